@@ -51,6 +51,10 @@ class Client:
         found = None if self.claims is None else self.claims.caller_for(name)
         return self.caller if found is None else found
 
+    def user_at(self, name: str) -> str:
+        """The user towards whose share of a shard the links to a name count; `anonymous` without one."""
+        return self.caller_for(name).user or self.user_name
+
     def session_owner(self, session: "SessionView") -> str:
         """Owner id of names that are deleted with a session."""
         return f"{self.owner}/{session.channel}"

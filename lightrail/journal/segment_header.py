@@ -4,7 +4,7 @@ from struct import Struct
 from typing import Final, NamedTuple
 from zlib import crc32
 
-FORMAT_VERSION: Final = 7
+FORMAT_VERSION: Final = 8
 SEGMENT_MAGIC: Final = b"LRSEGMNT"
 SEGMENT_HEADER: Final = Struct("<8sHHIQQII")
 """magic, format version u16, reserved u16, crc32 u32 (of the rest), segment u64, first lsn u64, salt u32,

@@ -10,8 +10,8 @@ from struct import Struct
 from typing import Final
 
 TERMINUS_FIXED: Final = Struct("<Q16sQBBHI")
-"""queue, digits of the client's link, suspended_ms u64, event u8, durability u8, reserved u16, bytes of the
-tags u32."""
+"""queue, digits of the client's link, suspended_ms u64, event u8, durability u8, bytes of the user u16, bytes
+of the tags u32."""
 DIGITS_BYTES: Final = 16
 """Length of the digits of a client's link, which are 32 hexadecimal digits everywhere else."""
 
@@ -45,30 +45,39 @@ class Terminus:
     tags: Sequence[bytes] = ()
     """Delivery-tags, of at most 32 bytes each."""
     flags: int = 0
+    user: str = ""
+    """BEGUN: the user towards whose share it counts; "" if it is not known, as in format version 7."""
 
     @property
     def size(self) -> int:
-        """Bytes of the column of its tags."""
-        return len(self.tags) + sum(map(len, self.tags))
+        """Bytes of the user and of the column of its tags."""
+        return len(self.user.encode()) + len(self.tags) + sum(map(len, self.tags))
 
 
 def encode_terminus(record: Terminus) -> bytes:
     """Body of a Terminus record."""
-    tags = encode_tags(record.tags)
+    user, tags = record.user.encode(), encode_tags(record.tags)
     fixed = TERMINUS_FIXED.pack(
-        record.queue, record.link, record.suspended_ms, record.event, record.durability, 0, len(tags)
+        record.queue,
+        record.link,
+        record.suspended_ms,
+        record.event,
+        record.durability,
+        len(user),
+        len(tags),
     )
-    return fixed + tags
+    return b"".join((fixed, user, tags))
 
 
 def decode_terminus(data: bytes | memoryview, start: int, end: int, flags: int) -> Terminus:
     """The Terminus record whose body is data[start:end]. Raises ValueError."""
-    queue, link, suspended_ms, event, durability, _, size = TERMINUS_FIXED.unpack_from(data, start)
+    queue, link, suspended_ms, event, durability, named, size = TERMINUS_FIXED.unpack_from(data, start)
     position = start + TERMINUS_FIXED.size
-    if position + size != end:
-        raise ValueError(f"a Terminus with {size} bytes of tags has {end - start} bytes")
-    tags = decode_tags(bytes(data[position:end]))
-    return Terminus(queue, link, TerminusEvent(event), durability, suspended_ms, tags, flags)
+    middle = position + named
+    if middle + size != end:
+        raise ValueError(f"a Terminus with {named} bytes of a user, {size} of tags has {end - start} bytes")
+    user, tags = bytes(data[position:middle]).decode(), decode_tags(bytes(data[middle:end]))
+    return Terminus(queue, link, TerminusEvent(event), durability, suspended_ms, tags, flags, user)
 
 
 def encode_tags(tags: Iterable[bytes]) -> bytes:

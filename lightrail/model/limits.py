@@ -102,17 +102,20 @@ LINK_CREDIT_MIN: Final = 20
 UNSETTLED_TAGS_MAX: Final = 10_000
 """Delivery-tags that a shard keeps of a link that may be resumed; the client's credit ends before."""
 TERMINI_MAX: Final = 20_000
-"""Links of a shard that may be resumed, attached or suspended; further links can't be resumed."""
+"""Links of a shard that may be resumed, attached or suspended; those beyond the share of their user
+(user_shares.py) can't be resumed."""
 TERMINI_TAGS_MAX: Final = 1_000_000
-"""Delivery-tags of all of these links; beyond, the links with most of them can't be resumed any more."""
+"""Delivery-tags of all of these links; beyond the share of a user, its links with most of them can't be
+resumed any more."""
 TERMINI_MOVED_TAGS: Final = 20_000
 """Tags, and runs of deliveries, of durable links that the cleaner writes again in one turn: 10 ms."""
 SUSPENDED_DELIVERIES_MAX: Final = 10_000
 """Unsettled deliveries of a link that a client may resume as receiver; its credit ends before."""
 SUSPENDED_CONSUMERS_MAX: Final = 20_000
-"""Suspended links of a shard on which clients receive; beyond, the one suspended first is released."""
+"""Suspended links of a shard on which clients receive; beyond the share of a user (user_shares.py), that of
+its links that was suspended first is released."""
 SUSPENDED_DELIVERIES_SUM_MAX: Final = 1_000_000
-"""Unsettled deliveries of all of these links, with the same consequence."""
+"""Unsettled deliveries of all of these links, shared in the same way."""
 RESENT_BYTES: Final = 1024 * 1024
 """Bytes of deliveries that a shard sends again at once to a resumed link, which requests more when its
 client has read them."""
@@ -612,7 +615,8 @@ SELECTOR_FACTOR: Final = 120
 """Bytes of a selector for each character of its filter: measured are 119 with LIKE, 95 where numbers are
 compared, 72 with texts, 17 with IN."""
 LINKS_SHARE: Final = 4
-"""Consumers and their selectors may take the memory mark divided by this; beyond, none is attached."""
+"""Consumers and their selectors may take the memory mark divided by this; beyond the share of a user, none of
+its consumers is attached."""
 LINKS_BYTES_MIN: Final = 4 * 1024 * 1024
 """They may have so much whatever the mark is."""
 UNSETTLED_SHARE: Final = 4

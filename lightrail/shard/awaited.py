@@ -22,6 +22,7 @@ from lightrail.shard.peers import Consumer, Peer
 from lightrail.shard.performer import Performer
 from lightrail.shard.queue import commands
 from lightrail.shard.shard_queue import Queue
+from lightrail.shard.user_shares import UserShares
 from lightrail.wire.bodies import ConsumerOpen
 from lightrail.wire.frames import ENDING, FOR_GOOD, HEADER, Kind
 
@@ -43,7 +44,7 @@ class Origin(NamedTuple):
 class AwaitedConsumer:
     """A consumer of a queue's machine that has no link here."""
 
-    __slots__ = ("client_link", "ending", "id", "key", "queue", "suspended")
+    __slots__ = ("client_link", "ending", "id", "key", "queue", "suspended", "user")
 
     def __init__(self, key: Key, queue: Queue, id: int) -> None:
         self.key = key
@@ -54,6 +55,8 @@ class AwaitedConsumer:
         """Digits of the client's link, if its client may resume or steal it."""
         self.suspended: int | None = None
         """Where the client's link has ended: its unsettled deliveries by then."""
+        self.user = ""
+        """While it is suspended: the user towards whose share it counts."""
         self.ending = Ending.BY_BROKER
         """How its link ended, as far as this shard knows: with a frontend or a move by the broker."""
 
@@ -70,7 +73,8 @@ class AwaitedConsumers:
         "_last_consumers",
         "_performer",
         "_suspended",
-        "_suspended_sum",
+        "_suspended_deliveries",
+        "_suspended_links",
         "adopted",
         "ended",
     )
@@ -83,9 +87,10 @@ class AwaitedConsumers:
         self._due: Timetable[AwaitedConsumer] = Timetable()
         """When each is released."""
         self._by_client_link: dict[tuple[Queue, str], AwaitedConsumer] = {}
-        self._suspended: dict[AwaitedConsumer, None] = {}
-        """The longest suspended first."""
-        self._suspended_sum = 0
+        self._suspended: dict[str, dict[AwaitedConsumer, None]] = {}
+        """By user, the longest suspended first."""
+        self._suspended_links = UserShares()
+        self._suspended_deliveries = UserShares()
         """Their unsettled deliveries, as counted when they were suspended."""
         self._expected: dict[Key, list[bytes]] = {}
         self.ended: Callable[[Queue, int], None] = lambda _queue, _id: None
@@ -164,15 +169,17 @@ class AwaitedConsumers:
             return False
         self.adopted[found.id] = origin._replace(has_ended=True)
         self._due.set(found, now_ms + origin.opened.suspended_ms)
+        user = found.user = origin.opened.user
         found.suspended = count
-        self._suspended[found] = None
-        self._suspended_sum += count
+        self._suspended.setdefault(user, {})[found] = None
+        self._suspended_links.add(user, 1)
+        self._suspended_deliveries.add(user, count)
         self._apply(found.queue, commands.Suspend(found.id), now_ms)
-        while (
-            self._suspended_sum > limits.SUSPENDED_DELIVERIES_SUM_MAX
-            or len(self._suspended) > limits.SUSPENDED_CONSUMERS_MAX
+        while not (
+            self._suspended_links.has_room(user, limits.SUSPENDED_CONSUMERS_MAX)
+            and self._suspended_deliveries.has_room(user, limits.SUSPENDED_DELIVERIES_SUM_MAX)
         ):
-            longest = next(iter(self._suspended))
+            longest = next(iter(self._suspended[user]))
             self.release(longest, now_ms)
             if longest is found:
                 break
@@ -208,9 +215,13 @@ class AwaitedConsumers:
 
     def _end_suspension(self, found: AwaitedConsumer) -> None:
         if found.suspended is not None:
-            self._suspended_sum -= found.suspended
+            self._suspended_links.add(found.user, -1)
+            self._suspended_deliveries.add(found.user, -found.suspended)
             found.suspended = None
-            del self._suspended[found]
+            of_user = self._suspended[found.user]
+            del of_user[found]
+            if not of_user:
+                del self._suspended[found.user]
 
     # --- their links -----------------------------------------------------------------------------------
 

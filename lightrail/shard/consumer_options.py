@@ -27,17 +27,21 @@ def options_of(body: ConsumerOpen, looks: Looks) -> commands.ConsumerOptions:
         lock_key=body.lock_key,
         session=body.session,
         any_session=body.any_session,
+        user=body.user,
     )
 
 
 def admitted(body: ConsumerOpen, looks: Looks, memory: Memory) -> commands.ConsumerOptions | Refusal:
     """The options of a new consumer, or why it is refused; no selector is made without room for it."""
-    if memory.links + limits.CONSUMER_BYTES + _selector_bytes(body) > memory.links_max:
+    found, needed = memory.consumers.of(body.user), limits.CONSUMER_BYTES + _selector_bytes(body)
+    expected = memory.consumers_share(body.user)
+    if found + needed > expected:
         return Refusal(
             conditions.RESOURCE_LIMIT_EXCEEDED,
-            f"receivers and their selectors have the {memory.links_max} bytes that they may have at this "
-            f"shard, memory_mark divided by {limits.LINKS_SHARE}: close some, or give the shard a larger "
-            "memory_mark",
+            f"expected at most {expected} bytes of receivers and selectors of user {body.user!r} at this "
+            f"shard, a half of what other users leave of {memory.links_max} (memory_mark divided by "
+            f"{limits.LINKS_SHARE}); found {found}, and this receiver needs {needed}: close some, or give "
+            "the shard a larger memory_mark",
         )
     try:
         return options_of(body, looks)

@@ -21,7 +21,8 @@ from lightrail.shard.queues import Queues
 from lightrail.shard.resuming import Recovery, Resending
 from lightrail.shard.session_links import SessionLinks
 from lightrail.shard.shard_queue import Queue
-from lightrail.shard.termini import ResumableProducer, Termini
+from lightrail.shard.termini import Termini
+from lightrail.shard.terminus import ResumableProducer
 from lightrail.shard.waiting import CallWhenSynced
 from lightrail.telemetry.shard import ShardCounts
 from lightrail.wire.bodies import ConsumerOpen, ProducerOpen, Refusal

@@ -17,8 +17,10 @@ with many of them get no more until they have settled some. Message-ids beyond t
 from operator import itemgetter
 
 from lightrail.model import limits
+from lightrail.shard.queue.consumers import Consumers, bytes_of
 from lightrail.shard.queue.work import NO_BOUND
 from lightrail.shard.shard_queue import Queue
+from lightrail.shard.user_shares import UserShares
 
 
 class Memory:
@@ -28,6 +30,7 @@ class Memory:
         "_committing",
         "_indexed",
         "_queues",
+        "consumers",
         "flowing",
         "ids",
         "ids_max",
@@ -75,7 +78,9 @@ class Memory:
         self.links = 0
         """Bytes of the consumers of all queues, without their deliveries; they are no part of `resident`."""
         self.links_max = max(mark // limits.LINKS_SHARE, limits.LINKS_BYTES_MIN)
-        """Beyond, no consumer is attached."""
+        """What users share: beyond the share of a user, none of its consumers is attached."""
+        self.consumers = UserShares()
+        """Bytes of attached consumers, which `links` has as well."""
         self.paused: dict[Queue, None] = {}
         """Queues with consumers that get no more until they have settled some, or fewer are unsettled."""
         self._queues: dict[Queue, None] = {}
@@ -128,6 +133,14 @@ class Memory:
         if self.may_resume:
             resumed, self.paused = self.paused, resumed
         return resumed
+
+    def consumers_share(self, user: str) -> int:
+        """Bytes that the consumers of a user may have.
+
+        Consumers that have detached and have locked deliveries are nobody's, and leave less for all.
+        """
+        departed = self.links - self.consumers.total
+        return self.consumers.share(user, self.links_max - departed)
 
     @property
     def held_bytes(self) -> int:
@@ -197,10 +210,17 @@ class Memory:
         if links != queue.links:
             self.links += links - queue.links
             queue.links = links
+        if consumers.changed:
+            self._count_users(consumers)
         if contents.duplicates is not None or queue.ids:
             ids = 0 if contents.duplicates is None else len(contents.duplicates)
             self.ids += ids - queue.ids
             queue.ids = ids
+
+    def _count_users(self, consumers: Consumers) -> None:
+        changed, consumers.changed = consumers.changed or {}, None
+        for user, size in changed.items():
+            self.consumers.add(user, size)
 
     def remove(self, queue: "Queue") -> None:
         """Removes a deleted queue from the counts."""
@@ -215,6 +235,10 @@ class Memory:
         queue.ids = 0
         self.links -= queue.links
         queue.links = 0
+        consumers = queue.machine.contents.consumers
+        self._count_users(consumers)
+        for consumer in consumers.by_id.values():
+            self.consumers.add(consumer.options.user, -bytes_of(consumer.options))
         self.waiting.pop(queue, None)
         self.paused.pop(queue, None)
         self._queues.pop(queue, None)

@@ -6,8 +6,9 @@ client. Only deliveries that the broker settles after their sender has settled (
 have tags here: any other tag is free as soon as the outcome leaves the broker, and its next use would be
 announced as stored (transport 2.6.12).
 
-If all links have too many tags, those with most are lost: their next attach is answered like that of links
-which can't be resumed, since by an empty map their clients would take stored messages for lost ones.
+If the links of a user have more tags than the user's share, those with most are lost: their next attach is
+answered like that of links which can't be resumed, since by an empty map their clients would take stored
+messages for lost ones. The links of other users keep their tags (user_shares.py).
 
 A terminus is durable if its client requests it and the store outlives the process. Then the tags of a batch
 are in one group of records with its messages: after a crash there are tags of all stored messages, and of no
@@ -16,7 +17,6 @@ others. While it is suspended, its time begins again when the shard starts.
 
 import logging
 from collections.abc import Iterator, Sequence
-from typing import ClassVar, Final
 
 from lightrail.journal.terminus import Terminus as TerminusRecord
 from lightrail.journal.terminus import TerminusEvent
@@ -27,101 +27,36 @@ from lightrail.shard.journal.kept_termini import RecoveredTerminus
 from lightrail.shard.journal.store import Store, StoreError
 from lightrail.shard.peers import Peer, Producer
 from lightrail.shard.shard_queue import Queue
-from lightrail.shard.terminus import Arriving, Terminus
+from lightrail.shard.terminus import LAST, DurableProducer, ResumableProducer, Terminus
+from lightrail.shard.user_shares import UserShares
 from lightrail.shard.waiting import CallWhenSynced
 from lightrail.telemetry.shard import ShardCounts
-from lightrail.wire.bodies import ProducerOpen, Refusal
+from lightrail.wire.bodies import ProducerOpen
 from lightrail.wire.frames import CLOSED, DURABILITY_SHIFT, HEADER, HEADER_SIZE, KEPT, Kind, frame
 from lightrail.wire.tags import decode_tags, encode_tags
 
 log = logging.getLogger("lightrail.shard.termini")
 
-LAST: Final = 1 << 62
-"""A number above every number of a batch."""
-
-
-class ResumableProducer(Producer):
-    """A link to one queue that its client may resume."""
-
-    __slots__ = ("_arriving", "attach", "termini", "terminus")
-
-    attach: int
-    terminus: Terminus | None
-    termini: "Termini"
-
-    def begin(self, termini: "Termini", terminus: Terminus | None, attach: int) -> None:
-        """Sets the terminus; called once. Without a terminus no tags are kept.
-
-        Args:
-            attach: its number (attaches.py).
-        """
-        self.termini = termini
-        self.terminus = terminus
-        self.attach = attach
-        self._arriving: Arriving = {} if terminus is None else terminus.begin(self.id)
-
-    def expect(self, number: int, tags: list[bytes]) -> None:
-        """Notes the tags of the next batch."""
-        if self.terminus is not None:
-            self._arriving[number] = [*tags]
-
-    def accept(self, number: int) -> None:
-        """See Producer."""
-        super().accept(number)
-        self._stored(number, LAST)
-
-    def refuse(self, number: int, refusal: Refusal) -> None:
-        """See Numbered."""
-        super().refuse(number, refusal)
-        self._stored(number, refusal.accepted)
-
-    def left(self) -> None:
-        """Ends the link; of a partially stored batch the tags of the first messages are kept."""
-        if self.part:
-            self._stored(self.last_number, self.part)
-
-    def _stored(self, number: int, count: int) -> None:
-        tags = self._arriving.pop(number, ())
-        if tags and self.terminus is not None:
-            stored = [tag for tag in tags[:count] if tag is not None]
-            self.termini.store(self.terminus, stored, self.terminus.number_of(self.id, number))
-
-
-class DurableProducer(ResumableProducer):
-    """A link whose client requests that its unsettled deliveries are stored durably."""
-
-    __slots__ = ()
-
-    keeps_tags: ClassVar = True
-
-    def records_of_tags(self, number: int, first: int, last: int) -> list[TerminusRecord]:
-        """See Producer."""
-        terminus, arriving = self.terminus, self._arriving.get(number, [])
-        tags = [tag for tag in arriving[first:last] if tag is not None]
-        if not tags or terminus is None or terminus.durability < Durability.UNSETTLED_STATE:
-            return []
-        return [terminus.record(TerminusEvent.STORED, tags)]
-
 
 class Termini:
     """The termini of all queues of a shard."""
 
-    __slots__ = ("_by_queue", "_count", "_counts", "_due", "_now_ms", "_store", "_suspended", "_tags")
+    __slots__ = ("_by_queue", "_counts", "_due", "_links", "_now_ms", "_store", "_suspended", "_tags")
 
     def __init__(self, store: Store, counts: ShardCounts) -> None:
         self._store = store
         self._counts = counts
         self._now_ms = 0
         self._by_queue: dict[Queue, dict[str, Terminus]] = {}
-        self._count = 0
-        self._tags = 0
+        self._links = UserShares()
+        self._tags = UserShares()
         self._suspended: dict[Terminus, None] = {}
         """Termini that were suspended since the last tick; their time begins with the next one."""
         self._due: Timetable[Terminus] = Timetable()
         """When each of the other suspended ones is deleted."""
 
     def __len__(self) -> int:
-        return self._count
+        return self._links.total
 
     # --- links -----------------------------------------------------------------------------------------
 
@@ -146,13 +81,13 @@ class Termini:
         now_ms: int,
     ) -> None:
         """Begins an opened link, whose opening is answered when all earlier records are on disk."""
-        producer.begin(self, self.attach(producer.queue, opening, now_ms), attach)
+        producer.begin(self.store, self.attach(producer.queue, opening, now_ms), attach)
         # A link that is only opened again may have batches on their way whose tags have no record.
         durability = self.durability(opening) if opening.steals else Durability.NONE
-        when_synced(Resumption(producer, durability, when_synced), 0)
+        when_synced(Resumption(self, producer, durability, when_synced), 0)
 
     def attach(self, queue: Queue, opening: ProducerOpen, now_ms: int) -> Terminus | None:
-        """The terminus of a link that is opened; None if it was lost, or is new beyond TERMINI_MAX.
+        """The terminus of a link that is opened; None if it was lost, or is new beyond its user's share.
 
         A terminus that was less durable becomes as durable as requested by `Resumption`.
         """
@@ -165,19 +100,23 @@ class Termini:
                 return None
             terminus.bare = False
         if terminus is None:
-            if self._count >= limits.TERMINI_MAX:
+            if not self._links.has_room(opening.user, limits.TERMINI_MAX, 1):
                 return None
-            terminus = Terminus(queue, opening.client_link, suspended_ms)
+            terminus = Terminus(queue, opening.client_link, suspended_ms, user=opening.user)
             self._put(terminus)
             if durability:
                 self.store_state(terminus, durability)
             return terminus
         self._resume(terminus)
-        had_ms, terminus.suspended_ms = terminus.suspended_ms, suspended_ms
+        had, now = (terminus.suspended_ms, terminus.user), (suspended_ms, opening.user)
+        terminus.suspended_ms = suspended_ms
+        self._count(terminus, -1)
+        terminus.user = opening.user
+        self._count(terminus, 1)
         if durability < terminus.durability:
             self._write(terminus, TerminusEvent.ENDED)
             terminus.durability = 0
-        elif suspended_ms != had_ms:
+        elif now != had:
             self._write(terminus, TerminusEvent.BEGUN)
         return terminus
 
@@ -259,7 +198,7 @@ class Termini:
         if (stored or arriving) and terminus.durability >= Durability.UNSETTLED_STATE:
             record = terminus.record(TerminusEvent.SETTLED, [*stored, *arriving])
             self._store.append(record, now_ms)
-        self._tags -= len(stored)
+        self._tags.add(terminus.user, -len(stored))
 
     def store(self, terminus: Terminus, tags: list[bytes], number: int) -> None:
         """Adds tags of stored messages of a batch; see Terminus.store."""
@@ -267,21 +206,30 @@ class Termini:
             return
         before = len(terminus.tags)
         terminus.store(tags, number)
-        self._tags += len(terminus.tags) - before
-        if self._tags > limits.TERMINI_TAGS_MAX:
-            self._make_room()
+        self._tags.add(terminus.user, len(terminus.tags) - before)
+        if not self._tags.has_room(terminus.user, limits.TERMINI_TAGS_MAX):
+            self._make_room(terminus.user)
 
-    def _make_room(self) -> None:
-        """Drops the tags of the links that have most of them, until a sixteenth of the room is free."""
+    def _make_room(self, user: str) -> None:
+        """Drops the tags of the user's links that have most, until a sixteenth of its share is free."""
+        share = self._tags.share(user, limits.TERMINI_TAGS_MAX)
         every = (terminus for known in self._by_queue.values() for terminus in known.values())
-        for terminus in sorted(every, key=lambda terminus: -len(terminus.tags)):
-            if self._tags <= limits.TERMINI_TAGS_MAX * 15 // 16:
+        own = [terminus for terminus in every if terminus.user == user]
+        for terminus in sorted(own, key=lambda terminus: -len(terminus.tags)):
+            if self._tags.of(user) <= share * 15 // 16:
                 break
             name, count = terminus.queue.name, len(terminus.tags)
             log.warning(
-                "a link at queue %s can't be resumed: %d of %d unsettled tags", name, count, self._tags
+                "a link at queue %s can't be resumed: %d of %d unsettled tags of user %a, who may have %d "
+                "here, a half of what others leave of %d; its clients should settle earlier",
+                name,
+                count,
+                self._tags.of(user),
+                user,
+                share,
+                limits.TERMINI_TAGS_MAX,
             )
-            self._tags -= count
+            self._tags.add(user, -count)
             terminus.tags.clear()
             terminus.lost = True
             if terminus.durability:
@@ -311,13 +259,14 @@ class Termini:
     def restore(self, queue: Queue, termini: list[RecoveredTerminus]) -> None:
         """Adds the termini of a queue that the store has, and suspends them.
 
-        Those beyond TERMINI_MAX, which the source of a queue that moved here had, end.
+        Users that came later have made shares smaller: so what there is stays, and only those beyond
+        TERMINI_MAX, which the source of a queue that moved here had, end.
         """
         for each in termini:
             durability = each.durability if self._store.outlives else 0
-            terminus = Terminus(queue, each.link.hex(), each.suspended_ms, durability)
+            terminus = Terminus(queue, each.link.hex(), each.suspended_ms, durability, each.user)
             terminus.bare = each.durability == Durability.CONFIGURATION
-            if self._count >= limits.TERMINI_MAX:
+            if self._links.total >= limits.TERMINI_MAX:
                 self._write(terminus, TerminusEvent.ENDED)
             else:
                 self._put(terminus)
@@ -326,14 +275,21 @@ class Termini:
 
     def records(self, queue: Queue, termini: list[RecoveredTerminus]) -> Iterator[TerminusRecord]:
         """Records of the durable termini among those of a queue that moves here."""
-        for link, durability, suspended_ms, tags in termini:
+        for link, durability, suspended_ms, tags, user in termini:
             if durability and self._store.outlives:
                 kept = tags if durability == Durability.UNSETTLED_STATE else []
-                yield TerminusRecord(queue.id, link, TerminusEvent.BEGUN, durability, suspended_ms, kept)
+                yield TerminusRecord(
+                    queue.id, link, TerminusEvent.BEGUN, durability, suspended_ms, kept, user=user
+                )
 
     def _put(self, terminus: Terminus) -> None:
         self._by_queue.setdefault(terminus.queue, {})[terminus.client_link] = terminus
-        self._count += 1
+        self._count(terminus, 1)
+
+    def _count(self, terminus: Terminus, sign: int) -> None:
+        """Counts a terminus with its tags towards the share of its user; -1: no longer."""
+        self._links.add(terminus.user, sign)
+        self._tags.add(terminus.user, sign * len(terminus.tags))
 
     def _has(self, terminus: Terminus) -> bool:
         return self._by_queue.get(terminus.queue, {}).get(terminus.client_link) is terminus
@@ -349,8 +305,7 @@ class Termini:
         if not found:
             del self._by_queue[terminus.queue]
         self._resume(terminus)
-        self._count -= 1
-        self._tags -= len(terminus.tags)
+        self._count(terminus, -1)
 
     def _write(self, terminus: Terminus, event: TerminusEvent, tags: Sequence[bytes] = ()) -> bool:
         """Appends a record if the terminus is durable; False if the store did not accept it."""
@@ -376,11 +331,16 @@ class Resumption:
             less durable is written when all batches of earlier links are answered.
     """
 
-    __slots__ = ("_durability", "_producer", "_when_synced")
+    __slots__ = ("_durability", "_producer", "_termini", "_when_synced")
 
     def __init__(
-        self, producer: ResumableProducer, durability: Durability, when_synced: CallWhenSynced
+        self,
+        termini: Termini,
+        producer: ResumableProducer,
+        durability: Durability,
+        when_synced: CallWhenSynced,
     ) -> None:
+        self._termini = termini
         self._producer = producer
         self._durability = durability
         self._when_synced = when_synced
@@ -391,7 +351,7 @@ class Resumption:
         if not producer.is_open:
             return
         if terminus is not None and terminus.durability < self._durability:
-            producer.termini.store_state(terminus, self._durability)
+            self._termini.store_state(terminus, self._durability)
             self._durability = Durability.NONE
             self._when_synced(self, 0)
             return

@@ -5,12 +5,19 @@ tag has the number of the batch that stored it, and the batches that are not ans
 a settled tag is removed from all batches before the next one, stored or not, and from none behind.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
+from typing import ClassVar, Final
 
 from lightrail.journal.terminus import Terminus as TerminusRecord
 from lightrail.journal.terminus import TerminusEvent
 from lightrail.model import limits
+from lightrail.model.durability import Durability
+from lightrail.shard.peers import Producer
 from lightrail.shard.shard_queue import Queue
+from lightrail.wire.bodies import Refusal
+
+LAST: Final = 1 << 62
+"""A number above every number of a batch."""
 
 Arriving = dict[int, list[bytes | None]]
 """By number of a batch without an answer: its tags; None in place of those that the client has settled."""
@@ -30,15 +37,20 @@ class Terminus:
         "queue",
         "suspended_ms",
         "tags",
+        "user",
     )
 
-    def __init__(self, queue: Queue, client_link: str, suspended_ms: int, durability: int = 0) -> None:
+    def __init__(
+        self, queue: Queue, client_link: str, suspended_ms: int, durability: int = 0, user: str = ""
+    ) -> None:
         self.queue = queue
         self.client_link = client_link
         self.suspended_ms = suspended_ms
         """Milliseconds that it is kept without a link."""
         self.durability = durability
         """What of it is in the store (model/durability.py)."""
+        self.user = user
+        """Towards whose share it counts."""
         self.tags: dict[bytes, int] = {}
         """Delivery-tags in the order of storing, each with the number of its batch. 0: the batch was one of a
         former link, or was stored before the queue moved here or the shard was restarted."""
@@ -107,4 +119,72 @@ class Terminus:
     def record(self, event: TerminusEvent, tags: Sequence[bytes] = ()) -> TerminusRecord:
         """The record of an event."""
         link = bytes.fromhex(self.client_link)
-        return TerminusRecord(self.queue.id, link, event, self.durability, self.suspended_ms, tags)
+        user = self.user if event is TerminusEvent.BEGUN else ""
+        return TerminusRecord(self.queue.id, link, event, self.durability, self.suspended_ms, tags, user=user)
+
+
+StoreTags = Callable[[Terminus, list[bytes], int], None]
+"""Adds the tags of stored messages of a batch, which has this number, to a terminus."""
+
+
+class ResumableProducer(Producer):
+    """A link to one queue that its client may resume."""
+
+    __slots__ = ("_arriving", "_store", "attach", "terminus")
+
+    attach: int
+    terminus: Terminus | None
+
+    def begin(self, store: StoreTags, terminus: Terminus | None, attach: int) -> None:
+        """Sets the terminus; called once. Without a terminus no tags are kept.
+
+        Args:
+            store: called with the tags of each batch that is stored, and its number.
+            attach: its number (attaches.py).
+        """
+        self._store = store
+        self.terminus = terminus
+        self.attach = attach
+        self._arriving: Arriving = {} if terminus is None else terminus.begin(self.id)
+
+    def expect(self, number: int, tags: list[bytes]) -> None:
+        """Notes the tags of the next batch."""
+        if self.terminus is not None:
+            self._arriving[number] = [*tags]
+
+    def accept(self, number: int) -> None:
+        """See Producer."""
+        super().accept(number)
+        self._stored(number, LAST)
+
+    def refuse(self, number: int, refusal: Refusal) -> None:
+        """See Numbered."""
+        super().refuse(number, refusal)
+        self._stored(number, refusal.accepted)
+
+    def left(self) -> None:
+        """Ends the link; of a partially stored batch the tags of the first messages are kept."""
+        if self.part:
+            self._stored(self.last_number, self.part)
+
+    def _stored(self, number: int, count: int) -> None:
+        tags = self._arriving.pop(number, ())
+        if tags and self.terminus is not None:
+            stored = [tag for tag in tags[:count] if tag is not None]
+            self._store(self.terminus, stored, self.terminus.number_of(self.id, number))
+
+
+class DurableProducer(ResumableProducer):
+    """A link whose client requests that its unsettled deliveries are stored durably."""
+
+    __slots__ = ()
+
+    keeps_tags: ClassVar = True
+
+    def records_of_tags(self, number: int, first: int, last: int) -> list[TerminusRecord]:
+        """See Producer."""
+        terminus, arriving = self.terminus, self._arriving.get(number, [])
+        tags = [tag for tag in arriving[first:last] if tag is not None]
+        if not tags or terminus is None or terminus.durability < Durability.UNSETTLED_STATE:
+            return []
+        return [terminus.record(TerminusEvent.STORED, tags)]

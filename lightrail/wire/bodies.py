@@ -73,9 +73,11 @@ class ProducerOpen(_Body):
     """How much of that the client wants in the store (model/durability.py)."""
     attach: int = 0
     """If it may be resumed and does not steal: the number of the attach, from UNSETTLED; 0: unknown."""
+    user: str = ""
+    """The user towards whose share of the shard the link counts, if it may be resumed; "" for none."""
 
     def encode(self) -> bytes:
-        optional = {"identity": 0, "suspended_ms": None, "durability": 0, "attach": 0}
+        optional = {"identity": 0, "suspended_ms": None, "durability": 0, "attach": 0, "user": ""}
         return _opening(self, *(name for name, unused in optional.items() if getattr(self, name) == unused))
 
 
@@ -132,6 +134,8 @@ class ConsumerOpen(_Body):
     """Group-id of the session whose messages it gets; SESSION is the answer when the session is accepted."""
     any_session: bool = False
     """Its session is the next available one; set `session` once it is known."""
+    user: str = ""
+    """The user towards whose share of the shard the consumer counts; "" for a link of the broker itself."""
 
     @property
     def is_session(self) -> bool:
@@ -139,7 +143,7 @@ class ConsumerOpen(_Body):
         return self.any_session or self.session is not None
 
     def encode(self) -> bytes:
-        optional = ("default_undeliverable", "durability")
+        optional = ("default_undeliverable", "durability", "user")
         unused = tuple(name for name in optional if not getattr(self, name))
         if not self.is_session:
             unused += ("session", "any_session")

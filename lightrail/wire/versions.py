@@ -14,7 +14,10 @@ from lightrail.wire.frames import HEADER_SIZE, VERSION, Kind
 
 VERSIONS: Final = range(VERSION - 1, VERSION + 1)
 """The versions that this program speaks."""
-NEW_FIELDS: Final[Mapping[int, frozenset[str]]] = {Kind.PRODUCER_OPEN: frozenset({"attach"})}
+NEW_FIELDS: Final[Mapping[int, frozenset[str]]] = {
+    Kind.PRODUCER_OPEN: frozenset({"attach", "user"}),
+    Kind.CONSUMER_OPEN: frozenset({"user"}),
+}
 """By kind of frame: fields of its body that VERSION has, and the version before has not. Programs of version
 4 refuse a body with a field that they do not know; later programs ignore it."""
 

@@ -22,6 +22,7 @@ from lightrail.journal.record import (
     Settle,
     Taken,
 )
+from lightrail.journal.terminus import Terminus, TerminusEvent
 from lightrail.model import limits
 from lightrail.model.attempts import waiting
 from lightrail.shard.journal.files import RealFiles
@@ -446,4 +447,22 @@ def test_an_sqlite_store_of_the_first_version_is_opened_and_raised(tmp_path: Pat
     store.append(Ids(1, 5_000, b"a" * 16), 1_000)
     store, recovered = again(store, sqlite, tmp_path)
     assert recovered.queues[0].ids == [(5_000, b"a" * 16)]
+    store.close()
+
+
+def test_an_sqlite_store_whose_termini_have_no_user_is_opened_and_raised(tmp_path: Path) -> None:
+    store, _ = opened(sqlite, tmp_path)
+    declare(store, 1)
+    commit(store)
+    store.close()
+    with sqlite3.connect(tmp_path / "store.sqlite") as connection:
+        connection.execute("UPDATE meta SET value = '7' WHERE key = 'format'")
+        connection.execute("ALTER TABLE terminus DROP COLUMN user")
+        connection.execute("INSERT INTO terminus VALUES (1, ?, 2, 60000)", (bytes(16),))
+    connection.close()
+    store, recovered = opened(sqlite, tmp_path)
+    assert recovered.queues[0].termini == [(bytes(16), 2, 60_000, [], "")]
+    store.append(Terminus(1, bytes(16), TerminusEvent.BEGUN, 2, 60_000, user="ann"), 1_000)
+    store, recovered = again(store, sqlite, tmp_path)
+    assert recovered.queues[0].termini == [(bytes(16), 2, 60_000, [], "ann")]
     store.close()

@@ -20,7 +20,8 @@ LINKS = [bytes([number]) * 16 for number in range(3)]
 
 
 def change(store: Store, event: TerminusEvent, *tags: bytes, link: int = 0, queue: int = 1) -> None:
-    store.append(Terminus(queue, LINKS[link], event, 2, 60_000, tags), 1_000)
+    user = "ann" if event is TerminusEvent.BEGUN else ""
+    store.append(Terminus(queue, LINKS[link], event, 2, 60_000, tags, user=user), 1_000)
 
 
 @DURABLE
@@ -38,15 +39,16 @@ def test_termini_come_back_as_long_as_they_and_their_queue_are_there(make: Make,
     change(store, TerminusEvent.BEGUN, b"y", queue=2)
     store, recovered = again(store, make, tmp_path)
     assert [sorted(queue.termini) for queue in recovered.queues] == [
-        [(LINKS[0], 2, 60_000, [b"c", b"a"]), (LINKS[2], 2, 60_000, [])],
-        [(LINKS[0], 2, 60_000, [b"y"])],
+        [(LINKS[0], 2, 60_000, [b"c", b"a"], "ann"), (LINKS[2], 2, 60_000, [], "ann")],
+        [(LINKS[0], 2, 60_000, [b"y"], "ann")],
     ]
     change(store, TerminusEvent.STORED, b"d")
     store.append(Queue(QueueEvent.DELETED, 2, ""), 1_000)
     declare(store, 2)
     store, recovered = again(store, make, tmp_path)
     found = [sorted(queue.termini) for queue in recovered.queues]
-    assert found == [[(LINKS[0], 2, 60_000, [b"c", b"a", b"d"]), (LINKS[2], 2, 60_000, [])], []]
+    kept = [(LINKS[0], 2, 60_000, [b"c", b"a", b"d"], "ann"), (LINKS[2], 2, 60_000, [], "ann")]
+    assert found == [kept, []]
     store.close()
 
 
@@ -123,7 +125,7 @@ def test_termini_are_written_again_before_their_segment_is_removed(
     journal.flush()
     journal = Journal(files.after_crash(0, "none"), "c", 0, segment_bytes=1_500)
     recovered = journal.recover(ALL)
-    assert recovered.queues[0].termini == [(LINKS[link], 2, 60_000, tags[link]) for link in range(3)]
+    assert recovered.queues[0].termini == [(LINKS[link], 2, 60_000, tags[link], "ann") for link in range(3)]
     journal.close()
 
 

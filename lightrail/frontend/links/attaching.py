@@ -270,11 +270,11 @@ def _bound_size(attach: Attach) -> None:
 
 
 async def _consume(attach: Attach, *, relay: bool = False) -> None:
-    link = attach.link
-    options = consumer_options(link, attach.record.name)
+    link, client = attach.link, attach.connection.client
+    options = consumer_options(link, attach.record.name, client.user_at(attach.record.name))
     options.relay = relay
     if not relay:
-        options.client_link = client_link_of(link, attach.connection.client.user)
+        options.client_link = client_link_of(link, client.user)
     if not request_session(attach, options):
         options.filter, attach.terms.filter = source_filter(link.source)
     if (queue_owner := await attach.place()) is None:

@@ -92,6 +92,7 @@ class ResumableLink(ProducerLink):
         opening = super()._opening()
         opening.suspended_ms = self._seconds * 1_000
         opening.durability = self._durability
+        opening.user = self._connection.client.user_at(self.queue)
         if self._attached:
             opening.attach = self._attach_number
         return opening

@@ -207,7 +207,7 @@ async def _open(attach: Attach, asked: Wanted, record: Name) -> bool:
         raise ConditionError(conditions.RESOURCE_DELETED, "the subscription was just ended; attach again")
     if not attach.open:
         return False
-    options = consumer_options(link, record.name)
+    options = consumer_options(link, record.name, attach.connection.client.user_at(attach.record.name))
     options.browse = False
     options.exclusive = asked.durable and not asked.shared
     if asked.shared:

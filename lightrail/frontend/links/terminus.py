@@ -110,11 +110,11 @@ def _outlives_connection(link: "Link", peer: Open) -> bool:
     return is_sole or suspended_s(link) is not None or durability_of(link) > 0
 
 
-def consumer_options(link: "Link", queue: str) -> ConsumerOpen:
-    """The options of a consumer in the source of a receiving link (messaging 3.5.3)."""
+def consumer_options(link: "Link", queue: str, user: str) -> ConsumerOpen:
+    """The options of a consumer of a user in the source of a receiving link (messaging 3.5.3)."""
     source = link.source
     assert isinstance(source, Source)
-    options = ConsumerOpen(queue, label=label_of(link))
+    options = ConsumerOpen(queue, label=label_of(link), user=user)
     options.browse = source.distribution_mode is not None and str(source.distribution_mode) == "copy"
     options.presettled = link.snd_settle_mode == 1
     default = source.default_outcome

@@ -167,6 +167,7 @@ class Transfer:
             browse=task.mode is Mode.COPY,
             filter=task.filter,
             label=f"transfer {self.id}",
+            user=task.caller.user,
         )
         self._source = Source(self._links.next_link(), owner, options, self)
         if self.state is State.RUNNING:

@@ -96,19 +96,21 @@ class QueueConsumer(Consumer):
         "_loop",
         "_owner",
         "_posting",
+        "_user",
         "_window",
         "closed",
         "created",
         "queue",
     )
 
-    def __init__(self, host: ConsumerHost, owner: Owner, number: int, record: Name) -> None:
+    def __init__(self, host: ConsumerHost, owner: Owner, number: int, record: Name, user: str) -> None:
         self.number = number
         self.queue = record.name
         self.created = record.created
         """Revision that created the queue; a different revision means a different queue of this name."""
         self.closed = False
         self._host = host
+        self._user = user
         self._loop = host.loop
         self._owner = owner
         self._lock_ms = 0
@@ -218,6 +220,7 @@ class QueueConsumer(Consumer):
             label="http",
             first=self._window.next,
             resume=resumes,
+            user=self._user,
         ).encode()
         self._owner.post(frame(Kind.CONSUMER_OPEN, link=self.number, epoch=self._owner.epoch, body=body))
         self._post_credit()

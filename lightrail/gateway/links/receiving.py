@@ -21,10 +21,14 @@ class Receivers:
         """Requests that wait now."""
         self._consumers: dict[str, QueueConsumer] = {}
 
-    async def receive(self, record: Name, wait_ms: int) -> Delivery | None:
+    async def receive(self, record: Name, wait_ms: int, user: str = "") -> Delivery | None:
         """The next message of a queue, locked, or None if none arrived in time.
 
         A cancelled call leaves the line and releases a message that arrived for it at the same moment.
+
+        Args:
+            user: of the request. The consumer of a queue counts towards the share of the user whose request
+                opened it.
 
         Raises:
             ProblemError: the queue refuses (more) consumers, or was deleted; too many requests wait.
@@ -34,7 +38,7 @@ class Receivers:
             raise ProblemError(503, f"{most} requests wait at this gateway already; try again", headers=AGAIN)
         consumer = self._consumers.get(record.name)
         if consumer is None or consumer.created != record.created:
-            consumer = await self._open(record)
+            consumer = await self._open(record, user)
         if not wait_ms and consumer.disconnected:
             raise ProblemError(503, f"the shard of {record.name} is not connected; try again", headers=AGAIN)
         waiter = consumer.wait(wait_ms)
@@ -44,12 +48,12 @@ class Receivers:
             consumer.gave_up(waiter)
             raise
 
-    async def _open(self, record: Name) -> QueueConsumer:
+    async def _open(self, record: Name, user: str) -> QueueConsumer:
         owner = await self.shards.route(record.name)
         consumer = self._consumers.get(record.name)
         if consumer is None or consumer.created != record.created:
             # The shard closes the consumer of a deleted queue of this name.
-            consumer = QueueConsumer(self, owner, self.shards.next_link(), record)
+            consumer = QueueConsumer(self, owner, self.shards.next_link(), record, user)
             self._consumers[record.name] = consumer
             owner.open_consumer(consumer)
         return consumer

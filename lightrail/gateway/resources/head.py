@@ -50,7 +50,7 @@ async def _receive(request: Request) -> Delivery | None:
     if record.role is not Role.QUEUE:
         raise ProblemError(409, f"{record.name} is a {record.role}; messages are received from queues")
     wait_s = request.seconds("timeout", 0.0, limits.RECEIVE_WAIT_MS_MAX / 1000)
-    return await request.services.receivers.receive(record, round(wait_s * 1000))
+    return await request.services.receivers.receive(record, round(wait_s * 1000), request.caller.user)
 
 
 async def _hand_out(request: Request, delivery: Delivery, *, locked: bool) -> web.StreamResponse:

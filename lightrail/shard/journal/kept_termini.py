@@ -23,6 +23,8 @@ class RecoveredTerminus(NamedTuple):
     suspended_ms: int
     tags: list[bytes]
     """In the order of storing."""
+    user: str = ""
+    """Towards whose share it counts."""
 
 
 class Applied(NamedTuple):
@@ -32,18 +34,21 @@ class Applied(NamedTuple):
     """Tags of which the terminus had too many."""
     live: list[tuple[int, int]] = []
     """(segment, bytes): by how much the live bytes of segments have changed."""
+    user: str = ""
+    """Of the terminus."""
 
 
 class KeptTerminus:
     """One terminus."""
 
-    __slots__ = ("durability", "segment", "size", "suspended_ms", "tags")
+    __slots__ = ("durability", "segment", "size", "suspended_ms", "tags", "user")
 
     def __init__(self, segment: int) -> None:
         self.segment = segment
         """The segment with its oldest record that is still needed: all of its bytes count as live there."""
         self.size = TERMINUS_FIXED.size
         """Bytes of one record with all of it."""
+        self.user = ""
         self.durability = 0
         self.suspended_ms = 0
         self.tags: dict[bytes, None] = {}
@@ -64,6 +69,11 @@ class KeptTerminus:
             if tag in self.tags:
                 del self.tags[tag]
                 self.size -= 1 + len(tag)
+
+    def belong(self, user: str) -> None:
+        """Sets the user."""
+        self.size += len(user.encode()) - len(self.user.encode())
+        self.user = user
 
 
 class KeptTermini:
@@ -97,11 +107,13 @@ class KeptTermini:
             if record.flags & REWRITTEN:
                 kept.segment = segment
         kept.durability, kept.suspended_ms = record.durability, record.suspended_ms
+        if record.event == TerminusEvent.BEGUN:
+            kept.belong(record.user)
         kept.store(record.tags)
         dropped = [*islice(kept.tags, max(0, len(kept.tags) - limits.UNSETTLED_TAGS_MAX))]
         kept.settle(dropped)
         live.append((kept.segment, kept.size))
-        return Applied(dropped, live)
+        return Applied(dropped, live, kept.user)
 
     def forget(self, queue: int) -> list[tuple[int, int]]:
         """Removes the termini of a deleted queue; returns (segment, bytes) by which live bytes change."""
@@ -128,12 +140,19 @@ class KeptTermini:
     def of(self, queue: int) -> list[RecoveredTerminus]:
         """The termini of a queue."""
         return [
-            RecoveredTerminus(link, kept.durability, kept.suspended_ms, [*kept.tags])
+            RecoveredTerminus(link, kept.durability, kept.suspended_ms, [*kept.tags], kept.user)
             for link, kept in self._by_queue.get(queue, {}).items()
         ]
 
 
 def _whole(queue: int, link: bytes, kept: KeptTerminus) -> Terminus:
     return Terminus(
-        queue, link, TerminusEvent.BEGUN, kept.durability, kept.suspended_ms, [*kept.tags], REWRITTEN
+        queue,
+        link,
+        TerminusEvent.BEGUN,
+        kept.durability,
+        kept.suspended_ms,
+        [*kept.tags],
+        REWRITTEN,
+        kept.user,
     )

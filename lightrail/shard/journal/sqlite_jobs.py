@@ -46,7 +46,7 @@ CREATE TABLE IF NOT EXISTS live (queue INTEGER NOT NULL, first INTEGER NOT NULL,
 CREATE INDEX IF NOT EXISTS live_record ON live (record);
 CREATE TABLE IF NOT EXISTS txn (id BLOB PRIMARY KEY, body BLOB NOT NULL) WITHOUT ROWID;
 CREATE TABLE IF NOT EXISTS terminus (queue INTEGER NOT NULL, link BLOB NOT NULL, durability INTEGER NOT NULL,
-    suspended_ms INTEGER NOT NULL, PRIMARY KEY (queue, link)) WITHOUT ROWID;
+    suspended_ms INTEGER NOT NULL, user TEXT NOT NULL DEFAULT '', PRIMARY KEY (queue, link)) WITHOUT ROWID;
 CREATE TABLE IF NOT EXISTS tag (id INTEGER PRIMARY KEY, queue INTEGER NOT NULL, link BLOB NOT NULL,
     tag BLOB NOT NULL, UNIQUE (queue, link, tag));
 CREATE TABLE IF NOT EXISTS receiver (queue INTEGER NOT NULL, link BLOB NOT NULL, body BLOB NOT NULL,
@@ -149,14 +149,14 @@ def _terminus(
     event: int,
     queue: int,
     link: bytes,
-    fields: tuple[int, int],
+    fields: tuple[int, int, str],
     tags: Sequence[bytes],
     dropped: Sequence[bytes],
 ) -> None:
     """A change of a terminus.
 
     Args:
-        fields: its durability, and how long it is suspended.
+        fields: its durability, how long it is suspended, and its user.
         dropped: tags of which the terminus had too many.
     """
     run, many = connection.execute, connection.executemany
@@ -165,7 +165,7 @@ def _terminus(
         run("DELETE FROM tag WHERE queue = ? AND link = ?", (queue, link))
         return
     if event != TerminusEvent.SETTLED:
-        run("INSERT OR REPLACE INTO terminus VALUES (?,?,?,?)", (queue, link, *fields))
+        run("INSERT OR REPLACE INTO terminus VALUES (?,?,?,?,?)", (queue, link, *fields))
         # A tag that is stored again is the last one, as its row is replaced.
         many(
             "INSERT OR REPLACE INTO tag (queue, link, tag) VALUES (?,?,?)",
@@ -280,8 +280,8 @@ def small_job(record: SmallRecord, tables: Tables, lsn: int, now_ms: int) -> Job
         return ("part", record.producer, record.number, record.taken)
     if isinstance(record, Terminus):
         _declared(tables, record.queue)
-        excess = tables.termini.apply(record, 0).dropped
-        fields = (record.durability, record.suspended_ms)
+        excess, _, user = tables.termini.apply(record, 0)
+        fields = (record.durability, record.suspended_ms, user)
         return ("terminus", record.event, record.queue, record.link, fields, record.tags, excess)
     if isinstance(record, Receiver):
         _declared(tables, record.queue)

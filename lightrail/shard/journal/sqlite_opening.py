@@ -30,6 +30,9 @@ def prepare(connection: sqlite3.Connection, path: str, cluster: str, shard: int)
     run("BEGIN IMMEDIATE")
     for statement in SCHEMA.strip().split(";"):
         run(statement)
+    if not any(name == "user" for _, name, *_ in run("PRAGMA table_info(terminus)")):
+        # The table is of format version 6 or 7.
+        run("ALTER TABLE terminus ADD COLUMN user TEXT NOT NULL DEFAULT ''")
     meta: dict[str, str] = dict(run("SELECT key, value FROM meta"))
     mine = {"cluster": cluster, "shard": str(shard)}
     if not meta:
@@ -72,10 +75,11 @@ def load_tables(connection: sqlite3.Connection, tables: Tables) -> None:
     tags: dict[tuple[int, bytes], list[bytes]] = {}
     for queue, link, tag in run("SELECT queue, link, tag FROM tag ORDER BY id"):
         tags.setdefault((queue, link), []).append(tag)
-    for queue, link, durability, suspended_ms in run("SELECT * FROM terminus"):
-        begun = Terminus(
-            queue, link, TerminusEvent.BEGUN, durability, suspended_ms, tags.get((queue, link), ())
-        )
+    for queue, link, durability, suspended_ms, user in run(
+        "SELECT queue, link, durability, suspended_ms, user FROM terminus"
+    ):
+        kept = tags.get((queue, link), ())
+        begun = Terminus(queue, link, TerminusEvent.BEGUN, durability, suspended_ms, kept, user=user)
         tables.termini.apply(begun, 0)
     for (body,) in run("SELECT body FROM receiver"):
         tables.receivers.apply(decode_receiver(body, 0, len(body), 0), 0)

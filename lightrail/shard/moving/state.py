@@ -96,6 +96,7 @@ def encode_state(contents: Contents, performer: Performer, links: Links) -> tupl
         "consumers": [each for _, each in consumers],
         "termini": [terminus.client_link for terminus in termini],
         "durability": [Durability.CONFIGURATION if each.lost else each.durability for each in termini],
+        "users": [each.user for each in termini],
         "groups": past.owners is not None,
         "last_values": past.newest is not None,
         **described,
@@ -173,9 +174,13 @@ def _consumers(queue: Queue, performer: Performer, links: Links) -> list[tuple[C
         if consumer.departed:
             fields |= {"departed": True, "lock_key": consumer.options.lock_key}
         elif peer is not None and peer.opened is not None:
-            fields |= {"boot": peer.peer.boot, "link": peer.link, "opened": _opened(consumer, peer.opened)}
+            opened = peer.opened
+            fields |= {"boot": peer.peer.boot, "link": peer.link, "opened": _opened(consumer, opened)}
+            fields["user"] = opened.user
         elif (origin := links.adopted.get(consumer.id)) is not None:
-            fields |= {"boot": origin.boot, "link": origin.link, "opened": _opened(consumer, origin.opened)}
+            opened = origin.opened
+            fields |= {"boot": origin.boot, "link": origin.link, "opened": _opened(consumer, opened)}
+            fields["user"] = opened.user
             if origin.has_ended:
                 fields["ended"] = True
         else:
@@ -190,9 +195,13 @@ def _consumers(queue: Queue, performer: Performer, links: Links) -> list[tuple[C
 
 
 def _opened(consumer: Consumer, opened: ConsumerOpen) -> dict[str, Any]:
-    """The fields of a consumer's opening; those that former versions do not know only if they are set."""
+    """The fields of a consumer's opening; those that former versions do not know only if they are set.
+
+    Its user is beside them, since former versions refuse an opening with a field that they do not know.
+    """
     options = consumer.options
     fields = asdict(opened) | {"session": options.session, "any_session": options.any_session}
+    del fields["user"]
     if not options.is_session:
         del fields["session"], fields["any_session"]
     if not opened.durability:
@@ -297,8 +306,8 @@ def _holders(
         if each.get("departed"):
             options = ConsumerOptions(first=each["next"], lock_key=each["lock_key"])
         else:
-            opened = ConsumerOpen(**each["opened"])
-            # Shards of former versions do not send `ended`.
+            # Shards of former versions do not send `user` and `ended`.
+            opened = ConsumerOpen(**each["opened"], user=each.get("user", ""))
             origins[id] = Origin(each["boot"], each["link"], opened, bool(each.get("ended")))
             try:
                 options = replace(options_of(opened, looks), first=each["next"])
@@ -342,9 +351,10 @@ def _termini(header: dict[str, Any], columns: Columns) -> list[RecoveredTerminus
     sizes = rows(columns, "termini.suspended_ms", "termini.size")
     links = header["termini"]
     durability = header.get("durability", [0] * len(links))
-    for client_link, durable, (suspended_ms, size) in zip(links, durability, sizes, strict=True):
+    users = header.get("users", [""] * len(links))
+    for client_link, durable, user, (suspended_ms, size) in zip(links, durability, users, sizes, strict=True):
         tags = decode_tags(columns["tags"][position : position + size])
-        found.append(RecoveredTerminus(bytes.fromhex(client_link), durable, suspended_ms, tags))
+        found.append(RecoveredTerminus(bytes.fromhex(client_link), durable, suspended_ms, tags, user))
         position += size
     return found
 

@@ -82,6 +82,8 @@ class ConsumerOptions:
     """The group-id of its session: it gets the messages of this group, and no other consumer does."""
     any_session: bool = False
     """Its session is the next one with a ready message and without an owner; `session` is set then."""
+    user: str = ""
+    """The user towards whose share of the shard's memory it counts."""
 
     @property
     def is_session(self) -> bool:

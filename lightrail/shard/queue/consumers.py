@@ -127,6 +127,7 @@ class Consumers:
         "attached_bytes",
         "browsers",
         "by_id",
+        "changed",
         "competing",
         "deferred",
         "departed",
@@ -144,6 +145,8 @@ class Consumers:
         self.by_id: dict[int, Consumer] = {}
         self.attached_bytes = 0
         """Bytes of memory of these consumers, without their deliveries."""
+        self.changed: dict[str, int] | None = None
+        """By user: by how much these bytes have changed since the shard counted them; None: not at all."""
         self.departed: dict[int, Consumer] = {}
         """Detached consumers with deliveries that are still locked."""
         self.deferred: Consumer | None = None
@@ -170,14 +173,9 @@ class Consumers:
         """All consumers that may have messages in flight."""
         yield from self.by_id.values()
         yield from self.departed.values()
-        if self.deferred is not None:
-            yield self.deferred
-        if self.aside is not None:
-            yield self.aside
-        if self.retries is not None:
-            yield self.retries
-        if self.states is not None:
-            yield self.states
+        for internal in (self.deferred, self.aside, self.retries, self.states):
+            if internal is not None:
+                yield internal
 
     def attach(self, identity: int, options: ConsumerOptions, policy: Policy) -> Refused | None:
         """Attaches a consumer, or returns why not."""
@@ -204,7 +202,7 @@ class Consumers:
             consumer = Consumer(identity, options, ring, lock_ms)
             consumer.standby = self.single_active and self._has_active
         self.by_id[identity] = consumer
-        self.attached_bytes += bytes_of(options)
+        self._count(options, 1)
         return None
 
     def adopt(self, consumer: Consumer) -> None:
@@ -213,7 +211,7 @@ class Consumers:
             self.departed[consumer.id] = consumer
             return
         self.by_id[consumer.id] = consumer
-        self.attached_bytes += bytes_of(consumer.options)
+        self._count(consumer.options, 1)
         if consumer.options.browse:
             self.browsers.append(consumer)
             return
@@ -327,7 +325,7 @@ class Consumers:
         consumer = self.by_id.pop(identity, None)
         if consumer is None:
             return None
-        self.attached_bytes -= bytes_of(consumer.options)
+        self._count(consumer.options, -1)
         if consumer.draining:
             self.draining.remove(consumer)
         self.suspended -= consumer.suspended
@@ -346,6 +344,12 @@ class Consumers:
         if self.single_active and not consumer.standby:
             self._choose_active()
         return consumer
+
+    def _count(self, options: ConsumerOptions, sign: int) -> None:
+        size = sign * bytes_of(options)
+        self.attached_bytes += size
+        changed = self.changed = self.changed or {}
+        changed[options.user] = changed.get(options.user, 0) + size
 
     def credit(self, consumer: Consumer, limit: int, drain: bool, size: int, exact: bool) -> None:
         """Sets the limit; a limit below the number of deliveries withdraws the credit."""

@@ -5,7 +5,6 @@ Users share the room: one may have as much as is free besides, so that a user wh
 leaves room for others.
 """
 
-from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 from functools import partial
 from heapq import nsmallest
@@ -29,6 +28,7 @@ from lightrail.shard.transactions.checks import Checks, check_apart, shares_of
 from lightrail.shard.transactions.loading import Loaded, Loading
 from lightrail.shard.transactions.prepared import Prepared, ReservedDeliveries, recovered
 from lightrail.shard.transactions.work import id_of, work_of
+from lightrail.shard.user_shares import UserShares
 from lightrail.shard.waiting import Waiter
 
 
@@ -42,10 +42,10 @@ class Preparing:
 
     __slots__ = (
         "_applying",
-        "_bytes_by_user",
+        "_bytes",
         "_checks",
         "_concluding",
-        "_count_by_user",
+        "_count",
         "_holders",
         "_loading",
         "_memory",
@@ -77,8 +77,8 @@ class Preparing:
         self._when_synced = when_synced
         self._holders = count(NOBODY_WITH_RETRIES - 1, -1)
         self._prepared: dict[bytes, Prepared] = {}
-        self._bytes_by_user: Counter[str] = Counter()
-        self._count_by_user: Counter[str] = Counter()
+        self._bytes = UserShares()
+        self._count = UserShares()
         self._concluding: dict[bytes, list[tuple[Peer, int]]] = {}
         """Decided transactions whose messages are being read from disk, and requests that wait for them."""
         self._reserved: dict[str, dict[int, list[tuple[int, int]]]] = {}
@@ -162,35 +162,31 @@ class Preparing:
 
     def _check_room(self, prepared: Prepared) -> None:
         """Checks the user's share of the room for prepared transactions. Raises RequestError."""
-        own, every = self._count_by_user[prepared.user] + 1, len(self._prepared) + 1
-        size, total = (
-            self._bytes_by_user[prepared.user] + prepared.size,
-            self._memory.prepared + prepared.size,
-        )
-        if own > limits.TRANSACTIONS_PREPARED_MAX - every or size > self._memory.prepared_max - total:
+        if not (
+            self._count.has_room(prepared.user, limits.TRANSACTIONS_PREPARED_MAX, 1)
+            and self._bytes.has_room(prepared.user, self._memory.prepared_max, prepared.size)
+        ):
             raise RequestError(
                 conditions.RESOURCE_LIMIT_EXCEEDED,
                 f"expected at most {limits.TRANSACTIONS_PREPARED_MAX} transactions of "
                 f"{self._memory.prepared_max} bytes (memory_mark divided by "
                 f"{limits.TRANSACTIONS_PREPARED_SHARE}) that wait here for the decision of other shards, and "
-                f"no more of one user than are free besides; found {every - 1} of "
-                f"{total - prepared.size} bytes, and this one has {prepared.size}: send less in one "
+                f"no more of one user than are free besides; found {self._count.total} of "
+                f"{self._bytes.total} bytes, and this one has {prepared.size}: send less in one "
                 "transaction, or wait until decisions arrive",
             )
 
     def _add(self, prepared: Prepared) -> None:
         self._prepared[prepared.id] = prepared
-        self._count_by_user[prepared.user] += 1
-        self._bytes_by_user[prepared.user] += prepared.size
+        self._count.add(prepared.user, 1)
+        self._bytes.add(prepared.user, prepared.size)
         self._memory.prepare(prepared.size)
 
     def _remove(self, prepared: Prepared) -> None:
         del self._prepared[prepared.id]
         self._memory.prepare(-prepared.size)
-        self._count_by_user[prepared.user] -= 1
-        self._bytes_by_user[prepared.user] -= prepared.size
-        if not self._count_by_user[prepared.user]:
-            del self._count_by_user[prepared.user], self._bytes_by_user[prepared.user]
+        self._count.add(prepared.user, -1)
+        self._bytes.add(prepared.user, -prepared.size)
 
     def _promise(self, prepared: Prepared, sign: int) -> None:
         """Counts the transaction at its queues, which keep room for its messages and are not frozen.

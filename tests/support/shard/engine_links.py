@@ -67,6 +67,8 @@ class EnginePeer(Peer):
         """Those that are open, by link."""
         self.credit_limits: dict[int, int] = {}
         """By link: the latest CREDIT."""
+        self.users: list[str] = []
+        """Of the consumers that were opened, in order."""
         self.opened_ever = 0
         self.queues: dict[str, EngineQueue] = {}
         self._queue_of: dict[int, EngineQueue] = {}
@@ -162,7 +164,9 @@ class EnginePeer(Peer):
         kind, flags, _, _, link, count, number = HEADER.unpack_from(part)
         body = part[HEADER_SIZE:]
         if kind == Kind.CONSUMER_OPEN:
-            self._queue_of[link] = self.queue(ConsumerOpen.decode(body).queue)
+            opening = ConsumerOpen.decode(body)
+            self._queue_of[link] = self.queue(opening.queue)
+            self.users.append(opening.user)
         elif kind == Kind.CREDIT:
             self.credit_limits[link] = number
         elif kind == Kind.SETTLE:

@@ -155,6 +155,9 @@ def test_an_audience_is_a_name_or_the_path_of_a_uri(audience: str, name: str) ->
         assert await cbs.put(audience) == 202
         assert cbs.connection.client.caller_for(f"{name}/x".lstrip("/")).user == "ann"
         assert cbs.connection.client.caller_for("other").user == ("anonymous" if name else "ann")
+        # Links count towards the share of the user who has the right to the name.
+        assert cbs.connection.client.user_at(f"{name}/x".lstrip("/")) == "ann"
+        assert cbs.connection.client.user_at("other") == ("anonymous" if name else "ann")
 
     play(check)
 

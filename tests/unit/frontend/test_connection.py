@@ -30,6 +30,8 @@ from lightrail.frontend.links.transfers import ProducerLink
 from lightrail.model import conditions, limits
 from lightrail.model.ending import Ending
 from lightrail.model.placement import Placement
+from lightrail.namespace.records import Right
+from lightrail.namespace.rights import ANYBODY
 from lightrail.wire.bodies import ConsumerOpen, ProducerOpen, Refusal, SettleDetail
 from lightrail.wire.frames import Kind, OutcomeCode, deliver
 from tests.support.amqp.frontend_scene import Client, Scene, play
@@ -79,7 +81,7 @@ def test_a_receiver_is_attached_and_gets_what_it_gave_credit_for() -> None:
         await client.turn()
         (opened, _) = scene.shard.take()
         opening = ConsumerOpen.decode(opened.body)
-        assert opening == ConsumerOpen("q", label="client/r")
+        assert opening == ConsumerOpen("q", label="client/r", user="anonymous")
         scene.shard.ready()
         await client.turn()
         assert link.source.filter is None
@@ -816,8 +818,12 @@ def test_plain_over_the_socket(password: bytes, code: int) -> None:
         assert client.protocol.client.user == (None if code else "ann")
         assert scene.frontend.counts.authentications_failed == code
         if not code:
-            await client.open()
+            session = await client.open()
             assert client.amqp.opened
+            await scene.frontend.service.permit(ANYBODY, "ann", "", frozenset({Right.LISTEN}))
+            scene.frontend.directory.refresh()
+            await client.receiver(session)
+            assert ConsumerOpen.decode(scene.shard.said[0].body).user == "ann"
         scene.frontend.shard_connections.end()
 
     asyncio.run(test())

@@ -82,7 +82,7 @@ def test_the_opening_asks_for_a_terminus_and_the_answer_has_what_the_shard_kept(
     (said,) = rig.shard.take()
     opening = ProducerOpen.decode(said.body)
     assert (opening.client_link, opening.steals, opening.suspended_ms) == ("1" * 32, True, 60_000)
-    assert opening.durability == 2
+    assert (opening.durability, opening.user) == (2, "anonymous")
     rig.ready(b"a")
     assert rig.connection.accepted == [rig.link]
     assert (rig.terms.unsettled, rig.terms.suspended_s) == ({b"a": ACCEPTED}, 60)

@@ -87,7 +87,8 @@ def test_the_attach_is_answered_when_the_subscription_is_there() -> None:
         await client.receiver(session, queue="r")
         (queue,) = subscriptions(scene)
         (consumer,) = scene.shard.consumers.values()
-        assert ConsumerOpen.decode(scene.shard.said[0].body).queue == queue
+        opening = ConsumerOpen.decode(scene.shard.said[0].body)
+        assert (opening.queue, opening.user) == (queue, "anonymous")
         assert client.take(events.Attached) == []
         consumer.ready()
         await client.turn()

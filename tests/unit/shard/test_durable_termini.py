@@ -141,7 +141,7 @@ def test_a_frontend_that_outlives_the_shard_goes_on_with_its_link() -> None:
 def test_a_link_whose_tags_were_dropped_can_not_be_resumed_after_a_restart(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(limits, "TERMINI_TAGS_MAX", 1)
+    monkeypatch.setattr(limits, "TERMINI_TAGS_MAX", 2)
     disk = Disk()
     peer = disk.scene.peer()
     attach(peer, 1)
@@ -150,6 +150,27 @@ def test_a_link_whose_tags_were_dropped_can_not_be_resumed_after_a_restart(
     peer = disk.killed().peer(boot=8)
     assert attach(peer, 1) == Durability.NONE
     assert peer.unsettled.pop(1) == (False, [])
+
+
+def test_after_a_restart_tags_count_for_their_user(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Bob's link has most tags, and is not the one that is lost."""
+    monkeypatch.setattr(limits, "TERMINI_TAGS_MAX", 17)
+    disk = Disk()
+    peer = disk.scene.peer()
+    links = {1: ("ann", 4), 2: ("bob", 5)}
+    for link, (user, count) in links.items():
+        attach(peer, link, client_link=str(link) * 32, user=user)
+        send(peer, link, 1, *(b"%d" % number for number in range(count)), durable=True)
+    disk.scene.settle_down()
+    scene = disk.killed()
+    peer = scene.peer(boot=8)
+    attach(peer, 3, client_link="3" * 32, user="ann")
+    send(peer, 3, 1, b"a", b"b", b"c", durable=True)
+    scene.settle_down()
+    kept = [
+        attach(peer, 3 + link, client_link=str(link) * 32, user=user) for link, (user, _) in links.items()
+    ]
+    assert kept == [Durability.NONE, UNSETTLED_STATE]
 
 
 def test_a_new_delivery_under_a_stored_tag_replaces_it_for_good() -> None:

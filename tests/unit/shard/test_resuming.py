@@ -257,9 +257,9 @@ def test_a_link_with_more_deliveries_than_the_limit_is_released(monkeypatch: pyt
 
 
 @pytest.mark.parametrize(
-    ("limit", "most"), [("SUSPENDED_CONSUMERS_MAX", 1), ("SUSPENDED_DELIVERIES_SUM_MAX", 2)]
+    ("limit", "most"), [("SUSPENDED_CONSUMERS_MAX", 2), ("SUSPENDED_DELIVERIES_SUM_MAX", 4)]
 )
-def test_beyond_the_limits_of_a_shard_the_longest_suspended_is_released(
+def test_beyond_the_share_of_a_user_its_longest_suspended_link_is_released(
     monkeypatch: pytest.MonkeyPatch, limit: str, most: int
 ) -> None:
     monkeypatch.setattr(limits, limit, most)
@@ -270,6 +270,20 @@ def test_beyond_the_limits_of_a_shard_the_longest_suspended_is_released(
     assert scene.queue("q") == {"ready": 2, "in_flight": 2}
     assert attach(peer, 5)[2] == []
     assert attach(peer, 6, client_link="2" * 32)[2] == [(0, 2)]
+
+
+def test_beyond_the_share_of_a_user_no_link_of_another_is_released(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Bob's link has been suspended longest."""
+    monkeypatch.setattr(limits, "SUSPENDED_CONSUMERS_MAX", 4)
+    scene = scene_of()
+    peer = suspended(scene, 1, user="bob")
+    for link in (3, 4):
+        attach(peer, link, 1, client_link=str(link) * 32, user="ann")
+        peer.close_consumer(link)
+    assert scene.queue("q") == {"ready": 2, "in_flight": 2}
+    assert attach(peer, 5, user="bob")[2] == [(0, 1)]
+    assert attach(peer, 6, client_link="3" * 32, user="ann")[2] == []
+    assert attach(peer, 7, client_link="4" * 32, user="ann")[2] == [(0, 1)]
 
 
 # --- sent again ------------------------------------------------------------------------------------------

@@ -107,7 +107,7 @@ def test_consumers_beyond_their_share_are_refused_until_some_have_left(
 ) -> None:
     monkeypatch.setattr(limits, "LINKS_BYTES_MIN", 0)
     scene, peer, memory = opened()
-    fitting = MARK // limits.LINKS_SHARE // limits.CONSUMER_BYTES
+    fitting = MARK // limits.LINKS_SHARE // 2 // limits.CONSUMER_BYTES
     for link in range(1, fitting + 1):
         peer.consume(link, "q")
     assert not peer.refusals
@@ -127,7 +127,51 @@ def test_consumers_beyond_their_share_are_refused_until_some_have_left(
     for link in range(1, fitting + 1):
         peer.close_consumer(link)
     scene.settle_down()
-    assert memory.links == 0
+    assert memory.links == memory.consumers.total == 0
+
+
+def test_a_user_at_its_share_of_receivers_keeps_no_other_user_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(limits, "LINKS_BYTES_MIN", 0)
+    scene, peer, memory = opened()
+    fitting = MARK // limits.LINKS_SHARE // 2 // limits.CONSUMER_BYTES
+    for link in range(1, fitting + 2):
+        peer.consume(link, "q", user="ann")
+    ((link, _, refusal),) = peer.refusals
+    assert (link, refusal.condition) == (fitting + 1, conditions.RESOURCE_LIMIT_EXCEEDED)
+    share, size = MARK // limits.LINKS_SHARE // 2, limits.CONSUMER_BYTES
+    for part in (f"expected at most {share} bytes", "'ann'", f"found {fitting * size}", f"needs {size}"):
+        assert part in refusal.description
+    assert "close some" in refusal.description
+    peer.refusals.clear()
+    peer.consume(1_000, "q", user="bob")
+    peer.consume(1_001, "q")
+    assert not peer.refusals
+    # Room that ann leaves is there at once.
+    peer.close_consumer(1)
+    scene.settle_down()
+    peer.consume(1, "q", user="ann")
+    assert [link for link, _, _ in peer.refusals] == [1]
+    for link in (2, 3, 1_000, 1_001):
+        peer.close_consumer(link)
+    scene.settle_down()
+    peer.refusals.clear()
+    peer.consume(2, "q", user="ann")
+    assert not peer.refusals
+    assert memory.consumers.of("bob") == 0
+
+
+def test_receivers_of_a_deleted_queue_do_not_count_for_their_user() -> None:
+    scene, peer, memory = opened()
+    peer.consume(1, "q", user="ann")
+    peer.consume(2, "other", user="ann")
+    scene.settle_down()
+    assert memory.consumers.of("ann") == 2 * limits.CONSUMER_BYTES
+    names = scene.names
+    assert isinstance(names, EveryName)
+    names.drop("q")
+    scene.refresh()
+    scene.settle_down()
+    assert memory.consumers.of("ann") == memory.links == limits.CONSUMER_BYTES
 
 
 def test_selectors_count_for_what_they_cost(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -139,7 +183,8 @@ def test_selectors_count_for_what_they_cost(monkeypatch: pytest.MonkeyPatch) -> 
         link += 1
         peer.consume(link, "q", filter={"sql": text})
     assert (
-        link == MARK // limits.LINKS_SHARE // (len(text) * limits.SELECTOR_FACTOR + limits.CONSUMER_BYTES) + 1
+        link
+        == MARK // limits.LINKS_SHARE // 2 // (len(text) * limits.SELECTOR_FACTOR + limits.CONSUMER_BYTES) + 1
     )
     peer.consume(link, "q")
     assert len(peer.refusals) == 1

@@ -209,7 +209,7 @@ def test_of_a_link_the_latest_tags_are_kept(monkeypatch: pytest.MonkeyPatch) -> 
 def test_where_there_are_too_many_links_another_one_is_attached_without(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(limits, "TERMINI_MAX", 1)
+    monkeypatch.setattr(limits, "TERMINI_MAX", 2)
     scene = Scene()
     peer = scene.peer()
     attach(peer, 1)
@@ -222,8 +222,8 @@ def test_where_there_are_too_many_links_another_one_is_attached_without(
 
 
 def with_too_many(scene: Scene, monkeypatch: pytest.MonkeyPatch, **options: Any) -> Peer:
-    """Links 1 to 3 with one, three and two tags, of which the shard keeps five; 3 is attached."""
-    monkeypatch.setattr(limits, "TERMINI_TAGS_MAX", 5)
+    """Links 1 to 3 with one, three and two tags, of which their user may have five; 3 is attached."""
+    monkeypatch.setattr(limits, "TERMINI_TAGS_MAX", 10)
     peer = scene.peer()
     for link, count in ((1, 1), (2, 3), (3, 2)):
         attach(peer, link, client_link=str(link) * 32, **options)
@@ -254,8 +254,77 @@ def test_if_all_links_have_too_many_tags_the_one_with_most_can_not_be_resumed(
     assert resumed(peer, 2) == (True, 0)
 
 
+def test_beyond_the_share_of_a_user_the_greediest_link_of_that_user_is_lost_and_none_of_another(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Bob's link has most tags of all, and is within Bob's share."""
+    monkeypatch.setattr(limits, "TERMINI_TAGS_MAX", 12)
+    scene = Scene()
+    peer = scene.peer()
+    for link, user, count in ((1, "bob", 4), (2, "ann", 1), (3, "ann", 3), (4, "ann", 1)):
+        attach(peer, link, client_link=str(link) * 32, user=user)
+        send(peer, link, 1, *(b"%d" % number for number in range(count)))
+        scene.settle_down()
+    links = ((1, "bob"), (2, "ann"), (3, "ann"), (4, "ann"))
+    assert [resumed(peer, link, user=user) for link, user in links] == [
+        (True, 4),
+        (True, 1),
+        (False, 0),
+        (True, 1),
+    ]
+
+
+def test_a_user_that_comes_when_another_has_its_share_keeps_its_tags(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(limits, "TERMINI_TAGS_MAX", 12)
+    scene = Scene()
+    peer = scene.peer()
+    for link in range(1, 5):
+        attach(peer, link, client_link=str(link) * 32, user="ann")
+        send(peer, link, 1, b"a", b"b")
+        scene.settle_down()
+    attach(peer, 5, client_link="5" * 32, user="bob")
+    send(peer, 5, 1, b"a", b"b", b"c")
+    scene.settle_down()
+    assert resumed(peer, 5, user="bob") == (True, 3)
+
+
+def test_the_links_of_one_user_are_no_more_than_its_share(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A link beyond is attached as one that can't be resumed; one that has ended makes room."""
+    monkeypatch.setattr(limits, "TERMINI_MAX", 4)
+    scene = Scene()
+    peer = scene.peer()
+    for link, user in ((1, "ann"), (2, "ann"), (3, "ann"), (4, "bob"), (5, "")):
+        attach(peer, link, client_link=str(link) * 32, user=user)
+    scene.settle_down()
+    kept = {link: is_kept for link, (is_kept, _) in peer.unsettled.items()}
+    assert kept == {1: True, 2: True, 3: False, 4: True, 5: False}
+    peer.say(frame(Kind.FORGET, flags=CLOSED, link=4))
+    peer.close_producer(4)
+    attach(peer, 5, client_link="5" * 32)
+    scene.settle_down()
+    assert peer.unsettled[5] == (True, [])
+
+
+def test_a_link_counts_for_the_user_that_has_attached_it_last(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(limits, "TERMINI_TAGS_MAX", 10)
+    scene = Scene()
+    peer = scene.peer()
+    attach(peer, 1)
+    send(peer, 1, 1, b"a", b"b", b"c")
+    scene.settle_down()
+    assert resumed(peer, 1, user="ann") == (True, 3)
+    attach(peer, 2, client_link="2" * 32, user="ann")
+    send(peer, 2, 1, b"a", b"b")
+    attach(peer, 3, client_link="3" * 32, user="ann")
+    send(peer, 3, 1, b"a")
+    scene.settle_down()
+    assert [resumed(peer, link, user="ann") for link in (1, 2, 3)] == [(False, 0), (True, 2), (True, 1)]
+
+
 def test_an_attached_link_with_most_tags_keeps_none_from_then_on(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(limits, "TERMINI_TAGS_MAX", 5)
+    monkeypatch.setattr(limits, "TERMINI_TAGS_MAX", 10)
     scene = Scene()
     peer = scene.peer()
     attach(peer, 1, client_link="1" * 32)

@@ -73,6 +73,20 @@ def test_new_fields_are_not_sent_to_a_process_that_refuses_them() -> None:
     assert json.loads(sent[0][HEADER_SIZE:]) == {"queue": "q", "sequences": False, "relay": False}
 
 
+def test_a_link_without_a_user_is_opened_as_by_the_version_before() -> None:
+    opened = [
+        frame(kind, link=5, body=body.encode())
+        for kind, body in (
+            (Kind.PRODUCER_OPEN, ProducerOpen("q", user="ann")),
+            (Kind.CONSUMER_OPEN, ConsumerOpen("q", user="ann")),
+        )
+    ]
+    for each, body in zip(
+        for_version(opened, VERSION - 1), (ProducerOpen("q"), ConsumerOpen("q")), strict=True
+    ):
+        assert each[HEADER_SIZE:] == body.encode()
+
+
 def test_the_log_of_an_unknown_version_names_both_and_what_to_do() -> None:
     text = versions.unknown("shard 3", 2)
     assert "shard 3 has version 2" in text

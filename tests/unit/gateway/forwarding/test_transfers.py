@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import Awaitable, Callable
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -94,9 +95,11 @@ def test_a_message_is_settled_only_after_the_sink_has_it() -> None:
     async def check(scene: Scene) -> None:
         scene.a.add(message(b"1"))
         scene.sink.gate = asyncio.Event()
-        transfer = scene.start(**{"from": "a", "to": "b"})
+        transfer = scene.start(replace(ANYBODY, user="ann"), **{"from": "a", "to": "b"})
         await until(lambda: scene.sink.waiting == 1)
         assert scene.a.outcomes == {}
+        # The receiver counts for the user who began the transfer.
+        assert scene.links.peer.users == ["ann"]
         scene.sink.gate.set()
         await transfer.done
         assert scene.a.outcomes[0][0] is OutcomeCode.ACCEPTED

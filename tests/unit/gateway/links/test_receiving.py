@@ -178,6 +178,18 @@ def test_accepted_and_released_name_the_delivery() -> None:
     scene(check)
 
 
+def test_a_consumer_counts_for_the_user_whose_request_opened_it() -> None:
+    async def check(receivers: Receivers, shards: FakeShards) -> None:
+        tasks = [asyncio.create_task(receivers.receive(queue(), LONG_MS, user)) for user in ("ann", "bob")]
+        await turn()
+        (opened,) = [part for part in shards.peer.parts if part[0] == Kind.CONSUMER_OPEN]
+        assert ConsumerOpen.decode(opened[24:]).user == "ann"
+        for task in tasks:
+            task.cancel()
+
+    scene(check)
+
+
 def test_after_a_new_greeting_old_deliveries_are_settled_by_their_lock() -> None:
     async def check(receivers: Receivers, shards: FakeShards) -> None:
         task, other = waiting(receivers), waiting(receivers)

@@ -47,8 +47,8 @@ from lightrail.shard.journal.segment import name_of
 from lightrail.shard.queue.runs import batch_of
 from tests.support.shard.fake_files import FakeFiles
 
-GOLDEN = Path(__file__).parents[3] / "golden" / "journal" / "segment-v7.bin"
-OLDER = [GOLDEN.with_name(f"segment-v{version}.bin") for version in (1, 2, 3, 4, 5, 6)]
+GOLDEN = Path(__file__).parents[3] / "golden" / "journal" / "segment-v8.bin"
+OLDER = [GOLDEN.with_name(f"segment-v{version}.bin") for version in range(1, 8)]
 LINK = bytes(range(16))
 
 
@@ -89,7 +89,7 @@ def written() -> bytes:
         Transaction(bytes(16), TransactionState.COMMITTED, 0, '{"others":[1,2]}', flags=CONTINUED), 1_008
     )
     journal.append(Transaction(bytes(range(16)), TransactionState.ENDED), 1_008)
-    journal.append(Terminus(1, LINK, TerminusEvent.BEGUN, 2, 60_000), 1_008)
+    journal.append(Terminus(1, LINK, TerminusEvent.BEGUN, 2, 60_000, user="zo\u00eb"), 1_008)
     journal.append(Terminus(1, LINK, TerminusEvent.STORED, 2, 60_000, [b"a", bytes(32)], CONTINUED), 1_008)
     journal.append(Terminus(1, LINK, TerminusEvent.SETTLED, 2, 60_000, [b"a"]), 1_008)
     journal.append(Terminus(2, LINK, TerminusEvent.ENDED, 1, 60_000), 1_008)
@@ -112,7 +112,7 @@ def test_the_golden_file_is_read() -> None:
     file = files.create(name_of(1))
     file.write(0, [GOLDEN.read_bytes()])
     header = decode_segment_header(file.read(0, 40))
-    assert header == (7, 1, 1, 0x03020100)
+    assert header == (8, 1, 1, 0x03020100)
     scan = Scan(file, header.salt, 40, file.size(), 1)
     found = list(scan)
     assert [record.lsn for record in found] == list(range(1, 36))
@@ -138,7 +138,7 @@ def test_the_golden_file_is_read() -> None:
         Transaction(bytes(range(16)), 1, 3, '{"posts":[]}', b"\1\0\0\0x"),
         Transaction(bytes(16), 2, 0, '{"others":[1,2]}', b"", CONTINUED),
         Transaction(bytes(range(16)), 4),
-        Terminus(1, LINK, 1, 2, 60_000, []),
+        Terminus(1, LINK, 1, 2, 60_000, [], user="zo\u00eb"),
         Terminus(1, LINK, 2, 2, 60_000, [b"a", bytes(32)], CONTINUED),
         Terminus(1, LINK, 3, 2, 60_000, [b"a"]),
         Terminus(2, LINK, 4, 1, 60_000, []),
@@ -185,11 +185,11 @@ def test_a_segment_of_an_older_version_is_read_and_gone_on_with(older: Path) -> 
         **({6: 8} if second else {}),
         **({7: 3, 8: 5} if later else {}),
     }
-    parts = ({}, {6: 1}, *[{6: 1, 8: 2}] * 4)[OLDER.index(older)]
+    parts = ({}, {6: 1}, *[{6: 1, 8: 2}] * 5)[OLDER.index(older)]
     assert (recovered.parts, recovered.sealed, recovered.epoch) == (parts, True, 5)
     header = decode_segment_header(bytes(files.inodes[name_of(2)].live[:40]))
     assert header is not None
-    assert header.version == 7
+    assert header.version == 8
     journal.close(2_001)
 
 

@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from lightrail.model import conditions
+from lightrail.model import conditions, limits
 from lightrail.model.durability import Durability
 from lightrail.model.policy import Policy
 from lightrail.shard.declared import declared_of
@@ -193,6 +193,7 @@ def test_a_durable_link_is_in_the_journal_of_the_new_owner_before_it_is_the_owne
     durability: Durability,
 ) -> None:
     opening: dict[str, Any] = {"client_link": "1" * 32, "steals": True, "suspended_ms": 60_000}
+    opening["user"] = "ann"
     move = Move()
     move.peer.produce(5, QUEUE, **opening, durability=durability)
     tags = frame(Kind.TAGS, link=5, number=1, count=1, body=encode_tags([b"tag"]))
@@ -205,8 +206,10 @@ def test_a_durable_link_is_in_the_journal_of_the_new_owner_before_it_is_the_owne
     journal = Journal(move.files.after_crash(0, "none"), "test", 0, segment_bytes=SEGMENT_BYTES)
     termini = [each for queue in journal.recover(EVERYTHING, 1).queues for each in queue.termini]
     known = [b"tag"] if durability == Durability.UNSETTLED_STATE else []
-    assert termini == ([(b"\x11" * 16, durability, 60_000, known)] if durability else [])
+    assert termini == ([(b"\x11" * 16, durability, 60_000, known, "ann")] if durability else [])
     move.open()
+    moved = move.target.engine._links.termini
+    assert [each.user for each in moved.of(move.importing.queue)] == ["ann"]
     peer = move.target.peer("frontend-9", boot=9)
     peer.produce(1, QUEUE, **opening, durability=durability)
     move.target.settle_down()
@@ -529,7 +532,7 @@ def test_messages_that_can_not_be_read_now_stop_a_piece_before_them() -> None:
 @pytest.mark.parametrize("is_killed", [False, True], ids=["goes on", "killed"])
 def test_a_durable_receiver_is_in_the_journal_of_the_new_owner(is_killed: bool) -> None:
     """Also where the new owner is killed between the transaction and its first step."""
-    opening = RESUMABLE | {"durability": Durability.UNSETTLED_STATE}
+    opening = RESUMABLE | {"durability": Durability.UNSETTLED_STATE, "user": "ann"}
     move = Move()
     move.peer.consume(5, QUEUE, 2, **opening)
     move.source.settle_down()
@@ -550,6 +553,7 @@ def test_a_durable_receiver_is_in_the_journal_of_the_new_owner(is_killed: bool) 
         target = move.target
     target.settle_down()
     assert target.queue(QUEUE) == {"ready": 4, "in_flight": 2}
+    assert target.engine._house.memory.consumers.of("ann") == limits.CONSUMER_BYTES
     peer = target.peer("frontend-9", boot=9)
     peer.consume(1, QUEUE, **opening)
     target.settle_down()

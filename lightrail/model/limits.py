@@ -547,6 +547,8 @@ RETRY_DELAY_FACTOR_MAX: Final = 100
 """Longest wait after failed deliveries, as a multiple of retry_delay, unless the policy has one."""
 RESIDENT_HEAD_BYTES: Final = 4 * 1024 * 1024
 """Bytes at the head of a queue that are never spilled to disk."""
+HEAD_BYTES_MIN: Final = 10 * 1024
+"""A larger batch at the head of a queue is spilled when memory is above the mark after all others were."""
 MEMORY_MARK_BYTES: Final = 1024 * 1024 * 1024
 """Bytes of messages that a shard keeps in memory before it spills to disk."""
 MEMORY_LOW_WATER: Final = 0.9

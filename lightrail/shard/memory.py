@@ -14,6 +14,7 @@ mark, all senders do (ADR 20). Of each unsettled delivery something stays as wel
 with many of them get no more until they have settled some. Message-ids beyond theirs are forgotten (ADR 54).
 """
 
+from collections.abc import Container, Iterator
 from operator import itemgetter
 
 from lightrail.model import limits
@@ -220,16 +221,37 @@ class Memory:
         self._queues.pop(queue, None)
 
     def parted(self) -> list[Queue]:
-        """Queues with deliveries that keep more of their batches in memory, as far as that is known."""
-        return [queue for queue in self._queues if queue.machine.contents.deliveries.spare_bytes]
+        """Queues with messages that keep more of their batches in memory, as far as that is known."""
+        found = []
+        for queue in self._queues:
+            contents = queue.machine.contents
+            if contents.deliveries.spare_bytes or contents.ready.kept_bytes:
+                found.append(queue)
+        return found
 
-    def plan(self) -> list[tuple["Queue", int]]:
+    def plan(self) -> list[tuple[Queue, int]]:
         """(queue, bytes to spill), the largest queue first."""
         return _shared([(queue.resident, queue) for queue in self._queues], self.resident, self.mark)
 
-    def forgetting(self) -> list[tuple["Queue", int]]:
+    def others(self, planned: Container[Queue]) -> Iterator[Queue]:
+        """Queues beside the planned ones, the largest first, while the messages in memory exceed the mark.
+
+        The planned ones may have freed less than they were asked for, such as one that is mostly an index.
+        """
+        if self.resident > self.mark:
+            for queue in sorted(self._queues, key=_resident, reverse=True):
+                if self.resident <= self.mark:
+                    break
+                if queue not in planned:
+                    yield queue
+
+    def forgetting(self) -> list[tuple[Queue, int]]:
         """(queue, message-ids to forget), that with most of them first."""
         return _shared([(queue.ids, queue) for queue in self._queues if queue.ids], self.ids, self.ids_max)
+
+
+def _resident(queue: Queue) -> int:
+    return queue.resident
 
 
 def _shared(sizes: list[tuple[int, Queue]], total: int, most: int) -> list[tuple[Queue, int]]:

@@ -28,7 +28,7 @@ from lightrail.shard.queue.merging import (
 from lightrail.shard.queue.ready import Ready, one_run
 from lightrail.shard.queue.runs import Batch, Location, Run
 from lightrail.shard.queue.sharing import join_before, regrouped
-from lightrail.shard.queue.spilling import batches_to_spill, singles_to_spill
+from lightrail.shard.queue.spilling import batches_to_spill, large_head, singles_to_spill
 
 
 class Eviction:
@@ -47,7 +47,6 @@ class Eviction:
         "joins",
         "ready",
         "retries",
-        "taken_bytes",
         "unseen_bytes",
     )
 
@@ -73,8 +72,6 @@ class Eviction:
         """(milliseconds, sequence): when a failed fetch may be repeated; a heap."""
         self.unseen_bytes = 0
         """Bytes that were removed from the head since the window was last searched."""
-        self.taken_bytes = 0
-        """Bytes that were delivered since the queue last looked for batches of which little is left."""
         self.evicted = 0
         """Number of messages evicted so far."""
         self.fetched = 0
@@ -146,6 +143,15 @@ class Eviction:
         chosen.reverse()
         self._drop(line, chosen)
         return freed
+
+    def evict_head(self) -> int:
+        """Drops the messages of `large_head` if it has a location; returns the bytes that were freed."""
+        run = large_head(self.ready, self.head_bytes)
+        if run is None or run.batch.location is None:
+            return 0
+        self.evicted += run.count
+        self._drop(self.ready, [self.ready.head])
+        return run.size
 
     def _evict_again(self, first: int, last: int) -> int:
         """Evicts single messages again that were fetched before and still wait."""

@@ -250,6 +250,12 @@ class Memory:
         return _shared([(queue.ids, queue) for queue in self._queues if queue.ids], self.ids, self.ids_max)
 
 
+def queues_max(mark: int) -> int:
+    """Number of queues from which a shard with this mark creates no further one (ADR 54)."""
+    size = max(mark // limits.QUEUES_SHARE, limits.QUEUES_BYTES_MIN)
+    return min(size // limits.QUEUE_BYTES, limits.QUEUES_MAX)
+
+
 def _resident(queue: Queue) -> int:
     return queue.resident
 

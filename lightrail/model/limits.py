@@ -684,6 +684,9 @@ NAMES_MAX: Final = 200_000
 """Names with a role."""
 SUBSCRIPTIONS_MAX: Final = 10_000
 """Subscriptions of a router, by default."""
+FILTERS_BYTES_MAX: Final = 4 * 1024 * 1024
+"""Bytes of the filters, actions and rules of all subscriptions, as JSON; a frontend or gateway that routes by
+all of them takes up to 120 bytes for each."""
 RULES_MAX: Final = 100
 """Rules of a subscription."""
 RULES_BYTES_MAX: Final = 256 * 1024
@@ -834,6 +837,8 @@ ACTION_ENTRIES_MAX: Final = 64
 """Fields that one action sets or removes."""
 TARGET_SETS_MAX: Final = 4_096
 """Different sets of subscriptions that a matcher caches; then it starts with an empty cache."""
+TARGETS_KEPT_MAX: Final = 65_536
+"""Subscriptions in all of these sets together, with the same consequence; 70 bytes for each."""
 RELAY_IDLE_MS: Final = 1_000
 """Time after which an unused grant of a connection point's sender passes to a sender that waits."""
 

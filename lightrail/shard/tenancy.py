@@ -98,6 +98,6 @@ def no_room(queues: int) -> Refusal:
     """The refusal of one more queue at a shard that may have so many."""
     return Refusal(
         conditions.RESOURCE_LIMIT_EXCEEDED,
-        f"this shard has no room for one more queue: it has the {queues} that memory_mark allows, or its disk "
-        "is full; delete some, or use another shard or a larger memory_mark",
+        f"this shard has no room for one more queue: it has the {queues} that memory_mark allows, or its "
+        "disk is full; delete some, or use another shard or a larger memory_mark",
     )

@@ -60,18 +60,20 @@ class Housekeeping:
         for queue in self.memory.others({queue for queue, _ in plan}):
             surplus = self.memory.resident - self.memory.mark
             failed |= not self._spill_to(queue, surplus, head_bytes, now_ms, quiet=failed)
-        for queue in self.memory.others(()):
-            failed |= not self._spill_head(queue, now_ms, quiet=failed)
+            if self.memory.resident > self.memory.mark and not failed:
+                self.memory.asked[queue] = queue.resident, head_bytes.bit_length()
+        for queue in self.memory.with_large_heads():
+            failed |= not self._spill_head(queue, head_bytes, now_ms, quiet=failed)
         self._spill_failed = failed
 
     def _spill_to(self, queue: Queue, wanted: int, head_bytes: int, now_ms: int, *, quiet: bool) -> bool:
         """Spills `wanted` bytes of a queue, of which so many stay at its head; see `_spill`."""
-        own = own_mark(queue)
-        queue.machine.contents.eviction.head_bytes = head_bytes if own is None else min(head_bytes, own)
+        _keep_at_head(queue, head_bytes)
         return self._spill(queue, wanted, limits.RUN_BYTES, now_ms, quiet=quiet or self._spill_failed)
 
-    def _spill_head(self, queue: Queue, now_ms: int, *, quiet: bool) -> bool:
+    def _spill_head(self, queue: Queue, head_bytes: int, now_ms: int, *, quiet: bool) -> bool:
         """Spills the batch at the head of a queue if it is larger than what may stay there; see `_spill`."""
+        _keep_at_head(queue, head_bytes)
         eviction = queue.machine.contents.eviction
         run = large_head(eviction.ready, eviction.head_bytes)
         if run is None:
@@ -167,6 +169,12 @@ class Housekeeping:
     def clean(self, now_ms: int) -> None:
         """See `Cleaner.clean`."""
         self._cleaner.clean(now_ms)
+
+
+def _keep_at_head(queue: Queue, head_bytes: int) -> None:
+    """Sets how many bytes stay at the head of a queue, within the queue's own mark."""
+    own = own_mark(queue)
+    queue.machine.contents.eviction.head_bytes = head_bytes if own is None else min(head_bytes, own)
 
 
 def own_mark(queue: Queue) -> int | None:

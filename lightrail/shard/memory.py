@@ -14,7 +14,7 @@ mark, all senders do (ADR 20). Of each unsettled delivery something stays as wel
 with many of them get no more until they have settled some. Message-ids beyond theirs are forgotten (ADR 54).
 """
 
-from collections.abc import Container, Iterator
+from collections.abc import Container, Iterable, Iterator
 from operator import itemgetter
 
 from lightrail.model import limits
@@ -29,6 +29,7 @@ class Memory:
         "_committing",
         "_indexed",
         "_queues",
+        "asked",
         "flowing",
         "ids",
         "ids_max",
@@ -80,6 +81,8 @@ class Memory:
         self.paused: dict[Queue, None] = {}
         """Queues with consumers that get no more until they have settled some, or fewer are unsettled."""
         self._queues: dict[Queue, None] = {}
+        self.asked: dict[Queue, tuple[int, int]] = {}
+        """By queue that has spilled all it can: its bytes in memory then, and the bits of `head_bytes`."""
 
     @property
     def above_mark(self) -> bool:
@@ -180,6 +183,7 @@ class Memory:
             queue.resident = now
             if not now:
                 del self._queues[queue]
+                self.asked.pop(queue, None)
             elif not before:
                 self._queues[queue] = None
         if index != queue.index:
@@ -219,6 +223,7 @@ class Memory:
         self.waiting.pop(queue, None)
         self.paused.pop(queue, None)
         self._queues.pop(queue, None)
+        self.asked.pop(queue, None)
 
     def parted(self) -> list[Queue]:
         """Queues with messages that keep more of their batches in memory, as far as that is known."""
@@ -237,13 +242,26 @@ class Memory:
         """Queues beside the planned ones, the largest first, while the messages in memory exceed the mark.
 
         The planned ones may have freed less than they were asked for, such as one that is mostly an index.
+        Queues that had nothing to spill are left out until they change, or half as much may stay at their
+        heads: each step would ask all of them.
         """
         if self.resident > self.mark:
-            for queue in sorted(self._queues, key=_resident, reverse=True):
-                if self.resident <= self.mark:
-                    break
-                if queue not in planned:
-                    yield queue
+            asked, head_bits = self.asked, self.head_bytes.bit_length()
+            found = [queue for queue in self._queues if asked.get(queue) != (queue.resident, head_bits)]
+            yield from self._while_above(queue for queue in found if queue not in planned)
+
+    def with_large_heads(self) -> Iterator[Queue]:
+        """Queues whose head may be spilled, the largest first, while the messages exceed the mark."""
+        if self.resident > self.mark:
+            yield from self._while_above(
+                queue for queue in self._queues if queue.resident > limits.HEAD_BYTES_MIN
+            )
+
+    def _while_above(self, queues: Iterable[Queue]) -> Iterator[Queue]:
+        for queue in sorted(queues, key=_resident, reverse=True):
+            if self.resident <= self.mark:
+                break
+            yield queue
 
     def forgetting(self) -> list[tuple[Queue, int]]:
         """(queue, message-ids to forget), that with most of them first."""

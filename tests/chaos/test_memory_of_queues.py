@@ -49,26 +49,21 @@ def test_one_large_message_in_each_of_many_queues(tmp_path: Path) -> None:
         stranger_is_answered(sender)
 
 
-def test_one_message_of_each_batch_that_is_released(tmp_path: Path) -> None:
-    """Its receiver leaves, and the next one accepts the others of the next batch."""
+def test_one_message_of_each_batch_that_its_receiver_does_not_want(tmp_path: Path) -> None:
+    """It is ready for other receivers; the others of its batch are settled."""
     with shard(tmp_path) as (_, way, sender):
         peer = sender.peer
-        for number in range(1, 121):
-            link = 1_000 + number
-            peer.consume(link, "q")
-            peer.send(1, number, [message(index, 6_000, delay=False) for index in range(100)], durable=False)
-            peer.credit(link, 99 + number)
-            until(way, lambda link=link, number=number: len(peer.messages(link)) == 99 + number, "they come")
-            came = sorted(peer.delivered.pop(link), key=lambda each: each.sequence)
-            kept = {each.number for each in came[: number - 1]} | {came[-1].number}
-            peer.late = []
-            for each in came:
-                code = OutcomeCode.RELEASED if each.number in kept else OutcomeCode.ACCEPTED
-                peer.settle(link, each.number, 1, code)
-            peer.close_consumer(link)
-            peer.ping()
-            peer.late = None
+        peer.consume(2, "q", 1_000_000)
+        for number in range(1, 401):
+            peer.send(1, number, [message(index, 2_000, delay=False) for index in range(100)], durable=False)
+            until(way, lambda: len(peer.messages(2)) == 100, "they come")
+            first = peer.delivered.pop(2)[0].number
+            peer.settle(2, first + 50, 1, OutcomeCode.MODIFIED, SettleDetail(undeliverable_here=True))
+            peer.settle(2, first, 50)
+            peer.settle(2, first + 51, 49)
             sender.look()
+        peer.consume(3, "q", 1_000)
+        until(way, lambda: len(peer.messages(3)) == 400, "another receiver gets them")
 
 
 def test_messages_that_came_together_and_fail_one_by_one(tmp_path: Path) -> None:

@@ -8,6 +8,11 @@ from lightrail.model import limits
 from lightrail.model.policy import Policy
 from lightrail.shard.declarations import EveryName
 from lightrail.shard.memory import Memory
+from lightrail.shard.ownership import Ownership, State
+from lightrail.shard.queue.commands import Enqueue
+from lightrail.shard.queue.machine import Machine
+from lightrail.shard.queue.runs import batch_of
+from lightrail.shard.shard_queue import Queue
 from lightrail.wire.frames import OutcomeCode
 from tests.support.shard.scene import Peer, Scene
 
@@ -119,6 +124,24 @@ def test_a_large_index_leaves_the_spilling_to_other_queues() -> None:
             scene.settle_down()
     assert memory_of(scene).index > 150_000
     assert memory_of(scene).resident <= MARK
+
+
+def test_queues_that_have_nothing_to_spill_are_asked_once() -> None:
+    """Each step would ask all of them while memory stays above the mark."""
+    memory = Memory(1_000)
+    queues = [Queue(1, EveryName().get("q"), Machine("q"), Ownership(State.SERVING, 1)) for _ in range(3)]
+    for queue, size in zip(queues, (300, 200, 100), strict=True):
+        queue.machine.apply(Enqueue(batch_of([bytes(size)])), 0)
+        memory.update(queue)
+    large, medium, small = queues
+    assert list(memory.others({medium})) == [large, small]
+    memory.asked[large] = large.resident, memory.head_bytes.bit_length()
+    assert list(memory.others(())) == [medium, small]
+    large.machine.apply(Enqueue(batch_of([b"x"])), 0)
+    memory.update(large)
+    assert list(memory.others(())) == [large, medium, small]
+    memory.asked[large] = large.resident, memory.head_bytes.bit_length() + 1
+    assert list(memory.others(())) == [large, medium, small], "twice as much stayed at the heads then"
 
 
 @pytest.mark.parametrize("per_batch", [8, 50])

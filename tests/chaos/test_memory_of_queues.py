@@ -3,6 +3,7 @@
 Every test failed while the thing counted for less than it costs, or could not be spilled.
 """
 
+from functools import partial
 from pathlib import Path
 
 from lightrail.namespace.service import Service
@@ -11,6 +12,11 @@ from lightrail.wire.frames import Kind, OutcomeCode
 from tests.chaos.test_memory import message
 from tests.chaos.test_memory_of_paths import shard, stranger_is_answered, until
 from tests.support.namespace import give, with_service
+from tests.support.shard.scene import Peer
+
+
+def _all_have_some(peer: Peer, links: range) -> bool:
+    return all(peer.delivered.get(link) for link in links)
 
 
 def test_one_large_message_in_each_of_many_queues(tmp_path: Path) -> None:
@@ -41,7 +47,7 @@ def test_one_large_message_in_each_of_many_queues(tmp_path: Path) -> None:
             links = range(200 + first, 204 + first)
             for link in links:
                 peer.consume(link, f"large-{link - 200}", 1)
-            until(way, lambda links=links: all(peer.delivered.get(link) for link in links), "they come")
+            until(way, partial(_all_have_some, peer, links), "they come")
             for link in links:
                 peer.settle(link, 0, 1)
                 del peer.delivered[link]

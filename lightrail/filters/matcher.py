@@ -96,6 +96,8 @@ class Matcher(Generic[Key]):
             if not any(asked for _, asked in table.values()):
                 self._single = path, {constant: sure for constant, (sure, _) in table.items()}
         self._targets: dict[int, tuple[Key, ...]] = {}
+        self._kept = 0
+        """Number of keys in all of `_targets`."""
 
         costs = sum(cost for _, _, cost in self._tests)
         if any(filter is not None and filter.is_heavy for _, filter in entries):
@@ -151,8 +153,11 @@ class Matcher(Generic[Key]):
         return self._remember(matched) if targets is None else targets
 
     def _remember(self, matched: int) -> tuple[Key, ...]:
-        if len(self._targets) >= limits.TARGET_SETS_MAX:
-            self._targets.clear()
         keys = (key for index, key in enumerate(self._keys) if matched >> index & 1)
-        targets = self._targets[matched] = tuple(dict.fromkeys(keys))
+        targets = tuple(dict.fromkeys(keys))
+        self._kept += len(targets)
+        if len(self._targets) >= limits.TARGET_SETS_MAX or self._kept > limits.TARGETS_KEPT_MAX:
+            self._targets.clear()
+            self._kept = len(targets)
+        self._targets[matched] = targets
         return targets

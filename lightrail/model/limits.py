@@ -550,6 +550,8 @@ RETRY_DELAY_FACTOR_MAX: Final = 100
 """Longest wait after failed deliveries, as a multiple of retry_delay, unless the policy has one."""
 RESIDENT_HEAD_BYTES: Final = 4 * 1024 * 1024
 """Bytes at the head of a queue that are never spilled to disk."""
+HEAD_BYTES_MIN: Final = 10 * 1024
+"""A larger batch at the head of a queue is spilled when memory is above the mark after all others were."""
 MEMORY_MARK_BYTES: Final = 1024 * 1024 * 1024
 """Bytes of messages that a shard keeps in memory before it spills to disk."""
 MEMORY_LOW_WATER: Final = 0.9
@@ -686,6 +688,9 @@ NAMES_MAX: Final = 200_000
 """Names with a role."""
 SUBSCRIPTIONS_MAX: Final = 10_000
 """Subscriptions of a router, by default."""
+FILTERS_BYTES_MAX: Final = 4 * 1024 * 1024
+"""Bytes of the filters, actions and rules of all subscriptions, as JSON; a frontend or gateway that routes by
+all of them takes up to 120 bytes for each."""
 RULES_MAX: Final = 100
 """Rules of a subscription."""
 RULES_BYTES_MAX: Final = 256 * 1024
@@ -698,6 +703,12 @@ EQUAL_VALUES_MAX: Final = 1_024
 """Different policies, and placements, that a process decodes once; more of them are decoded again."""
 ROUTE_PATHS_MAX: Final = 100_000
 """Paths of a message from a router to queues, over all routers behind it."""
+QUEUE_BYTES: Final = 4_200
+"""Bytes of a queue at its shard without any message or link; measured."""
+QUEUES_SHARE: Final = 2
+"""Queues may take the memory mark of their shard divided by this; beyond, no further one is created there."""
+QUEUES_BYTES_MIN: Final = 4 * 1024 * 1024
+"""They may take so much whatever the mark is."""
 QUEUES_MAX: Final = 100_000
 """Queues created by attaching, per shard."""
 PEEK_MESSAGES_MAX: Final = 1_000
@@ -827,6 +838,8 @@ ACTION_ENTRIES_MAX: Final = 64
 """Fields that one action sets or removes."""
 TARGET_SETS_MAX: Final = 4_096
 """Different sets of subscriptions that a matcher caches; then it starts with an empty cache."""
+TARGETS_KEPT_MAX: Final = 65_536
+"""Subscriptions in all of these sets together, with the same consequence; 70 bytes for each."""
 RELAY_IDLE_MS: Final = 1_000
 """Time after which an unused grant of a connection point's sender passes to a sender that waits."""
 

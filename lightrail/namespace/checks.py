@@ -6,10 +6,11 @@ from typing import Any, Final
 from lightrail.filters.action import compile_action
 from lightrail.filters.errors import FilterError
 from lightrail.filters.filter import compile_filter
+from lightrail.model import limits
 from lightrail.model import names as spelling
 from lightrail.model.policy import InvalidPolicyError, Policy, Role
 from lightrail.namespace.directory import Directory
-from lightrail.namespace.errors import ChangedError, MissingError, ServiceError
+from lightrail.namespace.errors import ChangedError, LimitExceededError, MissingError, ServiceError
 from lightrail.namespace.records import Right, Subscription
 from lightrail.namespace.rights import Caller, demand, may
 from lightrail.namespace.rules import check_rules
@@ -111,6 +112,17 @@ def check_subscription(
             Policy.parse({"role": "none", "expires_at": expires_at})
     except (FilterError, InvalidPolicyError) as error:
         raise ServiceError(str(error)) from None
+
+
+def check_filters(directory: Directory, existing: Subscription | None, made: Subscription) -> None:
+    """Raises LimitExceededError if the filters of all subscriptions would take more than they may."""
+    former = 0 if existing is None else existing.filter_bytes
+    size, others = made.filter_bytes, directory.filter_bytes - former
+    if size > former and others + size > limits.FILTERS_BYTES_MAX:
+        raise LimitExceededError(
+            f"filters, actions and rules of all subscriptions have at most {limits.FILTERS_BYTES_MAX} bytes "
+            f"as JSON: these have {size}, and all others {others}"
+        )
 
 
 def check_target(directory: Directory, caller: Caller, router: str, target: str) -> None:

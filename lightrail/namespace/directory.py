@@ -66,6 +66,8 @@ class Directory:
         self._by_name: dict[str, Name] = {}
         self._sorted = SortedNames(lambda: self._by_name)
         self._subscriptions: dict[str, dict[str, Subscription]] = {}
+        self.filter_bytes = 0
+        """Sum of `Subscription.filter_bytes`."""
         self._subscriptions_to: dict[str, dict[tuple[str, str], None]] = {}
         """By target, the routers and ids of subscriptions."""
         self._permissions: dict[str, dict[str, Permission]] = {}
@@ -134,11 +136,13 @@ class Directory:
             group = self._subscriptions.setdefault(router, {})
             former = group.pop(id, None)
             if former is not None:
+                self.filter_bytes -= former.filter_bytes
                 others = self._subscriptions_to[former.target]
                 del others[router, id]
                 if not others:
                     del self._subscriptions_to[former.target]
             if made is not None:
+                self.filter_bytes += made.filter_bytes
                 group[id] = made
                 self._subscriptions_to.setdefault(made.target, {})[router, id] = None
             if not group:

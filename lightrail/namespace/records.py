@@ -129,6 +129,12 @@ class Subscription:
     def key(self) -> str:
         return f"{SUBSCRIPTIONS}{self.router}//{self.id}"
 
+    @property
+    def filter_bytes(self) -> int:
+        """Bytes of the filters and actions as JSON, which count towards limits.FILTERS_BYTES_MAX."""
+        given = [each for each in (self.filter, self.action, self.rules) if each]
+        return len(json.dumps(given)) if given else 0
+
     def shown(self) -> dict[str, Any]:
         """The subscription in the form of HTTP and commands, without the secret."""
         value: dict[str, Any] = {"id": self.id, "router": self.router, "target": self.target}

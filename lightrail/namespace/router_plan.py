@@ -71,8 +71,10 @@ class Plan:
         "_fixed",
         "_is_light",
         "_known",
+        "_known_kept",
         "_node",
         "_sets",
+        "_sets_kept",
         "ages_ms",
         "names",
         "no_local",
@@ -109,7 +111,11 @@ class Plan:
         self._choose = choose
         self._known: dict[int, tuple[Sequence[Key], Queues | None]] = {}
         """Queues by identity of the matcher's result, or None where edges have to be followed."""
+        self._known_kept = 0
+        """Number of keys in all of `_known`."""
         self._sets: dict[tuple[str, ...], Queues] = {}
+        self._sets_kept = 0
+        """Number of queues in all of `_sets`."""
         self._fixed: Queues | None = None
         self._is_light = False
         if node is not None and all(type(key) is str for key, _ in node.entries):
@@ -250,8 +256,10 @@ class Plan:
         return is_routed
 
     def _learn(self, keys: Sequence[Key]) -> Queues | None:
-        if len(self._known) >= limits.TARGET_SETS_MAX:
+        self._known_kept += len(keys)
+        if len(self._known) >= limits.TARGET_SETS_MAX or self._known_kept > limits.TARGETS_KEPT_MAX:
             self._known.clear()
+            self._known_kept = len(keys)
         plain = all(type(key) is str for key in keys)
         queues = self._set(tuple(str(key) for key in keys)) if plain else None
         # Keep a reference to the keys, so that their id is not reused.
@@ -261,8 +269,10 @@ class Plan:
     def _set(self, names: tuple[str, ...]) -> Queues:
         found = self._sets.get(names)
         if found is None:
-            if len(self._sets) >= limits.TARGET_SETS_MAX:
+            self._sets_kept += len(names)
+            if len(self._sets) >= limits.TARGET_SETS_MAX or self._sets_kept > limits.TARGETS_KEPT_MAX:
                 self._sets.clear()
+                self._sets_kept = len(names)
             found = self._sets[names] = frozenset(names)
         return found
 

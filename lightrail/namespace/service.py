@@ -169,7 +169,7 @@ class Service:
 
         Raises:
             MissingError: no such router or target. TakenError: a subscription of this id. ChangedError.
-            ForbiddenError. ServiceError: a bad filter or action, a cycle, too many subscribers.
+            ForbiddenError. ServiceError: a bad filter or action, a cycle, too many subscribers or filters.
         """
         directory = self.directory
         directory.refresh()
@@ -192,6 +192,7 @@ class Service:
         )
         checks.check_replacement(existing, made, revision)
         checks.check_subscription(filter, action, expires_at, rules)
+        checks.check_filters(directory, existing, made)
         spelling.check(spelling.subscription_name(router, made.id))
         if made.push:
             problem = self._destinations.problem(target)

@@ -22,6 +22,7 @@ from lightrail.shard.ingress.routes import Routes
 from lightrail.shard.journal.store import JournalDamagedError, Recovered, Store, StoreBrokenError
 from lightrail.shard.links import Links
 from lightrail.shard.lock_requests import LockRequests
+from lightrail.shard.memory import queues_max
 from lightrail.shard.moving.answering import MoveRequests
 from lightrail.shard.moving.arrivals import Arrival, Arrivals
 from lightrail.shard.moving.exports import Exports
@@ -68,7 +69,9 @@ class Engine:
         self._store, self._counts = store, counts
         names = EveryName() if names is None else names
         tenancy = Tenancy(shard, EverythingHere(shard) if map is None else map, names)
-        queues = self._queues = Queues(store, names, tenancy, max_delivery_count, marks, counts.retire)
+        queues = self._queues = Queues(
+            store, names, tenancy, max_delivery_count, marks, counts.retire, queues_max(memory_mark)
+        )
         performer = self._performer = Performer(queues, store, counts)
         house = self._house = Housekeeping(queues, store, counts, memory_mark, performer)
         memory = self._memory = house.memory

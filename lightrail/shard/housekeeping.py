@@ -10,6 +10,8 @@ from lightrail.shard.journal.store import Store, StoreError
 from lightrail.shard.memory import Memory
 from lightrail.shard.performer import Performer
 from lightrail.shard.queue.bounds import FLOW_TO_DISK
+from lightrail.shard.queue.runs import Run
+from lightrail.shard.queue.spilling import large_head
 from lightrail.shard.queue.work import Work
 from lightrail.shard.queues import Queues
 from lightrail.shard.shard_queue import Queue
@@ -49,16 +51,40 @@ class Housekeeping:
         failed = False
         for queue in self.memory.parted():
             queue.machine.contents.deliveries.slim()
+            queue.machine.contents.ready.slim()
             self.memory.update(queue)
         head_bytes = self.memory.head_bytes
-        for queue, wanted in self.memory.plan():
-            eviction = queue.machine.contents.eviction
-            own = own_mark(queue)
-            eviction.head_bytes = head_bytes if own is None else min(head_bytes, own)
-            quiet = failed or self._spill_failed
-            if not self._spill(queue, wanted, limits.RUN_BYTES, now_ms, quiet=quiet):
-                failed = True
+        plan = self.memory.plan()
+        for queue, wanted in plan:
+            failed |= not self._spill_to(queue, wanted, head_bytes, now_ms, quiet=failed)
+        for queue in self.memory.others({queue for queue, _ in plan}):
+            surplus = self.memory.resident - self.memory.mark
+            failed |= not self._spill_to(queue, surplus, head_bytes, now_ms, quiet=failed)
+            if self.memory.resident > self.memory.mark and not failed:
+                self.memory.asked[queue] = queue.resident, head_bytes.bit_length()
+        for queue in self.memory.with_large_heads():
+            failed |= not self._spill_head(queue, head_bytes, now_ms, quiet=failed)
         self._spill_failed = failed
+
+    def _spill_to(self, queue: Queue, wanted: int, head_bytes: int, now_ms: int, *, quiet: bool) -> bool:
+        """Spills `wanted` bytes of a queue, of which so many stay at its head; see `_spill`."""
+        _keep_at_head(queue, head_bytes)
+        return self._spill(queue, wanted, limits.RUN_BYTES, now_ms, quiet=quiet or self._spill_failed)
+
+    def _spill_head(self, queue: Queue, head_bytes: int, now_ms: int, *, quiet: bool) -> bool:
+        """Spills the batch at the head of a queue if it is larger than what may stay there; see `_spill`."""
+        _keep_at_head(queue, head_bytes)
+        eviction = queue.machine.contents.eviction
+        run = large_head(eviction.ready, eviction.head_bytes)
+        if run is None:
+            return True
+        if run.batch.location is None and not self._write(
+            queue, run, now_ms, quiet=quiet or self._spill_failed
+        ):
+            return False
+        self._note_evicted(eviction.evict_head())
+        self.memory.update(queue)
+        return True
 
     def bound_consumers(self, work: Work, consumers: int) -> None:
         """Sets or removes the bound of unsettled runs of each of so many consumers."""
@@ -109,43 +135,46 @@ class Housekeeping:
             batch_bytes: see `Eviction.evict`.
             quiet: whether not to log a failure that every turn repeats.
         """
-        written = True
         contents = queue.machine.contents
-        for run in contents.spill_candidates(wanted, batch_bytes):
-            batch = run.batch
-            try:
-                location = self._store.append(
-                    Append(
-                        [(queue.id, run.sequence)],
-                        0,
-                        0,
-                        batch,
-                        run.first,
-                        run.last,
-                        run.attempts,
-                        REWRITTEN | SPILLED,
-                        spills=True,
-                    ),
-                    now_ms,
-                )
-            except StoreError as error:
-                self._counts.store_failures += 1
-                if not quiet:
-                    log.error("queue %s could not be spilled to disk: %s", queue.name, error)
-                written = False
-                break
-            batch.location = location
-            self.memory.flowing += run.size
-        freed = contents.evict(wanted, batch_bytes)
+        candidates = contents.spill_candidates(wanted, batch_bytes)
+        written = all(self._write(queue, run, now_ms, quiet=quiet) for run in candidates)
+        self._note_evicted(contents.evict(wanted, batch_bytes))
+        self.memory.update(queue)
+        return written
+
+    def _write(self, queue: Queue, run: Run, now_ms: int, *, quiet: bool) -> bool:
+        """Gives a run a location; returns False if the store has no room for it."""
+        batch = run.batch
+        record = Append(
+            [(queue.id, run.sequence)],
+            *(0, 0, batch, run.first, run.last, run.attempts),
+            flags=REWRITTEN | SPILLED,
+            spills=True,
+        )
+        try:
+            batch.location = self._store.append(record, now_ms)
+        except StoreError as error:
+            self._counts.store_failures += 1
+            if not quiet:
+                log.error("queue %s could not be spilled to disk: %s", queue.name, error)
+            return False
+        self.memory.flowing += run.size
+        return True
+
+    def _note_evicted(self, freed: int) -> None:
         if freed:
             self._counts.evictions += 1
             self._counts.evicted_bytes += freed
-        self.memory.update(queue)
-        return written
 
     def clean(self, now_ms: int) -> None:
         """See `Cleaner.clean`."""
         self._cleaner.clean(now_ms)
+
+
+def _keep_at_head(queue: Queue, head_bytes: int) -> None:
+    """Sets how many bytes stay at the head of a queue, within the queue's own mark."""
+    own = own_mark(queue)
+    queue.machine.contents.eviction.head_bytes = head_bytes if own is None else min(head_bytes, own)
 
 
 def own_mark(queue: Queue) -> int | None:

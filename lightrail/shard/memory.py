@@ -14,6 +14,7 @@ mark, all senders do (ADR 20). Of each unsettled delivery something stays as wel
 with many of them get no more until they have settled some. Message-ids beyond theirs are forgotten (ADR 54).
 """
 
+from collections.abc import Container, Iterable, Iterator
 from operator import itemgetter
 
 from lightrail.model import limits
@@ -30,6 +31,7 @@ class Memory:
         "_committing",
         "_indexed",
         "_queues",
+        "asked",
         "consumers",
         "flowing",
         "ids",
@@ -84,6 +86,8 @@ class Memory:
         self.paused: dict[Queue, None] = {}
         """Queues with consumers that get no more until they have settled some, or fewer are unsettled."""
         self._queues: dict[Queue, None] = {}
+        self.asked: dict[Queue, tuple[int, int]] = {}
+        """By queue that has spilled all it can: its bytes in memory then, and the bits of `head_bytes`."""
 
     @property
     def above_mark(self) -> bool:
@@ -192,6 +196,7 @@ class Memory:
             queue.resident = now
             if not now:
                 del self._queues[queue]
+                self.asked.pop(queue, None)
             elif not before:
                 self._queues[queue] = None
         if index != queue.index:
@@ -242,18 +247,59 @@ class Memory:
         self.waiting.pop(queue, None)
         self.paused.pop(queue, None)
         self._queues.pop(queue, None)
+        self.asked.pop(queue, None)
 
     def parted(self) -> list[Queue]:
-        """Queues with deliveries that keep more of their batches in memory, as far as that is known."""
-        return [queue for queue in self._queues if queue.machine.contents.deliveries.spare_bytes]
+        """Queues with messages that keep more of their batches in memory, as far as that is known."""
+        found = []
+        for queue in self._queues:
+            contents = queue.machine.contents
+            if contents.deliveries.spare_bytes or contents.ready.kept_bytes:
+                found.append(queue)
+        return found
 
-    def plan(self) -> list[tuple["Queue", int]]:
+    def plan(self) -> list[tuple[Queue, int]]:
         """(queue, bytes to spill), the largest queue first."""
         return _shared([(queue.resident, queue) for queue in self._queues], self.resident, self.mark)
 
-    def forgetting(self) -> list[tuple["Queue", int]]:
+    def others(self, planned: Container[Queue]) -> Iterator[Queue]:
+        """Queues beside the planned ones, the largest first, while the messages in memory exceed the mark.
+
+        The planned ones may have freed less than they were asked for, such as one that is mostly an index.
+        Queues that had nothing to spill are left out until they change, or half as much may stay at their
+        heads: each step would ask all of them.
+        """
+        if self.resident > self.mark:
+            asked, head_bits = self.asked, self.head_bytes.bit_length()
+            found = [queue for queue in self._queues if asked.get(queue) != (queue.resident, head_bits)]
+            yield from self._while_above(queue for queue in found if queue not in planned)
+
+    def with_large_heads(self) -> Iterator[Queue]:
+        """Queues whose head may be spilled, the largest first, while the messages exceed the mark."""
+        if self.resident > self.mark:
+            yield from self._while_above(
+                queue for queue in self._queues if queue.resident > limits.HEAD_BYTES_MIN
+            )
+
+    def _while_above(self, queues: Iterable[Queue]) -> Iterator[Queue]:
+        for queue in sorted(queues, key=_resident, reverse=True):
+            if self.resident <= self.mark:
+                break
+            yield queue
+
+    def forgetting(self) -> list[tuple[Queue, int]]:
         """(queue, message-ids to forget), that with most of them first."""
         return _shared([(queue.ids, queue) for queue in self._queues if queue.ids], self.ids, self.ids_max)
+
+
+def queues_max(mark: int) -> int:
+    """Number of queues from which a shard with this mark creates no further one (ADR 54)."""
+    size = max(mark // limits.QUEUES_SHARE, limits.QUEUES_BYTES_MIN)
+    return min(size // limits.QUEUE_BYTES, limits.QUEUES_MAX)
+
+
+def _resident(queue: Queue) -> int:
+    return queue.resident
 
 
 def _shared(sizes: list[tuple[int, Queue]], total: int, most: int) -> list[tuple[Queue, int]]:

@@ -26,7 +26,7 @@ from lightrail.shard.queue.machine import Machine
 from lightrail.shard.queue.policy import Policy
 from lightrail.shard.queue.work import Work
 from lightrail.shard.shard_queue import Queue
-from lightrail.shard.tenancy import Tenancy, moved
+from lightrail.shard.tenancy import Tenancy, moved, no_room
 from lightrail.telemetry.queues import QueueFigures
 from lightrail.wire.bodies import Refusal
 from lightrail.wire.frames import EPOCHS
@@ -51,6 +51,7 @@ class Queues:
         "looks",
         "marks",
         "names",
+        "queues_max",
         "tenancy",
         "work",
     )
@@ -63,6 +64,7 @@ class Queues:
         max_delivery_count: int,
         marks: DeliveryMarks | None = None,
         retire: Callable[[QueueFigures], None] = lambda _: None,
+        queues_max: int = limits.QUEUES_MAX,
     ) -> None:
         self._store = store
         self.marks = DeliveryMarks() if marks is None else marks
@@ -84,6 +86,8 @@ class Queues:
         self._captures = store.captures
         self._uncaptured: set[str] = set()
         """Queues for which it was logged that they can't be captured."""
+        self.queues_max = queues_max
+        """No further queue is created beyond."""
         self._retire = retire
         """Adds the figures of a deleted queue to the totals."""
 
@@ -134,10 +138,7 @@ class Queues:
             return _no_queue(found)
         queue = self.get(name, now_ms)
         if queue is None:
-            return Refusal(
-                conditions.RESOURCE_LIMIT_EXCEEDED,
-                f"this shard has no room for one more queue: it has {limits.QUEUES_MAX}, or its disk is full",
-            )
+            return no_room(self.queues_max)
         return queue
 
     def _elsewhere(self, name: str, queue: Queue | None, epoch: int) -> Refusal | None:
@@ -175,7 +176,7 @@ class Queues:
         if name in self._copies:
             # It will be opened in a moment, together with its queue; dead letters wait until then.
             return None
-        if len(self._by_name) >= limits.QUEUES_MAX and not is_dead_letter(name):
+        if len(self._by_name) >= self.queues_max and not is_dead_letter(name):
             return None
         ownership = Ownership(State.SERVING, self.tenancy.epoch_of(name))
         queue = self._new(self._next, self.names.get(name), ownership)
@@ -395,6 +396,5 @@ class Queues:
 
 def _no_queue(found: Name) -> Refusal:
     what = "it has no role" if found.role is Role.NONE else f"it has role {found.role}"
-    return Refusal(
-        conditions.NOT_FOUND, f"{found.name} is no queue: {what}; give it a policy of role queue first"
-    )
+    text = f"{found.name} is no queue: {what}; give it a policy of role queue first"
+    return Refusal(conditions.NOT_FOUND, text)

@@ -92,3 +92,12 @@ class Tenancy:
 def moved(description: str) -> Refusal:
     """The refusal of a request at the wrong shard, or in another epoch."""
     return Refusal(conditions.MOVED, description)
+
+
+def no_room(queues: int) -> Refusal:
+    """The refusal of one more queue at a shard that may have so many."""
+    return Refusal(
+        conditions.RESOURCE_LIMIT_EXCEEDED,
+        f"this shard has no room for one more queue: it has the {queues} that memory_mark allows, or its "
+        "disk is full; delete some, or use another shard or a larger memory_mark",
+    )

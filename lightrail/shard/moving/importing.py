@@ -19,7 +19,6 @@ from typing import Any
 from lightrail.journal import record
 from lightrail.journal.receiver import Receiver
 from lightrail.journal.record import MOVED, MOVED_REASON, REWRITTEN, SPILLED, Ids, Numbers, QueueEvent, Settle
-from lightrail.model import limits
 from lightrail.model.names import is_dead_letter
 from lightrail.model.policy import Role
 from lightrail.namespace.records import Name
@@ -127,8 +126,10 @@ class Importing:
         queues = self._queues
         if queues.find(self.name) is not None or queues.copy_of(self.name) is not None:
             raise ImportFailedError(f"expected no queue {self.name} in this shard, found one")
-        if len(queues) + len(queues.copying) >= limits.QUEUES_MAX and not is_dead_letter(self.name):
-            raise ImportFailedError(f"this shard has as many queues as it may have: {limits.QUEUES_MAX}")
+        if len(queues) + len(queues.copying) >= queues.queues_max and not is_dead_letter(self.name):
+            raise ImportFailedError(
+                f"this shard has as many queues as memory_mark allows: {queues.queues_max}"
+            )
         found = queues.names.get(self.name)
         # Joined messages share their time of arrival, so they are not joined if the queue needs each time.
         self._joins = found.role is Role.QUEUE and not queues.policy_of(found).reads_messages

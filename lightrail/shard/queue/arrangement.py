@@ -177,7 +177,7 @@ class Arrangement:
                 # An entry that expires nothing, so that the next dispatch reaches its time and adds the
                 # effects.
                 heappush(contents.deadlines.heap, (0, 0, 0))
-        sparse = Sparse() if policy.is_special else None
+        sparse = Sparse(singles=policy.reads_messages) if policy.is_special else None
         ready = Ready() if sparse is None else sparse
         for run in merge_evicted([whole(run) for run in rejoined(runs)], contents.eviction.fetching):
             ready.add(run)

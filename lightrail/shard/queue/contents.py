@@ -282,6 +282,7 @@ class Contents:
         size = ready.bytes - ready.evicted_bytes + deliveries.bytes - deliveries.evicted_bytes
         size += deliveries.spare_bytes
         if special is None:
+            size += ready.kept_bytes
             evicted = ready.evicted_runs
             index = limits.RUN_ON_DISK_BYTES * evicted
             # A part of a batch counts as well, because it is a separate run on disk.
@@ -295,6 +296,7 @@ class Contents:
                 index += limits.SINGLE_BYTES * deliveries.count
                 size += special.batch_bytes
             else:
+                size += ready.kept_bytes
                 size += limits.RUN_BYTES * (len(ready) - ready.evicted_runs)
         unsettled = 0
         if deliveries.count > limits.RUNS_UNCOUNTED_MAX:

@@ -225,12 +225,13 @@ class Deliveries:
     def _has_too_many(self, consumer: Consumer) -> bool:
         """Whether a consumer gets no more before it has settled some, as memory is short (ADR 54).
 
-        Deferred messages count for all consumers: who has deferred them is not known.
+        Deferred and waiting messages count for all consumers: who has deferred or failed them is not known.
         """
         if consumer.options.presettled:
             return False
-        aside = self._consumers.aside
-        runs = len(consumer.in_flight) + (0 if aside is None else len(aside.in_flight))
+        runs = len(consumer.in_flight)
+        for apart in (self._consumers.aside, self._consumers.retries):
+            runs += 0 if apart is None else len(apart.in_flight)
         return runs >= self._work.unsettled_runs_max
 
     def deliver(self, consumer: Consumer, share: int, effects: list[Effect]) -> tuple[bool, bool]:

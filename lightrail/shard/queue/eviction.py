@@ -28,7 +28,7 @@ from lightrail.shard.queue.merging import (
 from lightrail.shard.queue.ready import Ready, one_run
 from lightrail.shard.queue.runs import Batch, Location, Run
 from lightrail.shard.queue.sharing import join_before, regrouped
-from lightrail.shard.queue.spilling import batches_to_spill, singles_to_spill
+from lightrail.shard.queue.spilling import batches_to_spill, large_head, singles_to_spill
 
 
 class Eviction:
@@ -47,7 +47,6 @@ class Eviction:
         "joins",
         "ready",
         "retries",
-        "taken_bytes",
         "unseen_bytes",
     )
 
@@ -61,20 +60,19 @@ class Eviction:
         """Whether neighbours are joined to one run; not if every message has a separate run."""
         self.fetching: dict[int, int] = {}
         """First and last sequence of each fetch under way."""
-        self._inside: set[int] = set()
-        """Sequences of single messages that are fetched together with one before them."""
+        self._inside: set[int] | None = None
+        """Sequences of single messages that are fetched together with one before them; None before the first.
+        """
         self._more: dict[int, int] = {}
         """By the first sequence of a fetch under way: the end of its run, which has grown since."""
-        self._came: deque[tuple[int, int, int]] = deque()
+        self._came: deque[tuple[int, int, int]] | None = None
         """First and last sequence and bytes of single messages that were fetched; some may have left the
-        queue."""
+        queue. None before the first: an empty deque takes 760 bytes, and most queues need none."""
         self._came_bytes = 0
         self.retries: list[tuple[int, int]] = []
         """(milliseconds, sequence): when a failed fetch may be repeated; a heap."""
         self.unseen_bytes = 0
         """Bytes that were removed from the head since the window was last searched."""
-        self.taken_bytes = 0
-        """Bytes that were delivered since the queue last looked for batches of which little is left."""
         self.evicted = 0
         """Number of messages evicted so far."""
         self.fetched = 0
@@ -85,8 +83,8 @@ class Eviction:
         self.ready = ready
         self.delayed = delayed
         self.joins = joins
-        self._inside.clear()
-        self._came.clear()
+        self._inside = None
+        self._came = None
         self._came_bytes = 0
 
     @property
@@ -109,7 +107,7 @@ class Eviction:
         freed = 0
         if self.delayed is not None:
             freed = self._evict(self.delayed, bytes_wanted, 0, 0)
-        while self._came_bytes > self.head_bytes >> 1 and freed < bytes_wanted:
+        while self._came and self._came_bytes > self.head_bytes >> 1 and freed < bytes_wanted:
             first, last, size = self._came.popleft()
             self._came_bytes -= size
             freed += self._evict_again(first, last)
@@ -146,6 +144,15 @@ class Eviction:
         chosen.reverse()
         self._drop(line, chosen)
         return freed
+
+    def evict_head(self) -> int:
+        """Drops the messages of `large_head` if it has a location; returns the bytes that were freed."""
+        run = large_head(self.ready, self.head_bytes)
+        if run is None or run.batch.location is None:
+            return 0
+        self.evicted += run.count
+        self._drop(self.ready, [self.ready.head])
+        return run.size
 
     def _evict_again(self, first: int, last: int) -> int:
         """Evicts single messages again that were fetched before and still wait."""
@@ -238,6 +245,7 @@ class Eviction:
             before = wanted[-1]
             wanted[-1] = Run(run.batch, before.first, run.last, before.sequence, run.attempts, run.barred)
             self.fetching[before.sequence] = run.end
+            self._inside = set() if self._inside is None else self._inside
             self._inside.add(run.sequence)
             return
         self.fetching[run.sequence] = run.end
@@ -254,7 +262,7 @@ class Eviction:
         """Whether a fetch under way brings a run, or the first part of it; the rest is fetched after that."""
         asked = self.fetching.get(run.sequence)
         if asked is None:
-            return run.sequence in self._inside
+            return self._inside is not None and run.sequence in self._inside
         if asked < run.end:
             # It was joined with the run behind it, by another policy; the cleaner may split it again.
             self._more[run.sequence] = max(run.end, self._more.get(run.sequence, 0))
@@ -307,6 +315,7 @@ class Eviction:
         self.fetched += sum(run.count for run in came)
         if came and not self.joins:
             size = sum(run.size for run in came)
+            self._came = deque() if self._came is None else self._came
             self._came.append((came[0].sequence, max(run.end for run in came), size))
             self._came_bytes += size
         if asked is not None:
@@ -350,7 +359,7 @@ class Eviction:
         """Whether a run is the one that a fetch is for, or one of several single messages that it is for."""
         if run.sequence == first:
             return run.end == asked or (not self.joins and run.end <= asked)
-        return run.sequence in self._inside and run.end <= asked
+        return self._inside is not None and run.sequence in self._inside and run.end <= asked
 
     def relocate(self, run: Run, location: Location) -> int:
         """Sets the new location of those messages of a run that wait; returns how many there were."""

@@ -346,6 +346,9 @@ class Machine:
         blocked = deliveries.hand_out(effects, now_ms)
         if deliveries.spare_bytes and (deliveries.spare_bytes > limits.SLIM_AT_BYTES or not deliveries.count):
             deliveries.slim()
+        ready = contents.ready
+        if ready.spare_bytes and (ready.spare_bytes > ready.slim_at or not ready.count):
+            ready.slim()
         if contents.deadlines.heap:
             self._forget_deadlines(now_ms)
         if contents.ready.evicted_runs and (blocked or eviction.unseen_bytes >= eviction.head_bytes >> 3):

@@ -254,7 +254,7 @@ def slim(run: Run) -> Run:
 
 
 def slim_singles(runs: Sequence[Run]) -> list[Run]:
-    """Like `slim` for runs of a line; messages of one batch stay in one batch."""
+    """The same messages; those that are at most half of a batch are copied to one batch of their own."""
     result: list[Run] = []
     at = 0
     while at < len(runs):
@@ -265,7 +265,7 @@ def slim_singles(runs: Sequence[Run]) -> list[Run]:
         group = runs[at:stop]
         at = stop
         size = sum(run.size for run in group)
-        if batch.data is None or batch.size < limits.SLIM_BYTES_MIN or 4 * size > batch.size:
+        if batch.data is None or batch.size - size <= limits.SPARE_BYTES_MIN or 2 * size > batch.size:
             result += group
             continue
         result += copied(group)

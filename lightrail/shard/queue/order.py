@@ -239,7 +239,6 @@ class Order:
                 )
                 self._gathered_bytes += size
                 return
-            self._eviction.taken_bytes += self._gathered_bytes
             self._deliveries.hand_over(consumer, before, self._gathered_bytes, effects)
         self._gathered = run
         self._gathered_bytes = size
@@ -247,7 +246,6 @@ class Order:
     def _hand_over(self, consumer: Consumer, effects: list[Effect]) -> None:
         """Ends a turn: sends the gathered slice."""
         if self._gathered is not None:
-            self._eviction.taken_bytes += self._gathered_bytes
             self._deliveries.hand_over(consumer, self._gathered, self._gathered_bytes, effects)
             self._gathered = None
             self._gathered_bytes = 0

@@ -226,7 +226,8 @@ class Outcomes:
                 room -= changed.size - run.size
                 effects.append(Replaced(changed, run))
                 staying = self._put_off(changed, now_ms)
-            if outcome.delivery_failed and policy.retry_delay_ms and not changed.is_deferred:
+            waits = outcome.delivery_failed and policy.retry_delay_ms and not changed.is_deferred
+            if waits and self._may_wait:
                 until_ms = now_ms + policy.retry_ms(failures(attempts))
                 staying = [piece.until(until_ms) for piece in staying]
                 returned += staying
@@ -236,6 +237,16 @@ class Outcomes:
         self._give_back_all(back)
         if returned:
             effects.append(Returned(returned))
+
+    @property
+    def _may_wait(self) -> bool:
+        """Whether failed messages wait by themselves.
+
+        If memory is short and many wait, the next ones are ready at once, and their consumers get none before
+        some have waited (ADR 54): a ready message is one run with its neighbours.
+        """
+        retries = self._contents.retries
+        return retries is None or len(retries) < self._contents.work.unsettled_runs_max
 
     def _put_off(self, run: Run, now_ms: int) -> list[Run]:
         """Delays messages whose new annotations require it; returns the others."""

@@ -7,14 +7,25 @@ says which it is (order.py), and the line is one with holes (sparse.py).
 from bisect import bisect_right
 from collections.abc import Sequence
 
+from lightrail.model import limits
 from lightrail.shard.queue.line import Line
+from lightrail.shard.queue.merging import copied
 from lightrail.shard.queue.runs import Batch, Run
 
 
 class Ready(Line):
     """Runs by sequence. The sums always match the runs, because all changes are made by this class."""
 
-    __slots__ = ("barred_runs", "bytes", "count", "evicted_bytes", "evicted_runs")
+    __slots__ = (
+        "_parted",
+        "barred_runs",
+        "bytes",
+        "count",
+        "evicted_bytes",
+        "evicted_runs",
+        "slim_at",
+        "spare_bytes",
+    )
 
     def __init__(self) -> None:
         super().__init__()
@@ -26,6 +37,12 @@ class Ready(Line):
         self.evicted_bytes = 0
         self.barred_runs = 0
         """Number of runs that are barred for a consumer; while there are none, the head is for all."""
+        self.spare_bytes = 0
+        """Bytes, at most, of batches beyond the runs behind the head that are parts of them."""
+        self.slim_at = limits.SLIM_AT_BYTES
+        """Number of spare bytes at which `slim` is worth its search."""
+        self._parted: dict[int, None] = {}
+        """First sequences of these runs, also of some that have left."""
 
     def add(self, run: Run) -> None:
         """Puts a run at the tail."""
@@ -75,6 +92,7 @@ class Ready(Line):
         wanted = fitting(run, min(run.count, count_max), bytes_max)
         part, rest = run.split(wanted)
         self.swap(index, index + 1, [rest] if rest.count else [])
+        self._note_part(rest)
         return part, part.size
 
     def take_part(self, index: int, first: int, last: int) -> tuple[Run, int]:
@@ -84,6 +102,8 @@ class Ready(Line):
         part = run.cut(low, high)
         rests = [run.cut(0, low), run.cut(high, run.count)]
         self.swap(index, index + 1, [rest for rest in rests if rest.count])
+        for rest in rests:
+            self._note_part(rest)
         return part, part.size
 
     def find(self, first: int, last: int) -> int:
@@ -109,6 +129,7 @@ class Ready(Line):
             placed = True
         else:
             placed = False
+            self._note_part(run)
         following = index + 1 if placed else index
         if following < len(self.runs) and one_run(run, self.runs[following]):
             after = self.runs[following]
@@ -120,7 +141,7 @@ class Ready(Line):
                 self.replace(index, following, [], [])
         elif not placed:
             if index == self.head:
-                self.put_first(run.sequence, run)
+                self._put_head(run)
             else:
                 self.keys.insert(index, run.sequence)
                 self.runs.insert(index, run)
@@ -142,6 +163,8 @@ class Ready(Line):
         )
         self.keys[start:stop] = [run.sequence for run in placed]
         self.runs[start:stop] = placed
+        for run in placed:
+            self._note_part(run)
 
     def _around(self, runs: Sequence[Run]) -> tuple[int, int, list[Run]]:
         """The indexes around runs, by sequence, with one neighbour on each side."""
@@ -165,6 +188,54 @@ class Ready(Line):
         self._count(self.runs[index], -1)
         self._count(run, 1)
         self.runs[index] = run
+
+    # --- memory -----------------------------------------------------------------------------------------
+
+    @property
+    def kept_bytes(self) -> int:
+        """Bytes, at most, of batches in memory beyond the runs that are parts of them."""
+        size = self.spare_bytes
+        if self.runs:
+            head = self.runs[self.head]
+            if head.last - head.first < head.batch.count and head.batch.data is not None:
+                spare = head.batch.size - head.size
+                if spare > limits.SPARE_BYTES_MIN:
+                    size += spare
+        return size
+
+    def slim(self) -> None:
+        """Copies runs that are at most half of their batch, so that the rest of it can be freed."""
+        parted, self._parted = self._parted, {}
+        self.spare_bytes = 0
+        if self.runs:
+            parted[self.keys[self.head]] = None
+        for sequence in parted:
+            index = self.find(sequence, sequence + 1)
+            if index < 0:
+                continue
+            run = self.runs[index]
+            if run.batch.data is None or run.batch.size - run.size <= limits.SPARE_BYTES_MIN:
+                continue
+            if 2 * run.size <= run.batch.size:
+                self.exchange(index, copied([run])[0])
+            elif index > self.head:
+                self._note_part(run)
+        self.slim_at = self.spare_bytes + limits.SLIM_AT_BYTES
+
+    def _put_head(self, run: Run) -> None:
+        """Puts a run before the head; the former head is no longer counted as such."""
+        if self.runs:
+            self._note_part(self.runs[self.head])
+        self.put_first(run.sequence, run)
+
+    def _note_part(self, run: Run) -> None:
+        """Notes a run that is a part of a batch of which other messages may have left."""
+        batch = run.batch
+        if run.last - run.first < batch.count and run.last > run.first and batch.data is not None:
+            spare = batch.size - run.size
+            if spare > limits.SPARE_BYTES_MIN:
+                self.spare_bytes += spare
+                self._parted[run.sequence] = None
 
     def clear(self) -> list[Run]:
         """Removes and returns all runs."""

@@ -19,10 +19,12 @@ _BATCH_BYTES: Final = limits.RUN_BYTES
 class Sparse(Ready):
     """Runs by sequence; a removed run leaves a hole, the constant `GONE`, and the head is never a hole."""
 
-    __slots__ = ("batch_bytes", "holes")
+    __slots__ = ("batch_bytes", "holes", "singles")
 
-    def __init__(self) -> None:
+    def __init__(self, *, singles: bool = True) -> None:
         super().__init__()
+        self.singles = singles
+        """Whether every message is a separate run, so that most runs are parts of batches."""
         self.holes = 0
         """Number of holes from the head on."""
         self.batch_bytes = 0
@@ -63,9 +65,14 @@ class Sparse(Ready):
     def give_back(self, run: Run) -> None:
         """Returns a run to its position by sequence; it stays a separate run."""
         self._count(run, 1)
+        if not self.singles:
+            self._note_part(run)
         index = bisect_right(self.keys, run.sequence, self.head)
         if index == self.head:
-            self.put_first(run.sequence, run)
+            if self.singles:
+                self.put_first(run.sequence, run)
+            else:
+                self._put_head(run)
         elif self.keys[index - 1] == run.sequence and self.runs[index - 1] is GONE:
             self.runs[index - 1] = run
             self.holes -= 1
@@ -80,6 +87,8 @@ class Sparse(Ready):
         self.holes -= len(around) - len(there)
         for run in runs:
             self._count(run, 1)
+            if not self.singles:
+                self._note_part(run)
         placed = sorted([*there, *runs], key=_sequence)
         self.keys[start:stop] = [run.sequence for run in placed]
         self.runs[start:stop] = placed

@@ -36,8 +36,10 @@ class Special:
     """Handles new and returning messages of one special queue, and adds them to its order."""
 
     __slots__ = (
+        "_came_bytes",
         "_consumers",
         "_eviction",
+        "_swept_bytes",
         "_swept_to",
         "_work",
         "delays",
@@ -67,7 +69,12 @@ class Special:
         self._eviction = eviction
         self.singles = policy.reads_messages
         """Whether every message is a separate run."""
-        self._swept_to = 0
+        self._came_bytes = ready.bytes
+        """Bytes of all messages that were added, also of those that have left."""
+        self._swept_bytes = 0
+        """Bytes of messages that had left the lines when these were last searched for sparse batches."""
+        self._swept_to: dict[Sparse, int] = {}
+        """By line, the sequence at which the next search begins."""
         self.keys = MessageKeys(policy, look)
         self.delays = Delays(look) if policy.delay else None
         values = LastValues() if policy.order == orders.LAST_VALUE else None
@@ -131,26 +138,34 @@ class Special:
         )
 
     def sweep(self) -> None:
-        """Frees batches with few remaining messages: a part of the line at a time, in turns."""
-        ready = self.ready
-        start = ready.index(self._swept_to)
-        if start >= len(ready.runs):
-            start = ready.head
-        stop = min(start + limits.LOOK_AHEAD_MESSAGES, len(ready.runs))
-        runs = [run for run in ready.runs[start:stop] if run is not GONE]
-        if not runs:
-            self._swept_to = 0
+        """Frees batches of which messages have left: a part of each line at a time, in turns.
+
+        Messages leave by a delivery, and without one: they are due, replaced, expired or discarded.
+        """
+        lines = [self.ready] if self.delays is None else [self.ready, self.delays.line]
+        left = self._came_bytes - sum(line.bytes for line in lines)
+        if left < self._swept_bytes + limits.SLIM_AT_BYTES:
+            # Messages that have returned to a line may leave it again.
+            self._swept_bytes = min(self._swept_bytes, left)
             return
-        self._swept_to = runs[-1].end
-        found = slim_singles(runs)
-        if any(one is not other for one, other in zip(runs, found, strict=True)):
-            ready.swap(start, stop, found)
+        self._swept_bytes = left
+        for line in lines:
+            start = line.index(self._swept_to.get(line, 0))
+            if start >= len(line.runs):
+                start = line.head
+            stop = min(start + limits.LOOK_AHEAD_MESSAGES, len(line.runs))
+            runs = [run for run in line.runs[start:stop] if run is not GONE]
+            self._swept_to[line] = runs[-1].end if runs else 0
+            found = slim_singles(runs)
+            if any(one is not other for one, other in zip(runs, found, strict=True)):
+                line.swap(start, stop, found)
 
     # --- adding messages ------------------------------------------------------------------------------
 
     def enqueue(self, batch: Batch, sequence: int, now_ms: int) -> Run:
         """Adds a batch under its first sequence."""
         self.order.enqueued(sequence + batch.count)
+        self._came_bytes += batch.size
         run = Run(batch, 0, batch.count, sequence)
         if self.loading.is_active and self.loading.awaits(sequence):
             self.ready.add(run)
@@ -259,8 +274,7 @@ class Special:
             return
         if self.replacing.values is not None:
             self.replacing.thin(self._held_back())
-        if self._eviction.taken_bytes >= limits.SLIM_AT_BYTES and self.singles:
-            self._eviction.taken_bytes = 0
+        if self.singles:
             self.sweep()
         if self.delays is not None:
             self.keys.thin(self.delays.line)

@@ -6,6 +6,7 @@ so that one location is valid for all of a batch.
 
 from dataclasses import replace
 
+from lightrail.model import limits
 from lightrail.shard.queue.line import GONE
 from lightrail.shard.queue.ready import Ready, one_run
 from lightrail.shard.queue.runs import Batch, Run
@@ -30,6 +31,22 @@ def batches_to_spill(ready: Ready, bytes_wanted: int, keep: int, extra: int) -> 
             size += run.size + extra
     found.reverse()
     return found
+
+
+def large_head(ready: Ready, keep: int) -> Run | None:
+    """The run at the head if it is in memory and larger than `keep` and limits.HEAD_BYTES_MIN.
+
+    One without a location gets a separate batch, as other messages of its batch may get another location.
+    """
+    if not ready.count:
+        return None
+    run = ready.runs[ready.head]
+    if run.batch.data is None or run.size <= max(keep, limits.HEAD_BYTES_MIN):
+        return None
+    if run.batch.location is None and run.count < run.batch.count:
+        run = Run(replace(run.batch), run.first, run.last, run.sequence, run.attempts, run.barred)
+        ready.exchange(ready.head, run)
+    return run
 
 
 def singles_to_spill(line: Ready, bytes_wanted: int, keep: int) -> list[Run]:

@@ -601,6 +601,37 @@ def test_a_router_has_at_most_so_many_subscriptions(monkeypatch: pytest.MonkeyPa
     run(check)
 
 
+def test_filters_of_all_subscriptions_have_at_most_so_many_bytes(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(limits, "FILTERS_BYTES_MAX", 200)
+
+    def sql(length: int) -> dict[str, str]:
+        """Of so many bytes as JSON, in the list in which it is counted."""
+        return {"sql": "a='" + "x" * (length - 17) + "'"}
+
+    async def check(scene: Scene) -> None:
+        for router in "rs":
+            await scene.one.give(ANYBODY, router, policy("router"))
+        await scene.one.give(ANYBODY, "q", policy())
+        await scene.one.subscribe(ANYBODY, "r", "q", id="one", filter=sql(100))
+        await scene.one.subscribe(ANYBODY, "s", "q", id="two", rules={"a": {"filter": sql(60)}})
+        with pytest.raises(LimitExceededError) as caught:
+            await scene.two.subscribe(ANYBODY, "r", "q", id="three", filter=sql(40))
+        assert str(caught.value) == (
+            "filters, actions and rules of all subscriptions have at most 200 bytes as JSON: these have 40, "
+            "and all others 179"
+        )
+        # One without a filter is made, and one that becomes smaller is replaced.
+        await scene.two.subscribe(ANYBODY, "r", "q", id="all")
+        await scene.two.subscribe(ANYBODY, "r", "q", id="one", filter=sql(80), replace_it=True)
+        await scene.two.unsubscribe(ANYBODY, "s", "two")
+        await scene.one.subscribe(ANYBODY, "r", "q", id="three", filter=sql(120))
+        assert scene.one.directory.filter_bytes == 200
+        await scene.one.drop(ANYBODY, "r")
+        assert scene.one.directory.filter_bytes == 0
+
+    run(check)
+
+
 def test_a_signature_reaches_no_second_name_without_one_for_it() -> None:
     async def check(scene: Scene) -> None:
         service = scene.one

@@ -1,6 +1,9 @@
 """What a client makes that can't be spilled bounds itself: strangers are answered, whatever it is."""
 
+import gc
 import logging
+import sys
+from types import FunctionType, ModuleType
 
 import pytest
 
@@ -188,3 +191,60 @@ def test_selectors_count_for_what_they_cost(monkeypatch: pytest.MonkeyPatch) -> 
     )
     peer.consume(link, "q")
     assert len(peer.refusals) == 1
+
+
+def test_queues_beyond_their_share_are_not_created_and_others_go_on(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(limits, "QUEUES_BYTES_MIN", 0)
+    scene = Scene(memory_mark=10 * limits.QUEUES_SHARE * limits.QUEUE_BYTES)
+    peer = scene.peer()
+    for link in range(1, 12):
+        peer.produce(link, f"q{link}")
+    ((link, _, refusal),) = peer.refusals
+    assert (link, refusal.condition) == (11, conditions.RESOURCE_LIMIT_EXCEEDED)
+    assert refusal.description == (
+        "this shard has no room for one more queue: it has the 10 that memory_mark allows, or its disk is "
+        "full; delete some, or use another shard or a larger memory_mark"
+    )
+    peer.take()
+    peer.send(1, 1, numbered_messages(1))
+    peer.produce(12, "q2")
+    scene.settle_down()
+    assert peer.accepted(1) == [1]
+    assert len(peer.refusals) == 1
+
+
+@pytest.mark.parametrize(
+    ("mark", "most"),
+    [
+        (0, limits.QUEUES_BYTES_MIN // limits.QUEUE_BYTES),
+        (64_000_000, 7_619),
+        (1 << 30, limits.QUEUES_MAX),
+        (1 << 40, limits.QUEUES_MAX),
+    ],
+)
+def test_the_default_mark_has_room_for_all_queues_that_a_shard_may_have(mark: int, most: int) -> None:
+    assert Scene(memory_mark=mark).engine._queues.queues_max == most
+
+
+def test_a_queue_counts_for_what_it_takes() -> None:
+    """What one more queue adds to the objects that its shard can reach."""
+    scene = Scene()
+    peer = scene.peer()
+    for link in (1, 2, 3):
+        peer.produce(link, f"q{link}")
+        peer.close_producer(link)
+    one, other = (_reachable(scene.engine._queues.find(f"q{link}")) for link in (2, 3))
+    size = sum(sys.getsizeof(one[each]) for each in one.keys() - other.keys())
+    assert 0.8 * limits.QUEUE_BYTES <= size <= limits.QUEUE_BYTES
+
+
+def _reachable(root: object) -> dict[int, object]:
+    """All objects that one refers to, however far, except code."""
+    found: dict[int, object] = {}
+    left = [root]
+    while left:
+        each = left.pop()
+        if id(each) not in found and not isinstance(each, type | ModuleType | FunctionType):
+            found[id(each)] = each
+            left += gc.get_referents(each)
+    return found

@@ -128,6 +128,34 @@ def test_deferred_messages_count_for_every_consumer_of_their_queue() -> None:
     assert len(received(peer, 6)) == 10
 
 
+def test_failed_messages_wait_up_to_their_share_and_the_others_with_their_consumers() -> None:
+    """They came as few runs, and each that waits is one."""
+    scene, peer = opened(retry_delay=60, max_delivery_count=0)
+    peer.consume(5, "q", 1_000_000)
+    for number in range(1, 11):
+        peer.send(1, number, numbered_messages(500, 500 * number), durable=False)
+    came = received(peer, 5)
+    assert len(came) == 5_000
+    for delivery in came:
+        scene.now_ms += 1
+        peer.settle(5, delivery, 1, OutcomeCode.MODIFIED, SettleDetail(delivery_failed=True))
+        if not delivery % 100:
+            peer.ping()
+    retries = scene.queue_contents("q").retries
+    assert retries is not None
+    assert FULL // 2 < len(retries) < 1.3 * FULL + 20
+    assert memory_of(scene).unsettled < 1.3 * MARK // limits.UNSETTLED_SHARE
+    assert received(peer, 5) == []
+    # A stranger's messages are delivered, and those of the queue when others have waited.
+    peer.consume(6, "other", 10)
+    send(peer, 2, 1, 10)
+    assert len(received(peer, 6)) == 10
+    for _ in range(60):
+        peer.ping()
+        scene.tick(1_000)
+    assert len(received(peer, 5)) == 5_000
+
+
 def test_each_of_many_consumers_keeps_a_few() -> None:
     memory = Memory(MARK)
     assert memory.unsettled_runs_max(1) == NO_BOUND

@@ -13,7 +13,7 @@ not notified of the end of messages and of links of other frontends.
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Coroutine, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 from lightrail.amqp.performatives import (
@@ -44,10 +44,13 @@ class UsageOfNodes(Protocol):
     def forget(self, name: str) -> None:
         """A node was deleted."""
 
-    def of(
-        self, name: str, is_over: Callable[[Usage], bool], closes_without: Sequence[str]
-    ) -> Awaitable[Usage | None]:
+    def of(self, name: str, is_over: Callable[[Usage], bool]) -> Awaitable[Usage | None]:
         """The usage of a node, or enough of it to know that it is not over; None if it is not known."""
+
+    def close(
+        self, node: Name, is_over: Callable[[Usage], bool], closes_without: Sequence[str]
+    ) -> Awaitable[Usage | None]:
+        """Like `of`, and closes the node for its deletion at this revision."""
 
 
 @dataclass(slots=True)
@@ -59,6 +62,10 @@ class Node:
     """Owner id of the link that created it."""
     is_left: bool = False
     """Whether that link has ended."""
+    closed_at: int = 0
+    """Revision at which its queues, or some of them, were closed for its deletion; 0 for none."""
+    lock: asyncio.Lock = field(default_factory=asyncio.Lock)
+    """One check at a time closes or keeps it."""
 
     @property
     def closes_without(self) -> Sequence[str]:
@@ -202,10 +209,28 @@ class Lifetimes:
         node = self._nodes.get(name)
         if node is None:
             return
-        usage = await self._usage.of(name, node.is_over, node.closes_without)
-        record = self._service.directory.find(name)
-        if usage is not None and record is not None and node.is_over(usage):
-            self.expire(record)
+        async with node.lock:
+            usage = await self._usage.of(name, node.is_over)
+            record = self._service.directory.find(name)
+            if usage is None or record is None or name in self._due:
+                return
+            if node.is_over(usage):
+                node.closed_at = record.revision
+                usage = await self._usage.close(record, node.is_over, node.closes_without)
+                if usage is not None and node.is_over(usage):
+                    self.expire(record)
+                    return
+            if usage is not None and node.closed_at:
+                await self._keep(record, node)
+
+    async def _keep(self, record: Name, node: Node) -> None:
+        """Opens a node that is used again, once no deletion at the revision of its closing can be applied."""
+        try:
+            if node.closed_at == record.revision:
+                await self._service.keep(record)
+            node.closed_at = 0
+        except CoordinatorError as error:
+            log.warning("%s stays closed: whether it is deleted is not known: %s", record.name, error)
 
     def expire_all(self) -> None:
         """The process shuts down: deletes all names whose owner is in it."""
@@ -245,14 +270,17 @@ class Lifetimes:
         if record is None or record.created != self._due.get(name):
             self._due.pop(name, None)
             return
+        node = self._nodes.get(name) if name in self._watched else None
         try:
-            await self._service.expire(record)
+            if node is None or node.closed_at == record.revision:
+                await self._service.expire(record)
         except CoordinatorError as error:
             log.warning("%s can't be deleted now, though its owner has ended: %s", name, error)
-            if name in self._watched:
-                # Its queues admit links and messages again: its usage decides anew.
-                self._due.pop(name, None)
-            await asyncio.sleep(limits.EXPIRE_AGAIN_MS / 1000)
+            if node is None:
+                await asyncio.sleep(limits.EXPIRE_AGAIN_MS / 1000)
+        if node is not None:
+            # If it was not deleted, its usage decides anew; meanwhile its queues stay closed.
+            self._due.pop(name, None)
 
     def _connection_of(self, owner: str) -> str:
         return "/".join(owner.split("/")[:3])

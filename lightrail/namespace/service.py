@@ -140,6 +140,16 @@ class Service:
         except ChangedError:
             self.directory.refresh()
 
+    async def keep(self, record: Name) -> None:
+        """Write the entry of a name anew, so that no deletion at its present revision is applied after that.
+
+        A deletion or a change by somebody else in between wins.
+        """
+        try:
+            await self._write([Write(NAMES + record.name, record.to_value(), record.revision)], record.name)
+        except ChangedError:
+            self.directory.refresh()
+
     # --- subscriptions ---------------------------------------------------------------------------------
 
     async def subscribe(

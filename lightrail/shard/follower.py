@@ -46,6 +46,7 @@ class Follower:
     __slots__ = (
         "_arrivals",
         "_awaited",
+        "_closings",
         "_exports",
         "_failed",
         "_freezing",
@@ -85,6 +86,7 @@ class Follower:
         self._exports = exports
         self._arrivals = arrivals
         self._awaited = links.awaited
+        self._closings = links.closings
         self._tenancy = queues.tenancy
         self._last_consumers = links.last_consumers
         self._when_synced = when_synced
@@ -215,6 +217,7 @@ class Follower:
             self._follow(name)
             if not rules.is_dead_letter(name):
                 self._follow(rules.dead_letter_name(name))
+            self._closings.node_changed(name, self._now_ms)
             self._relays.name_changed(name)
 
     def _follow(self, name: str) -> None:
@@ -240,6 +243,9 @@ class Follower:
             self._delete(queue, Event.DELETE, _deleted(f"{name} was deleted{again}"))
         elif verdict is Verdict.KEEP:
             self._keep_unknown(queue)
+        elif queue.is_serving:
+            # Its deletion is guarded by the latest revision.
+            queue.record = found
 
     def _keep_unknown(self, queue: Queue) -> None:
         """Keeps a queue whose name is missing because the coordinator was set back."""
@@ -355,7 +361,6 @@ class Follower:
 
     def _change(self, queue: Queue, found: Name) -> None:
         """Applies the policy of its name to a queue."""
-        queue.closed_until_ms = 0
         effects = self._queues.change(queue, found, self._now_ms)
         self._performer.perform(queue, effects, self._now_ms)
         self._performer.touched[queue] = None
@@ -370,6 +375,7 @@ class Follower:
         self._exports.end(queue)
         self._freezing.forget(queue)
         self._awaited.forget(queue)
+        self._closings.forget(queue)
         self._links.end(queue, why)
         self._queues.remove(queue)
         self._house.memory.remove(queue)

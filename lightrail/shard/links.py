@@ -7,6 +7,7 @@ from lightrail.model.ending import Ending
 from lightrail.shard.attaches import Attaches
 from lightrail.shard.awaited import AwaitedConsumer, AwaitedConsumers, Origin
 from lightrail.shard.client_links import STOLEN, ClientLinks, Opened
+from lightrail.shard.closings import Closings
 from lightrail.shard.consumer_options import admitted
 from lightrail.shard.durable_receivers import DurableReceivers
 from lightrail.shard.ingress.admission import Admission
@@ -43,6 +44,7 @@ class Links(KnownNumbers):
         "adopted",
         "awaited",
         "client_links",
+        "closings",
         "last_consumers",
         "receivers",
         "resending",
@@ -66,7 +68,8 @@ class Links(KnownNumbers):
         self._performer = performer
         self._admission = admission
         self._memory = memory
-        self.last_consumers = LastConsumers()
+        self.closings = Closings(queues, performer)
+        self.last_consumers = LastConsumers(self.closings)
         self.awaited = AwaitedConsumers(performer, self.last_consumers)
         self._when_synced = when_synced
         self.termini = Termini(store, counts)
@@ -355,6 +358,7 @@ class Links(KnownNumbers):
         peer.producers.clear()
         peer.routers.clear()
         peer.acking.clear()
+        self.closings.lost(peer, now_ms)
         self._forget_silent()
 
     # --- queues that move --------------------------------------------------------------------------------

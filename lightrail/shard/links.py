@@ -320,6 +320,7 @@ class Links(KnownNumbers):
 
     def end(self, queue: Queue, refusal: Refusal) -> None:
         """Ends all links of a queue that is deleted or at another shard; their deliveries leave with it."""
+        self.awaited.forget(queue)
         if refusal.condition == conditions.MOVED:
             self.send_away(queue)
             self.forget_sent_away(queue)

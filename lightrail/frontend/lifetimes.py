@@ -12,7 +12,7 @@ not notified of the end of messages and of links of other frontends.
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Coroutine, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
@@ -154,13 +154,28 @@ class Lifetimes:
                 return
             await asyncio.sleep(limits.ATTACH_AGAIN_MS / 1000)
 
-    def after_end(self, owner: str, call: Callable[[], None]) -> bool:
-        """Makes a call when the names of a connection that has ended are deleted; False if it has none.
+    def has_names(self, owner: str) -> bool:
+        """Whether names are deleted with a connection or session, or a part of it."""
+        return any(_is_part(record.owner, owner) for record in self._names_of(owner))
 
-        The close is answered then: its client, or another one, may use them at another frontend.
+    def _names_of(self, owner: str) -> Iterator[Name]:
+        """The names of the connection of an owner."""
+        for name in self._owned.get(self._connection_of(owner), ()):
+            record = self._service.directory.find(name)
+            if record is not None:
+                yield record
+
+    def after_end(self, owner: str, call: Callable[[], None]) -> bool:
+        """Makes a call when the names of a connection or session that has ended are deleted; False if it has
+        none.
+
+        The close or end is answered then: its client, or another one, may use them at another frontend.
         """
-        owned = map(self._service.directory.find, self._owned.get(owner, ()))
-        ending = [record for record in owned if record is not None and self.is_ending(record)]
+        ending = [
+            record
+            for record in self._names_of(owner)
+            if _is_part(record.owner, owner) and self.is_ending(record)
+        ]
         if ending:
             self._spawn(self._call_after(ending, call))
         return bool(ending)

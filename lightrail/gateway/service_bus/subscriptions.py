@@ -21,6 +21,7 @@ from lightrail.gateway.service_bus.properties import (
     changed,
     shown,
     subscription_properties,
+    with_fields_of,
 )
 from lightrail.model.names import InvalidNameError
 from lightrail.model.policy import Policy, Role
@@ -88,13 +89,15 @@ async def delete(call: Call) -> web.Response:
 async def _give_queue(call: Call, queue: str, wanted: Mapping[str, Xml.Element]) -> bool:
     """Creates the queue of a subscription, or uses an existing one, as after an interrupted attempt.
 
-    An existing one keeps the fields of its policy that no property changes.
+    An existing one keeps the fields of its policy that have no property; the others are as of a new queue.
 
     Returns whether the queue is new.
     """
     record = call.directory.get(queue)
     is_new = record.role is not Role.QUEUE
-    before = NEW_SUBSCRIPTION if is_new else record.policy
+    before = NEW_SUBSCRIPTION
+    if not is_new:
+        before = with_fields_of(record.policy, NEW_SUBSCRIPTION, _properties(call, before))
     policy = changed(before, wanted, _properties(call, before))
     if is_new:
         await call.services.namespace.give(call.caller, queue, policy)

@@ -85,11 +85,13 @@ def test_every_field_without_a_property_stays(properties: Callable[[Policy, Serv
 
 def test_the_queue_of_a_subscription_that_exists_already_keeps_its_fields() -> None:
     async def check(scene: Scene) -> None:
-        await scene.here.give(ANYBODY, QUEUE, policy_of())
+        await scene.here.give(ANYBODY, QUEUE, policy_of(lock_duration=5, max_bytes=1 << 20, max_age=3))
         assert not await _give_queue(
             scene.call(), QUEUE, {"MaxDeliveryCount": element("MaxDeliveryCount", "4")}
         )
-        assert scene.here.directory.get(QUEUE).policy.given == policy_of(max_delivery_count=4).given
+        assert scene.here.directory.get(QUEUE).policy == policy_of(
+            max_bytes=1 << 20, lock_duration=60, max_delivery_count=4, expired="discard"
+        )
 
     run(check)
 

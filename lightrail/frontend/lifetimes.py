@@ -146,11 +146,12 @@ class Lifetimes:
             return True
         return record.owner.startswith(self._prefix) and self._connection_of(record.owner) not in self._live
 
-    async def end_of(self, record: Name) -> None:
-        """Waits for the deletion of a name, no longer than limits.ATTACH_REPEATED_MS."""
+    async def end_of(self, *records: Name) -> None:
+        """Waits for the deletion of names, no longer than limits.ATTACH_REPEATED_MS for all of them."""
+        directory, left = self._service.directory, [*records]
         for _ in range(limits.ATTACH_REPEATED_MS // limits.ATTACH_AGAIN_MS):
-            current = self._service.directory.find(record.name)
-            if current is None or current.created != record.created:
+            left = [each for each in left if directory.get(each.name).created == each.created]
+            if not left:
                 return
             await asyncio.sleep(limits.ATTACH_AGAIN_MS / 1000)
 
@@ -181,8 +182,7 @@ class Lifetimes:
         return bool(ending)
 
     async def _call_after(self, ending: list[Name], call: Callable[[], None]) -> None:
-        for record in ending:
-            await self.end_of(record)
+        await self.end_of(*ending)
         call()
 
     def unused(self, name: str) -> None:

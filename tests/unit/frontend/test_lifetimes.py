@@ -331,6 +331,34 @@ def test_the_oldest_of_too_many_orphans_is_deleted(monkeypatch: pytest.MonkeyPat
     play(check)
 
 
+def test_many_names_that_can_not_be_deleted_delay_the_answer_to_an_end_as_little_as_one(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    sleep, waits = asyncio.sleep, 0
+
+    async def count(seconds: float) -> None:
+        nonlocal waits
+        waits += seconds == limits.ATTACH_AGAIN_MS / 1000
+        await sleep(0)
+
+    monkeypatch.setattr("lightrail.frontend.lifetimes.asyncio.sleep", count)
+
+    async def check(rig: Rig) -> None:
+        owner = rig.lifetimes.connection(1)
+        for number in range(3):
+            await rig.give(f"q{number}", f"{owner}/7")
+        rig.coordinator.failures = 1_000_000
+        rig.lifetimes.ended(f"{owner}/7")
+        answered = asyncio.Event()
+        assert rig.lifetimes.after_end(f"{owner}/7", answered.set)
+        await answered.wait()
+        assert waits == limits.ATTACH_REPEATED_MS // limits.ATTACH_AGAIN_MS
+        rig.coordinator.failures = 0
+        assert await rig.names() == set()
+
+    play(check)
+
+
 def test_an_orderly_end_leaves_nothing() -> None:
     async def check(rig: Rig) -> None:
         owner = rig.lifetimes.connection(1)

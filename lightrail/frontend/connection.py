@@ -11,6 +11,7 @@ from typing import Any, cast
 
 from lightrail.amqp import events
 from lightrail.amqp.connection import Connection
+from lightrail.amqp.link import Link
 from lightrail.amqp.performatives import Coordinator
 from lightrail.amqp.phases import CLOSING, HEADER
 from lightrail.amqp.values import Symbol
@@ -358,7 +359,15 @@ class ClientConnection(WebSocketConnection):
         if isinstance(event.link.target, Coordinator):
             self._all_transactions().attach(event.link)
         elif not self.frontend.nodes.attach(self, event.link):
-            self.frontend.spawn(attach(self, event.link))
+            self.frontend.spawn(self._attach(event.link))
+
+    async def _attach(self, link: Link) -> None:
+        try:
+            await attach(self, link)
+        finally:
+            session = link.session
+            if self.frontend.lifetimes.has_names(self.client.session_owner(session)):
+                session.answers_end = True
 
     def _all_transactions(self) -> Transactions:
         if self.transactions is None:
@@ -376,7 +385,6 @@ class ClientConnection(WebSocketConnection):
         self._count_sessions(1)
         event.session.context = self._begun_count
         self._begun_count += 1
-        event.session.answers_end = True
 
     def _ended(self, event: events.Ended) -> None:
         self._count_sessions(-1)

@@ -580,13 +580,13 @@ def test_an_end_that_waits_for_the_caller_is_answered_once() -> None:
     assert peer.begin(1).channel == session.channel
 
 
-def test_an_end_is_not_answered_after_the_connection_has_ended() -> None:
+def test_an_end_that_waits_is_answered_before_a_close() -> None:
     peer = Peer()
     peer.open()
     session = peer.begin()
     session.answers_end = True
     peer.say(End())
     peer.say(Close())
-    peer.hear()
+    assert [type(body) for body in peer.hear()] == [End, Close]
     session.answer_end()
     assert peer.hear() == []

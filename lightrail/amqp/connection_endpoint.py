@@ -263,6 +263,7 @@ class ConnectionEndpoint:
         error = close.error
         if not self._open_sent:
             self.open()
+        self._answer_ends()
         self._write(0, encode_performative(Close()))
         self.terminate(error=error, by_peer=True)
 
@@ -289,10 +290,16 @@ class ConnectionEndpoint:
             return
         if not self._open_sent:
             self.open()
+        self._answer_ends()
         self._write(0, encode_performative(Close(error=error)))
         self.phase = CLOSING
         self._close_at_ms = self._now_ms + self.settings.closing_time_ms
         self._forget()
+
+    def _answer_ends(self) -> None:
+        """Answer ends that wait for the caller: nothing follows a close."""
+        for session in list(self._channels.values()):
+            session.answer_end()
 
     def terminate(
         self,

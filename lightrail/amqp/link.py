@@ -65,6 +65,7 @@ class SessionView(Protocol):
     """A session as the caller of its links sees it."""
 
     context: Any
+    answers_end: bool
 
     @property
     def connection(self) -> ConnectionView: ...
@@ -79,6 +80,7 @@ class SessionView(Protocol):
     def end(
         self, condition: str | None = None, description: str = "", info: dict[Symbol, Any] | None = None
     ) -> None: ...
+    def answer_end(self) -> None: ...
 
 
 class Link:

@@ -10,6 +10,7 @@ Windows of transfers are in windows.py, the deliveries in settlement.py.
 
 from typing import Any, Protocol
 
+from lightrail.amqp import frames
 from lightrail.amqp.errors import (
     ConnectionProtocolError,
     EndedError,
@@ -56,7 +57,9 @@ class Session(Settlement):
 
     __slots__ = (
         "_leaving",
+        "_owes_end",
         "_requests",
+        "answers_end",
         "attach_bytes",
         "begin",
         "context",
@@ -77,6 +80,9 @@ class Session(Settlement):
         self.begin: Begin | None = None
         """The peer's begin."""
         self.context: Any = None
+        self.answers_end = False
+        """The peer's end waits for the caller's answer_end, which follows Ended."""
+        self._owes_end = False
         self.inputs: dict[int, LinkEndpoint] = {}
         """Links by the peer's handle."""
         self.outputs: dict[int, LinkEndpoint] = {}
@@ -153,6 +159,13 @@ class Session(Settlement):
         if self.state in (MAPPED, BEGIN_SENT):
             self._end(make_error(condition, description, info))
 
+    def answer_end(self) -> None:
+        """Answer the peer's end, which waited for the caller (see `answers_end`)."""
+        if self._owes_end:
+            self._owes_end = False
+            self.connection.output.append(frames.frame(self.channel, encode_performative(End())))
+            self.connection.unmap_channel(self)
+
     # --- begin and end -----------------------------------------------------------------------------------
 
     def on_begin(self, channel: int, begin: Begin) -> None:
@@ -193,6 +206,7 @@ class Session(Settlement):
 
     def forget(self) -> None:
         """Abandon all links and deliveries; `links` still lists the links for the caller."""
+        self._owes_end = False
         for link in self.inputs.values():
             link.abandon()
         for link in self.outputs.values():
@@ -215,9 +229,12 @@ class Session(Settlement):
         self.connection.events.append(Ended(self, error, False))
 
     def on_end(self, end: End) -> None:
-        """Apply the peer's end; answer it unless it answers our end."""
+        """Apply the peer's end; answer it, now or by answer_end, unless it answers our end."""
         answer = self.state == END_SENT
-        if not answer:
+        if not answer and self.answers_end:
+            self.forget()
+            self._owes_end = True
+        elif not answer:
             self._end(None)
         self.state = ENDED
         self.connection.unmap_remote_channel(self)

@@ -71,6 +71,14 @@ class Write(NamedTuple):
     value: str | None
     guard: int | None = None
     """0: the key must not exist. None: any state."""
+    is_check: bool = False
+    """The entry stays as it is, and only its guard counts; see `unchanged`."""
+
+
+def unchanged(key: str, revision: int) -> Write:
+    """A part of a transaction that depends on an entry without changing it: that has this revision, or with
+    0 does not exist."""
+    return Write(key, None, revision, is_check=True)
 
 
 class SetBack(NamedTuple):
@@ -120,8 +128,8 @@ class KeySpace(Protocol):
     async def write(self, writes: Sequence[Write]) -> int:
         """Carries out all of these writes or none.
 
-        At most WRITES_MAX writes, each of a different key. `news` of this process has the writes when this
-        returns, or soon after if etcd can't be followed meanwhile.
+        At most WRITES_MAX writes and checks, each of a different key. `news` of this process has the writes
+        when this returns, or soon after if etcd can't be followed meanwhile.
 
         Returns:
             The revision of this transaction.

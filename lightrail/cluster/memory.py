@@ -32,7 +32,9 @@ class MemoryCoordinator(KeyedCoordinator):
             if write.guard is not None and write.guard != there:
                 raise ConflictError(write.key)
         self._revision += 1
-        for key, value, _ in writes:
+        for key, value, _, is_check in writes:
+            if is_check:
+                continue
             old = self._entries.get(key)
             fresh = old is None or old.value is None
             if value is None and fresh:

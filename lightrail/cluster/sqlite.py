@@ -293,6 +293,8 @@ class SqliteCoordinator(KeyedCoordinator):
         value, created, current = found.fetchone() or (None, 0, 0)
         if write.guard is not None and write.guard != (0 if value is None else current):
             raise ConflictError(write.key)
+        if write.is_check:
+            return
         if value is None:
             if write.value is None:
                 return

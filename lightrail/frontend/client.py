@@ -56,8 +56,11 @@ class Client:
         return self.caller_for(name).user or self.user_name
 
     def session_owner(self, session: "SessionView") -> str:
-        """Owner id of names that are deleted with a session."""
-        return f"{self.owner}/{session.channel}"
+        """Owner id of names that are deleted with a session.
+
+        Its number is not used again: links of a former session on its channel may end later.
+        """
+        return f"{self.owner}/{session.context}"
 
     def owns(self, owner: str) -> bool:
         """Whether names of this owner are deleted with the connection, or with a part of it."""

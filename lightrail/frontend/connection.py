@@ -7,11 +7,11 @@ runs as a task, and the connection may have ended when the task returns.
 import asyncio
 import logging
 from collections.abc import Callable
-from functools import partial
 from typing import Any, cast
 
 from lightrail.amqp import events
 from lightrail.amqp.connection import Connection
+from lightrail.amqp.link import Link
 from lightrail.amqp.performatives import Coordinator
 from lightrail.amqp.phases import CLOSING, HEADER
 from lightrail.amqp.values import Symbol
@@ -37,6 +37,7 @@ class ClientConnection(WebSocketConnection):
     """The asyncio protocol of one accepted socket."""
 
     __slots__ = (
+        "_begun_count",
         "_dirty",
         "_phase",
         "_sasl_exchange",
@@ -88,7 +89,7 @@ class ClientConnection(WebSocketConnection):
         """The protocol between the socket and this connection if the client began with an HTTP request."""
         self._dirty = False
         self._phase = -1
-        self._sessions = 0
+        self._sessions = self._begun_count = 0
 
     @property
     def id(self) -> str:
@@ -358,7 +359,15 @@ class ClientConnection(WebSocketConnection):
         if isinstance(event.link.target, Coordinator):
             self._all_transactions().attach(event.link)
         elif not self.frontend.nodes.attach(self, event.link):
-            self.frontend.spawn(attach(self, event.link))
+            self.frontend.spawn(self._attach(event.link))
+
+    async def _attach(self, link: Link) -> None:
+        try:
+            await attach(self, link)
+        finally:
+            session = link.session
+            if self.frontend.lifetimes.has_names(self.client.session_owner(session)):
+                session.answers_end = True
 
     def _all_transactions(self) -> Transactions:
         if self.transactions is None:
@@ -372,11 +381,29 @@ class ClientConnection(WebSocketConnection):
         if (bound := event.link.context) is not None:
             (bound.resumed if type(event) is events.Resumed else bound.sender_settled)(event)
 
+    def _begun(self, event: events.Begun) -> None:
+        self._count_sessions(1)
+        event.session.context = self._begun_count
+        self._begun_count += 1
+
     def _ended(self, event: events.Ended) -> None:
         self._count_sessions(-1)
-        owner = self.client.session_owner(event.session)
-        then = partial(self.frontend.lifetimes.ended, owner)
-        self.links.session_ended(event.session.links, ending_of(event), then)
+        session, lifetimes = event.session, self.frontend.lifetimes
+        owner = self.client.session_owner(session)
+
+        def answer() -> None:
+            session.answer_end()
+            self.touch()
+
+        def then() -> None:
+            lifetimes.ended(owner)
+            if not lifetimes.after_end(owner, answer):
+                answer()
+
+        has_names = lifetimes.has_names(owner)
+        self.links.session_ended(session.links, ending_of(event), then if has_names else _nothing)
+        if not has_names:
+            session.answer_end()
         if not event.by_peer and self.transactions is not None:
             self.transactions.session_ended()
 
@@ -394,12 +421,16 @@ class ClientConnection(WebSocketConnection):
         self.is_held = self.frontend.lifetimes.after_end(self.client.owner, self.go_on_writing)
 
 
+def _nothing() -> None:
+    return
+
+
 _HANDLERS: dict[type, Callable[[ClientConnection, Any], None]] = {
     events.SaslInit: ClientConnection._sasl,
     events.SaslResponse: ClientConnection._sasl,
     events.OpenAsked: ClientConnection._open_asked,
     events.Opened: ClientConnection._opened,
-    events.Begun: lambda connection, _: connection._count_sessions(1),
+    events.Begun: ClientConnection._begun,
     events.Attached: ClientConnection._attached,
     events.Acquire: lambda connection, event: connection._all_transactions().acquire(event),
     events.Retire: lambda connection, event: connection._all_transactions().retire(event),

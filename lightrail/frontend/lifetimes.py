@@ -12,8 +12,8 @@ not notified of the end of messages and of links of other frontends.
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Coroutine, Sequence
-from dataclasses import dataclass
+from collections.abc import Awaitable, Callable, Coroutine, Iterator, Sequence
+from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 from lightrail.amqp.performatives import (
@@ -44,10 +44,13 @@ class UsageOfNodes(Protocol):
     def forget(self, name: str) -> None:
         """A node was deleted."""
 
-    def of(
-        self, name: str, is_over: Callable[[Usage], bool], closes_without: Sequence[str]
-    ) -> Awaitable[Usage | None]:
+    def of(self, name: str, is_over: Callable[[Usage], bool]) -> Awaitable[Usage | None]:
         """The usage of a node, or enough of it to know that it is not over; None if it is not known."""
+
+    def close(
+        self, node: Name, is_over: Callable[[Usage], bool], closes_without: Sequence[str]
+    ) -> Awaitable[Usage | None]:
+        """Like `of`, and closes the node for its deletion at this revision."""
 
 
 @dataclass(slots=True)
@@ -59,6 +62,10 @@ class Node:
     """Owner id of the link that created it."""
     is_left: bool = False
     """Whether that link has ended."""
+    closed_at: int = 0
+    """Revision at which its queues, or some of them, were closed for its deletion; 0 for none."""
+    lock: asyncio.Lock = field(default_factory=asyncio.Lock)
+    """One check at a time closes or keeps it."""
 
     @property
     def closes_without(self) -> Sequence[str]:
@@ -139,28 +146,43 @@ class Lifetimes:
             return True
         return record.owner.startswith(self._prefix) and self._connection_of(record.owner) not in self._live
 
-    async def end_of(self, record: Name) -> None:
-        """Waits for the deletion of a name, no longer than limits.ATTACH_REPEATED_MS."""
+    async def end_of(self, *records: Name) -> None:
+        """Waits for the deletion of names, no longer than limits.ATTACH_REPEATED_MS for all of them."""
+        directory, left = self._service.directory, [*records]
         for _ in range(limits.ATTACH_REPEATED_MS // limits.ATTACH_AGAIN_MS):
-            current = self._service.directory.find(record.name)
-            if current is None or current.created != record.created:
+            left = [each for each in left if directory.get(each.name).created == each.created]
+            if not left:
                 return
             await asyncio.sleep(limits.ATTACH_AGAIN_MS / 1000)
 
-    def after_end(self, owner: str, call: Callable[[], None]) -> bool:
-        """Makes a call when the names of a connection that has ended are deleted; False if it has none.
+    def has_names(self, owner: str) -> bool:
+        """Whether names are deleted with a connection or session, or a part of it."""
+        return any(_is_part(record.owner, owner) for record in self._names_of(owner))
 
-        The close is answered then: its client, or another one, may use them at another frontend.
+    def _names_of(self, owner: str) -> Iterator[Name]:
+        """The names of the connection of an owner."""
+        for name in self._owned.get(self._connection_of(owner), ()):
+            record = self._service.directory.find(name)
+            if record is not None:
+                yield record
+
+    def after_end(self, owner: str, call: Callable[[], None]) -> bool:
+        """Makes a call when the names of a connection or session that has ended are deleted; False if it has
+        none.
+
+        The close or end is answered then: its client, or another one, may use them at another frontend.
         """
-        owned = map(self._service.directory.find, self._owned.get(owner, ()))
-        ending = [record for record in owned if record is not None and self.is_ending(record)]
+        ending = [
+            record
+            for record in self._names_of(owner)
+            if _is_part(record.owner, owner) and self.is_ending(record)
+        ]
         if ending:
             self._spawn(self._call_after(ending, call))
         return bool(ending)
 
     async def _call_after(self, ending: list[Name], call: Callable[[], None]) -> None:
-        for record in ending:
-            await self.end_of(record)
+        await self.end_of(*ending)
         call()
 
     def unused(self, name: str) -> None:
@@ -202,10 +224,28 @@ class Lifetimes:
         node = self._nodes.get(name)
         if node is None:
             return
-        usage = await self._usage.of(name, node.is_over, node.closes_without)
-        record = self._service.directory.find(name)
-        if usage is not None and record is not None and node.is_over(usage):
-            self.expire(record)
+        async with node.lock:
+            usage = await self._usage.of(name, node.is_over)
+            record = self._service.directory.find(name)
+            if usage is None or record is None or name in self._due:
+                return
+            if node.is_over(usage):
+                node.closed_at = record.revision
+                usage = await self._usage.close(record, node.is_over, node.closes_without)
+                if usage is not None and node.is_over(usage):
+                    self.expire(record)
+                    return
+            if usage is not None and node.closed_at:
+                await self._keep(record, node)
+
+    async def _keep(self, record: Name, node: Node) -> None:
+        """Opens a node that is used again, once no deletion at the revision of its closing can be applied."""
+        try:
+            if node.closed_at == record.revision:
+                await self._service.keep(record)
+            node.closed_at = 0
+        except CoordinatorError as error:
+            log.warning("%s stays closed: whether it is deleted is not known: %s", record.name, error)
 
     def expire_all(self) -> None:
         """The process shuts down: deletes all names whose owner is in it."""
@@ -245,14 +285,17 @@ class Lifetimes:
         if record is None or record.created != self._due.get(name):
             self._due.pop(name, None)
             return
+        node = self._nodes.get(name) if name in self._watched else None
         try:
-            await self._service.expire(record)
+            if node is None or node.closed_at == record.revision:
+                await self._service.expire(record)
         except CoordinatorError as error:
             log.warning("%s can't be deleted now, though its owner has ended: %s", name, error)
-            if name in self._watched:
-                # Its queues admit links and messages again: its usage decides anew.
-                self._due.pop(name, None)
-            await asyncio.sleep(limits.EXPIRE_AGAIN_MS / 1000)
+            if node is None:
+                await asyncio.sleep(limits.EXPIRE_AGAIN_MS / 1000)
+        if node is not None:
+            # If it was not deleted, its usage decides anew; meanwhile its queues stay closed.
+            self._due.pop(name, None)
 
     def _connection_of(self, owner: str) -> str:
         return "/".join(owner.split("/")[:3])

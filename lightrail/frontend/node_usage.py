@@ -16,6 +16,7 @@ from lightrail.cluster.shard_connections import ShardConnections
 from lightrail.model import limits, names
 from lightrail.model.policy import Role
 from lightrail.namespace.directory import Directory
+from lightrail.namespace.records import Name
 from lightrail.wire.bodies import Answer
 from lightrail.wire.requests import ShardDownError, ShardRefusedError
 
@@ -60,22 +61,28 @@ class NodeUsage:
         """A node was deleted."""
         self._counted.pop(name, None)
 
-    async def of(
-        self, name: str, is_over: Callable[[Usage], bool], closes_without: Sequence[str]
-    ) -> Usage | None:
+    async def of(self, name: str, is_over: Callable[[Usage], bool]) -> Usage | None:
         """The usage of a followed node, or enough of it to know that it is not over; None if it is not known.
-
-        If the node is to be deleted, its queues open no link for limits.NODE_CLOSED_MS: such a link would be
-        attached, and then end with the node.
 
         Args:
             is_over: whether a node with this usage is to be deleted; more usage never makes it so.
+        """
+        return await self._count(name, is_over, {})
+
+    async def close(
+        self, node: Name, is_over: Callable[[Usage], bool], closes_without: Sequence[str]
+    ) -> Usage | None:
+        """Like `of`, and closes the node's queues; see shard/closings.py for what opens them again.
+
+        A link that they opened would end with the node, and a message be deleted. If the answer is not a
+        usage that is over, some queues are closed, perhaps, and others not.
+
+        Args:
+            node: its deletion has to be guarded by this revision.
             closes_without: what a node that is to be deleted has none of: `links`, `messages`.
         """
-        found = await self._count(name, is_over, {})
-        if found is None or not is_over(found):
-            return found
-        return await self._count(name, is_over, {"closes_without": [*closes_without]})
+        fields = {"closes_without": [*closes_without], "revision": node.revision}
+        return await self._count(node.name, is_over, fields)
 
     async def _count(
         self, name: str, is_over: Callable[[Usage], bool], fields: dict[str, Any]

@@ -265,8 +265,6 @@ ATTACH_AGAIN_MS: Final = 25
 """An attach whose name is deleted meanwhile is repeated at this interval."""
 ATTACH_REPEATED_MS: Final = 5_000
 """For so long; then its client is asked to attach again."""
-NODE_CLOSED_MS: Final = 2_000
-"""No link is opened for so long at a dynamic node that its frontend is about to delete."""
 TAKEOVERS_AT_ONCE: Final = 500
 """Links that a shard opens in one turn in the place of former links of their clients: 10 to 20 ms."""
 NODE_LINKS_MAX: Final = 64

@@ -3,6 +3,7 @@
 from collections.abc import Mapping
 from typing import Any, Final
 
+from lightrail.cluster.coordinator import WRITES_MAX, Write, unchanged
 from lightrail.filters.action import compile_action
 from lightrail.filters.errors import FilterError
 from lightrail.filters.filter import compile_filter
@@ -10,8 +11,14 @@ from lightrail.model import limits
 from lightrail.model import names as spelling
 from lightrail.model.policy import InvalidPolicyError, Policy, Role
 from lightrail.namespace.directory import Directory
-from lightrail.namespace.errors import ChangedError, LimitExceededError, MissingError, ServiceError
-from lightrail.namespace.records import Right, Subscription
+from lightrail.namespace.errors import (
+    ChangedError,
+    LimitExceededError,
+    MissingError,
+    ServiceError,
+    TakenError,
+)
+from lightrail.namespace.records import NAMES, Name, Right, Subscription
 from lightrail.namespace.rights import Caller, demand, may
 from lightrail.namespace.rules import check_rules
 
@@ -56,6 +63,35 @@ def check_dead_letter_target(directory: Directory, caller: Caller, policy: Polic
             demand(directory, sender, Right.SEND, record)
 
 
+def as_they_are(directory: Directory, *names: str) -> list[Write]:
+    """Checks of a transaction that depends on these names: that they exist as the directory has them, or
+    don't exist."""
+    stored = dict.fromkeys(spelling.owner(each) for each in names)
+    return [unchanged(NAMES + each, directory.stored_revision(each)) for each in stored]
+
+
+def depends_on(directory: Directory, name: str, policy: Policy) -> list[Write]:
+    """Checks of a transaction that gives a name this policy.
+
+    It depends on where the dead letters end, and the queue of a subscription on its router.
+    """
+    router = spelling.router_of(name)
+    path = [router] if router else []
+    target = dead_letter_target(policy)
+    # What a transaction has no room for is not checked.
+    while target is not None and target not in (name, *path) and len(path) < WRITES_MAX // 2:
+        path.append(target)
+        target = dead_letter_target(directory.get(target).policy)
+    return as_they_are(directory, *(each for each in path if spelling.owner(each) != name))
+
+
+def check_router(directory: Directory, name: str) -> None:
+    """Raises MissingError for the queue of a subscription whose router does not exist."""
+    router = spelling.router_of(name)
+    if router and directory.get(router).role is not Role.ROUTER:
+        raise MissingError(f"{router} has role {directory.get(router).role}; expected a router")
+
+
 def check_policy(directory: Directory, name: str, policy: Policy) -> None:
     """Raises InvalidPolicyError if dead letters would return to the name, ServiceError for the spelling of a
     target."""
@@ -72,6 +108,23 @@ def check_policy(directory: Directory, name: str, policy: Policy) -> None:
             raise InvalidPolicyError(
                 "dead_letter", policy["dead_letter"], f"a name whose dead letters do not end in {name}"
             )
+
+
+def replaceable(directory: Directory, router: Name, id: str, replace_it: bool) -> Subscription | None:
+    """The subscription that a new one of this id replaces. Raises TakenError, LimitExceededError,
+    ServiceError."""
+    existing = directory.subscription(router.name, id)
+    if existing is not None:
+        if not replace_it:
+            raise TakenError(f"{router.name} has a subscription {id} already")
+        return existing
+    check_spelling(id)
+    most = router.policy["max_subscribers"]
+    if most is None:
+        most = limits.SUBSCRIPTIONS_MAX
+    if len(directory.subscriptions(router.name)) >= most:
+        raise LimitExceededError(f"{router.name} has {most} subscriptions, which is its max_subscribers")
+    return None
 
 
 def check_replacement(existing: Subscription | None, made: Subscription, revision: int | None) -> None:

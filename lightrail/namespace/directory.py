@@ -189,6 +189,11 @@ class Directory:
         """The record of a name; None for a name without an entry."""
         return self._by_name.get(name)
 
+    def stored_revision(self, name: str) -> int:
+        """Revision of the entry of a name, also of an expired one; 0 without an entry."""
+        found = self._by_name.get(name) or self._expired.get(name)
+        return 0 if found is None else found.revision
+
     def below(self, prefix: str) -> Iterator[Name]:
         """Every name that has a role and is `prefix` or below it; all names for the empty prefix."""
         if prefix:

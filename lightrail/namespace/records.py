@@ -19,6 +19,8 @@ from lightrail.model.shared_policies import shared_policy
 NAMES: Final = "names/"
 SUBSCRIPTIONS: Final = "subscriptions/"
 PERMISSIONS: Final = "permissions/"
+PLACED: Final = frozenset({Role.QUEUE, Role.CONNECTION_POINT})
+"""Roles that live on a shard."""
 
 
 class Right(StrEnum):
@@ -97,6 +99,11 @@ class Name:
         )
 
 
+def is_url(target: str) -> bool:
+    """Whether the target of a subscription is a URL, and not a name."""
+    return target.startswith(("http://", "https://"))
+
+
 @dataclass(frozen=True, slots=True)
 class Subscription:
     """A subscription: messages of a router go to a queue, a router, or an HTTP endpoint."""
@@ -123,7 +130,7 @@ class Subscription:
     @property
     def push(self) -> bool:
         """Whether the target is a URL."""
-        return self.target.startswith(("http://", "https://"))
+        return is_url(self.target)
 
     @property
     def key(self) -> str:

@@ -10,14 +10,21 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Any, Final
 
-from lightrail.cluster.coordinator import WRITES_MAX, ConflictError, Coordinator, Write
+from lightrail.cluster.coordinator import (
+    ATTEMPTS_MAX,
+    WRITES_MAX,
+    ConflictError,
+    Coordinator,
+    Write,
+    unchanged,
+)
 from lightrail.cluster.map import unplacing
 from lightrail.model import limits
 from lightrail.model import names as spelling
 from lightrail.model.clock import wall_ms
 from lightrail.model.destinations import NOWHERE, Destinations
 from lightrail.model.policy import InvalidPolicyError, Policy, Role, fields_of
-from lightrail.namespace import checks, entity_paths
+from lightrail.namespace import checks, deleting
 from lightrail.namespace.directory import Directory
 from lightrail.namespace.errors import (
     ChangedError,
@@ -26,11 +33,10 @@ from lightrail.namespace.errors import (
     ServiceError,
     TakenError,
 )
-from lightrail.namespace.records import NAMES, Name, Permission, Right, Subscription
+from lightrail.namespace.records import NAMES, PLACED, Name, Permission, Right, Subscription, is_url
 from lightrail.namespace.rights import Caller, ForbiddenError, demand, rights_of
 
-PLACED: Final = frozenset({Role.QUEUE, Role.CONNECTION_POINT})
-"""Roles that live on a shard."""
+CHANGED: Final = "{} was changed by somebody else in the meantime; read it again"
 PUSHED: Final = Policy(Role.QUEUE, {"max_delivery_count": 0, "description": "messages on their way to a URL"})
 """Policy of the queue of a pushed subscription. The gateway counts failures, so the queue does not."""
 
@@ -119,12 +125,17 @@ class Service:
             )
         if checks.dead_letter_target(policy) != checks.dead_letter_target(record.policy):
             checks.check_dead_letter_target(self.directory, caller, policy)
-        checks.check_policy(self.directory, name, policy)
         checks.check_lifetime(policy, record.owner)
         changed = replace(record, policy=policy, changed_at_ms=self._now_ms(), automatic=False)
         if record.policy["lifetime"] in checks.OWNER_PARTS and policy["lifetime"] not in checks.OWNER_PARTS:
             changed = replace(changed, owner="")
-        await self._write([Write(NAMES + name, changed.to_value(), record.revision)], name)
+
+        def checked() -> list[Write]:
+            checks.check_policy(self.directory, name, policy)
+            write = Write(NAMES + name, changed.to_value(), record.revision)
+            return [write, *checks.depends_on(self.directory, name, policy)]
+
+        await self._write_on(checked, name)
         return self.directory.get(name)
 
     async def drop(self, caller: Caller, name: str, revision: int | None = None) -> None:
@@ -137,6 +148,16 @@ class Service:
         wins."""
         try:
             await self._drop(record)
+        except ChangedError:
+            self.directory.refresh()
+
+    async def keep(self, record: Name) -> None:
+        """Write the entry of a name anew, so that no deletion at its present revision is applied after that.
+
+        A deletion or a change by somebody else in between wins.
+        """
+        try:
+            await self._write([Write(NAMES + record.name, record.to_value(), record.revision)], record.name)
         except ChangedError:
             self.directory.refresh()
 
@@ -171,17 +192,10 @@ class Service:
             MissingError: no such router or target. TakenError: a subscription of this id. ChangedError.
             ForbiddenError. ServiceError: a bad filter or action, a cycle, too many subscribers or filters.
         """
-        directory = self.directory
-        directory.refresh()
-        record = directory.get(router)
-        if record.role is not Role.ROUTER:
-            raise MissingError(f"{router} has role {record.role}; expected a router to subscribe to")
-        if not owner:
-            demand(directory, caller, Right.MANAGE, record)
-        existing = self._replaceable(record, id, replace_it)
+        id = id or secrets.token_hex(8)
         made = Subscription(
             router,
-            id or secrets.token_hex(8),
+            id,
             target,
             filter,
             action,
@@ -189,48 +203,49 @@ class Service:
             owner=owner,
             no_local=no_local,
             rules=rules,
+            secret=secrets.token_hex(32) if is_url(target) else "",
         )
-        checks.check_replacement(existing, made, revision)
-        checks.check_subscription(filter, action, expires_at, rules)
-        checks.check_filters(directory, existing, made)
-        spelling.check(spelling.subscription_name(router, made.id))
+        await self._write_on(
+            lambda: self._subscribing(caller, made, replace_it, revision), f"subscription {id} of {router}"
+        )
         if made.push:
-            problem = self._destinations.problem(target)
-            if problem is not None:
-                raise ServiceError(problem)
-            made = replace(made, secret=existing.secret if existing else secrets.token_hex(32))
-        else:
-            checks.check_target(directory, caller, router, target)
-        await self._store(made, 0 if existing is None else existing.revision)
-        return directory.subscription(router, made.id) or made
+            await self._coordinator.place(spelling.subscription_name(router, id))
+        return self.directory.subscription(router, id) or made
 
-    def _replaceable(self, router: Name, id: str, replace_it: bool) -> Subscription | None:
-        """The subscription that a new one of this id replaces. Raises TakenError, LimitExceededError,
-        ServiceError."""
-        existing = self.directory.subscription(router.name, id) if id else None
+    def _subscribing(
+        self, caller: Caller, made: Subscription, replace_it: bool, revision: int | None
+    ) -> list[Write]:
+        """The writes of a new subscription, with the queue of one that is pushed to a URL; see `subscribe`.
+
+        They depend on the router and the target: one that is deleted meanwhile would leave a subscription
+        behind, which a later router of this name would have.
+        """
+        directory = self.directory
+        record = directory.get(made.router)
+        if record.role is not Role.ROUTER:
+            raise MissingError(f"{made.router} has role {record.role}; expected a router to subscribe to")
+        if not made.owner:
+            demand(directory, caller, Right.MANAGE, record)
+        existing = checks.replaceable(directory, record, made.id, replace_it)
+        checks.check_replacement(existing, made, revision)
+        checks.check_subscription(made.filter, made.action, made.expires_at, made.rules)
+        checks.check_filters(directory, existing, made)
+        queue = spelling.subscription_name(made.router, made.id)
+        spelling.check(queue)
+        if not made.push:
+            checks.check_target(directory, caller, made.router, made.target)
+            depends = checks.as_they_are(directory, made.router, made.target)
+            return [Write(made.key, made.to_value(), existing.revision if existing else 0), *depends]
+        problem = self._destinations.problem(made.target)
+        if problem is not None:
+            raise ServiceError(problem)
         if existing is not None:
-            if not replace_it:
-                raise TakenError(f"{router.name} has a subscription {id} already")
-            return existing
-        checks.check_spelling(id)
-        most = router.policy["max_subscribers"]
-        if most is None:
-            most = limits.SUBSCRIPTIONS_MAX
-        if len(self.directory.subscriptions(router.name)) >= most:
-            raise LimitExceededError(f"{router.name} has {most} subscriptions, which is its max_subscribers")
-        return None
-
-    async def _store(self, subscription: Subscription, revision: int) -> None:
-        """Write a subscription over the given revision, with the queue of one that is pushed to a URL."""
-        writes = [Write(subscription.key, subscription.to_value(), revision)]
-        queue = spelling.subscription_name(subscription.router, subscription.id)
-        is_queue_new = subscription.push and self.directory.find(queue) is None
-        if is_queue_new:
+            made = replace(made, secret=existing.secret)
+        writes = [Write(made.key, made.to_value(), existing.revision if existing else 0)]
+        if directory.find(queue) is None:
             now_ms = self._now_ms()
             writes.append(Write(NAMES + queue, Name(queue, PUSHED, 0, 0, now_ms, now_ms).to_value(), 0))
-        await self._write(writes, f"subscription {subscription.id} of {subscription.router}")
-        if is_queue_new:
-            await self._coordinator.place(queue)
+        return writes + checks.as_they_are(directory, made.router)
 
     async def unsubscribe(self, caller: Caller, router: str, id: str, *, owner: str = "") -> None:
         """End a subscription; its owner needs no right for that. Raises MissingError, ForbiddenError."""
@@ -275,6 +290,7 @@ class Service:
     ) -> Name:
         self.directory.refresh()
         checks.check_policy(self.directory, name, policy)
+        checks.check_router(self.directory, name)
         found = self.directory.find(name)
         if found is None and not spelling.is_system(name):
             checks.check_spelling(name)
@@ -290,8 +306,11 @@ class Service:
         record = Name(name, policy, 0, 0, now_ms, now_ms, owner, automatic)
         write = Write(NAMES + name, record.to_value(), guard.revision if guard is not None else 0)
         try:
-            await self._coordinator.write([write])
-        except ConflictError:
+            await self._coordinator.write([write, *checks.depends_on(self.directory, name, policy)])
+        except ConflictError as conflict:
+            if write.key not in conflict.keys:
+                # Only what the policy refers to was changed: it is checked anew.
+                return await self._make(name, policy, owner=owner, automatic=automatic, guard=guard)
             # The coordinator still has the entry of an expired name that the directory no longer shows.
             stale = next((each for each in self.directory.expired() if each.name == name), None)
             if stale is None:
@@ -306,38 +325,40 @@ class Service:
         return self.directory.get(name)
 
     async def _drop(self, record: Name) -> None:
-        name = record.name
-        leaving = [record]
-        if record.role is Role.ROUTER:
-            # The queues of its subscriptions are deleted as well.
-            leaving += self.directory.below(f"{name}/{spelling.SUBSCRIPTIONS_SEGMENT}")
-            leaving += entity_paths.own_queues(self.directory, name)
-            leaving += self.directory.below(spelling.scheduled_name(name))
-        gone = {each.name for each in leaving} | {spelling.dead_letter_name(each.name) for each in leaving}
-        writes = [Write(NAMES + each.name, None) for each in leaving[1:]]
-        ended = {each.key: None for each in self.directory.subscriptions(name)}
-        for each in gone:
-            ended |= {found.key: None for found in self.directory.subscriptions_to(each)}
-            # The queue of a subscription that is pushed to a URL.
-            router, _, id = each.rpartition(f"/{spelling.SUBSCRIPTIONS_SEGMENT}/")
-            if (pushed := self.directory.subscription(router, id)) and pushed.push:
-                ended[pushed.key] = None
-        writes += [Write(key, None) for key in ended]
-        writes += unplacing(each.name for each in reversed(leaving) if each.role in PLACED)
+        key = NAMES + record.name
+        *before, last = deleting.writes_of(self.directory, record)
+        most = WRITES_MAX - 1
+        for end in range(len(before) % most or most, len(before), most):
+            # A deletion that the name outlives, as somebody has changed it since, is not applied late.
+            part = before[max(0, end - most) : end]
+            await self._write([*part, unchanged(key, record.revision)], record.name)
         # The name itself is deleted in the last transaction, so that a deletion that fails can be repeated.
-        writes.append(Write(NAMES + name, None, record.revision))
-        first = len(writes) % WRITES_MAX or WRITES_MAX
-        for end in range(first, len(writes) + 1, WRITES_MAX):
-            await self._write(writes[max(0, end - WRITES_MAX) : end], name)
+        await self._write([*before[-most:], last], record.name)
+        for part in deleting.left_behind(self.directory, record):
+            await self._write(part, record.name)
+
+    async def _write_on(self, decide: Callable[[], list[Write]], what: str) -> None:
+        """Write what `decide` returns; it decides again if what it only checked has changed meanwhile."""
+        for _ in range(ATTEMPTS_MAX):
+            self.directory.refresh()
+            writes = decide()
+            try:
+                await self._coordinator.write(writes)
+            except ConflictError as conflict:
+                if any(each.key in conflict.keys and not each.is_check for each in writes):
+                    break
+            else:
+                self.directory.refresh()
+                return
+        self.directory.refresh()
+        raise ChangedError(CHANGED.format(what))
 
     async def _write(self, writes: list[Write], what: str) -> None:
         try:
             await self._coordinator.write(writes)
         except ConflictError:
             self.directory.refresh()
-            raise ChangedError(
-                f"{what} was changed by somebody else in the meantime; read it again"
-            ) from None
+            raise ChangedError(CHANGED.format(what)) from None
         self.directory.refresh()
 
     def _known(self, caller: Caller, name: str, revision: int | None) -> Name:

@@ -23,6 +23,8 @@ class Actions(NamedTuple):
     """Messages to read back from the store, in a thread; the result is passed to `Engine.read_ended`."""
     expired: list[Name]
     """Names to delete because their last consumer has detached."""
+    kept: list[Name]
+    """Names to keep, as the frontend that was about to delete them is lost; see closings.py."""
     wanted: list[str]
     """Frozen queues whose move did not complete, so that this shard takes them back."""
     deadline_ms: int | None

@@ -159,6 +159,7 @@ class Engine:
             self._answers.failure is None and self._store.pending and self._answers.is_awaited,
             reads,
             self._last_consumers.take_expired(now_ms),
+            [*self._links.closings.take_kept()],
             self.freezing.take_wanted(),
             self.deadline_ms,
         )
@@ -309,14 +310,13 @@ class Engine:
         self._frontends.forget_silent(now_ms, stalled=stalled)
         for queue in self._queues.deadlines.due(now_ms):
             self._performer.perform(queue, queue.machine.apply(commands.Tick(), now_ms), now_ms)
-            if queue.is_closed_to_messages and queue.closed_until_ms <= now_ms:
-                self._performer.perform(queue, self._queues.reopen(queue, now_ms), now_ms)
             self._performer.touched[queue] = None
         self._awaited.tick(now_ms)
         self._links.termini.tick(now_ms)
         self.freezing.tick(now_ms)
         self._follower.tick(now_ms)
         self._last_consumers.tick(now_ms)
+        self._links.closings.tick(now_ms)
         self._relays.tick(now_ms)
         self.transactions.decisions.forget_aborted(now_ms)
         if self._performer.dead_letters.unwritten:

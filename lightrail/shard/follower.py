@@ -13,8 +13,9 @@ from lightrail.cluster.coordinator import CoordinatorError
 from lightrail.cluster.map import MapChanges, Placed
 from lightrail.journal import record
 from lightrail.journal.record import QueueEvent
-from lightrail.model import conditions, limits
+from lightrail.model import conditions
 from lightrail.model import names as rules
+from lightrail.model.ending import Ending
 from lightrail.model.policy import Role
 from lightrail.namespace.directory import Changes
 from lightrail.namespace.records import Name
@@ -30,8 +31,9 @@ from lightrail.shard.ownership import Event, Ownership, State, Verdict, judge, j
 from lightrail.shard.performer import Performer
 from lightrail.shard.queue import commands
 from lightrail.shard.queues import Queues
+from lightrail.shard.reading import Read
 from lightrail.shard.relaying.relays import Relays
-from lightrail.shard.restoring import open_restored, receivers_of
+from lightrail.shard.restoring import open_restored, receivers_of, report_kept
 from lightrail.shard.shard_queue import Queue
 from lightrail.shard.tenancy import moved
 from lightrail.shard.waiting import Waiter
@@ -45,7 +47,7 @@ class Follower:
 
     __slots__ = (
         "_arrivals",
-        "_awaited",
+        "_closings",
         "_exports",
         "_failed",
         "_freezing",
@@ -84,7 +86,7 @@ class Follower:
         self._freezing = freezing
         self._exports = exports
         self._arrivals = arrivals
-        self._awaited = links.awaited
+        self._closings = links.closings
         self._tenancy = queues.tenancy
         self._last_consumers = links.last_consumers
         self._when_synced = when_synced
@@ -144,7 +146,7 @@ class Follower:
                     self._freezing.restored(queue, now_ms)
                 if not queue.is_frozen or named.role is not Role.QUEUE:
                     unknown.append(queue)
-        self._tell_unknown(unknown)
+        report_kept(unknown)
 
     def _restore(
         self,
@@ -174,25 +176,6 @@ class Follower:
             if self._queues.names.get(name).role is not Role.QUEUE:
                 self._drop_arrival(name)
 
-    def _tell_unknown(self, unknown: list[Queue]) -> None:
-        for queue in unknown[: limits.LOG_NAMES_MAX]:
-            if queue.record.role is Role.QUEUE:
-                log.warning(
-                    "queue %s, which has %d messages, has no placement at this shard in the coordinator: it "
-                    "is kept, not served",
-                    queue.name,
-                    queue.machine.contents.gauges.ready,
-                )
-                continue
-            log.warning(
-                "the coordinator knows no queue %s, which has %d messages: it is kept, not served. Give the "
-                "name the role queue to have them again, and drop it after that to be rid of them",
-                queue.name,
-                queue.machine.contents.gauges.ready,
-            )
-        if len(unknown) > limits.LOG_NAMES_MAX:
-            log.warning("%d further queues are kept, not served", len(unknown) - limits.LOG_NAMES_MAX)
-
     # --- later -----------------------------------------------------------------------------------------
 
     def refresh(self, now_ms: int) -> None:
@@ -215,6 +198,7 @@ class Follower:
             self._follow(name)
             if not rules.is_dead_letter(name):
                 self._follow(rules.dead_letter_name(name))
+            self._closings.node_changed(name, self._now_ms)
             self._relays.name_changed(name)
 
     def _follow(self, name: str) -> None:
@@ -231,8 +215,7 @@ class Follower:
         verdict = judge_name(queue.ownership, queue.record, found, history, is_placed=placed is not None)
         if verdict is Verdict.SERVE:
             assert placed is not None
-            queue.ownership.apply(Event.CLAIM, placed.epoch)
-            self._change(queue, found)
+            self._claim(queue, placed.epoch, found)
         elif verdict is Verdict.CHANGE:
             self._change(queue, found)
         elif verdict is Verdict.DELETE:
@@ -240,6 +223,9 @@ class Follower:
             self._delete(queue, Event.DELETE, _deleted(f"{name} was deleted{again}"))
         elif verdict is Verdict.KEEP:
             self._keep_unknown(queue)
+        elif queue.is_serving:
+            # Its deletion is guarded by the latest revision.
+            queue.record = found
 
     def _keep_unknown(self, queue: Queue) -> None:
         """Keeps a queue whose name is missing because the coordinator was set back."""
@@ -248,7 +234,7 @@ class Follower:
             "kept, not served. "
             "Give the name the role queue to have them again",
             queue.name,
-            queue.machine.contents.gauges.ready,
+            queue.machine.contents.held,
         )
         self._links.end(queue, _deleted(f"the coordinator was set back and does not know {queue.name}"))
         if queue.is_serving:
@@ -329,11 +315,26 @@ class Follower:
             placed.shard,
             placed.epoch,
             queue.epoch,
-            queue.machine.contents.gauges.ready,
+            queue.machine.contents.held,
         )
         self._links.end(queue, moved(f"{queue.name} is at shard {placed.shard}"))
         queue.ownership.apply(Event.DISOWN)
-        self._freezing.forget(queue)
+        self._fetched(queue, self._freezing.forget(queue))
+
+    def _claim(self, queue: Queue, epoch: int, found: Name) -> None:
+        """Serves a queue that was kept. The links that it had have ended; their deliveries return only now,
+        as a queue that is kept does not change."""
+        queue.ownership.apply(Event.CLAIM, epoch)
+        for id in [*queue.machine.contents.consumers.by_id]:
+            self._performer.detach(queue, id, Ending.BY_BROKER, self._now_ms)
+            self._last_consumers.left(queue, self._now_ms, lost=True)
+        self._change(queue, found)
+
+    def _fetched(self, queue: Queue, reads: Iterable[Read]) -> None:
+        """Gives the machine messages that were read from disk while the queue was frozen."""
+        for read in reads:
+            fetched = commands.Fetched(read.run.sequence, read.runs)
+            self._performer.perform(queue, queue.machine.apply(fetched, self._now_ms), self._now_ms)
 
     def _serve(self, queue: Queue, epoch: int) -> None:
         """Serves a queue that this shard owns, in another epoch than before."""
@@ -343,19 +344,18 @@ class Follower:
             log.info("queue %s stays at this shard, in epoch %d", queue.name, epoch)
             reads = self._freezing.thaw(queue, epoch, self._now_ms)
             self._change(queue, found if found.role is Role.QUEUE else queue.record)
-            for read in reads:
-                fetched = commands.Fetched(read.run.sequence, read.runs)
-                self._performer.perform(queue, queue.machine.apply(fetched, self._now_ms), self._now_ms)
-        elif found.role is Role.QUEUE:
-            queue.ownership.apply(Event.CLAIM if queue.state is State.UNOWNED else Event.RENEW, epoch)
-            self._change(queue, found)
+            self._fetched(queue, reads)
+        elif found.role is not Role.QUEUE:
+            queue.ownership.apply(Event.RENEW, epoch)
+        elif queue.state is State.UNOWNED:
+            self._claim(queue, epoch, found)
         else:
             queue.ownership.apply(Event.RENEW, epoch)
+            self._change(queue, found)
         self._performer.touched[queue] = None
 
     def _change(self, queue: Queue, found: Name) -> None:
         """Applies the policy of its name to a queue."""
-        queue.closed_until_ms = 0
         effects = self._queues.change(queue, found, self._now_ms)
         self._performer.perform(queue, effects, self._now_ms)
         self._performer.touched[queue] = None
@@ -369,7 +369,7 @@ class Follower:
         """Ends the links, releases the messages, and appends a record that the queue is deleted."""
         self._exports.end(queue)
         self._freezing.forget(queue)
-        self._awaited.forget(queue)
+        self._closings.forget(queue)
         self._links.end(queue, why)
         self._queues.remove(queue)
         self._house.memory.remove(queue)

@@ -6,22 +6,20 @@ again if the name remains. From the request on no link is opened at the queue: a
 would send would be lost. Its frontend attaches it again, to the queue that is made anew.
 """
 
-from typing import Final
-
 from lightrail.model import limits
 from lightrail.namespace.records import Name
+from lightrail.shard.closings import Closings
 from lightrail.shard.declarations import LAST_CONSUMER
 from lightrail.shard.shard_queue import Queue
-
-FOR_GOOD: Final = 1 << 62
 
 
 class LastConsumers:
     """The queues without consumers, and the times to request their deletion."""
 
-    __slots__ = ("_due_ms", "_expired", "_replaced")
+    __slots__ = ("_closings", "_due_ms", "_expired", "_replaced")
 
-    def __init__(self) -> None:
+    def __init__(self, closings: Closings) -> None:
+        self._closings = closings
         self._due_ms: dict[Queue, int] = {}
         self._replaced: dict[Queue, None] = {}
         """Queues with another consumer in the place of their last one, unless it was refused."""
@@ -67,7 +65,7 @@ class LastConsumers:
         elif self._due_ms[queue] <= now_ms and not consumers.departed:
             # A consumer that has departed still has locked messages.
             self._due_ms[queue] = now_ms + limits.PEER_SILENCE_MS
-            queue.closed_until_ms = FOR_GOOD
+            self._closings.close_for_shard(queue)
             self._expired.append(queue.record)
 
     def take_expired(self, now_ms: int) -> list[Name]:

@@ -7,6 +7,7 @@ from lightrail.model.ending import Ending
 from lightrail.shard.attaches import Attaches
 from lightrail.shard.awaited import AwaitedConsumer, AwaitedConsumers, Origin
 from lightrail.shard.client_links import STOLEN, ClientLinks, Opened
+from lightrail.shard.closings import Closings
 from lightrail.shard.consumer_options import admitted
 from lightrail.shard.durable_receivers import DurableReceivers
 from lightrail.shard.ingress.admission import Admission
@@ -44,6 +45,7 @@ class Links(KnownNumbers):
         "adopted",
         "awaited",
         "client_links",
+        "closings",
         "last_consumers",
         "receivers",
         "resending",
@@ -67,7 +69,8 @@ class Links(KnownNumbers):
         self._performer = performer
         self._admission = admission
         self._memory = memory
-        self.last_consumers = LastConsumers()
+        self.closings = Closings(queues, performer)
+        self.last_consumers = LastConsumers(self.closings)
         self.awaited = AwaitedConsumers(performer, self.last_consumers)
         self._when_synced = when_synced
         self.termini = Termini(store, counts)
@@ -331,6 +334,7 @@ class Links(KnownNumbers):
 
     def end(self, queue: Queue, refusal: Refusal) -> None:
         """Ends all links of a queue that is deleted or at another shard; their deliveries leave with it."""
+        self.awaited.forget(queue)
         if refusal.condition == conditions.MOVED:
             self.send_away(queue)
             self.forget_sent_away(queue)
@@ -369,6 +373,7 @@ class Links(KnownNumbers):
         peer.producers.clear()
         peer.routers.clear()
         peer.acking.clear()
+        self.closings.lost(peer, now_ms)
         self._forget_silent()
 
     # --- queues that move --------------------------------------------------------------------------------

@@ -57,6 +57,7 @@ async def serve(process: Process) -> None:
 
     def ask(actions: Actions) -> None:
         deletions.begin(actions.expired)
+        deletions.keep(actions.kept)
         for queue in actions.wanted:
             for mover in movers:
                 mover.take_back(queue)

@@ -127,7 +127,7 @@ class Queues:
         """
         queue = self._by_name.get(name)
         if queue is not None and queue.is_serving and epoch & EPOCHS in (0, queue.epoch & EPOCHS):
-            if now_ms < queue.closed_until_ms:
+            if queue.closings:
                 return Refusal(conditions.RESOURCE_DELETED, f"{name} is being deleted; attach again")
             return queue
         elsewhere = self._elsewhere(name, queue, epoch)
@@ -279,7 +279,6 @@ class Queues:
         del self._copies[queue.name]
         self._by_name[queue.name] = queue
         queue.record = found
-        queue.is_closed_to_messages = False
         queue.captured = self._captured(found)
         return self.policy_of(found)
 
@@ -309,12 +308,8 @@ class Queues:
     def change(self, queue: Queue, found: Name, now_ms: int) -> list[Effect]:
         """Sets another policy of a queue and appends it to the journal; returns the machine's effects."""
         queue.record = found
-        queue.is_closed_to_messages = False
         queue.captured = self._captured(found)
-        policy = self.policy_of(found)
-        changed: list[Effect] = []
-        if policy != queue.machine.contents.policy:
-            changed = queue.machine.apply(commands.Change(policy), now_ms)
+        changed = self.apply_policy(queue, now_ms)
         try:
             self.note(queue, now_ms)
         except StoreError as error:
@@ -322,23 +317,14 @@ class Queues:
             log.error("the policy of queue %s could not be recorded: %s", queue.name, error)
         return changed
 
-    def close(self, queue: Queue, now_ms: int, *, to_messages: bool) -> list[Effect]:
-        """Closes a queue that is about to be deleted, for limits.NODE_CLOSED_MS; returns the effects.
-
-        Args:
-            to_messages: also to the messages of links that are open. They wait as if the queue were full, and
-                transactions that send to it are refused.
-        """
-        queue.closed_until_ms = max(queue.closed_until_ms, now_ms + limits.NODE_CLOSED_MS)
-        if not to_messages:
+    def apply_policy(self, queue: Queue, now_ms: int) -> list[Effect]:
+        """Gives the machine the policy of the queue, open or closed to messages; returns the effects."""
+        policy = self.policy_of(queue.record)
+        if any(each.to_messages for each in queue.closings):
+            policy = admitting_none(policy)
+        if policy == queue.machine.contents.policy:
             return []
-        queue.is_closed_to_messages = True
-        return queue.machine.apply(commands.Change(admitting_none(queue.machine.contents.policy)), now_ms)
-
-    def reopen(self, queue: Queue, now_ms: int) -> list[Effect]:
-        """Admits messages again at a queue that was not deleted in time; returns the machine's effects."""
-        queue.is_closed_to_messages = False
-        return queue.machine.apply(commands.Change(self.policy_of(queue.record)), now_ms)
+        return queue.machine.apply(commands.Change(policy), now_ms)
 
     def figures(self, prefix: str) -> Sequence[tuple[str, Callable[[], QueueFigures]]]:
         """(name, function that reads its figures) of every queue with this prefix, for a scrape."""

@@ -129,20 +129,27 @@ class Requests:
 
     # --- figures ---------------------------------------------------------------------------------------
 
-    def _queue(self, _peer: Peer, _number: int, fields: Fields, now_ms: int) -> Fields:
+    def _queue(self, peer: Peer, _number: int, fields: Fields, now_ms: int) -> Fields:
         """All figures of one queue.
 
-        With `closes_without`, a list of `links` and `messages`, the caller deletes the queue if it has none
-        of these: then it is closed for a while, see Queues.close.
+        With `closes_without`, a list of `links` and `messages`, and `revision`, the caller deletes the node
+        of the queue at that revision if it has none of these: then the queue is closed, see closings.py.
         """
         queue = self._named(fields)
         contents = queue.machine.contents
         gauges = contents.gauges
         closes_without = fields.get("closes_without")
         if closes_without and not self._has(queue, closes_without):
-            effects = self._queues.close(queue, now_ms, to_messages="messages" in closes_without)
-            self._performer.perform(queue, effects, now_ms)
-            self._performer.touched[queue] = None
+            opened = self._queues.get(queue.name, now_ms)
+            if opened is None:
+                raise RequestError(
+                    conditions.RESOURCE_LIMIT_EXCEEDED,
+                    f"this shard has no room for {queue.name}, to close it",
+                )
+            queue = opened
+            self._links.closings.close(
+                queue, now_ms, peer, fields.get("revision"), to_messages="messages" in closes_without
+            )
         consumers: list[Fields] = []
         for each in contents.consumers.by_id.values():
             if len(consumers) == limits.CONSUMERS_SHOWN_MAX:

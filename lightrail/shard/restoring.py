@@ -1,9 +1,11 @@
-"""Restoring: the durable receivers of a recovered queue, as consumers without a link."""
+"""Restoring: the durable receivers of a recovered queue, as consumers without a link; what is kept."""
 
 import logging
 from dataclasses import replace
 
 from lightrail.filters.errors import FilterError
+from lightrail.model import limits
+from lightrail.model.policy import Role
 from lightrail.shard.awaited import Origin, key_of
 from lightrail.shard.consumer_options import options_of
 from lightrail.shard.journal.store import RecoveredQueue
@@ -59,3 +61,24 @@ def open_restored(
         link = bytes.fromhex(opening.client_link)
         links.receivers.restored(queue, holder.consumer, link, holder.deliveries)
         links.awaited.restored(queue, holder.consumer, opening, now_ms)
+
+
+def report_kept(unknown: list[Queue]) -> None:
+    """Logs queues that are kept and not served after a start."""
+    for queue in unknown[: limits.LOG_NAMES_MAX]:
+        if queue.record.role is Role.QUEUE:
+            log.warning(
+                "queue %s, which has %d messages, has no placement at this shard in the coordinator: it "
+                "is kept, not served",
+                queue.name,
+                queue.machine.contents.held,
+            )
+            continue
+        log.warning(
+            "the coordinator knows no queue %s, which has %d messages: it is kept, not served. Give the "
+            "name the role queue to have them again, and drop it after that to be rid of them",
+            queue.name,
+            queue.machine.contents.held,
+        )
+    if len(unknown) > limits.LOG_NAMES_MAX:
+        log.warning("%d further queues are kept, not served", len(unknown) - limits.LOG_NAMES_MAX)

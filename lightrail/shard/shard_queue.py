@@ -1,7 +1,7 @@
 """A queue of this shard: its machine, its owner, its number in the journal, and its results of this step."""
 
 from collections.abc import Sequence
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 from lightrail.namespace.records import Name
 from lightrail.shard.declared import encode_declared
@@ -30,18 +30,31 @@ class Waiting(Protocol):
         """Time at which the overflow of the policy is applied to the rest; None for never."""
 
 
+class Closing(NamedTuple):
+    """A deletion under way that closes a queue."""
+
+    node: str
+    revision: int
+    """Of the node; the deletion is guarded by it."""
+    history: str
+    """Of the coordinator; revisions of different ones can't be compared."""
+    to_messages: bool
+    """Whether new messages wait as well: an accepted one would be deleted with the queue."""
+    frontend: bytes
+    """Identity of the peer that deletes the node; empty for this shard."""
+
+
 class Queue:
     """One queue of this shard: its machine, its number in the journal, and its results of this step."""
 
     __slots__ = (
         "captured",
-        "closed_until_ms",
+        "closings",
         "delivered",
         "due_ms",
         "id",
         "ids",
         "index",
-        "is_closed_to_messages",
         "links",
         "machine",
         "mark_ahead",
@@ -76,10 +89,8 @@ class Queue:
         self.captured = captured
         """Whether all events of its messages are recorded, also of transient ones."""
         self.ownership = ownership
-        self.closed_until_ms = 0
-        """No link is opened before, as the queue is about to be deleted."""
-        self.is_closed_to_messages = False
-        """Whether new messages wait until then as well: an accepted one would be deleted with the queue."""
+        self.closings: tuple[Closing, ...] = ()
+        """While there is one, the queue opens no link, as it is about to be deleted; see closings.py."""
         self.resident = 0
         self.index = 0
         self.unsettled = 0
@@ -211,12 +222,10 @@ class Queue:
 
     @property
     def next_deadline_ms(self) -> int | None:
-        """Time of the next Tick: for messages, for the first batch that waits, or to admit messages again."""
+        """Time of the next Tick: for messages, or for the first batch that waits."""
         due = self.machine.next_deadline_ms
         if self.parked:
             until_ms = self.parked[0].until_ms
             if until_ms is not None and (due is None or until_ms < due):
                 due = until_ms
-        if self.is_closed_to_messages and (due is None or self.closed_until_ms < due):
-            due = self.closed_until_ms
         return due

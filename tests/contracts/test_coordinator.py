@@ -16,6 +16,7 @@ from lightrail.cluster.coordinator import (
     UnknownUserError,
     UserExistsError,
     Write,
+    unchanged,
 )
 from lightrail.cluster.entries import Entry, News
 from lightrail.cluster.etcd.channels import EtcdSettings
@@ -275,6 +276,39 @@ def test_a_guard_that_does_not_hold_leaves_everything_as_it_was(run: Run) -> Non
             await coordinator.write([Write("names/none", None, first)])
         assert [entry.key for entry in await coordinator.entries("")] == ["names/a"]
         assert await coordinator.write([Write("names/a", "2", first)]) > first
+
+    run(check)
+
+
+def test_a_check_guards_a_transaction_and_changes_nothing(run: Run) -> None:
+    async def check(coordinator: Coordinator) -> None:
+        first = await coordinator.write([Write("names/a", "1")])
+        for key, revision in (("names/a", 0), ("names/a", first - 1), ("names/none", first)):
+            with pytest.raises(ConflictError, match=key):
+                await coordinator.write([Write("names/b", "1"), unchanged(key, revision)])
+        assert await coordinator.entry("names/b") is None
+        await coordinator.write(
+            [Write("names/b", "1"), unchanged("names/a", first), unchanged("names/none", 0)]
+        )
+        assert await coordinator.entry("names/a") == Entry("names/a", "1", first, first)
+        assert [entry.key for entry in await coordinator.entries("")] == ["names/a", "names/b"]
+
+    run(check)
+
+
+def test_transactions_at_once_that_check_the_same_entry_all_succeed_or_all_fail(run: Run) -> None:
+    async def check(coordinator: Coordinator) -> None:
+        first = await coordinator.write([Write("names/a", "1")])
+
+        async def write(number: int, revision: int) -> bool:
+            try:
+                await coordinator.write([Write(f"names/b{number}", "1"), unchanged("names/a", revision)])
+            except ConflictError:
+                return False
+            return True
+
+        found = await asyncio.gather(*(write(number, first - number % 2) for number in range(100)))
+        assert found == [True, False] * 50
 
     run(check)
 

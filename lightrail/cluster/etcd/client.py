@@ -99,13 +99,15 @@ class EtcdClient:
 
     def _request(self, writes: Sequence[Write], lease: int) -> Any:
         request = rpc.TxnRequest()
-        for key, value, guard in writes:
+        for key, value, guard, is_check in writes:
             bytes_key = (self._prefix + key).encode()
             if guard is not None:
                 request.compare.add(
                     key=bytes_key, target=rpc.Compare.MOD, result=rpc.Compare.EQUAL, mod_revision=guard
                 )
                 request.failure.add().request_range.key = bytes_key
+            if is_check:
+                continue
             if value is None:
                 request.success.add().request_delete_range.key = bytes_key
             else:
@@ -129,6 +131,7 @@ class EtcdClient:
         It was carried out if all its entries have one revision, newer than their guards, and all entries that
         it deletes are absent. A later write to one of them hides this, and the next attempt conflicts.
         """
+        writes = [each for each in writes if not each.is_check]
         request = rpc.TxnRequest()
         for each in writes:
             request.success.add().request_range.key = (self._prefix + each.key).encode()

@@ -2,8 +2,8 @@
 
 A transaction costs etcd a sync of its disk, and this process a round trip, whatever its size: thousands of
 new names at once would wait for each other. While some calls are under way, later transactions are
-collected; the next call has as many of them as fit, with disjoint keys. If guards of some of them do not
-hold, these fail, and the others are sent again.
+collected; the next call has as many of them as fit, with disjoint keys but for checks. If guards of some of
+them do not hold, these fail, and the others are sent again.
 
 A transaction has no time limit while etcd answers others. When a call has failed, the transactions that have
 waited for longer than the time limit of a call fail with it.
@@ -11,7 +11,7 @@ waited for longer than the time limit of a call fail with it.
 
 import asyncio
 from collections import deque
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import NamedTuple
 
 from lightrail.cluster.coordinator import WRITES_MAX, ConflictError, CoordinatorError, Write
@@ -76,17 +76,21 @@ class Grouping:
 
     def _next_group(self) -> list[_Waiting]:
         group: list[_Waiting] = []
-        keys: set[str] = set()
-        size = 0
+        keys: dict[str, int | None] = {}
+        """Those that are written: None; those that are checked: the revision that they must have."""
+        count = size = 0
         while self._waiting:
             each = self._waiting[0]
             if not each.answer.done():  # its caller may have been cancelled
-                mine = {write.key for write in each.writes}
                 size += each.size
-                full = len(keys) + len(mine) > WRITES_MAX or size > limits.ETCD_GROUP_BYTES
-                if group and (full or not keys.isdisjoint(mine)):
+                count += len(each.writes)
+                if group and (
+                    count > WRITES_MAX
+                    or size > limits.ETCD_GROUP_BYTES
+                    or any(not _fits(write, keys) for write in each.writes)
+                ):
                     break
-                keys |= mine
+                keys |= {write.key: write.guard if write.is_check else None for write in each.writes}
                 group.append(each)
             self._waiting.popleft()
         return group
@@ -126,6 +130,11 @@ class Grouping:
         while self._waiting and self._waiting[0].since < before:
             late = self._waiting.popleft()
             _fail([late], CoordinatorError("etcd does not answer, or is too slow: nothing was written"))
+
+
+def _fits(write: Write, keys: Mapping[str, int | None]) -> bool:
+    """Whether no other transaction of a group writes the key, or expects another revision of it."""
+    return write.key not in keys or (write.is_check and keys[write.key] == write.guard)
 
 
 def _fail(group: list[_Waiting], error: Exception) -> None:

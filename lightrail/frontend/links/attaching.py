@@ -147,7 +147,9 @@ async def _attach(connection: LinkContext, link: Link, again: Callable[[], None]
     finally:
         if link.context is None:
             # This first use may have created a name that is deleted with the link, session or connection.
-            frontend.lifetimes.ended(terms.owner if connection.is_open else connection.client.owner)
+            client = connection.client
+            owner = terms.owner if link.session.state == MAPPED else client.session_owner(link.session)
+            frontend.lifetimes.ended(owner if connection.is_open else client.owner)
 
 
 async def _to_nothing(attach: Attach) -> None:

@@ -75,8 +75,13 @@ class RetiringConsumer(Consumer):
 
     def _end(self) -> None:
         self._settlements.is_returned = True
-        # The client ended the link in order, so what it has not worked on is not marked either.
-        self._owner.close_consumer(self.number, Ending.BY_CLIENT)
+        # The client ended the link in order, so what it has not worked on is not marked either. It worked on
+        # what a lost transaction had: an end by a failure marks it, though it is not in flight any more. With
+        # other deliveries in flight, which must not count as failed, these are the reason to mark.
+        ending = Ending.BY_CLIENT
+        if self._settlements.is_abandoned:
+            ending = Ending.BY_BROKER if self.keeps_others else Ending.FAILED
+        self._owner.close_consumer(self.number, ending)
         for call in self._then:
             call()
 

@@ -68,6 +68,7 @@ class Settlements:
         "confirms_plainly",
         "count",
         "held",
+        "is_abandoned",
         "is_closed",
         "is_returned",
     )
@@ -88,6 +89,9 @@ class Settlements:
         """Whether the link has ended."""
         self.is_returned = False
         """Whether its consumer is closed as well, so that all deliveries are in their queue again."""
+        self.is_abandoned = False
+        """Whether the connection has ended by a failure, or by the broker, while a transaction had outcomes:
+        the client may have sent a discharge that was lost."""
         self.held: dict[Held, None] | None = None
         """Deliveries with an outcome in an open transaction; None before the first one."""
         self._discharged: Callable[[], None] | None = None
@@ -261,7 +265,12 @@ class Settlements:
             at = max(at, end)
 
     def give_back(self, first: int, last: int, state: Modified | Released = FAILED) -> None:
-        """The transaction is rolled back: returns deliveries that the client settled in it."""
+        """The transaction is rolled back: returns deliveries that the client settled in it.
+
+        They are released if its end was none in order (ADR 5).
+        """
+        if state is RELEASED:
+            self.is_abandoned = True
         first = max(first, self._base)
         if first <= last and not self.is_returned:
             self._post(first, last, state, 0)

@@ -19,7 +19,7 @@ from lightrail.gateway.resources.plans import placement_revision, takers_of
 from lightrail.model import limits
 from lightrail.model.clock import wall_ms
 from lightrail.model.plan import FORMAT, KIND
-from lightrail.namespace.service import PLACED
+from lightrail.namespace.records import PLACED
 from lightrail.wire.requests import ShardDownError, ShardRefusedError
 from lightrail.wire.shards import ShardPeer
 

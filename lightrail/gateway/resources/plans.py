@@ -14,7 +14,7 @@ from lightrail.model import limits
 from lightrail.model.clock import wall_ms
 from lightrail.model.plan import FORMAT, KIND, Plan, QueueLoad, Sum, plan
 from lightrail.namespace.directory import Directory
-from lightrail.namespace.service import PLACED
+from lightrail.namespace.records import PLACED
 from lightrail.wire.shards import State
 
 SAMPLE_S: Final = 1.0

@@ -7,7 +7,7 @@ from aiohttp import web
 
 from lightrail.gateway.links import loads
 from lightrail.gateway.request import Request
-from lightrail.namespace.service import PLACED
+from lightrail.namespace.records import PLACED
 
 AGAIN_S: Final = 0.5
 """Seconds before the second check; processes follow a move within a tenth of that time."""

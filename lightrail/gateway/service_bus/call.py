@@ -17,7 +17,7 @@ from lightrail.gateway.service_bus.properties import Server
 from lightrail.gateway.services import Services
 from lightrail.model import limits
 from lightrail.model.names import dead_letter_name, is_system
-from lightrail.model.policy import Role
+from lightrail.model.policy import Policy, Role
 from lightrail.namespace.directory import Directory
 from lightrail.namespace.errors import MissingError
 from lightrail.namespace.records import Name, Right, Subscription
@@ -104,6 +104,17 @@ class Call:
         if is_there and not updates:
             raise ProblemError(409, f"{what} exists already; a change has the header If-Match: *")
         return updates
+
+    async def change(self, record: Name, policy: Policy) -> Name:
+        """Gives a name another policy, which was made from that of the record.
+
+        Raises ChangedError if the name was changed since, or is not at the revision that the client has read.
+        """
+        revision = self.request.revision()
+        if revision is None:
+            # The policy has fields that no property shows: those of a change in between would be lost.
+            revision = record.revision
+        return await self.services.namespace.change(self.caller, record.name, policy, revision)
 
     # --- answers ---------------------------------------------------------------------------------------
 

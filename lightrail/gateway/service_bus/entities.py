@@ -59,7 +59,7 @@ async def put(call: Call) -> web.Response:
         raise ProblemError(409, f"{name} is a {_word(record)}, and no {kind} can change it")
     present = (queue_properties if role is Role.QUEUE else topic_properties)(record.policy, call.server)
     policy = changed(record.policy, wanted, present)
-    record = await call.services.namespace.change(call.caller, name, policy, call.request.revision())
+    record = await call.change(record, policy)
     return await _answer(call, record)
 
 

@@ -182,6 +182,19 @@ def changed(policy: Policy, wanted: Mapping[str, Xml.Element], present: Shown) -
         raise ProblemError(400, str(error)) from None
 
 
+def with_fields_of(policy: Policy, other: Policy, present: Shown) -> Policy:
+    """The policy with the fields of another one, as far as they are counterparts of present properties.
+
+    Raises ProblemError.
+    """
+    shown = {_COUNTERPARTS[name].field for name in present if name in _COUNTERPARTS}
+    kept = {name: value for name, value in policy.given.items() if name not in shown}
+    try:
+        return Policy.parse({"role": str(policy.role), **kept, **other.given})
+    except InvalidPolicyError as error:
+        raise ProblemError(400, str(error)) from None
+
+
 # --- showing ----------------------------------------------------------------------------------------------
 
 

@@ -4,6 +4,7 @@ A subscription that is created here has its own queue, TOPIC/Subscriptions/NAME.
 policy of the queue that they send to.
 """
 
+from collections.abc import Mapping
 from typing import Final
 from xml.etree import ElementTree as Xml
 
@@ -16,9 +17,11 @@ from lightrail.gateway.service_bus.entities import times_of
 from lightrail.gateway.service_bus.entries import Entry
 from lightrail.gateway.service_bus.properties import (
     NEW_SUBSCRIPTION,
+    Shown,
     changed,
     shown,
     subscription_properties,
+    with_fields_of,
 )
 from lightrail.model.names import InvalidNameError
 from lightrail.model.policy import Policy, Role
@@ -55,15 +58,13 @@ async def put(call: Call) -> web.Response:
         if rule is not None:
             raise ProblemError(400, f"{_RULE} is for a new subscription; change its rules instead")
         found = call.subscription()
-        policy = call.directory.get(found.target).policy
-        policy = changed(policy, wanted, subscription_properties(policy, call.server))
-        await call.services.namespace.change(call.caller, found.target, policy, call.request.revision())
+        record = call.directory.get(found.target)
+        await call.change(record, changed(record.policy, wanted, _properties(call, record.policy)))
         return await _answer(call, found)
-    policy = changed(NEW_SUBSCRIPTION, wanted, subscription_properties(NEW_SUBSCRIPTION, call.server))
     rule_name, first = (DEFAULT, {"filter": None}) if rule is None else descriptions.named_rule(rule, DEFAULT)
     queue, namespace = own_queue(topic, name), call.services.namespace
     call.caller = call.caller.at(queue)
-    is_new = await _give_queue(call, queue, policy)
+    is_new = await _give_queue(call, queue, wanted)
     try:
         made = await namespace.subscribe(call.caller, topic, queue, id=name, **fields_of({rule_name: first}))
     except (ServiceError, ForbiddenError, InvalidNameError):
@@ -85,17 +86,28 @@ async def delete(call: Call) -> web.Response:
     return web.Response(status=200)
 
 
-async def _give_queue(call: Call, queue: str, policy: Policy) -> bool:
+async def _give_queue(call: Call, queue: str, wanted: Mapping[str, Xml.Element]) -> bool:
     """Creates the queue of a subscription, or uses an existing one, as after an interrupted attempt.
+
+    An existing one keeps the fields of its policy that have no property; the others are as of a new queue.
 
     Returns whether the queue is new.
     """
-    namespace = call.services.namespace
-    if call.directory.get(queue).role is Role.QUEUE:
-        await namespace.change(call.caller, queue, policy)
-        return False
-    await namespace.give(call.caller, queue, policy)
-    return True
+    record = call.directory.get(queue)
+    is_new = record.role is not Role.QUEUE
+    before = NEW_SUBSCRIPTION
+    if not is_new:
+        before = with_fields_of(record.policy, NEW_SUBSCRIPTION, _properties(call, before))
+    policy = changed(before, wanted, _properties(call, before))
+    if is_new:
+        await call.services.namespace.give(call.caller, queue, policy)
+    else:
+        await call.services.namespace.change(call.caller, queue, policy, record.revision)
+    return is_new
+
+
+def _properties(call: Call, policy: Policy) -> Shown:
+    return subscription_properties(policy, call.server)
 
 
 async def _answer(call: Call, found: Subscription, status: int = 200) -> web.Response:

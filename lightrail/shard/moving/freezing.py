@@ -214,11 +214,18 @@ class Freezing:
         if not rules.is_dead_letter(queue.name):
             self._counts.moves_out += 1
 
-    def forget(self, queue: Queue) -> None:
-        """Removes the freeze of a queue that is deleted here, or whose owner is unknown."""
-        if self._by_queue.pop(queue, None) is not None:
-            self._links.forget_sent_away(queue)
-            self._counted()
+    def forget(self, queue: Queue) -> list[Read]:
+        """Removes the freeze of a queue that is deleted here, or whose owner is unknown.
+
+        Returns:
+            Messages that were read from disk meanwhile, for the queue's machine.
+        """
+        frozen = self._by_queue.pop(queue, None)
+        if frozen is None:
+            return []
+        self._links.forget_sent_away(queue)
+        self._counted()
+        return frozen.reads
 
     def _counted(self) -> None:
         self._counts.queues_frozen = len(self._by_queue)

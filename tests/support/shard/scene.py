@@ -130,6 +130,8 @@ class Scene:
         self.names: Names = EveryName() if names is None else names
         self.wishes: list[str] = []
         """Names that the shard would like to be dropped."""
+        self.wishes_to_keep: list[str] = []
+        """Names that the shard would like to be kept."""
         self.wishes_back: list[str] = []
         """Queues that the shard would like to have back."""
         self.engine = Engine(
@@ -178,6 +180,7 @@ class Scene:
         self._deliver(actions.output)
         self.reads += actions.reads
         self.wishes += [record.name for record in actions.expired]
+        self.wishes_to_keep += [record.name for record in actions.kept]
         self.wishes_back += actions.wanted
         return actions
 

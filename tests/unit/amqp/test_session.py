@@ -559,3 +559,34 @@ def test_continuation_on_a_link_that_never_was() -> None:
     peer = opened()
     peer.say(Transfer(handle=7), b"x")
     assert conditions_of(peer.hear()) == [("end", "amqp:session:unattached-handle")]
+
+
+# --- an end that the caller answers -------------------------------------------------------------------------
+
+
+def test_an_end_that_waits_for_the_caller_is_answered_once() -> None:
+    peer = Peer()
+    peer.open()
+    session = peer.begin()
+    session.answers_end = True
+    (ended,) = peer.say(End())
+    assert isinstance(ended, events.Ended)
+    session.end()
+    assert peer.hear() == [], "it has ended"
+    assert peer.begin().channel != session.channel, "our channel is not free before our end"
+    session.answer_end()
+    session.answer_end()
+    assert [type(body) for body in peer.hear()] == [End]
+    assert peer.begin(1).channel == session.channel
+
+
+def test_an_end_that_waits_is_answered_before_a_close() -> None:
+    peer = Peer()
+    peer.open()
+    session = peer.begin()
+    session.answers_end = True
+    peer.say(End())
+    peer.say(Close())
+    assert [type(body) for body in peer.hear()] == [End, Close]
+    session.answer_end()
+    assert peer.hear() == []

@@ -5,7 +5,13 @@ from collections.abc import Awaitable, Callable, Sequence
 
 import pytest
 
-from lightrail.cluster.coordinator import WRITES_MAX, ConflictError, CoordinatorError, Write
+from lightrail.cluster.coordinator import (
+    WRITES_MAX,
+    ConflictError,
+    CoordinatorError,
+    Write,
+    unchanged,
+)
 from lightrail.cluster.etcd.grouping import Grouping
 from lightrail.model import limits
 
@@ -30,7 +36,7 @@ class Server:
         taken = [each.key for each in writes if each.guard == 0 and each.key in self.entries]
         if taken:
             raise ConflictError(*taken)
-        self.entries |= {each.key: each.value for each in writes}
+        self.entries |= {each.key: each.value for each in writes if not each.is_check}
         return self.answered, True
 
     def write(self, *keys: str) -> "asyncio.Task[tuple[int, bool]]":
@@ -63,6 +69,44 @@ def run(check: Callable[[Server], Awaitable[None]]) -> None:
         await check(Server())
 
     asyncio.run(checked())
+
+
+def test_transactions_that_check_one_entry_share_calls() -> None:
+    """Thousands of subscribers of one router arrive at once."""
+
+    async def check(server: Server) -> None:
+        made = [
+            asyncio.ensure_future(server.grouping.write([Write(f"s{number}", "v", 0), unchanged("r", 7)]))
+            for number in range(3_000)
+        ]
+        while not all(each.done() for each in made):
+            await server.answer()
+        assert [each.exception() for each in made if each.exception()] == []
+        assert server.answered <= limits.ETCD_THREADS + -(-2 * 3_000 // WRITES_MAX)
+
+    run(check)
+
+
+def test_a_transaction_that_checks_what_another_one_writes_or_expects_otherwise_is_sent_later() -> None:
+    async def check(server: Server) -> None:
+        for number in range(limits.ETCD_THREADS):
+            server.write(f"busy{number}")
+        for writes in (
+            [Write("a", "v"), unchanged("r", 7)],
+            [Write("b", "v"), unchanged("r", 8)],
+            [Write("r", "v")],
+            [Write("c", "v"), unchanged("r", 9)],
+        ):
+            asyncio.ensure_future(server.grouping.write(writes))  # noqa: RUF006
+        await server.answer()
+        assert [[each.key for each in writes] for writes, _ in server.calls] == [
+            ["a", "r"],
+            ["b", "r"],
+            ["r"],
+            ["c", "r"],
+        ]
+
+    run(check)
 
 
 @pytest.mark.parametrize("count", [3_000, 10_000])

@@ -7,13 +7,14 @@ from typing import Any
 import pytest
 
 from lightrail.amqp.performatives import DeleteOnNoLinks, DeleteOnNoLinksOrMessages, DeleteOnNoMessages
-from lightrail.cluster.coordinator import CoordinatorError, Write
+from lightrail.cluster.coordinator import ConflictError, CoordinatorError, Write
 from lightrail.cluster.memory import MemoryCoordinator
 from lightrail.frontend.lifetimes import Lifetimes, Policy
 from lightrail.frontend.node_usage import Usage
 from lightrail.model import limits
 from lightrail.model.policy import QUEUE
 from lightrail.namespace.directory import Directory
+from lightrail.namespace.records import Name
 from lightrail.namespace.rights import ANYBODY
 from lightrail.namespace.service import Service
 
@@ -24,8 +25,14 @@ class Away(MemoryCoordinator):
     failures = 0
     meanwhile: Callable[[], None] = staticmethod(lambda: None)
     """Called at each failure."""
+    lose: Callable[[Sequence[Write]], None] | None = None
+    """Called with the next writes, whose result is not known."""
 
     async def write(self, writes: Sequence[Write]) -> int:
+        if self.lose is not None:
+            lose, self.lose = self.lose, None
+            lose(writes)
+            raise CoordinatorError("no answer, so whether it was written is not known")
         if self.failures:
             self.failures -= 1
             self.meanwhile()
@@ -40,6 +47,9 @@ class Rig:
         self.service = Service(coordinator, self.directory)
         self.tasks: set[asyncio.Task[None]] = set()
         self.usage: Usage | None = Usage(0, 0)
+        self.usage_when_closed: Usage | None = None
+        self.closed_at: list[int] = []
+        """Revisions for whose deletion a node was closed."""
         self.asked = asyncio.Event()
         self.followed: set[str] = set()
         self.lifetimes = Lifetimes(self.service, "frontend-0", 7, self.spawn, self)
@@ -54,12 +64,17 @@ class Rig:
     def forget(self, name: str) -> None:
         self.followed.remove(name)
 
-    async def of(
-        self, name: str, is_over: Callable[[Usage], bool], closes_without: Sequence[str]
-    ) -> Usage | None:
+    async def of(self, name: str, is_over: Callable[[Usage], bool]) -> Usage | None:
         assert name in self.followed
         self.asked.set()
         return self.usage
+
+    async def close(
+        self, node: Name, is_over: Callable[[Usage], bool], closes_without: Sequence[str]
+    ) -> Usage | None:
+        assert node.name in self.followed
+        self.closed_at.append(node.revision)
+        return self.usage if self.usage_when_closed is None else self.usage_when_closed
 
     async def give(self, name: str, owner: str) -> None:
         await self.service.give(ANYBODY, name, QUEUE, owner=owner)
@@ -222,6 +237,81 @@ def test_a_node_that_is_used_again_before_etcd_could_delete_it_is_kept(
     play(check)
 
 
+def test_a_deletion_that_seemed_lost_is_not_applied_to_a_node_that_is_used_again(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The write may reach the coordinator at any time; the queues open only when it can't be applied."""
+    monkeypatch.setattr(limits, "DYNAMIC_NODES_CHECK_MS", 0)
+    monkeypatch.setattr(limits, "EXPIRE_AGAIN_MS", 0)
+
+    async def check(rig: Rig) -> None:
+        owner = rig.lifetimes.connection(1)
+        await rig.give("$temporary/a", owner)
+        rig.lifetimes.follow("$temporary/a", DeleteOnNoMessages(), f"{owner}/0/5")
+        lost: list[Sequence[Write]] = []
+
+        def lose(writes: Sequence[Write]) -> None:
+            lost.append(writes)
+            rig.usage = Usage(0, 1)
+            rig.directory.listen(lambda _: written_anew.set())
+
+        written_anew = asyncio.Event()
+        rig.coordinator.lose = lose
+        rig.lifetimes.ended(f"{owner}/0/5")
+        await written_anew.wait()
+        closed_at = rig.closed_at[0]
+        with pytest.raises(ConflictError):
+            await rig.coordinator.write(lost[0])
+        assert rig.lifetimes.temporary_count(owner) == 1
+        rig.usage = Usage(0, 0)
+        assert await rig.names() == set()
+        assert rig.closed_at[-1] > closed_at, "it was closed anew before it was deleted"
+
+    play(check)
+
+
+def test_a_node_of_which_one_queue_was_closed_and_another_is_in_use_is_opened(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(limits, "DYNAMIC_NODES_CHECK_MS", 0)
+
+    async def check(rig: Rig) -> None:
+        owner = rig.lifetimes.connection(1)
+        await rig.give("$temporary/a", owner)
+        rig.lifetimes.follow("$temporary/a", DeleteOnNoLinks(), f"{owner}/0/5")
+        rig.usage_when_closed = Usage(1, 0)
+        written_anew = asyncio.Event()
+        rig.directory.listen(lambda _: written_anew.set())
+        rig.lifetimes.ended(f"{owner}/0/5")
+        await written_anew.wait()
+        assert rig.directory.get("$temporary/a").revision > rig.closed_at[0], "that opens the queues"
+        rig.usage_when_closed = None
+        assert await rig.names() == set()
+
+    play(check)
+
+
+def test_a_node_whose_coordinator_does_not_answer_stays_closed(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(limits, "DYNAMIC_NODES_CHECK_MS", 0)
+    monkeypatch.setattr(limits, "EXPIRE_AGAIN_MS", 0)
+
+    async def check(rig: Rig) -> None:
+        owner = rig.lifetimes.connection(1)
+        await rig.give("$temporary/a", owner)
+        rig.lifetimes.follow("$temporary/a", DeleteOnNoMessages(), f"{owner}/0/5")
+        rig.coordinator.failures = 10
+
+        def somebody_sends() -> None:
+            rig.usage = Usage(0, 1) if rig.coordinator.failures > 3 else Usage(0, 0)
+
+        rig.coordinator.meanwhile = somebody_sends
+        rig.lifetimes.ended(f"{owner}/0/5")
+        assert await rig.names() == set()
+        assert len(set(rig.closed_at)) == 1, "no write opened it, though it was in use meanwhile"
+
+    play(check)
+
+
 def test_the_oldest_of_too_many_orphans_is_deleted(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(limits, "ORPHANED_NODES_MAX", 2)
 
@@ -236,6 +326,34 @@ def test_the_oldest_of_too_many_orphans_is_deleted(monkeypatch: pytest.MonkeyPat
         rig.directory.refresh()
         assert {record.name for record in rig.directory.below("")} == {"$temporary/1", "$temporary/2"}
         rig.lifetimes.expire_all()
+        assert await rig.names() == set()
+
+    play(check)
+
+
+def test_many_names_that_can_not_be_deleted_delay_the_answer_to_an_end_as_little_as_one(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    sleep, waits = asyncio.sleep, 0
+
+    async def count(seconds: float) -> None:
+        nonlocal waits
+        waits += seconds == limits.ATTACH_AGAIN_MS / 1000
+        await sleep(0)
+
+    monkeypatch.setattr("lightrail.frontend.lifetimes.asyncio.sleep", count)
+
+    async def check(rig: Rig) -> None:
+        owner = rig.lifetimes.connection(1)
+        for number in range(3):
+            await rig.give(f"q{number}", f"{owner}/7")
+        rig.coordinator.failures = 1_000_000
+        rig.lifetimes.ended(f"{owner}/7")
+        answered = asyncio.Event()
+        assert rig.lifetimes.after_end(f"{owner}/7", answered.set)
+        await answered.wait()
+        assert waits == limits.ATTACH_REPEATED_MS // limits.ATTACH_AGAIN_MS
+        rig.coordinator.failures = 0
         assert await rig.names() == set()
 
     play(check)

@@ -55,7 +55,8 @@ class Rig:
     async def ask(self, queue: str, op: str, fields: dict[str, Any]) -> Answer:
         assert op == "queue"
         if fields:
-            assert fields == {"closes_without": ["links"]}
+            node = self.directory.get(NODE)
+            assert fields == {"closes_without": ["links"], "revision": node.revision}
             self.closed.append(queue)
         else:
             self.asked.append(queue)
@@ -65,7 +66,10 @@ class Rig:
     async def of(self, is_over: Callable[[Usage], bool] = always) -> Usage | None:
         self.asked.clear()
         self.closed.clear()
-        return await self.usage.of(NODE, is_over, ["links"])
+        found = await self.usage.of(NODE, is_over)
+        if found is None or not is_over(found):
+            return found
+        return await self.usage.close(self.directory.get(NODE), is_over, ["links"])
 
     async def topic(self, *keys: str) -> list[str]:
         """A topic with these subscriptions, whose queues are returned."""

@@ -2,7 +2,7 @@
 
 import pytest
 
-from lightrail.amqp.events import ACCEPTED, Credit, Outcome, Retire
+from lightrail.amqp.events import ACCEPTED, RELEASED, Credit, Outcome, Retire
 from lightrail.amqp.performatives import TransactionalState
 from lightrail.frontend.errors import ConditionError
 from lightrail.frontend.links.deliveries import ConsumerLink
@@ -102,6 +102,26 @@ def test_a_rollback_returns_what_was_settled_as_failed() -> None:
     assert (back.flags, back.number, back.count) == (OutcomeCode.MODIFIED, 3, 2)
     assert SettleDetail.decode(back.body).delivery_failed
     assert rig.is_closed
+
+
+@pytest.mark.parametrize(
+    ("suspended_ms", "is_lost", "expected"),
+    [(0, True, Ending.FAILED), (1_000, True, Ending.BY_BROKER), (0, False, Ending.BY_CLIENT)],
+)
+def test_what_a_lost_transaction_settled_is_marked_and_not_counted(
+    suspended_ms: int, is_lost: bool, expected: Ending
+) -> None:
+    """The link ended in order, and the discharge may have been lost with the connection (ADR 5)."""
+    rig = Rig(suspended_ms=suspended_ms)
+    rig.close()
+    rig.shard.take()
+    if is_lost:
+        rig.transactions.roll_back(rig.transaction, RELEASED)
+    else:
+        rig.transactions.roll_back(rig.transaction)
+    (back,) = rig.shard.take(Kind.SETTLE)
+    assert back.flags == (OutcomeCode.RELEASED if is_lost else OutcomeCode.MODIFIED)
+    assert rig.shard.endings == [expected]
 
 
 def test_the_consumer_is_open_until_the_last_transaction_has_ended() -> None:

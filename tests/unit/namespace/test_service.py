@@ -38,8 +38,13 @@ class DyingCoordinator(MemoryCoordinator):
         super().__init__()
         self.lives_for: int | None = None
         self.sent: list[Sequence[Write]] = []
+        self.meanwhile: Callable[[], Awaitable[object]] | None = None
+        """Something that another process does before the next transaction arrives."""
 
     async def write(self, writes: Sequence[Write]) -> int:
+        if self.meanwhile is not None:
+            meanwhile, self.meanwhile = self.meanwhile, None
+            await meanwhile()
         if self.lives_for == 0:
             self.sent.append(writes)
             raise CoordinatorError("the process has died")
@@ -689,3 +694,144 @@ def test_a_deletion_costs_the_same_among_many_names_and_subscriptions() -> None:
         return found
 
     assert asyncio.run(cost(300)) < asyncio.run(cost(10)) + 200
+
+
+# --- what depends on another name ------------------------------------------------------------------------
+
+
+async def left(scene: Scene) -> set[str]:
+    """Keys of the coordinator that are not about shards."""
+    entries = await scene.coordinator.entries("")
+    return {each.key for each in entries if each.key.startswith(("names/", "subscriptions/", "placement/"))}
+
+
+@pytest.mark.parametrize(
+    ("deleted", "target"),
+    [("r", "q"), ("r", "q/$dlq"), ("r", "http://localhost/"), ("q", "q"), ("q", "q/$dlq")],
+)
+def test_no_subscription_stays_of_a_name_that_is_deleted_at_the_same_moment(
+    deleted: str, target: str
+) -> None:
+    async def check(scene: Scene) -> None:
+        await scene.one.give(ANYBODY, "r", policy("router"))
+        await scene.one.give(ANYBODY, "q", policy())
+        scene.coordinator.meanwhile = lambda: scene.two.drop(ANYBODY, deleted)
+        with pytest.raises(MissingError):
+            await scene.one.subscribe(ANYBODY, "r", target, id="s")
+        assert not [key for key in await left(scene) if "//" in key or "$" in key]
+
+    run(check)
+
+
+@pytest.mark.parametrize("deleted", ["r", "q"])
+def test_a_subscription_that_is_made_while_its_names_are_deleted_is_deleted_as_well(deleted: str) -> None:
+    """It is written between the look of the deletion and its transaction."""
+
+    async def check(scene: Scene) -> None:
+        await scene.one.give(ANYBODY, "r", policy("router"))
+        await scene.one.give(ANYBODY, "q", policy())
+        scene.coordinator.meanwhile = lambda: scene.two.subscribe(ANYBODY, "r", "q", id="s")
+        await scene.one.drop(ANYBODY, deleted)
+        assert not [key for key in await left(scene) if "//" in key]
+
+    run(check)
+
+
+def test_the_queue_of_a_subscription_does_not_outlive_its_router() -> None:
+    async def check(scene: Scene) -> None:
+        queue = "r/$subscriptions/s"
+        with pytest.raises(MissingError, match="expected a router"):
+            await scene.one.give(ANYBODY, queue, policy())
+        for first in (scene.one, scene.two):
+            await scene.one.give(ANYBODY, "r", policy("router"))
+            if first is scene.one:
+                scene.coordinator.meanwhile = lambda: scene.two.drop(ANYBODY, "r")
+                with pytest.raises(MissingError, match="expected a router"):
+                    await scene.one.give(ANYBODY, queue, policy())
+            else:
+                scene.coordinator.meanwhile = lambda: scene.two.give(ANYBODY, queue, policy())
+                await scene.one.drop(ANYBODY, "r")
+            assert await left(scene) == set()
+
+    run(check)
+
+
+def test_a_router_that_was_made_again_meanwhile_keeps_its_own_subscriptions() -> None:
+    async def check(scene: Scene) -> None:
+        await scene.one.give(ANYBODY, "r", policy("router"))
+        await scene.one.give(ANYBODY, "q", policy())
+        await scene.one.subscribe(ANYBODY, "r", "q", id="s")
+        write = scene.coordinator.write
+
+        async def then_made_again(writes: Sequence[Write]) -> int:
+            revision = await write(writes)
+            scene.coordinator.write = write  # type: ignore[method-assign]
+            await scene.two.give(ANYBODY, "r", policy("router"))
+            await scene.two.subscribe(ANYBODY, "r", "q", id="t")
+            return revision
+
+        scene.coordinator.write = then_made_again  # type: ignore[method-assign]
+        await scene.one.drop(ANYBODY, "r")
+        assert [each.id for each in scene.one.directory.subscriptions("r")] == ["t"]
+
+    run(check)
+
+
+def test_a_router_whose_policy_is_changed_meanwhile_is_subscribed_to_all_the_same() -> None:
+    async def check(scene: Scene) -> None:
+        await scene.one.give(ANYBODY, "r", policy("router"))
+        await scene.one.give(ANYBODY, "q", policy())
+        scene.coordinator.meanwhile = lambda: scene.two.change(
+            ANYBODY, "r", policy("router", max_subscribers=9)
+        )
+        await scene.one.subscribe(ANYBODY, "r", "q", id="s")
+        scene.coordinator.meanwhile = lambda: scene.two.change(
+            ANYBODY, "r", policy("router", max_subscribers=1)
+        )
+        with pytest.raises(LimitExceededError):
+            await scene.one.subscribe(ANYBODY, "r", "q", id="t")
+        scene.coordinator.meanwhile = lambda: scene.two.unsubscribe(ANYBODY, "r", "s")
+        with pytest.raises(ChangedError):
+            await scene.one.subscribe(ANYBODY, "r", "q", id="s", replace_it=True)
+
+    run(check)
+
+
+@pytest.mark.parametrize("how", ["give", "change"])
+def test_dead_letters_do_not_go_round_by_two_changes_at_once(how: str) -> None:
+    async def check(scene: Scene) -> None:
+        await scene.one.give(ANYBODY, "b", policy())
+        if how == "change":
+            await scene.one.give(ANYBODY, "a", policy())
+        call = getattr(scene.one, how)
+        scene.coordinator.meanwhile = lambda: scene.two.change(ANYBODY, "b", policy(dead_letter="a"))
+        with pytest.raises(InvalidPolicyError, match="do not end in a"):
+            await call(ANYBODY, "a", policy(dead_letter="b"))
+        await scene.two.change(ANYBODY, "b", policy())
+        scene.coordinator.meanwhile = lambda: scene.two.change(ANYBODY, "b", policy(dead_letter="c"))
+        made = await call(ANYBODY, "a", policy(dead_letter="b"))
+        assert made.policy["dead_letter"] == "b"
+        await scene.one.give(ANYBODY, "own", policy(dead_letter="own/$dlq"))
+
+    run(check)
+
+
+def test_a_deletion_in_several_transactions_is_not_applied_late_to_a_router_that_was_kept() -> None:
+    async def check(scene: Scene) -> None:
+        await scene.one.give(ANYBODY, "r", policy("router"))
+        for number in range(WRITES_MAX):
+            await scene.one.give(ANYBODY, f"r/$subscriptions/{number}", policy())
+        scene.coordinator.lives_for = 0
+        with pytest.raises(CoordinatorError):
+            await scene.one.drop(ANYBODY, "r")
+        late, scene.coordinator.sent = scene.coordinator.sent, []
+        scene.coordinator.lives_for = None
+        await scene.two.keep(scene.two.directory.get("r"))
+        scene.two.directory.refresh()
+        await scene.two.keep(scene.two.directory.get("r"))
+        scene.coordinator.sent = late
+        await scene.coordinator.arrive()
+        scene.two.directory.refresh()
+        assert scene.two.directory.count("r") == WRITES_MAX + 1
+
+    run(check)

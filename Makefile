@@ -43,6 +43,7 @@ TALKING := tests/bus tests/client tests/conformance tests/contracts tests/http t
 FOREIGN := tests/interop tests/policies tests/ui
 PIPELINES := tests/kombu tests/spark
 FAULTS := tests/brokers tests/chaos tests/cluster
+DEPLOYED := $(filter-out %/test_image.py %/test_compose.py,$(wildcard tests/deploy/test_*.py))
 unit: setup ## the faster half of the tests, examples with real files included; ARGS chooses: make unit ARGS="tests/unit -k names"
 ifeq ($(ARGS),)
 	$(BIN)/pytest -m "not soak" -n 2 $(COMPUTING)
@@ -57,8 +58,10 @@ test-slow: setup ## set up, then the slower half: simulated crashes, clients and
 	$(BIN)/pytest -m "not soak" -n 2 --dist loadfile $(FOREIGN) $(ARGS)
 	$(BIN)/pytest -m "not soak" -n 2 --dist loadfile $(PIPELINES) $(ARGS)
 	$(BIN)/pytest -m "not soak" -n 2 --dist loadfile $(FAULTS) $(ARGS)
+	$(BIN)/pytest -m "not soak" -n 2 --dist loadfile $(DEPLOYED) $(ARGS)
 	$(BIN)/pytest -m "not soak" --ignore=tests/benchmarks $(COMPUTING:%=--ignore=%) $(TALKING:%=--ignore=%) \
-		$(SIMULATED:%=--ignore=%) $(FOREIGN:%=--ignore=%) $(PIPELINES:%=--ignore=%) $(FAULTS:%=--ignore=%) $(ARGS)
+		$(SIMULATED:%=--ignore=%) $(FOREIGN:%=--ignore=%) $(PIPELINES:%=--ignore=%) $(FAULTS:%=--ignore=%) \
+		$(DEPLOYED:%=--ignore=%) $(ARGS)
 
 docs: setup ## the documents as a site, in build/site; a broken link is an error
 	$(BIN)/mkdocs build --strict

@@ -67,8 +67,12 @@ count in `delayed`, in the figures and in `lightrail_queue_messages{state="delay
 They expire by their time to live, and a purge removes them. The time survives a restart and a move. After a change of the policy
 no message waits longer than the new one says; without `retry_delay` all are ready.
 
-In a queue with `delay`, a consumer may name another time in the annotations of its outcome; that one counts. `NAME/$dlq` has no policy,
-and its messages do not wait. ([ADR 53](../adr/0053-waiting-after-a-failed-delivery.md))
+In a queue with `delay`, a consumer may name another time in the annotations of its outcome; that one counts.
+
+The same holds for the dead letters of the queue, in `NAME/$dlq`, where nothing but accepted removes them. If the queue has no `retry_delay`, a dead
+letter that fails waits 10 ms, after each further failure twice as long, at most 5 seconds, so that a consumer that always fails does not keep
+the broker busy. A transfer, a redrive or a browser gets the other dead letters, and those that wait when their wait has ended.
+([ADR 53](../adr/0053-waiting-after-a-failed-delivery.md))
 
 ## Capture
 

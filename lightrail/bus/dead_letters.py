@@ -76,7 +76,7 @@ class DeadLetters:
                         if error.status == NOT_FOUND:
                             return
                         raise
-                count = int(figures.get("ready", 0)) + int(figures.get("in_flight", 0))
+                count = sum(int(figures.get(state, 0)) for state in ("ready", "delayed", "in_flight"))
                 if count:
                     found.append((name, count))
 

@@ -228,7 +228,7 @@ def last_bytes(transport: asyncio.Transport) -> Iterator[bytes]:
 
     A client that closes its connection and has not read all messages resets the socket. Its settlements and
     its close may have arrived before, and a transport whose write fails does not read them. Of TLS there is
-    nothing: its state has ended with the transport.
+    nothing: the loop has closed the socket by the time it reports the loss (ADR 5).
     """
     found = transport.get_extra_info("socket")
     if found is None or transport.get_extra_info("ssl_object") is not None:

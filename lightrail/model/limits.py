@@ -546,6 +546,12 @@ DELIVERY_COUNT_MAX_DEFAULT: Final = 10
 """Failed deliveries that make a message a dead letter; RabbitMQ's quorum queues use 20, Service Bus 10."""
 RETRY_DELAY_FACTOR_MAX: Final = 100
 """Longest wait after failed deliveries, as a multiple of retry_delay, unless the policy has one."""
+DEAD_LETTER_RETRY_MS: Final = 10
+"""How long a dead letter waits after its first failed delivery if its queue has no retry_delay; each further
+wait is twice as long. Nothing but accepted removes a dead letter, so without a wait a consumer that always
+fails would get it again without end. A program that puts one dead letter back does not notice this wait."""
+DEAD_LETTER_RETRY_MS_MAX: Final = 5_000
+"""The longest of these waits. Until its end a redrive and a browser do not get the dead letter."""
 RESIDENT_HEAD_BYTES: Final = 4 * 1024 * 1024
 """Bytes at the head of a queue that are never spilled to disk."""
 HEAD_BYTES_MIN: Final = 10 * 1024

@@ -25,6 +25,7 @@ from lightrail.namespace.records import (
     Permission,
     Right,
     Subscription,
+    dead_letter_policy,
     undefined,
 )
 from lightrail.namespace.sorted_names import SortedNames
@@ -176,12 +177,7 @@ class Directory:
         if names.is_dead_letter(name):
             owner = self._by_name.get(names.owner(name))
             if owner is not None and owner.role is Role.QUEUE:
-                given = {
-                    key: owner.policy.given[key]
-                    for key in ("authorization", "transport_protection", "discoverability", "capture")
-                    if key in owner.policy.given
-                }
-                policy = Policy(Role.QUEUE, given) if given else QUEUE
+                policy = dead_letter_policy(owner.policy)
                 return Name(name, policy, owner.created, owner.revision, history=owner.history)
         return undefined(name)
 

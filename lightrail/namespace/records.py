@@ -13,7 +13,7 @@ from urllib.parse import quote, unquote
 
 from lightrail.cluster.coordinator import CoordinatorError
 from lightrail.cluster.entries import Entry
-from lightrail.model.policy import NONE, InvalidPolicyError, Policy, Role
+from lightrail.model.policy import NONE, QUEUE, InvalidPolicyError, Policy, Role
 from lightrail.model.shared_policies import shared_policy
 
 NAMES: Final = "names/"
@@ -208,6 +208,23 @@ class Permission:
 
 def permission_key(user: str, prefix: str) -> str:
     return f"{PERMISSIONS}{quote(user, safe='')}//{prefix}"
+
+
+_OF_DEAD_LETTERS: Final = (
+    "authorization",
+    "transport_protection",
+    "discoverability",
+    "capture",
+    "retry_delay",
+    "retry_growth",
+    "retry_delay_max",
+)
+
+
+def dead_letter_policy(policy: Policy) -> Policy:
+    """The policy of `NAME/$dlq`: fields of the policy of NAME that hold for its dead letters as well."""
+    given = {key: policy.given[key] for key in _OF_DEAD_LETTERS if key in policy.given}
+    return Policy(Role.QUEUE, given) if given else QUEUE
 
 
 def undefined(name: str) -> Name:

@@ -50,7 +50,7 @@ class DeadLettering:
         if durable or queue.captured or target.captured:
             copied = Append(
                 [(target.id, target.machine.contents.next_sequence)],
-                *(0, 0, batch, 0, count, run.attempts),
+                *(0, 0, batch, 0, count),
                 flags=CONTINUED if durable else CONTINUED | SPILLED,
             )
             settled = Settle(

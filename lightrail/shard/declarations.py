@@ -8,11 +8,12 @@ from collections.abc import Callable
 from dataclasses import fields, replace
 from typing import Any, Final, Protocol
 
+from lightrail.model import limits
 from lightrail.model import names as rules
 from lightrail.model.policy import QUEUE, Role
 from lightrail.model.policy import Policy as NamePolicy
 from lightrail.namespace.directory import Changes
-from lightrail.namespace.records import Name, undefined
+from lightrail.namespace.records import Name, dead_letter_policy, undefined
 from lightrail.shard.queue.policy import Policy
 
 LAST_CONSUMER: Final = "last_consumer"
@@ -78,8 +79,7 @@ class EveryName:
             above = self.get(owner)
             if above.role is not Role.QUEUE:
                 return undefined(name)
-            policy = NamePolicy(Role.QUEUE, {"capture": True}) if above.policy["capture"] else QUEUE
-            return Name(name, policy, above.created, history=self.history)
+            return Name(name, dead_letter_policy(above.policy), above.created, history=self.history)
         return Name(name, QUEUE, 1, history=self.history)
 
     def listen(self, listener: Callable[[Changes], None]) -> None:
@@ -126,4 +126,10 @@ def shard_policy(record: Name, max_delivery_count: int) -> Policy:
         "retry_growth",
     ):
         values[same] = given[same]
+    if dead and given["retry_delay"] is None:
+        values |= {
+            "retry_delay_ms": limits.DEAD_LETTER_RETRY_MS,
+            "retry_growth": 2,
+            "retry_delay_max_ms": limits.DEAD_LETTER_RETRY_MS_MAX,
+        }
     return Policy(**{name: value for name, value in values.items() if name in _KNOWN})

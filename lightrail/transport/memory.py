@@ -11,11 +11,10 @@ from lightrail.transport.clock import Clock, LoopClock
 from lightrail.transport.envelope import NO_HEADERS, Envelope, Header
 from lightrail.transport.errors import SendRefusedError, TransportClosedError, TransportError
 from lightrail.transport.handling import handle
-from lightrail.transport.memory_queue import Entry, MemoryQueue
+from lightrail.transport.memory_queue import DEAD_LETTERS, Entry, MemoryQueue
 from lightrail.transport.protocol import Offers, Received, Selector, Transport
 from lightrail.transport.topology import QueueRules, Subscription, Topology, TopologyError, attributes_of
 
-DEAD_LETTERS: Final = "/$dlq"
 OFFERS: Final = Offers(
     at_least_once=True,
     locks=True,
@@ -80,6 +79,9 @@ class MemoryBroker:
                 raise TopologyError(f"{name}: expected a queue, found a router")
             queue = self.queue(name)
             queue.rules = dataclasses.replace(queue.rules, **dict(attributes_of(rules)))
+            dead = self._queues.get(name + DEAD_LETTERS)
+            if dead is not None:
+                dead.rules = _of_dead_letters(queue)
         for name in topology.routers:
             if name in self._queues:
                 raise TopologyError(f"{name}: expected a router, found a queue")
@@ -95,7 +97,11 @@ class MemoryBroker:
                 raise TransportError(
                     f"{name}: expected a queue, found a router: receive from a queue that subscribes"
                 )
-            found = MemoryQueue(name, QueueRules(), self.clock, self._dead_letter, lambda: self._wake(name))
+            source = (
+                self._queues.get(name.removesuffix(DEAD_LETTERS)) if name.endswith(DEAD_LETTERS) else None
+            )
+            rules = QueueRules() if source is None else _of_dead_letters(source)
+            found = MemoryQueue(name, rules, self.clock, self._dead_letter, lambda: self._wake(name))
             self._queues[name] = found
         return found
 
@@ -164,6 +170,16 @@ class MemoryBroker:
         for waiter in self._waiters.pop(name, ()):
             if not waiter.done():
                 waiter.set_result(None)
+
+
+def _of_dead_letters(source: MemoryQueue) -> QueueRules:
+    """The rules of a dead-letter queue: the retries are those of its source."""
+    rules = source.rules
+    return QueueRules(
+        retry_delay=rules.retry_delay,
+        retry_growth=rules.retry_growth,
+        retry_delay_max=rules.retry_delay_max,
+    )
 
 
 class MemoryTransport:

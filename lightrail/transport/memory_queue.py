@@ -9,12 +9,15 @@ from collections.abc import Callable, Mapping
 from enum import Enum
 from typing import Any, Final
 
+from lightrail.model import limits
 from lightrail.transport.clock import Clock, Timer
 from lightrail.transport.envelope import Envelope
 from lightrail.transport.errors import SendRefusedError
 from lightrail.transport.protocol import Handler, Selector
 from lightrail.transport.topology import QueueRules
 
+DEAD_LETTERS: Final = "/$dlq"
+"""Ends the name of a queue's dead-letter queue."""
 MAX_DELIVERY_COUNT: Final = 10
 """max_delivery_count of queues whose rules do not set it: the default of LightRail."""
 EXPIRED: Final = "expired"
@@ -27,13 +30,25 @@ class State(Enum):
     READY = "ready"
     LOCKED = "locked"
     DELAYED = "delayed"
+    WAITING = "waiting"
+    """After a failed delivery, as the retries of the rules say."""
     GONE = "gone"
 
 
 class Entry:
     """One message of a queue."""
 
-    __slots__ = ("envelope", "failures", "lock", "passed_over", "sequence", "state", "timer", "until")
+    __slots__ = (
+        "envelope",
+        "failures",
+        "lock",
+        "passed_over",
+        "receiver",
+        "sequence",
+        "state",
+        "timer",
+        "until",
+    )
 
     def __init__(self, sequence: int, envelope: Envelope, until: float | None) -> None:
         self.sequence = sequence
@@ -43,8 +58,10 @@ class Entry:
         """Deliveries that failed."""
         self.lock = 0
         """Number of the current delivery: settlements of earlier deliveries are ignored."""
+        self.receiver: object = None
+        """The receiver of the current or last delivery."""
         self.passed_over: set[object] = set()
-        """Receivers that had no handler for the message."""
+        """Receivers that had no handler for the message, or rejected it where it is a dead letter."""
         self.timer: Timer | None = None
         """Timer for the end of the lock or of the delay."""
         self.until = until
@@ -69,6 +86,8 @@ class MemoryQueue:
     ) -> None:
         self.name = name
         self.rules = rules
+        self._is_dead = name.endswith(DEAD_LETTERS)
+        """Whether its messages are dead letters, which only `accept` removes."""
         self._clock = clock
         self._dead_letter = dead_letter
         self._on_ready = on_ready
@@ -150,13 +169,13 @@ class MemoryQueue:
                 try:
                     handler = select(entry.envelope)
                 except BaseException:
-                    self._lock(entry, group)
+                    self._lock(entry, group, receiver)
                     self.fail(entry, entry.lock, 0.0)
                     raise
                 if handler is None:
                     entry.passed_over.add(receiver)
                     continue
-                self._lock(entry, group)
+                self._lock(entry, group, receiver)
                 return entry, handler
             return None
         finally:
@@ -164,8 +183,9 @@ class MemoryQueue:
                 self._ready.remove(entry)
                 self._bury(entry, EXPIRED)
 
-    def _lock(self, entry: Entry, group: str | None) -> None:
+    def _lock(self, entry: Entry, group: str | None, receiver: object) -> None:
         self._ready.remove(entry)
+        entry.receiver = receiver
         entry.state = State.LOCKED
         entry.lock += 1
         if group is not None:
@@ -203,7 +223,10 @@ class MemoryQueue:
             self._return(entry)
 
     def fail(self, entry: Entry, lock: int, delay: float) -> None:
-        """Delivers the message again after a delay, or makes it a dead letter if it failed too often."""
+        """Delivers the message again after a delay, or makes it a dead letter if it failed too often.
+
+        Without a delay the retries of the rules count; a group waits with its message (ADR 53).
+        """
         if not self.is_locked(entry, lock):
             return
         self._unlock(entry)
@@ -211,20 +234,45 @@ class MemoryQueue:
         entry.envelope = entry.envelope.replace(delivery_count=entry.failures)
         most = self.rules.max_delivery_count
         most = MAX_DELIVERY_COUNT if most is None else most
-        if 0 < most <= entry.failures:
+        if 0 < most <= entry.failures and not self._is_dead:
             self._bury(entry, MAX_DELIVERY_COUNT_REASON)
-        elif delay > 0:
-            self._delay(entry, self._clock.time() + delay)
-            self._on_ready()
-        else:
+            return
+        wait = delay or self._retry(entry.failures)
+        if not wait:
             self._return(entry)
+            return
+        self._delay(entry, self._clock.time() + wait)
+        if not delay:
+            entry.state = State.WAITING
+            if self.rules.groups and entry.envelope.group is not None:
+                self._locked_groups.add(entry.envelope.group)
+        self._on_ready()
+
+    def _retry(self, failures: int) -> float:
+        """Seconds that a message waits whose delivery has failed so often; 0 for not at all."""
+        first, growth, longest = self.rules.retry_delay, self.rules.retry_growth, self.rules.retry_delay_max
+        if first is None:
+            if not self._is_dead:
+                return 0.0
+            first, growth = limits.DEAD_LETTER_RETRY_MS / 1000, 2
+            longest = limits.DEAD_LETTER_RETRY_MS_MAX / 1000
+        if longest is None:
+            longest = first * limits.RETRY_DELAY_FACTOR_MAX
+        try:
+            return min(first * float(growth or 1) ** (failures - 1), longest)
+        except OverflowError:
+            return longest
 
     def reject(
         self, entry: Entry, lock: int, reason: str, description: str, notes: Mapping[str, Any]
     ) -> None:
-        """Makes the message a dead letter."""
+        """Makes the message a dead letter; one that is a dead letter stays for other receivers."""
         if self.is_locked(entry, lock):
             self._unlock(entry)
+            if self._is_dead:
+                entry.passed_over.add(entry.receiver)
+                self._return(entry)
+                return
             error = {"x-opt-dead-letter-condition": reason, "x-opt-dead-letter-description": description}
             self._bury(entry, "rejected", error | dict(notes))
             self._on_ready()
@@ -250,7 +298,9 @@ class MemoryQueue:
 
     def _due(self, entry: Entry) -> None:
         entry.timer = None
-        if entry.state is State.DELAYED:
+        if entry.state is State.WAITING:
+            self._unlock(entry)
+        if entry.state in (State.DELAYED, State.WAITING):
             self._return(entry)
 
     def _bury(self, entry: Entry, reason: str, error: Mapping[str, Any] | None = None) -> None:

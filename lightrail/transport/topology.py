@@ -19,6 +19,10 @@ class QueueRules:
         delay: messages may be delayed until a time.
         groups: messages of one group are handled one after the other.
         max_delivery_count: failed deliveries that make a dead letter; 0: never.
+        retry_delay: seconds that a message waits after its first failed delivery, unless the consumer names a
+            time; dead letters of the queue that fail again wait in the same way.
+        retry_growth: each further wait is that many times longer.
+        retry_delay_max: seconds of the longest wait.
         lock_duration: seconds after which a message that is not settled is delivered again.
         duplicate_window: seconds within which a second message with the same id is dropped.
         max_age: seconds after which a message expires, if its own ttl is not shorter.
@@ -28,6 +32,9 @@ class QueueRules:
     delay: bool | None = True
     groups: bool | None = None
     max_delivery_count: int | None = None
+    retry_delay: float | None = None
+    retry_growth: float | None = None
+    retry_delay_max: float | None = None
     lock_duration: float | None = None
     duplicate_window: float | None = None
     max_age: float | None = None

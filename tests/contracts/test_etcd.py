@@ -6,7 +6,6 @@ import shutil
 import signal
 import sys
 import threading
-import time
 from collections import Counter
 from collections.abc import Callable, Coroutine, Iterator
 from functools import partial
@@ -23,7 +22,7 @@ from lightrail.cluster.coordinator import (
     Write,
 )
 from lightrail.cluster.entries import News
-from lightrail.cluster.etcd.channels import EtcdSettings, EtcdTimes
+from lightrail.cluster.etcd.channels import EtcdChannels, EtcdSettings, EtcdTimes
 from lightrail.cluster.etcd.coordinator import EtcdCoordinator
 from lightrail.model import limits
 from tests.support.amqp.cutting_proxy import CuttingProxy
@@ -35,6 +34,8 @@ from tests.support.wait import until
 TIMES = EtcdTimes(
     call=2.0, attempt=0.5, lease=2.0, behind=1.0, pause=0.05, pause_max=0.3, ping=1.0, ping_answer=0.5
 )
+ATTEMPTS_MAX = 100
+"""Attempts that reach no server while two writes wait for it in vain; without pauses they are thousands."""
 PINGS = "--grpc-keepalive-min-time=500ms"
 """Servers of Debian's age take offence at pings more often than every 5 s."""
 
@@ -91,7 +92,18 @@ def run(work: Coroutine[Any, Any, None]) -> None:
     asyncio.run(work)
 
 
-def test_a_server_that_was_killed_is_followed_again_without_threads_or_haste(one: EtcdCluster) -> None:
+def test_a_server_that_was_killed_is_followed_again_without_threads_or_haste(
+    one: EtcdCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    attempts: list[Any] = []
+
+    def counted(channels: EtcdChannels, ask: Any, until: float) -> Any:
+        attempts.append(ask)
+        return attempt(channels, ask, until)
+
+    attempt = EtcdChannels.attempt
+    monkeypatch.setattr(EtcdChannels, "attempt", counted)
+
     async def check() -> None:
         coordinator = await opened(*one.endpoints)
         revision = await coordinator.write([Write("names/a", "1")])
@@ -99,17 +111,16 @@ def test_a_server_that_was_killed_is_followed_again_without_threads_or_haste(one
         await eventually(
             lambda: any(each.name.startswith("etcd-lease") for each in threading.enumerate()), "it asks"
         )
-        threads, cpu = threading.active_count(), time.process_time()
+        threads = threading.active_count()
         one.servers[0].kill()
-        began = time.monotonic()
+        attempts.clear()
         with pytest.raises(CoordinatorError, match="does not answer"):
             await coordinator.write([Write("names/b", "1")])
         assert coordinator.news(revision) is None
         with pytest.raises(CoordinatorError, match=r"does not answer .*nothing was written"):
             await coordinator.write([Write("names/b", "1")])
-        assert time.monotonic() - began < 2 * TIMES.call + 1
         assert threading.active_count() <= threads + 2
-        assert time.process_time() - cpu < 1.0
+        assert len(attempts) <= ATTEMPTS_MAX
         one.start()
         await written(coordinator, "names/b", "2")
         await eventually(lambda: coordinator.news(revision), "the change is seen")
@@ -139,10 +150,9 @@ def test_a_server_that_hangs_is_left_for_another_one(three: EtcdCluster) -> None
         await writer.write([Write("names/a", "1")])
         await eventually(lambda: "names/a" in keys(follower), "the follower follows")
         first.stop()
-        began = time.monotonic()
         await written(writer, "names/b", "1")
+        # The hanging server goes on only afterwards.
         await eventually(lambda: "names/b" in keys(follower), "it follows another server")
-        assert time.monotonic() - began < 8
         await written(follower, "names/c", "1")
         first.proceed()
         await writer.close()
@@ -163,10 +173,9 @@ def test_writes_go_on_when_the_leader_is_killed(three: EtcdCluster) -> None:
         coordinator = await opened(leader.endpoint, *three.endpoints)
         await coordinator.set_shards(2)
         leader.kill()
-        began = time.monotonic()
+        # A call that finds no leader in its time fails.
         for number in range(10):
             await coordinator.place(f"q{number}")
-        assert time.monotonic() - began < 5
         assert len(await coordinator.placements()) == 10
         await coordinator.close()
 

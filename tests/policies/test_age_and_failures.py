@@ -169,6 +169,28 @@ def test_dead_letters_are_sent_back_to_where_they_came_from(names: Names, amqp: 
     assert [names.take(queue) for queue in queues] == [[queue] for queue in queues]
 
 
+@checks("retry_delay")
+def test_a_dead_letter_that_fails_waits_as_its_queue_says_and_a_redrive_takes_the_others(
+    names: Names, amqp: BlockingConnection
+) -> None:
+    queue = names.queue(retry_delay=3600)
+    for body in ("bad", "good"):
+        names.send(queue, body)
+        reject(amqp, listen(amqp, queue), "app:bad", "later")
+    names.fail(names.lock(f"{queue}/$dlq"))
+    assert [names.figures(f"{queue}/$dlq")[state] for state in ("ready", "delayed")] == [1, 1]
+    counts = names.http("GET", f"/{queue}?api-version=2021-05").body.decode()
+    assert "DeadLetterMessageCount>2<" in counts
+    assert transferred(names, f"{queue}/$dlq", None, mode="redrive") == 1
+    assert names.take(queue) == ["good"]
+    assert [each["state"] for each in names.peek(f"{queue}/$dlq")] == ["delayed"]
+    # Without the policy it is ready at once, or after the short pace of dead letters.
+    names.put_now(queue)
+    names.until_figure(f"{queue}/$dlq", "ready", 1)
+    assert transferred(names, f"{queue}/$dlq", None, mode="redrive") == 1
+    assert names.take(queue) == ["bad"]
+
+
 @checks("dead_letter")
 def test_a_router_takes_dead_letters_too(names: Names) -> None:
     router, audit = names.router("failed"), names.queue("audit")

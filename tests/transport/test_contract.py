@@ -3,6 +3,7 @@
 import asyncio
 import time
 from collections.abc import Callable, Coroutine
+from itertools import pairwise
 from typing import Any
 
 import pytest
@@ -282,6 +283,105 @@ def test_a_failed_message_waits_for_its_delay(run: Run) -> None:
     run(law)
 
 
+async def fails(received: Received) -> None:
+    await received.fail()
+
+
+async def rejects(received: Received) -> None:
+    await received.dead_letter("app:bad")
+
+
+def test_failed_messages_wait_as_the_rules_of_their_queue_say(run: Run) -> None:
+    async def law(hub: Hub) -> None:
+        sender, receiver = await hub.pair()
+        if not receiver.offers.delays:
+            return
+        await ruled(hub, sender.address, retry_delay=0.1, retry_growth=3, retry_delay_max=0.2)
+        await sender.send(Envelope(body=b"bad"))
+        times: list[float] = []
+
+        async def handler(received: Received) -> None:
+            times.append(time.time())
+            await received.fail()
+
+        for _ in range(4):
+            assert await receiver.receive(lambda envelope: handler, timeout=10.0)
+        assert (await one(receiver)).delivery_count == 4
+        times.append(time.time())
+        for wait, (before, after) in zip((0.1, 0.2, 0.2, 0.2), pairwise(times), strict=True):
+            assert after - before >= wait - 0.01
+
+    run(law)
+
+
+def test_later_messages_pass_a_failed_one_and_its_group_waits(run: Run) -> None:
+    async def law(hub: Hub) -> None:
+        sender, receiver = await hub.pair()
+        if not (receiver.offers.delays and receiver.offers.groups):
+            return
+        await ruled(hub, sender.address, groups=True, retry_delay=3600)
+        await sender.send(Envelope(body=b"1", group="a"))
+        assert await receiver.receive(lambda envelope: fails, timeout=10.0)
+        for body, group in ((b"2", "a"), (b"3", "b"), (b"4", None)):
+            await sender.send(Envelope(body=body, group=group))
+        assert [(await one(receiver)).body for _ in range(2)] == [b"3", b"4"]
+        assert await nothing(receiver)
+
+    run(law)
+
+
+def test_a_group_goes_on_in_order_after_the_wait(run: Run) -> None:
+    async def law(hub: Hub) -> None:
+        sender, receiver = await hub.pair()
+        if not (receiver.offers.delays and receiver.offers.groups):
+            return
+        await ruled(hub, sender.address, groups=True, retry_delay=0.1)
+        await sender.send(Envelope(body=b"1", group="a"))
+        assert await receiver.receive(lambda envelope: fails, timeout=10.0)
+        await sender.send(Envelope(body=b"2", group="a"))
+        assert [(await one(receiver)).body for _ in range(2)] == [b"1", b"2"]
+
+    run(law)
+
+
+def test_a_dead_letter_that_fails_or_is_rejected_stays_and_waits_as_its_queue_says(run: Run) -> None:
+    async def law(hub: Hub) -> None:
+        sender, receiver = await hub.pair()
+        if not (receiver.offers.delays and receiver.offers.dead_letters):
+            return
+        await ruled(hub, sender.address, retry_delay=3600, max_delivery_count=1)
+        for body in (b"a", b"b"):
+            await sender.send(Envelope(body=body))
+            assert await receiver.receive(lambda envelope: fails, timeout=10.0)
+        letters, others = [await hub.transport(f"{sender.address}/$dlq") for _ in range(2)]
+        assert await letters.receive(lambda envelope: fails, timeout=10.0)
+        assert await letters.receive(lambda envelope: rejects, timeout=10.0)
+        assert await nothing(letters)
+        await letters.close()
+        assert (await one(others)).body == b"b"
+        assert await nothing(others)
+
+    run(law)
+
+
+def test_dead_letters_of_a_queue_without_retries_fail_at_a_bounded_pace(run: Run) -> None:
+    async def law(hub: Hub) -> None:
+        sender, receiver = await hub.pair()
+        if not (receiver.offers.delays and receiver.offers.dead_letters):
+            return
+        await ruled(hub, sender.address, max_delivery_count=1)
+        await sender.send(Envelope(body=b"a"))
+        assert await receiver.receive(lambda envelope: fails, timeout=10.0)
+        letters = await hub.transport(f"{sender.address}/$dlq")
+        began = time.time()
+        for _ in range(5):
+            assert await letters.receive(lambda envelope: fails, timeout=10.0)
+        assert (await one(letters)).delivery_count == 5
+        assert time.time() - began >= 0.3 - 0.01  # 10, 20, 40, 80 and 160 ms
+
+    run(law)
+
+
 def test_a_message_is_not_delivered_before_its_time(run: Run) -> None:
     async def law(hub: Hub) -> None:
         sender, receiver = await hub.pair()
@@ -397,5 +497,10 @@ def test_a_header_that_can_t_be_sent_is_refused(run: Run) -> None:
 
 async def delayed(hub: Hub, address: str, *, groups: bool = False) -> None:
     """Makes the queue of an address with the rules that a law needs."""
+    await ruled(hub, address, groups=groups)
+
+
+async def ruled(hub: Hub, address: str, **rules: Any) -> None:
+    """Makes the queue of an address with these rules."""
     assert hub.broker is not None
-    await hub.broker.declare(Topology(queues={address: QueueRules(delay=True, groups=groups)}))
+    await hub.broker.declare(Topology(queues={address: QueueRules(delay=True, **rules)}))

@@ -195,14 +195,14 @@ def _dead_letters(client: Client, parsed: argparse.Namespace) -> int:
             notes = row.get("message_annotations") or {}
             for key in ("reason", "source", "time", "description"):
                 row[key] = notes.get("x-opt-dead-letter-" + key)
-        table(rows, ("sequence", "reason", "source", "time", "description", "size"))
+        table(rows, ("sequence", "state", "reason", "source", "time", "description", "size"))
         return 0
     rows = [row for row in pages(client, "/!queues", "queues") if is_dead_letter(row["name"])]
-    rows = [row for row in rows if row.get("ready") or row.get("in_flight")]
+    rows = [row for row in rows if any(row.get(state) for state in ("ready", "delayed", "in_flight"))]
     if parsed.json:
         show_json(rows)
     else:
-        table(rows, ("name", "ready", "in_flight", "bytes"))
+        table(rows, ("name", "ready", "delayed", "in_flight", "bytes"))
     return 0
 
 

@@ -171,7 +171,7 @@ class Call:
             return {}
         dead = figures.get(dead_letter_name(queue), {})
         active = row["ready"] + row["in_flight"]
-        letters = (dead.get("ready") or 0) + (dead.get("in_flight") or 0)
+        letters = sum(dead.get(state) or 0 for state in ("ready", "delayed", "in_flight"))
         values = (active, letters, row["delayed"], 0, 0)
         return {
             "SizeInBytes": str(row["bytes"] + (dead.get("bytes") or 0)),

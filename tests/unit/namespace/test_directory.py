@@ -195,6 +195,16 @@ def test_a_router_that_was_given_capture_before_it_had_a_meaning_is_read_without
     asyncio.run(run())
 
 
+def test_the_retries_of_a_queue_are_those_of_its_dead_letters() -> None:
+    async def check(scene: Scene) -> None:
+        await scene.give("a", retry_delay=2, retry_growth=3, retry_delay_max=9)
+        scene.directory.refresh()
+        dead = scene.directory.get("a/$dlq").policy
+        assert [dead[name] for name in ("retry_delay", "retry_growth", "retry_delay_max")] == [2, 3, 9]
+
+    run(check)
+
+
 def test_dead_letters_are_captured_with_their_queue() -> None:
     async def run() -> None:
         scene = Scene()

@@ -4,6 +4,7 @@ from lightrail.amqp.encoder import encode
 from lightrail.amqp.sections import decode_annotations, with_annotations
 from lightrail.amqp.values import Symbol, UInt
 from lightrail.journal.record import CONTINUED, Outcome, Settle
+from lightrail.model import limits
 from lightrail.shard.journal.record import Append
 from lightrail.wire.bodies import SettleDetail
 from lightrail.wire.frames import Kind, OutcomeCode, frame
@@ -94,6 +95,7 @@ def test_too_many_attempts() -> None:
     # There it may fail for ever.
     for number in range(20):
         peer.settle(3, number, 1, OutcomeCode.MODIFIED, failed)
+        scene.tick(limits.DEAD_LETTER_RETRY_MS_MAX)
     assert scene.queue("q/$dlq")["in_flight"] == 1
 
 

@@ -291,6 +291,18 @@ def transfer(state: str, moved: int, **more: Any) -> dict[str, Any]:
     return {"id": "1", "from": "q/$dlq", "to": None, "state": state, "moved": moved, "total": 5, **more}
 
 
+def test_dead_letters_that_wait_are_listed(gateway: FakeGateway, capsys: Output) -> None:
+    waiting = {"name": "q/$dlq", "ready": 0, "delayed": 2, "in_flight": 0, "bytes": 9}
+    gateway.answers["GET", "/!queues"] = (200, {}, {"queues": [waiting, waiting | {"name": "q"}]})
+    assert run(gateway, "dlq", "list") == 0
+    said = capsys.readouterr().out
+    assert ("q/$dlq" in said, said.split()[-4:]) == (True, ["0", "2", "0", "9"])
+    letter = {"sequence": 7, "state": "delayed", "size": 9}
+    gateway.answers["GET", "/q/$dlq/!messages"] = (200, {}, {"messages": [letter]})
+    assert run(gateway, "dlq", "list", "q") == 0
+    assert "delayed" in capsys.readouterr().out
+
+
 def test_a_redrive_is_followed_to_its_end(gateway: FakeGateway, capsys: Output) -> None:
     gateway.answers["POST", "/!transfers"] = (202, {"Location": "/!transfers/1"}, transfer("running", 0))
     gateway.answers["GET", "/!transfers/1"] = [

@@ -93,14 +93,8 @@ class Links(KnownNumbers):
         body: ProducerOpen,
         next_number: int,
         now_ms: int,
-        repeated: int = 0,
     ) -> None:
-        """Opens a frontend's link that sends to a queue.
-
-        Args:
-            next_number: as in `Numbered`.
-            repeated: number of batches from it on that were sent before, by a producer that its client named.
-        """
+        """Opens a frontend's link that sends to a queue; `next_number` as in `Numbered`."""
         queue = self._queues.open(body.queue, now_ms, epoch)
         if isinstance(queue, Refusal):
             if queue.condition == conditions.MOVED:
@@ -124,7 +118,7 @@ class Links(KnownNumbers):
         producer = self.termini.kind_of(body)(peer, link, queue, id, number, part)
         peer.producers[link] = producer
         producer.next_number = next_number
-        producer.repeats_below = next_number + repeated
+        producer.sent_below = body.sent_below
         if body.sequences:
             producer.stored = {} if producer.is_named else self._sequences.pop(id, {})
         self._producers.setdefault(queue, {})[producer] = None
@@ -155,7 +149,7 @@ class Links(KnownNumbers):
             return
         self.close_consumer(former, now_ms, for_good=not resumes, replaced=True)
 
-    def open_router(self, peer: Peer, link: int, next_number: int) -> None:
+    def open_router(self, peer: Peer, link: int, body: ProducerOpen, next_number: int) -> None:
         """Opens a frontend's link that sends to sets of queues; `next_number` as in `Numbered`."""
         earlier = peer.routers.get(link)
         if earlier is not None:
@@ -163,7 +157,8 @@ class Links(KnownNumbers):
         id = peer.boot << 32 | link
         number, part = self._numbers.pop(id, 0), self._parts.pop(id, 0)
         producer = peer.routers[link] = RouteProducer(peer, link, id, number, part)
-        producer.next_number = producer.repeats_below = next_number
+        producer.next_number = next_number
+        producer.sent_below = body.sent_below
         peer.out.append(frame(Kind.PRODUCER_READY, link=link))
 
     def close_producer(self, peer: Peer, link: int) -> None:

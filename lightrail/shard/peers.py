@@ -27,7 +27,7 @@ class Numbered:
         "next_number",
         "peer",
         "refusing",
-        "repeats_below",
+        "sent_below",
     )
 
     def __init__(self, peer: "Peer", link: int, id: int, last_number: int) -> None:
@@ -38,8 +38,8 @@ class Numbered:
         self.next_number = 0
         """Number of the next new batch; 0 if the opening of the link does not have it. Batches that are sent
         again have lower numbers, with gaps for those that were answered."""
-        self.repeats_below = 0
-        """Batches with lower numbers were sent before this opening of the link."""
+        self.sent_below = 0
+        """See ProducerOpen."""
         self.refusing = False
         """Whether a batch was refused. Later ones are refused, too, until one is marked AFRESH; otherwise a
         later number could confirm a batch whose refusal was lost."""

@@ -214,15 +214,15 @@ class Receiving:
         peer.out.append(frame(Kind.PONG, count=peer.said & COUNT_MASK, number=self._boot))
 
     def _open_producer(self, peer: Peer, part: bytes, now_ms: int) -> None:
-        _, _, _, epoch, link, repeated, number = HEADER.unpack_from(part)
+        _, _, _, epoch, link, _, number = HEADER.unpack_from(part)
         self._follower.refresh(now_ms)
         opening = ProducerOpen.decode(part[HEADER_SIZE:])
         if opening.relay:
             self._relays.open_sender(peer, link, epoch, opening.queue, now_ms)
         elif opening.queue:
-            self._links.open_producer(peer, link, epoch, opening, number, now_ms, repeated)
+            self._links.open_producer(peer, link, epoch, opening, number, now_ms)
         else:
-            self._links.open_router(peer, link, number)
+            self._links.open_router(peer, link, opening, number)
 
     def _open_consumer(self, peer: Peer, part: bytes, now_ms: int) -> None:
         _, _, _, epoch, link, _, _ = HEADER.unpack_from(part)

@@ -75,9 +75,18 @@ class ProducerOpen(_Body):
     """If it may be resumed and does not steal: the number of the attach, from UNSETTLED; 0: unknown."""
     user: str = ""
     """The user towards whose share of the shard the link counts, if it may be resumed; "" for none."""
+    sent_below: int = 0
+    """Batches with lower numbers may have reached a shard that was lost, which delivered them."""
 
     def encode(self) -> bytes:
-        optional = {"identity": 0, "suspended_ms": None, "durability": 0, "attach": 0, "user": ""}
+        optional = {
+            "identity": 0,
+            "suspended_ms": None,
+            "durability": 0,
+            "attach": 0,
+            "user": "",
+            "sent_below": 0,
+        }
         return _opening(self, *(name for name, unused in optional.items() if getattr(self, name) == unused))
 
 

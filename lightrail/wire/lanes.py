@@ -224,7 +224,7 @@ class Lane(Producer):
 
     def reopen(self) -> None:
         """Opens this lane at the shard and sends unanswered loads again, in order."""
-        body = ProducerOpen("", label=self._label).encode()
+        body = ProducerOpen("", label=self._label, sent_below=self._window.sent_below).encode()
         self._peer.post(frame(Kind.PRODUCER_OPEN, link=self.number, number=self._window.next, body=body))
         self._declared.clear()
         self._sets.clear()
@@ -233,6 +233,7 @@ class Lane(Producer):
             if self._declared.get(load.number_of_set) != load.queues:
                 self._declare_as(load.number_of_set, load.queues)
             self._peer.post(load.part)
+        self._window.mark_sent()
         if self._is_abandoned:
             self._peer.post(frame(Kind.PRODUCER_ABANDON, link=self.number))
 
@@ -287,6 +288,7 @@ class Lane(Producer):
 
     def disconnected(self) -> None:
         """See Producer."""
+        self._window.mark_sent()
         for load in self._window:
             load.may_be_stored = True
 

@@ -75,6 +75,11 @@ class SendWindow(Generic[Batch]):
         """All batches may have reached a shard: the connection was lost, or they were repeated."""
         self._sent_below = self.next
 
+    @property
+    def sent_below(self) -> int:
+        """See `ProducerOpen`; 0 if no unanswered batch may have reached a shard."""
+        return self._sent_below if 0 < self.first < self._sent_below else 0
+
     def may_be_stored(self, number: int) -> bool:
         """Whether a batch may have reached a shard; valid while no shard is connected."""
         return number < self._sent_below

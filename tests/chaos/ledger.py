@@ -8,7 +8,7 @@ The law, checked by `Ledger.verdict`:
   more, and then those behind it. With several frontends, what one held when it failed may come back to a
   receiver of another after later messages; then the order holds for what was sent and came without a fault;
 - a message comes twice only where something failed between its two arrivals, and is then marked as delivered
-  before;
+  before; what was sent and came without a fault in between is not;
 - a message that transactions move has been moved by one of them.
 """
 
@@ -115,11 +115,15 @@ class Ledger:
     Args:
         strict: order also holds across faults: one receiver, one frontend.
         moved: transactions have moved the messages, and have noted their numbers in them.
+        exact: in calm only what arrived may be marked as delivered before, as no receiver ends then.
     """
 
-    def __init__(self, calm: Calm | None = None, *, strict: bool = True, moved: bool = False) -> None:
+    def __init__(
+        self, calm: Calm | None = None, *, strict: bool = True, moved: bool = False, exact: bool = False
+    ) -> None:
         self.calm = calm or Calm()
         self.strict = strict
+        self.exact = exact
         self.pages: dict[int, Page] = {}
         self.complaints: list[str] = []
         self.arrivals = 0
@@ -175,6 +179,8 @@ class Ledger:
                         self.complain(f"{number} of sender {sender} came twice in calm {epoch}")
                 else:
                     page.arrived[number] = epoch
+                    if self.exact and marked and page.born[number] == epoch and epoch % 2 == 0:
+                        self.complain(f"{number} of link {key} is marked, and was never delivered before")
                     newest = order.get(key, -1)
                     late = self.strict or (page.born[number] == epoch and epoch % 2 == 0)
                     if number < newest and late and not marked:
@@ -226,7 +232,7 @@ class Ledger:
 
 def shared(ledger: Ledger, page: Page, sender: int) -> Ledger:
     """A ledger of the same sender with arrivals of its own."""
-    made = Ledger(ledger.calm, strict=ledger.strict)
+    made = Ledger(ledger.calm, strict=ledger.strict, exact=ledger.exact)
     own = made.page(sender, 0)
     own.count_max, own.arrived = page.count_max, bytearray(page.count_max)
     own.state, own.born = page.state, page.born

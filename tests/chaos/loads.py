@@ -37,6 +37,8 @@ LOADS: Final = ("queue", "policy", "router", "http", "transaction", "resumed")
 LOCK_S: Final = 5.0
 """After it a lock whose holder is dead brings its message back."""
 COUNT_MAX: Final = 3_000_000
+AHEAD: Final = 1_000
+"""Messages that wait for transactions, at most."""
 RECOVERY_S: Final = 60.0
 """Deadline for everybody to be at work again."""
 RATES: Final = {
@@ -105,7 +107,7 @@ class Loads:
 
     def _ledger(self, *, moved: bool = False) -> Ledger:
         # Two frontends: what one of them held may come back behind later messages.
-        return Ledger(self.calm, strict=False, moved=moved)
+        return Ledger(self.calm, strict=False, moved=moved, exact=True)
 
     def _pair(self, name: str, number: int) -> Load:
         ledger, where = self._ledger(), self.service.where
@@ -129,8 +131,17 @@ class Loads:
 
     def _transactions(self, number: int) -> Load:
         ledger, where, rate = self._ledger(moved=True), self.service.where, RATES["transaction"]
-        sender = Sender(where, "transaction", ledger, number=number, count_max=COUNT_MAX, rate=rate)
         mover = Mover(where, "transaction", "moved", number=number)
+        sender = Sender(
+            where,
+            "transaction",
+            ledger,
+            number=number,
+            count_max=COUNT_MAX,
+            rate=rate,
+            # Its shard may be away for longer than it is there.
+            limit=lambda: mover.received + AHEAD,
+        )
         receiver = Receiver(where, "moved", ledger, number=number)
         return Load("transaction", [sender], [mover, receiver], [ledger])
 

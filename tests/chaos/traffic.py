@@ -97,6 +97,9 @@ class Sender(Worker):
     """Sends numbered messages as fast as credit lets it, or at `rate` per second; never the same one twice.
 
     What had no answer when a connection went stays in doubt: it may have been stored or not.
+
+    Args:
+        limit: how many messages it may have sent by now; None for any number.
     """
 
     def __init__(
@@ -109,6 +112,7 @@ class Sender(Worker):
         count_max: int = 1_000_000,
         size: int = 100,
         rate: float | None = None,
+        limit: Callable[[], int] | None = None,
     ) -> None:
         super().__init__(f"sender-{number}", address)
         self.queue = queue
@@ -117,6 +121,7 @@ class Sender(Worker):
         self.page = ledger.page(number, count_max)
         self.size = size
         self.rate = rate
+        self.limit = limit
         self.rejections: Counter[str] = Counter()
         self.latest_answer = 0.0
         """When an outcome came last (monotonic)."""
@@ -167,6 +172,8 @@ class Sender(Worker):
         now = time.monotonic()
         if self.rate is not None:
             some = min(some, int((now - started) * self.rate) - (page.sent - self._base))
+        if self.limit is not None:
+            some = min(some, self.limit() - page.sent)
         if some <= 0:
             return
         first = page.sent

@@ -148,7 +148,11 @@ class ProducerLink(IncomingLink):
     def _opening(self) -> ProducerOpen:
         """The options with which this producer is opened."""
         return ProducerOpen(
-            self.queue, label=self._label, client_link=self._client_link, steals=not self._attached
+            self.queue,
+            label=self._label,
+            client_link=self._client_link,
+            steals=not self._attached,
+            sent_below=self._window.sent_below,
         )
 
     def _repeat_all(self) -> None:

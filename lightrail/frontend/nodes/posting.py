@@ -129,7 +129,8 @@ class Posting(Producer):
 
     def reopen(self) -> None:
         """Opens the producer at the shard, and repeats an unanswered message."""
-        opening = ProducerOpen(self.queue, sequences=self._sequences).encode()
+        sent_below = self._next + 1 if self._part else 0
+        opening = ProducerOpen(self.queue, sequences=self._sequences, sent_below=sent_below).encode()
         self._owner.post(
             frame(
                 Kind.PRODUCER_OPEN,

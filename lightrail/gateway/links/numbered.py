@@ -147,7 +147,13 @@ class NumberedProducer(Producer):
     def reopen(self) -> None:
         """Opens this producer, and sends unanswered frames again."""
         queue = self._owner.queue
-        opened = ProducerOpen(queue, True, label="http batch", identity=self._batch.identity(queue))
+        opened = ProducerOpen(
+            queue,
+            True,
+            label="http batch",
+            identity=self._batch.identity(queue),
+            sent_below=self._window.sent_below,
+        )
         # Frames of one batch have no gap, unless a frame was refused; the shard refuses later frames, too.
         first = self._window.first if self._refusal is None else 0
         self._owner.post(
@@ -155,13 +161,13 @@ class NumberedProducer(Producer):
                 Kind.PRODUCER_OPEN,
                 link=self.number,
                 epoch=self._owner.epoch,
-                count=len(self._window),
                 number=first,
                 body=opened.encode(),
             )
         )
         for run in self._window:
             self._owner.post(run.part)
+        self._window.mark_sent()
 
     def ready(self) -> None:
         """No action: frames are sent with the opening."""

@@ -129,7 +129,9 @@ class QueueProducer(Producer):
 
     def reopen(self) -> None:
         """Opens this producer, and sends unanswered messages again whose callers still wait."""
-        body = ProducerOpen(self.queue, sequences=True, label="http").encode()
+        body = ProducerOpen(
+            self.queue, sequences=True, label="http", sent_below=self._window.sent_below
+        ).encode()
         self._owner.post(
             frame(
                 Kind.PRODUCER_OPEN,

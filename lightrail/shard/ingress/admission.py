@@ -227,7 +227,7 @@ class Admission:
         whole = done == entry.batch.count
         if count:
             batch = chosen.cut(count)
-            if number < producer.repeats_below:
+            if number < producer.sent_below:
                 queue.repeated(count)
             digests = [digest for digest in (chosen.digests or ())[:count] if digest is not None]
             until_ms = now_ms + (contents.policy.duplicate_window_ms or 0)

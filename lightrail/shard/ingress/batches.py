@@ -114,7 +114,7 @@ class Batches:
                 self._answers.refuse(producer, number, refusal, producer.keeps_tags)
                 return True
             producer.refusing = False
-        if number < producer.repeats_below:
+        if number < producer.sent_below:
             producer.queue.repeated(count)
         return False
 

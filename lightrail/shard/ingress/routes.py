@@ -198,7 +198,7 @@ class Routes:
             self._refuse(producer, number, targets, False)
             return True
         batch = batch_in(part, durable, priority, count, now_ms)
-        if number < producer.repeats_below:
+        if number < producer.sent_below:
             for queue in targets:
                 queue.repeated(count)
         if any(

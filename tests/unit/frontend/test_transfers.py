@@ -311,9 +311,11 @@ def test_after_a_greeting_what_has_no_answer_is_sent_again_in_order_and_unchange
         rig.transfers(2)
     sent = rig.shard.take(Kind.ENQUEUE)
     rig.producer.answered(2, 1)
+    rig.producer.disconnected()
     rig.producer.reopen()
     again = rig.shard.take()
     assert [each.kind for each in again] == [Kind.PRODUCER_OPEN, *[Kind.ENQUEUE] * 3]
+    assert ProducerOpen.decode(again[0].body).sent_below == 5
     assert [each.part for each in again[1:]] == [sent[index].part for index in (0, 2, 3)]
     assert rig.connection.frontend.counts.batches_repeated == 3
 
@@ -334,7 +336,9 @@ def test_while_the_shard_is_away_batches_wait_for_the_greeting() -> None:
     assert rig.shard.take() == []
     rig.shard.serving = True
     rig.producer.reopen()
-    assert [said.kind for said in rig.shard.take()] == [Kind.PRODUCER_OPEN, Kind.ENQUEUE]
+    opened, batch = rig.shard.take()
+    assert (opened.kind, batch.kind) == (Kind.PRODUCER_OPEN, Kind.ENQUEUE)
+    assert ProducerOpen.decode(opened.body).sent_below == 0
 
 
 # --- credit --------------------------------------------------------------------------------------------

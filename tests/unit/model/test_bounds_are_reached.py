@@ -29,8 +29,6 @@ NOT_FROM_OUTSIDE = {
     "DELAY_TRIES": OWN_PACE,
     "DELAY_AGAIN_MS": OWN_PACE,
     "CONTROL_MS": OWN_PACE,
-    "ATTACH_AGAIN_MS": OWN_PACE,
-    "ATTACH_REPEATED_MS": "how long a name may be deleted under a client that attaches again and again",
     "CLOSE_ANSWER_MS": OWN_PACE,
     "LAST_READ_BYTES": "of what the kernel has of a socket that was reset, which the kernel bounds",
     "LAST_READS_MAX": "of what the kernel has of a socket that was reset, which the kernel bounds",

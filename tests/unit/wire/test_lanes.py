@@ -93,6 +93,19 @@ def test_after_a_greeting_everything_is_said_again() -> None:
     assert [(said.kind, said.number) for said in rig.shard.take()] == [(Kind.TARGETS, 3), (Kind.ROUTE, 4)]
 
 
+def test_an_opening_names_the_loads_that_a_lost_shard_may_have_delivered() -> None:
+    rig = Rig()
+    rig.send("x")
+    rig.send("y")
+    rig.lane.disconnected()
+    rig.send("while it is away")
+    rig.shard.take()
+    rig.lane.reopen()
+    opened, *_ = rig.shard.take()
+    assert ProducerOpen.decode(opened.body).sent_below == 3
+    assert opened.number == 4
+
+
 def test_a_link_that_is_gone_is_said_behind_its_last_frame_and_after_a_greeting_too() -> None:
     rig = Rig()
     rig.lane.abandon()

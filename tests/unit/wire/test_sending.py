@@ -73,3 +73,14 @@ def test_what_is_given_up_is_not_repeated(window: SendWindow[Frame]) -> None:
     assert parts(window) == [b"a", b"c"]
     assert [batch.part for batch in window.clear()] == [b"a", b"c"]
     assert window.first == 0
+
+
+def test_what_was_sent_to_a_lost_shard_is_told_from_what_was_not(window: SendWindow[Frame]) -> None:
+    assert window.sent_below == 0
+    window.mark_sent()
+    window.add(window.next, Frame(b"new"))
+    assert window.sent_below == 5
+    window.answer_run(1, 3)
+    assert window.sent_below == 5
+    window.answer(4)
+    assert window.sent_below == 0

@@ -593,6 +593,10 @@ RUN_EVICTED_BYTES: Final = RUN_BYTES - RUN_ON_DISK_BYTES
 """Bytes besides its messages that the eviction of a run frees."""
 RUNS_UNCOUNTED_MAX: Final = 16
 """Unsettled messages of a queue whose runs do not count towards the memory mark."""
+RENEWED_LOCK_BYTES: Final = 100
+"""Bytes of the note of a lock that was renewed, beside its run."""
+RENEWED_LOCKS_UNCOUNTED_MAX: Final = 1_000
+"""Renewed locks of a consumer that count with its next deliveries and settlements, and not at once."""
 SINGLE_BYTES: Final = 250
 """Bytes in memory of a message that is a run of its own, on disk or not, with its due time; measured."""
 KEYED_BYTES: Final = 150

@@ -11,6 +11,7 @@ from lightrail.shard.queue.line import GONE, Line
 from lightrail.shard.queue.machine import Machine
 from lightrail.shard.queue.ready import Ready
 from lightrail.shard.queue.reserved import Reservation
+from lightrail.shard.queue.run_count import runs_of
 from lightrail.shard.queue.runs import Run
 from lightrail.shard.queue.sessions import Sessions, may_be_session
 from lightrail.shard.queue.sparse import Sparse
@@ -129,7 +130,7 @@ def _check_consumers(contents: Contents) -> None:
                 keyed = contents.special is not None and contents.special.keys.are_read
                 assert key >= consumer.in_flight.evicted_to or keyed, "a delivery that nobody would evict"
     deliveries = contents.deliveries
-    runs, doubt = sum(len(each.in_flight) for each in consumers), max(deliveries.run_count.tolerance, 0)
+    runs, doubt = sum(map(runs_of, consumers)), max(deliveries.run_count.tolerance, 0)
     assert abs(deliveries.runs - runs) <= doubt
     assert contents.deliveries.evicted_count == evicted
     assert contents.deliveries.evicted_bytes == evicted_size

@@ -1,5 +1,6 @@
 """Locking: commands about single deliveries and sessions, and their answers."""
 
+from lightrail.model import limits
 from lightrail.shard.queue.commands import (
     ConsumerOptions,
     LockDeferred,
@@ -53,6 +54,8 @@ class Locking:
                 renewed: list[int | None] = [0] * len(command.numbers)
                 if consumer is not None:
                     renewed = self._contents.locks.renew_deliveries(consumer, command.numbers, now_ms)
+                    if len(consumer.renewed) > limits.RENEWED_LOCKS_UNCOUNTED_MAX:
+                        self._contents.deliveries.run_count.outdate()
                 effects.append(Renewed(renewed))
             case RenewSession():
                 special = self._contents.special

@@ -1,8 +1,13 @@
 """Run count: how many runs of one queue are in flight, counted from time to time."""
 
 from lightrail.model import limits
-from lightrail.shard.queue.consumers import Consumers
+from lightrail.shard.queue.consumers import Consumer, Consumers
 from lightrail.shard.queue.counters import Counters
+
+
+def runs_of(consumer: Consumer) -> int:
+    """The runs in flight at a consumer; renewed locks, each noted by itself, count by their memory."""
+    return len(consumer.in_flight) + len(consumer.renewed) * limits.RENEWED_LOCK_BYTES // limits.RUN_BYTES
 
 
 class RunCount:
@@ -28,7 +33,7 @@ class RunCount:
         at = 2 * self._counters.delivered - messages
         if not -self.tolerance <= at - self._at <= self.tolerance:
             self._at = at
-            self._runs = sum(len(consumer.in_flight) for consumer in self._consumers)
+            self._runs = sum(map(runs_of, self._consumers))
             self.tolerance = max(messages >> 2, len(self._consumers.by_id), limits.RUNS_UNCOUNTED_MAX)
         return min(self._runs, messages)
 

@@ -5,7 +5,7 @@ from random import Random
 import pytest
 
 from lightrail.model import limits
-from lightrail.shard.queue.commands import ACCEPTED, Settle
+from lightrail.shard.queue.commands import ACCEPTED, RenewDeliveries, Settle
 from tests.support.shard.checked_queue import PlainBench
 
 MESSAGES = 2_000
@@ -55,3 +55,15 @@ def test_what_was_noted_as_outdated_is_counted_again(bench: PlainBench) -> None:
     assert deliveries.runs <= 100
     deliveries.run_count.outdate()
     assert deliveries.runs == lines(bench)
+
+
+def test_locks_that_were_renewed_one_by_one_count(bench: PlainBench) -> None:
+    """A batch of thousands is one run, and its locks are as many notes."""
+    count = 8 * limits.RENEWED_LOCKS_UNCOUNTED_MAX
+    bench.consumer(1, count, lock_ms=1_000)
+    bench.put(*[b"m"] * count)
+    bench.dispatch()
+    deliveries = bench.machine.contents.deliveries
+    before = deliveries.runs
+    bench.do(RenewDeliveries(1, [*range(count)]))
+    assert deliveries.runs * limits.RUN_BYTES >= before + count * limits.RENEWED_LOCK_BYTES

@@ -395,14 +395,17 @@ class ClientConnection(WebSocketConnection):
             session.answer_end()
             self.touch()
 
+        waits = False
+
         def then() -> None:
+            nonlocal waits
             lifetimes.ended(owner)
-            if not lifetimes.after_end(owner, answer):
-                answer()
+            waits = lifetimes.after_end(owner, answer)
 
         has_names = lifetimes.has_names(owner)
         self.links.session_ended(session.links, ending_of(event), then if has_names else _nothing)
-        if not has_names:
+        if not waits:
+            # Links that a transaction keeps end with its discharge, which the client may send after this.
             session.answer_end()
         if not event.by_peer and self.transactions is not None:
             self.transactions.session_ended()

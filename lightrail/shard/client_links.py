@@ -51,15 +51,17 @@ class ClientLinks:
         self._changed = changed
 
     def open_elsewhere(
-        self, queue: Queue, peer: Peer, link: int, opening: ConsumerOpen
-    ) -> Consumer | AwaitedConsumer | None:
-        """The consumer whose link this opening will end, and whose frames may arrive after the opening."""
+        self, queue: Queue, peer: Peer, link: int, opening: ProducerOpen | ConsumerOpen
+    ) -> Opened | AwaitedConsumer | None:
+        """The link that this opening will end, and whose frames may arrive after the opening."""
         if not opening.steals or not opening.client_link:
             return None
         former = self._by_queue.get(queue, {}).get(opening.client_link)
-        if former is None:
-            return self._awaited.moved_here(queue, opening.client_link, (peer.boot, link))
-        return former if isinstance(former, Consumer) and former.peer is not peer else None
+        if former is not None:
+            return None if former.peer is peer else former
+        if isinstance(opening, ProducerOpen):
+            return None
+        return self._awaited.moved_here(queue, opening.client_link, (peer.boot, link))
 
     def claim(
         self, queue: Queue, peer: Peer, link: int, opening: ProducerOpen | ConsumerOpen, now_ms: int

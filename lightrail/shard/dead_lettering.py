@@ -67,7 +67,7 @@ class DeadLettering:
         location = run.batch.location
         if location is not None:
             self._store.release(location.segment, run.size)
-        if run.sequence < (queue.recovered_to or 0):
+        if run.sequence < queue.recovered_to:
             target.repeated(count)
         reasons = self._counts.dead_lettered
         reasons[effect.reason] = reasons.get(effect.reason, 0) + count

@@ -59,6 +59,10 @@ class DeliveryMarks:
         """
         return self._former.get(queue, self._unknown)
 
+    def lost_one(self, queue: int) -> bool:
+        """Whether a queue that the start did not find may have delivered messages under this number."""
+        return self.is_after_kill and (self._unknown > 0 or queue <= max(self._former, default=-1))
+
     def note(self, queue: int, mark: int) -> None:
         """Raises the mark of a queue to at least `mark`."""
         self._noted[queue] = mark

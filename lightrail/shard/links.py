@@ -184,7 +184,9 @@ class Links(KnownNumbers):
         if producer is not None:
             self._admission.abandon(producer)
 
-    def open_elsewhere(self, peer: Peer, link: int, body: ConsumerOpen) -> Consumer | AwaitedConsumer | None:
+    def open_elsewhere(
+        self, peer: Peer, link: int, body: ProducerOpen | ConsumerOpen
+    ) -> Opened | AwaitedConsumer | None:
         """See ClientLinks."""
         queue = self._queues.find(body.queue)
         return None if queue is None else self.client_links.open_elsewhere(queue, peer, link, body)

@@ -225,9 +225,10 @@ class Queues:
         mark = self.marks.before(found.queue)
         # Sequences beyond the recovered ones are used again: for new messages, and for those that were
         # delivered before their commit and come again (`Queue.repeated`).
-        mark = min(mark, found.next_sequence)
-        if queue.recovered_to is not None:
+        if self.marks.is_after_kill:
             queue.recovered_to = found.next_sequence
+            queue.may_have_lost = mark > found.next_sequence
+        mark = min(mark, found.next_sequence)
         if mark:
             queue.machine.contents.deliveries.seen_to = queue.redelivered_before = mark
             queue.mark_due = queue.mark_asked = mark
@@ -364,7 +365,7 @@ class Queues:
     def _new(self, number: int, found: Name, ownership: Ownership) -> Queue:
         machine = Machine(found.name, self.policy_of(found), merge_annotations, look, self.work)
         queue = Queue(number, found, machine, ownership, captured=self._captured(found))
-        queue.recovered_to = 0 if self.marks.is_after_kill else None
+        queue.may_have_lost = self.marks.lost_one(number)
         return queue
 
     def _captured(self, found: Name) -> bool:

@@ -220,7 +220,9 @@ class Receiving:
         if opening.relay:
             self._relays.open_sender(peer, link, epoch, opening.queue, now_ms)
         elif opening.queue:
-            self._links.open_producer(peer, link, epoch, opening, number, now_ms)
+            waiting = Opening(peer, link, epoch, opening, number)
+            if not self._takeovers.begin(waiting, now_ms):
+                self._open_link(waiting, now_ms)
         else:
             self._links.open_router(peer, link, opening, number)
 
@@ -233,7 +235,14 @@ class Receiving:
             return
         waiting = Opening(peer, link, epoch, opening)
         if not self._takeovers.begin(waiting, now_ms):
-            self._links.open_consumer(*waiting, now_ms)
+            self._open_link(waiting, now_ms)
+
+    def _open_link(self, opening: Opening, now_ms: int) -> None:
+        peer, link, epoch, body, next_number = opening
+        if isinstance(body, ProducerOpen):
+            self._links.open_producer(peer, link, epoch, body, next_number, now_ms)
+        else:
+            self._links.open_consumer(peer, link, epoch, body, now_ms)
 
     def _yielded(self, peer: Peer, part: bytes, _now_ms: int) -> None:
         self._takeovers.yielded(peer, HEADER.unpack_from(part)[4])
@@ -241,22 +250,26 @@ class Receiving:
     def take_over(self, now_ms: int) -> None:
         """Opens links that no longer need to wait for a former link of their client."""
         for takeover in self._takeovers.take_due(now_ms):
-            peer, link, _, _ = takeover.opening
+            peer, link, _, body, _ = takeover.opening
             if self._frontends.find(peer.identity) is not peer:
                 continue
             lsn = self._position.lsn
             try:
-                self._links.open_consumer(*takeover.opening, now_ms)
+                self._open_link(takeover.opening, now_ms)
                 if takeover.credit is not None:
                     self._settling.credit(peer, takeover.credit, now_ms)
+            except StoreBusyError:
+                self._takeovers.put_back(takeover)
             except StoreBrokenError as error:
                 self._answers.fail(error)
             except Exception as error:
-                opened = frame(Kind.CONSUMER_OPEN, link=link)
+                kind = Kind.PRODUCER_OPEN if isinstance(body, ProducerOpen) else Kind.CONSUMER_OPEN
+                opened = frame(kind, link=link)
                 self._not_applied(peer, opened, error, self._position.lsn != lsn, now_ms)
 
     def _close_producer(self, peer: Peer, part: bytes, _now_ms: int) -> None:
         link = HEADER.unpack_from(part)[4]
+        self._takeovers.drop(peer, link)
         self._links.close_producer(peer, link)
         self._relays.close_sender(peer, link)
 

@@ -61,6 +61,7 @@ class Queue:
         "mark_asked",
         "mark_due",
         "marked_ms",
+        "may_have_lost",
         "name",
         "ownership",
         "pace",
@@ -113,9 +114,10 @@ class Queue:
         self.redelivered_before = 0
         """Sequences below it may have been delivered by a shard or frontend that ended: their delivery is a
         redelivery, whatever their attempts."""
-        self.recovered_to: int | None = None
-        """The next sequence that a start after a kill found, 0 if it did not find the queue: messages may
-        have been delivered without being stored. None if there was no such start."""
+        self.may_have_lost = False
+        """Whether a shard that was killed may have delivered messages that it had not stored."""
+        self.recovered_to = 0
+        """Messages with lower sequences were there after such an end, and may have been buried before."""
         self.mark_asked = 0
         """The first sequence whose delivery must check the mark in the file."""
         self.mark_due = 0
@@ -191,7 +193,7 @@ class Queue:
 
     def repeated(self, count: int) -> None:
         """Notes that the next messages come again: a killed shard may have delivered them, and lost them."""
-        if self.recovered_to is not None:
+        if self.may_have_lost:
             before = self.machine.contents.next_sequence + count
             self.redelivered_before = max(self.redelivered_before, before)
 

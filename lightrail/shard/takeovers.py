@@ -1,9 +1,9 @@
 """Takeovers: a client attaches a link that is still open elsewhere (transport 2.6.1).
 
-The client may have settled deliveries on the former link, or closed its connection, and these frames may
-still be in transit: frames of two frontends have no order here, and where the queue has just moved,
-frames of a link that has not been opened here yet follow it from its former shard. So the new link waits,
-and finds settled what its client had settled before:
+The client may have settled deliveries on the former link, or closed it, or closed its connection, and
+these frames may still be in transit: frames of two frontends have no order here, and where the queue has
+just moved, frames of a link that has not been opened here yet follow it from its former shard. So the new
+link waits, and finds settled or forgotten what its client had settled or closed before:
 
     the former link is open      its frontend gets YIELD, and answers YIELDED behind all that it has sent
     its queue has moved here     until that link is opened here, which makes it the case above, or closed
@@ -16,9 +16,10 @@ from typing import NamedTuple
 
 from lightrail.model import limits
 from lightrail.shard.awaited import AwaitedConsumer
+from lightrail.shard.client_links import Opened
 from lightrail.shard.links import Links
-from lightrail.shard.peers import Consumer, Peer
-from lightrail.wire.bodies import ConsumerOpen
+from lightrail.shard.peers import Consumer, Peer, Producer
+from lightrail.wire.bodies import ConsumerOpen, ProducerOpen
 from lightrail.wire.frames import Kind, frame
 
 Name = tuple[str, str]
@@ -26,12 +27,14 @@ Name = tuple[str, str]
 
 
 class Opening(NamedTuple):
-    """A CONSUMER_OPEN."""
+    """A CONSUMER_OPEN or PRODUCER_OPEN."""
 
     peer: Peer
     link: int
     epoch: int
-    body: ConsumerOpen
+    body: ProducerOpen | ConsumerOpen
+    next_number: int = 0
+    """See Numbered."""
 
 
 class Takeover:
@@ -39,7 +42,7 @@ class Takeover:
 
     __slots__ = ("credit", "former", "opening", "until_ms")
 
-    def __init__(self, opening: Opening, former: Consumer | AwaitedConsumer, until_ms: int) -> None:
+    def __init__(self, opening: Opening, former: Opened | AwaitedConsumer, until_ms: int) -> None:
         self.opening = opening
         self.former = former
         self.until_ms = until_ms
@@ -78,21 +81,30 @@ class Takeovers:
 
     def begin(self, opening: Opening, now_ms: int) -> bool:
         """Whether the opening has to wait; then `take_due` returns it later."""
-        peer, link, _, body = opening
+        peer, link, _, body, _ = opening
         former = self._links.open_elsewhere(peer, link, body)
         if former is None:
             return False
         self.drop(peer, link)
         takeover = Takeover(opening, former, now_ms + limits.YIELD_MS)
-        self._waiting[peer, link] = takeover
-        self._by_name.setdefault((body.queue, body.client_link), {})[takeover] = None
+        self._add(takeover)
         self._ask(takeover)
         return True
+
+    def put_back(self, takeover: Takeover) -> None:
+        """Lets an opening wait for the commit under way, which `take_due` has returned."""
+        self._add(takeover)
+        self._changed[takeover] = None
+
+    def _add(self, takeover: Takeover) -> None:
+        peer, link, _, body, _ = takeover.opening
+        self._waiting[peer, link] = takeover
+        self._by_name.setdefault((body.queue, body.client_link), {})[takeover] = None
 
     def _ask(self, takeover: Takeover) -> None:
         """Asks the frontend of the former link; one whose queue has moved here is looked at in each turn."""
         former = takeover.former
-        if isinstance(former, Consumer):
+        if isinstance(former, Consumer | Producer):
             former.peer.out.append(frame(Kind.YIELD, link=former.link))
         else:
             self._changed[takeover] = None
@@ -112,7 +124,7 @@ class Takeovers:
         return takeover is not None
 
     def _remove(self, takeover: Takeover) -> None:
-        peer, link, _, body = takeover.opening
+        peer, link, _, body, _ = takeover.opening
         del self._waiting[peer, link]
         name = (body.queue, body.client_link)
         del self._by_name[name][takeover]
@@ -123,10 +135,10 @@ class Takeovers:
 
     def yielded(self, peer: Peer, link: int) -> None:
         """A frontend has answered for its link."""
-        former = peer.consumers.get(link)
-        if former is None or former.opened is None:
+        former = peer.consumers.get(link) or peer.producers.get(link)
+        if former is None:
             return
-        for takeover in self._by_name.get((former.queue.name, former.opened.client_link), ()):
+        for takeover in self._by_name.get((former.queue.name, _client_link(former)), ()):
             if takeover.former is former:
                 self._due[takeover] = None
 
@@ -149,7 +161,7 @@ class Takeovers:
         return due
 
     def _look_again(self, takeover: Takeover) -> None:
-        peer, link, _, body = takeover.opening
+        peer, link, _, body, _ = takeover.opening
         former = self._links.open_elsewhere(peer, link, body)
         if former is None:
             self._due[takeover] = None
@@ -159,3 +171,9 @@ class Takeovers:
             self._ask(takeover)
         elif isinstance(former, AwaitedConsumer):
             self._changed[takeover] = None
+
+
+def _client_link(former: Opened) -> str:
+    if isinstance(former, Producer):
+        return former.client_link
+    return "" if former.opened is None else former.opened.client_link

@@ -317,7 +317,7 @@ class Importing:
         policy = self._queues.open_copy(queue, found, epoch)
         state = self._state
         queue.redelivered_before = max(queue.redelivered_before, state.redelivered_before)
-        queue.recovered_to = state.recovered_to
+        queue.may_have_lost, queue.recovered_to = state.may_have_lost, state.recovered_to
         shift = now_ms - state.source_ms
         for holder in state.holders:
             holder.renewed = {number: until_ms + shift for number, until_ms in holder.renewed.items()}

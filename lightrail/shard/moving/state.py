@@ -46,7 +46,8 @@ class QueueState:
     ids: list[tuple[int, bytes]] = field(default_factory=list)
     seen_to: int = 0
     redelivered_before: int = 0
-    recovered_to: int | None = None
+    may_have_lost: bool = False
+    recovered_to: int = 0
     termini: list[RecoveredTerminus] = field(default_factory=list)
     """Links that may be resumed."""
     source_ms: int = 0
@@ -87,6 +88,7 @@ def encode_state(contents: Contents, performer: Performer, links: Links) -> tupl
         "next_sequence": held.next_sequence,
         "seen_to": held.deliveries.seen_to,
         "redelivered_before": queue.redelivered_before,
+        "may_have_lost": queue.may_have_lost,
         "recovered_to": queue.recovered_to,
         "messages": held.held,
         "bytes": held.held_bytes,
@@ -278,7 +280,8 @@ def decode_state(
         header["seen_to"],
         # Shards of former versions do not send it.
         int(header.get("redelivered_before", 0)),
-        header.get("recovered_to"),
+        bool(header.get("may_have_lost", False)),
+        int(header.get("recovered_to", 0)),
         _termini(header, columns),
         header["now_ms"],
     )

@@ -365,3 +365,49 @@ def test_a_tick_costs_the_same_among_many_suspended_termini() -> None:
         return work.lines(lambda: scene.engine._links.termini.tick(scene.now_ms + 1))
 
     assert cost(200) < cost(5) + 50
+
+
+def elsewhere() -> tuple[Scene, Peer, Peer]:
+    """A link with a stored message at a frontend that is silent; its client attaches it at another."""
+    scene = Scene()
+    first, second = scene.peer("frontend-0", boot=7), scene.peer("frontend-1", boot=8)
+    unsettled(first, 1)
+    send(first, 1, 1, b"a")
+    scene.settle_down()
+    first.yields = False
+    attach(second, 5)
+    scene.settle_down()
+    assert second.unsettled == {}
+    assert [answer.link for answer in first.take(Kind.YIELD)] == [1]
+    return scene, first, second
+
+
+@pytest.mark.parametrize("closed", [True, False])
+def test_a_link_that_was_closed_at_one_frontend_is_forgotten_before_it_opens_at_another(closed: bool) -> None:
+    scene, first, second = elsewhere()
+    if closed:
+        first.say(frame(Kind.FORGET, flags=CLOSED, link=1))
+    first.close_producer(1)
+    first.yielded(1)
+    scene.settle_down()
+    assert second.unsettled[5] == (True, [] if closed else [b"a"])
+
+
+def test_a_frontend_that_does_not_answer_for_a_sender_is_waited_for_no_longer_than_the_bound() -> None:
+    scene, first, second = elsewhere()
+    scene.tick(limits.YIELD_MS)
+    scene.settle_down()
+    assert second.unsettled[5] == (True, [b"a"])
+    # Its link was stolen: what it sends for it late has no effect.
+    first.say(frame(Kind.FORGET, flags=CLOSED, link=1))
+    scene.settle_down()
+    assert unsettled(second, 6) == [b"a"]
+
+
+def test_a_sending_link_that_closes_while_it_waits_is_not_opened() -> None:
+    scene, first, second = elsewhere()
+    second.close_producer(5)
+    first.yielded(1)
+    scene.settle_down()
+    assert second.unsettled == {}
+    assert first.refusals == []

@@ -132,6 +132,7 @@ class Loads:
     def _transactions(self, number: int) -> Load:
         ledger, where, rate = self._ledger(moved=True), self.service.where, RATES["transaction"]
         mover = Mover(where, "transaction", "moved", number=number)
+        receiver = Receiver(where, "moved", ledger, number=number)
         sender = Sender(
             where,
             "transaction",
@@ -139,10 +140,9 @@ class Loads:
             number=number,
             count_max=COUNT_MAX,
             rate=rate,
-            # Its shard may be away for longer than it is there.
-            limit=lambda: mover.received + AHEAD,
+            # A shard may be away for longer than it is there.
+            room=lambda: AHEAD - (ledger.accepted - receiver.received),
         )
-        receiver = Receiver(where, "moved", ledger, number=number)
         return Load("transaction", [sender], [mover, receiver], [ledger])
 
     def _resumed(self, number: int) -> Load:

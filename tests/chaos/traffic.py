@@ -99,7 +99,7 @@ class Sender(Worker):
     What had no answer when a connection went stays in doubt: it may have been stored or not.
 
     Args:
-        limit: how many messages it may have sent by now; None for any number.
+        room: how many messages it may send now; None for any number.
     """
 
     def __init__(
@@ -112,7 +112,7 @@ class Sender(Worker):
         count_max: int = 1_000_000,
         size: int = 100,
         rate: float | None = None,
-        limit: Callable[[], int] | None = None,
+        room: Callable[[], int] | None = None,
     ) -> None:
         super().__init__(f"sender-{number}", address)
         self.queue = queue
@@ -121,7 +121,7 @@ class Sender(Worker):
         self.page = ledger.page(number, count_max)
         self.size = size
         self.rate = rate
-        self.limit = limit
+        self.room = room
         self.rejections: Counter[str] = Counter()
         self.latest_answer = 0.0
         """When an outcome came last (monotonic)."""
@@ -172,8 +172,8 @@ class Sender(Worker):
         now = time.monotonic()
         if self.rate is not None:
             some = min(some, int((now - started) * self.rate) - (page.sent - self._base))
-        if self.limit is not None:
-            some = min(some, self.limit() - page.sent)
+        if self.room is not None:
+            some = min(some, self.room())
         if some <= 0:
             return
         first = page.sent

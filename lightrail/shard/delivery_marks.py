@@ -43,6 +43,8 @@ class DeliveryMarks:
 
     def __init__(self) -> None:
         self._former: dict[int, int] = {}
+        self._former_last = -1
+        """The highest number of a queue in `_former`."""
         self._unknown = 0
         """The mark of queues that are not in `_former`."""
         self.is_exact = False
@@ -61,7 +63,7 @@ class DeliveryMarks:
 
     def lost_one(self, queue: int) -> bool:
         """Whether a queue that the start did not find may have delivered messages under this number."""
-        return self.is_after_kill and (self._unknown > 0 or queue <= max(self._former, default=-1))
+        return self.is_after_kill and (self._unknown > 0 or queue <= self._former_last)
 
     def note(self, queue: int, mark: int) -> None:
         """Raises the mark of a queue to at least `mark`."""
@@ -103,6 +105,7 @@ class DeliveryMarks:
         made = DeliveryMarks()
         made._former = {**self._noted, **(last or {})}
         made.is_exact = last is not None
+        made._former_last = max(made._former, default=-1)
         made.is_after_kill = last is None
         return made
 
@@ -167,6 +170,7 @@ class FileMarks(DeliveryMarks):
         for queue, (mark,) in enumerate(_SLOT.iter_unpack(data[_SLOTS_AT : _SLOTS_AT + slots * _SLOT.size])):
             if mark:
                 self._former[queue] = mark
+                self._former_last = queue
 
     # --- while the shard serves ---------------------------------------------------------------------------
 

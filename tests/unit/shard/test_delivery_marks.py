@@ -322,6 +322,23 @@ def test_marks_outlive_a_process_that_is_killed(tmp_path: Path) -> None:
     asyncio.run(main())
 
 
+def test_after_a_kill_a_queue_that_is_not_found_may_have_delivered_up_to_the_last_mark(
+    tmp_path: Path,
+) -> None:
+    async def main() -> None:
+        marks = FileMarks(str(tmp_path), BOOT)
+        assert not marks.lost_one(0)
+        marks.begin(asyncio.get_running_loop(), lambda: None)
+        marks.note(3, 100)
+        await written(marks)
+        killed = FileMarks(str(tmp_path), BOOT)
+        assert [killed.lost_one(queue) for queue in (0, 3, 4)] == [True, True, False]
+        marks.close({})
+        assert not FileMarks(str(tmp_path), BOOT).lost_one(3)
+
+    asyncio.run(main())
+
+
 def test_what_gathers_while_the_thread_writes_is_written_next(tmp_path: Path) -> None:
     async def main() -> None:
         marks = FileMarks(str(tmp_path), BOOT)

@@ -17,7 +17,7 @@ def test_a_shard_that_was_killed_is_named_with_its_queues_by_everything_that_an_
         cluster.start(first, second, gateway)
         names = fill(gateway, 6, 1)
         assert {each["queues"] for each in shards(gateway).values()} == {3}
-        assert get(f"{gateway.http}/readyz") == (200, "ready\n")
+        wait.until(lambda: get(f"{gateway.http}/readyz") == (200, "ready\n"), "everybody serves")
 
         first.kill()
         wait.until(lambda: "shards/0" not in cluster.keys("shards/"), "its lease has run out")

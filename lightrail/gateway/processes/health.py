@@ -25,7 +25,7 @@ SCRAPE_TIME_PART: Final = 0.8
 """Share of it for the other processes: one that does not answer must not cost the metrics of all."""
 DETAILED: Final = "/metrics/detailed"
 READY_TIME_MAX_S: Final = 1.0
-"""A process that does not answer in this time is not serving."""
+"""A process that does not answer a probe in this time is not serving."""
 SCRAPE_BYTES_MAX: Final = 64 * 1024 * 1024
 
 log = logging.getLogger(__name__)
@@ -104,11 +104,16 @@ class Health:
         text = "".join(f"{reason}\n" for reason in reasons) or "ready\n"
         return web.Response(text=text, status=503 if reasons else 200)
 
-    async def reasons(self) -> list[str]:
-        """A line for each process that does not serve; empty if all serve."""
+    async def reasons(self, seconds: float = READY_TIME_MAX_S) -> list[str]:
+        """A line for each process that does not serve; empty if all serve.
+
+        Args:
+            seconds: what a process has to answer. A probe goes on to the next machine; a person who looks
+                at a busy machine waits longer rather than see a process that serves listed as silent.
+        """
         own = self._not_ready()
         members = self.members.list()
-        answers = await asyncio.gather(*(self._reason(member) for member in members))
+        answers = await asyncio.gather(*(self._reason(member, seconds) for member in members))
         reasons = [own] if own else []
         named = {m.name: reason for m, reason in zip(members, answers, strict=True) if reason}
         if self.presence is not None:
@@ -122,14 +127,14 @@ class Health:
                     named[f"shard-{shard}"] = reason
         return reasons + [f"{name}: {reason}" for name, reason in named.items()]
 
-    async def _reason(self, member: Member) -> str | None:
+    async def _reason(self, member: Member, seconds: float) -> str | None:
         """Why a process does not serve, by its own /readyz; None if it serves."""
         if not member.ready:
             return "not serving"
         if member.metrics is None:
             return None
         try:
-            status, text = await self._get(member, "/readyz", READY_TIME_MAX_S)
+            status, text = await self._get(member, "/readyz", seconds)
         except (aiohttp.ClientError, TimeoutError, OSError) as error:
             return f"no answer ({type(error).__name__})"
         return None if status == 200 else text.strip()[:200]

@@ -1,5 +1,6 @@
 """Status over HTTP: processes, shards, sums over all processes, and routers."""
 
+import asyncio
 from collections.abc import Mapping
 from importlib.metadata import version
 from typing import Any, Final
@@ -8,6 +9,7 @@ from aiohttp import web
 
 from lightrail.cluster.map import Map
 from lightrail.gateway.processes import figures
+from lightrail.gateway.processes.health import SCRAPE_TIME_MAX_S
 from lightrail.gateway.request import Request
 from lightrail.gateway.rights import demand_all
 from lightrail.gateway.services import Services
@@ -66,8 +68,9 @@ async def routers(request: Request) -> web.Response:
 async def overview(services: Services, caller: Caller) -> dict[str, Any]:
     """Processes, shards and sums. A process that does not answer is listed as a reason."""
     demand_all(services.directory, caller)
-    reasons = await services.health.reasons()
-    found = await figures.read(services.health)
+    reasons, found = await asyncio.gather(
+        services.health.reasons(SCRAPE_TIME_MAX_S), figures.read(services.health)
+    )
     totals: dict[str, Any] = {
         key: sum(int(each.get(sample, 0)) for member, each in found.items() if member.role == role)
         for role, key, sample in TOTALS

@@ -75,6 +75,7 @@ bench-peers: setup ## the same load against other brokers, and the ratios
 
 soak: setup ## the long tests
 	$(BIN)/pytest -m soak --timeout=0 $(ARGS)
+	LIGHTRAIL_SLOWEST_S=2 $(BIN)/pytest --timeout=0 tests/chaos/test_bad_input.py tests/chaos/test_memory_of_frontends.py
 
 fuzz: setup ## mutated AMQP for the scanner: compiled, interpreted, under AddressSanitizer; 10 minutes, LIGHTRAIL_SOAK_SECONDS chooses
 	$(BIN)/python scripts/fuzz.py $(ARGS)

@@ -142,11 +142,15 @@ def test_freeze_one_frontend_of_two(tmp_path: Path) -> None:
         scene.finish()
 
 
-def test_terminate_in_traffic(tmp_path: Path) -> None:
+def terminated(tmp_path: Path) -> float:
     """SIGTERM: connections close with amqp:connection:forced, the status is 0, a new start finds everything.
 
     Nothing counts as a failed delivery: all of it would become a dead letter and not arrive.
+
+    Returns:
+        The longest time from the signal to the end of the broker, in seconds.
     """
+    slowest = 0.0
     with Scene(tmp_path / "data", "--max-delivery-count", "1") as scene:
         scene.warm()
         for _ in range(2):
@@ -155,8 +159,7 @@ def test_terminate_in_traffic(tmp_path: Path) -> None:
             ended = len(scene.service.exits)
             os.kill(scene.service.supervisor, signal.SIGTERM)
             wait.until_with(ended, lambda ended: len(scene.service.exits) > ended, "the broker ends")
-            took = time.monotonic() - begun
-            assert took < 5.0, f"the orderly end took {took:.1f} s"
+            slowest = max(slowest, time.monotonic() - begun)
             scene.recovered()
         scene.finish()
         for ledger in scene.ledgers:
@@ -166,6 +169,16 @@ def test_terminate_in_traffic(tmp_path: Path) -> None:
             assert worker.conditions[conditions.CONNECTION_FORCED] == 2, (
                 f"{worker.name}: {dict(worker.losses)}"
             )
+    return slowest
+
+
+def test_terminate_in_traffic(tmp_path: Path) -> None:
+    terminated(tmp_path)
+
+
+@pytest.mark.soak
+def test_an_orderly_end_in_traffic_takes_less_than_five_seconds(tmp_path: Path) -> None:
+    assert terminated(tmp_path) < 5.0
 
 
 def test_terminate_with_frozen_shard(tmp_path: Path) -> None:

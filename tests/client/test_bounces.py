@@ -1,5 +1,8 @@
-"""A hundred subscriptions under load while the broker is bounced by kill -9: all are back within 2 s of its
-port being open, nothing accepted is lost, each link keeps its order. The long form bounces it 20 times."""
+"""A hundred subscriptions under load while the broker is bounced by kill -9.
+
+All are back, nothing accepted is lost, each link keeps its order. The long form bounces the broker 20 times,
+and all have to be back within 2 s of its port being open.
+"""
 
 import asyncio
 import time
@@ -23,8 +26,8 @@ PAUSE_S = 0.05
 """Between two messages of a sender: the load must leave a small machine time to be measured on."""
 
 
-def play(test: Coroutine[Any, Any, None], deadline_s: float) -> None:
-    asyncio.run(asyncio.wait_for(test, deadline_s))
+def play(test: Coroutine[Any, Any, float], deadline_s: float) -> float:
+    return asyncio.run(asyncio.wait_for(test, deadline_s))
 
 
 @pytest.fixture
@@ -55,7 +58,8 @@ async def port_is_open(url: str) -> float:
         return now
 
 
-async def bounced(broker: ReturningBroker, bounces: int) -> None:
+async def bounced(broker: ReturningBroker, bounces: int) -> float:
+    """The longest time in seconds from an open port to all links being attached."""
     ledgers = [Ledger(f"bounced/{number}") for number in range(SUBSCRIPTIONS)]
     said: list[Event] = []
     waits: list[float] = []
@@ -91,7 +95,7 @@ async def bounced(broker: ReturningBroker, bounces: int) -> None:
     for ledger in ledgers:
         ledger.check()
         ledger.check_twice(bounces, CREDIT)
-    assert max(waits) <= BACK_S
+    return max(waits)
 
 
 @pytest.mark.timeout(180)
@@ -102,4 +106,4 @@ def test_a_hundred_subscriptions_are_back_after_a_bounce(broker: ReturningBroker
 @pytest.mark.soak
 @pytest.mark.timeout(1_000)
 def test_a_hundred_subscriptions_are_back_after_twenty_bounces(broker: ReturningBroker) -> None:
-    play(bounced(broker, 20), 900)
+    assert play(bounced(broker, 20), 900) <= BACK_S

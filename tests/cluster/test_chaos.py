@@ -141,9 +141,9 @@ def test_a_few_queues_cross_each_other_while_their_shards_die(tmp_path: Path) ->
 # --- a shard that is started again ------------------------------------------------------------------------
 
 
-def test_a_shard_that_was_killed_serves_again_within_three_seconds_and_no_sender_loses_its_link(
-    tmp_path: Path,
-) -> None:
+def killed_shards(tmp_path: Path) -> float:
+    """The longest time in seconds from a shard being ready again to its messages coming."""
+    slowest = 0.0
     with ClusterScene(tmp_path) as scene:
         scene.warm()
         for machine in scene.machines:
@@ -158,11 +158,21 @@ def test_a_shard_that_was_killed_serves_again_within_three_seconds_and_no_sender
             scene.notes.append(
                 f"shard ready after {ready - began:.2f} s, served {served - ready:.2f} s later"
             )
-            assert served - ready < 3.0
+            slowest = max(slowest, served - ready)
             scene.verified()
             scene.settled()
         scene.finish()
         scene.undisturbed(*scene.workers)
+    return slowest
+
+
+def test_a_shard_that_was_killed_serves_again_and_no_sender_loses_its_link(tmp_path: Path) -> None:
+    killed_shards(tmp_path)
+
+
+@pytest.mark.soak
+def test_a_shard_that_was_killed_serves_again_within_three_seconds(tmp_path: Path) -> None:
+    assert killed_shards(tmp_path) < 3.0
 
 
 # --- etcd is away -----------------------------------------------------------------------------------------

@@ -126,7 +126,7 @@ class AwaitedConsumers:
         """Suspends a consumer that the store has and the queue's machine; its time begins anew."""
         key = key_of(opened)
         self.adopted[id] = Origin(*key, opened, has_ended=True)
-        self._apply(queue, commands.Suspend(id), now_ms)
+        self._performer.apply(queue, commands.Suspend(id), now_ms)
         if queue.is_frozen:
             # It is awaited when the queue is served again, or moves with it.
             return
@@ -174,7 +174,7 @@ class AwaitedConsumers:
         self._suspended.setdefault(user, {})[found] = None
         self._suspended_links.add(user, 1)
         self._suspended_deliveries.add(user, count)
-        self._apply(found.queue, commands.Suspend(found.id), now_ms)
+        self._performer.apply(found.queue, commands.Suspend(found.id), now_ms)
         while not (
             self._suspended_links.has_room(user, limits.SUSPENDED_CONSUMERS_MAX)
             and self._suspended_deliveries.has_room(user, limits.SUSPENDED_DELIVERIES_SUM_MAX)
@@ -279,7 +279,7 @@ class AwaitedConsumers:
         consumer = Consumer(peer, link, found.queue, found.id, opened.label, now_ms, opened)
         self._performer.consumers[found.id] = consumer
         peer.consumers[link] = consumer
-        self._apply(found.queue, commands.Resume(found.id), now_ms)
+        self._performer.apply(found.queue, commands.Resume(found.id), now_ms)
         return consumer
 
     def said(self, peer: Peer, part: bytes, now_ms: int) -> bool:
@@ -305,7 +305,7 @@ class AwaitedConsumers:
                 self._detach(found, now_ms, lost=False)
         else:
             settled = commands.Settle(found.id, number, number + count, outcome_in(part, flags))
-            self._apply(found.queue, settled, now_ms)
+            self._performer.apply(found.queue, settled, now_ms)
 
     # --- they go ---------------------------------------------------------------------------------------
 
@@ -352,10 +352,6 @@ class AwaitedConsumers:
         self._performer.detach(found.queue, found.id, found.ending, now_ms)
         self.ended(found.queue, found.id)
         self._last_consumers.left(found.queue, now_ms, lost=lost)
-
-    def _apply(self, queue: Queue, command: commands.Command, now_ms: int) -> None:
-        self._performer.perform(queue, queue.machine.apply(command, now_ms), now_ms)
-        self._performer.touched[queue] = None
 
 
 def key_of(opened: ConsumerOpen) -> Key:

@@ -118,4 +118,3 @@ class Closings:
     def _apply_policy(self, queue: Queue, now_ms: int) -> None:
         if queue.is_serving:
             self._performer.perform(queue, self._queues.apply_policy(queue, now_ms), now_ms)
-            self._performer.touched[queue] = None

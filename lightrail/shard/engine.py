@@ -197,7 +197,7 @@ class Engine:
             for queue in touched:
                 contents = queue.machine.contents
                 was_over = looks.left <= 0 or work.deliveries <= 0
-                performer.perform(queue, queue.machine.dispatch(now_ms), now_ms)
+                performer.dispatch(queue, now_ms)
                 if contents.deliveries.seen_to > queue.mark_asked:
                     self._queues.mark(queue, now_ms)
                 if was_over and queue.machine.is_unfinished:
@@ -297,8 +297,7 @@ class Engine:
         # Without any run the machine fetches again in a second; damaged messages are skipped and logged.
         damaged = isinstance(error, JournalDamagedError)
         fetched = commands.Fetched(read.run.sequence, read.runs, damaged)
-        self._performer.perform(queue, queue.machine.apply(fetched, now_ms), now_ms)
-        self._performer.touched[queue] = None
+        self._performer.apply(queue, fetched, now_ms)
         if queue.unanswered:
             for waiter, number in queue.take_applied():
                 self.when_synced(waiter, number)
@@ -309,8 +308,7 @@ class Engine:
         self._ticked_ms = now_ms
         self._frontends.forget_silent(now_ms, stalled=stalled)
         for queue in self._queues.deadlines.due(now_ms):
-            self._performer.perform(queue, queue.machine.apply(commands.Tick(), now_ms), now_ms)
-            self._performer.touched[queue] = None
+            self._performer.apply(queue, commands.Tick(), now_ms)
         self._awaited.tick(now_ms)
         self._links.termini.tick(now_ms)
         self.freezing.tick(now_ms)

@@ -134,7 +134,7 @@ class Follower:
             elif ownership.is_serving:
                 if declared.fields != fields_of(named, queue.epoch, frozen=queue.is_frozen):
                     self._change(queue, named)
-                self._performer.touched[queue] = None
+                self._performer.touch(queue)
                 if named.policy["lifetime"] == LAST_CONSUMER and rules.is_system(each.name):
                     # A shared subscription: its links open again in a moment, or they ended with the broker,
                     # and the queue would gather messages for ever. A user's queue may not have had a consumer
@@ -334,7 +334,7 @@ class Follower:
         """Gives the machine messages that were read from disk while the queue was frozen."""
         for read in reads:
             fetched = commands.Fetched(read.run.sequence, read.runs)
-            self._performer.perform(queue, queue.machine.apply(fetched, self._now_ms), self._now_ms)
+            self._performer.apply(queue, fetched, self._now_ms)
 
     def _serve(self, queue: Queue, epoch: int) -> None:
         """Serves a queue that this shard owns, in another epoch than before."""
@@ -352,13 +352,12 @@ class Follower:
         else:
             queue.ownership.apply(Event.RENEW, epoch)
             self._change(queue, found)
-        self._performer.touched[queue] = None
+        self._performer.touch(queue)
 
     def _change(self, queue: Queue, found: Name) -> None:
         """Applies the policy of its name to a queue."""
         effects = self._queues.change(queue, found, self._now_ms)
         self._performer.perform(queue, effects, self._now_ms)
-        self._performer.touched[queue] = None
 
     def _delete(self, queue: Queue, event: Event, why: Refusal) -> None:
         """Deletes a queue that this shard no longer owns."""

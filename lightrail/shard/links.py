@@ -224,13 +224,11 @@ class Links(KnownNumbers):
         consumer = Consumer(peer, link, queue, id, body.label, now_ms, body)
         peer.consumers[link] = consumer
         self._performer.consumers[id] = consumer
-        self._performer.perform(queue, queue.machine.apply(commands.Attach(id, options), now_ms), now_ms)
+        self._performer.apply(queue, commands.Attach(id, options), now_ms)
         self._memory.update(queue)
         if peer.consumers.get(link) is consumer:
             # The machine did not refuse the consumer.
             self.client_links.add(queue, body.client_link, consumer)
-            if body.is_session:
-                self._performer.touched[queue] = None
             if body.suspended_ms is None:
                 peer.out.append(frame(Kind.CONSUMER_READY, link=link))
             else:

@@ -78,9 +78,7 @@ class LockRequests:
     def _renew_deliveries(self, peer: Peer, _number: int, fields: Fields, now_ms: int) -> Fields:
         """Renews the locks of deliveries of a link of the requesting frontend."""
         queue, consumer, numbers = self._deliveries(peer, fields)
-        found = queue.machine.apply(commands.RenewDeliveries(consumer.id, numbers), now_ms)
-        self._performer.perform(queue, found, now_ms)
-        self._performer.touched[queue] = None
+        found = self._performer.apply(queue, commands.RenewDeliveries(consumer.id, numbers), now_ms)
         (answer,) = [effect for effect in found if isinstance(effect, Renewed)]
         return {"locked_ms": answer.locked_ms}
 
@@ -89,9 +87,7 @@ class LockRequests:
         queue, consumer, numbers = self._deliveries(peer, fields)
         outcome = _outcome(fields)
         deferred = queue.machine.contents.deferred.number
-        found = queue.machine.apply(commands.SettleDeliveries(consumer.id, numbers, outcome), now_ms)
-        self._performer.perform(queue, found, now_ms)
-        self._performer.touched[queue] = None
+        found = self._performer.apply(queue, commands.SettleDeliveries(consumer.id, numbers, outcome), now_ms)
         (answer,) = [effect for effect in found if isinstance(effect, SettledDeliveries)]
         self._answer_on_disk(queue, Reply(peer, number, {"found": answer.found}), deferred)
 
@@ -138,9 +134,7 @@ class LockRequests:
                 f"{limits.PEEKS_MAX} requests wait for deferred messages from disk already; try again",
             )
         command = commands.LockDeferred(self._links.next_consumer(), key, sequences, limits.DEFERRED_LOCK_MS)
-        found = queue.machine.apply(command, now_ms)
-        self._performer.perform(queue, found, now_ms)
-        self._performer.touched[queue] = None
+        found = self._performer.apply(queue, command, now_ms)
         (answer,) = [effect for effect in found if isinstance(effect, LockedDeferred)]
         if not answer.runs:
             return {"messages": [], "locked_until_ms": 0}
@@ -157,9 +151,7 @@ class LockRequests:
     # --- helpers ---------------------------------------------------------------------------------------
 
     def _ask(self, queue: Queue, command: commands.Command, now_ms: int) -> LockAnswer:
-        found = queue.machine.apply(command, now_ms)
-        self._performer.perform(queue, found, now_ms)
-        self._performer.touched[queue] = None
+        found = self._performer.apply(queue, command, now_ms)
         (answer,) = [effect for effect in found if isinstance(effect, LockAnswer)]
         return answer
 

@@ -15,6 +15,7 @@ from lightrail.shard.journal.store import Store, StoreError
 from lightrail.shard.leaving import Leaving
 from lightrail.shard.peers import Consumer
 from lightrail.shard.queue import commands, effects
+from lightrail.shard.queue.commands import Command
 from lightrail.shard.queue.effects import Effect, Reason
 from lightrail.shard.queue.runs import Batch, Run
 from lightrail.shard.queues import Queues
@@ -96,7 +97,33 @@ class Performer:
         self.reading: dict[int, int] = {}
         """Number of reads under way by segment; the cleaner skips these segments."""
 
+    def apply(self, queue: Queue, command: Command, now_ms: int) -> list[Effect]:
+        """Gives a queue a command; its effects are performed, and the queue is dispatched in this step.
+
+        Returns:
+            The effects, among them the answers to commands that have one.
+        """
+        found = queue.machine.apply(command, now_ms)
+        if found:
+            self._perform(queue, found, now_ms)
+        self.touch(queue)
+        return found
+
     def perform(self, queue: Queue, found: list[Effect], now_ms: int) -> None:
+        """Performs effects of a command that its caller applied; the queue is dispatched in this step."""
+        self._perform(queue, found, now_ms)
+        self.touch(queue)
+
+    def touch(self, queue: Queue) -> None:
+        """Lets a queue be dispatched in this step: something outside its machine changed, as its state of
+        ownership or the batches that wait for room."""
+        self.touched[queue] = None
+
+    def dispatch(self, queue: Queue, now_ms: int) -> None:
+        """Delivers what a queue can deliver."""
+        self._perform(queue, queue.machine.dispatch(now_ms), now_ms)
+
+    def _perform(self, queue: Queue, found: list[Effect], now_ms: int) -> None:
         """Turns the effects of a machine into frames and records, in their order."""
         row: list[effects.Deliver] = []
         delivering = self._delivering
@@ -166,14 +193,12 @@ class Performer:
         """Adds a batch to a queue; the record of a durable one is appended already."""
         if batch.durable:
             self.messages_unsynced += batch.count
-        self.perform(queue, queue.machine.apply(commands.Enqueue(batch), now_ms), now_ms)
-        self.touched[queue] = None
+        self.apply(queue, commands.Enqueue(batch), now_ms)
 
     def detach(self, queue: Queue, consumer: int, ending: Ending, now_ms: int) -> None:
         """Detaches a consumer."""
         self.mark(queue, consumer, ending)
-        self.perform(queue, queue.machine.apply(commands.Detach(consumer, ending), now_ms), now_ms)
-        self.touched[queue] = None
+        self.apply(queue, commands.Detach(consumer, ending), now_ms)
 
     def mark(self, queue: Queue, consumer: int, ending: Ending) -> None:
         """Marks the deliveries of a consumer that ends, unless its client ends it in order (ADR 28).
@@ -205,7 +230,7 @@ class Performer:
             ranges[-1] = (ranges[-1][0], last)
         else:
             ranges.append((first, last))
-        self.touched[queue] = None
+        self.touch(queue)
 
     def _lost(self, queue: Queue, effect: effects.Removed) -> None:
         """Logs and counts messages that are damaged on disk; they are not settled and stay on disk."""

@@ -251,7 +251,7 @@ class Requests:
         """Removes all messages but those in flight."""
         queue = self._named(fields)
         before = queue.machine.contents.counters.purged
-        self._apply(queue, commands.Purge(), now_ms)
+        self._performer.apply(queue, commands.Purge(), now_ms)
         reply = Reply(peer, number, {"purged": queue.machine.contents.counters.purged - before})
         self._performer.leaving.when_left(queue, lambda: self._wait(reply, 0))
 
@@ -271,14 +271,10 @@ class Requests:
             )
         before = queue.machine.contents.counters.cancelled
         for sequence in sequences:
-            self._apply(queue, commands.Cancel(sequence), now_ms)
+            self._performer.apply(queue, commands.Cancel(sequence), now_ms)
         self._wait(Reply(peer, number, {"cancelled": queue.machine.contents.counters.cancelled - before}), 0)
 
     # --- helpers ---------------------------------------------------------------------------------------
-
-    def _apply(self, queue: Queue, command: commands.Command, now_ms: int) -> None:
-        self._performer.perform(queue, queue.machine.apply(command, now_ms), now_ms)
-        self._performer.touched[queue] = None
 
     def _named(self, fields: Fields) -> Queue:
         return named(self._queues, fields)

@@ -55,7 +55,7 @@ def open_restored(
     """Opens a queue that was restored as a copy, with suspended consumers that have these deliveries."""
     seen_to = queue.machine.contents.deliveries.seen_to
     opened = commands.Open(queues.policy_of(queue.record), holders, seen_to=seen_to)
-    performer.perform(queue, queue.machine.apply(opened, now_ms), now_ms)
+    performer.apply(queue, opened, now_ms)
     for holder in holders:
         opening = origins[holder.consumer].opened
         link = bytes.fromhex(opening.client_link)

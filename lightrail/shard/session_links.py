@@ -27,9 +27,7 @@ class SessionLinks:
     def renew(self, consumer: Consumer, now_ms: int) -> int | None:
         """Renews the lock of a consumer's session, and notifies its frontend; see SessionRenewed."""
         machine = consumer.queue.machine
-        found = machine.apply(commands.RenewSession(consumer.id), now_ms)
-        self._performer.perform(consumer.queue, found, now_ms)
-        self._performer.touched[consumer.queue] = None
+        found = self._performer.apply(consumer.queue, commands.RenewSession(consumer.id), now_ms)
         (answer,) = [effect for effect in found if isinstance(effect, SessionRenewed)]
         attached = machine.contents.consumers.by_id.get(consumer.id)
         if answer.locked_ms is not None and attached is not None and attached.options.session is not None:
@@ -39,7 +37,7 @@ class SessionLinks:
     def _lost(self, queue: Queue, id: int, now_ms: int) -> None:
         """Ends the link of a consumer whose session's lock has ended; its deliveries have returned."""
         consumer = self._performer.consumers.pop(id, None)
-        self._performer.touched[queue] = None
+        self._performer.touch(queue)
         if consumer is None:
             return
         consumer.peer.consumers.pop(consumer.link, None)

@@ -133,10 +133,9 @@ class SessionRequests:
         former = queue.machine.locking.states.find(session)
         if state is None:
             command = commands.SetState(session, None)
-            self._performer.perform(queue, queue.machine.apply(command, now_ms), now_ms)
+            self._performer.apply(queue, command, now_ms)
         else:
             self._store_state(queue, session, state, former, now_ms)
-        self._performer.touched[queue] = None
         self._wait(Reply(peer, number, {"stored": state is not None}), 0)
         return None
 

@@ -53,8 +53,7 @@ class Settling:
         queue = consumer.queue
         size = kib << 10 if kib else commands.UNBOUNDED
         credit = commands.Credit(consumer.id, number, bool(flags & DRAIN), size, bool(flags & EXACT))
-        self._performer.perform(queue, queue.machine.apply(credit, now_ms), now_ms)
-        self._performer.touched[queue] = None
+        self._performer.apply(queue, credit, now_ms)
 
     def settle(self, peer: Peer, part: bytes, now_ms: int) -> bytes | None:
         """Settles a range of deliveries; returns a frame for the rest if there are too many."""
@@ -79,8 +78,7 @@ class Settling:
         answer = self._settlement(peer, link, count) if asked else None
         deferred = queue.machine.contents.deferred.number
         command = commands.Settle(consumer.id, number, number + count, outcome)
-        self._performer.perform(queue, queue.machine.apply(command, now_ms), now_ms)
-        self._performer.touched[queue] = None
+        self._performer.apply(queue, command, now_ms)
         if answer is not None and not queue.answer_when_applied(answer, number, deferred):
             self._answers.when_synced(answer, number)
         return rest
@@ -120,8 +118,7 @@ class Settling:
             commands.Credit(consumer.id, found.next),
             commands.Settle(consumer.id, first, last, outcome),
         ):
-            self._performer.perform(consumer.queue, machine.apply(command, now_ms), now_ms)
-        self._performer.touched[consumer.queue] = None
+            self._performer.apply(consumer.queue, command, now_ms)
         return HEADER.pack(kind, flags, reserved, epoch, link, count, number)
 
     def _settlement(self, peer: Peer, link: int, count: int) -> Settlement:

@@ -123,7 +123,7 @@ class Admission:
         """Drops a producer's parked batches unanswered: it is closed, or sends all of them again."""
         if self._parking.remove(producer):
             # Batches parked behind it may have room.
-            self._performer.touched[producer.queue] = None
+            self._performer.touch(producer.queue)
 
     def abandon(self, producer: Producer) -> None:
         """Refuses parked batches of a sender whose link was closed, so that they are not stored hours
@@ -139,7 +139,7 @@ class Admission:
         self._turn_away(queue, parked[0], parked[0].done, refusal)
         self._turn_away_behind(queue, producer, parked[1:])
         # Batches parked behind it may have room.
-        self._performer.touched[queue] = None
+        self._performer.touch(queue)
 
     def _park(self, queue: Queue, entry: Parked) -> None:
         size = entry.batch.size
@@ -149,7 +149,7 @@ class Admission:
             self._turn_away(queue, entry, entry.done, refusal)
             return
         self._parking.park(queue, entry)
-        self._performer.touched[queue] = None
+        self._performer.touch(queue)
 
     def _admit(self, queue: Queue, entry: Parked, now_ms: int) -> Progress:
         """Stores as many messages of a batch as fit and may be read at once."""
@@ -251,8 +251,7 @@ class Admission:
                 producer.note(number, contents.next_sequence)
             if digests and contents.duplicates is not None:
                 contents.duplicates.remember(digests, until_ms)
-            self._performer.perform(queue, queue.machine.apply(commands.Enqueue(batch), now_ms), now_ms)
-            self._performer.touched[queue] = None
+            self._performer.apply(queue, commands.Enqueue(batch), now_ms)
         elif producer.keeps_tags and entry.batch.durable:
             # All of these messages were duplicates, or dropped: they are accepted without being stored.
             try:

@@ -89,10 +89,7 @@ class Batches:
         if producer.stored is not None:
             producer.note(number, contents.next_sequence)
         self._answers.accept(producer, number, waits)
-        effects = queue.machine.apply(commands.Enqueue(batch), now_ms)
-        if effects:
-            self._performer.perform(queue, effects, now_ms)
-        self._performer.touched[queue] = None
+        self._performer.apply(queue, commands.Enqueue(batch), now_ms)
         return count if special is not None and special.singles else 0
 
     def _is_answered(self, producer: Producer, number: int, count: int, flags: int) -> bool:

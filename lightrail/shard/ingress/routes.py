@@ -260,10 +260,7 @@ class Routes:
             # Other transient messages get a location when their queue spills them, and each queue spills its
             # own.
             mine = batch if durable or queue.captured else twin(batch)
-            found = queue.machine.apply(commands.Enqueue(mine), now_ms)
-            if found:
-                self._performer.perform(queue, found, now_ms)
-            self._performer.touched[queue] = None
+            self._performer.apply(queue, commands.Enqueue(mine), now_ms)
 
     def _not_stored(self, producer: RouteProducer, number: int, error: Exception) -> None:
         """Refuses a batch for which the store had no room, or that exceeds the size of a record."""
@@ -316,9 +313,7 @@ class Routes:
             if each.digests and contents.duplicates is not None:
                 contents.duplicates.remember(each.digests, ids_until_ms(each.queue, now_ms))
             if each.batch.count:
-                effects = each.queue.machine.apply(commands.Enqueue(each.batch), now_ms)
-                self._performer.perform(each.queue, effects, now_ms)
-            self._performer.touched[each.queue] = None
+                self._performer.apply(each.queue, commands.Enqueue(each.batch), now_ms)
 
 
 def _usable(producer: RouteProducer, set_: int) -> list[Queue] | Refusal:

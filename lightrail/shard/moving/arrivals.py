@@ -154,7 +154,7 @@ class Arrivals:
             consumers = part.open(self._queues.names.get(name), arrival.epoch, now_ms)
             queue = part.queue
             self._awaited.opened(queue, consumers, now_ms)
-            self._performer.touched[queue] = None
+            self._performer.touch(queue)
             self._memory.update(queue)
             opened.append(queue)
         self._awaited.unexpect(arrival.keys)

@@ -335,7 +335,6 @@ class Importing:
         except StoreError as error:
             log.error("the opening of queue %s could not be written: %s", queue.name, error)
         self._performer.perform(queue, effects, now_ms)
-        self._performer.touched[queue] = None
         self._memory.update(queue)
         for holder in state.holders:
             for receiver in self._receivers_of(holder):

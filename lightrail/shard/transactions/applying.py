@@ -131,12 +131,12 @@ class Applying:
         for queue in earlier:
             queue.removed = {}
         for part in parts:
-            self._apply(part.queue, part.command, loaded, now_ms)
+            self._apply_loaded(part.queue, part.command, loaded, now_ms)
         for queue, removed in earlier.items():
             self._performer.journal_removed(queue, now_ms)
             queue.removed = removed
 
-    def _apply(self, queue: Queue, command: Command, loaded: Loaded | None, now_ms: int) -> None:
+    def _apply_loaded(self, queue: Queue, command: Command, loaded: Loaded | None, now_ms: int) -> None:
         """Applies a command; the messages that it fetches are loaded already, except for unreadable ones."""
         left = [command]
         while left:
@@ -148,7 +148,6 @@ class Applying:
                 else:
                     others.append(effect)
             self._performer.perform(queue, others, now_ms)
-        self._performer.touched[queue] = None
 
     def _enqueue(self, shares: Shares, now_ms: int, *, repeated: bool) -> None:
         for _, found in shares:
@@ -162,9 +161,7 @@ class Applying:
                 if mine.batch.count:
                     if repeated:
                         queue.repeated(mine.batch.count)
-                    found_effects = queue.machine.apply(commands.Enqueue(mine.batch), now_ms)
-                    self._performer.perform(queue, found_effects, now_ms)
-                self._performer.touched[queue] = None
+                    self._performer.apply(queue, commands.Enqueue(mine.batch), now_ms)
 
 
 def _rewritten_bytes(part: Part, run: Run) -> int:

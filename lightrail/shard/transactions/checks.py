@@ -72,8 +72,7 @@ class Checks:
         for queue in {self._queues.find(each.queue) for each in retirements if each.key}:
             if queue is not None and queue.is_serving:
                 # Ends locks of deferred messages whose time is over.
-                self._performer.perform(queue, queue.machine.apply(commands.Tick(), now_ms), now_ms)
-                self._performer.touched[queue] = None
+                self._performer.apply(queue, commands.Tick(), now_ms)
         return [self.settled(peer, each, now_ms) for each in retirements]
 
     def settled(self, peer: Peer, retirement: Retirement, now_ms: int) -> Settled:

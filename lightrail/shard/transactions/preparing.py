@@ -154,8 +154,7 @@ class Preparing:
         for each, deliveries in zip(settled, reserved, strict=True):
             first, last = each.retirement.first, each.retirement.last
             command = commands.Reserve(deliveries.holder, each.consumer.id, first, last)
-            self._performer.perform(each.queue, each.queue.machine.apply(command, now_ms), now_ms)
-            self._performer.touched[each.queue] = None
+            self._performer.apply(each.queue, command, now_ms)
         self._add(prepared)
         self._promise(prepared, 1)
         self._when_synced(reply, 0)
@@ -203,7 +202,7 @@ class Preparing:
                     queue.promised_messages += sign * post.batch.count
                     queue.promised_bytes += sign * post.batch.size
                     # Batches may wait for the room.
-                    self._performer.touched[queue] = None
+                    self._performer.touch(queue)
 
     # --- concluded ---------------------------------------------------------------------------------------
 
@@ -285,8 +284,7 @@ class Preparing:
             queue = self._queues.find(each.queue)
             if queue is not None:
                 command = commands.Return(each.holder)
-                self._performer.perform(queue, queue.machine.apply(command, now_ms), now_ms)
-                self._performer.touched[queue] = None
+                self._performer.apply(queue, command, now_ms)
 
     def _parts(self, prepared: Prepared, *, commits: bool, returns: bool) -> list[Part]:
         """The reserved deliveries that get an outcome."""

@@ -99,7 +99,7 @@ class Sender(Worker):
     What had no answer when a connection went stays in doubt: it may have been stored or not.
 
     Args:
-        room: how many messages it may send now; None for any number.
+        room: how many more messages may be accepted now; None for any number.
     """
 
     def __init__(
@@ -147,7 +147,7 @@ class Sender(Worker):
         while True:
             if not self.stopping.is_set() and not self.done:
                 limit = max(limit, link.limit)
-                self._send(link, limit, started)
+                self._send(link, limit, started, answered)
             elif answered == self.page.sent - self._base:
                 return
             for event in client.step(self._pause(link, limit)):
@@ -166,14 +166,15 @@ class Sender(Worker):
         busy = self.page.sent - self._base < limit and not self.stopping.is_set() and not self.done
         return 0.0 if busy else 0.02
 
-    def _send(self, link: Link, limit: int, started: float) -> None:
+    def _send(self, link: Link, limit: int, started: float, answered: int) -> None:
         page = self.page
         some = min(SEND_MAX, limit - (page.sent - self._base), page.count_max - page.sent)
         now = time.monotonic()
         if self.rate is not None:
             some = min(some, int((now - started) * self.rate) - (page.sent - self._base))
         if self.room is not None:
-            some = min(some, self.room())
+            # What has no answer yet takes room, too.
+            some = min(some, self.room() - (page.sent - self._base - answered))
         if some <= 0:
             return
         first = page.sent

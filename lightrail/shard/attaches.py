@@ -62,7 +62,7 @@ class Attaches:
 
     def _begin(self, queue: Queue, key: int, number: int, now_ms: int) -> int:
         """On a full disk the number is in memory only, since the rest of the space is for settlements."""
-        record = Numbers(queue.id, queue.machine.contents.next_sequence, [(key, number, 0)])
+        record = Numbers(queue.id, queue.view.next_sequence, [(key, number, 0)])
         try:
             self._store.reserve(RECORD_BYTES, now_ms)
             self._store.append(record, now_ms)

@@ -160,7 +160,7 @@ class AwaitedConsumers:
     def _suspend(self, found: AwaitedConsumer, now_ms: int) -> bool:
         """Begins the time of a client's link; False where it can't be resumed, or has nothing unsettled."""
         origin = self.adopted.get(found.id)
-        attached = found.queue.machine.contents.consumers.by_id.get(found.id)
+        attached = found.queue.view.consumer(found.id)
         if origin is None or attached is None or not origin.opened.suspended_ms:
             return False
         line = attached.in_flight
@@ -235,7 +235,7 @@ class AwaitedConsumers:
         found = self._by_key.get((peer.boot, link))
         if found is None:
             return None
-        attached = found.queue.machine.contents.consumers.by_id.get(found.id)
+        attached = found.queue.view.consumer(found.id)
         if opening.resume and found.queue is queue and attached and attached.next == opening.first:
             self._drop(found)
             return found
@@ -263,7 +263,7 @@ class AwaitedConsumers:
         if found is None:
             return None
         former = self.adopted[found.id].opened
-        attached = queue.machine.contents.consumers.by_id.get(found.id)
+        attached = queue.view.consumer(found.id)
         resumes = opening.suspended_ms is not None and former.suspended_ms is not None
         if not (resumes and opening.recovers and attached and _asks_the_same(opening, former)):
             self.release(found, now_ms, is_given_up=not opening.recovers)

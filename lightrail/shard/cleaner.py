@@ -70,7 +70,7 @@ class Cleaner:
         """All live messages of a segment, from its end to its beginning."""
         found = []
         for queue in self._queues.stored():
-            for run in queue.machine.contents.runs_in(segment):
+            for run in queue.footprint.runs_in(segment):
                 location = run.batch.location
                 assert location is not None
                 found.append((location.offset, run.size, queue, run.sequence, run.end))
@@ -99,7 +99,7 @@ class Cleaner:
                 continue  # The queue was deleted meanwhile.
             ranges.sort()
             seen: Counter[Same] = Counter()
-            for run in queue.machine.contents.runs_in(segment):
+            for run in queue.footprint.runs_in(segment):
                 index = bisect_left(ranges, (run.end,)) - 1
                 if index < 0 or ranges[index][1] <= run.sequence:
                     continue
@@ -118,7 +118,7 @@ class Cleaner:
                     self._write(copy, moves, now_ms)
         finally:
             for queue, found in moves.items():
-                queue.machine.contents.relocate(found)
+                queue.footprint.relocate(found)
         for run in moved:
             self._store.release(segment, run.size)
 

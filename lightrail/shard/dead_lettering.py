@@ -49,7 +49,7 @@ class DeadLettering:
         durable = batch.durable
         if durable or queue.captured or target.captured:
             copied = Append(
-                [(target.id, target.machine.contents.next_sequence)],
+                [(target.id, target.view.next_sequence)],
                 *(0, 0, batch, 0, count),
                 flags=CONTINUED if durable else CONTINUED | SPILLED,
             )

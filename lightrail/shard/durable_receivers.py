@@ -94,7 +94,7 @@ class OfQueue:
         for each in found:
             if not each.is_linked:
                 self.suspended[each.id] = self.linked.pop(each.id)
-        heap = queue.machine.contents.locks.heap
+        heap = queue.view.locks
         locks, changed = (len(heap), *heap[:1]), self.changed
         if locks != self.locks:
             found = [*dict.fromkeys((*found, *self.suspended.values()))]
@@ -147,7 +147,9 @@ class DurableReceivers:
             self._end(former, now_ms)
         if not self.durability(opened):
             return
-        next_number = queue.machine.contents.consumers.by_id[consumer.id].next
+        attached = queue.view.consumer(consumer.id)
+        assert attached is not None, "a receiver begins when its consumer is attached"
+        next_number = attached.next
         if self._write(
             queue, Receiver(queue.id, link, ReceiverEvent.BEGUN, next_number, opened.encode()), now_ms
         ):
@@ -235,7 +237,7 @@ class DurableReceivers:
         arrived: list[tuple[DurableReceiver, Receiver]] = []
         receivers = self.by_queue.get(queue)
         for each in receivers.to_compare(queue) if receivers is not None else ():
-            attached = queue.machine.contents.consumers.by_id.get(each.id)
+            attached = queue.view.consumer(each.id)
             if attached is None:
                 self._end(each, now_ms)
                 continue
@@ -288,7 +290,7 @@ class _Release:
 
 def in_flight(queue: Queue, id: int) -> list[DeliveryRun]:
     """The unsettled deliveries of a consumer of a queue's machine, in the order of their numbers."""
-    attached = queue.machine.contents.consumers.by_id.get(id)
+    attached = queue.view.consumer(id)
     if attached is None:
         return []
     line = attached.in_flight

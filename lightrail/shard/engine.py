@@ -195,16 +195,16 @@ class Engine:
             if receivers.by_queue:
                 receivers.touched(touched)
             for queue in touched:
-                contents = queue.machine.contents
+                view = queue.view
                 was_over = looks.left <= 0 or work.deliveries <= 0
                 performer.dispatch(queue, now_ms)
-                if contents.deliveries.seen_to > queue.mark_asked:
+                if view.seen_to > queue.mark_asked:
                     self._queues.mark(queue, now_ms)
                 if was_over and queue.machine.is_unfinished:
                     self._late[queue] = None
                 pace = queue.pace
-                if pace.held_credit or contents.ready.count > limits.PACE_DEPTH_MIN:
-                    for producer, count in pace.step(queue.machine, now_ms):
+                if pace.held_credit or view.ready_count > limits.PACE_DEPTH_MIN:
+                    for producer, count in pace.step(view, now_ms):
                         if producer.is_open:
                             producer.free_credit(count)
                 if queue.delivered:
@@ -212,7 +212,7 @@ class Engine:
                 if queue.removed:
                     performer.journal_removed(queue, now_ms)
                     performer.touched.pop(queue, None)
-                if queue.parked or contents.policy.guarded:
+                if queue.parked or view.policy.guarded:
                     self._keep_bounds(queue, now_ms)
                 self._queues.deadlines.note(queue)
                 memory.update(queue)
@@ -238,7 +238,7 @@ class Engine:
         if queue.parked and self._answers.failure is None:
             # An admitted batch touches the queue again.
             self._admission.resume(queue, now_ms)
-        if queue.machine.contents.policy.overflow == FLOW_TO_DISK:
+        if queue.view.policy.overflow == FLOW_TO_DISK:
             self._memory.update(queue)
             self._house.keep_within(queue, now_ms)
 

@@ -1,7 +1,7 @@
 """The figures of one queue for telemetry, under the names of the metrics."""
 
 from lightrail.shard.queue.effects import Reason
-from lightrail.shard.queue.machine import Machine
+from lightrail.shard.queue.view import View
 
 
 class Figures:
@@ -37,9 +37,9 @@ class Figures:
         "unannotated",
     )
 
-    def __init__(self, machine: Machine, parked: int) -> None:
-        counters = machine.contents.counters
-        gauges = machine.contents.gauges
+    def __init__(self, view: View, parked: int) -> None:
+        counters = view.counters
+        gauges = view.gauges
         self.enqueued = counters.enqueued
         self.delivered = counters.delivered
         self.redelivered = counters.redelivered
@@ -55,11 +55,11 @@ class Figures:
         self.in_flight = gauges.in_flight
         self.deferred = gauges.deferred
         self.bytes = gauges.bytes
-        self.consumers = machine.contents.consumers.competing
+        self.consumers = view.competing
         self.duplicates = counters.duplicates
         self.discarded = counters.dropped + counters.discarded.get(Reason.DISCARDED, 0)
         self.refused = counters.refused
         self.locks_expired = counters.locks_expired
         self.unannotated = counters.unannotated
         self.parked = parked
-        self.locked = machine.contents.locked_count
+        self.locked = view.locked_count

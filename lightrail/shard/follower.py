@@ -234,7 +234,7 @@ class Follower:
             "kept, not served. "
             "Give the name the role queue to have them again",
             queue.name,
-            queue.machine.contents.held,
+            queue.view.held,
         )
         self._links.end(queue, _deleted(f"the coordinator was set back and does not know {queue.name}"))
         if queue.is_serving:
@@ -315,7 +315,7 @@ class Follower:
             placed.shard,
             placed.epoch,
             queue.epoch,
-            queue.machine.contents.held,
+            queue.view.held,
         )
         self._links.end(queue, moved(f"{queue.name} is at shard {placed.shard}"))
         queue.ownership.apply(Event.DISOWN)
@@ -325,7 +325,7 @@ class Follower:
         """Serves a queue that was kept. The links that it had have ended; their deliveries return only now,
         as a queue that is kept does not change."""
         queue.ownership.apply(Event.CLAIM, epoch)
-        for id in [*queue.machine.contents.consumers.by_id]:
+        for id in queue.view.consumer_ids:
             self._performer.detach(queue, id, Ending.BY_BROKER, self._now_ms)
             self._last_consumers.left(queue, self._now_ms, lost=True)
         self._change(queue, found)
@@ -374,7 +374,7 @@ class Follower:
         self._house.memory.remove(queue)
         self._last_consumers.forget(queue)
         self._performer.forget(queue)
-        self._performer.leaving.deleted(queue, queue.machine.contents.surrender())
+        self._performer.leaving.deleted(queue, queue.machine.surrender())
         self._write_deleted(queue)
         for waiter, number in queue.take_unanswered():
             self._when_synced(waiter, number)

@@ -11,7 +11,6 @@ from lightrail.shard.memory import Memory
 from lightrail.shard.performer import Performer
 from lightrail.shard.queue.bounds import FLOW_TO_DISK
 from lightrail.shard.queue.runs import Run
-from lightrail.shard.queue.spilling import large_head
 from lightrail.shard.queue.work import Work
 from lightrail.shard.queues import Queues
 from lightrail.shard.shard_queue import Queue
@@ -50,8 +49,7 @@ class Housekeeping:
         """Above the memory mark, spills the largest queues except their heads."""
         failed = False
         for queue in self.memory.parted():
-            queue.machine.contents.deliveries.slim()
-            queue.machine.contents.ready.slim()
+            queue.footprint.slim()
             self.memory.update(queue)
         head_bytes = self.memory.head_bytes
         plan = self.memory.plan()
@@ -74,15 +72,14 @@ class Housekeeping:
     def _spill_head(self, queue: Queue, head_bytes: int, now_ms: int, *, quiet: bool) -> bool:
         """Spills the batch at the head of a queue if it is larger than what may stay there; see `_spill`."""
         _keep_at_head(queue, head_bytes)
-        eviction = queue.machine.contents.eviction
-        run = large_head(eviction.ready, eviction.head_bytes)
+        run = queue.footprint.large_head()
         if run is None:
             return True
         if run.batch.location is None and not self._write(
             queue, run, now_ms, quiet=quiet or self._spill_failed
         ):
             return False
-        self._note_evicted(eviction.evict_head())
+        self._note_evicted(queue.footprint.evict_head())
         self.memory.update(queue)
         return True
 
@@ -104,9 +101,7 @@ class Housekeeping:
         Nothing but time would make room, so their senders would wait for hours.
         """
         for queue, count in self.memory.forgetting():
-            duplicates = queue.machine.contents.duplicates
-            if duplicates is not None:
-                duplicates.forget(count)
+            queue.footprint.forget_ids(count)
             self.memory.update(queue)
             if not self._forgets:
                 self._forgets = True
@@ -122,9 +117,9 @@ class Housekeeping:
         own = own_mark(queue)
         if own is None:
             return
-        contents = queue.machine.contents
-        contents.eviction.head_bytes = min(contents.eviction.head_bytes, own)
-        surplus = contents.resident_message_bytes - own
+        footprint = queue.footprint
+        footprint.head_bytes = min(footprint.head_bytes, own)
+        surplus = footprint.message_bytes - own
         if surplus > 0 and not self._spill(queue, surplus, 0, now_ms, quiet=self._spill_failed):
             self._spill_failed = True
 
@@ -135,10 +130,9 @@ class Housekeeping:
             batch_bytes: see `Eviction.evict`.
             quiet: whether not to log a failure that every turn repeats.
         """
-        contents = queue.machine.contents
-        candidates = contents.spill_candidates(wanted, batch_bytes)
+        candidates = queue.footprint.spill_candidates(wanted, batch_bytes)
         written = all(self._write(queue, run, now_ms, quiet=quiet) for run in candidates)
-        self._note_evicted(contents.evict(wanted, batch_bytes))
+        self._note_evicted(queue.footprint.evict(wanted, batch_bytes))
         self.memory.update(queue)
         return written
 
@@ -174,17 +168,17 @@ class Housekeeping:
 def _keep_at_head(queue: Queue, head_bytes: int) -> None:
     """Sets how many bytes stay at the head of a queue, within the queue's own mark."""
     own = own_mark(queue)
-    queue.machine.contents.eviction.head_bytes = head_bytes if own is None else min(head_bytes, own)
+    queue.footprint.head_bytes = head_bytes if own is None else min(head_bytes, own)
 
 
 def own_mark(queue: Queue) -> int | None:
     """Bytes that a queue with the overflow flow_to_disk may have in memory; None for other queues."""
-    contents = queue.machine.contents
-    policy = contents.policy
+    view = queue.view
+    policy = view.policy
     if policy.overflow != FLOW_TO_DISK:
         return None
     marks = [] if policy.max_bytes is None else [policy.max_bytes]
-    if policy.max_length is not None and contents.held:
+    if policy.max_length is not None and view.held:
         # By the mean size of its messages.
-        marks.append(contents.held_bytes * policy.max_length // contents.held)
+        marks.append(view.held_bytes * policy.max_length // view.held)
     return max(min(marks), 1) if marks else None

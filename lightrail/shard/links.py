@@ -292,7 +292,7 @@ class Links(KnownNumbers):
             self._keep(producer)
             peer.producers.pop(link, None)
             peer.send_away(link, queue.name, queue.epoch, consumer=False)
-        for id in queue.machine.contents.consumers.by_id:
+        for id in queue.view.consumer_ids:
             consumer = self._performer.consumers.get(id)
             if consumer is not None:
                 consumer.peer.consumers.pop(consumer.link, None)
@@ -300,7 +300,7 @@ class Links(KnownNumbers):
 
     def keys_of(self, queue: Queue) -> Iterator[tuple[int, int]]:
         """Boot of the frontend and number of the link of each consumer of a queue."""
-        for id in queue.machine.contents.consumers.by_id:
+        for id in queue.view.consumer_ids:
             consumer, origin = self._performer.consumers.get(id), self.adopted.get(id)
             if consumer is not None:
                 yield consumer.peer.boot, consumer.link
@@ -312,7 +312,7 @@ class Links(KnownNumbers):
         self._producers.pop(queue, None)
         self.termini.suspend_all(queue)
         self.client_links.forget(queue)
-        for id in queue.machine.contents.consumers.by_id:
+        for id in queue.view.consumer_ids:
             consumer = self._performer.consumers.pop(id, None)
             if consumer is not None and consumer.opened is not None:
                 self.adopted[id] = Origin(consumer.peer.boot, consumer.link, consumer.opened)
@@ -323,7 +323,7 @@ class Links(KnownNumbers):
         self.termini.forget(queue)
         self.receivers.forget(queue)
         self.client_links.forget(queue)
-        for id in queue.machine.contents.consumers.by_id:
+        for id in queue.view.consumer_ids:
             self._performer.consumers.pop(id, None)
             self.adopted.pop(id, None)
 
@@ -342,7 +342,7 @@ class Links(KnownNumbers):
         self.client_links.forget(queue)
         self.termini.forget(queue)
         self.receivers.forget(queue)
-        for id in list(queue.machine.contents.consumers.by_id):
+        for id in queue.view.consumer_ids:
             self.adopted.pop(id, None)
             consumer = self._performer.consumers.pop(id, None)
             if consumer is not None:

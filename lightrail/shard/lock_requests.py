@@ -62,7 +62,7 @@ class LockRequests:
         command = commands.SettleLocked(
             *_lock(fields), outcome, whole(fields, "sequence", 0, _NUMBER_MAX, None)
         )
-        deferred = queue.machine.contents.deferred.number
+        deferred = queue.view.deferred_number
         answer = self._ask(queue, command, now_ms)
         self._answer_on_disk(queue, Reply(peer, number, {"found": answer.found}), deferred)
 
@@ -86,7 +86,7 @@ class LockRequests:
         """Settles deliveries of a link of the requesting frontend; answered when that is on disk."""
         queue, consumer, numbers = self._deliveries(peer, fields)
         outcome = _outcome(fields)
-        deferred = queue.machine.contents.deferred.number
+        deferred = queue.view.deferred_number
         found = self._performer.apply(queue, commands.SettleDeliveries(consumer.id, numbers, outcome), now_ms)
         (answer,) = [effect for effect in found if isinstance(effect, SettledDeliveries)]
         self._answer_on_disk(queue, Reply(peer, number, {"found": answer.found}), deferred)

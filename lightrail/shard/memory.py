@@ -18,7 +18,7 @@ from collections.abc import Container, Iterable, Iterator
 from operator import itemgetter
 
 from lightrail.model import limits
-from lightrail.shard.queue.consumers import Consumers, bytes_of
+from lightrail.shard.queue.footprint import Footprint
 from lightrail.shard.queue.work import NO_BOUND
 from lightrail.shard.shard_queue import Queue
 from lightrail.shard.user_shares import UserShares
@@ -106,9 +106,7 @@ class Memory:
         """Whether senders to a queue wait: the indexes are full; it reads messages, or has a large one."""
         if not self.index_is_full:
             return False
-        special = queue.machine.contents.special
-        reads = special is not None and special.singles
-        return reads or queue.index * self._indexed >= self.index
+        return queue.view.reads_messages or queue.index * self._indexed >= self.index
 
     @property
     def is_stuck(self) -> bool:
@@ -149,8 +147,7 @@ class Memory:
     @property
     def held_bytes(self) -> int:
         """Bytes of messages that are in flight and in memory; computed only when memory is short."""
-        deliveries = [queue.machine.contents.deliveries for queue in self._queues]
-        return sum(each.bytes - each.evicted_bytes for each in deliveries)
+        return sum(queue.footprint.in_flight_bytes for queue in self._queues)
 
     @property
     def head_bytes(self) -> int:
@@ -188,8 +185,8 @@ class Memory:
 
     def update(self, queue: "Queue") -> None:
         """Updates the counts after a change of the queue."""
-        contents = queue.machine.contents
-        index, now, unsettled = contents.sizes()
+        footprint = queue.footprint
+        index, now, unsettled = footprint.sizes()
         before = queue.resident
         if now != before:
             self.resident += now - before
@@ -206,26 +203,22 @@ class Memory:
         if unsettled != queue.unsettled:
             self.unsettled += unsettled - queue.unsettled
             queue.unsettled = unsettled
-        if contents.deliveries.paused:
+        if footprint.has_paused:
             self.paused[queue] = None
-        consumers = contents.consumers
-        links = consumers.attached_bytes
-        if consumers.departed:
-            links += limits.CONSUMER_BYTES * len(consumers.departed)
+        links = footprint.consumer_bytes
         if links != queue.links:
             self.links += links - queue.links
             queue.links = links
-        if consumers.changed:
-            self._count_users(consumers)
-        if contents.duplicates is not None or queue.ids:
-            ids = 0 if contents.duplicates is None else len(contents.duplicates)
+        self._count_users(footprint)
+        ids = footprint.ids
+        if ids != queue.ids:
             self.ids += ids - queue.ids
             queue.ids = ids
 
-    def _count_users(self, consumers: Consumers) -> None:
-        changed, consumers.changed = consumers.changed or {}, None
-        for user, size in changed.items():
-            self.consumers.add(user, size)
+    def _count_users(self, footprint: Footprint) -> None:
+        if changed := footprint.take_changed_users():
+            for user, size in changed.items():
+                self.consumers.add(user, size)
 
     def remove(self, queue: "Queue") -> None:
         """Removes a deleted queue from the counts."""
@@ -240,10 +233,9 @@ class Memory:
         queue.ids = 0
         self.links -= queue.links
         queue.links = 0
-        consumers = queue.machine.contents.consumers
-        self._count_users(consumers)
-        for consumer in consumers.by_id.values():
-            self.consumers.add(consumer.options.user, -bytes_of(consumer.options))
+        self._count_users(queue.footprint)
+        for user, size in queue.footprint.users:
+            self.consumers.add(user, -size)
         self.waiting.pop(queue, None)
         self.paused.pop(queue, None)
         self._queues.pop(queue, None)
@@ -251,12 +243,7 @@ class Memory:
 
     def parted(self) -> list[Queue]:
         """Queues with messages that keep more of their batches in memory, as far as that is known."""
-        found = []
-        for queue in self._queues:
-            contents = queue.machine.contents
-            if contents.deliveries.spare_bytes or contents.ready.kept_bytes:
-                found.append(queue)
-        return found
+        return [queue for queue in self._queues if queue.footprint.is_parted]
 
     def plan(self) -> list[tuple[Queue, int]]:
         """(queue, bytes to spill), the largest queue first."""

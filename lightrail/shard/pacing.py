@@ -18,7 +18,7 @@ consumers), their number does not show how far consumers are behind, and no cred
 from typing import Protocol
 
 from lightrail.model import limits
-from lightrail.shard.queue.machine import Machine
+from lightrail.shard.queue.view import View
 
 
 class Paced(Protocol):
@@ -68,19 +68,15 @@ class Pace:
         """Mean number of messages enqueued, and delivered, in a millisecond."""
         self._delivery_rate = 0.0
 
-    def is_full(self, machine: Machine) -> bool:
+    def is_full(self, view: View) -> bool:
         """Whether answers to batches are marked HELD now."""
-        return (
-            self.depth is not None
-            and machine.contents.ready.count > self.depth
-            and machine.contents.consumers.are_served
-        )
+        return self.depth is not None and view.ready_count > self.depth and view.are_served
 
     def hold(self, producer: Paced, count: int) -> None:
         """Holds a producer's credit for `count` more messages."""
         self.held_credit[producer] = self.held_credit.get(producer, 0) + count
 
-    def step(self, machine: Machine, now_ms: int) -> list[tuple[Paced, int]]:
+    def step(self, view: View, now_ms: int) -> list[tuple[Paced, int]]:
         """Frees held credit, after a dispatch of the queue.
 
         Returns:
@@ -88,21 +84,21 @@ class Pace:
         """
         since_ms = now_ms - self._since_ms
         if since_ms >= limits.PACE_SAMPLE_MS:
-            self._sample(machine, now_ms, since_ms)
-        counters = machine.contents.counters
+            self._sample(view, now_ms, since_ms)
+        counters = view.counters
         if not self.held_credit:
             self._delivered_before = counters.delivered
             return []
-        if self.depth is None or not machine.contents.consumers.are_served:
+        if self.depth is None or not view.are_served:
             freed = [(producer, 0) for producer in self.held_credit]
             self.held_credit.clear()
             return freed
         self._expected = max(0, self._expected - (counters.enqueued - self._enqueued_before))
         self._enqueued_before = counters.enqueued
         # Credit is freed in larger pieces than there is room, because small batches cost more per message.
-        if machine.contents.ready.count < self.depth:
+        if view.ready_count < self.depth:
             self._delivered_before = counters.delivered
-            room = self.depth - machine.contents.ready.count - self._expected
+            room = self.depth - view.ready_count - self._expected
             return self._free(room) if room >= self.depth >> 1 else []
         # Half of the delivered messages, so that the queue becomes shorter while its senders continue.
         room = (counters.delivered - self._delivered_before) >> 1
@@ -131,8 +127,8 @@ class Pace:
             self._expected += count
         return freed
 
-    def _sample(self, machine: Machine, now_ms: int, since_ms: int) -> None:
-        counters = machine.contents.counters
+    def _sample(self, view: View, now_ms: int, since_ms: int) -> None:
+        counters = view.counters
         # A mean over many samples, because consumers grant credit in bursts.
         weight = min(1.0, since_ms / limits.PACE_MEAN_MS)
         enqueued = (counters.enqueued - self._enqueued) / since_ms
@@ -147,7 +143,7 @@ class Pace:
             self._delivered_ms = now_ms
         is_idle = now_ms - self._delivered_ms >= limits.PACE_MEAN_MS
         keeps_up = self._delivery_rate * limits.PACE_SLOWNESS >= self._enqueue_rate
-        if keeps_up and not is_idle and not machine.may_keep:
+        if keeps_up and not is_idle and not view.may_keep:
             self.depth = max(limits.PACE_DEPTH_MIN, int(self._delivery_rate * limits.PACE_AHEAD_MS))
         else:
             self.depth = None

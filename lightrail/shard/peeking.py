@@ -59,13 +59,9 @@ class Peeking:
         for effect in self._queue.machine.apply(commands.Peek(self._start, self._count), 0):
             if isinstance(effect, Peeked):
                 found += zip(effect.runs, map(str, effect.states), strict=True)
-        contents = self._queue.machine.contents
-        for consumer in contents.consumers:
-            if consumer in (contents.aside.consumer, contents.states.consumer, contents.consumers.retries):
-                continue
-            for run in consumer.in_flight.runs[consumer.in_flight.head :]:
-                if run.end > self._start:
-                    found.append((run.cut(max(self._start - run.sequence, 0), run.count), LOCKED))
+        for run in self._queue.view.locked_runs():
+            if run.end > self._start:
+                found.append((run.cut(max(self._start - run.sequence, 0), run.count), LOCKED))
         found.sort(key=lambda each: each[0].sequence)
         left = self._count
         within = []
@@ -95,7 +91,7 @@ class Peeking:
             for piece in pieces:
                 for index in range(piece.count):
                     if state == State.DELAYED:
-                        due_ms = self._queue.machine.contents.due_ms(piece.cut(index, index + 1))
+                        due_ms = self._queue.view.due_ms(piece.cut(index, index + 1))
                     message = piece.batch.message(piece.first + index)
                     if messages and len(message) > left:
                         self._seen({"messages": messages, "next": piece.sequence + index}, b"".join(blob))
@@ -118,8 +114,8 @@ class Peeking:
                             "size": len(message),
                         }
                     )
-        end = self._pieces[-1][0].end if self._pieces else self._queue.machine.contents.next_sequence
-        next_ = end if end < self._queue.machine.contents.next_sequence else None
+        end = self._pieces[-1][0].end if self._pieces else self._queue.view.next_sequence
+        next_ = end if end < self._queue.view.next_sequence else None
         self._seen({"messages": messages, "next": next_}, b"".join(blob))
 
 

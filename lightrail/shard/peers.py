@@ -118,7 +118,7 @@ class Producer(Numbered):
         """See Numbered; batches since the last answer count, even if some have no answer yet."""
         count, self.entered = self.entered, 0
         pace = self.queue.pace
-        if not pace.is_full(self.queue.machine):
+        if not pace.is_full(self.queue.view):
             return False
         pace.hold(self, count)
         return True

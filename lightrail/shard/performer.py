@@ -205,7 +205,7 @@ class Performer:
 
         Its client may have received them, and settled them by frames that were lost.
         """
-        attached = queue.machine.contents.consumers.by_id.get(consumer)
+        attached = queue.view.consumer(consumer)
         if ending is Ending.BY_CLIENT or attached is None or attached.options.lock_key:
             return
         # A client that failed may have left settlements in a transaction, which are in flight no more.

@@ -217,11 +217,10 @@ class Queues:
         restore = commands.Restore(
             found.runs, found.next_sequence, found.ids, reserved, joins=not is_copy, is_copy=is_copy
         )
-        queue.machine.apply(restore, now_ms)
-        self._mark_restored(queue, found)
+        self._restore(queue, found, restore, now_ms)
         return queue
 
-    def _mark_restored(self, queue: Queue, found: RecoveredQueue) -> None:
+    def _restore(self, queue: Queue, found: RecoveredQueue, restore: commands.Restore, now_ms: int) -> None:
         mark = self.marks.before(found.queue)
         # Sequences beyond the recovered ones are used again: for new messages, and for those that were
         # delivered before their commit and come again (`Queue.repeated`).
@@ -229,8 +228,9 @@ class Queues:
             queue.recovered_to = found.next_sequence
             queue.may_have_lost = mark > found.next_sequence
         mark = min(mark, found.next_sequence)
+        queue.machine.apply(restore._replace(seen_to=mark), now_ms)
         if mark:
-            queue.machine.contents.deliveries.seen_to = queue.redelivered_before = mark
+            queue.redelivered_before = mark
             queue.mark_due = queue.mark_asked = mark
             self.marks.note(queue.id, mark)
 
@@ -254,8 +254,7 @@ class Queues:
         epoch = found.declared.epoch
         queue = self._copy(found.queue, self.names.get(found.name), epoch)
         restore = commands.Restore(found.runs, found.next_sequence, found.ids, joins=False, is_copy=True)
-        queue.machine.apply(restore, now_ms)
-        self._mark_restored(queue, found)
+        self._restore(queue, found, restore, now_ms)
         return queue
 
     def _copy(self, number: int, found: Name, epoch: int) -> Queue:
@@ -323,7 +322,7 @@ class Queues:
         policy = self.policy_of(queue.record)
         if any(each.to_messages for each in queue.closings):
             policy = admitting_none(policy)
-        if policy == queue.machine.contents.policy:
+        if policy == queue.view.policy:
             return []
         return queue.machine.apply(commands.Change(policy), now_ms)
 
@@ -337,7 +336,7 @@ class Queues:
         The faster the queue delivers, the further ahead the mark is written, so that the cost per delivery is
         very small.
         """
-        seen_to = queue.machine.contents.deliveries.seen_to
+        seen_to = queue.view.seen_to
         if seen_to > queue.mark_due:
             if 0 <= now_ms - queue.marked_ms < limits.DELIVERY_MARK_PAUSE_MS:
                 ahead = min(max(1, 2 * queue.mark_ahead), limits.DELIVERY_MARK_AHEAD_MAX)

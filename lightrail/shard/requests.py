@@ -136,8 +136,8 @@ class Requests:
         of the queue at that revision if it has none of these: then the queue is closed, see closings.py.
         """
         queue = self._named(fields)
-        contents = queue.machine.contents
-        gauges = contents.gauges
+        view = queue.view
+        gauges = view.gauges
         closes_without = fields.get("closes_without")
         if closes_without and not self._has(queue, closes_without):
             opened = self._queues.get(queue.name, now_ms)
@@ -151,7 +151,7 @@ class Requests:
                 queue, now_ms, peer, fields.get("revision"), to_messages="messages" in closes_without
             )
         consumers: list[Fields] = []
-        for each in contents.consumers.by_id.values():
+        for each in view.attached:
             if len(consumers) == limits.CONSUMERS_SHOWN_MAX:
                 break
             link = self._performer.consumers.get(each.id)
@@ -179,9 +179,9 @@ class Requests:
             "bytes": gauges.bytes,
             "resident": gauges.resident_bytes,
             "captured": queue.captured,
-            "delays": contents.policy.delay,
-            "next_sequence": contents.next_sequence,
-            "counters": asdict(contents.counters),
+            "delays": view.policy.delay,
+            "next_sequence": view.next_sequence,
+            "counters": asdict(view.counters),
             "consumer_count": gauges.consumers,
             "producer_count": self._links.producer_count(queue),
             "consumers": consumers,
@@ -189,7 +189,7 @@ class Requests:
 
     def _has(self, queue: Queue, what: Sequence[str]) -> bool:
         """Whether a queue has links, or messages, if they are listed."""
-        gauges = queue.machine.contents.gauges
+        gauges = queue.view.gauges
         links = gauges.consumers + self._links.producer_count(queue)
         messages = gauges.ready + gauges.delayed + gauges.deferred + gauges.in_flight
         messages += queue.parked_count + queue.promised_messages
@@ -222,7 +222,7 @@ class Requests:
         shown = nsmallest(limits.KEPT_SHOWN_MAX, found, key=lambda queue: queue.name)
         return {
             "count": len(found),
-            "queues": [{"queue": each.name, "messages": each.machine.contents.held} for each in shown],
+            "queues": [{"queue": each.name, "messages": each.view.held} for each in shown],
         }
 
     # --- messages --------------------------------------------------------------------------------------
@@ -250,9 +250,9 @@ class Requests:
     def _purge(self, peer: Peer, number: int, fields: Fields, now_ms: int) -> None:
         """Removes all messages but those in flight."""
         queue = self._named(fields)
-        before = queue.machine.contents.counters.purged
+        before = queue.view.counters.purged
         self._performer.apply(queue, commands.Purge(), now_ms)
-        reply = Reply(peer, number, {"purged": queue.machine.contents.counters.purged - before})
+        reply = Reply(peer, number, {"purged": queue.view.counters.purged - before})
         self._performer.leaving.when_left(queue, lambda: self._wait(reply, 0))
 
     def _cancel(self, peer: Peer, number: int, fields: Fields, now_ms: int) -> None:
@@ -269,10 +269,10 @@ class Requests:
                 f"sequences is {str(sequences)[:80]!a}; expected a list of 1 to {limits.PEEK_MESSAGES_MAX} "
                 "sequences",
             )
-        before = queue.machine.contents.counters.cancelled
+        before = queue.view.counters.cancelled
         for sequence in sequences:
             self._performer.apply(queue, commands.Cancel(sequence), now_ms)
-        self._wait(Reply(peer, number, {"cancelled": queue.machine.contents.counters.cancelled - before}), 0)
+        self._wait(Reply(peer, number, {"cancelled": queue.view.counters.cancelled - before}), 0)
 
     # --- helpers ---------------------------------------------------------------------------------------
 
@@ -305,7 +305,7 @@ def whole(fields: Fields, name: str, low: int, high: int, default: int | None) -
 def _brief(queues: list[Queue], next_: str | None) -> Fields:
     rows = {}
     for queue in queues:
-        gauges, counters = queue.machine.contents.gauges, queue.machine.contents.counters
+        gauges, counters = queue.view.gauges, queue.view.counters
         rows[queue.name] = [
             gauges.ready,
             gauges.delayed,

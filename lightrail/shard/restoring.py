@@ -53,7 +53,7 @@ def open_restored(
     now_ms: int,
 ) -> None:
     """Opens a queue that was restored as a copy, with suspended consumers that have these deliveries."""
-    seen_to = queue.machine.contents.deliveries.seen_to
+    seen_to = queue.view.seen_to
     opened = commands.Open(queues.policy_of(queue.record), holders, seen_to=seen_to)
     performer.apply(queue, opened, now_ms)
     for holder in holders:
@@ -71,14 +71,14 @@ def report_kept(unknown: list[Queue]) -> None:
                 "queue %s, which has %d messages, has no placement at this shard in the coordinator: it "
                 "is kept, not served",
                 queue.name,
-                queue.machine.contents.held,
+                queue.view.held,
             )
             continue
         log.warning(
             "the coordinator knows no queue %s, which has %d messages: it is kept, not served. Give the "
             "name the role queue to have them again, and drop it after that to be rid of them",
             queue.name,
-            queue.machine.contents.held,
+            queue.view.held,
         )
     if len(unknown) > limits.LOG_NAMES_MAX:
         log.warning("%d further queues are kept, not served", len(unknown) - limits.LOG_NAMES_MAX)

@@ -26,7 +26,7 @@ def unsettled(consumer: Consumer) -> list[Range]:
 
 def _in_flight(consumer: Consumer, first: int, last: int) -> Iterator[tuple[int, Run]]:
     """Unsettled deliveries from number `first` to before `last`: runs, with the number of their first."""
-    attached = consumer.queue.machine.contents.consumers.by_id.get(consumer.id)
+    attached = consumer.queue.view.consumer(consumer.id)
     if attached is None:
         return
     line = attached.in_flight
@@ -55,7 +55,7 @@ class Recovery:
         """See Waiter."""
         consumer = self._consumer
         peer, opened = consumer.peer, consumer.opened
-        attached = consumer.queue.machine.contents.consumers.by_id.get(consumer.id)
+        attached = consumer.queue.view.consumer(consumer.id)
         if peer.consumers.get(consumer.link) is not consumer or opened is None or attached is None:
             return
         body = encode_suspended(opened.terminus, attached.next, unsettled(consumer))

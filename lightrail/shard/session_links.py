@@ -26,10 +26,9 @@ class SessionLinks:
 
     def renew(self, consumer: Consumer, now_ms: int) -> int | None:
         """Renews the lock of a consumer's session, and notifies its frontend; see SessionRenewed."""
-        machine = consumer.queue.machine
         found = self._performer.apply(consumer.queue, commands.RenewSession(consumer.id), now_ms)
         (answer,) = [effect for effect in found if isinstance(effect, SessionRenewed)]
-        attached = machine.contents.consumers.by_id.get(consumer.id)
+        attached = consumer.queue.view.consumer(consumer.id)
         if answer.locked_ms is not None and attached is not None and attached.options.session is not None:
             consumer.accept_session(attached.options.session, answer.locked_ms)
         return answer.locked_ms

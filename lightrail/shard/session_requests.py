@@ -98,7 +98,7 @@ class SessionRequests:
         queue, session = self._session(peer, fields)
         if _sessions(queue).loading:
             return LOADING
-        run = queue.machine.locking.states.find(session)
+        run = queue.view.state_of(session)
         if run is None:
             return {"found": False}
         if self._reading >= limits.PEEKS_MAX:
@@ -130,7 +130,7 @@ class SessionRequests:
         state = _state_of(fields)
         if _sessions(queue).loading:
             return LOADING
-        former = queue.machine.locking.states.find(session)
+        former = queue.view.state_of(session)
         if state is None:
             command = commands.SetState(session, None)
             self._performer.apply(queue, command, now_ms)
@@ -141,8 +141,7 @@ class SessionRequests:
 
     def _store_state(self, queue: Queue, session: str, state: bytes, former: Run | None, now_ms: int) -> None:
         """Stores a state, and settles the former one in the same group of records."""
-        contents = queue.machine.contents
-        durable = contents.policy.durable != "never" or queue.captured
+        durable = queue.view.policy.durable != "never" or queue.captured
         message = write_message(Message(Properties(group_id=session), body=state))
         batch = batch_of([message], durable=durable, enqueued_at_ms=now_ms)
         if former is None:
@@ -153,7 +152,7 @@ class SessionRequests:
         settles = durable and former is not None and former.batch.durable
         if durable:
             record = Append(
-                [(queue.id, contents.next_sequence)],
+                [(queue.id, queue.view.next_sequence)],
                 *(0, 0, batch, 0, 1, DEFERRED | STATE),
                 flags=CONTINUED if settles else 0,
             )
@@ -178,7 +177,7 @@ class SessionRequests:
     def _session(self, peer: Peer, fields: Fields) -> tuple[Queue, str]:
         """The queue and the session of the link that a request names. Raises RequestError."""
         queue, consumer = consumer_of(self._queues, peer, fields)
-        attached = queue.machine.contents.consumers.by_id.get(consumer.id)
+        attached = queue.view.consumer(consumer.id)
         session = None if attached is None else attached.options.session
         if session is None:
             raise RequestError(
@@ -189,12 +188,12 @@ class SessionRequests:
 
 def _sessions(queue: Queue) -> Sessions:
     """The sessions of a queue. Raises RequestError."""
-    special = queue.machine.contents.special
-    if special is None or special.sessions is None:
+    sessions = queue.view.sessions
+    if sessions is None:
         raise RequestError(
             conditions.NOT_ALLOWED, f"{queue.name} has no sessions: they need a policy with groups"
         )
-    return special.sessions
+    return sessions
 
 
 def _ids(sessions: Sessions, since_ms: int | None) -> Iterator[str]:
@@ -223,8 +222,7 @@ def _state_of(fields: Fields) -> bytes | None:
 
 def _demand_room(queue: Queue, batch: Batch) -> None:
     """Raises RequestError if another state is beyond the bounds of the queue."""
-    contents = queue.machine.contents
-    policy, held, held_bytes = contents.policy, queue.held, queue.held_bytes
+    policy, held, held_bytes = queue.view.policy, queue.held, queue.held_bytes
     if bounds.refuses(policy) and not bounds.room(policy, held, held_bytes, batch, 0):
         raise RequestError(
             conditions.RESOURCE_LIMIT_EXCEEDED, bounds.refusal_text(policy, queue.name, held, held_bytes)

@@ -76,7 +76,7 @@ class Settling:
             rest, count = _sliced(queue, consumer.id, part, code, number, count, most)
         # The settlement counts failures of the store from here on.
         answer = self._settlement(peer, link, count) if asked else None
-        deferred = queue.machine.contents.deferred.number
+        deferred = queue.view.deferred_number
         command = commands.Settle(consumer.id, number, number + count, outcome)
         self._performer.apply(queue, command, now_ms)
         if answer is not None and not queue.answer_when_applied(answer, number, deferred):
@@ -99,8 +99,7 @@ class Settling:
         if consumer is None or (consumer.opened is not None and consumer.opened.suspended_ms):
             # A client may resume the link: few or no deliveries are returned.
             return None
-        machine = consumer.queue.machine
-        found = machine.contents.consumers.by_id.get(consumer.id)
+        found = consumer.queue.view.consumer(consumer.id)
         if found is None or found.options.lock_key or not is_much(found):
             return None
         ending = Ending(flags & ENDING)
@@ -134,7 +133,7 @@ def _sliced(
     Args:
         messages: largest number of deliveries of a piece whose messages may have to be rewritten.
     """
-    found = queue.machine.contents.consumers.by_id.get(consumer)
+    found = queue.view.consumer(consumer)
     if found is None:
         return None, count
     line = found.in_flight

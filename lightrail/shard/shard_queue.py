@@ -52,6 +52,7 @@ class Queue:
         "closings",
         "delivered",
         "due_ms",
+        "footprint",
         "id",
         "ids",
         "index",
@@ -76,6 +77,7 @@ class Queue:
         "resident",
         "unanswered",
         "unsettled",
+        "view",
     )
 
     def __init__(
@@ -86,6 +88,8 @@ class Queue:
         self.record = record
         """The last read record of the name in the directory."""
         self.machine = machine
+        self.view = machine.view
+        self.footprint = machine.footprint
         self.pace = Pace()
         self.captured = captured
         """Whether all events of its messages are recorded, also of transient ones."""
@@ -163,12 +167,12 @@ class Queue:
         """Keeps an answer to a settlement until the outcomes that it deferred are applied.
 
         Args:
-            before: `machine.contents.deferred.number` before the settlement.
+            before: `view.deferred_number` before the settlement.
 
         Returns:
             Whether the answer is kept; if not, no outcome was deferred.
         """
-        last = self.machine.contents.deferred.number
+        last = self.view.deferred_number
         if last == before:
             return False
         self.unanswered.append((last, waiter, number))
@@ -182,36 +186,35 @@ class Queue:
 
     def take_applied(self) -> list[tuple[Waiter, int]]:
         """Removes and returns the answers whose outcomes are all applied."""
-        oldest = self.machine.contents.deferred.oldest
+        oldest = self.view.deferred_oldest
         found = [(waiter, number) for last, waiter, number in self.unanswered if last < oldest]
         self.unanswered = [each for each in self.unanswered if each[0] >= oldest]
         return found
 
     def holder_lost(self) -> None:
         """Notes that a frontend ended with unknown deliveries: any delivered message may be one of them."""
-        self.redelivered_before = self.machine.contents.deliveries.seen_to
+        self.redelivered_before = self.view.seen_to
 
     def repeated(self, count: int) -> None:
         """Notes that the next messages come again: a killed shard may have delivered them, and lost them."""
         if self.may_have_lost:
-            before = self.machine.contents.next_sequence + count
+            before = self.view.next_sequence + count
             self.redelivered_before = max(self.redelivered_before, before)
 
     @property
     def may_come_again_before(self) -> int:
         """The sequence below which deliveries after the next start may be redeliveries."""
-        contents = self.machine.contents
-        return contents.deliveries.seen_to if contents.in_flight_count else self.redelivered_before
+        return self.view.seen_to if self.view.in_flight_count else self.redelivered_before
 
     @property
     def held(self) -> int:
         """Number of messages that count against the bounds, with those of undecided transactions."""
-        return self.machine.contents.held + self.promised_messages
+        return self.view.held + self.promised_messages
 
     @property
     def held_bytes(self) -> int:
         """Bytes of the messages that count against the bounds."""
-        return self.machine.contents.held_bytes + self.promised_bytes
+        return self.view.held_bytes + self.promised_bytes
 
     @property
     def parked_count(self) -> int:
@@ -220,7 +223,7 @@ class Queue:
 
     def figures(self) -> QueueFigures:
         """The current figures, for a scrape."""
-        return Figures(self.machine, self.parked_count)
+        return Figures(self.view, self.parked_count)
 
     @property
     def next_deadline_ms(self) -> int | None:

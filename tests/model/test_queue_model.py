@@ -335,19 +335,19 @@ class QueueModel(ModelledQueue):
     @rule(wanted=st.sampled_from([20, 60, 1_000]), spills=st.booleans())
     def evict(self, wanted: int, spills: bool) -> None:
         if spills:
-            for run in self.machine.contents.spill_candidates(wanted):
+            for run in self.machine.footprint.spill_candidates(wanted):
                 assert run.batch.location is None
                 run.batch.location = self.write(run.size)
                 self.journal(run, run.batch.location)
         machine = self.machine
-        before, messages = machine.contents.resident_bytes, machine.contents.resident_message_bytes
-        freed = machine.contents.evict(wanted)
+        before, messages = machine.footprint.resident_bytes, machine.contents.resident_message_bytes
+        freed = machine.footprint.evict(wanted)
         assert machine.contents.resident_message_bytes <= messages
         assert bool(freed) == (machine.contents.resident_message_bytes < messages)
         # What an order has to know of a delivery is kept, and may be more than these tiny messages.
         if machine.contents.special is None or not machine.contents.special.keys.are_read:
-            assert machine.contents.resident_bytes <= before
-            assert bool(freed) == (machine.contents.resident_bytes < before)
+            assert machine.footprint.resident_bytes <= before
+            assert bool(freed) == (machine.footprint.resident_bytes < before)
 
     @precondition(lambda self: self.fetches)
     @rule(data=st.data(), fate=st.sampled_from(["read", "read", "read", "failed", "damaged"]))
@@ -403,7 +403,7 @@ class QueueModel(ModelledQueue):
         if not segments:
             return
         segment = segments[0]
-        runs = self.machine.contents.runs_in(segment)
+        runs = self.machine.footprint.runs_in(segment)
         found = sorted(sequence for run in runs for sequence in range(run.sequence, run.end))
         assert found == sorted(
             m.sequence for m in self.live.values() if m.area is not None and m.area.segment == segment
@@ -415,9 +415,9 @@ class QueueModel(ModelledQueue):
                 pieces = list(run.split(data.draw(st.integers(1, run.count - 1))))
             for piece in pieces:
                 location = self.write(piece.size)
-                self.machine.contents.relocate([(piece, location)])
+                self.machine.footprint.relocate([(piece, location)])
                 self.journal(piece, location)
-        assert not self.machine.contents.runs_in(segment)
+        assert not self.machine.footprint.runs_in(segment)
 
     @precondition(lambda self: self.given < 2 and self.next_sequence)
     @rule(memory=st.integers(0, 60))

@@ -227,7 +227,7 @@ class RetryModel(RuleBasedStateMachine):
     @rule(wanted=st.integers(1, 2_000))
     def evict(self, wanted: int) -> None:
         self.machine.contents.eviction.head_bytes = 30
-        self.machine.contents.evict(wanted)
+        self.machine.footprint.evict(wanted)
         invariants.check(self.machine)
 
     @precondition(lambda self: self.fetches)
@@ -309,7 +309,7 @@ class RetryModel(RuleBasedStateMachine):
 
     @invariant()
     def counted(self) -> None:
-        gauges = self.machine.contents.gauges
+        gauges = self.machine.view.gauges
         every = self.messages.values()
         late = sum(each.expires_at_ms is not None and each.expires_at_ms <= self.now for each in every)
         waiting = sum(each.until_ms > self.now for each in every)

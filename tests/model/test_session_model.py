@@ -261,7 +261,7 @@ class SessionModel(RuleBasedStateMachine):
 
     @rule(bytes_wanted=st.integers(1, 1 << 10))
     def evict(self, bytes_wanted: int) -> None:
-        self.machine.contents.evict(bytes_wanted)
+        self.machine.footprint.evict(bytes_wanted)
         invariants.check(self.machine)
 
     @rule(loses=st.booleans())

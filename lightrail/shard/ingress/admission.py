@@ -78,7 +78,7 @@ class Admission:
             Whether the caller has to repeat the call in the next turn, for the rest of the batch.
         """
         queue = producer.queue
-        policy = queue.machine.contents.policy
+        policy = queue.view.policy
         conform(policy, batch, now_ms)
         done = producer.part if number == producer.last_number else 0
         entry = Parked(producer, number, batch, done, waits_until(policy, now_ms), whole=whole)
@@ -99,19 +99,19 @@ class Admission:
 
         Reading messages counts as work of the step; what exceeds it is left to the next one.
         """
-        contents = queue.machine.contents
+        policy, work = queue.view.policy, queue.view.work
         while (entry := self._parking.first(queue)) is not None:
-            if entry.waits(now_ms) and bounds.is_full(contents.policy, queue.held, queue.held_bytes):
+            if entry.waits(now_ms) and bounds.is_full(policy, queue.held, queue.held_bytes):
                 return
-            if contents.work.left <= 0:
+            if work.left <= 0:
                 self.unfinished[queue] = None
                 return
             self._parking.begin(queue)
             done = entry.done
             progress = self._admit(queue, entry, now_ms)
-            contents.work.left -= ADMITTED
-            if contents.policy.examines:
-                contents.work.left -= EXAMINED * (entry.done - done)
+            work.left -= ADMITTED
+            if policy.examines:
+                work.left -= EXAMINED * (entry.done - done)
             if progress is Progress.DONE:
                 self._parking.end(entry)
                 continue
@@ -153,11 +153,10 @@ class Admission:
 
     def _admit(self, queue: Queue, entry: Parked, now_ms: int) -> Progress:
         """Stores as many messages of a batch as fit and may be read at once."""
-        contents = queue.machine.contents
         if self._memory.must_wait(queue):
             self._memory.waiting[queue] = None
             return Progress.WAITS
-        policy = contents.policy
+        policy = queue.view.policy
         batch = entry.batch
         waits = entry.waits(now_ms)
         large = bounds.too_large(policy, batch, entry.done)
@@ -188,8 +187,7 @@ class Admission:
             error = self._take(queue, entry, chosen, fits, done, now_ms)
             if error is not None:
                 return self._not_stored(queue, entry, error)
-            contents.counters.dropped += dropped
-            contents.counters.duplicates += done - entry.done - fits - dropped
+            queue.machine.not_stored(duplicates=done - entry.done - fits - dropped, dropped=dropped)
             entry.done = done
         if done == batch.count:
             waits = not batch.durable and queue.captured and self._performer.capture_lags
@@ -222,7 +220,6 @@ class Admission:
         self, queue: Queue, entry: Parked, chosen: Chosen, count: int, done: int, now_ms: int
     ) -> Exception | None:
         """Stores the first `count` chosen messages; then the batch is done up to `done`."""
-        contents = queue.machine.contents
         producer, number = entry.producer, entry.number
         whole = done == entry.batch.count
         if count:
@@ -230,7 +227,7 @@ class Admission:
             if number < producer.sent_below:
                 queue.repeated(count)
             digests = [digest for digest in (chosen.digests or ())[:count] if digest is not None]
-            until_ms = now_ms + (contents.policy.duplicate_window_ms or 0)
+            until_ms = now_ms + (queue.view.policy.duplicate_window_ms or 0)
             if batch.durable:
                 ids = Ids(queue.id, until_ms, b"".join(digests)) if digests else None
                 try:
@@ -239,7 +236,7 @@ class Admission:
                     return error
                 self._performer.messages_unsynced += count
             elif queue.captured:
-                target = (queue.id, contents.next_sequence)
+                target = (queue.id, queue.view.next_sequence)
                 try:
                     batch.location = self._store.append(
                         Append([target], producer.id, number, batch, 0, count, 0, SPILLED), now_ms
@@ -248,9 +245,8 @@ class Admission:
                     return error
                 self._performer.captured_bytes += batch.size
             if producer.stored is not None:
-                producer.note(number, contents.next_sequence)
-            if digests and contents.duplicates is not None:
-                contents.duplicates.remember(digests, until_ms)
+                producer.note(number, queue.view.next_sequence)
+            queue.machine.remember(digests, until_ms)
             self._performer.apply(queue, commands.Enqueue(batch), now_ms)
         elif producer.keeps_tags and entry.batch.durable:
             # All of these messages were duplicates, or dropped: they are accepted without being stored.
@@ -272,7 +268,7 @@ class Admission:
         The records are one group, whole or not at all after a crash.
         """
         producer, number = entry.producer, entry.number
-        target = (queue.id, queue.machine.contents.next_sequence)
+        target = (queue.id, queue.view.next_sequence)
         records: list[Record] = [Append([target], producer.id, number, batch, 0, batch.count)]
         if ids is not None:
             records.append(ids)
@@ -296,7 +292,7 @@ class Admission:
     def _turn_away(self, queue: Queue, entry: Parked, done: int, refusal: Refusal) -> None:
         """Refuses the rest of a batch, and all later batches of its producer that are parked."""
         producer = entry.producer
-        queue.machine.contents.counters.refused += entry.batch.count - done
+        queue.machine.not_stored(refused=entry.batch.count - done)
         refusal.accepted = done
         producer.refusing = True
         # A client of a durable terminus may use the tags again that it has settled before.
@@ -307,7 +303,7 @@ class Admission:
     def _turn_away_behind(self, queue: Queue, producer: Producer, parked: list[Parked]) -> None:
         """Refuses batches that were parked behind a refused one."""
         for behind in parked:
-            queue.machine.contents.counters.refused += behind.batch.count
+            queue.machine.not_stored(refused=behind.batch.count)
             refusal = Refusal(conditions.RESOURCE_LIMIT_EXCEEDED, "a batch before this one was refused")
             self._refuse(producer, behind.number, refusal, producer.keeps_tags)
 

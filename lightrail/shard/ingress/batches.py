@@ -59,7 +59,7 @@ class Batches:
         if self._answers.failure is not None or self._is_answered(producer, number, count, flags):
             return 0
         queue = producer.queue
-        contents = queue.machine.contents
+        view = queue.view
         # `batch_in` inlined: the call would cost 1 % of the shard's CPU for batches of one message.
         expires, message_format, size = ENQUEUE_COLUMNS.unpack_from(part, HEADER_SIZE)
         base = ENQUEUE_ENDS + 4 * count
@@ -67,18 +67,18 @@ class Batches:
         batch = Batch(
             part, ends, count, size, base, durable, priority, expires or None, now_ms, None, message_format
         )
-        special = contents.special
+        reads = view.reads_messages
         if (
-            contents.policy.guarded
+            view.policy.guarded
             or queue.parked
             or producer.part
             or producer.keeps_tags
-            or (special is not None and special.singles and count > limits.LOOKED_INTO_AT_ONCE)
+            or (reads and count > limits.LOOKED_INTO_AT_ONCE)
             or (self._memory.index > self._memory.index_max and self._memory.must_wait(queue))
         ):
             if self._admission.enqueue(producer, number, batch, now_ms, whole=bool(flags & WHOLE)):
                 return limits.LOOKED_INTO_AT_ONCE
-            return count if contents.policy.examines else 0
+            return count if view.policy.examines else 0
         waits = durable
         if durable or queue.captured:
             if not self._append(producer, number, batch, now_ms):
@@ -87,10 +87,10 @@ class Batches:
         producer.last_number = number
         producer.entered += count
         if producer.stored is not None:
-            producer.note(number, contents.next_sequence)
+            producer.note(number, view.next_sequence)
         self._answers.accept(producer, number, waits)
         self._performer.apply(queue, commands.Enqueue(batch), now_ms)
-        return count if special is not None and special.singles else 0
+        return count if reads else 0
 
     def _is_answered(self, producer: Producer, number: int, count: int, flags: int) -> bool:
         """Answers a batch that is stored already, or follows a refused one; False for any other batch."""
@@ -118,9 +118,7 @@ class Batches:
     def _append(self, producer: Producer, number: int, batch: Batch, now_ms: int) -> bool:
         """Appends the record of a batch; False if the batch was refused. Raises StoreBusyError."""
         queue = producer.queue
-        record = Append(
-            [(queue.id, queue.machine.contents.next_sequence)], producer.id, number, batch, 0, batch.count
-        )
+        record = Append([(queue.id, queue.view.next_sequence)], producer.id, number, batch, 0, batch.count)
         if not batch.durable:
             record.flags = SPILLED
         try:

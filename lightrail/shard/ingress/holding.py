@@ -34,11 +34,10 @@ def wait_of(targets: list[Queue], batch: Batch, now_ms: int, memory: Memory) -> 
     """Whether a batch should wait for room in one of its queues."""
     untils: list[int | None] = []
     for queue in targets:
-        contents = queue.machine.contents
         if memory.must_wait(queue):
             untils.append(None)
             continue
-        until_ms = waits_until(contents.policy, now_ms)
+        until_ms = waits_until(queue.view.policy, now_ms)
         if until_ms is not None and until_ms <= now_ms:
             continue
         if queue.held and fitting(queue, batch, now_ms)[0] < batch.count:

@@ -9,14 +9,14 @@ from lightrail.wire.bodies import Refusal
 
 def queue_full(queue: Queue) -> Refusal:
     """Why a batch does not fit into a queue."""
-    policy = queue.machine.contents.policy
+    policy = queue.view.policy
     description = bounds.refusal_text(policy, queue.name, queue.held, queue.held_bytes)
     return Refusal(conditions.RESOURCE_LIMIT_EXCEEDED, description)
 
 
 def too_large(queue: Queue, batch: Batch, index: int) -> Refusal:
     """Why a queue does not accept a message, by its index in the batch."""
-    policy = queue.machine.contents.policy
+    policy = queue.view.policy
     largest = bounds.largest(policy)
     return Refusal(
         conditions.MESSAGE_SIZE_EXCEEDED,
@@ -27,7 +27,7 @@ def too_large(queue: Queue, batch: Batch, index: int) -> Refusal:
 
 def never_fits(queue: Queue, batch: Batch, first: int, count: int) -> Refusal | None:
     """Why `count` messages of a batch that is stored whole don't fit into the empty queue, or None."""
-    policy = queue.machine.contents.policy
+    policy = queue.view.policy
     most = bounds.room(policy, 0, 0, batch, first)
     if most >= count:
         return None

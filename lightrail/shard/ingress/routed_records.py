@@ -12,7 +12,7 @@ from lightrail.shard.shard_queue import Queue
 
 def ids_until_ms(queue: Queue, now_ms: int) -> int:
     """End of the window of duplicates for a batch that arrives now."""
-    return now_ms + (queue.machine.contents.policy.duplicate_window_ms or 0)
+    return now_ms + (queue.view.policy.duplicate_window_ms or 0)
 
 
 class RoutedRecords:
@@ -44,10 +44,10 @@ class RoutedRecords:
         """Records of transient messages. Recovery does not need their number, so they come first."""
         together = [each.queue for each in found if each.batch is batch]
         if together:
-            targets = [(queue.id, queue.machine.contents.next_sequence) for queue in together]
+            targets = [(queue.id, queue.view.next_sequence) for queue in together]
             records.append(Append(targets, producer.id, number, batch, 0, batch.count))
         for queue, mine, digests, _, _ in found:
-            target = (queue.id, queue.machine.contents.next_sequence)
+            target = (queue.id, queue.view.next_sequence)
             if mine.durable and mine.count and mine is not batch:
                 records.append(Append([target], producer.id, number, mine, 0, mine.count))
             elif queue.captured and mine.count and mine is not batch:

@@ -113,7 +113,7 @@ class Routes:
             self._route(producer, part, now_ms, self._hold)
             targets = producer.sets.get(set_)
             if isinstance(targets, list):
-                return int(count) * sum(queue.machine.contents.policy.examines for queue in targets)
+                return int(count) * sum(queue.view.policy.examines for queue in targets)
         elif not self.holding.add(producer, part, None):
             self._no_room(producer, part)
         return 0
@@ -202,8 +202,7 @@ class Routes:
             for queue in targets:
                 queue.repeated(count)
         if any(
-            queue.machine.contents.policy.guarded or queue.parked or self._memory.must_wait(queue)
-            for queue in targets
+            queue.view.policy.guarded or queue.parked or self._memory.must_wait(queue) for queue in targets
         ):
             wait = wait_of(targets, batch, now_ms, self._memory)
             if wait is not None and may_wait(producer, part, wait, now_ms):
@@ -239,7 +238,7 @@ class Routes:
         kept = targets if durable else [queue for queue in targets if queue.captured]
         if kept:
             try:
-                starts = [(queue.id, queue.machine.contents.next_sequence) for queue in kept]
+                starts = [(queue.id, queue.view.next_sequence) for queue in kept]
                 flags = 0 if durable else SPILLED
                 batch.location = self._store.append(
                     Append(starts, producer.id, number, batch, 0, count, 0, flags), now_ms
@@ -285,7 +284,7 @@ class Routes:
         if refusal is not None:
             refusal.accepted = taken
             if not taken:
-                full.machine.contents.counters.refused += left
+                full.machine.not_stored(refused=left)
                 producer.refusing = True
                 self._refuse(producer, number, refusal, False)
                 return
@@ -303,15 +302,12 @@ class Routes:
         if refusal is None:
             self._answer(producer, number, waits)
         else:
-            full.machine.contents.counters.refused += left
+            full.machine.not_stored(refused=left)
             producer.refusing = True
             self._refuse(producer, number, refusal, waits)
         for each in found:
-            contents = each.queue.machine.contents
-            contents.counters.duplicates += each.duplicates
-            contents.counters.dropped += each.dropped
-            if each.digests and contents.duplicates is not None:
-                contents.duplicates.remember(each.digests, ids_until_ms(each.queue, now_ms))
+            each.queue.machine.not_stored(duplicates=each.duplicates, dropped=each.dropped)
+            each.queue.machine.remember(each.digests, ids_until_ms(each.queue, now_ms))
             if each.batch.count:
                 self._performer.apply(each.queue, commands.Enqueue(each.batch), now_ms)
 

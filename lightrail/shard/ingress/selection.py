@@ -38,12 +38,11 @@ class Chosen:
         """The messages' indexes in the batch, if they differ from those in `source`."""
         self.digests: list[bytes | None] | None = None
         """Digests of the message-ids, from `first` on; None without a window of duplicates."""
-        duplicates = queue.machine.contents.duplicates
-        if duplicates is None or queue.machine.contents.policy.duplicate_window_ms is None:
-            return
-        fresh = duplicates.fresh(
+        fresh = queue.view.fresh(
             batch, first, end, now_ms, ahead.digests if ahead is not None else frozenset()
         )
+        if fresh is None:
+            return
         self.digests = [each.digest for each in fresh]
         if len(fresh) < end - first:
             self.where = [each.at for each in fresh]
@@ -78,7 +77,7 @@ class Share(NamedTuple):
 
 def fitting(queue: Queue, batch: Batch, now_ms: int) -> tuple[int, Refusal | None]:
     """Number of the first messages of a routed batch that fit into a queue now, and why not all fit."""
-    policy = queue.machine.contents.policy
+    policy = queue.view.policy
     large = bounds.too_large(policy, batch, 0)
     end = batch.count if large is None else large
     if bounds.refuses(policy) and policy.overflow != bounds.DISCARD_INCOMING:
@@ -98,7 +97,7 @@ def share(
         ahead: what the queue will store before; the share is added.
         promised: the queue may not refuse messages any more, only discard them, if that is its policy.
     """
-    policy = queue.machine.contents.policy
+    policy = queue.view.policy
     ahead = Ahead() if ahead is None else ahead
     if batch.durable and not policy.guarded:
         # Nothing of the policy concerns it.

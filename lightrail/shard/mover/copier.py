@@ -110,7 +110,7 @@ class Copier:
         next_ = self._engine.arrivals.take(arrival, name, header, bytes(blob), self._now_ms())
         progress.bytes += len(blob)
         progress.totals[name] = int(header.get("messages", 0))
-        progress.messages = sum(each.queue.machine.contents.gauges.ready for each in arrival.parts.values())
+        progress.messages = sum(each.queue.view.gauges.ready for each in arrival.parts.values())
         self._turn()
         return next_ is not None
 

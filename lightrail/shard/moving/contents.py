@@ -20,15 +20,11 @@ class Contents:
 
     def lines(self) -> list[Ready]:
         """The lines of ready and, if there is one, of delayed messages."""
-        contents = self.queue.machine.contents
-        special = contents.special
-        if special is None or special.delays is None:
-            return [contents.ready]
-        return [contents.ready, special.delays.line]
+        return self.queue.view.lines
 
     def others(self) -> Iterator[Run]:
         """Messages in flight, and dead letters that the store had no room for: those are in no queue yet."""
-        for consumer in self.queue.machine.contents.consumers:
+        for consumer in self.queue.view.consumers:
             yield from consumer.in_flight.runs[consumer.in_flight.head :]
         for queue, effect in self._performer.dead_letters.unwritten:
             if queue is self.queue:
@@ -45,7 +41,7 @@ class Contents:
         """The lowest sequence in the queue; of an empty queue, the one of its next message."""
         first = [next(runs_from(line, 0), None) for line in self.lines()]
         sequences = [run.sequence for run in chain(first, self.others()) if run is not None]
-        return min(sequences, default=self.queue.machine.contents.next_sequence)
+        return min(sequences, default=self.queue.view.next_sequence)
 
 
 def runs_from(line: Ready, first: int) -> Iterator[Run]:

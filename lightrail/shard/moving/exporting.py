@@ -75,7 +75,7 @@ class Exporting:
         "rewritten" (as requested), "notes" (number of rewritten ranges), and the columns of its blob; with
         "failed", a sentence, where something could not be read now.
         """
-        mark = self.contents.queue.machine.contents.next_sequence
+        mark = self.contents.queue.view.next_sequence
         self._when_synced(Piece(self, first, mark, bytes_max, messages_max, done, rewritten), 0)
 
     def state(self, now_ms: int) -> tuple[dict[str, Any], bytes]:

@@ -95,7 +95,7 @@ class Freezing:
                     f"dead letters of {name} wait for room on the disk; it can be frozen after that",
                 )
             queues = self._family(name)
-        if any(queue.machine.outcomes.returning for queue in queues):
+        if any(queue.view.is_returning for queue in queues):
             return Refusal(
                 conditions.RESOURCE_LIMIT_EXCEEDED,
                 f"deliveries of {name} to a lost frontend are being released; it can be frozen after that",
@@ -110,7 +110,7 @@ class Freezing:
                 conditions.RESOURCE_LIMIT_EXCEEDED,
                 f"a transaction with messages of {name} is not decided; it can be frozen after that",
             )
-        if any(len(each.machine.contents.deferred) for each in queues):
+        if any(each.view.deferring for each in queues):
             return Refusal(
                 conditions.RESOURCE_LIMIT_EXCEEDED,
                 f"messages of {name} are read from disk for their outcomes; it can be frozen after that",
@@ -200,7 +200,7 @@ class Freezing:
         self._counted()
         self._links.await_sent_away(queue)
         keys: dict[tuple[int, int], int] = {}
-        for id in queue.machine.contents.consumers.by_id:
+        for id in queue.view.consumer_ids:
             queue.machine.apply(commands.Credit(id, 0), now_ms)
             origin = self._links.adopted.get(id)
             if origin is not None:

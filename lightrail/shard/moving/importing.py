@@ -32,7 +32,6 @@ from lightrail.shard.moving.columns import ColumnsError, unpack
 from lightrail.shard.moving.pieces import decode_runs
 from lightrail.shard.moving.state import QueueState, decode_state
 from lightrail.shard.performer import Performer
-from lightrail.shard.queue import copying
 from lightrail.shard.queue.commands import Holder, Open
 from lightrail.shard.queue.copying import IncompleteCopyError
 from lightrail.shard.queue.merging import join_neighbours
@@ -168,7 +167,7 @@ class Importing:
 
     def trim(self, below: int, now_ms: int) -> None:
         """Drops messages below this sequence, which have left the queue at the source."""
-        self._removed(copying.drop_below(self.queue.machine.contents, below), now_ms)
+        self._removed(self.queue.machine.copy().drop_below(below), now_ms)
 
     def _same(self, header: dict[str, Any]) -> None:
         if self._export is None:
@@ -183,7 +182,7 @@ class Importing:
         return run if run.sequence >= self.next else _alone(run, self.next - run.sequence)
 
     def _append(self, runs: list[Run], now_ms: int) -> None:
-        queue = self.queue
+        queue, copy = self.queue, self.queue.machine.copy()
         for run in join_neighbours(runs) if self._joins else runs:
             batch = run.batch
             if self._is_kept(batch):
@@ -193,7 +192,7 @@ class Importing:
                     now_ms,
                 )
                 self._performer.messages_unsynced += run.count
-            copying.add(queue.machine.contents, run)
+            copy.add(run)
             self.next = run.end
             self.messages += run.count
             self.bytes += run.size
@@ -204,8 +203,9 @@ class Importing:
 
     def _put_over(self, runs: list[Run], now_ms: int) -> None:
         """Replaces messages that were rewritten at the source."""
+        copy = self.queue.machine.copy()
         for run in runs:
-            new, old = copying.put_over(self.queue.machine.contents, run)
+            new, old = copy.put_over(run)
             for piece in new:
                 # The parts may be evicted or settled separately, and a batch has one location.
                 piece.batch = replace(piece.batch) if len(new) > 1 else piece.batch
@@ -263,9 +263,7 @@ class Importing:
             raise ImportFailedError(f"the state of queue {self.name} can't be used: {error!r}") from error
         self._state = state
         try:
-            removed, changed = copying.reconcile(
-                self.queue.machine.contents, state.stretches, state.next_sequence
-            )
+            removed, changed = self.queue.machine.copy().reconcile(state.stretches, state.next_sequence)
         except IncompleteCopyError as error:
             raise ImportFailedError(f"the copy of queue {self.name} is not complete: {error}") from error
         self._removed(removed, now_ms)
@@ -352,7 +350,7 @@ class Importing:
         self._queues.drop_copy(queue)
         self._links.termini.forget(queue)
         self._memory.remove(queue)
-        for run in queue.machine.contents.runs():
+        for run in queue.view.runs:
             if run.batch.location is not None:
                 self._store.release(run.batch.location.segment, run.size)
         try:

@@ -138,14 +138,14 @@ class Piece:
 
     def _header(self) -> dict[str, Any]:
         export = self._export
-        contents = export.contents.queue.machine.contents
+        view = export.contents.queue.view
         return {
             "export": export.identity,
             "lowest": export.contents.lowest,
             "next": self._next,
             "mark": self._mark,
-            "messages": contents.held,
-            "bytes": contents.held_bytes,
+            "messages": view.held,
+            "bytes": view.held_bytes,
             "rewritten": self._rewritten,
             "notes": export.selection.notes,
         }

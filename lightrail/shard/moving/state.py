@@ -57,11 +57,11 @@ class QueueState:
 def encode_state(contents: Contents, performer: Performer, links: Links) -> tuple[dict[str, Any], bytes]:
     """The fields of the JSON and the blob of a queue's state."""
     queue = contents.queue
-    held = queue.machine.contents
+    view = queue.view
     consumers = _consumers(queue, performer, links)
     index_of = {consumer.id: index for index, (consumer, _) in enumerate(consumers)}
     pasts, stretches = _stretches(contents, index_of)
-    past = held.special.known() if held.special is not None else Past()
+    past = view.past
     columns: Columns = {}
     put(columns, "there", {"first": "Q", "count": "Q", "past": "I"}, stretches)
     _put_deliveries(columns, queue, [consumer for consumer, _ in consumers], index_of)
@@ -74,7 +74,7 @@ def encode_state(contents: Contents, performer: Performer, links: Links) -> tupl
     )
     put(columns, "newest", {"sequence": "Q", "above": "Q"}, (past.newest or {}).items())
     _put_producers(columns, links.numbers_of(queue))
-    groups = list(held.duplicates.groups()) if held.duplicates is not None else []
+    groups = view.ids
     sizes = ((until_ms, len(digests)) for until_ms, digests in groups)
     put(columns, "ids", {"until_ms": "q", "size": "I"}, sizes)
     columns["digests"] = [digests for _, digests in groups]
@@ -85,13 +85,13 @@ def encode_state(contents: Contents, performer: Performer, links: Links) -> tupl
     columns["tags"] = tags
     described, blob = pack(columns)
     header = {
-        "next_sequence": held.next_sequence,
-        "seen_to": held.deliveries.seen_to,
+        "next_sequence": view.next_sequence,
+        "seen_to": view.seen_to,
         "redelivered_before": queue.redelivered_before,
         "may_have_lost": queue.may_have_lost,
         "recovered_to": queue.recovered_to,
-        "messages": held.held,
-        "bytes": held.held_bytes,
+        "messages": view.held,
+        "bytes": view.held_bytes,
         "pasts": [[of_journal(attempts), list(barred)] for attempts, barred in pasts],
         # Former versions do not know it; for them, messages that wait are ready.
         "waits": [waits_until_ms(attempts) for attempts, _ in pasts],
@@ -126,7 +126,7 @@ def _put_deliveries(
         {"until_ms": "q", "consumer": "I", "first": "Q", "last": "Q"},
         (
             (until_ms, index_of[id], first, last)
-            for until_ms, id, first, last in queue.machine.contents.locks.heap
+            for until_ms, id, first, last in queue.view.locks
             if id in index_of
         ),
     )
@@ -164,9 +164,8 @@ def _put_producers(columns: Columns, known: Known) -> None:
 
 def _consumers(queue: Queue, performer: Performer, links: Links) -> list[tuple[Consumer, dict[str, Any]]]:
     """Consumers in the order of their attaches, then those that detached and still have locks."""
-    contents = queue.machine.contents
     found = []
-    for consumer in contents.consumers:
+    for consumer in queue.view.consumers:
         fields: dict[str, Any] = {
             "next": consumer.next,
             "lock_ms": consumer.lock_ms,
@@ -190,7 +189,7 @@ def _consumers(queue: Queue, performer: Performer, links: Links) -> list[tuple[C
             continue
         if consumer.ring is None:
             fields["cursor"] = consumer.cursor
-        elif contents.consumers.single_active and not consumer.standby and not consumer.departed:
+        elif queue.view.single_active and not consumer.standby and not consumer.departed:
             fields["active"] = True
         found.append((consumer, fields))
     return found

@@ -87,6 +87,7 @@ class Arrangement:
             reserved.restore(contents, command.reserved)
         contents.next_sequence = command.next_sequence
         self._joining.begin(command.next_sequence)
+        contents.deliveries.seen_to = command.seen_to
         if special is not None:
             special.build(Past(), now_ms)
         if contents.deliveries.order is not None:

@@ -340,6 +340,8 @@ class Restore(NamedTuple):
     """Whether neighbours may share the earliest time of arrival; not if delays need the time of each."""
     is_copy: bool = False
     """Whether it is a copy: all messages, also deferred ones, are in the ready line until it is opened."""
+    seen_to: int = 0
+    """The sequence below which messages may have been delivered."""
 
 
 Command = (

@@ -4,17 +4,15 @@ They are ready, delayed, waiting, deferred, or in flight at a consumer; in memor
 in machine.py, and leave in outcomes.py and removals.py.
 """
 
-from bisect import bisect_right
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from heapq import merge
 from typing import Final
 
-from lightrail.model import limits
 from lightrail.model.attempts import waits_until_ms
 from lightrail.shard.queue.aside import NOBODY_WITH_STATES, Aside
 from lightrail.shard.queue.commands import Peek
 from lightrail.shard.queue.consumers import Consumers
-from lightrail.shard.queue.counters import Counters, Gauges
+from lightrail.shard.queue.counters import Counters
 from lightrail.shard.queue.deferred import Deferred
 from lightrail.shard.queue.deliveries import Deliveries
 from lightrail.shard.queue.duplicates import Duplicates
@@ -26,7 +24,7 @@ from lightrail.shard.queue.locks import Locks
 from lightrail.shard.queue.policy import PLAIN
 from lightrail.shard.queue.ready import Ready, one_run, rejoined
 from lightrail.shard.queue.retries import Retries
-from lightrail.shard.queue.runs import Location, Run
+from lightrail.shard.queue.runs import Run
 from lightrail.shard.queue.special import Special
 from lightrail.shard.queue.work import Work
 
@@ -125,14 +123,6 @@ class Contents:
         """Every run, ready or in flight."""
         return list(self._all_runs())
 
-    def runs_in(self, segment: int) -> list[Run]:
-        """Every run, ready or in flight, whose location is in a segment of the journal."""
-        return [
-            run
-            for run in self._all_runs()
-            if run.batch.location is not None and run.batch.location.segment == segment
-        ]
-
     def surrender(self) -> list[Run]:
         """Removes and returns all messages, because the queue ends."""
         runs = self.ready.clear() if self.special is None else self.special.clear()
@@ -169,72 +159,6 @@ class Contents:
                 states.append(its_state)
         return Peeked(found, states)
 
-    def due_ms(self, run: Run) -> int | None:
-        """The due time of a delayed or waiting message in memory, in milliseconds since the epoch; None if it
-        is neither.
-        """
-        if self.retries and (found := self.retries.consumer.in_flight.between(run.sequence, run.end)):
-            return waits_until_ms(found[0].attempts)
-        special = self.special
-        if special is None or special.delays is None or not special.delays.line.has(run.sequence):
-            return None
-        return special.delays.due_ms(run)
-
-    # --- memory and disk --------------------------------------------------------------------------------
-
-    def evict(self, bytes_wanted: int, batch_bytes: int = 0) -> int:
-        """Drops messages that are on disk from memory; returns the bytes that were freed.
-
-        Evicts waiting messages first, from the tail, then those in flight.
-        """
-        freed = self.eviction.evict(bytes_wanted, batch_bytes)
-        deliveries = self.deliveries
-        if freed < bytes_wanted and deliveries.bytes > deliveries.evicted_bytes:
-            special = self.special
-            memory = special.keys if special is not None and special.keys.are_read else None
-            freed += deliveries.evict(bytes_wanted - freed, memory)
-        return freed
-
-    def spill_candidates(self, bytes_wanted: int, batch_bytes: int = 0) -> list[Run]:
-        """Runs that can be evicted once they have a location; the engine writes them and sets it."""
-        found = self.eviction.spill_candidates(bytes_wanted, batch_bytes)
-        deliveries = self.deliveries
-        if deliveries.bytes > deliveries.evicted_bytes:
-            # Waiting messages first; the window at the head stays.
-            waiting = self.ready.bytes - self.ready.evicted_bytes
-            waiting += self.delayed.bytes - self.delayed.evicted_bytes
-            bytes_wanted -= max(0, waiting - self.eviction.head_bytes)
-            found += deliveries.spill_candidates(bytes_wanted)
-        return found
-
-    def relocate(self, moves: Sequence[tuple[Run, Location]]) -> None:
-        """Sets the new locations of messages that are still in the queue.
-
-        Each run has the old location. It is one of `runs_in`, or a part of one that was read from disk;
-        messages that were settled meanwhile are skipped. Consumers are looked through once for all runs, as
-        each transaction over several shards has one.
-        """
-        left: list[tuple[Run, Location, int]] = []
-        for run, location in sorted(moves, key=_first_sequence):
-            old = run.batch.location
-            if self.eviction.relocate(run, location) < run.count and old is not None:
-                left.append((run, location, old.segment))
-        if not left:
-            return
-        ends = [run.end for run, _, _ in left]
-        for consumer in self.consumers:
-            line = consumer.in_flight
-            here: dict[int, None] = {}
-            for each in line.runs[line.head :]:
-                index = bisect_right(ends, each.sequence)
-                while index < len(left) and left[index][0].sequence < each.end:
-                    here[index] = None
-                    index += 1
-            for index in here:
-                run, location, segment = left[index]
-                line.relocate(run, segment, location)
-        self.deliveries.run_count.outdate()
-
     # --- figures ----------------------------------------------------------------------------------------
 
     @property
@@ -246,18 +170,6 @@ class Contents:
     def held_bytes(self) -> int:
         """Bytes of the messages that count against the bounds."""
         return self.ready.bytes + self.deliveries.bytes + self.delayed.bytes
-
-    @property
-    def locked_count(self) -> int:
-        """Number of messages in flight under a timed lock."""
-        if not self.locks.heap:
-            return 0
-        return sum(
-            run.count
-            for consumer in self.consumers
-            if consumer.lock_ms
-            for run in consumer.in_flight.runs[consumer.in_flight.head :]
-        )
 
     @property
     def in_flight_count(self) -> int:
@@ -274,75 +186,12 @@ class Contents:
         """Bytes of unsettled and deferred messages, and of states."""
         return self.deliveries.bytes
 
-    def sizes(self) -> tuple[int, int, int]:
-        """`index_bytes`, `resident_bytes`, and of these the bytes that stay for unsettled deliveries when all
-        messages are on disk; in one call, because each step needs all of them for touched queues.
-        """
-        special, ready, deliveries = self.special, self.ready, self.deliveries
-        size = ready.bytes - ready.evicted_bytes + deliveries.bytes - deliveries.evicted_bytes
-        size += deliveries.spare_bytes
-        if special is None:
-            size += ready.kept_bytes
-            evicted = ready.evicted_runs
-            index = limits.RUN_ON_DISK_BYTES * evicted
-            # A part of a batch counts as well, because it is a separate run on disk.
-            size += limits.RUN_BYTES * (len(ready.runs) - ready.head - evicted)
-        else:
-            index = special.index_bytes
-            if special.delays is not None:
-                delayed = special.delays.line
-                size += delayed.bytes - delayed.evicted_bytes
-            if special.singles:
-                index += limits.SINGLE_BYTES * deliveries.count
-                size += special.batch_bytes
-            else:
-                size += ready.kept_bytes
-                size += limits.RUN_BYTES * (len(ready) - ready.evicted_runs)
-        unsettled = 0
-        if deliveries.count > limits.RUNS_UNCOUNTED_MAX:
-            runs = deliveries.runs
-            size += limits.RUN_EVICTED_BYTES * min(runs, deliveries.count - deliveries.evicted_count)
-            if special is None or not special.singles:
-                unsettled = limits.RUN_ON_DISK_BYTES * runs
-                size += unsettled
-            else:
-                unsettled = limits.SINGLE_BYTES * runs
-        for heap in (self.deadlines.heap, self.locks.heap):
-            if heap and len(heap) > limits.STALE_ENTRIES_MIN:
-                index += limits.TIMED_BYTES * len(heap)
-        if self.duplicates is not None:
-            size += limits.REMEMBERED_ID_BYTES * len(self.duplicates)
-        return index, index + size, unsettled
-
-    @property
-    def resident_bytes(self) -> int:
-        """Bytes in memory: of messages and of the index over them."""
-        return self.sizes()[1]
-
-    @property
-    def index_bytes(self) -> int:
-        """Bytes that stay in memory when all messages are on disk."""
-        return self.sizes()[0]
-
     @property
     def resident_message_bytes(self) -> int:
         """Bytes in memory of the messages alone."""
         ready, delayed = self.ready, self.delayed
         size = ready.bytes - ready.evicted_bytes + self.deliveries.bytes - self.deliveries.evicted_bytes
         return size if delayed is _NOTHING else size + delayed.bytes - delayed.evicted_bytes
-
-    @property
-    def gauges(self) -> Gauges:
-        """The current gauges of the queue."""
-        return Gauges(
-            self.ready.count,
-            self.in_flight_count,
-            self.ready.bytes + self.in_flight_bytes + self.delayed.bytes,
-            self.resident_message_bytes,
-            len(self.consumers.by_id),
-            self.delayed.count + self.retries_count,
-            self.aside.count,
-        )
 
     @property
     def delayed_count(self) -> int:
@@ -362,7 +211,3 @@ def _from(line: Line, first: int, state: State) -> Iterator[tuple[Run, State]]:
     for index in range(line.index(first), len(runs)):
         if runs[index].last > runs[index].first:
             yield runs[index], state
-
-
-def _first_sequence(move: tuple[Run, Location]) -> int:
-    return move[0].sequence

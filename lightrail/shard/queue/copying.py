@@ -41,103 +41,108 @@ class Reconciled(NamedTuple):
     """Messages with a new number of attempts."""
 
 
-def add(copy: Contents, run: Run) -> None:
-    """Appends messages behind all others."""
-    ready = copy.ready
-    assert not len(ready) or ready.runs[-1].end <= run.sequence, "a copy grows at its end"
-    ready.add(run)
-    copy.counters.restored += run.count
-    copy.next_sequence = max(copy.next_sequence, run.end)
+class Copy:
+    """A queue that is built from its copy at another shard."""
 
+    __slots__ = ("_contents",)
 
-def drop_below(copy: Contents, first: int) -> list[Run]:
-    """Removes the messages below a sequence."""
-    ready = copy.ready
-    index = ready.head
-    gone: list[Run] = []
-    rest: list[Run] = []
-    while index < len(ready.runs) and ready.runs[index].sequence < first:
-        run = ready.runs[index]
-        index += 1
-        if run.end > first:
-            run, after = parts_of(run, first - run.sequence)
-            rest.append(after)
-        gone.append(run)
-    if gone:
-        ready.swap(ready.head, index, rest)
-        copy.counters.restored -= sum(run.count for run in gone)
-    return gone
+    def __init__(self, contents: Contents) -> None:
+        self._contents = contents
 
+    def add(self, run: Run) -> None:
+        """Appends messages behind all others."""
+        ready = self._contents.ready
+        assert not len(ready) or ready.runs[-1].end <= run.sequence, "a copy grows at its end"
+        ready.add(run)
+        self._contents.counters.restored += run.count
+        self._contents.next_sequence = max(self._contents.next_sequence, run.end)
 
-def put_over(copy: Contents, run: Run) -> tuple[list[Run], list[Run]]:
-    """Replaces messages by others with the same sequences.
+    def drop_below(self, first: int) -> list[Run]:
+        """Removes the messages below a sequence."""
+        ready = self._contents.ready
+        index = ready.head
+        gone: list[Run] = []
+        rest: list[Run] = []
+        while index < len(ready.runs) and ready.runs[index].sequence < first:
+            run = ready.runs[index]
+            index += 1
+            if run.end > first:
+                run, after = parts_of(run, first - run.sequence)
+                rest.append(after)
+            gone.append(run)
+        if gone:
+            ready.swap(ready.head, index, rest)
+            self._contents.counters.restored -= sum(run.count for run in gone)
+        return gone
 
-    Returns:
-        The new runs and the replaced ones; messages that are not in the copy are skipped.
-    """
-    ready = copy.ready
-    low = index = ready.index(run.sequence)
-    old: list[Run] = []
-    new: list[Run] = []
-    window: list[Run] = []
-    while index < len(ready.runs) and ready.runs[index].sequence < run.end:
-        each = ready.runs[index]
-        index += 1
-        if each.sequence < run.sequence:
-            before, each = parts_of(each, run.sequence - each.sequence)
-            window.append(before)
-        after: list[Run] = []
-        if each.end > run.end:
-            each, behind = parts_of(each, run.end - each.sequence)
-            after = [behind]
-        piece = run.cut(each.sequence - run.sequence, each.end - run.sequence)
-        piece.attempts, piece.barred = each.attempts, each.barred
-        old.append(each)
-        new.append(piece)
-        window += [piece, *after]
-    ready.swap(low, index, window)
-    return new, old
+    def put_over(self, run: Run) -> tuple[list[Run], list[Run]]:
+        """Replaces messages by others with the same sequences.
 
+        Returns:
+            The new runs and the replaced ones; messages that are not in the copy are skipped.
+        """
+        ready = self._contents.ready
+        low = index = ready.index(run.sequence)
+        old: list[Run] = []
+        new: list[Run] = []
+        window: list[Run] = []
+        while index < len(ready.runs) and ready.runs[index].sequence < run.end:
+            each = ready.runs[index]
+            index += 1
+            if each.sequence < run.sequence:
+                before, each = parts_of(each, run.sequence - each.sequence)
+                window.append(before)
+            after: list[Run] = []
+            if each.end > run.end:
+                each, behind = parts_of(each, run.end - each.sequence)
+                after = [behind]
+            piece = run.cut(each.sequence - run.sequence, each.end - run.sequence)
+            piece.attempts, piece.barred = each.attempts, each.barred
+            old.append(each)
+            new.append(piece)
+            window += [piece, *after]
+        ready.swap(low, index, window)
+        return new, old
 
-def reconcile(copy: Contents, stretches: Iterable[Stretch], next_sequence: int) -> Reconciled:
-    """Corrects a copy to exactly these messages, in rising order.
+    def reconcile(self, stretches: Iterable[Stretch], next_sequence: int) -> Reconciled:
+        """Corrects a copy to exactly these messages, in rising order.
 
-    Raises:
-        IncompleteCopyError: some of them are missing; nothing has changed.
-    """
-    ready = copy.ready
-    runs = iter(ready.waiting())
-    run = next(runs, None)
-    kept: list[Run] = []
-    removed: list[Run] = []
-    changed: list[Run] = []
-    for first, last, attempts, barred in stretches:
-        while first < last:
-            while run is not None and run.end <= first:
-                removed.append(run)
-                run = next(runs, None)
-            if run is None or run.sequence > first:
-                raise IncompleteCopyError(first, last if run is None else min(last, run.sequence))
-            if run.sequence < first:
-                before, run = parts_of(run, first - run.sequence)
-                removed.append(before)
-            if run.end > last:
-                part, run = parts_of(run, last - run.sequence)
-            else:
-                part, run = run, next(runs, None)
-            if part.attempts != attempts or part.barred != barred:
-                failed = part.attempts != attempts
-                part = Run(part.batch, part.first, part.last, part.sequence, attempts, barred)
-                if failed:
-                    changed.append(part)
-            kept.append(part)
-            first = part.end
-    if run is not None:
-        removed += [run, *runs]
-    ready.swap(ready.head, len(ready.runs), kept)
-    copy.counters.restored -= sum(gone.count for gone in removed)
-    copy.next_sequence = max(copy.next_sequence, next_sequence)
-    return Reconciled(removed, changed)
+        Raises:
+            IncompleteCopyError: some of them are missing; nothing has changed.
+        """
+        ready = self._contents.ready
+        runs = iter(ready.waiting())
+        run = next(runs, None)
+        kept: list[Run] = []
+        removed: list[Run] = []
+        changed: list[Run] = []
+        for first, last, attempts, barred in stretches:
+            while first < last:
+                while run is not None and run.end <= first:
+                    removed.append(run)
+                    run = next(runs, None)
+                if run is None or run.sequence > first:
+                    raise IncompleteCopyError(first, last if run is None else min(last, run.sequence))
+                if run.sequence < first:
+                    before, run = parts_of(run, first - run.sequence)
+                    removed.append(before)
+                if run.end > last:
+                    part, run = parts_of(run, last - run.sequence)
+                else:
+                    part, run = run, next(runs, None)
+                if part.attempts != attempts or part.barred != barred:
+                    failed = part.attempts != attempts
+                    part = Run(part.batch, part.first, part.last, part.sequence, attempts, barred)
+                    if failed:
+                        changed.append(part)
+                kept.append(part)
+                first = part.end
+        if run is not None:
+            removed += [run, *runs]
+        ready.swap(ready.head, len(ready.runs), kept)
+        self._contents.counters.restored -= sum(gone.count for gone in removed)
+        self._contents.next_sequence = max(self._contents.next_sequence, next_sequence)
+        return Reconciled(removed, changed)
 
 
 def holders_of(holders: Sequence[Holder], ready: Ready) -> Iterator[tuple[Holder, Consumer]]:

@@ -22,7 +22,7 @@ from lightrail.shard.queue.group import NOTHING, Group
 from lightrail.shard.queue.order import Order
 from lightrail.shard.queue.runs import Run
 from lightrail.shard.queue.sparse import Sparse
-from lightrail.shard.queue.views import View
+from lightrail.shard.queue.unoffered import Unoffered
 
 
 class Groups(Order):
@@ -47,7 +47,7 @@ class Groups(Order):
         self.groups: dict[Hashable, Group] = {}
         self._of: dict[int, Group] = {}
         """The group of each message that is here and has one, by sequence."""
-        self._shared = View(joins=False)
+        self._shared = Unoffered(joins=False)
         """Messages that are offered to all consumers."""
         self._mine: dict[int, list[int]] = {}
         """By consumer: the first ready sequences of the groups that it owns; a heap."""
@@ -237,7 +237,7 @@ class Groups(Order):
             or self._first_offered(self._views.get(consumer.id, self._shared)) >= 0
         )
 
-    def _whole_view(self) -> View:
+    def _whole_view(self) -> Unoffered:
         return self._shared.copy()
 
     def _feed(self) -> None:
@@ -378,7 +378,7 @@ class Groups(Order):
             heappop(heap)
         return NOTHING
 
-    def _first_offered(self, view: View) -> int:
+    def _first_offered(self, view: Unoffered) -> int:
         """The lowest sequence that is offered to all, -1 if none is."""
         heap = view.heap
         while heap:

@@ -36,15 +36,20 @@ from lightrail.shard.queue.commands import (
 )
 from lightrail.shard.queue.consumers import Consumer
 from lightrail.shard.queue.contents import Contents
+from lightrail.shard.queue.copying import Copy
 from lightrail.shard.queue.effects import Effect, Fetch, Purged, Reason, SessionLost, Stored
 from lightrail.shard.queue.endings import fails_oldest, outcome_of_rest
+from lightrail.shard.queue.footprint import Footprint
 from lightrail.shard.queue.joining import Joining
 from lightrail.shard.queue.keys import Look
 from lightrail.shard.queue.locking import LockCommand, Locking, SessionCommand
 from lightrail.shard.queue.outcomes import Annotate, Outcomes, is_much
 from lightrail.shard.queue.policy import PLAIN, Policy
+from lightrail.shard.queue.refilling import refill
 from lightrail.shard.queue.removals import Removals, removed
 from lightrail.shard.queue.reserved import ReservedCommand
+from lightrail.shard.queue.runs import Run
+from lightrail.shard.queue.view import View
 from lightrail.shard.queue.work import Work, unlimited
 
 
@@ -64,7 +69,16 @@ class Machine:
         ValueError: the policy has features that do not combine.
     """
 
-    __slots__ = ("_arrangement", "_joining", "_removals", "contents", "locking", "outcomes")
+    __slots__ = (
+        "_arrangement",
+        "_joining",
+        "_removals",
+        "contents",
+        "footprint",
+        "locking",
+        "outcomes",
+        "view",
+    )
 
     def __init__(
         self,
@@ -80,6 +94,8 @@ class Machine:
         self._removals = Removals(self.contents)
         self.outcomes = Outcomes(self.contents, self._removals, annotate)
         self.locking = Locking(self.contents, self.outcomes, self._removals)
+        self.view = View(self.contents, self.outcomes, self.locking.states, self._arrangement)
+        self.footprint = Footprint(self.contents)
         self._arrangement.follow(policy or PLAIN, 0)
 
     # --- commands -------------------------------------------------------------------------------------
@@ -108,7 +124,8 @@ class Machine:
             case Tick():
                 self._pass_time(now_ms, effects)
             case Fetched():
-                self._fetched(command, now_ms, effects)
+                refill(self.contents, self.outcomes, command, now_ms, effects)
+                self._trim(effects)
             case _ if isinstance(command, ReservedCommand):
                 found = reserved.apply(self.contents, command, now_ms)
                 self.contents.deliveries.run_count.outdate()
@@ -232,10 +249,25 @@ class Machine:
         if self.contents.policy.guarded:
             self._removals.trim(effects)
 
-    @property
-    def may_keep(self) -> bool:
-        """Whether messages may be ready that no consumer can get, whatever its credit."""
-        return self._arrangement.may_keep
+    def not_stored(self, *, refused: int = 0, duplicates: int = 0, dropped: int = 0) -> None:
+        """Counts messages that arrived and were never in the queue; see Counters."""
+        counters = self.contents.counters
+        counters.refused += refused
+        counters.duplicates += duplicates
+        counters.dropped += dropped
+
+    def remember(self, digests: list[bytes], until_ms: int) -> None:
+        """Notes message-ids in the window of duplicates, if the policy has one."""
+        if digests and self.contents.duplicates is not None:
+            self.contents.duplicates.remember(digests, until_ms)
+
+    def surrender(self) -> list[Run]:
+        """Removes and returns all messages, because the queue ends."""
+        return self.contents.surrender()
+
+    def copy(self) -> Copy:
+        """Builds the machine from the same queue at another shard; see Open."""
+        return Copy(self.contents)
 
     # --- time -----------------------------------------------------------------------------------------
 
@@ -362,37 +394,6 @@ class Machine:
             joining.join(contents.ready, special)
         joining.known_to = contents.next_sequence
         return effects
-
-    def _fetched(self, command: Fetched, now_ms: int, effects: list[Effect]) -> None:
-        contents = self.contents
-        deliveries = contents.deliveries
-        missing = False
-        if len(contents.deferred):
-            missing = self.outcomes.resume(command, now_ms, effects)
-        special = contents.special
-        if special is not None and special.loading.is_active and deliveries.evicted_count:
-            unread, again = special.loading.learn(command)
-            missing |= again
-            for run in unread:
-                deliveries.lost(run)
-                contents.counters.lost += run.count
-                contents.states.count -= run.count * run.is_state
-                effects.append(removed(run, Reason.LOST))
-        came, lost = contents.eviction.fill(command, now_ms, missing=missing)
-        if len(contents.deferred):
-            effects.extend(Fetch(run) for run in contents.deferred.wanted())
-        is_joined = contents.eviction.joins or (special is not None and special.loading.is_active)
-        for run in came:
-            if is_joined or (run.batch.expires_at_ms or now_ms + 1) <= now_ms:
-                # A run on disk has one entry, for its earliest deadline; a single message that was read
-                # before has its own, until it was due.
-                contents.deadlines.add(run)
-        for run in lost:
-            contents.counters.lost += run.count
-            if deliveries.order is not None:
-                deliveries.order.removed(run)
-            effects.append(removed(run, Reason.LOST))
-        self._trim(effects)
 
 
 def _earlier(one: int | None, other: int | None) -> int | None:

@@ -13,7 +13,7 @@ from lightrail.shard.queue.eviction import Eviction
 from lightrail.shard.queue.ready import Ready, fitting, one_run
 from lightrail.shard.queue.runs import Run
 from lightrail.shard.queue.sparse import Sparse
-from lightrail.shard.queue.views import View
+from lightrail.shard.queue.unoffered import Unoffered
 
 
 class Deliverer(Protocol):
@@ -59,7 +59,7 @@ class Order:
         self._ready = ready
         self._eviction = eviction
         self._deliveries = deliveries
-        self._views: dict[int, View] = {}
+        self._views: dict[int, Unoffered] = {}
         """Views by consumer, for consumers that select or are barred from messages."""
         self._fed = next_sequence
         """The views have all messages with lower sequences."""
@@ -252,15 +252,15 @@ class Order:
 
     # --- choosing -------------------------------------------------------------------------------------
 
-    def _whole_view(self) -> View:
-        return View([(0, 0, self._fed)] if self._fed else None)
+    def _whole_view(self) -> Unoffered:
+        return Unoffered([(0, 0, self._fed)] if self._fed else None)
 
     def _feed(self) -> None:
         for view in self._views.values():
             view.push(0, self._fed, self._next)
             view.thin(self._ready)
 
-    def _choose(self, consumer: Consumer, view: View, share: int, effects: list[Effect]) -> bool:
+    def _choose(self, consumer: Consumer, view: Unoffered, share: int, effects: list[Effect]) -> bool:
         """Delivers the messages of its view that a consumer selects; True if there were any."""
         ready = self._ready
         wanted = min(share, consumer.limit - consumer.next, limits.DELIVERY_SLICE_MESSAGES)

@@ -16,7 +16,7 @@ from lightrail.shard.queue.eviction import Eviction
 from lightrail.shard.queue.order import Order
 from lightrail.shard.queue.runs import Run
 from lightrail.shard.queue.sparse import Sparse
-from lightrail.shard.queue.views import Range, View
+from lightrail.shard.queue.unoffered import Range, Unoffered
 
 
 class Ranked(Order):
@@ -41,7 +41,7 @@ class Ranked(Order):
         super().__init__(ready, eviction, deliveries)
         self._line = ready
         self._rank = rank
-        self._shared = View(joins=joins)
+        self._shared = Unoffered(joins=joins)
 
     @property
     def keys(self) -> int:
@@ -107,7 +107,7 @@ class Ranked(Order):
             return super().expects(consumer)
         return self._shared.top(self._ready) >= 0
 
-    def _whole_view(self) -> View:
+    def _whole_view(self) -> Unoffered:
         return self._shared.copy()
 
     def _feed(self) -> None:

@@ -75,12 +75,12 @@ class Applying:
             (part.queue, run)
             for part in parts
             for run in part.runs
-            if run.batch.data is None and part.queue.machine.outcomes.needs_bytes(run, part.outcome)
+            if run.batch.data is None and part.queue.view.needs_bytes(run, part.outcome)
         ]
 
     def _make_dead_letter_queues(self, parts: Sequence[Part], now_ms: int) -> None:
         for part in parts:
-            buries = part.queue.machine.outcomes.buries
+            buries = part.queue.view.buries
             if any(buries(run, part.outcome) for run in part.runs):
                 name = dead_letter_name(part.queue.name)
                 if self._queues.get(name, now_ms) is None:
@@ -153,11 +153,8 @@ class Applying:
         for _, found in shares:
             for mine in found:
                 queue = mine.queue
-                contents = queue.machine.contents
-                contents.counters.duplicates += mine.duplicates
-                contents.counters.dropped += mine.dropped
-                if mine.digests and contents.duplicates is not None:
-                    contents.duplicates.remember(mine.digests, ids_until_ms(queue, now_ms))
+                queue.machine.not_stored(duplicates=mine.duplicates, dropped=mine.dropped)
+                queue.machine.remember(mine.digests, ids_until_ms(queue, now_ms))
                 if mine.batch.count:
                     if repeated:
                         queue.repeated(mine.batch.count)
@@ -166,7 +163,7 @@ class Applying:
 
 def _rewritten_bytes(part: Part, run: Run) -> int:
     """Upper bound of the bytes that an outcome writes again, with its texts; 0 for none."""
-    if not part.queue.machine.outcomes.needs_bytes(run, part.outcome):
+    if not part.queue.view.needs_bytes(run, part.outcome):
         return 0
     outcome = part.outcome
     texts = 4 * (len(part.queue.name) + len(outcome.condition) + len(outcome.description))
@@ -183,4 +180,4 @@ def _most_bytes(part: Part, loaded: Loaded | None) -> int:
         # An annotated message, its attempts, its dead letter, and the settlement of the dead letter.
         size += sum(4 * RECORD_BYTES + _rewritten_bytes(part, piece) for piece in pieces or [run])
     # Returned messages may displace as many others from a queue with bounds.
-    return 2 * size if part.queue.machine.contents.policy.guarded else size
+    return 2 * size if part.queue.view.policy.guarded else size

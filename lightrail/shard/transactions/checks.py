@@ -89,10 +89,8 @@ class Checks:
                 f"deliveries of {queue.name} that the transaction settles are no longer locked: "
                 "their lock has expired, or the shard was restarted",
             )
-        special = queue.machine.contents.special
-        if found.options.is_session and not (
-            special is not None and special.sessions is not None and special.sessions.has(found.id, now_ms)
-        ):
+        sessions = queue.view.sessions
+        if found.options.is_session and not (sessions is not None and sessions.has(found.id, now_ms)):
             raise RequestError(
                 conditions.SESSION_LOCK_LOST,
                 f"the lock of the session {found.options.session!a:.80} of {queue.name} has ended",
@@ -113,8 +111,7 @@ def shares_of(
 
 def _share(queue: Queue, batch: Batch, now_ms: int, ahead: Ahead) -> Share:
     """The messages of a batch that a queue stores, as in `Admission._admit`. Raises RequestError."""
-    contents = queue.machine.contents
-    policy = contents.policy
+    policy = queue.view.policy
     if not policy.guarded:
         return share(queue, batch, now_ms, ahead)
     large = bounds.too_large(policy, batch, 0)
@@ -129,7 +126,7 @@ def _share(queue: Queue, batch: Batch, now_ms: int, ahead: Ahead) -> Share:
         # Others may wait for room; a transaction would lock its deliveries meanwhile.
         refusal = queue_full(queue)
         refusal.description += f"; the transaction sends {ahead.messages + found.dropped} messages to it"
-    contents.counters.refused += batch.count
+    queue.machine.not_stored(refused=batch.count)
     raise RequestError(refusal.condition, refusal.description)
 
 
@@ -141,14 +138,12 @@ def _receiver(queue: Queue, peer: Peer, retirement: Retirement) -> Consumer | No
         raise RequestError(
             conditions.MOVED, f"no consumer of {queue.name} has the number {retirement.link} here now"
         )
-    return queue.machine.contents.consumers.by_id.get(consumer.id)
+    return queue.view.consumer(consumer.id)
 
 
 def _holder(queue: Queue, key: str) -> Consumer | None:
     """The consumer of deferred messages that are locked under a key, by their sequences."""
-    found = queue.machine.contents.locks.by_key.get(key)
-    # Other keys are those of links of a gateway, whose deliveries have other numbers.
-    return found if found is not None and found.departed else None
+    return queue.view.holder_of(key)
 
 
 def check_apart(settled: list[Settled]) -> None:

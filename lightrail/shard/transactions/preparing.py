@@ -19,7 +19,6 @@ from lightrail.shard.peers import Peer
 from lightrail.shard.performer import Performer
 from lightrail.shard.queue import commands
 from lightrail.shard.queue.commands import FAILED
-from lightrail.shard.queue.reserved import may_return, runs_of
 from lightrail.shard.queue.retries import NOBODY_WITH_RETRIES
 from lightrail.shard.queues import Queues
 from lightrail.shard.requests import Fields, Operation, Reply, RequestError, answer, error_of, whole
@@ -291,10 +290,10 @@ class Preparing:
         parts: list[Part] = []
         for each in prepared.reserved:
             queue = self._queues.find(each.queue)
-            if queue is None or (returns and may_return(queue.machine.contents, each.holder)):
+            if queue is None or (returns and queue.view.may_return(each.holder)):
                 continue
             command = commands.Conclude(each.holder, each.outcome if commits else FAILED)
-            runs = runs_of(queue.machine.contents.consumers, each.holder)
+            runs = queue.view.reserved_runs(each.holder)
             parts.append(Part(queue, runs, command))
         return parts
 

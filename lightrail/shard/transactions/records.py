@@ -89,7 +89,7 @@ def _records_of(
     for queue, mine, digests, _, _ in found:
         if not mine.count:
             continue
-        first = next_sequences.setdefault(queue, queue.machine.contents.next_sequence)
+        first = next_sequences.setdefault(queue, queue.view.next_sequence)
         next_sequences[queue] = first + mine.count
         if mine is batch:
             together.append((queue.id, first))

@@ -144,6 +144,6 @@ def _ending(work: Work, queues: list[Queue], next_sequences: dict[Queue, int]) -
         )
     if queues:
         queue = queues[0]
-        next_sequence = next_sequences.get(queue, queue.machine.contents.next_sequence)
+        next_sequence = next_sequences.get(queue, queue.view.next_sequence)
         records.append(Numbers(queue.id, next_sequence, [(work.producer, work.number, 0)]))
     return records

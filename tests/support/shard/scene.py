@@ -20,6 +20,7 @@ from lightrail.shard.journal.record import Append, Record
 from lightrail.shard.journal.store import Commit, Recovered, Store, StoreFullError
 from lightrail.shard.queue.contents import Contents
 from lightrail.shard.queue.runs import Location, Run
+from lightrail.shard.queue.view import View
 from lightrail.shard.reading import Read
 from lightrail.shard.tenancy import ClusterMap
 from lightrail.telemetry.shard import ShardCounts
@@ -230,6 +231,12 @@ class Scene:
         queue = self.engine._queues.find(name)
         assert queue is not None
         return queue.machine.contents
+
+    def queue_view(self, name: str) -> View:
+        """What the machine of a queue shows."""
+        queue = self.engine._queues.find(name)
+        assert queue is not None
+        return queue.view
 
     def has_queue(self, name: str) -> bool:
         return self.engine._queues.find(name) is not None

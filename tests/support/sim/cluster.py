@@ -268,7 +268,7 @@ class Cluster:
                 return f"{queue} is placed at {placed} and served by {served}"
             life = self.shards[placed.shard].life
             owned = None if life is None else life.engine._queues.find(queue)
-            gauges = None if owned is None else owned.machine.contents.gauges
+            gauges = None if owned is None else owned.machine.view.gauges
             if gauges is None or gauges.ready or gauges.in_flight:
                 return f"{queue} still has messages that were taken: {gauges}"
         return ""

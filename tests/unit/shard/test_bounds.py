@@ -167,7 +167,7 @@ def test_discard_existing_fetches_what_it_has_to_bury() -> None:
     scene, peer, queue = bounded(policy)
     send(scene, peer, 1, "abcd")
     queue.machine.contents.eviction.head_bytes = 0
-    assert queue.machine.contents.evict(1 << 20)
+    assert queue.machine.footprint.evict(1 << 20)
     queue.machine.contents.eviction.head_bytes = 1
     send(scene, peer, 2, "ef")
     assert everything(peer) == "cdef"
@@ -178,7 +178,7 @@ def test_discard_existing_of_what_is_only_on_disk() -> None:
     scene, peer, queue = bounded(Policy(max_length=4, overflow="discard_existing"))
     send(scene, peer, 1, "abcd")
     queue.machine.contents.eviction.head_bytes = 0
-    assert queue.machine.contents.evict(1 << 20)
+    assert queue.machine.footprint.evict(1 << 20)
     queue.machine.contents.eviction.head_bytes = 1
     send(scene, peer, 2, "ef")
     assert everything(peer) == "cdef"

@@ -158,7 +158,7 @@ def test_annotations_on_a_full_disk_are_kept_in_memory() -> None:
     assert decode_annotations(peer.messages(2)[1]) == {Symbol("x-opt-a"): 1}
     # The message still has its location: the cleaner would find it.
     machine = next(iter(scene.engine._queues)).machine
-    assert len(machine.contents.runs_in(0)) == 1
+    assert len(machine.footprint.runs_in(0)) == 1
 
 
 def test_dead_letters_wait_while_the_disk_is_full() -> None:

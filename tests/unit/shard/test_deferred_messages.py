@@ -111,9 +111,9 @@ def test_those_that_are_only_on_disk_are_read_to_be_received() -> None:
     scene = Scene(memory_mark=1)
     peer = deferring(scene)
     scene.tick(1)
-    contents = scene.engine._queues.find("q").machine.contents  # type: ignore[union-attr]
-    contents.evict(1 << 20)
-    assert all(run.batch.evicted for run in contents.aside)
+    machine = scene.engine._queues.find("q").machine  # type: ignore[union-attr]
+    machine.footprint.evict(1 << 20)
+    assert all(run.batch.evicted for run in machine.contents.aside)
     assert receive(peer, 1, 2) == [(0, b"m1"), (0, b"m2")]
 
 
@@ -210,7 +210,7 @@ def test_they_move_with_their_queue_locked_or_not() -> None:
     move.source.settle_down()
     move.finish()
     move.open()
-    gauges = move.target.engine._queues.find(QUEUE).machine.contents.gauges  # type: ignore[union-attr]
+    gauges = move.target.engine._queues.find(QUEUE).machine.view.gauges  # type: ignore[union-attr]
     assert (gauges.ready, gauges.deferred, gauges.in_flight) == (2, 3, 1)
     number = move.peer.ask("settle", queue=QUEUE, lock="ab-1", sequence=1)
     move.target.settle_down()

@@ -43,7 +43,7 @@ def waits_ms(scene: Scene, peer: Peer, count: int) -> list[int]:
         peer.settle(3, number, 1, OutcomeCode.MODIFIED, FAIL)
         assert len(peer.delivered[3]) == number + 1
         contents = scene.queue_contents(DEAD)
-        due_ms = contents.due_ms(next(iter(contents.retries or ())))
+        due_ms = scene.queue_view(DEAD).due_ms(next(iter(contents.retries or ())))
         assert due_ms is not None
         found.append(due_ms - scene.now_ms)
         scene.tick(found[-1])

@@ -41,7 +41,7 @@ def test_annotations_delay_a_message() -> None:
     at = with_annotations(message("a"), {Symbol("x-opt-delivery-time"): Timestamp(1_500)})
     after = with_annotations(message("b"), {Symbol("x-opt-delivery-delay"): UByte(200)})
     machine.apply(Enqueue(batch_of([at, after, message("c")], enqueued_at_ms=1_000)), 1_000)
-    assert machine.contents.gauges.delayed == 2
+    assert machine.view.gauges.delayed == 2
     assert machine.next_deadline_ms == 1_200
     machine.apply(Attach(1), 1_500)
     machine.apply(Credit(1, 9), 1_500)

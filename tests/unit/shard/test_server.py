@@ -551,7 +551,7 @@ def test_what_comes_to_a_crowded_store_waits_in_the_socket_until_the_commit_has_
         await frontend.until(Kind.ACCEPTED, 2)
         queue = server._engine._queues.find("q")
         assert queue is not None
-        assert queue.machine.contents.gauges.ready == 8
+        assert queue.machine.view.gauges.ready == 8
 
     play(test, tmp_path)
 
@@ -607,7 +607,7 @@ def test_what_finds_no_room_before_the_commit_has_ended_waits_and_is_not_refused
         assert not [kind for kind, _, _ in frontend.heard if kind is Kind.REFUSED]
         queue = server._engine._queues.find("q")
         assert queue is not None
-        assert queue.machine.contents.gauges.ready == 8
+        assert queue.machine.view.gauges.ready == 8
 
     play(test, tmp_path)
 

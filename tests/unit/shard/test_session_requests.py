@@ -210,9 +210,9 @@ def test_a_state_that_is_only_on_disk_is_read() -> None:
     scene, peer = scene_with()
     peer.consume(2, "q", session="a")
     set_state(peer, 2, b"x" * 10_000)
-    contents = scene.engine._queues.find("q").machine.contents  # type: ignore[union-attr]
-    contents.evict(1 << 20)
-    assert all(run.batch.evicted for run in contents.states)
+    machine = scene.engine._queues.find("q").machine  # type: ignore[union-attr]
+    machine.footprint.evict(1 << 20)
+    assert all(run.batch.evicted for run in machine.contents.states)
     assert state(peer, 2) == b"x" * 10_000
 
 

@@ -103,7 +103,7 @@ def test_it_moves_with_its_queue_and_its_time() -> None:
     move.finish()
     move.open()
     contents = move.target.engine._queues.find(QUEUE).machine.contents  # type: ignore[union-attr]
-    assert contents.gauges.delayed == 2
+    assert move.target.engine._queues.find(QUEUE).view.gauges.delayed == 2  # type: ignore[union-attr]
     assert contents.retries is not None
     expected = [waiting(1, failed_ms + 5_000)]
     assert [run.attempts for run in contents.retries][:1] == expected

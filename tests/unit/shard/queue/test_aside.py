@@ -96,7 +96,7 @@ def test_a_deferred_message_is_delivered_to_nobody_and_seen_by_those_who_peek() 
     bench.consumer(2)
     assert payloads(bench.dispatch(), 2) == [b"a", b"c"]
     assert states(bench) == [(1, State.DEFERRED)]
-    gauges = bench.machine.contents.gauges
+    gauges = bench.machine.view.gauges
     assert (gauges.ready, gauges.in_flight, gauges.deferred, gauges.bytes) == (0, 2, 1, 3)
 
 
@@ -106,7 +106,7 @@ def test_it_is_locked_for_who_asks_by_its_sequence_and_settled_by_its_lock() -> 
     answer = lock(bench, 3, 1, 3)
     assert (texts(answer), answer.until_ms) == ([b"m1", b"m3"], 60)
     assert [run.sequence for run in answer.runs] == [1, 3]
-    assert bench.machine.contents.gauges.deferred == 2
+    assert bench.machine.view.gauges.deferred == 2
     assert removed(bench.do(SettleLocked("key", 3, ACCEPTED, 3)), Reason.ACCEPTED) == [3]
     assert bench.do(RenewLock("key", 1, 1)) == [LockAnswer(True, 60)]
     assert bench.do(SettleLocked("key", 0))[-1] == LockAnswer(False, 0)
@@ -220,7 +220,7 @@ def on_disk(policy: Policy, **attributes: object) -> Bench:
     bench.consumer(1)
     bench.dispatch()
     bench.do(Settle(1, 0, 2, DEFER))
-    bench.machine.contents.evict(10_000)
+    bench.machine.footprint.evict(10_000)
     assert bench.machine.contents.deliveries.evicted_count == 2
     return bench
 
@@ -232,18 +232,18 @@ def test_those_on_disk_are_locked_settled_and_purged_there(policy: Policy) -> No
     assert run.batch.evicted
     assert removed(bench.do(SettleLocked("key", 1)), Reason.ACCEPTED) == [1]
     assert removed(bench.do(Purge()), Reason.PURGED) == [0]
-    assert bench.machine.contents.gauges[:4] == (0, 0, 0, 0)
+    assert bench.machine.view.gauges[:4] == (0, 0, 0, 0)
 
 
 def test_the_cleaner_moves_them_on_disk() -> None:
     bench = on_disk(Policy())
     lock(bench, 0)
-    contents = bench.machine.contents
-    (run, *others) = contents.runs_in(1)
+    footprint = bench.machine.footprint
+    (run, *others) = footprint.runs_in(1)
     for each in (run, *others):
-        contents.relocate([(each, Location(2, 100, 5_000))])
-    assert not contents.runs_in(1)
-    assert sum(each.count for each in contents.runs_in(2)) == 2
+        footprint.relocate([(each, Location(2, 100, 5_000))])
+    assert not footprint.runs_in(1)
+    assert sum(each.count for each in footprint.runs_in(2)) == 2
     (again,) = lock(bench, 1, key="other", holder=1_001).runs
     assert again.batch.location == Location(2, 100, 5_000)
 
@@ -306,7 +306,7 @@ def test_what_is_purged_is_purged_with_the_deferred_ones() -> None:
     effects = bench.do(Purge())
     assert removed(effects, Reason.PURGED) == [1]
     assert not [each for each in effects if isinstance(each, Purged)]
-    assert (bench.machine.contents.counters.purged, bench.machine.contents.gauges.in_flight) == (1, 2)
+    assert (bench.machine.contents.counters.purged, bench.machine.view.gauges.in_flight) == (1, 2)
 
 
 def test_they_count_against_the_bounds_and_are_not_discarded_for_newer_ones() -> None:

@@ -86,5 +86,5 @@ def test_a_command_that_finds_nothing_changes_nothing(
     bench: PlainBench, command: Command, answer: list[Effect]
 ) -> None:
     assert bench.do(command) == answer
-    assert bench.machine.contents.gauges[:4] == (0, 0, 0, 0)
+    assert bench.machine.view.gauges[:4] == (0, 0, 0, 0)
     assert not bench.dispatch()

@@ -4,15 +4,7 @@ import pytest
 
 from lightrail.shard.queue.commands import ConsumerOptions, Holder
 from lightrail.shard.queue.contents import Contents
-from lightrail.shard.queue.copying import (
-    IncompleteCopyError,
-    Stretch,
-    add,
-    drop_below,
-    holders_of,
-    put_over,
-    reconcile,
-)
+from lightrail.shard.queue.copying import Copy, IncompleteCopyError, Stretch, holders_of
 from lightrail.shard.queue.runs import Run, batch_of
 from lightrail.shard.queue.work import unlimited
 
@@ -25,7 +17,7 @@ def run_of(first: int, last: int, attempts: int = 0, body: bytes = b"%d") -> Run
 def copy_of(*ranges: tuple[int, int]) -> Contents:
     copy = Contents(unlimited())
     for first, last in ranges:
-        add(copy, run_of(first, last))
+        Copy(copy).add(run_of(first, last))
     return copy
 
 
@@ -38,21 +30,21 @@ def test_a_copy_grows_at_its_end() -> None:
     assert spans(copy.waiting()) == [(10, 13), (15, 20)]
     assert (copy.next_sequence, copy.counters.restored) == (20, 8)
     with pytest.raises(AssertionError, match="grows at its end"):
-        add(copy, run_of(19, 21))
+        Copy(copy).add(run_of(19, 21))
 
 
 def test_what_is_below_a_sequence_leaves_the_copy_also_out_of_the_middle_of_a_run() -> None:
     copy = copy_of((0, 5), (5, 10))
-    assert spans(drop_below(copy, 7)) == [(0, 5), (5, 7)]
+    assert spans(Copy(copy).drop_below(7)) == [(0, 5), (5, 7)]
     assert spans(copy.waiting()) == [(7, 10)]
     assert copy.counters.restored == 3
-    assert drop_below(copy, 7) == []
+    assert Copy(copy).drop_below(7) == []
 
 
 def test_messages_are_replaced_with_their_past_and_none_is_added() -> None:
     copy = copy_of((0, 2), (4, 8))
     copy.ready.runs[1].attempts = 3
-    new, old = put_over(copy, run_of(1, 6, body=b"new %d"))
+    new, old = Copy(copy).put_over(run_of(1, 6, body=b"new %d"))
     assert spans(new) == spans(old) == [(1, 2), (4, 6)]
     assert [each.attempts for each in new] == [0, 3]
     bodies = [body for run in copy.waiting() for body in run.messages()]
@@ -61,7 +53,7 @@ def test_messages_are_replaced_with_their_past_and_none_is_added() -> None:
 
 def test_a_copy_is_made_to_hold_what_the_source_has() -> None:
     copy = copy_of((0, 4), (4, 9))
-    found = reconcile(copy, [Stretch(1, 3, 0, ()), Stretch(3, 6, 2, ()), Stretch(8, 9, 0, (7,))], 12)
+    found = Copy(copy).reconcile([Stretch(1, 3, 0, ()), Stretch(3, 6, 2, ()), Stretch(8, 9, 0, (7,))], 12)
     assert spans(found.removed) == [(0, 1), (6, 8)]
     assert [(run.sequence, run.end, run.attempts) for run in found.changed] == [(3, 4, 2), (4, 6, 2)]
     assert spans(copy.waiting()) == [(1, 3), (3, 4), (4, 6), (8, 9)]
@@ -77,7 +69,7 @@ def test_a_copy_that_lacks_a_message_says_which_and_stays_as_it_is(
 ) -> None:
     copy = copy_of((0, 4), (6, 10))
     with pytest.raises(IncompleteCopyError, match=f"messages {missing} are at the source"):
-        reconcile(copy, [Stretch(first, last, 0, ())], last)
+        Copy(copy).reconcile([Stretch(first, last, 0, ())], last)
     assert spans(copy.waiting()) == [(0, 4), (6, 10)]
 
 

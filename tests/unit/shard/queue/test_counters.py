@@ -31,7 +31,7 @@ def test_the_counters_of_a_queue_agree_with_what_it_holds() -> None:
     bench.do(Settle(1, 0, 1), Settle(1, 1, 2, RELEASED))
     counters = bench.machine.contents.counters
     assert (counters.enqueued, counters.replaced, counters.accepted, counters.released) == (4, 1, 1, 1)
-    assert counters.arrived - counters.left == bench.machine.contents.gauges.ready == 2
+    assert counters.arrived - counters.left == bench.machine.view.gauges.ready == 2
 
 
 def test_what_expires_is_counted_as_expired_and_by_what_becomes_of_it() -> None:

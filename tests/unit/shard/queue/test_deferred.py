@@ -36,7 +36,7 @@ def delivered_and_evicted(policy: Policy) -> Bench:
     )
     queue.do(Enqueue(batch))
     assert queue.get(1) == TEXTS
-    queue.machine.contents.evict(10_000)
+    queue.machine.footprint.evict(10_000)
     assert queue.machine.contents.deliveries.evicted_count == 3
     return queue
 
@@ -100,7 +100,7 @@ def test_who_is_barred_from_a_message_on_disk_does_not_wait_for_it() -> None:
     batch = batch_of([b"first"], durable=True, enqueued_at_ms=queue.now, location=Location(1, 0, 50))
     queue.do(Enqueue(batch))
     assert queue.get(1) == ["first"]
-    queue.machine.contents.evict(10_000)
+    queue.machine.footprint.evict(10_000)
     queue.do(Settle(1, 0, 1, NOT_HERE))
     queue.put("second")
     assert queue.get(1) == ["second"]
@@ -125,11 +125,11 @@ def test_each_deferred_message_has_its_own_outcome_though_the_cleaner_rewrites_o
         batch = batch_of([b"%d" % number], durable=True, enqueued_at_ms=queue.now, location=location)
         queue.do(Enqueue(batch))
     assert queue.get() == ["0", "1"]
-    queue.machine.contents.evict(10_000)
+    queue.machine.footprint.evict(10_000)
     deliveries = [run for consumer in queue.machine.contents.consumers for run in consumer.in_flight.runs]
     effects = queue.do(Settle(1, 0, 1, Outcome(OutcomeKind.REJECTED)))
     effects += queue.do(Settle(2, 0, 1, Outcome(OutcomeKind.MODIFIED, delivery_failed=True)))
-    queue.machine.contents.relocate([(deliveries[rewritten], Location(1, 300, 100))])
+    queue.machine.footprint.relocate([(deliveries[rewritten], Location(1, 300, 100))])
     letters: list[Effect] = []
     for number in (0, 1):
         message = Run(batch_of([b"%d" % number]), 0, 1, number)

@@ -15,11 +15,11 @@ def test_a_delayed_message_becomes_ready_at_its_position_when_it_is_due() -> Non
     bench.put("delay=50 a", "b", "time=1030 c")
     bench.consumer(1, credit=1)
     assert bench.get() == ["b"]
-    assert bench.machine.contents.gauges.delayed == 2
+    assert bench.machine.view.gauges.delayed == 2
     assert bench.machine.next_deadline_ms == 1_030
     bench.now = 1_050
     assert not bench.do(Tick())
-    assert bench.machine.contents.gauges.ready == 2
+    assert bench.machine.view.gauges.ready == 2
     bench.do(Credit(1, 9))
     assert bench.get() == ["delay=50 a", "time=1030 c"]
 
@@ -107,7 +107,7 @@ def test_a_purge_takes_what_is_delayed() -> None:
     bench = Bench(DELAY)
     bench.put("a", "delay=50 b")
     assert removed(bench.do(Purge()), Reason.PURGED) == [0, 1]
-    assert bench.machine.contents.gauges.delayed == 0
+    assert bench.machine.view.gauges.delayed == 0
 
 
 def test_a_message_is_as_late_after_a_restart_as_it_was_to_be() -> None:

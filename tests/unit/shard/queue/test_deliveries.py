@@ -184,7 +184,7 @@ def test_a_browser_gets_copies(bench: PlainBench) -> None:
     bench.consumer(1, credit=3, browse=True)
     assert payloads(bench.dispatch()) == numbered(3)
     assert not bench.do(Settle(1, 0, 3, Outcome(OutcomeKind.REJECTED)))
-    assert bench.machine.contents.gauges[:2] == (5, 0)
+    assert bench.machine.view.gauges[:2] == (5, 0)
     bench.do(Credit(1, 10))
     assert payloads(bench.dispatch()) == [b"m3", b"m4"]
     bench.put(b"new")
@@ -199,5 +199,5 @@ def test_presettled_deliveries_are_gone_at_once(bench: PlainBench) -> None:
     bench.consumer(1, presettled=True)
     effects = bench.dispatch()
     assert [type(effect) for effect in effects] == [Deliver, Removed]
-    assert bench.machine.contents.gauges[:2] == (0, 0)
+    assert bench.machine.view.gauges[:2] == (0, 0)
     assert not bench.do(Detach(1))

@@ -54,16 +54,16 @@ def filled(batches: int, disk: Disk, expires_at_ms: int | None = None) -> Machin
         machine.apply(Enqueue(batch_of(messages, durable=True, expires_at_ms=expires_at_ms)), 0)
         disk.write(machine.contents.ready.waiting()[-1])
         machine.dispatch(0)
-    machine.contents.evict(1 << 40)
+    machine.footprint.evict(1 << 40)
     invariants.check(machine)
     return machine
 
 
 def test_eviction_leaves_the_head_and_few_objects() -> None:
     machine = filled(3_000, Disk())
-    assert HEAD_BYTES <= machine.contents.resident_bytes < HEAD_BYTES + 2 * limits.JOINED_BYTES
+    assert HEAD_BYTES <= machine.footprint.resident_bytes < HEAD_BYTES + 2 * limits.JOINED_BYTES
     assert machine.contents.ready.evicted_runs <= 3_100_000 // limits.LOCATION_BYTES + 2
-    assert machine.contents.gauges.bytes == 3_000_000
+    assert machine.view.gauges.bytes == 3_000_000
 
 
 def test_an_evicted_queue_is_drained_in_order() -> None:
@@ -155,7 +155,7 @@ def test_evicted_messages_expire_after_they_were_fetched() -> None:
     machine.apply(disk.read(fetch.run, expires_at_ms=100), 100)
     effects = machine.apply(Tick(), 100)
     assert sum(effect.run.count for effect in effects if isinstance(effect, DeadLetter)) == fetch.run.count
-    assert not machine.contents.gauges.ready
+    assert not machine.view.gauges.ready
 
 
 def test_a_browser_reads_from_disk_too() -> None:
@@ -171,7 +171,7 @@ def test_a_browser_reads_from_disk_too() -> None:
             elif isinstance(effect, Deliver):
                 seen += effect.run.messages()
     assert seen == [b"%0100d" % index for index in range(600)]
-    assert machine.contents.gauges.ready == 600
+    assert machine.view.gauges.ready == 600
 
 
 def test_peek_names_evicted_runs() -> None:
@@ -188,10 +188,10 @@ def test_transient_messages_are_evicted_after_they_were_spilled() -> None:
     disk = Disk()
     for _ in range(20):
         machine.apply(Enqueue(batch_of([b"x" * 100] * 10)), 0)
-    assert not machine.contents.evict(1 << 40)
-    for run in machine.contents.spill_candidates(5_000):
+    assert not machine.footprint.evict(1 << 40)
+    for run in machine.footprint.spill_candidates(5_000):
         disk.write(run)
-    assert machine.contents.evict(1 << 40) >= 5_000
+    assert machine.footprint.evict(1 << 40) >= 5_000
     assert machine.contents.resident_message_bytes == 15_000
     invariants.check(machine)
 
@@ -202,11 +202,11 @@ def test_the_cleaner_moves_what_is_left() -> None:
     machine.apply(Attach(1), 0)
     machine.apply(Credit(1, 15), 0)
     machine.dispatch(0)
-    for run in machine.contents.runs_in(0):
-        machine.contents.relocate([(run, Location(7, 64 * run.sequence, run.size))])
+    for run in machine.footprint.runs_in(0):
+        machine.footprint.relocate([(run, Location(7, 64 * run.sequence, run.size))])
         invariants.check(machine)
-    assert not machine.contents.runs_in(0)
-    assert sum(run.count for run in machine.contents.runs_in(7)) == 600
+    assert not machine.footprint.runs_in(0)
+    assert sum(run.count for run in machine.footprint.runs_in(7)) == 600
 
 
 def test_what_is_behind_a_run_that_was_asked_for_expires_though_the_cleaner_parts_them() -> None:
@@ -217,7 +217,7 @@ def test_what_is_behind_a_run_that_was_asked_for_expires_though_the_cleaner_part
         location = Location(1, 100 * number, 100)
         queue.put(f"key={number}", durable=True, location=location, expires_at_ms=queue.now + 10)
     queue.machine.contents.eviction.head_bytes = 0
-    queue.machine.contents.evict(1 << 40)
+    queue.machine.footprint.evict(1 << 40)
     queue.now += 10
     assert asked(queue.dispatch()) == [(1, 2), (2, 3)]
     queue.do(Change(Policy()))
@@ -225,7 +225,7 @@ def test_what_is_behind_a_run_that_was_asked_for_expires_though_the_cleaner_part
     queue.do(Fetched(2, []))
     queue.now += limits.FETCH_RETRY_MS
     assert not queue.dispatch()
-    queue.machine.contents.relocate([(joined.cut(1, 2), Location(1, 900_000, 100))])
+    queue.machine.footprint.relocate([(joined.cut(1, 2), Location(1, 900_000, 100))])
     assert len(queue.machine.contents.waiting()) == 3
     first = Run(batch_of([b"key=1"], durable=True, expires_at_ms=joined.batch.expires_at_ms), 0, 1, 1)
     effects = queue.do(Fetched(1, [first])) + queue.dispatch()

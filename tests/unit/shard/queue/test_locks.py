@@ -77,7 +77,7 @@ def test_locks_with_a_key_outlive_their_consumer_and_anybody_ends_them() -> None
     bench.consumer(1, credit=2, lock_key="key")
     bench.dispatch()
     assert not bench.do(Detach(1))
-    assert bench.machine.contents.gauges.in_flight == 2
+    assert bench.machine.view.gauges.in_flight == 2
     assert bench.do(SettleLocked("key", 0, sequence=7)) == [LockAnswer(False, 0)], "another message"
     assert bench.do(SettleLocked("key", 0, sequence=0))[-1] == LockAnswer(True, 0)
     bench.now += 10
@@ -103,7 +103,7 @@ def test_a_key_has_one_consumer_and_the_next_one_goes_on_behind_its_deliveries()
     bench.consumer(4, credit=10, lock_key="key", first=1)
     assert bench.get(4) == ["b"]
     bench.do(Settle(4, 0, 2))
-    assert bench.machine.contents.gauges[:2] == (0, 0)
+    assert bench.machine.view.gauges[:2] == (0, 0)
 
 
 def test_entries_of_settled_deliveries_do_not_pile_up() -> None:

@@ -15,7 +15,7 @@ def test_messages_arrive_in_order_with_rising_numbers(bench: PlainBench) -> None
     effects = bench.dispatch()
     assert payloads(effects) == [b"a", b"b", b"c"]
     assert [effect.first_number for effect in effects if isinstance(effect, Deliver)] == [0, 2]
-    assert bench.machine.contents.gauges[:2] == (0, 3)
+    assert bench.machine.view.gauges[:2] == (0, 3)
 
 
 def test_purge_takes_what_is_ready(bench: PlainBench) -> None:
@@ -25,7 +25,7 @@ def test_purge_takes_what_is_ready(bench: PlainBench) -> None:
     (removed,) = bench.do(Purge())
     assert isinstance(removed, Removed)
     assert (removed.first_sequence, removed.last_sequence, removed.reason) == (2, 5, Reason.PURGED)
-    assert bench.machine.contents.gauges[:2] == (0, 2)
+    assert bench.machine.view.gauges[:2] == (0, 2)
 
 
 def test_cost_is_per_run_not_per_message(bench: PlainBench) -> None:

@@ -96,7 +96,7 @@ def test_a_selector_waits_for_what_is_on_disk() -> None:
     bench = Bench(Policy())
     bench.machine.contents.eviction.head_bytes = 0
     bench.put("red 1", "blue 1", durable=True, location=Location(1, 0, 50))
-    bench.machine.contents.evict(100)
+    bench.machine.footprint.evict(100)
     bench.consumer(1, selects=Selector(b"red"))
     assert [type(effect) for effect in bench.dispatch()] == [Fetch]
     again = batch_of([b"red 1", b"blue 1"], durable=True, location=Location(1, 0, 50))

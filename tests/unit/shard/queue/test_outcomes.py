@@ -133,7 +133,7 @@ def test_undeliverable_here_goes_to_others_and_else_waits(bench: PlainBench) -> 
     bench.dispatch()
     assert not bench.do(Settle(1, 0, 2, NOT_HERE), Credit(1, 100))
     assert payloads(bench.dispatch()) == [b"c"]
-    assert bench.machine.contents.gauges.ready == 2
+    assert bench.machine.view.gauges.ready == 2
     bench.consumer(2)
     assert payloads(bench.dispatch(), 2) == [b"a", b"b"]
     bench.do(Settle(2, 0, 2, NOT_HERE))

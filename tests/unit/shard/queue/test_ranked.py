@@ -40,7 +40,7 @@ def test_an_evicted_run_of_a_higher_level_is_fetched_before_anything_lower_goes(
     bench.put("n1", "n2")
     high = batch_of([b"e1", b"e2"], priority=9, durable=True, location=Location(1, 0, 99))
     bench.do(Enqueue(high))
-    assert bench.machine.contents.evict(4) > 0
+    assert bench.machine.footprint.evict(4) > 0
     bench.consumer(1)
     (fetch,) = bench.dispatch()
     assert isinstance(fetch, Fetch)

@@ -30,7 +30,7 @@ def test_the_oldest_ready_messages_give_way_by_count_and_by_bytes() -> None:
     assert bench.get() == ["a"]
     bench.put("d")
     assert bench.machine.contents.counters.discarded == {"discarded": 1}
-    assert bench.machine.contents.gauges[:2] == (2, 1), "what is in flight stays"
+    assert bench.machine.view.gauges[:2] == (2, 1), "what is in flight stays"
     bench.do(Change(Policy(max_bytes=2, overflow="discard_existing")))
     bench.do(Credit(1, 9))
     assert bench.get() == ["d"]
@@ -49,7 +49,7 @@ def test_a_message_that_is_to_be_a_dead_letter_is_read_before_it_gives_way() -> 
     bench = Bench(Policy(max_length=1, overflow="discard_existing", discard_to_dead_letter=True))
     bench.machine.contents.eviction.head_bytes = 0
     bench.put("a", durable=True, location=Location(1, 0, 50))
-    bench.machine.contents.evict(100)
+    bench.machine.footprint.evict(100)
     effects = bench.do(Enqueue(batch_of([b"b"])))
     assert [type(each) for each in effects] == [Stored, Fetch]
     read = Run(batch_of([b"a"], durable=True, location=Location(1, 0, 50)), 0, 1, 0)
@@ -67,7 +67,7 @@ def test_messages_that_expire_are_dead_letters_or_leave_for_good() -> None:
         (effect,) = bench.do(Tick())
         assert isinstance(effect, kind)
         assert bench.machine.contents.counters.expired == 2
-        assert bench.machine.contents.gauges.ready == 1
+        assert bench.machine.view.gauges.ready == 1
 
 
 def test_dead_letters_of_one_batch_leave_in_pieces() -> None:

@@ -311,14 +311,14 @@ def test_the_time_to_live_goes_on_while_a_message_waits() -> None:
     (letter,) = bench.do(Tick())
     assert isinstance(letter, DeadLetter)
     assert (letter.reason, letter.run.attempts) == (Reason.EXPIRED, 1)
-    assert bench.machine.contents.gauges.delayed == 0
+    assert bench.machine.view.gauges.delayed == 0
     assert at(bench, 100) == []
 
 
 def test_a_message_that_waits_counts_as_delayed_and_against_the_bounds() -> None:
     bench = failing(*numbered(3))
     bench.do(Settle(1, 0, 1, FAILED))
-    gauges = bench.machine.contents.gauges
+    gauges = bench.machine.view.gauges
     assert (gauges.ready, gauges.delayed, gauges.in_flight, gauges.bytes) == (0, 1, 2, 6)
     assert bench.machine.contents.held == 3
 
@@ -336,8 +336,8 @@ def test_it_is_peeked_as_delayed_and_not_browsed() -> None:
         (0, State.DELAYED),
         (2, State.READY),
     ]
-    assert bench.machine.contents.due_ms(peeked.runs[0]) == 100
-    assert bench.machine.contents.due_ms(peeked.runs[1]) is None
+    assert bench.machine.view.due_ms(peeked.runs[0]) == 100
+    assert bench.machine.view.due_ms(peeked.runs[1]) is None
 
 
 def test_it_is_purged_and_not_cancelled() -> None:
@@ -372,7 +372,7 @@ def test_when_it_is_ready_the_oldest_messages_beyond_the_bound_are_discarded() -
 def evicted(bench: Checked) -> None:
     for run in bench.machine.contents.runs():
         run.batch.location = run.batch.location or Location(1, run.sequence, 1)
-    bench.machine.contents.evict(1 << 20)
+    bench.machine.footprint.evict(1 << 20)
 
 
 def fetch(bench: Checked, messages: dict[int, bytes], effects: list[Effect]) -> list[Effect]:
@@ -592,7 +592,7 @@ def test_messages_that_do_not_fail_cost_no_line_more_with_the_policy(outcome: Ou
                 machine.apply(Enqueue(batch_of(numbered(10), expires_at_ms=9_000)), 0)
                 machine.dispatch(0)
                 machine.apply(Settle(1, number, number + 10, outcome), 0)
-                machine.contents.sizes()
+                machine.footprint.sizes()
                 assert machine.next_deadline_ms in (None, 9_000)
 
         return lines(work)

@@ -32,12 +32,12 @@ def filled(policy: Policy, messages: int, batches: int = 1) -> Bench:
 def singly(machine: Machine, segment: int) -> None:
     """The cleaner writes each message again as a record of its own."""
     offset = 0
-    for run in machine.contents.runs_in(segment):
+    for run in machine.footprint.runs_in(segment):
         for index in range(run.count):
-            machine.contents.relocate([(run.cut(index, index + 1), Location(segment + 1, offset, 40))])
+            machine.footprint.relocate([(run.cut(index, index + 1), Location(segment + 1, offset, 40))])
             invariants.check(machine)
             offset += 40
-    assert not machine.contents.runs_in(segment)
+    assert not machine.footprint.runs_in(segment)
 
 
 @pytest.mark.parametrize("policy", POLICIES)
@@ -49,10 +49,10 @@ def test_an_eviction_of_parts_of_a_batch_makes_it_smaller(policy: str, moved: bo
     if moved:
         singly(bench.machine, 0)
     for _ in range(9):
-        before = bench.machine.contents.resident_bytes
-        freed = bench.machine.contents.evict(1)
-        assert bool(freed) == (bench.machine.contents.resident_bytes < before)
-        assert bench.machine.contents.resident_bytes <= before
+        before = bench.machine.footprint.resident_bytes
+        freed = bench.machine.footprint.evict(1)
+        assert bool(freed) == (bench.machine.footprint.resident_bytes < before)
+        assert bench.machine.footprint.resident_bytes <= before
     special = bench.machine.contents.special
     # What an order has to keep of such small messages is larger than they are.
     stays = bench.machine.contents.in_flight_bytes if special is not None and special.keys.are_read else 0
@@ -62,24 +62,24 @@ def test_an_eviction_of_parts_of_a_batch_makes_it_smaller(policy: str, moved: bo
 @pytest.mark.parametrize("policy", POLICIES)
 def test_what_was_moved_in_memory_counts_by_the_batch(policy: str) -> None:
     bench = filled(POLICIES[policy], 100)
-    before = bench.machine.contents.resident_bytes
+    before = bench.machine.footprint.resident_bytes
     singly(bench.machine, 0)
     batches = {id(run.batch) for run in bench.machine.contents.waiting()}
     assert len(batches) == 100
-    assert bench.machine.contents.resident_bytes == before + 99 * limits.RUN_BYTES
+    assert bench.machine.footprint.resident_bytes == before + 99 * limits.RUN_BYTES
 
 
 @pytest.mark.parametrize("policy", ["sorted", "last values", "groups", "delay"])
 def test_what_was_moved_on_disk_shares_batches_as_before(policy: str) -> None:
     bench = filled(POLICIES[policy], 20, batches=50)
-    bench.machine.contents.evict(1 << 40)
-    before = bench.machine.contents.resident_bytes
+    bench.machine.footprint.evict(1 << 40)
+    before = bench.machine.footprint.resident_bytes
     for segment in range(3):
         singly(bench.machine, segment)
         runs = bench.machine.contents.waiting()
         assert all(run.batch.evicted for run in runs)
         assert len({id(run.batch) for run in runs}) <= 1_000 // limits.SINGLES_SHARING_MAX + 16
-        assert bench.machine.contents.resident_bytes == before
+        assert bench.machine.footprint.resident_bytes == before
     for run in runs:
         location = run.batch.location
         assert location is not None
@@ -91,7 +91,7 @@ def test_holes_between_what_is_moved_stay_holes() -> None:
     bench = filled(SORTED, 100)
     bench.consumer(1, 50)
     bench.get()
-    bench.machine.contents.evict(1 << 40)
+    bench.machine.footprint.evict(1 << 40)
     singly(bench.machine, 0)
     assert len({id(run.batch) for run in bench.machine.contents.waiting()}) < 8
 
@@ -99,11 +99,11 @@ def test_holes_between_what_is_moved_stay_holes() -> None:
 def test_single_messages_are_moved_on_disk_by_the_batch() -> None:
     bench = Bench(SORTED)
     bench.put("key=3", "key=1", "key=2", durable=True, location=Location(1, 0, 99))
-    (run,) = bench.machine.contents.runs_in(1)
+    (run,) = bench.machine.footprint.runs_in(1)
     assert (run.sequence, run.count) == (0, 3)
-    bench.machine.contents.relocate([(run, Location(2, 0, 99))])
-    (run,) = bench.machine.contents.runs_in(2)
+    bench.machine.footprint.relocate([(run, Location(2, 0, 99))])
+    (run,) = bench.machine.footprint.runs_in(2)
     assert run.count == 3
-    assert not bench.machine.contents.runs_in(1)
+    assert not bench.machine.footprint.runs_in(1)
     bench.consumer(1)
     assert bench.get() == ["key=1", "key=2", "key=3"]

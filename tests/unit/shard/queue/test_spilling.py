@@ -16,14 +16,14 @@ def test_transient_messages_of_one_batch_are_spilled_together_and_apart_from_wha
     first = "group=a " + 1_000 * "1"
     bench.put(first, "group=a 2", "group=a 3")
     assert bench.get() == [first]
-    run, held = bench.machine.contents.spill_candidates(1_000)
+    run, held = bench.machine.footprint.spill_candidates(1_000)
     assert (run.sequence, run.count) == (1, 2)
     assert (held.sequence, held.count) == (0, 1)
     run.batch.location = Location(1, 0, 18)
-    assert bench.machine.contents.evict(1_000) >= 18
+    assert bench.machine.footprint.evict(1_000) >= 18
     assert next(iter(bench.machine.contents.consumers)).in_flight.runs[0].batch.location is None
     held.batch.location = Location(1, 18, 1_100)
-    assert bench.machine.contents.evict(1_000) == len(first) + limits.RUN_EVICTED_BYTES
+    assert bench.machine.footprint.evict(1_000) == len(first) + limits.RUN_EVICTED_BYTES
     bench.do(Settle(1, 0, 1, RELEASED), Credit(1, 2))
     assert bench.get() == []
     again = batch_of([first.encode()], location=Location(1, 18, 1_100))

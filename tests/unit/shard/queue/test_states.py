@@ -61,7 +61,7 @@ def test_a_state_is_no_message_of_the_queue() -> None:
     (peeked,) = bench.do(Peek(0, 5))
     assert isinstance(peeked, Peeked)
     assert peeked.runs == []
-    gauges = bench.machine.contents.gauges
+    gauges = bench.machine.view.gauges
     assert (gauges.ready, gauges.in_flight, gauges.deferred) == (0, 1, 0)
     bench.now += 10_000
     bench.do(Tick(), Purge())
@@ -137,7 +137,7 @@ def test_states_that_were_evicted_are_replaced() -> None:
     message = b"group=a " + b"x" * 5_000
     location = Location(0, 0, 6_000)
     bench.do(SetState("a", batch_of([message], durable=True, location=location)))
-    bench.machine.contents.evict(1 << 20)
+    bench.machine.footprint.evict(1 << 20)
     invariants.check(bench.machine)
     run = bench.machine.locking.states.find("a")
     assert run is not None
@@ -150,11 +150,11 @@ def test_the_cleaner_moves_a_state_to_another_segment() -> None:
     bench = Bench(GROUPS)
     location = Location(3, 0, 60)
     bench.do(SetState("a", batch_of([b"group=a one"], durable=True, location=location)))
-    contents = bench.machine.contents
-    (run,) = contents.runs_in(3)
+    footprint = bench.machine.footprint
+    (run,) = footprint.runs_in(3)
     assert run.is_state
-    contents.relocate([(run, Location(4, 0, 60))])
+    footprint.relocate([(run, Location(4, 0, 60))])
     invariants.check(bench.machine)
-    assert contents.runs_in(3) == []
-    assert [each.attempts for each in contents.runs_in(4)] == [DEFERRED | STATE]
+    assert footprint.runs_in(3) == []
+    assert [each.attempts for each in footprint.runs_in(4)] == [DEFERRED | STATE]
     assert state(bench, "a") == "one"

@@ -3,7 +3,7 @@
 from lightrail.model import limits
 from lightrail.shard.queue.runs import Run, batch_of
 from lightrail.shard.queue.sparse import Sparse
-from lightrail.shard.queue.views import View
+from lightrail.shard.queue.unoffered import Unoffered
 
 
 def line_of(*sequences: int) -> Sparse:
@@ -13,7 +13,7 @@ def line_of(*sequences: int) -> Sparse:
     return line
 
 
-def drained(view: View, line: Sparse) -> list[int]:
+def drained(view: Unoffered, line: Sparse) -> list[int]:
     """The sequences that a consumer of this view is offered, in their order."""
     found = []
     while (index := view.top(line)) >= 0:
@@ -24,7 +24,7 @@ def drained(view: View, line: Sparse) -> list[int]:
 
 
 def test_lower_ranks_come_first_and_lower_sequences_in_them() -> None:
-    view = View()
+    view = Unoffered()
     view.push(1, 0, 2)
     view.push(0, 4, 5)
     view.push(0, 2, 4)
@@ -32,7 +32,7 @@ def test_lower_ranks_come_first_and_lower_sequences_in_them() -> None:
 
 
 def test_what_is_not_ready_is_passed_over_and_forgotten() -> None:
-    view = View()
+    view = Unoffered()
     view.push(0, 0, 2)
     view.push(1, 2, 6)
     assert drained(view, line_of(3, 5)) == [3, 5]
@@ -41,7 +41,7 @@ def test_what_is_not_ready_is_passed_over_and_forgotten() -> None:
 
 
 def test_a_copy_goes_on_by_itself() -> None:
-    view = View([(0, 0, 3)])
+    view = Unoffered([(0, 0, 3)])
     line = line_of(0, 1, 2)
     copy = view.copy()
     view.advance(2)
@@ -52,7 +52,7 @@ def test_a_copy_goes_on_by_itself() -> None:
 def test_neighbours_become_one_range_when_there_are_many() -> None:
     count = limits.STALE_RANGES_MIN
     line = line_of(*range(count))
-    view = View()
+    view = Unoffered()
     for sequence in range(count - 1):
         view.push(0, sequence, sequence + 1)
         view.thin(line)
@@ -65,7 +65,7 @@ def test_neighbours_become_one_range_when_there_are_many() -> None:
 def test_single_messages_with_a_rank_of_their_own_are_kept_apart_and_stale_ones_dropped() -> None:
     count = limits.STALE_RANGES_MIN
     line = line_of(*range(0, 4 * count, 4))
-    view = View(joins=False)
+    view = Unoffered(joins=False)
     for sequence in range(4 * count):
         view.push(0, sequence, sequence + 1)
         view.thin(line)
@@ -74,6 +74,6 @@ def test_single_messages_with_a_rank_of_their_own_are_kept_apart_and_stale_ones_
 
 
 def test_a_view_is_filled_at_once_in_any_order() -> None:
-    view = View()
+    view = Unoffered()
     view.fill([(1, 5, 6), (0, 3, 4), (0, 1, 3)])
     assert view.heap == [(0, 1, 4), (1, 5, 6)]

@@ -1,7 +1,7 @@
-"""Views: the ready messages that no consumer, or not one of them, has been offered yet, in their order.
+"""Unoffered: ready messages that a consumer, or every consumer, has not been offered yet, in their order.
 
-A view is a heap of ranges of sequences by rank. It does not follow removals: a range under which
-nothing is ready falls out when it gets to the top, or when the heap has grown far beyond what is ready.
+Ranges of sequences are a heap by rank. It does not follow removals: a range under which nothing is ready
+falls out when it gets to the top, or when the heap has grown far beyond what is ready.
 """
 
 from heapq import heappop, heappush, heapreplace
@@ -14,7 +14,7 @@ Range = tuple[Any, int, int]
 """(rank, first sequence, last sequence): lower ranks come first, and lower sequences in them."""
 
 
-class View:
+class Unoffered:
     """Ranges of sequences that may be ready; all messages of a range have its rank."""
 
     __slots__ = ("_joins", "_thin_at", "heap")
@@ -25,9 +25,9 @@ class View:
         """Whether neighbours become one range; not if each range must stay one message."""
         self._thin_at = max(limits.STALE_RANGES_MIN, 2 * len(self.heap))
 
-    def copy(self) -> "View":
+    def copy(self) -> "Unoffered":
         """A copy with the same ranges, for a consumer that needs a separate view."""
-        return View(self.heap.copy(), self._joins)
+        return Unoffered(self.heap.copy(), self._joins)
 
     def push(self, rank: Any, first: int, last: int) -> None:
         heappush(self.heap, (rank, first, last))
@@ -37,7 +37,7 @@ class View:
         self._keep(ranges, None)
 
     def top(self, ready: Ready) -> int:
-        """The index in `ready` of the run at or in the first range, -1 if the view is empty."""
+        """The index in `ready` of the run at or in the first range, -1 if there is none."""
         heap = self.heap
         while heap:
             _, first, last = heap[0]

@@ -1,0 +1,225 @@
+"""Footprint: what a queue has in memory, and how it gets less.
+
+Messages are spilled (they get a location on disk), evicted (their bytes leave memory) and relocated (the
+cleaner of the journal wrote them elsewhere). `fetched.py` brings them back.
+"""
+
+from bisect import bisect_right
+from collections.abc import Iterator, Sequence
+
+from lightrail.model import limits
+from lightrail.shard.queue.consumers import bytes_of
+from lightrail.shard.queue.contents import Contents
+from lightrail.shard.queue.runs import Location, Run
+from lightrail.shard.queue.spilling import large_head
+
+
+class Footprint:
+    """The memory of one queue: of its messages, their index, its consumers and its message-ids."""
+
+    __slots__ = ("_contents",)
+
+    def __init__(self, contents: Contents) -> None:
+        self._contents = contents
+
+    # --- sizes --------------------------------------------------------------------------------------------
+
+    def sizes(self) -> tuple[int, int, int]:
+        """`index_bytes`, `resident_bytes`, and of these the bytes that stay for unsettled deliveries when all
+        messages are on disk; in one call, because each step needs all of them for touched queues.
+        """
+        contents = self._contents
+        special, ready, deliveries = contents.special, contents.ready, contents.deliveries
+        size = ready.bytes - ready.evicted_bytes + deliveries.bytes - deliveries.evicted_bytes
+        size += deliveries.spare_bytes
+        if special is None:
+            size += ready.kept_bytes
+            evicted = ready.evicted_runs
+            index = limits.RUN_ON_DISK_BYTES * evicted
+            # A part of a batch counts as well, because it is a separate run on disk.
+            size += limits.RUN_BYTES * (len(ready.runs) - ready.head - evicted)
+        else:
+            index = special.index_bytes
+            if special.delays is not None:
+                delayed = special.delays.line
+                size += delayed.bytes - delayed.evicted_bytes
+            if special.singles:
+                index += limits.SINGLE_BYTES * deliveries.count
+                size += special.batch_bytes
+            else:
+                size += ready.kept_bytes
+                size += limits.RUN_BYTES * (len(ready) - ready.evicted_runs)
+        unsettled = 0
+        if deliveries.count > limits.RUNS_UNCOUNTED_MAX:
+            runs = deliveries.runs
+            size += limits.RUN_EVICTED_BYTES * min(runs, deliveries.count - deliveries.evicted_count)
+            if special is None or not special.singles:
+                unsettled = limits.RUN_ON_DISK_BYTES * runs
+                size += unsettled
+            else:
+                unsettled = limits.SINGLE_BYTES * runs
+        for heap in (contents.deadlines.heap, contents.locks.heap):
+            if heap and len(heap) > limits.STALE_ENTRIES_MIN:
+                index += limits.TIMED_BYTES * len(heap)
+        if contents.duplicates is not None:
+            size += limits.REMEMBERED_ID_BYTES * len(contents.duplicates)
+        return index, index + size, unsettled
+
+    @property
+    def resident_bytes(self) -> int:
+        """Bytes in memory: of messages and of the index over them."""
+        return self.sizes()[1]
+
+    @property
+    def index_bytes(self) -> int:
+        """Bytes that stay in memory when all messages are on disk."""
+        return self.sizes()[0]
+
+    @property
+    def message_bytes(self) -> int:
+        """Bytes in memory of the messages alone."""
+        return self._contents.resident_message_bytes
+
+    @property
+    def in_flight_bytes(self) -> int:
+        """Bytes in memory of messages that are in flight."""
+        deliveries = self._contents.deliveries
+        return deliveries.bytes - deliveries.evicted_bytes
+
+    @property
+    def consumer_bytes(self) -> int:
+        """Bytes of attached consumers and of those that have departed, without their deliveries."""
+        consumers = self._contents.consumers
+        if not consumers.departed:
+            return consumers.attached_bytes
+        return consumers.attached_bytes + limits.CONSUMER_BYTES * len(consumers.departed)
+
+    @property
+    def users(self) -> Iterator[tuple[str, int]]:
+        """User and bytes of each attached consumer."""
+        for consumer in self._contents.consumers.by_id.values():
+            yield consumer.options.user, bytes_of(consumer.options)
+
+    def take_changed_users(self) -> dict[str, int] | None:
+        """By user: how many bytes more its consumers have than at the last call; None: no change."""
+        consumers = self._contents.consumers
+        changed = consumers.changed
+        if changed:
+            consumers.changed = None
+        return changed
+
+    @property
+    def ids(self) -> int:
+        """Number of message-ids in the window of duplicates."""
+        duplicates = self._contents.duplicates
+        return 0 if duplicates is None else len(duplicates)
+
+    @property
+    def has_paused(self) -> bool:
+        """Whether a consumer gets no more until fewer messages are unsettled."""
+        return bool(self._contents.deliveries.paused)
+
+    @property
+    def is_parted(self) -> bool:
+        """Whether messages keep more of their batches in memory, as far as that is known."""
+        return bool(self._contents.deliveries.spare_bytes or self._contents.ready.kept_bytes)
+
+    # --- less of it -----------------------------------------------------------------------------------------
+
+    def slim(self) -> None:
+        """Copies messages that keep much more of their batches in memory."""
+        self._contents.deliveries.slim()
+        self._contents.ready.slim()
+
+    def forget_ids(self, count: int) -> None:
+        """Forgets the oldest message-ids before the end of their window."""
+        if self._contents.duplicates is not None:
+            self._contents.duplicates.forget(count)
+
+    @property
+    def head_bytes(self) -> int:
+        """How many bytes stay in memory at the head of the queue."""
+        return self._contents.eviction.head_bytes
+
+    @head_bytes.setter
+    def head_bytes(self, size: int) -> None:
+        self._contents.eviction.head_bytes = size
+
+    def large_head(self) -> Run | None:
+        """The run at the head if it is in memory and larger than what may stay there; see `large_head`."""
+        eviction = self._contents.eviction
+        return large_head(eviction.ready, eviction.head_bytes)
+
+    def evict_head(self) -> int:
+        """Drops the run of `large_head` from memory; returns the bytes that were freed."""
+        return self._contents.eviction.evict_head()
+
+    def evict(self, bytes_wanted: int, batch_bytes: int = 0) -> int:
+        """Drops messages that are on disk from memory; returns the bytes that were freed.
+
+        Evicts waiting messages first, from the tail, then those in flight.
+        """
+        contents = self._contents
+        freed = contents.eviction.evict(bytes_wanted, batch_bytes)
+        deliveries = contents.deliveries
+        if freed < bytes_wanted and deliveries.bytes > deliveries.evicted_bytes:
+            special = contents.special
+            memory = special.keys if special is not None and special.keys.are_read else None
+            freed += deliveries.evict(bytes_wanted - freed, memory)
+        return freed
+
+    def spill_candidates(self, bytes_wanted: int, batch_bytes: int = 0) -> list[Run]:
+        """Runs that can be evicted once they have a location; the engine writes them and sets it."""
+        contents = self._contents
+        found = contents.eviction.spill_candidates(bytes_wanted, batch_bytes)
+        deliveries = contents.deliveries
+        if deliveries.bytes > deliveries.evicted_bytes:
+            # Waiting messages first; the window at the head stays.
+            waiting = contents.ready.bytes - contents.ready.evicted_bytes
+            waiting += contents.delayed.bytes - contents.delayed.evicted_bytes
+            bytes_wanted -= max(0, waiting - contents.eviction.head_bytes)
+            found += deliveries.spill_candidates(bytes_wanted)
+        return found
+
+    # --- places on disk -------------------------------------------------------------------------------------
+
+    def runs_in(self, segment: int) -> list[Run]:
+        """Every run, ready or in flight, whose location is in a segment of the journal."""
+        return [
+            run
+            for run in self._contents.runs()
+            if run.batch.location is not None and run.batch.location.segment == segment
+        ]
+
+    def relocate(self, moves: Sequence[tuple[Run, Location]]) -> None:
+        """Sets the new locations of messages that are still in the queue.
+
+        Each run has the old location. It is one of `runs_in`, or a part of one that was read from disk;
+        messages that were settled meanwhile are skipped. Consumers are looked through once for all runs, as
+        each transaction over several shards has one.
+        """
+        contents = self._contents
+        left: list[tuple[Run, Location, int]] = []
+        for run, location in sorted(moves, key=_first_sequence):
+            old = run.batch.location
+            if contents.eviction.relocate(run, location) < run.count and old is not None:
+                left.append((run, location, old.segment))
+        if not left:
+            return
+        ends = [run.end for run, _, _ in left]
+        for consumer in contents.consumers:
+            line = consumer.in_flight
+            here: dict[int, None] = {}
+            for each in line.runs[line.head :]:
+                index = bisect_right(ends, each.sequence)
+                while index < len(left) and left[index][0].sequence < each.end:
+                    here[index] = None
+                    index += 1
+            for index in here:
+                run, location, segment = left[index]
+                line.relocate(run, segment, location)
+        contents.deliveries.run_count.outdate()
+
+
+def _first_sequence(move: tuple[Run, Location]) -> int:
+    return move[0].sequence

@@ -1,0 +1,281 @@
+"""View: what the rest of the shard may read of a queue. Nothing here changes the queue.
+
+Commands (commands.py) change it, by `Machine.apply`; what is in memory and on disk does `Footprint`
+(footprint.py), and copying.py builds the copy of a move. Other modules of the shard use these doors only.
+"""
+
+from collections.abc import Iterable, Iterator, Sequence, Set
+
+from lightrail.model.attempts import waits_until_ms
+from lightrail.shard.queue import reserved
+from lightrail.shard.queue.arrangement import Arrangement
+from lightrail.shard.queue.commands import Outcome, Past
+from lightrail.shard.queue.consumers import Consumer
+from lightrail.shard.queue.contents import Contents
+from lightrail.shard.queue.counters import Counters, Gauges
+from lightrail.shard.queue.duplicates import Fresh
+from lightrail.shard.queue.outcomes import Outcomes
+from lightrail.shard.queue.policy import Policy
+from lightrail.shard.queue.ready import Ready
+from lightrail.shard.queue.runs import Batch, Run
+from lightrail.shard.queue.sessions import Sessions
+from lightrail.shard.queue.states import States
+from lightrail.shard.queue.work import Work
+
+
+class View:
+    """The present state of one queue, read from its machine whenever it is asked for."""
+
+    __slots__ = ("_arrangement", "_contents", "_outcomes", "_states")
+
+    def __init__(
+        self, contents: Contents, outcomes: Outcomes, states: States, arrangement: Arrangement
+    ) -> None:
+        self._arrangement = arrangement
+        self._contents = contents
+        self._outcomes = outcomes
+        self._states = states
+
+    # --- policy and sums ----------------------------------------------------------------------------------
+
+    @property
+    def policy(self) -> Policy:
+        return self._contents.policy
+
+    @property
+    def next_sequence(self) -> int:
+        """The sequence of the next message that is enqueued."""
+        return self._contents.next_sequence
+
+    @property
+    def held(self) -> int:
+        """Number of messages that count against the bounds: ready, delayed, in flight and set apart."""
+        return self._contents.held
+
+    @property
+    def held_bytes(self) -> int:
+        """Bytes of the messages that count against the bounds."""
+        return self._contents.held_bytes
+
+    @property
+    def ready_count(self) -> int:
+        return self._contents.ready.count
+
+    @property
+    def in_flight_count(self) -> int:
+        """Number of messages that are delivered and not settled."""
+        return self._contents.in_flight_count
+
+    @property
+    def seen_to(self) -> int:
+        """The sequence below which messages may have been delivered."""
+        return self._contents.deliveries.seen_to
+
+    @property
+    def counters(self) -> Counters:
+        """Only the machine counts."""
+        return self._contents.counters
+
+    @property
+    def gauges(self) -> Gauges:
+        """The current gauges of the queue."""
+        contents = self._contents
+        return Gauges(
+            contents.ready.count,
+            contents.in_flight_count,
+            contents.ready.bytes + contents.in_flight_bytes + contents.delayed.bytes,
+            contents.resident_message_bytes,
+            len(contents.consumers.by_id),
+            contents.delayed.count + contents.retries_count,
+            contents.aside.count,
+        )
+
+    @property
+    def locked_count(self) -> int:
+        """Number of messages in flight under a timed lock."""
+        contents = self._contents
+        if not contents.locks.heap:
+            return 0
+        return sum(
+            run.count
+            for consumer in contents.consumers
+            if consumer.lock_ms
+            for run in consumer.in_flight.runs[consumer.in_flight.head :]
+        )
+
+    @property
+    def work(self) -> Work:
+        """The rest of the budget of this turn, which all queues of the shard share."""
+        return self._contents.work
+
+    @property
+    def may_keep(self) -> bool:
+        """Whether messages may be ready that no consumer can get, whatever its credit."""
+        return self._arrangement.may_keep
+
+    @property
+    def reads_messages(self) -> bool:
+        """Whether the queue looks into each message that arrives, for its key, its group or its rank."""
+        special = self._contents.special
+        return special is not None and special.singles
+
+    # --- consumers ----------------------------------------------------------------------------------------
+
+    def consumer(self, id: int) -> Consumer | None:
+        """An attached consumer."""
+        return self._contents.consumers.by_id.get(id)
+
+    @property
+    def attached(self) -> Sequence[Consumer]:
+        """The attached consumers, in the order of their attaches."""
+        return list(self._contents.consumers.by_id.values())
+
+    @property
+    def consumer_ids(self) -> Sequence[int]:
+        """The numbers of the attached consumers, in the order of their attaches."""
+        return list(self._contents.consumers.by_id)
+
+    @property
+    def consumers(self) -> Iterable[Consumer]:
+        """Everybody with messages in flight: attached and departed consumers, and the internal ones of
+        messages that are deferred or wait, and of states."""
+        return self._contents.consumers
+
+    @property
+    def competing(self) -> int:
+        """Number of attached consumers that do not only browse."""
+        return self._contents.consumers.competing
+
+    @property
+    def are_served(self) -> bool:
+        """Whether the consumers keep up, so that senders wait for them."""
+        return self._contents.consumers.are_served
+
+    @property
+    def has_departed(self) -> bool:
+        """Whether a consumer has detached and has locked messages."""
+        return bool(self._contents.consumers.departed)
+
+    @property
+    def single_active(self) -> bool:
+        """Whether one consumer at a time gets messages."""
+        return self._contents.consumers.single_active
+
+    def holder_of(self, key: str) -> Consumer | None:
+        """The departed consumer whose messages are locked under a key."""
+        # Other keys are those of links of a gateway, whose deliveries have other numbers.
+        found = self._contents.locks.by_key.get(key)
+        return found if found is not None and found.departed else None
+
+    @property
+    def locks(self) -> Sequence[tuple[int, int, int, int]]:
+        """Timed locks as a heap: end in milliseconds since the epoch, consumer, first and last sequence."""
+        return self._contents.locks.heap
+
+    # --- transactions and outcomes --------------------------------------------------------------------------
+
+    @property
+    def is_returning(self) -> bool:
+        """Whether deliveries of detached consumers are still being returned, piece by piece."""
+        return bool(self._outcomes.returning)
+
+    @property
+    def deferring(self) -> int:
+        """Number of outcomes that wait for the bytes of their messages."""
+        return len(self._contents.deferred)
+
+    @property
+    def deferred_number(self) -> int:
+        """The number of the last outcome that waits for bytes, of all that did."""
+        return self._contents.deferred.number
+
+    @property
+    def deferred_oldest(self) -> int:
+        """The number of the first outcome that still waits for bytes."""
+        return self._contents.deferred.oldest
+
+    def needs_bytes(self, run: Run, outcome: Outcome) -> bool:
+        """Whether an outcome needs the bytes of the messages."""
+        return self._outcomes.needs_bytes(run, outcome)
+
+    def buries(self, run: Run, outcome: Outcome) -> bool:
+        """Whether an outcome makes the messages dead letters."""
+        return self._outcomes.buries(run, outcome)
+
+    def may_return(self, holder: int) -> bool:
+        """Whether the receiver of reserved deliveries can have them again."""
+        return reserved.may_return(self._contents, holder)
+
+    def reserved_runs(self, holder: int) -> Sequence[Run]:
+        """The deliveries of a reservation."""
+        return reserved.runs_of(self._contents.consumers, holder)
+
+    # --- sessions ---------------------------------------------------------------------------------------
+
+    @property
+    def sessions(self) -> Sessions | None:
+        """The sessions of a queue whose policy has groups."""
+        special = self._contents.special
+        return None if special is None else special.sessions
+
+    def state_of(self, session: str) -> Run | None:
+        """See `States.find`."""
+        return self._states.find(session)
+
+    # --- duplicates -------------------------------------------------------------------------------------
+
+    def fresh(
+        self, batch: Batch, first: int, end: int, now_ms: int, ahead: Set[bytes] = frozenset()
+    ) -> list[Fresh] | None:
+        """See `Duplicates.fresh`; None for a queue without a window of duplicates."""
+        contents = self._contents
+        if contents.duplicates is None or contents.policy.duplicate_window_ms is None:
+            return None
+        return contents.duplicates.fresh(batch, first, end, now_ms, ahead)
+
+    @property
+    def ids(self) -> list[tuple[int, bytes]]:
+        """The message-ids of the window of duplicates: its end, and digests, as in Restore."""
+        duplicates = self._contents.duplicates
+        return [] if duplicates is None else list(duplicates.groups())
+
+    # --- messages ---------------------------------------------------------------------------------------
+
+    @property
+    def lines(self) -> list[Ready]:
+        """The lines of ready and, if there is one, of delayed messages."""
+        special = self._contents.special
+        if special is None or special.delays is None:
+            return [self._contents.ready]
+        return [self._contents.ready, special.delays.line]
+
+    @property
+    def past(self) -> Past:
+        """What the order of the queue knows of messages that have left."""
+        special = self._contents.special
+        return Past() if special is None else special.known()
+
+    @property
+    def runs(self) -> list[Run]:
+        """Every run, ready or in flight."""
+        return self._contents.runs()
+
+    def locked_runs(self) -> Iterator[Run]:
+        """The runs that are in flight at consumers with a link, or that had one."""
+        contents = self._contents
+        internal = (contents.aside.consumer, contents.states.consumer, contents.consumers.retries)
+        for consumer in contents.consumers:
+            if consumer not in internal:
+                yield from consumer.in_flight.runs[consumer.in_flight.head :]
+
+    def due_ms(self, run: Run) -> int | None:
+        """The due time of a delayed or waiting message in memory, in milliseconds since the epoch; None if it
+        is neither.
+        """
+        contents = self._contents
+        if contents.retries and (found := contents.retries.consumer.in_flight.between(run.sequence, run.end)):
+            return waits_until_ms(found[0].attempts)
+        special = contents.special
+        if special is None or special.delays is None or not special.delays.line.has(run.sequence):
+            return None
+        return special.delays.due_ms(run)

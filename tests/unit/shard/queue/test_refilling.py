@@ -1,0 +1,28 @@
+"""Refilling: what was read is in memory again, and what can't be read leaves the queue as lost."""
+
+from lightrail.shard.queue.commands import Fetched
+from lightrail.shard.queue.effects import Fetch, Reason
+from lightrail.shard.queue.policy import Policy
+from lightrail.shard.queue.runs import Location
+from tests.support.shard.checked_queue import Bench, removed
+from tests.support.shard.mixed_queue import POLICIES, sequences
+
+
+@POLICIES
+def test_what_the_disk_can_not_give_back_is_lost_and_nothing_else_is(policy: Policy) -> None:
+    bench = Bench(policy)
+    bench.put("key=1 a", durable=True, location=Location(1, 0, 40))
+    bench.put("key=2 b", durable=True, location=Location(1, 40, 40))
+    machine = bench.machine
+    machine.footprint.head_bytes = 0
+    assert machine.footprint.evict(1 << 40) > 0
+    machine.footprint.head_bytes = 1 << 20
+    bench.consumer(1, credit=10)
+    wanted = [effect.run for effect in bench.dispatch() if isinstance(effect, Fetch)]
+    assert sequences(wanted)
+    lost = []
+    for run in wanted:
+        lost += removed(bench.do(Fetched(run.sequence, [], damaged=True)), Reason.LOST)
+    assert lost == sequences(wanted)
+    assert machine.view.counters.lost == len(lost)
+    assert sequences(machine.view.runs) == [each for each in (0, 1) if each not in lost]

@@ -23,7 +23,7 @@ from lightrail.model.endpoint import Endpoint
 from lightrail.model.limits import COORDINATOR_PAUSE_MS, COORDINATOR_PAUSE_MS_MAX
 from lightrail.model.setting_values import SettingsError
 from lightrail.model.settings import Settings
-from lightrail.shard import data_directory
+from lightrail.shard.startup import data_directory
 from lightrail.telemetry import directories, logs
 from lightrail.telemetry.channel import Message
 

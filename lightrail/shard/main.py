@@ -15,19 +15,19 @@ from lightrail.cluster.map import Map
 from lightrail.model import limits
 from lightrail.namespace.directory import Directory
 from lightrail.namespace.service import Service
-from lightrail.shard.actions import Actions
-from lightrail.shard.collecting import Collecting
-from lightrail.shard.data_directory import DataDirectory
-from lightrail.shard.deletions import Deletions
-from lightrail.shard.engine import Engine
+from lightrail.shard.effects.actions import Actions
+from lightrail.shard.engine.engine import Engine
+from lightrail.shard.engine.server import Server
 from lightrail.shard.journal.store import Recovered
-from lightrail.shard.journal_requests import JournalRequests
-from lightrail.shard.mover.mover import Mover
-from lightrail.shard.registration import make_known, move_in
-from lightrail.shard.server import Server
-from lightrail.shard.start import Start
-from lightrail.shard.storage import Storage, recover
+from lightrail.shard.moving.mover import Mover
+from lightrail.shard.queues.deletions import Deletions
+from lightrail.shard.requests.journal_requests import JournalRequests
+from lightrail.shard.startup.data_directory import DataDirectory
+from lightrail.shard.startup.registration import make_known, move_in
+from lightrail.shard.startup.start import Start
+from lightrail.shard.startup.storage import Storage, recover
 from lightrail.shard.transactions.decision_requests import DecisionRequests
+from lightrail.shard.upkeep.collecting import Collecting
 from lightrail.telemetry import exposition
 from lightrail.telemetry.metrics import registry
 from lightrail.telemetry.process import CannotServeError, Process, main

@@ -19,7 +19,7 @@ from pathlib import Path
 from lightrail.journal.receiver import Receiver, ReceiverEvent
 from lightrail.journal.record import Outcome, Queue, QueueEvent, Settle
 from lightrail.journal.terminus import Terminus, TerminusEvent
-from lightrail.shard.engine import Engine
+from lightrail.shard.engine.engine import Engine
 from lightrail.shard.journal.files import RealFiles
 from lightrail.shard.journal.journal import Journal
 from lightrail.shard.journal.record import Append

@@ -14,9 +14,9 @@ from typing import Any
 from lightrail.amqp.encoder import encode
 from lightrail.model import limits
 from lightrail.model.policy import Policy
-from lightrail.shard.declarations import EveryName
 from lightrail.shard.journal.files import RealFiles
 from lightrail.shard.journal.journal import Journal
+from lightrail.shard.queues.declarations import EveryName
 from tests.support.shard.moving import QUEUE, exporting_of, importing_of
 from tests.support.shard.scene import Scene, batch
 

@@ -15,8 +15,8 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from lightrail.model.policy import Policy
-from lightrail.shard.declarations import EveryName
 from lightrail.shard.journal.journal import Journal
+from lightrail.shard.queues.declarations import EveryName
 from lightrail.wire.bodies import SettleDetail
 from lightrail.wire.frames import OutcomeCode
 from tests.model.histories import SOAK_S, checked, soak

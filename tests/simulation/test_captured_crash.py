@@ -10,7 +10,7 @@ import random
 import pytest
 
 from lightrail.model.policy import Policy
-from lightrail.shard.declarations import EveryName
+from lightrail.shard.queues.declarations import EveryName
 from tests.support.shard.captured import Reading, broken_laws, read
 from tests.support.shard.fake_files import Crash, FakeFiles
 from tests.support.shard.life import QUEUE, STAY, Id, Life, id_of

@@ -12,8 +12,8 @@ import pytest
 
 from lightrail.model.durability import Durability
 from lightrail.model.policy import Policy
-from lightrail.shard.declarations import EveryName
 from lightrail.shard.journal.journal import Journal
+from lightrail.shard.queues.declarations import EveryName
 from lightrail.wire.frames import Kind, OutcomeCode
 from tests.support.shard.fake_files import Crash, FakeFiles
 from tests.support.shard.scene import Peer, Scene, numbered_messages

@@ -11,11 +11,11 @@ import pytest
 
 from lightrail.journal.record import REWRITTEN
 from lightrail.model.policy import Policy
-from lightrail.shard.declarations import EveryName
 from lightrail.shard.journal.journal import Journal
 from lightrail.shard.journal.record import Append
 from lightrail.shard.journal.tail import Tail
 from lightrail.shard.queue.runs import Location
+from lightrail.shard.queues.declarations import EveryName
 from lightrail.wire.frames import Kind
 from tests.support.shard.captured import broken_laws, read
 from tests.support.shard.fake_files import Crash, FakeFiles

@@ -7,15 +7,15 @@ from collections.abc import Callable
 from typing import Any, Final
 
 from lightrail.model import conditions, limits
-from lightrail.shard.links import Links
+from lightrail.shard.effects.peers import Peer
+from lightrail.shard.effects.request import Fields, Operation, RequestError, whole
+from lightrail.shard.links.links import Links
 from lightrail.shard.moving.exports import Exports
 from lightrail.shard.moving.freezing import Freezing
-from lightrail.shard.peers import Peer
-from lightrail.shard.queues import Queues
-from lightrail.shard.requests import Fields, Operation, RequestError, whole
-from lightrail.shard.shard_queue import Queue
-from lightrail.shard.tenancy import moved
-from lightrail.shard.waiting import Waiter
+from lightrail.shard.queues.queues import Queues
+from lightrail.shard.queues.shard_queue import Queue
+from lightrail.shard.queues.tenancy import moved
+from lightrail.shard.queues.waiting import Waiter
 from lightrail.wire.bodies import Refusal, encode_request
 from lightrail.wire.frames import Kind, frame
 

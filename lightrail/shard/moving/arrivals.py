@@ -4,15 +4,15 @@ import logging
 from typing import Any
 
 from lightrail.model import names as rules
-from lightrail.shard.awaited import Key, Origin
+from lightrail.shard.effects.performer import Performer
 from lightrail.shard.journal.store import Store
-from lightrail.shard.links import Links
-from lightrail.shard.memory import Memory
+from lightrail.shard.links.awaited import Key, Origin
+from lightrail.shard.links.links import Links
 from lightrail.shard.moving.importing import ImportFailedError, Importing
-from lightrail.shard.performer import Performer
 from lightrail.shard.queue.commands import Holder
-from lightrail.shard.queues import Queues
-from lightrail.shard.shard_queue import Queue
+from lightrail.shard.queues.memory import Memory
+from lightrail.shard.queues.queues import Queues
+from lightrail.shard.queues.shard_queue import Queue
 from lightrail.telemetry.shard import ShardCounts
 
 log = logging.getLogger("lightrail.shard.moving.arrivals")

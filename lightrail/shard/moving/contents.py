@@ -3,10 +3,10 @@
 from collections.abc import Iterator
 from itertools import chain
 
-from lightrail.shard.performer import Performer
+from lightrail.shard.effects.performer import Performer
 from lightrail.shard.queue.ready import Ready
 from lightrail.shard.queue.runs import Run
-from lightrail.shard.shard_queue import Queue
+from lightrail.shard.queues.shard_queue import Queue
 
 
 class Contents:

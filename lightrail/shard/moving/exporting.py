@@ -6,16 +6,16 @@ See docs/adr/0010-moving-queues.md. answering.py and freezing.py have the reques
 from collections.abc import Callable
 from typing import Any
 
-from lightrail.shard.links import Links
+from lightrail.shard.effects.performer import Performer
+from lightrail.shard.effects.reading import Read
+from lightrail.shard.links.links import Links
 from lightrail.shard.moving.contents import Contents
 from lightrail.shard.moving.pieces import Done, Piece
 from lightrail.shard.moving.selection import Selection
 from lightrail.shard.moving.state import encode_state
-from lightrail.shard.performer import Performer
 from lightrail.shard.queue.runs import Run
-from lightrail.shard.reading import Read
-from lightrail.shard.shard_queue import Queue
-from lightrail.shard.waiting import Waiter
+from lightrail.shard.queues.shard_queue import Queue
+from lightrail.shard.queues.waiting import Waiter
 
 WhenSynced = Callable[[Waiter, int], None]
 """`Engine.when_synced`: the waiter's `accept` is called when all records so far are on disk."""

@@ -1,9 +1,9 @@
 """Exports: which queues of this shard are being copied to others."""
 
-from lightrail.shard.links import Links
+from lightrail.shard.effects.performer import Performer
+from lightrail.shard.links.links import Links
 from lightrail.shard.moving.exporting import Exporting, WhenSynced
-from lightrail.shard.performer import Performer
-from lightrail.shard.shard_queue import Queue
+from lightrail.shard.queues.shard_queue import Queue
 
 
 class Exports:

@@ -10,16 +10,16 @@ import logging
 
 from lightrail.model import conditions, limits
 from lightrail.model import names as rules
+from lightrail.shard.effects.peers import Peer
+from lightrail.shard.effects.performer import Performer
+from lightrail.shard.effects.reading import Read
 from lightrail.shard.journal.store import StoreError
-from lightrail.shard.links import Links
-from lightrail.shard.ownership import Event
-from lightrail.shard.peers import Peer
-from lightrail.shard.performer import Performer
+from lightrail.shard.links.links import Links
 from lightrail.shard.queue import commands
-from lightrail.shard.queues import Queues
-from lightrail.shard.reading import Read
-from lightrail.shard.shard_queue import Queue
-from lightrail.shard.tenancy import moved
+from lightrail.shard.queues.ownership import Event
+from lightrail.shard.queues.queues import Queues
+from lightrail.shard.queues.shard_queue import Queue
+from lightrail.shard.queues.tenancy import moved
 from lightrail.telemetry.shard import ShardCounts
 from lightrail.wire.bodies import Refusal, encode_request
 from lightrail.wire.frames import HEADER, Kind, frame

@@ -22,22 +22,22 @@ from lightrail.journal.record import MOVED, MOVED_REASON, REWRITTEN, SPILLED, Id
 from lightrail.model.names import is_dead_letter
 from lightrail.model.policy import Role
 from lightrail.namespace.records import Name
-from lightrail.shard.awaited import Origin
-from lightrail.shard.declared import encode_declared
+from lightrail.shard.effects.performer import Performer
+from lightrail.shard.journal.declared import encode_declared
 from lightrail.shard.journal.record import Append
 from lightrail.shard.journal.store import Store, StoreError
-from lightrail.shard.links import Links
-from lightrail.shard.memory import Memory
+from lightrail.shard.links.awaited import Origin
+from lightrail.shard.links.links import Links
 from lightrail.shard.moving.columns import ColumnsError, unpack
 from lightrail.shard.moving.pieces import decode_runs
 from lightrail.shard.moving.state import QueueState, decode_state
-from lightrail.shard.performer import Performer
 from lightrail.shard.queue.commands import Holder, Open
 from lightrail.shard.queue.copying import IncompleteCopyError
 from lightrail.shard.queue.merging import join_neighbours
 from lightrail.shard.queue.runs import Batch, Run, ends_of
-from lightrail.shard.queues import Queues
-from lightrail.shard.shard_queue import Queue
+from lightrail.shard.queues.memory import Memory
+from lightrail.shard.queues.queues import Queues
+from lightrail.shard.queues.shard_queue import Queue
 
 log = logging.getLogger("lightrail.shard.moving")
 

@@ -13,20 +13,20 @@ from lightrail.filters.errors import FilterError
 from lightrail.filters.looks import Looks
 from lightrail.model.attempts import of_journal, waiting, waits_until_ms
 from lightrail.model.durability import Durability
-from lightrail.shard.awaited import Origin
-from lightrail.shard.consumer_options import options_of
+from lightrail.shard.effects.performer import Performer
 from lightrail.shard.journal.kept_termini import RecoveredTerminus
-from lightrail.shard.known import Known
-from lightrail.shard.links import Links
+from lightrail.shard.links.awaited import Origin
+from lightrail.shard.links.consumer_options import options_of
+from lightrail.shard.links.known import Known
+from lightrail.shard.links.links import Links
 from lightrail.shard.moving.columns import Columns, ColumnsError, pack, put, rows, unpack
 from lightrail.shard.moving.contents import Contents
-from lightrail.shard.performer import Performer
 from lightrail.shard.queue.commands import ConsumerOptions, Holder, Past
 from lightrail.shard.queue.consumers import Consumer
 from lightrail.shard.queue.copying import Stretch
 from lightrail.shard.queue.duplicates import DIGEST_BYTES
 from lightrail.shard.queue.runs import Run
-from lightrail.shard.shard_queue import Queue
+from lightrail.shard.queues.shard_queue import Queue
 from lightrail.wire.bodies import ConsumerOpen
 from lightrail.wire.tags import decode_tags, encode_tags
 

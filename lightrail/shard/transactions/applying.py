@@ -10,18 +10,18 @@ from typing import Final, NamedTuple
 
 from lightrail.model import conditions, limits
 from lightrail.model.names import dead_letter_name
-from lightrail.shard.ingress.routed_records import ids_until_ms
-from lightrail.shard.ingress.selection import Share
+from lightrail.shard.effects.performer import Performer
+from lightrail.shard.effects.request import RequestError
 from lightrail.shard.journal.record import RECORD_BYTES, size_of
 from lightrail.shard.journal.store import Store
-from lightrail.shard.performer import Performer
+from lightrail.shard.links.ingress.routed_records import ids_until_ms
+from lightrail.shard.links.ingress.selection import Share
 from lightrail.shard.queue import commands
 from lightrail.shard.queue.commands import Command, Outcome, OutcomeKind
 from lightrail.shard.queue.effects import Effect, Fetch
 from lightrail.shard.queue.runs import Batch, Run
-from lightrail.shard.queues import Queues
-from lightrail.shard.requests import RequestError
-from lightrail.shard.shard_queue import Queue
+from lightrail.shard.queues.queues import Queues
+from lightrail.shard.queues.shard_queue import Queue
 from lightrail.shard.transactions.loading import Loaded
 from lightrail.shard.transactions.records import Record, Records, records_of_posts
 

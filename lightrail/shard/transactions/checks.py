@@ -5,17 +5,17 @@ from itertools import pairwise
 from typing import NamedTuple
 
 from lightrail.model import conditions
-from lightrail.shard.ingress.refusals import index_full, queue_full, too_large
-from lightrail.shard.ingress.selection import Ahead, Share, share
-from lightrail.shard.memory import Memory
-from lightrail.shard.peers import Peer
-from lightrail.shard.performer import Performer
+from lightrail.shard.effects.peers import Peer
+from lightrail.shard.effects.performer import Performer
+from lightrail.shard.effects.request import RequestError
+from lightrail.shard.links.ingress.refusals import index_full, queue_full, too_large
+from lightrail.shard.links.ingress.selection import Ahead, Share, share
 from lightrail.shard.queue import bounds, commands
 from lightrail.shard.queue.consumers import Consumer
 from lightrail.shard.queue.runs import Batch, Run
-from lightrail.shard.queues import Queues
-from lightrail.shard.requests import RequestError
-from lightrail.shard.shard_queue import Queue
+from lightrail.shard.queues.memory import Memory
+from lightrail.shard.queues.queues import Queues
+from lightrail.shard.queues.shard_queue import Queue
 from lightrail.shard.transactions.applying import Part, Shares
 from lightrail.shard.transactions.work import Post, Retirement
 from lightrail.wire.bodies import Refusal

@@ -10,8 +10,8 @@ from collections.abc import Awaitable, Callable, Iterator
 from typing import Any, Final, Protocol
 
 from lightrail.model import limits
+from lightrail.shard.effects.request import RequestError
 from lightrail.shard.journal.store import StoreError
-from lightrail.shard.requests import RequestError
 from lightrail.shard.transactions.transactions import Transactions
 from lightrail.wire.bodies import Answer
 from lightrail.wire.requests import ShardDownError, ShardRefusedError

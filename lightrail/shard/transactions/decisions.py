@@ -15,8 +15,8 @@ from typing import Final
 from lightrail.journal.record import Transaction, TransactionState
 from lightrail.model import conditions, limits
 from lightrail.model.transaction_ids import born_ms
+from lightrail.shard.effects.request import RequestError
 from lightrail.shard.journal.store import StoreError
-from lightrail.shard.requests import RequestError
 from lightrail.shard.transactions.records import Records
 
 YOUNGEST: Final = '{"youngest":true}'

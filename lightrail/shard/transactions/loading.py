@@ -7,11 +7,11 @@ its records are in one group with all others, so the message is read first.
 
 from collections.abc import Callable, Sequence
 
-from lightrail.shard.performer import Performer
+from lightrail.shard.effects.performer import Performer
+from lightrail.shard.effects.reading import Read
 from lightrail.shard.queue.fetched import gaps_of, pieces_of
 from lightrail.shard.queue.runs import Run
-from lightrail.shard.reading import Read
-from lightrail.shard.shard_queue import Queue
+from lightrail.shard.queues.shard_queue import Queue
 
 
 class Loaded:

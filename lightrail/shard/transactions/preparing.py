@@ -12,23 +12,23 @@ from itertools import count
 
 from lightrail.journal.record import Transaction, TransactionState
 from lightrail.model import conditions, limits
-from lightrail.shard.ingress.selection import share
+from lightrail.shard.effects.peers import Peer
+from lightrail.shard.effects.performer import Performer
+from lightrail.shard.effects.request import Fields, Operation, Reply, RequestError, answer, error_of, whole
 from lightrail.shard.journal.store import StoreBusyError
-from lightrail.shard.memory import Memory
-from lightrail.shard.peers import Peer
-from lightrail.shard.performer import Performer
+from lightrail.shard.links.ingress.selection import share
 from lightrail.shard.queue import commands
 from lightrail.shard.queue.commands import FAILED
 from lightrail.shard.queue.retries import NOBODY_WITH_RETRIES
-from lightrail.shard.queues import Queues
-from lightrail.shard.requests import Fields, Operation, Reply, RequestError, answer, error_of, whole
+from lightrail.shard.queues.memory import Memory
+from lightrail.shard.queues.queues import Queues
+from lightrail.shard.queues.user_shares import UserShares
+from lightrail.shard.queues.waiting import Waiter
 from lightrail.shard.transactions.applying import Applying, Part, Shares
 from lightrail.shard.transactions.checks import Checks, check_apart, shares_of
 from lightrail.shard.transactions.loading import Loaded, Loading
 from lightrail.shard.transactions.prepared import Prepared, ReservedDeliveries, recovered
 from lightrail.shard.transactions.work import id_of, work_of
-from lightrail.shard.user_shares import UserShares
-from lightrail.shard.waiting import Waiter
 
 
 class Preparing:

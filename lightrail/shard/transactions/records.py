@@ -5,14 +5,14 @@ from contextlib import contextmanager
 
 from lightrail.journal.record import CONTINUED, SPILLED, Ids, Numbers, Transaction
 from lightrail.model import conditions
-from lightrail.shard.ingress.routed_records import ids_until_ms
-from lightrail.shard.ingress.selection import Share
+from lightrail.shard.effects.performer import Performer
+from lightrail.shard.effects.request import RequestError
 from lightrail.shard.journal.record import Append, size_of
 from lightrail.shard.journal.store import Store, StoreBrokenError, StoreBusyError, StoreError
-from lightrail.shard.performer import Performer
+from lightrail.shard.links.ingress.routed_records import ids_until_ms
+from lightrail.shard.links.ingress.selection import Share
 from lightrail.shard.queue.runs import Batch
-from lightrail.shard.requests import RequestError
-from lightrail.shard.shard_queue import Queue
+from lightrail.shard.queues.shard_queue import Queue
 
 Record = Append | Ids | Numbers | Transaction
 

@@ -23,14 +23,15 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 
 from lightrail.journal.record import Numbers, Transaction, TransactionState
+from lightrail.shard.effects.peers import Peer
+from lightrail.shard.effects.performer import Performer
+from lightrail.shard.effects.request import Fields, Operation, Reply, RequestError, answer, error_of
 from lightrail.shard.journal.store import Store, StoreBusyError
-from lightrail.shard.links import Links
-from lightrail.shard.memory import Memory
-from lightrail.shard.peers import Peer
-from lightrail.shard.performer import Performer
-from lightrail.shard.queues import Queues
-from lightrail.shard.requests import Fields, Operation, Reply, RequestError, answer, error_of
-from lightrail.shard.shard_queue import Queue
+from lightrail.shard.links.links import Links
+from lightrail.shard.queues.memory import Memory
+from lightrail.shard.queues.queues import Queues
+from lightrail.shard.queues.shard_queue import Queue
+from lightrail.shard.queues.waiting import Waiter, WhenSynced
 from lightrail.shard.transactions.applying import Applying
 from lightrail.shard.transactions.checks import Checks
 from lightrail.shard.transactions.decisions import Decisions
@@ -38,7 +39,6 @@ from lightrail.shard.transactions.loading import Loaded, Loading
 from lightrail.shard.transactions.preparing import Preparing
 from lightrail.shard.transactions.records import Record
 from lightrail.shard.transactions.work import Work, id_of, work_of
-from lightrail.shard.waiting import Waiter, WhenSynced
 
 
 class Transactions:

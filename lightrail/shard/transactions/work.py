@@ -5,10 +5,10 @@ from itertools import pairwise
 from typing import Any, Final, NamedTuple
 
 from lightrail.model import conditions, limits
-from lightrail.shard.outcomes import outcome_of
+from lightrail.shard.effects.outcomes import outcome_of
+from lightrail.shard.effects.request import Fields, RequestError, whole
 from lightrail.shard.queue.commands import Outcome
 from lightrail.shard.queue.runs import Batch
-from lightrail.shard.requests import Fields, RequestError, whole
 from lightrail.wire.bodies import SettleDetail
 from lightrail.wire.frames import OutcomeCode
 

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from lightrail.model.policy import Policy
-from lightrail.shard.declarations import EveryName
+from lightrail.shard.queues.declarations import EveryName
 from lightrail.wire.bodies import Answer, ConsumerOpen, Refusal, SettleDetail, encode_request
 from lightrail.wire.frames import DELIVER_COLUMNS, HEADER, HEADER_SIZE, Kind, OutcomeCode, frame
 from lightrail.wire.links import Consumer

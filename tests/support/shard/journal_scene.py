@@ -17,11 +17,11 @@ from lightrail.gateway.processes.health import Health
 from lightrail.gateway.processes.members import Members
 from lightrail.gateway.services import Services
 from lightrail.model.settings import Settings
-from lightrail.shard.engine import Engine
+from lightrail.shard.engine.engine import Engine
+from lightrail.shard.engine.server import Server
 from lightrail.shard.journal.memory import MemoryStore
 from lightrail.shard.journal.store import Recovered
-from lightrail.shard.journal_requests import JournalRequests
-from lightrail.shard.server import Server
+from lightrail.shard.requests.journal_requests import JournalRequests
 from lightrail.telemetry import exposition
 from lightrail.telemetry.shard import ShardCounts
 from tests.support import wait

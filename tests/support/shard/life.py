@@ -9,8 +9,8 @@ import random
 import re
 from collections.abc import Sequence
 
-from lightrail.shard.declarations import EveryName
 from lightrail.shard.journal.journal import Journal
+from lightrail.shard.queues.declarations import EveryName
 from lightrail.wire.bodies import SettleDetail
 from lightrail.wire.frames import Kind, OutcomeCode, frame
 from tests.support.shard.fake_files import FakeFiles

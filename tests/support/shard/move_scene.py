@@ -20,7 +20,7 @@ from lightrail.model.policy import Policy, Role
 from lightrail.namespace.directory import Directory
 from lightrail.namespace.records import NAMES, Name
 from lightrail.namespace.rights import ANYBODY, Caller
-from lightrail.shard.requests import COLUMNS
+from lightrail.shard.requests.requests import COLUMNS
 from lightrail.wire.bodies import Answer
 from lightrail.wire.requests import ShardDownError, ShardRefusedError
 from lightrail.wire.shards import State

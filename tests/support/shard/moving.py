@@ -12,15 +12,15 @@ from typing import Any
 from lightrail.amqp.encoder import encode
 from lightrail.amqp.values import Symbol
 from lightrail.model.policy import Policy
-from lightrail.shard import peers
-from lightrail.shard.declarations import EveryName
+from lightrail.shard.effects import peers
 from lightrail.shard.journal.journal import Journal
 from lightrail.shard.moving.exporting import Exporting
 from lightrail.shard.moving.exports import Exports
 from lightrail.shard.moving.importing import ImportFailedError, Importing
 from lightrail.shard.queue import invariants
-from lightrail.shard.shard_queue import Queue
-from lightrail.shard.tenancy import EverythingHere
+from lightrail.shard.queues.declarations import EveryName
+from lightrail.shard.queues.shard_queue import Queue
+from lightrail.shard.queues.tenancy import EverythingHere
 from lightrail.wire.bodies import SettleDetail
 from lightrail.wire.frames import Kind, OutcomeCode
 from tests.support.shard import captured

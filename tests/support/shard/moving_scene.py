@@ -14,9 +14,9 @@ from lightrail.cluster.coordinator import ConflictError, Write
 from lightrail.cluster.coordinator import Coordinator as CoordinatorPort
 from lightrail.cluster.map import PLACEMENT, Map, Placed
 from lightrail.cluster.memory import MemoryCoordinator
-from lightrail.shard.declarations import EveryName
 from lightrail.shard.journal.journal import Journal
-from lightrail.shard.mover.mover import Mover
+from lightrail.shard.moving.mover import Mover
+from lightrail.shard.queues.declarations import EveryName
 from lightrail.wire.bodies import Answer
 from lightrail.wire.frames import ENQUEUE_ENDS, HEADER, Kind, OutcomeCode, frame
 from lightrail.wire.requests import ShardDownError, ShardRefusedError

@@ -11,18 +11,18 @@ from typing import Any, NamedTuple, Protocol
 
 from lightrail.journal.record import Settle
 from lightrail.model.ending import Ending
-from lightrail.shard.actions import Actions
-from lightrail.shard.declarations import EveryName, Names
-from lightrail.shard.delivery_marks import DeliveryMarks
-from lightrail.shard.engine import Engine
+from lightrail.shard.effects.actions import Actions
+from lightrail.shard.effects.reading import Read
+from lightrail.shard.engine.engine import Engine
 from lightrail.shard.journal.memory import MemoryStore
 from lightrail.shard.journal.record import Append, Record
 from lightrail.shard.journal.store import Commit, Recovered, Store, StoreFullError
 from lightrail.shard.queue.contents import Contents
 from lightrail.shard.queue.runs import Location, Run
 from lightrail.shard.queue.view import View
-from lightrail.shard.reading import Read
-from lightrail.shard.tenancy import ClusterMap
+from lightrail.shard.queues.declarations import EveryName, Names
+from lightrail.shard.queues.delivery_marks import DeliveryMarks
+from lightrail.shard.queues.tenancy import ClusterMap
 from lightrail.telemetry.shard import ShardCounts
 from lightrail.wire.bodies import (
     ConsumerOpen,

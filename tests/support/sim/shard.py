@@ -10,10 +10,10 @@ from lightrail.cluster.map import SHARDS, Map, Member
 from lightrail.model import limits
 from lightrail.model.policy import QUEUE
 from lightrail.namespace.records import Name
-from lightrail.shard.engine import Engine
+from lightrail.shard.engine.engine import Engine
 from lightrail.shard.journal.journal import Journal
 from lightrail.shard.journal.store import Commit
-from lightrail.shard.mover.mover import Mover
+from lightrail.shard.moving.mover import Mover
 from lightrail.telemetry.shard import ShardCounts
 from lightrail.wire.requests import ShardDownError
 from lightrail.wire.shards import ShardPeer

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from lightrail.shard import data_directory as residences
-from lightrail.shard.delivery_marks import FILE as MARKS_FILE
+from lightrail.shard.queues.delivery_marks import FILE as MARKS_FILE
+from lightrail.shard.startup import data_directory as residences
 from tests.support import wait
 from tests.support.broker import Broker
 

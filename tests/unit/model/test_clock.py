@@ -12,7 +12,7 @@ from lightrail.gateway.links.shards import Shards
 from lightrail.model import clock, limits
 from lightrail.model.clock import Clock
 from lightrail.namespace.directory import Directory
-from lightrail.shard.server import Server
+from lightrail.shard.engine.server import Server
 
 SECOND = 1_000_000_000
 START = 1_700_000_000 * SECOND + 123_456

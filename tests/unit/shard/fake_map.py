@@ -7,7 +7,7 @@ from lightrail.model import names
 
 
 class FakeMap:
-    """See `lightrail.shard.tenancy.ClusterMap`."""
+    """See `lightrail.shard.queues.tenancy.ClusterMap`."""
 
     __test__ = False
 

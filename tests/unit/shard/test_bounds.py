@@ -7,12 +7,12 @@ from lightrail.amqp.values import Symbol
 from lightrail.journal.record import CONTINUED, Outcome, Settle, Taken
 from lightrail.model import conditions, limits
 from lightrail.model.policy import Policy as NamePolicy
-from lightrail.shard.declarations import EveryName
 from lightrail.shard.journal.journal import Journal
 from lightrail.shard.journal.record import Append
 from lightrail.shard.queue.commands import Change
 from lightrail.shard.queue.policy import Policy
-from lightrail.shard.shard_queue import Queue
+from lightrail.shard.queues.declarations import EveryName
+from lightrail.shard.queues.shard_queue import Queue
 from lightrail.wire.frames import Kind, frame
 from tests.support.shard.fake_files import FakeFiles
 from tests.support.shard.scene import Peer, Scene, SmallStore, batch

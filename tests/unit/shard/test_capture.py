@@ -8,9 +8,9 @@ import pytest
 
 from lightrail.model import limits
 from lightrail.model.policy import Policy
-from lightrail.shard.declarations import EveryName
-from lightrail.shard.declared import declared_of
+from lightrail.shard.journal.declared import declared_of
 from lightrail.shard.journal.journal import Journal
+from lightrail.shard.queues.declarations import EveryName
 from lightrail.wire.bodies import SettleDetail
 from lightrail.wire.frames import OutcomeCode
 from tests.support.shard.captured import broken_laws, events, read

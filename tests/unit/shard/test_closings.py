@@ -4,7 +4,7 @@ from typing import Any
 
 from lightrail.model import conditions, limits, names
 from lightrail.model.policy import QUEUE, Policy
-from lightrail.shard.declarations import EveryName
+from lightrail.shard.queues.declarations import EveryName
 from lightrail.wire.bodies import Refusal
 from tests.support.shard.scene import Peer, Scene
 

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 import pytest
 
 from lightrail.model import limits
-from lightrail.shard.collecting import Collecting
+from lightrail.shard.upkeep.collecting import Collecting
 from lightrail.wire.frames import OutcomeCode
 from tests.support.shard.scene import Peer, Scene, SmallStore, numbered_messages
 from tests.support.turns import until
@@ -24,7 +24,7 @@ BACKLOG = """
 import gc
 from collections import deque
 from lightrail.model import limits
-from lightrail.shard.collecting import Collecting
+from lightrail.shard.upkeep.collecting import Collecting
 
 class Loop:
     def call_later(self, seconds, call, *args):

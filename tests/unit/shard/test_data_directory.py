@@ -6,12 +6,12 @@ from pathlib import Path
 
 import pytest
 
-from lightrail.shard import data_directory
-from lightrail.shard.data_directory import DataDirectory
 from lightrail.shard.journal import identity
 from lightrail.shard.journal.files import RealFiles
 from lightrail.shard.journal.journal import Journal
 from lightrail.shard.journal.store import StoreRefusedError
+from lightrail.shard.startup import data_directory
+from lightrail.shard.startup.data_directory import DataDirectory
 from tests.support.now import now
 
 

@@ -8,10 +8,10 @@ import pytest
 from lightrail.journal.record import DEFERRED_REASON
 from lightrail.model import conditions, limits
 from lightrail.model.attempts import DEFERRED
-from lightrail.shard.declarations import EveryName
 from lightrail.shard.journal.journal import Journal
 from lightrail.shard.journal.sqlite import SqliteStore
 from lightrail.shard.journal.store import Store
+from lightrail.shard.queues.declarations import EveryName
 from lightrail.wire.bodies import SettleDetail
 from lightrail.wire.frames import OutcomeCode
 from tests.support.shard.captured import read

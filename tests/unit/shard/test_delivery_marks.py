@@ -10,10 +10,10 @@ import pytest
 
 from lightrail.model import limits
 from lightrail.model.policy import Policy
-from lightrail.shard.declarations import EveryName
-from lightrail.shard.delivery_marks import EVERYTHING, FILE, DeliveryMarks, FileMarks
 from lightrail.shard.journal.journal import Journal
 from lightrail.shard.journal.store import NewerFormatError
+from lightrail.shard.queues.declarations import EveryName
+from lightrail.shard.queues.delivery_marks import EVERYTHING, FILE, DeliveryMarks, FileMarks
 from lightrail.wire.frames import Kind, OutcomeCode, frame
 from tests.support.shard.fake_files import FakeFiles
 from tests.support.shard.scene import Peer, Scene

@@ -3,7 +3,7 @@
 import pytest
 
 from lightrail.model import limits
-from lightrail.shard.disk import DiskWatch
+from lightrail.shard.startup.disk import DiskWatch
 from tests.support.now import now
 
 SILENCE_S = limits.DISK_SILENCE_MS / 1000

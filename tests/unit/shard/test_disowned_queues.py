@@ -4,8 +4,8 @@ import pytest
 
 from lightrail.model import limits
 from lightrail.model.policy import QUEUE
-from lightrail.shard.declarations import EveryName
 from lightrail.shard.journal.journal import Journal
+from lightrail.shard.queues.declarations import EveryName
 from lightrail.wire.frames import Kind, OutcomeCode
 from tests.support.shard.fake_files import FakeFiles
 from tests.support.shard.scene import Peer, Scene

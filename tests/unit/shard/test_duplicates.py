@@ -11,7 +11,7 @@ from lightrail.shard.journal.record import Append
 from lightrail.shard.queue.commands import Change
 from lightrail.shard.queue.duplicates import digest_of
 from lightrail.shard.queue.policy import Policy
-from lightrail.shard.shard_queue import Queue
+from lightrail.shard.queues.shard_queue import Queue
 from tests.support.shard.fake_files import FakeFiles
 from tests.support.shard.scene import Peer, Scene, SmallStore
 

@@ -8,9 +8,9 @@ from lightrail.journal.receiver import Receiver, ReceiverEvent
 from lightrail.model import limits
 from lightrail.model.durability import Durability
 from lightrail.model.policy import Policy
-from lightrail.shard.declarations import EveryName
-from lightrail.shard.delivery_marks import DeliveryMarks
 from lightrail.shard.journal.journal import Journal
+from lightrail.shard.queues.declarations import EveryName
+from lightrail.shard.queues.delivery_marks import DeliveryMarks
 from lightrail.wire.frames import Kind, OutcomeCode
 from tests.support.shard.fake_files import FakeFiles
 from tests.support.shard.scene import Peer, Scene, SmallStore, numbered_messages

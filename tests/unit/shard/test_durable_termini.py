@@ -9,9 +9,9 @@ from lightrail.journal.terminus import Terminus, TerminusEvent
 from lightrail.model import limits
 from lightrail.model.durability import Durability
 from lightrail.model.policy import Policy
-from lightrail.shard.declarations import EveryName
 from lightrail.shard.journal.journal import Journal
 from lightrail.shard.journal.record import Append
+from lightrail.shard.queues.declarations import EveryName
 from lightrail.wire.frames import CLOSED, Kind, frame
 from lightrail.wire.tags import encode_tags
 from tests.support.shard.fake_files import FakeFiles

@@ -2,7 +2,7 @@
 
 from array import array
 
-from lightrail.shard.engine import Engine
+from lightrail.shard.engine.engine import Engine
 from lightrail.shard.journal.memory import MemoryStore
 from lightrail.shard.journal.record import Append, Record
 from lightrail.shard.journal.store import Recovered, StoreFullError

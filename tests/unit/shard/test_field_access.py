@@ -6,8 +6,7 @@ from lightrail.amqp.encoder import encode
 from lightrail.amqp.sections import with_annotations
 from lightrail.amqp.values import Described, Symbol, Timestamp, UByte, ULong
 from lightrail.filters.errors import FilterError
-from lightrail.shard.field_access import look
-from lightrail.shard.performer import JOURNAL_OUTCOME
+from lightrail.shard.effects.performer import JOURNAL_OUTCOME
 from lightrail.shard.queue.commands import Attach, Credit, Enqueue
 from lightrail.shard.queue.delays import DELAY_PATH, TIME_PATH
 from lightrail.shard.queue.effects import Deliver, Effect, Reason
@@ -15,6 +14,7 @@ from lightrail.shard.queue.machine import Machine
 from lightrail.shard.queue.message_keys import GROUP_PATH
 from lightrail.shard.queue.policy import Policy
 from lightrail.shard.queue.runs import batch_of
+from lightrail.shard.queues.field_access import look
 
 
 def message(body: str, key: object = None, group: str | None = None) -> bytes:

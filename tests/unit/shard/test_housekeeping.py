@@ -4,15 +4,15 @@ import pytest
 
 from lightrail.journal.record import SPILLED
 from lightrail.model import conditions, limits
-from lightrail.shard.declarations import EveryName
 from lightrail.shard.journal.journal import Journal
 from lightrail.shard.journal.store import JournalDamagedError, StoreError
-from lightrail.shard.memory import Memory
-from lightrail.shard.ownership import Ownership, State
 from lightrail.shard.queue.commands import Enqueue, Purge
 from lightrail.shard.queue.machine import Machine
 from lightrail.shard.queue.runs import batch_of
-from lightrail.shard.shard_queue import Queue
+from lightrail.shard.queues.declarations import EveryName
+from lightrail.shard.queues.memory import Memory
+from lightrail.shard.queues.ownership import Ownership, State
+from lightrail.shard.queues.shard_queue import Queue
 from lightrail.wire.bodies import SettleDetail
 from lightrail.wire.frames import Kind, OutcomeCode, frame
 from tests.support.shard.fake_files import FakeFiles

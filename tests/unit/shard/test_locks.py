@@ -9,7 +9,7 @@ from lightrail.shard.queue import commands
 from lightrail.shard.queue.commands import Change
 from lightrail.shard.queue.effects import LockAnswer
 from lightrail.shard.queue.policy import Policy
-from lightrail.shard.shard_queue import Queue
+from lightrail.shard.queues.shard_queue import Queue
 from lightrail.wire.bodies import SettleDetail
 from lightrail.wire.frames import Kind, OutcomeCode, frame
 from tests.support.shard.scene import Peer, Scene

@@ -6,13 +6,13 @@ from lightrail.amqp.encoder import encode
 from lightrail.amqp.values import Symbol
 from lightrail.model import limits
 from lightrail.model.policy import Policy
-from lightrail.shard.declarations import EveryName
-from lightrail.shard.memory import Memory
-from lightrail.shard.ownership import Ownership, State
 from lightrail.shard.queue.commands import Enqueue
 from lightrail.shard.queue.machine import Machine
 from lightrail.shard.queue.runs import batch_of
-from lightrail.shard.shard_queue import Queue
+from lightrail.shard.queues.declarations import EveryName
+from lightrail.shard.queues.memory import Memory
+from lightrail.shard.queues.ownership import Ownership, State
+from lightrail.shard.queues.shard_queue import Queue
 from lightrail.wire.frames import OutcomeCode
 from tests.support.shard.scene import Peer, Scene
 

@@ -4,9 +4,9 @@ from typing import Any
 
 from lightrail.model import conditions
 from lightrail.model.policy import Policy
-from lightrail.shard.declarations import EveryName
 from lightrail.shard.journal.journal import Journal
 from lightrail.shard.journal.memory import MemoryStore
+from lightrail.shard.queues.declarations import EveryName
 from lightrail.wire.bodies import ProducerOpen
 from lightrail.wire.frames import IDENTITY, UNKNOWN_SEQUENCE, Kind, frame
 from tests.support.shard.fake_files import FakeFiles

@@ -6,7 +6,7 @@ import pytest
 
 from lightrail.model import limits
 from lightrail.model.policy import Policy
-from lightrail.shard.declarations import EveryName
+from lightrail.shard.queues.declarations import EveryName
 from lightrail.wire.frames import HEADER, HELD, Kind
 from tests.support.shard.scene import Answer, Peer, Scene
 

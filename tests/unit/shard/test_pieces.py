@@ -6,8 +6,8 @@ from lightrail.amqp.encoder import encode
 from lightrail.amqp.sections import Properties
 from lightrail.model import limits
 from lightrail.model.policy import Policy as NamePolicy
-from lightrail.shard.declarations import EveryName
 from lightrail.shard.journal.journal import Journal
+from lightrail.shard.queues.declarations import EveryName
 from lightrail.wire.bodies import Hello, ProducerOpen
 from lightrail.wire.frames import VERSION, Kind, frame
 from tests.support.shard.fake_files import FakeFiles

@@ -7,8 +7,8 @@ import pytest
 from lightrail.amqp.sections import Header, encode_header
 from lightrail.model import conditions, limits
 from lightrail.model.orders import PRIORITY_MIXED
-from lightrail.shard.declarations import EveryName
-from lightrail.shard.queues import Queues
+from lightrail.shard.queues.declarations import EveryName
+from lightrail.shard.queues.queues import Queues
 from lightrail.wire.frames import Kind, frame
 from tests.support.shard.scene import Peer, Scene, SmallStore
 

@@ -6,7 +6,7 @@ import pytest
 
 from lightrail.model import conditions, limits
 from lightrail.model.policy import Policy
-from lightrail.shard.declarations import EveryName
+from lightrail.shard.queues.declarations import EveryName
 from lightrail.wire.frames import Kind, OutcomeCode
 from tests.support import work
 from tests.support.shard.scene import Delivered, Peer, Scene, numbered_messages

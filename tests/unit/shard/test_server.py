@@ -16,18 +16,18 @@ from lightrail.model import limits
 from lightrail.shard.archiving.archiver import Archiver
 from lightrail.shard.archiving.folders import RealFolders
 from lightrail.shard.archiving.retention import Rule
-from lightrail.shard.declarations import EveryName
-from lightrail.shard.delivery_marks import FileMarks
-from lightrail.shard.engine import Engine
+from lightrail.shard.effects.reading import Read
+from lightrail.shard.engine.engine import Engine
+from lightrail.shard.engine.server import Server
 from lightrail.shard.journal.files import RealFiles
 from lightrail.shard.journal.journal import Journal
 from lightrail.shard.journal.memory import MemoryCommit, MemoryStore
 from lightrail.shard.journal.record import Append, Record
 from lightrail.shard.journal.store import Recovered, StoreBusyError
+from lightrail.shard.journal.worker import Worker
 from lightrail.shard.queue.runs import Batch, Location, Run, batch_of
-from lightrail.shard.reading import Read
-from lightrail.shard.server import Server
-from lightrail.shard.worker import Worker
+from lightrail.shard.queues.declarations import EveryName
+from lightrail.shard.queues.delivery_marks import FileMarks
 from lightrail.telemetry.shard import ShardCounts
 from lightrail.wire.bodies import ConsumerOpen, Hello, ProducerOpen
 from lightrail.wire.frames import HEADER, VERSION, Kind, frame
@@ -523,7 +523,8 @@ def test_while_the_disk_hangs_the_shard_says_nothing_and_then_everything(
         assert counts.commit_under_way() == 0
 
     play(test, tmp_path)
-    reports = [record.getMessage() for record in caplog.records if record.name == "lightrail.shard.disk"]
+    watch = "lightrail.shard.startup.disk"
+    reports = [record.getMessage() for record in caplog.records if record.name == watch]
     assert [report.partition(":")[0] for report in reports] == [
         "the disk has not answered for 30 s",
         "the disk answers again; a commit took 30.0 s",

@@ -10,12 +10,12 @@ from lightrail.amqp.sections import Properties
 from lightrail.journal.record import CONTINUED, Settle
 from lightrail.model import conditions, limits
 from lightrail.model.policy import Policy
-from lightrail.shard.declarations import EveryName
 from lightrail.shard.journal.journal import Journal
 from lightrail.shard.journal.record import Append
 from lightrail.shard.journal.sqlite import SqliteStore
 from lightrail.shard.journal.store import Store
-from lightrail.shard.memory import Memory
+from lightrail.shard.queues.declarations import EveryName
+from lightrail.shard.queues.memory import Memory
 from lightrail.wire.frames import Kind, frame
 from tests.support.shard.fake_files import FakeFiles
 from tests.support.shard.moving import QUEUE

@@ -11,8 +11,8 @@ import pytest
 
 from lightrail.model.durability import Durability
 from lightrail.model.policy import Policy
-from lightrail.shard.declarations import EveryName
 from lightrail.shard.journal.journal import Journal
+from lightrail.shard.queues.declarations import EveryName
 from lightrail.wire.frames import Kind, frame
 from lightrail.wire.tags import encode_tags
 from tests.support.shard.fake_files import FakeFiles

@@ -9,8 +9,8 @@ import pytest
 
 from lightrail.model import conditions, limits
 from lightrail.model.policy import Policy
-from lightrail.shard.declarations import EveryName
-from lightrail.shard.memory import Memory
+from lightrail.shard.queues.declarations import EveryName
+from lightrail.shard.queues.memory import Memory
 from lightrail.wire.frames import Kind
 from tests.support.shard.scene import Peer, Scene, numbered_messages
 

@@ -8,9 +8,9 @@ from lightrail.amqp.encoder import encode
 from lightrail.amqp.values import Symbol
 from lightrail.model import conditions, limits
 from lightrail.model.policy import Policy
-from lightrail.shard.declarations import EveryName
 from lightrail.shard.journal.journal import Journal
-from lightrail.shard.memory import Memory
+from lightrail.shard.queues.declarations import EveryName
+from lightrail.shard.queues.memory import Memory
 from lightrail.wire.frames import Kind
 from tests.support.shard.fake_files import FakeFiles
 from tests.support.shard.scene import Peer, Scene

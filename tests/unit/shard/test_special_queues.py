@@ -7,8 +7,8 @@ from lightrail.amqp.values import Symbol, Timestamp
 from lightrail.model import conditions
 from lightrail.model.orders import PRIORITY_MIXED
 from lightrail.model.policy import QUEUE, Policy
-from lightrail.shard.declarations import EveryName
 from lightrail.shard.journal.journal import Journal
+from lightrail.shard.queues.declarations import EveryName
 from tests.support.shard.fake_files import FakeFiles
 from tests.support.shard.scene import Peer, Scene, SmallStore
 

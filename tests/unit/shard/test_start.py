@@ -22,11 +22,11 @@ from lightrail.journal.record import Queue, QueueEvent
 from lightrail.model import limits
 from lightrail.model.endpoint import endpoint
 from lightrail.model.settings import Settings
-from lightrail.shard import data_directory as residences
 from lightrail.shard.journal.files import RealFiles
 from lightrail.shard.journal.journal import Journal
 from lightrail.shard.journal.store import StoreRefusedError
-from lightrail.shard.start import Start
+from lightrail.shard.startup import data_directory as residences
+from lightrail.shard.startup.start import Start
 from lightrail.telemetry.process import Process
 from tests.support.now import now
 

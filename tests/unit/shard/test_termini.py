@@ -6,7 +6,7 @@ import pytest
 
 from lightrail.model import limits
 from lightrail.model.policy import Policy
-from lightrail.shard.declarations import EveryName
+from lightrail.shard.queues.declarations import EveryName
 from lightrail.wire.frames import CLOSED, Kind, frame
 from lightrail.wire.tags import encode_tags
 from tests.support import work

@@ -12,11 +12,11 @@ from lightrail.journal.record import Outcome, QueueEvent, Settle
 from lightrail.journal.record import Queue as QueueRecord
 from lightrail.model import conditions, limits
 from lightrail.model.policy import Policy as NamePolicy
-from lightrail.shard.declarations import EveryName
-from lightrail.shard.ownership import Event
 from lightrail.shard.queue import commands
 from lightrail.shard.queue.work import LETTER_MESSAGE
-from lightrail.shard.tenancy import moved
+from lightrail.shard.queues.declarations import EveryName
+from lightrail.shard.queues.ownership import Event
+from lightrail.shard.queues.tenancy import moved
 from lightrail.wire.bodies import Refusal, SettleDetail
 from lightrail.wire.frames import Kind, OutcomeCode, frame
 from tests.support.shard.scene import Peer, Scene, SmallStore, batch, numbered_messages

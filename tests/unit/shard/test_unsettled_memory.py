@@ -4,9 +4,9 @@ import pytest
 
 from lightrail.model import limits
 from lightrail.model.policy import Policy
-from lightrail.shard.declarations import EveryName
-from lightrail.shard.memory import Memory
 from lightrail.shard.queue.work import NO_BOUND
+from lightrail.shard.queues.declarations import EveryName
+from lightrail.shard.queues.memory import Memory
 from lightrail.wire.bodies import SettleDetail
 from lightrail.wire.frames import Kind, OutcomeCode
 from tests.support.now import now

@@ -6,10 +6,10 @@ import pytest
 
 from lightrail.model.attempts import waiting
 from lightrail.model.policy import Policy
-from lightrail.shard.declarations import EveryName
 from lightrail.shard.journal.journal import Journal
 from lightrail.shard.journal.sqlite import SqliteStore
 from lightrail.shard.journal.store import Store
+from lightrail.shard.queues.declarations import EveryName
 from lightrail.wire.bodies import SettleDetail
 from lightrail.wire.frames import OutcomeCode
 from tests.support.shard.fake_files import FakeFiles

@@ -10,7 +10,7 @@ import pytest
 
 from lightrail.journal.index import decode_index
 from lightrail.model import limits
-from lightrail.shard.requests import Fields
+from lightrail.shard.effects.request import Fields
 from tests.support.shard.journal_scene import JournalScene, eventually, with_journals
 
 MIB = 1024 * 1024

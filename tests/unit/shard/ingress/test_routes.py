@@ -5,7 +5,6 @@ import pytest
 from lightrail.journal.record import REWRITTEN, SPILLED
 from lightrail.model import conditions, limits
 from lightrail.model.policy import QUEUE
-from lightrail.shard.declarations import EveryName
 from lightrail.shard.journal.journal import Journal
 from lightrail.shard.journal.record import Append
 from lightrail.shard.journal.sqlite import SqliteStore
@@ -14,7 +13,8 @@ from lightrail.shard.journal.tail import Tail
 from lightrail.shard.queue.commands import Change
 from lightrail.shard.queue.policy import Policy
 from lightrail.shard.queue.runs import Location
-from lightrail.shard.shard_queue import Queue
+from lightrail.shard.queues.declarations import EveryName
+from lightrail.shard.queues.shard_queue import Queue
 from lightrail.wire.frames import UNKNOWN_SEQUENCE, Kind, OutcomeCode
 from tests.support.shard.fake_files import FakeFiles
 from tests.support.shard.scene import Peer, Scene, SmallStore

@@ -7,9 +7,9 @@ import pytest
 from lightrail.journal.record import Queue
 from lightrail.model import conditions, limits
 from lightrail.model.policy import Policy
-from lightrail.shard.declarations import EveryName
-from lightrail.shard.declared import declared_of
+from lightrail.shard.journal.declared import declared_of
 from lightrail.shard.moving.answering import FORMER_FREEZE_OP
+from lightrail.shard.queues.declarations import EveryName
 from lightrail.wire.frames import HEADER, Kind, OutcomeCode
 from tests.support.shard.scene import Peer, Scene, SmallStore
 from tests.unit.shard.fake_map import FakeMap

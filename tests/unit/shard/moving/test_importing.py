@@ -7,7 +7,7 @@ import pytest
 from lightrail.model import conditions, limits
 from lightrail.model.durability import Durability
 from lightrail.model.policy import Policy
-from lightrail.shard.declared import declared_of
+from lightrail.shard.journal.declared import declared_of
 from lightrail.shard.journal.journal import Journal
 from lightrail.shard.journal.store import StoreFullError
 from lightrail.shard.moving.columns import ColumnsError, pack, unpack

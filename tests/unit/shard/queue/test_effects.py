@@ -4,7 +4,7 @@ import inspect
 import re
 from typing import get_args
 
-from lightrail.shard import performer
+from lightrail.shard.effects import performer
 from lightrail.shard.queue.effects import (
     Effect,
     LockAnswer,

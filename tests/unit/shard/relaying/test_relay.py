@@ -5,7 +5,7 @@ import pytest
 from lightrail.model import conditions
 from lightrail.model.ending import Ending
 from lightrail.model.policy import Policy
-from lightrail.shard.declarations import EveryName
+from lightrail.shard.queues.declarations import EveryName
 from lightrail.wire.bodies import SettleDetail
 from lightrail.wire.frames import DRAIN, EXACT, MORE, Kind, OutcomeCode, frame
 from tests.support.shard.scene import Outcome, Peer, Scene, SmallStore

@@ -7,7 +7,7 @@ import pytest
 from lightrail.amqp.types import encode
 from lightrail.model import conditions
 from lightrail.model.policy import Policy
-from lightrail.shard.declarations import EveryName
+from lightrail.shard.queues.declarations import EveryName
 from tests.support.shard.scene import Peer, Scene
 from tests.unit.shard.transactions.test_prepared import ID, answer, prepare
 from tests.unit.shard.transactions.test_transactions import (

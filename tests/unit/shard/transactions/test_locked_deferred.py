@@ -8,8 +8,8 @@ from lightrail.journal.record import CONTINUED, Numbers, Settle
 from lightrail.model import conditions, limits
 from lightrail.model.attempts import DEFERRED, failures
 from lightrail.model.policy import Policy
-from lightrail.shard.declarations import EveryName
 from lightrail.shard.journal.record import Append
+from lightrail.shard.queues.declarations import EveryName
 from lightrail.wire.frames import OutcomeCode
 from tests.support.shard.scene import Peer, Scene, SmallStore
 from tests.unit.shard.transactions.test_prepared import ID, answer, prepare

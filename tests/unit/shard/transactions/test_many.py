@@ -6,11 +6,11 @@ from typing import Any
 import pytest
 
 from lightrail.model import limits
-from lightrail.shard.cleaner import Cleaner
 from lightrail.shard.journal.journal import Journal
 from lightrail.shard.journal.small_records import SmallRecords
 from lightrail.shard.queue.in_flight import InFlight
 from lightrail.shard.transactions.decision_requests import DecisionRequests
+from lightrail.shard.upkeep.cleaner import Cleaner
 from lightrail.wire.bodies import Answer
 from tests.support.shard.fake_files import FakeFiles
 from tests.support.shard.scene import Peer, Scene

@@ -6,7 +6,7 @@ import pytest
 
 from lightrail.model import conditions, limits
 from lightrail.shard.journal.journal import Journal
-from lightrail.shard.memory import Memory
+from lightrail.shard.queues.memory import Memory
 from tests.support.shard.fake_files import FakeFiles
 from tests.support.shard.scene import Peer, Scene
 from tests.unit.shard.transactions.test_prepared import answer

@@ -11,9 +11,9 @@ from lightrail.journal.record import CONTINUED, Numbers, Queue, Settle
 from lightrail.model import conditions, limits
 from lightrail.model.attempts import DEFERRED
 from lightrail.model.policy import Policy
-from lightrail.shard.declarations import EveryName
 from lightrail.shard.journal.record import Append
 from lightrail.shard.journal.store import StoreBusyError
+from lightrail.shard.queues.declarations import EveryName
 from tests.support.shard.scene import Peer, Scene, SmallStore
 
 PRODUCER = 7 << 32 | 99

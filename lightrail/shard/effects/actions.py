@@ -1,0 +1,31 @@
+"""Actions: requests of one step of a shard's engine to its server."""
+
+from typing import NamedTuple
+
+from lightrail.namespace.records import Name
+from lightrail.shard.effects.reading import Read
+
+
+class Actions(NamedTuple):
+    """The server carries them out in the order of the fields.
+
+    No later step returns the same actions again.
+    """
+
+    failure: str | None
+    """Why the state in memory can't be trusted, so that the process must end; None if it can."""
+    output: list[tuple[bytes, list[bytes]]]
+    """Frames to send at once, by identity of the frontend; without answers that wait for the disk."""
+    must_sync: bool
+    """Whether to begin a commit as soon as none runs: a sender waits for it, or memory is above its mark.
+    Otherwise records may gather for a moment."""
+    reads: list[Read]
+    """Messages to read back from the store, in a thread; the result is passed to `Engine.read_ended`."""
+    expired: list[Name]
+    """Names to delete because their last consumer has detached."""
+    kept: list[Name]
+    """Names to keep, as the frontend that was about to delete them is lost; see closings.py."""
+    wanted: list[str]
+    """Frozen queues whose move did not complete, so that this shard takes them back."""
+    deadline_ms: int | None
+    """Latest time to call `Engine.tick`; None if the next heartbeat is early enough."""

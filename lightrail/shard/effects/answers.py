@@ -1,0 +1,106 @@
+"""Answers: producers and requests that wait for the disk, and the answers that a commit releases."""
+
+from lightrail.shard.effects.peers import Numbered
+from lightrail.shard.queues.memory import Memory
+from lightrail.shard.queues.waiting import Waiter
+from lightrail.wire.bodies import Refusal
+
+
+class Answers:
+    """Answers to batches, settlements and requests whose records are not on disk yet."""
+
+    __slots__ = (
+        "_committing",
+        "_memory",
+        "_refusals",
+        "_refusals_committing",
+        "_unsynced",
+        "failure",
+        "is_committing",
+    )
+
+    def __init__(self, memory: Memory) -> None:
+        self._memory = memory
+        self._unsynced: list[tuple[Waiter, int]] = []
+        self._committing: list[tuple[Waiter, int]] = []
+        self._refusals: list[tuple[Numbered, int, Refusal]] = []
+        """Refusals of batches that are partially in records that wait for a commit."""
+        self._refusals_committing: list[tuple[Numbered, int, Refusal]] = []
+        self.is_committing = False
+        self.failure: str | None = None
+        """Why the state in memory can't be trusted, so that the process must end; None if it can."""
+
+    def when_synced(self, waiter: Waiter, number: int) -> None:
+        """Calls the waiter when all records so far are on disk; in this step if no record waits."""
+        self._unsynced.append((waiter, number))
+
+    def accept(self, producer: Numbered, number: int, durable: bool) -> None:
+        """Accepts a batch: now, or with the commit that has its record.
+
+        Above the memory mark transient batches also wait for a commit, which has the spilled messages, so
+        that a disk that is slower than the senders slows them down.
+        """
+        memory = self._memory
+        if durable or memory.resident + memory.flowing > memory.mark:
+            self._unsynced.append((producer, number))
+        else:
+            producer.accept(number)
+
+    def refuse(self, producer: Numbered, number: int, refusal: Refusal, durable: bool = False) -> None:
+        """Refuses a batch: now, or with the commit that has the records of its stored messages."""
+        if durable:
+            self._refusals.append((producer, number, refusal))
+            return
+        producer.refuse(number, refusal)
+
+    @property
+    def is_awaited(self) -> bool:
+        """Whether a producer waits for the gathered records, or the memory that they use is needed."""
+        return bool(self._unsynced) or bool(self._refusals) or self._memory.above_mark
+
+    @property
+    def is_due(self) -> bool:
+        """Whether an answer waits that the commit under way will not send."""
+        return self.failure is None and bool(self._unsynced or self._refusals)
+
+    def commit_begun(self) -> None:
+        """Notes that a commit has begun with all records so far; their answers wait for it."""
+        self.is_committing = True
+        self._committing, self._unsynced = self._unsynced, []
+        self._refusals_committing, self._refusals = self._refusals, []
+        self._memory.commit_begun()
+
+    def commit_ended(self) -> None:
+        """Sends the answers of a commit that is on disk."""
+        self.is_committing = False
+        self._memory.commit_ended()
+        committing, self._committing = self._committing, []
+        if self._memory.is_stuck:
+            # The batches are on disk, but their senders must not send more.
+            self._unsynced = [each for each in committing if isinstance(each[0], Numbered)] + self._unsynced
+            committing = [each for each in committing if not isinstance(each[0], Numbered)]
+        for waiter, number in committing:
+            waiter.accept(number)
+        for producer, number, refusal in self._refusals_committing:
+            self.refuse(producer, number, refusal)
+        self._refusals_committing = []
+
+    def answer_requests(self) -> None:
+        """Sends answers to requests, and to other shards that copy a queue from here."""
+        others = [each for each in self._unsynced if not isinstance(each[0], Numbered)]
+        if others:
+            self._unsynced = [each for each in self._unsynced if isinstance(each[0], Numbered)]
+            for waiter, number in others:
+                waiter.accept(number)
+
+    def fail(self, error: BaseException) -> None:
+        """Stops all answers: after a failed write, only a restart finds out what is on disk.
+
+        The same applies after an internal error that left a change applied in part.
+        """
+        if self.failure is None:
+            self.failure = str(error)
+        self._committing = []
+        self._unsynced = []
+        self._refusals = []
+        self._refusals_committing = []

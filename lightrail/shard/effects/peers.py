@@ -1,0 +1,284 @@
+"""Peers: a frontend's producers and consumers at this shard, and the frames to send to it."""
+
+from collections.abc import Callable
+from typing import ClassVar
+
+from lightrail.journal.terminus import Terminus
+from lightrail.model import limits
+from lightrail.shard.queues.shard_queue import Queue
+from lightrail.wire.bodies import ConsumerOpen, Refusal
+from lightrail.wire.frames import HELD, IDENTITY, SEQUENCE, UNCERTAIN, UNKNOWN_SEQUENCE, VERSION, Kind, frame
+from lightrail.wire.versions import for_version
+
+
+class NumberMissingError(Exception):
+    """Batches of a sender's link are missing, and later ones arrived."""
+
+
+class Numbered:
+    """A sending link of a frontend, whose batches are numbered."""
+
+    __slots__ = (
+        "ack_count",
+        "ack_first",
+        "id",
+        "last_number",
+        "link",
+        "next_number",
+        "peer",
+        "refusing",
+        "sent_below",
+    )
+
+    def __init__(self, peer: "Peer", link: int, id: int, last_number: int) -> None:
+        self.peer = peer
+        self.link = link
+        self.id = id
+        self.last_number = last_number
+        self.next_number = 0
+        """Number of the next new batch; 0 if the opening of the link does not have it. Batches that are sent
+        again have lower numbers, with gaps for those that were answered."""
+        self.sent_below = 0
+        """See ProducerOpen."""
+        self.refusing = False
+        """Whether a batch was refused. Later ones are refused, too, until one is marked AFRESH; otherwise a
+        later number could confirm a batch whose refusal was lost."""
+        self.ack_first = 0
+        self.ack_count = 0
+
+    def missed(self, number: int) -> None:
+        """Checks a batch that is not the next one.
+
+        Raises:
+            NumberMissingError: earlier batches are missing, and its number would confirm them.
+        """
+        if self.next_number:
+            raise NumberMissingError(
+                f"expected batch {self.next_number} of its link {self.link}, found batch {number}"
+            )
+
+    def accept(self, number: int) -> None:
+        """Accepts a stored batch; neighbouring numbers are answered with one frame."""
+        if self.ack_count and number == self.ack_first + self.ack_count:
+            self.ack_count += 1
+            return
+        self.flush()
+        self.ack_first = number
+        self.ack_count = 1
+        self.peer.acking.append(self)
+
+    def refuse(self, number: int, refusal: Refusal) -> None:
+        """Refuses a batch, or all but its first messages."""
+        self.peer.out.append(frame(Kind.REFUSED, link=self.link, number=number, body=refusal.encode()))
+
+    def flush(self) -> None:
+        if self.ack_count:
+            flags = HELD if self.hold_credit() else 0
+            self.peer.out.append(
+                frame(Kind.ACCEPTED, flags=flags, link=self.link, count=self.ack_count, number=self.ack_first)
+            )
+            self.ack_count = 0
+
+    def hold_credit(self) -> bool:
+        """Whether accepted batches give the sender no new credit yet (pacing.py)."""
+        return False
+
+
+class Producer(Numbered):
+    """A sending link to one queue."""
+
+    __slots__ = ("client_link", "entered", "goes_on", "is_named", "part", "queue", "stored")
+
+    keeps_tags: ClassVar = False
+    """Whether delivery-tags are stored with its batches, so that all of them are for Admission, and every
+    answer waits for a commit."""
+
+    def __init__(self, peer: "Peer", link: int, queue: Queue, id: int, last_number: int, part: int) -> None:
+        super().__init__(peer, link, id, last_number)
+        self.queue = queue
+        self.entered = 0
+        """Number of messages since the last answer."""
+        self.is_named = bool(id & IDENTITY)
+        """Whether its client named it: then its numbers outlive the link, and the client may continue on
+        another link."""
+        self.part = part
+        """Number of messages stored from a partially accepted last batch, else 0."""
+        self.goes_on = False
+        """Whether the rest of the partially accepted batch is stored in the next turn."""
+        self.stored: dict[int, int] | None = None
+        """The first sequence of each of the latest batches, if the link requested sequences."""
+        self.client_link = ""
+        """See ProducerOpen."""
+
+    def records_of_tags(self, number: int, first: int, last: int) -> list[Terminus]:
+        """Records of the delivery-tags of messages `first` to before `last` of a batch; see `keeps_tags`."""
+        return []
+
+    def hold_credit(self) -> bool:
+        """See Numbered; batches since the last answer count, even if some have no answer yet."""
+        count, self.entered = self.entered, 0
+        pace = self.queue.pace
+        if not pace.is_full(self.queue.view):
+            return False
+        pace.hold(self, count)
+        return True
+
+    @property
+    def is_open(self) -> bool:
+        """Whether the link is still attached to the queue."""
+        return self.peer.producers.get(self.link) is self
+
+    def free_credit(self, count: int) -> None:
+        """Gives the sender credit that was held for `count` messages; 0 for all of it."""
+        self.peer.out.append(frame(Kind.FREED, link=self.link, count=count))
+
+    def note(self, number: int, sequence: int) -> None:
+        """Stores the first sequence of a batch."""
+        if self.stored is not None:
+            self.stored[number] = sequence
+            if len(self.stored) > limits.SEQUENCES_KEPT:
+                del self.stored[next(iter(self.stored))]
+
+    def accept(self, number: int) -> None:
+        """See `Numbered.accept`; a link that requested sequences gets an answer per batch."""
+        if self.stored is None:
+            super().accept(number)
+            return
+        body = SEQUENCE.pack(self.stored.get(number, UNKNOWN_SEQUENCE))
+        self.peer.out.append(frame(Kind.STORED, link=self.link, number=number, body=body))
+
+
+class RouteProducer(Numbered):
+    """A sending link to sets of queues, which its frontend has numbered."""
+
+    __slots__ = ("abandoned", "part", "sets")
+
+    def __init__(self, peer: "Peer", link: int, id: int, last_number: int, part: int) -> None:
+        super().__init__(peer, link, id, last_number)
+        self.abandoned = False
+        """Whether its client has disconnected, so that its batches no longer wait for room."""
+        self.part = part
+        """Number of messages stored from a partially accepted last batch, else 0."""
+        self.sets: dict[int, list[Queue] | Refusal] = {}
+
+
+class Consumer:
+    """A receiving link of a frontend; `id` is its number in the queue machine, never used twice."""
+
+    __slots__ = ("id", "label", "link", "opened", "peer", "queue", "since_ms")
+
+    def __init__(
+        self,
+        peer: "Peer",
+        link: int,
+        queue: Queue,
+        id: int,
+        label: str = "",
+        since_ms: int = 0,
+        opened: ConsumerOpen | None = None,
+    ) -> None:
+        self.peer = peer
+        self.link = link
+        self.queue = queue
+        self.id = id
+        self.label = label
+        """Description of the consumer for operators."""
+        self.since_ms = since_ms
+        self.opened = opened
+        """The options of its opening, needed if its queue moves."""
+
+    def accept_session(self, session: str, locked_ms: int) -> None:
+        """Notifies the frontend of the session that the consumer owns; `locked_ms` as in SessionAccepted."""
+        if self.opened is not None:
+            self.opened.session, self.opened.any_session = session, False
+        body = session.encode("utf-8", "surrogatepass")
+        self.peer.out.append(frame(Kind.SESSION, link=self.link, number=locked_ms, body=body))
+
+
+class Settlement:
+    """A SETTLE that has to be answered; a Waiter.
+
+    Args:
+        failures: returns the number of failures of the store so far.
+    """
+
+    __slots__ = ("_before", "_count", "_failures", "_link", "_peer")
+
+    def __init__(self, peer: "Peer", link: int, count: int, failures: Callable[[], int]) -> None:
+        self._peer = peer
+        self._link = link
+        self._count = count
+        self._failures = failures
+        self._before = failures()
+
+    def accept(self, number: int) -> None:
+        """See Waiter: the outcomes from this number on are on disk, unless the store had no room for them."""
+        flags = 0 if self._failures() == self._before else UNCERTAIN
+        self._peer.out.append(
+            frame(Kind.SETTLED, flags=flags, link=self._link, count=self._count, number=number)
+        )
+
+
+class Peer:
+    """One frontend process, from its greeting to its goodbye, its silence or its successor's greeting."""
+
+    __slots__ = (
+        "acking",
+        "attempt",
+        "boot",
+        "consumers",
+        "frontend",
+        "heard",
+        "heard_ms",
+        "identity",
+        "moved",
+        "out",
+        "producers",
+        "routers",
+        "said",
+        "version",
+    )
+
+    def __init__(
+        self, identity: bytes, frontend: str, boot: int, attempt: int, now_ms: int, version: int = VERSION
+    ) -> None:
+        self.identity = identity
+        self.version = version
+        """Version of the wire."""
+        self.frontend = frontend
+        self.boot = boot
+        self.attempt = attempt
+        self.heard_ms = now_ms
+        self.heard = 0
+        """Number of ZeroMQ messages from it since its greeting (docs/formats/wire.md)."""
+        self.said = 0
+        self.producers: dict[int, Producer] = {}
+        self.routers: dict[int, RouteProducer] = {}
+        self.consumers: dict[int, Consumer] = {}
+        self.moved: dict[int, tuple[str, int]] = {}
+        """Queue and epoch of consumers whose queue moved, by link: their SETTLEs are BOUNCED."""
+        self.out: list[bytes] = []
+        self.acking: list[Numbered] = []
+
+    def end_link(self, link: int, refusal: Refusal) -> None:
+        """Sends a GONE frame for a link that was refused or has ended."""
+        self.out.append(frame(Kind.GONE, link=link, body=refusal.encode()))
+
+    def send_away(self, link: int, queue: str, epoch: int, *, consumer: bool) -> None:
+        """Sends MOVED to a link, which then looks for the owner of its queue."""
+        self.out.append(frame(Kind.MOVED, epoch=epoch, link=link))
+        if consumer:
+            self.moved.pop(link, None)
+            self.moved[link] = (queue, epoch)
+            if len(self.moved) > limits.MOVED_LINKS_MAX:
+                del self.moved[next(iter(self.moved))]
+
+    def take(self) -> list[bytes]:
+        """Removes and returns the frames to send now, in order."""
+        if self.acking:
+            for producer in self.acking:
+                producer.flush()
+            self.acking.clear()
+        out, self.out = for_version(self.out, self.version), []
+        self.said += 1
+        return out

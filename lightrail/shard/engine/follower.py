@@ -1,0 +1,402 @@
+"""The follower: applies changes of the directory and of placements to the queues of this shard.
+
+When a name was dropped, or dropped and created again, its queue is deleted: links end, messages are freed,
+and the journal gets a record. Queues that are missing in the directory after a start are kept and not served:
+a lost directory must not delete messages. Only queues that the broker created (subscriptions, dynamic nodes)
+are deleted. If the history of the coordinator has changed, no queue is deleted (cluster/history.py).
+"""
+
+import logging
+from collections.abc import Callable, Iterable, Mapping, Sequence
+
+from lightrail.cluster.coordinator import CoordinatorError
+from lightrail.cluster.map import MapChanges, Placed
+from lightrail.journal import record
+from lightrail.journal.record import QueueEvent
+from lightrail.model import conditions
+from lightrail.model import names as rules
+from lightrail.model.ending import Ending
+from lightrail.model.policy import Role
+from lightrail.namespace.directory import Changes
+from lightrail.namespace.records import Name
+from lightrail.shard.effects.performer import Performer
+from lightrail.shard.effects.reading import Read
+from lightrail.shard.journal.declared import fields_of
+from lightrail.shard.journal.store import RecoveredQueue, Store, StoreError
+from lightrail.shard.links.links import Links
+from lightrail.shard.links.relaying.relays import Relays
+from lightrail.shard.links.restoring import open_restored, receivers_of, report_kept
+from lightrail.shard.moving.arrivals import Arrival, Arrivals
+from lightrail.shard.moving.exports import Exports
+from lightrail.shard.moving.freezing import Freezing
+from lightrail.shard.queue import commands
+from lightrail.shard.queues.declarations import LAST_CONSUMER
+from lightrail.shard.queues.ownership import Event, Ownership, State, Verdict, judge, judge_name, recovered
+from lightrail.shard.queues.queues import Queues
+from lightrail.shard.queues.shard_queue import Queue
+from lightrail.shard.queues.tenancy import moved
+from lightrail.shard.queues.waiting import Waiter
+from lightrail.shard.upkeep.housekeeping import Housekeeping
+from lightrail.wire.bodies import Refusal
+
+log = logging.getLogger("lightrail.shard.engine.follower")
+
+
+class Follower:
+    """Keeps the queues consistent with the directory and the placements."""
+
+    __slots__ = (
+        "_arrivals",
+        "_closings",
+        "_exports",
+        "_failed",
+        "_freezing",
+        "_house",
+        "_last_consumers",
+        "_links",
+        "_now_ms",
+        "_performer",
+        "_queues",
+        "_relays",
+        "_store",
+        "_tenancy",
+        "_undeleted",
+        "_when_synced",
+    )
+
+    def __init__(
+        self,
+        queues: Queues,
+        performer: Performer,
+        store: Store,
+        house: Housekeeping,
+        links: Links,
+        relays: Relays,
+        freezing: Freezing,
+        exports: Exports,
+        arrivals: Arrivals,
+        when_synced: Callable[[Waiter, int], None],
+    ) -> None:
+        self._queues = queues
+        self._performer = performer
+        self._store = store
+        self._house = house
+        self._links = links
+        self._relays = relays
+        self._freezing = freezing
+        self._exports = exports
+        self._arrivals = arrivals
+        self._closings = links.closings
+        self._tenancy = queues.tenancy
+        self._last_consumers = links.last_consumers
+        self._when_synced = when_synced
+        self._now_ms = 0
+        self._failed = False
+        self._undeleted: list[Queue] = []
+        """Deleted queues for whose record the journal had no room yet."""
+        queues.names.listen(self._changed)
+        self._tenancy.map.listen(self._placed)
+
+    # --- at the start ----------------------------------------------------------------------------------
+
+    def restore(
+        self,
+        found: Iterable[RecoveredQueue],
+        reserved: Callable[[str], Mapping[int, Sequence[tuple[int, int]]]],
+        now_ms: int,
+    ) -> None:
+        """Adds recovered queues whose names still exist, and that this shard owns.
+
+        Args:
+            reserved: messages of a queue that prepared transactions have; see commands.Restore.
+        """
+        self._now_ms = now_ms
+        unknown: list[Queue] = []
+        for each in found:
+            self._queues.remember(each.queue)
+            declared = each.declared
+            if declared.copy:
+                # If its move was not committed, the move begins again.
+                copy = self._queues.restore_copy(each, now_ms)
+                self._house.memory.update(copy)
+                self._links.termini.restore(copy, each.termini)
+                self._arrivals.recovered(copy, *receivers_of(each, self._queues, self._links))
+                continue
+            named = self._queues.names.get(each.name)
+            placed = self._tenancy.map.placed(each.name)
+            history = self._queues.names.history
+            ownership = Ownership(*recovered(declared, named, history, placed, self._tenancy.shard))
+            queue = self._restore(each, ownership, reserved(each.name), now_ms)
+            if ownership.state is State.MOVED:
+                self._end(queue, moved(f"{each.name} is at another shard"))
+            elif ownership.state is State.DELETED:
+                self._end(queue, _deleted(f"{each.name} was deleted"))
+            elif ownership.is_serving:
+                if declared.fields != fields_of(named, queue.epoch, frozen=queue.is_frozen):
+                    self._change(queue, named)
+                self._performer.touch(queue)
+                if named.policy["lifetime"] == LAST_CONSUMER and rules.is_system(each.name):
+                    # A shared subscription: its links open again in a moment, or they ended with the broker,
+                    # and the queue would gather messages for ever. A user's queue may not have had a consumer
+                    # yet.
+                    self._last_consumers.await_first(queue, now_ms)
+            else:
+                self._house.memory.update(queue)
+                if queue.is_frozen:
+                    self._freezing.restored(queue, now_ms)
+                if not queue.is_frozen or named.role is not Role.QUEUE:
+                    unknown.append(queue)
+        report_kept(unknown)
+
+    def _restore(
+        self,
+        found: RecoveredQueue,
+        ownership: Ownership,
+        reserved: Mapping[int, Sequence[tuple[int, int]]],
+        now_ms: int,
+    ) -> Queue:
+        """Adds a recovered queue, with the clients' links that are durable."""
+        queues, links = self._queues, self._links
+        holders, origins = receivers_of(found, queues, links)
+        if ownership.state in (State.MOVED, State.DELETED):
+            holders = []
+        queue = queues.restore(found, ownership, reserved, now_ms, is_copy=bool(holders))
+        links.termini.restore(queue, found.termini)
+        if holders:
+            open_restored(queue, holders, origins, queues, links, self._performer, now_ms)
+        return queue
+
+    def _open_recovered(self) -> None:
+        """Opens copies whose move was committed before this shard ended, and drops those without a move.
+
+        While there is a move, its commit may still succeed: the mover decides on the copy.
+        """
+        for name in self._arrivals.take_recovered():
+            self._open(name)
+            if self._queues.names.get(name).role is not Role.QUEUE:
+                self._drop_arrival(name)
+
+    # --- later -----------------------------------------------------------------------------------------
+
+    def refresh(self, now_ms: int) -> None:
+        """Applies changes of the directory; while it can't be read, queues are served as before."""
+        self._now_ms = now_ms
+        try:
+            # The names are at least as new as the placements, so the name of a placed queue exists.
+            self._tenancy.map.refresh()
+            self._queues.names.refresh()
+        except CoordinatorError as error:
+            if not self._failed:
+                log.error("names can't be read, known queues are served as before: %s", error)
+            self._failed = True
+        else:
+            self._failed = False
+            self._open_recovered()
+
+    def _changed(self, changes: Changes) -> None:
+        for name in changes.names:
+            self._follow(name)
+            if not rules.is_dead_letter(name):
+                self._follow(rules.dead_letter_name(name))
+            self._closings.node_changed(name, self._now_ms)
+            self._relays.name_changed(name)
+
+    def _follow(self, name: str) -> None:
+        """Applies the change of a name."""
+        queue = self._queues.find(name)
+        found = self._queues.names.get(name)
+        if queue is None:
+            copy = self._queues.copy_of(name)
+            if copy is not None and (found.role is not Role.QUEUE or found.created != copy.record.created):
+                self._drop_arrival(name)
+            return
+        placed = self._tenancy.placed_here(name)
+        history = self._queues.names.history
+        verdict = judge_name(queue.ownership, queue.record, found, history, is_placed=placed is not None)
+        if verdict is Verdict.SERVE:
+            assert placed is not None
+            self._claim(queue, placed.epoch, found)
+        elif verdict is Verdict.CHANGE:
+            self._change(queue, found)
+        elif verdict is Verdict.DELETE:
+            again = " and created again" if found.role is Role.QUEUE else ""
+            self._delete(queue, Event.DELETE, _deleted(f"{name} was deleted{again}"))
+        elif verdict is Verdict.KEEP:
+            self._keep_unknown(queue)
+        elif queue.is_serving:
+            # Its deletion is guarded by the latest revision.
+            queue.record = found
+
+    def _keep_unknown(self, queue: Queue) -> None:
+        """Keeps a queue whose name is missing because the coordinator was set back."""
+        log.error(
+            "the coordinator, which was set back, knows no queue %s, which has %d messages: it is "
+            "kept, not served. "
+            "Give the name the role queue to have them again",
+            queue.name,
+            queue.view.held,
+        )
+        self._links.end(queue, _deleted(f"the coordinator was set back and does not know {queue.name}"))
+        if queue.is_serving:
+            queue.ownership.apply(Event.DISOWN)
+
+    def _placed(self, changes: MapChanges) -> None:
+        for name in changes.placements:
+            for each in (name, rules.dead_letter_name(name)):
+                self._follow_placement(each)
+            self._open(name)
+        for name in changes.moves:
+            if name not in self._tenancy.map.moves:
+                self._end_exports(name)
+                self._open(name)
+
+    def _open(self, name: str) -> None:
+        """Opens complete copies of queues that are placed here; drops useless copies."""
+        arrival = self._arrivals.find(name)
+        if arrival is None:
+            return
+        placed = self._tenancy.map.placed(name)
+        verdict = judge(State.COPYING, arrival.epoch, placed, self._tenancy.shard)
+        if verdict is Verdict.SERVE and arrival.complete:
+            self.committed(arrival, self._now_ms)
+        elif verdict is not Verdict.STAY or (arrival.complete and not self._is_coming(arrival)):
+            self._drop_arrival(name)
+
+    def _is_coming(self, arrival: Arrival) -> bool:
+        """Whether the move of a copy exists, so that its commit may succeed."""
+        move = self._tenancy.map.moves.get(arrival.name)
+        return move is not None and (move.to, move.epoch + 1) == (self._tenancy.shard, arrival.epoch)
+
+    def committed(self, arrival: Arrival, now_ms: int) -> None:
+        """Serves a queue that moved here and is placed here, unless it is served already."""
+        if self._arrivals.find(arrival.name) is not arrival:
+            return
+        for queue in self._arrivals.open(arrival, now_ms):
+            if queue.record.policy["lifetime"] == LAST_CONSUMER and rules.is_system(queue.name):
+                self._last_consumers.await_first(queue, now_ms)
+        log.info("queue %s is at this shard now, in epoch %d", arrival.name, arrival.epoch)
+
+    def _drop_arrival(self, name: str) -> None:
+        arrival = self._arrivals.find(rules.owner(name))
+        if arrival is not None:
+            self._arrivals.drop(arrival, self._now_ms)
+
+    def _end_exports(self, name: str) -> None:
+        """Ends the exports of a queue that no longer moves."""
+        for each in (name, rules.dead_letter_name(name)):
+            queue = self._queues.find(each)
+            if queue is not None and not queue.is_frozen:
+                self._exports.end(queue)
+
+    def _follow_placement(self, name: str) -> None:
+        """Applies a changed placement of a queue."""
+        queue = self._queues.find(name)
+        placed = self._tenancy.map.placed(name)
+        if queue is None or placed is None:
+            # A queue without a placement was deleted; its name shows that now or in a moment.
+            return
+        verdict = judge(queue.state, queue.epoch, placed, self._tenancy.shard)
+        if verdict is Verdict.LEAVE:
+            self._freezing.left(queue)
+            self._delete(queue, Event.LEAVE, moved(f"{name} is at shard {placed.shard}"))
+        elif verdict is Verdict.KEEP:
+            self._disown(queue, placed)
+        elif verdict is Verdict.SERVE and (queue.epoch != placed.epoch or not queue.is_serving):
+            self._serve(queue, placed.epoch)
+
+    def _disown(self, queue: Queue, placed: Placed) -> None:
+        """Keeps a queue that another shard owns without its messages at this shard."""
+        if queue.state is State.UNOWNED:
+            return
+        log.error(
+            "queue %s is at shard %d in epoch %d according to the coordinator, and was here in epoch %d, "
+            "with %d messages that did not move: it is kept, not served",
+            queue.name,
+            placed.shard,
+            placed.epoch,
+            queue.epoch,
+            queue.view.held,
+        )
+        self._links.end(queue, moved(f"{queue.name} is at shard {placed.shard}"))
+        queue.ownership.apply(Event.DISOWN)
+        self._fetched(queue, self._freezing.forget(queue))
+
+    def _claim(self, queue: Queue, epoch: int, found: Name) -> None:
+        """Serves a queue that was kept. The links that it had have ended; their deliveries return only now,
+        as a queue that is kept does not change."""
+        queue.ownership.apply(Event.CLAIM, epoch)
+        for id in queue.view.consumer_ids:
+            self._performer.detach(queue, id, Ending.BY_BROKER, self._now_ms)
+            self._last_consumers.left(queue, self._now_ms, lost=True)
+        self._change(queue, found)
+
+    def _fetched(self, queue: Queue, reads: Iterable[Read]) -> None:
+        """Gives the machine messages that were read from disk while the queue was frozen."""
+        for read in reads:
+            fetched = commands.Fetched(read.run.sequence, read.runs)
+            self._performer.apply(queue, fetched, self._now_ms)
+
+    def _serve(self, queue: Queue, epoch: int) -> None:
+        """Serves a queue that this shard owns, in another epoch than before."""
+        found = self._queues.names.get(queue.name)
+        self._exports.end(queue)
+        if queue.is_frozen:
+            log.info("queue %s stays at this shard, in epoch %d", queue.name, epoch)
+            reads = self._freezing.thaw(queue, epoch, self._now_ms)
+            self._change(queue, found if found.role is Role.QUEUE else queue.record)
+            self._fetched(queue, reads)
+        elif found.role is not Role.QUEUE:
+            queue.ownership.apply(Event.RENEW, epoch)
+        elif queue.state is State.UNOWNED:
+            self._claim(queue, epoch, found)
+        else:
+            queue.ownership.apply(Event.RENEW, epoch)
+            self._change(queue, found)
+        self._performer.touch(queue)
+
+    def _change(self, queue: Queue, found: Name) -> None:
+        """Applies the policy of its name to a queue."""
+        effects = self._queues.change(queue, found, self._now_ms)
+        self._performer.perform(queue, effects, self._now_ms)
+
+    def _delete(self, queue: Queue, event: Event, why: Refusal) -> None:
+        """Deletes a queue that this shard no longer owns."""
+        queue.ownership.apply(event)
+        self._end(queue, why)
+
+    def _end(self, queue: Queue, why: Refusal) -> None:
+        """Ends the links, releases the messages, and appends a record that the queue is deleted."""
+        self._exports.end(queue)
+        self._freezing.forget(queue)
+        self._closings.forget(queue)
+        self._links.end(queue, why)
+        self._queues.remove(queue)
+        self._house.memory.remove(queue)
+        self._last_consumers.forget(queue)
+        self._performer.forget(queue)
+        self._performer.leaving.deleted(queue, queue.machine.surrender())
+        self._write_deleted(queue)
+        for waiter, number in queue.take_unanswered():
+            self._when_synced(waiter, number)
+
+    def _write_deleted(self, queue: Queue) -> None:
+        try:
+            self._store.append(record.Queue(QueueEvent.DELETED, queue.id, queue.name), self._now_ms)
+        except StoreError as error:
+            if queue not in self._undeleted:
+                log.error("the deletion of queue %s could not be recorded yet: %s", queue.name, error)
+            self._undeleted.append(queue)
+
+    # --- time ------------------------------------------------------------------------------------------
+
+    def tick(self, now_ms: int) -> None:
+        """Retries to record deletions of queues that could not be recorded."""
+        self._now_ms = now_ms
+        if self._undeleted:
+            undeleted, self._undeleted = self._undeleted, []
+            for queue in undeleted:
+                self._write_deleted(queue)
+
+
+def _deleted(why: str) -> Refusal:
+    return Refusal(conditions.RESOURCE_DELETED, why)

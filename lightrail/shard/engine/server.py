@@ -1,0 +1,372 @@
+"""Performs the engine's decisions, with the ROUTER socket, the commit and reader threads, and the timer."""
+
+import asyncio
+import logging
+import time
+from collections import OrderedDict, deque
+from collections.abc import Callable
+from functools import partial
+
+import zmq
+
+from lightrail.model import limits
+from lightrail.model.clock import wall_ms
+from lightrail.shard.archiving.archiver import Archiver, Round
+from lightrail.shard.effects.actions import Actions
+from lightrail.shard.effects.reading import Read
+from lightrail.shard.engine.engine import Engine
+from lightrail.shard.journal.store import Commit, Store
+from lightrail.shard.journal.worker import Worker
+from lightrail.shard.startup.disk import DiskWatch
+from lightrail.telemetry.shard import ShardCounts
+from lightrail.wire.keys import Admission, WireKey
+from lightrail.wire.socket import LoopSocket, bind
+
+log = logging.getLogger("lightrail.shard")
+
+
+class Server:
+    """One shard process on its loop."""
+
+    def __init__(
+        self,
+        loop: asyncio.AbstractEventLoop,
+        engine: Engine,
+        store: Store,
+        counts: ShardCounts,
+        address: str,
+        key: WireKey | None = None,
+        archiver: Archiver | None = None,
+        clock: Callable[[], float] = time.monotonic,
+        ask: Callable[[Actions], None] = lambda _: None,
+    ) -> None:
+        """
+        Args:
+            clock: monotonic seconds, for the times of commits.
+            ask: requests the deletions and moves of actions from the coordinator.
+        """
+        self._loop = loop
+        self._engine = engine
+        self._store = store
+        self._counts = counts
+        self._committer = Worker(loop, "commit")
+        self._reader = Worker(loop, "read")
+        self._archiver = archiver
+        self._archive_thread = Worker(loop, "archive") if archiver is not None else None
+        self._archive_due_ms = 0
+        self._lazy_timer: asyncio.TimerHandle | None = None
+        self._commit: Commit | None = None
+        self._clock = clock
+        self.disk = DiskWatch()
+        counts.commit_under_way = lambda: self.disk.age_s(clock())
+        counts.store_full = lambda: self.disk.is_full
+        self._timer: asyncio.TimerHandle | None = None
+        self._ask = ask
+        self._deadline_ms: int | None = None
+        """Time of the next tick, from the last step."""
+        self._beat_ms = 0
+        """Time of the timer."""
+        self._idle = asyncio.Event()
+        self._idle.set()
+        self._closing = False
+        self._closed = False
+        self.failed = asyncio.Event()
+        """Set when the state in memory can't be trusted, so that the process must restart and recover."""
+        self._backlog: OrderedDict[bytes, deque[list[bytes]]] = OrderedDict()
+        """Received frames that wait for a later turn, by frontend."""
+        self._going_on = False
+        self._until_s: float | None = None
+        """Time at which this turn stops receiving."""
+        self._context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
+        self._admission = Admission(loop, self._context, key)
+        self._socket, self.address = self._bind(address)
+        """The address has the port that the system chose."""
+        self._poll: asyncio.TimerHandle | None = None
+        self._beat()
+        self._look()
+
+    def _bind(self, address: str) -> tuple[LoopSocket, str]:
+        socket = self._context.socket(zmq.ROUTER)
+        self._admission.guard(socket)
+        # A ROUTER drops messages beyond its limit, so there is none; link credit bounds them instead.
+        socket.setsockopt(zmq.SNDHWM, 0)
+        socket.setsockopt(zmq.RCVHWM, limits.WIRE_MESSAGES_AHEAD)
+        socket.setsockopt(zmq.ROUTER_MANDATORY, 1)
+        socket.setsockopt(zmq.ROUTER_HANDOVER, 1)
+        bound = bind(socket, address)
+        looped = LoopSocket(self._loop, socket, self._receive, self._turn)
+        looped.messages_per_turn = limits.SHARD_MESSAGES
+        # A large batch stays in the queue as ZeroMQ received it, because its part has a separate buffer.
+        looped.copies = False
+        return looped, bound
+
+    @staticmethod
+    def now_ms() -> int:
+        return wall_ms()
+
+    # --- the turn --------------------------------------------------------------------------------------
+
+    def _receive(self, parts: list[bytes]) -> None:
+        identity = parts[0]
+        if self._until_s is None:
+            self._until_s = time.perf_counter() + limits.SHARD_INTAKE_MS / 1000
+        if identity in self._backlog or time.perf_counter() >= self._until_s:
+            self._engine.heard(identity, self.now_ms())
+            self._wait_in_line(identity, parts[1:])
+        else:
+            rest = self._apply(identity, parts[1:])
+            if rest:
+                self._wait_in_line(identity, rest)
+        if self._store.is_crowded:
+            # Later messages stay in the socket until the commit under way has ended.
+            self._socket.is_paused = True
+
+    def _apply(self, identity: bytes, parts: list[bytes]) -> list[bytes]:
+        """Applies as many frames of a frontend as one turn may have; returns the others."""
+        try:
+            rest = self._engine.receive(identity, parts[: limits.SHARD_PARTS], self.now_ms())
+        except Exception as error:
+            log.exception("a message of %d frames could not be applied", len(parts))
+            self._fail(error)
+            return []
+        return rest + parts[limits.SHARD_PARTS :] if len(parts) > limits.SHARD_PARTS else rest
+
+    def _wait_in_line(self, identity: bytes, parts: list[bytes]) -> None:
+        """Keeps the rest of a message for a later turn."""
+        self._backlog.setdefault(identity, deque()).append(parts)
+        self._go_on_soon()
+
+    def _go_on_soon(self) -> None:
+        if not self._going_on:
+            self._going_on = True
+            self._loop.call_soon(self._go_on)
+
+    def _go_on(self) -> None:
+        """A turn for waiting frames: frontends are served in turn, each with its frames in order."""
+        self._going_on = False
+        if self._closed:
+            return
+        backlog = self._backlog
+        until_s = self._until_s = time.perf_counter() + limits.SHARD_INTAKE_MS / 1000
+        while backlog and not self._store.is_crowded:
+            identity, line = next(iter(backlog.items()))
+            rest = self._apply(identity, line.popleft())
+            if rest:
+                line.appendleft(rest)
+            if line:
+                backlog.move_to_end(identity)
+            else:
+                del backlog[identity]
+            if time.perf_counter() >= until_s:
+                break
+        if backlog and not self._store.is_crowded:
+            # Otherwise it continues when the commit under way has ended.
+            self._go_on_soon()
+        self._turn()
+
+    def turn(self) -> None:
+        """A turn after changes in the engine that no frame caused."""
+        self._turn()
+
+    def look(self) -> None:
+        """Applies changes of the coordinator, if there are any."""
+        if self._closing:
+            return
+        try:
+            self._engine.refresh(self.now_ms())
+        except Exception as error:
+            log.exception("changes of the directory could not be applied")
+            self._fail(error)
+        else:
+            self._turn()
+
+    def not_ready(self) -> str | None:
+        """Why this shard does not serve, or None."""
+        return self._engine.not_ready() or self.disk.silence(self._clock())
+
+    def _fail(self, error: BaseException) -> None:
+        """Stops all answers; the caller ends the process, and the next one recovers.
+
+        The store failed, on any thread, or an internal error may have left the engine in a wrong state.
+        """
+        if not self.failed.is_set():
+            log.critical("the shard can't continue: %s; it starts again and recovers its journal", error)
+            self._counts.store_failures += 1
+            self._engine.commit_failed(error)
+            self.failed.set()
+
+    def _turn(self) -> None:
+        """After the frames of a turn: steps the engine, sends, and begins a commit for the rest."""
+        self._until_s = None
+        if self._closed:
+            return
+        try:
+            self._turn_once()
+        except Exception as error:
+            log.exception("a turn could not be ended")
+            self._fail(error)
+
+    def _turn_once(self) -> None:
+        # A shard whose disk hangs behaves like a shard that hangs: frontends return messages to senders after
+        # shard_wait. These frames are sent when the disk has answered.
+        is_silent = self._commit is not None and self.disk.is_silent(self._clock())
+        actions = self._engine.step(self.now_ms(), is_silent=is_silent, is_closing=self._closing)
+        if actions.failure is not None and not self.failed.is_set():
+            self._fail(RuntimeError(actions.failure))
+        self._send(actions.output)
+        if self._commit is None and not self.failed.is_set() and self._store.pending:
+            if actions.must_sync or self._closing:
+                self._begin_commit()
+            elif self._lazy_timer is None:
+                # Only records without waiting answers, such as settlements: a later commit has more of them.
+                self._lazy_timer = self._loop.call_later(limits.LAZY_COMMIT_MS / 1000, self._commit_lazily)
+        for read in actions.reads:
+            self._begin_read(read)
+        if actions.expired or actions.kept or actions.wanted:
+            self._ask(actions)
+        self._deadline_ms = actions.deadline_ms
+        if self._deadline_ms is not None and self._deadline_ms < self._beat_ms:
+            # This turn has set a deadline before the time of the timer.
+            self._arm()
+
+    def _send(self, output: list[tuple[bytes, list[bytes]]]) -> None:
+        for identity, parts in output:
+            if not self._socket.send([identity, *parts]):
+                self._engine.lost(identity)
+                # Its deliveries are ready for other consumers now.
+                self._loop.call_soon(self._turn)
+
+    # --- commits ---------------------------------------------------------------------------------------
+
+    def _commit_lazily(self) -> None:
+        self._lazy_timer = None
+        if self._commit is None and self._store.pending and not (self._closed or self.failed.is_set()):
+            self._begin_commit()
+
+    def _begin_commit(self) -> None:
+        commit = self._store.begin_commit()
+        self.disk.commit_begun(self._clock())
+        self._engine.commit_begun()
+        self._commit = commit
+        self._idle.clear()
+        started = time.perf_counter()
+        self._committer.submit(commit.perform, partial(self._end_commit, commit, started))
+
+    def _end_commit(self, commit: Commit, started: float, error: BaseException | None) -> None:
+        self._commit = None
+        self.disk.commit_ended(self._clock())
+        self._socket.resume()
+        if self._backlog:
+            self._go_on_soon()
+        if error is not None:
+            self._store.fail_commit(commit, error)
+            self._fail(error)
+        else:
+            try:
+                self._store.end_commit(commit)
+                messages = self._engine.commit_ended(self.now_ms())
+                self._counts.synced(messages, time.perf_counter() - started)
+                if self._archiver is not None:
+                    self._archive()
+            except Exception as raised:
+                log.exception("a commit could not be ended")
+                self._fail(raised)
+        self._turn()
+        if self._commit is None:
+            self._idle.set()
+
+    # --- reads -----------------------------------------------------------------------------------------
+
+    def _begin_read(self, read: Read) -> None:
+        self._reader.submit(partial(read.perform, self._store), partial(self._end_read, read))
+
+    def _end_read(self, read: Read, error: BaseException | None) -> None:
+        if error is not None:
+            log.error("messages of queue %s could not be read back: %s", read.queue, error)
+        try:
+            self._engine.read_ended(read, error, self.now_ms())
+        except Exception as raised:
+            log.exception("messages of queue %s that were read back could not be applied", read.queue)
+            self._fail(raised)
+        self._turn()
+
+    # --- the archive -----------------------------------------------------------------------------------
+
+    def _tick_archive(self) -> None:
+        now_ms = self.now_ms()
+        if self._archiver is not None and not 0 <= self._archive_due_ms - now_ms <= limits.HEARTBEAT_MS:
+            self._archive_due_ms = now_ms + limits.HEARTBEAT_MS
+            self._archiver.tick(now_ms)
+            self._archive(timed=True)
+
+    def _archive(self, *, timed: bool = False) -> None:
+        assert self._archiver is not None
+        assert self._archive_thread is not None
+        round = None if self._closing else self._archiver.begin(self.now_ms(), timed=timed)
+        if round is not None:
+            self._archive_thread.submit(round.perform, partial(self._end_archiving, round))
+
+    def _end_archiving(self, round: Round, error: BaseException | None) -> None:
+        assert self._archiver is not None
+        if error is not None:
+            log.error("internal error in the archive", exc_info=error)
+        self._archiver.end(round, self.now_ms())
+        if not self._closing:
+            self._archive()
+
+    # --- time ------------------------------------------------------------------------------------------
+
+    def _beat(self) -> None:
+        self._beat_ms = 0
+        try:
+            self.disk.look(self._store.no_room, self._clock())
+            self._engine.tick(self.now_ms())
+            self._tick_archive()
+        except Exception as raised:
+            log.exception("a heartbeat could not be ended")
+            self._fail(raised)
+        self._turn()
+        self._arm()
+
+    def _arm(self) -> None:
+        """Sets the timer to the next deadline of a queue, or to the next heartbeat."""
+        if self._timer is not None:
+            self._timer.cancel()
+        if self._closing:
+            return
+        now_ms = self.now_ms()
+        wait_ms = limits.HEARTBEAT_MS
+        if self._deadline_ms is not None:
+            wait_ms = max(1, min(wait_ms, self._deadline_ms - now_ms))
+        self._beat_ms = now_ms + wait_ms
+        self._timer = self._loop.call_later(wait_ms / 1000, self._beat)
+
+    def _look(self) -> None:
+        """Follows changes of the directory."""
+        if not self._closing:
+            self.look()
+            self._poll = self._loop.call_later(limits.DIRECTORY_POLL_MS / 1000, self._look)
+
+    # --- the end ---------------------------------------------------------------------------------------
+
+    async def close(self) -> None:
+        """Ends in order: syncs accepted batches and sends their answers."""
+        self._closing = True
+        if self._timer is not None:
+            self._timer.cancel()
+        if self._poll is not None:
+            self._poll.cancel()
+        self._turn()
+        while not self._idle.is_set():
+            # Frames that arrived at the end of the last commit may have begun another one.
+            await self._idle.wait()
+        self._closed = True
+        self._socket.close(linger_ms=500)
+        self._admission.close()
+        self._committer.close()
+        self._reader.close()
+        if self._archiver is not None and self._archive_thread is not None:
+            self._archiver.close()
+            self._archive_thread.close()
+        self._store.close(self.now_ms())
+        self._context.term()

@@ -1,0 +1,120 @@
+"""Closings: queues that are closed because their node is about to be deleted.
+
+A closed queue opens no link. If its node is deleted because it has no messages, the queue admits none either:
+they wait as if the queue were full. The deletion is a write to the coordinator that can seem lost and be
+applied late, so no time opens the queue: a message that was accepted until then would be deleted with it.
+
+The deletion is guarded by the revision of the node with which its queues were closed. A later revision opens
+them, because the deletion can't be applied after it. The frontend that closed them either deletes the node or
+keeps it, which makes that later revision (Service.keep). If this frontend is lost, the shard requests from
+the coordinator that the node is kept.
+"""
+
+from collections.abc import Iterable
+
+from lightrail.model import limits
+from lightrail.model import names as rules
+from lightrail.model.policy import Role
+from lightrail.namespace.records import Name
+from lightrail.shard.effects.peers import Peer
+from lightrail.shard.effects.performer import Performer
+from lightrail.shard.queues.queues import Queues
+from lightrail.shard.queues.shard_queue import Closing, Queue
+
+
+class Closings:
+    """The closed queues by node, and the nodes to be kept."""
+
+    __slots__ = ("_by_node", "_due_ms", "_kept", "_performer", "_queues")
+
+    def __init__(self, queues: Queues, performer: Performer) -> None:
+        self._queues = queues
+        self._performer = performer
+        self._by_node: dict[str, dict[Queue, None]] = {}
+        self._due_ms: dict[str, int] = {}
+        """Nodes whose frontend was lost, and the time to request again that they are kept."""
+        self._kept: dict[str, Name] = {}
+
+    def close(
+        self, queue: Queue, now_ms: int, peer: Peer, revision: int | None, *, to_messages: bool
+    ) -> None:
+        """Closes a queue for a frontend, unless the node has a later revision already.
+
+        Args:
+            revision: of the node, which guards its deletion; None for that in the directory.
+            to_messages: also to messages, those of open links and of transactions.
+        """
+        node = rules.router_of(queue.name) or queue.name
+        names = self._queues.names
+        known = names.get(node).revision
+        if revision is None:
+            revision = known
+        if revision >= known:
+            self._add(queue, Closing(node, revision, names.history, to_messages, peer.identity))
+            self._apply_policy(queue, now_ms)
+
+    def close_for_shard(self, queue: Queue) -> None:
+        """Closes a queue, open to messages, whose deletion the shard requests until it has succeeded."""
+        history = self._queues.names.history
+        self._add(queue, Closing(queue.name, queue.record.revision, history, to_messages=False, frontend=b""))
+
+    def _add(self, queue: Queue, closing: Closing) -> None:
+        others = tuple(each for each in queue.closings if each.node != closing.node)
+        for each in queue.closings:
+            if each.node == closing.node:
+                to_messages = closing.to_messages or each.to_messages
+                frontend = closing.frontend or each.frontend
+                closing = closing._replace(to_messages=to_messages, frontend=frontend)
+        queue.closings = (*others, closing)
+        self._by_node.setdefault(closing.node, {})[queue] = None
+
+    def node_changed(self, node: str, now_ms: int) -> None:
+        """Opens the queues of a node whose deletion can't be applied any more."""
+        found = self._queues.names.get(node)
+        if found.role is Role.NONE:
+            # It was deleted, and so are its queues.
+            return
+        for queue in [*self._by_node.get(node, ())]:
+            for each in queue.closings:
+                if each.node == node and (found.revision > each.revision or found.history != each.history):
+                    self._remove(queue, each)
+                    self._apply_policy(queue, now_ms)
+
+    def forget(self, queue: Queue) -> None:
+        """The queue is not at this shard any more."""
+        for each in queue.closings:
+            self._remove(queue, each)
+
+    def _remove(self, queue: Queue, closing: Closing) -> None:
+        queue.closings = tuple(each for each in queue.closings if each is not closing)
+        of_node = self._by_node[closing.node]
+        del of_node[queue]
+        if not of_node:
+            del self._by_node[closing.node]
+            self._due_ms.pop(closing.node, None)
+
+    def lost(self, peer: Peer, now_ms: int) -> None:
+        """A frontend was lost: nodes that it closed are kept, unless it has deleted them."""
+        for queues in self._by_node.values():
+            for queue in queues:
+                for each in queue.closings:
+                    if each.frontend == peer.identity:
+                        self._due_ms[each.node] = now_ms
+        self.tick(now_ms)
+
+    def tick(self, now_ms: int) -> None:
+        """Requests again that nodes are kept: the coordinator may not have answered."""
+        for node, due_ms in self._due_ms.items():
+            found = self._queues.names.get(node)
+            if due_ms <= now_ms and found.role is not Role.NONE:
+                self._due_ms[node] = now_ms + limits.PEER_SILENCE_MS
+                self._kept[node] = found
+
+    def take_kept(self) -> Iterable[Name]:
+        """Nodes to keep in the directory, at the end of a turn."""
+        found, self._kept = self._kept, {}
+        return found.values()
+
+    def _apply_policy(self, queue: Queue, now_ms: int) -> None:
+        if queue.is_serving:
+            self._performer.perform(queue, self._queues.apply_policy(queue, now_ms), now_ms)

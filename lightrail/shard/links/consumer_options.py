@@ -1,0 +1,53 @@
+"""Options of a consumer in a queue's machine, from its opening; and whether there is room for it."""
+
+import json
+
+from lightrail.filters.errors import FilterError
+from lightrail.filters.looks import Looks
+from lightrail.model import conditions, limits
+from lightrail.shard.effects.outcomes import outcome_of
+from lightrail.shard.queue import commands
+from lightrail.shard.queues.field_access import selector
+from lightrail.shard.queues.memory import Memory
+from lightrail.wire.bodies import ConsumerOpen, Refusal, SettleDetail
+
+
+def options_of(body: ConsumerOpen, looks: Looks) -> commands.ConsumerOptions:
+    """The options of a consumer for the machine. Raises FilterError."""
+    return commands.ConsumerOptions(
+        browse=body.browse,
+        presettled=body.presettled,
+        exclusive=body.exclusive,
+        priority=body.priority,
+        default_outcome=outcome_of(body.default_outcome, SettleDetail.default_of(body)),
+        first=body.first,
+        selects=None if body.filter is None else selector(body.filter, looks),
+        selector_bytes=_selector_bytes(body),
+        lock_ms=body.lock_ms,
+        lock_key=body.lock_key,
+        session=body.session,
+        any_session=body.any_session,
+        user=body.user,
+    )
+
+
+def admitted(body: ConsumerOpen, looks: Looks, memory: Memory) -> commands.ConsumerOptions | Refusal:
+    """The options of a new consumer, or why it is refused; no selector is made without room for it."""
+    found, needed = memory.consumers.of(body.user), limits.CONSUMER_BYTES + _selector_bytes(body)
+    expected = memory.consumers_share(body.user)
+    if found + needed > expected:
+        return Refusal(
+            conditions.RESOURCE_LIMIT_EXCEEDED,
+            f"expected at most {expected} bytes of receivers and selectors of user {body.user!r} at this "
+            f"shard, a half of what other users leave of {memory.links_max} (memory_mark divided by "
+            f"{limits.LINKS_SHARE}); found {found}, and this receiver needs {needed}: close some, or give "
+            "the shard a larger memory_mark",
+        )
+    try:
+        return options_of(body, looks)
+    except FilterError as error:
+        return Refusal(conditions.INVALID_FIELD, f"the filter can't be used: {error}")
+
+
+def _selector_bytes(body: ConsumerOpen) -> int:
+    return 0 if body.filter is None else limits.SELECTOR_FACTOR * len(json.dumps(body.filter))

@@ -1,0 +1,132 @@
+"""Selects the messages of a batch that a queue stores according to its policy."""
+
+from dataclasses import replace
+from typing import NamedTuple
+
+from lightrail.shard.links.ingress.refusals import queue_full, too_large
+from lightrail.shard.queue import bounds
+from lightrail.shard.queue.policy import Policy
+from lightrail.shard.queue.runs import Batch, Run, joined
+from lightrail.shard.queues.shard_queue import Queue
+from lightrail.wire.bodies import Refusal
+
+
+class Ahead:
+    """Messages that a queue will store before those of a batch, as they are in the same transaction."""
+
+    __slots__ = ("bytes", "digests", "messages")
+
+    def __init__(self) -> None:
+        self.messages = 0
+        self.bytes = 0
+        self.digests: set[bytes] = set()
+        """Of their message-ids, if the queue has a window of duplicates."""
+
+
+class Chosen:
+    """The messages of a batch that are not duplicates: `first` to before `stop` of `source`."""
+
+    __slots__ = ("digests", "first", "source", "stop", "where")
+
+    def __init__(
+        self, queue: Queue, batch: Batch, first: int, end: int, now_ms: int, ahead: Ahead | None = None
+    ) -> None:
+        self.source = batch
+        self.first = first
+        self.stop = end
+        self.where: list[int] | None = None
+        """The messages' indexes in the batch, if they differ from those in `source`."""
+        self.digests: list[bytes | None] | None = None
+        """Digests of the message-ids, from `first` on; None without a window of duplicates."""
+        fresh = queue.view.fresh(
+            batch, first, end, now_ms, ahead.digests if ahead is not None else frozenset()
+        )
+        if fresh is None:
+            return
+        self.digests = [each.digest for each in fresh]
+        if len(fresh) < end - first:
+            self.where = [each.at for each in fresh]
+            runs = [Run(batch, at, at + 1, 0) for at in self.where]
+            self.source = joined(runs, None) if runs else batch
+            self.first = 0
+            self.stop = len(runs)
+
+    def after(self, count: int, end: int) -> int:
+        """Number of messages of the batch up to the `count`-th chosen one and the duplicates after it."""
+        if count == self.stop - self.first:
+            return end
+        return self.first + count if self.where is None else self.where[count]
+
+    def cut(self, count: int) -> Batch:
+        """The first `count` chosen messages as a separate batch."""
+        if not self.first and count == self.source.count:
+            return self.source
+        return joined([Run(self.source, self.first, self.first + count, 0)], None)
+
+
+class Share(NamedTuple):
+    """The messages of a routed batch that one queue stores."""
+
+    queue: Queue
+    batch: Batch
+    """The routed batch itself if the policy changes nothing about it."""
+    digests: list[bytes]
+    duplicates: int
+    dropped: int
+
+
+def fitting(queue: Queue, batch: Batch, now_ms: int) -> tuple[int, Refusal | None]:
+    """Number of the first messages of a routed batch that fit into a queue now, and why not all fit."""
+    policy = queue.view.policy
+    large = bounds.too_large(policy, batch, 0)
+    end = batch.count if large is None else large
+    if bounds.refuses(policy) and policy.overflow != bounds.DISCARD_INCOMING:
+        chosen = Chosen(queue, batch, 0, end, now_ms)
+        room = bounds.room(policy, queue.held, queue.held_bytes, chosen.source, chosen.first)
+        if room < chosen.stop - chosen.first:
+            return chosen.after(room, end), queue_full(queue)
+    return end, None if large is None else too_large(queue, batch, large)
+
+
+def share(
+    queue: Queue, batch: Batch, now_ms: int, ahead: Ahead | None = None, *, promised: bool = False
+) -> Share:
+    """The messages of a batch that a queue stores.
+
+    Args:
+        ahead: what the queue will store before; the share is added.
+        promised: the queue may not refuse messages any more, only discard them, if that is its policy.
+    """
+    policy = queue.view.policy
+    ahead = Ahead() if ahead is None else ahead
+    if batch.durable and not policy.guarded:
+        # Nothing of the policy concerns it.
+        ahead.messages += batch.count
+        ahead.bytes += batch.size
+        return Share(queue, batch, [], 0, 0)
+    mine = replace(batch)
+    conform(policy, mine, now_ms)
+    chosen = Chosen(queue, mine, 0, mine.count, now_ms, ahead)
+    wanted = fits = chosen.stop - chosen.first
+    if bounds.refuses(policy) and (not promised or policy.overflow == bounds.DISCARD_INCOMING):
+        held, held_bytes = queue.held + ahead.messages, queue.held_bytes + ahead.bytes
+        fits = min(wanted, bounds.room(policy, held, held_bytes, chosen.source, chosen.first))
+    digests = [digest for digest in (chosen.digests or ())[:fits] if digest is not None]
+    same = (mine.durable, mine.expires_at_ms) == (batch.durable, batch.expires_at_ms)
+    if fits != batch.count:
+        mine = chosen.cut(fits) if fits else replace(mine, count=0, size=0)
+    elif same and batch.durable:
+        mine = batch
+    ahead.messages += mine.count
+    ahead.bytes += mine.size
+    ahead.digests.update(digests)
+    return Share(queue, mine, digests, batch.count - wanted, wanted - fits)
+
+
+def conform(policy: Policy, batch: Batch, now_ms: int) -> None:
+    """Applies the policy to every message: the latest expiry, and whether it is durable."""
+    if policy.max_age_ms is not None:
+        expires_at_ms = now_ms + policy.max_age_ms
+        batch.expires_at_ms = min(batch.expires_at_ms or expires_at_ms, expires_at_ms)
+    if policy.durable != "default":
+        batch.durable = policy.durable == "always"

@@ -1,0 +1,418 @@
+"""Links: the producers and consumers of all frontends, and the stored numbers of closed ones."""
+
+from collections.abc import Iterator
+
+from lightrail.model import conditions
+from lightrail.model.ending import Ending
+from lightrail.shard.effects.peers import Consumer, Peer, Producer, RouteProducer
+from lightrail.shard.effects.performer import Performer
+from lightrail.shard.journal.store import Recovered, Store
+from lightrail.shard.links.attaches import Attaches
+from lightrail.shard.links.awaited import AwaitedConsumer, AwaitedConsumers, Origin
+from lightrail.shard.links.client_links import STOLEN, ClientLinks, Opened
+from lightrail.shard.links.closings import Closings
+from lightrail.shard.links.consumer_options import admitted
+from lightrail.shard.links.durable_receivers import DurableReceivers
+from lightrail.shard.links.ingress.admission import Admission
+from lightrail.shard.links.known import Known, KnownNumbers
+from lightrail.shard.links.last_consumers import LastConsumers
+from lightrail.shard.links.resuming import Recovery, Resending
+from lightrail.shard.links.session_links import SessionLinks
+from lightrail.shard.links.termini import Termini
+from lightrail.shard.links.terminus import ResumableProducer
+from lightrail.shard.queue import commands
+from lightrail.shard.queues.memory import Memory
+from lightrail.shard.queues.queues import Queues
+from lightrail.shard.queues.shard_queue import Queue
+from lightrail.shard.queues.waiting import CallWhenSynced
+from lightrail.telemetry.shard import ShardCounts
+from lightrail.wire.bodies import ConsumerOpen, ProducerOpen, Refusal
+from lightrail.wire.frames import Kind, frame
+
+
+class Links(KnownNumbers):
+    """Opens and closes links at the queues; a producer that opens again continues after its last number."""
+
+    __slots__ = (
+        "_admission",
+        "_attaches",
+        "_memory",
+        "_next_consumer",
+        "_performer",
+        "_producers",
+        "_queues",
+        "_when_synced",
+        "adopted",
+        "awaited",
+        "client_links",
+        "closings",
+        "last_consumers",
+        "receivers",
+        "resending",
+        "sessions",
+        "termini",
+    )
+
+    def __init__(
+        self,
+        queues: Queues,
+        performer: Performer,
+        admission: Admission,
+        recovered: Recovered,
+        when_synced: CallWhenSynced,
+        store: Store,
+        counts: ShardCounts,
+        memory: Memory,
+    ) -> None:
+        super().__init__(recovered.producers, recovered.parts)
+        self._queues = queues
+        self._performer = performer
+        self._admission = admission
+        self._memory = memory
+        self.closings = Closings(queues, performer)
+        self.last_consumers = LastConsumers(self.closings)
+        self.awaited = AwaitedConsumers(performer, self.last_consumers)
+        self._when_synced = when_synced
+        self.termini = Termini(store, counts)
+        self.receivers = DurableReceivers(store, counts, when_synced)
+        self.awaited.ended = self.receivers.ended
+        self.resending = Resending(performer)
+        self._attaches = Attaches(self, store, counts)
+        self.client_links = ClientLinks(self.awaited, self._end_stolen, counts)
+        self._producers: dict[Queue, dict[Producer, None]] = {}
+        """Open producers, by queue."""
+        self._next_consumer = 1
+        self.adopted = self.awaited.adopted
+        self.sessions = SessionLinks(performer, self.client_links, self.last_consumers)
+
+    def open_producer(
+        self,
+        peer: Peer,
+        link: int,
+        epoch: int,
+        body: ProducerOpen,
+        next_number: int,
+        now_ms: int,
+    ) -> None:
+        """Opens a frontend's link that sends to a queue; `next_number` as in `Numbered`."""
+        queue = self._queues.open(body.queue, now_ms, epoch)
+        if isinstance(queue, Refusal):
+            if queue.condition == conditions.MOVED:
+                peer.send_away(link, body.queue, epoch, consumer=False)
+            else:
+                peer.end_link(link, queue)
+            return
+        earlier = peer.producers.pop(link, None)
+        if earlier is not None:
+            self._leave(earlier)
+        attach = self._attaches.open(queue, body, now_ms)
+        if attach is None:
+            peer.end_link(link, Refusal(conditions.STOLEN, STOLEN))
+            return
+        if not self.client_links.claim(queue, peer, link, body, now_ms):
+            return
+        id = body.identity or peer.boot << 32 | link
+        if body.identity:
+            self._take_over(queue, id)
+        number, part = self._numbers.pop(id, 0), self._parts.pop(id, 0)
+        producer = self.termini.kind_of(body)(peer, link, queue, id, number, part)
+        peer.producers[link] = producer
+        producer.next_number = next_number
+        producer.sent_below = body.sent_below
+        if body.sequences:
+            producer.stored = {} if producer.is_named else self._sequences.pop(id, {})
+        self._producers.setdefault(queue, {})[producer] = None
+        producer.client_link = body.client_link
+        self.client_links.add(queue, body.client_link, producer)
+        if isinstance(producer, ResumableProducer):
+            self.termini.open(producer, body, attach, self._when_synced, now_ms)
+        else:
+            peer.out.append(frame(Kind.PRODUCER_READY, link=link))
+
+    def _take_over(self, queue: Queue, id: int) -> None:
+        """Closes the former link of a named producer that opens again.
+
+        So its batches have one order. Batches that wait for room are dropped and sent again; batches in
+        records that wait for a commit are still answered, and their number is stored.
+        """
+        for former in [each for each in self._producers.get(queue, ()) if each.id == id]:
+            self._leave(former)
+            former.peer.producers.pop(former.link, None)
+            refusal = Refusal(conditions.STOLEN, "the same producer has sent another request")
+            former.peer.end_link(former.link, refusal)
+
+    def _end_stolen(self, former: Opened, resumes: bool, now_ms: int) -> None:
+        """Ends a stolen link: its deliveries return, uncounted as its process may not know why, or go on."""
+        if isinstance(former, Producer):
+            self._leave(former)
+            former.peer.producers.pop(former.link, None)
+            return
+        self.close_consumer(former, now_ms, for_good=not resumes, replaced=True)
+
+    def open_router(self, peer: Peer, link: int, body: ProducerOpen, next_number: int) -> None:
+        """Opens a frontend's link that sends to sets of queues; `next_number` as in `Numbered`."""
+        earlier = peer.routers.get(link)
+        if earlier is not None:
+            self._keep_number(earlier)
+        id = peer.boot << 32 | link
+        number, part = self._numbers.pop(id, 0), self._parts.pop(id, 0)
+        producer = peer.routers[link] = RouteProducer(peer, link, id, number, part)
+        producer.next_number = next_number
+        producer.sent_below = body.sent_below
+        peer.out.append(frame(Kind.PRODUCER_READY, link=link))
+
+    def close_producer(self, peer: Peer, link: int) -> None:
+        """Closes a producer whose frontend has all answers and does not use the number of this link again.
+
+        The last number of a producer that its client named is kept: the client may continue on another link.
+        """
+        producer = peer.producers.pop(link, None)
+        if producer is not None:
+            self._drop(producer)
+            self._admission.drop(producer)
+            if producer.is_named:
+                self._keep_number(producer)
+                self._forget_silent()
+        peer.routers.pop(link, None)
+
+    def abandon_producer(self, peer: Peer, link: int) -> None:
+        """Ends the waits of a producer's batches, because its client has disconnected.
+
+        `Routes.abandon` does it for a router's link.
+        """
+        producer = peer.producers.get(link)
+        if producer is not None:
+            self._admission.abandon(producer)
+
+    def open_elsewhere(
+        self, peer: Peer, link: int, body: ProducerOpen | ConsumerOpen
+    ) -> Opened | AwaitedConsumer | None:
+        """See ClientLinks."""
+        queue = self._queues.find(body.queue)
+        return None if queue is None else self.client_links.open_elsewhere(queue, peer, link, body)
+
+    def open_consumer(self, peer: Peer, link: int, epoch: int, body: ConsumerOpen, now_ms: int) -> None:
+        """Opens a frontend's link that receives messages."""
+        queue = self._queues.open(body.queue, now_ms, epoch)
+        if isinstance(queue, Refusal):
+            if queue.condition == conditions.MOVED:
+                peer.send_away(link, body.queue, epoch, consumer=True)
+            else:
+                peer.end_link(link, queue)
+            return
+        peer.moved.pop(link, None)
+        earlier = peer.consumers.get(link)
+        if earlier is not None:
+            self.close_consumer(earlier, now_ms, replaced=True)
+        awaited = self.awaited.take(peer, link, queue, body, now_ms)
+        if awaited is not None:
+            self._adopt(awaited, peer, link, body, now_ms)
+            return
+        if not self.client_links.claim(queue, peer, link, body, now_ms):
+            return
+        suspended = self.awaited.take_client_link(queue, body, now_ms) if body.client_link else None
+        if suspended is not None:
+            consumer = self.awaited.adopt(suspended, peer, link, body, now_ms)
+            self.client_links.add(queue, body.client_link, consumer)
+            self._recover(consumer, now_ms)
+            return
+        options = admitted(body, self._queues.looks, self._memory)
+        if isinstance(options, Refusal):
+            peer.end_link(link, options)
+            return
+        id = self.next_consumer()
+        consumer = Consumer(peer, link, queue, id, body.label, now_ms, body)
+        peer.consumers[link] = consumer
+        self._performer.consumers[id] = consumer
+        self._performer.apply(queue, commands.Attach(id, options), now_ms)
+        self._memory.update(queue)
+        if peer.consumers.get(link) is consumer:
+            # The machine did not refuse the consumer.
+            self.client_links.add(queue, body.client_link, consumer)
+            if body.suspended_ms is None:
+                peer.out.append(frame(Kind.CONSUMER_READY, link=link))
+            else:
+                body.terminus = body.terminus or peer.boot << 32 | link
+                self._recover(consumer, now_ms)
+
+    def _recover(self, consumer: Consumer, now_ms: int) -> None:
+        """Answers the opening of a link that its client may resume, with its unsettled deliveries."""
+        self.receivers.begin(consumer, now_ms)
+        self._when_synced(Recovery(consumer, self.receivers), 0)
+
+    def _adopt(
+        self, awaited: AwaitedConsumer, peer: Peer, link: int, body: ConsumerOpen, now_ms: int
+    ) -> None:
+        """Lets a link whose queue moved take its consumer over."""
+        queue = awaited.queue
+        consumer = self.awaited.adopt(awaited, peer, link, body, now_ms)
+        if self.client_links.claim(queue, peer, link, body, now_ms):
+            self.client_links.add(queue, body.client_link, consumer)
+            self.receivers.begin(consumer, now_ms)
+            peer.out.append(frame(Kind.CONSUMER_READY, link=link))
+            if body.is_session:
+                self.sessions.renew(consumer, now_ms)
+        else:
+            consumer.opened = None
+            self.close_consumer(consumer, now_ms, lost=True)
+
+    def close_consumer(
+        self,
+        consumer: Consumer,
+        now_ms: int,
+        ending: Ending = Ending.BY_BROKER,
+        *,
+        lost: bool = False,
+        for_good: bool = False,
+        replaced: bool = False,
+    ) -> None:
+        """Returns a consumer's deliveries, or suspends it for its client, unless it is closed `for_good`.
+
+        Args:
+            lost: whether its frontend may open it again; its deliveries are released.
+        """
+        consumer.peer.consumers.pop(consumer.link, None)
+        if consumer.opened is not None:
+            self.client_links.drop(consumer.queue, consumer.opened.client_link, consumer)
+        if self._performer.consumers.pop(consumer.id, None) is not None:
+            queue = consumer.queue
+            if not for_good and self.awaited.suspend(consumer, now_ms, ending):
+                return
+            self._performer.detach(queue, consumer.id, ending, now_ms)
+            self.last_consumers.left(queue, now_ms, lost=lost, replaced=replaced)
+
+    def send_away(self, queue: Queue) -> None:
+        """Sends MOVED to all links of a queue.
+
+        The shard keeps these links, and the machine keeps its consumers unchanged, until `forget_sent_away`.
+        """
+        for producer in self._producers.get(queue, ()):
+            peer, link = producer.peer, producer.link
+            self._admission.drop(producer)
+            self._keep(producer)
+            peer.producers.pop(link, None)
+            peer.send_away(link, queue.name, queue.epoch, consumer=False)
+        for id in queue.view.consumer_ids:
+            consumer = self._performer.consumers.get(id)
+            if consumer is not None:
+                consumer.peer.consumers.pop(consumer.link, None)
+                consumer.peer.send_away(consumer.link, queue.name, queue.epoch, consumer=True)
+
+    def keys_of(self, queue: Queue) -> Iterator[tuple[int, int]]:
+        """Boot of the frontend and number of the link of each consumer of a queue."""
+        for id in queue.view.consumer_ids:
+            consumer, origin = self._performer.consumers.get(id), self.adopted.get(id)
+            if consumer is not None:
+                yield consumer.peer.boot, consumer.link
+            elif origin is not None:
+                yield origin.boot, origin.link
+
+    def await_sent_away(self, queue: Queue) -> None:
+        """Lets links take their consumers over at a queue that is served again."""
+        self._producers.pop(queue, None)
+        self.termini.suspend_all(queue)
+        self.client_links.forget(queue)
+        for id in queue.view.consumer_ids:
+            consumer = self._performer.consumers.pop(id, None)
+            if consumer is not None and consumer.opened is not None:
+                self.adopted[id] = Origin(consumer.peer.boot, consumer.link, consumer.opened)
+
+    def forget_sent_away(self, queue: Queue) -> None:
+        """Removes the consumers of a queue that is at another shard."""
+        self._producers.pop(queue, None)
+        self.termini.forget(queue)
+        self.receivers.forget(queue)
+        self.client_links.forget(queue)
+        for id in queue.view.consumer_ids:
+            self._performer.consumers.pop(id, None)
+            self.adopted.pop(id, None)
+
+    def end(self, queue: Queue, refusal: Refusal) -> None:
+        """Ends all links of a queue that is deleted or at another shard; their deliveries leave with it."""
+        self.awaited.forget(queue)
+        if refusal.condition == conditions.MOVED:
+            self.send_away(queue)
+            self.forget_sent_away(queue)
+            return
+        for producer in list(self._producers.get(queue, ())):
+            self._admission.drop(producer)
+            del producer.peer.producers[producer.link]
+            producer.peer.end_link(producer.link, refusal)
+        self._producers.pop(queue, None)
+        self.client_links.forget(queue)
+        self.termini.forget(queue)
+        self.receivers.forget(queue)
+        for id in queue.view.consumer_ids:
+            self.adopted.pop(id, None)
+            consumer = self._performer.consumers.pop(id, None)
+            if consumer is not None:
+                consumer.peer.consumers.pop(consumer.link, None)
+                consumer.peer.end_link(consumer.link, refusal)
+
+    def end_link(self, peer: Peer, link: int, now_ms: int) -> None:
+        """Closes a link, whether it is a producer or a consumer; its deliveries return to the queue."""
+        self.close_producer(peer, link)
+        consumer = peer.consumers.get(link)
+        if consumer is not None:
+            self.close_consumer(consumer, now_ms)
+
+    def forget(self, peer: Peer, now_ms: int) -> None:
+        """Closes all links of a lost frontend: deliveries return, and the numbers of producers are kept."""
+        for consumer in list(peer.consumers.values()):
+            # The broker failed, not the client, so the delivery counts of messages do not change.
+            self.close_consumer(consumer, now_ms, lost=True)
+        for producer in peer.producers.values():
+            self._leave(producer)
+        for router in peer.routers.values():
+            self._keep_number(router)
+        peer.producers.clear()
+        peer.routers.clear()
+        peer.acking.clear()
+        self.closings.lost(peer, now_ms)
+        self._forget_silent()
+
+    # --- queues that move --------------------------------------------------------------------------------
+
+    def next_consumer(self) -> int:
+        """A number for a consumer, never used before."""
+        number = self._next_consumer
+        self._next_consumer += 1
+        return number
+
+    def numbers_of(self, queue: Queue) -> Known:
+        """The numbers that the next owner of this queue needs: of its producers, and of all closed ones.
+
+        It is not known to which queue a closed producer sent.
+        """
+        numbers = dict(self._numbers)
+        parts = dict(self._parts)
+        sequences = dict(self._sequences)
+        for producer in self._producers.get(queue, ()):
+            if producer.last_number:
+                numbers[producer.id] = producer.last_number
+                if producer.part:
+                    parts[producer.id] = producer.part
+                if producer.stored and not producer.is_named:
+                    sequences[producer.id] = producer.stored
+        return Known(numbers, parts, sequences)
+
+    def producer_count(self, queue: Queue) -> int:
+        """Sending links that are attached to a queue."""
+        return len(self._producers.get(queue, ()))
+
+    def _drop(self, producer: Producer) -> None:
+        """Removes a link that is no longer attached to its queue."""
+        self.client_links.drop(producer.queue, producer.client_link, producer)
+        if isinstance(producer, ResumableProducer):
+            self.termini.detach(producer)
+        attached = self._producers.get(producer.queue)
+        if attached is not None:
+            attached.pop(producer, None)
+            if not attached:
+                del self._producers[producer.queue]
+
+    def _leave(self, producer: Producer) -> None:
+        """Removes a closed producer, which may open again after its frontend's HELLO."""
+        self._drop(producer)
+        self._admission.drop(producer)
+        self._keep(producer)

@@ -1,0 +1,151 @@
+"""The listeners of a connection point."""
+
+from bisect import bisect_right
+from typing import Final
+
+from lightrail.model.ending import Ending
+from lightrail.shard.effects.peers import Peer
+from lightrail.shard.links.relaying.sender import Sender
+from lightrail.shard.links.relaying.sent import Sent
+from lightrail.shard.queue.commands import UNBOUNDED
+from lightrail.wire.bodies import ConsumerOpen, SettleDetail
+from lightrail.wire.frames import (
+    Kind,
+    OutcomeCode,
+    frame,
+)
+
+EVERYTHING: Final = 1 << 62
+"""A number above every delivery number."""
+
+
+class Part:
+    """Messages of a sender's batch that a listener has received and not settled."""
+
+    __slots__ = ("batch", "count", "first", "sender")
+
+    def __init__(self, sender: Sender, batch: int, first: int, messages: int) -> None:
+        self.sender = sender
+        self.batch = batch
+        self.first = first
+        self.count = messages
+
+
+class Listener:
+    """The link of a listener: its credit, and its unsettled messages by delivery number."""
+
+    __slots__ = (
+        "_default",
+        "_exact",
+        "_numbers",
+        "_parts",
+        "_room",
+        "draining",
+        "expects_window",
+        "is_full",
+        "limit",
+        "link",
+        "next",
+        "peer",
+        "presettled",
+    )
+
+    def __init__(self, peer: Peer, link: int, options: ConsumerOpen) -> None:
+        self.peer = peer
+        self.link = link
+        self.limit = self.next = options.first
+        self.presettled = options.presettled
+        self._default = options.default_outcome
+        self._numbers: list[int] = []
+        self._parts: list[Part] = []
+        self._room = UNBOUNDED
+        """Bytes that may be sent to it before its next CREDIT."""
+        self._exact = 0
+        """Half of the bytes of that CREDIT; 0 if one message may exceed the remaining bytes."""
+        self.is_full = False
+        """Whether the next message exceeds the remaining bytes."""
+        self.draining = False
+        self.expects_window = False
+        """Whether its client has given credit beyond `limit`, for which another CREDIT follows."""
+
+    def outcome(self, ending: Ending) -> tuple[int, bytes]:
+        """Code and body of the outcome of its unsettled messages when it ends.
+
+        A listener that failed may have worked on any of them: no queue has them, and each sender decides
+        whether it sends its message again, so all of them have failed (messaging 3.4.4 and 3.4.5).
+        """
+        if ending is Ending.FAILED:
+            return OutcomeCode.MODIFIED, SettleDetail(delivery_failed=True).encode()
+        if ending is Ending.BY_CLIENT and self._default <= OutcomeCode.REJECTED:
+            return self._default, SettleDetail().encode() if self._default else b""
+        return OutcomeCode.RELEASED, b""
+
+    @property
+    def credit(self) -> int:
+        """Number of messages that it has credit for, of any size."""
+        return self.limit - self.next
+
+    @property
+    def is_ready(self) -> bool:
+        return self.limit > self.next and not self.is_full
+
+    @property
+    def is_used_up(self) -> bool:
+        """Whether the messages or the bytes of its CREDIT are used up."""
+        return self.next >= self.limit or self.is_full
+
+    def allow(self, limit: int, size: int, *, exact: bool, more: bool) -> None:
+        """Sets its credit: up to the delivery number `limit`, and `size` bytes; `more` if the client has
+        further credit."""
+        self.limit = max(limit, self.next)
+        self.expects_window = more
+        self._room = size
+        self._exact = size >> 1 if exact else 0
+        self.is_full = False
+
+    def fitting(self, sent: Sent, last: int) -> int:
+        """The end of the messages before `last` that may be sent now; reports one that is too large."""
+        found = sent.fitting(last, self._room)
+        if found > sent.first:
+            return found
+        if not self._exact and self._room > 0:
+            return sent.first + 1
+        self.is_full = True
+        # A listener that has used half of its bytes gets new credit without a report.
+        if self._room > self._exact or self.draining:
+            kib = -(-sent.size_to(sent.first + 1) >> 10)
+            self.peer.out.append(frame(Kind.LARGER, link=self.link, count=kib, number=self.next))
+        return sent.first
+
+    def used(self, size: int) -> None:
+        """Subtracts `size` bytes from its credit."""
+        self._room -= size
+
+    def hold(self, part: Part) -> None:
+        """Adds sent messages to the unsettled ones."""
+        if not self.presettled:
+            self._numbers.append(self.next)
+            self._parts.append(part)
+        self.next += part.count
+
+    def settle(self, first: int, last: int, code: int, body: bytes) -> None:
+        """Sends the outcome of delivery numbers from `first` to before `last` to their senders."""
+        numbers, parts = self._numbers, self._parts
+        low = max(bisect_right(numbers, first) - 1, 0)
+        high = low
+        kept: list[tuple[int, Part]] = []
+        while high < len(numbers) and numbers[high] < last:
+            number, part = numbers[high], parts[high]
+            high += 1
+            start, stop = max(first, number), min(last, number + part.count)
+            if start >= stop:
+                kept.append((number, part))
+                continue
+            part.sender.outcome(part.batch, part.first + start - number, stop - start, code, body)
+            if number < start:
+                kept.append((number, Part(part.sender, part.batch, part.first, start - number)))
+            if stop < number + part.count:
+                left = number + part.count - stop
+                kept.append((stop, Part(part.sender, part.batch, part.first + stop - number, left)))
+        numbers[low:high] = [number for number, _ in kept]
+        parts[low:high] = [part for _, part in kept]

@@ -1,0 +1,188 @@
+"""A relay: passes messages from the senders of a connection point to its listeners, and stores nothing.
+
+The listeners' credit is granted to the senders in fair shares. Each message uses one unit of a sender's grant
+and one of a listener's credit, and the listener's outcome is sent to the sender. An unused grant is given to
+senders without one. A message for which there is no credit, because a listener closed or took its credit back
+in the meantime, is released.
+
+A listener's credit is also bounded by bytes, so that a listener that does not read uses no memory: its
+frontend passes on the client's credit one window at a time. Messages with credit of the client but outside
+the window wait in order; one that is larger than the window is reported, and sent when the frontend has made
+room. All waiting messages count as parked in this shard, like batches that wait for room in queues; messages
+beyond the limit of parked bytes are released.
+"""
+
+from collections import deque
+from collections.abc import Callable
+from itertools import count
+
+from lightrail.model import conditions, limits
+from lightrail.namespace.records import Name
+from lightrail.shard.links.relaying.listener import EVERYTHING, Listener, Part
+from lightrail.shard.links.relaying.sender import Sender
+from lightrail.shard.links.relaying.sent import Sent
+from lightrail.shard.queues.memory import Memory
+from lightrail.wire.bodies import Refusal
+from lightrail.wire.frames import (
+    Kind,
+    OutcomeCode,
+    deliver,
+    frame,
+)
+
+
+class Relay:
+    """A connection point with its listeners and its senders, each served in turn."""
+
+    __slots__ = ("_memory", "_sequence", "_waiting", "listeners", "name", "record", "senders")
+
+    def __init__(self, record: Name, memory: Memory) -> None:
+        self.name = record.name
+        self.record = record
+        self.listeners: deque[Listener] = deque()
+        self.senders: deque[Sender] = deque()
+        self._memory = memory
+        self._sequence = count()
+        self._waiting: deque[Sent] = deque()
+        """Batches for listeners with credit and without room, in the order of arrival."""
+
+    @property
+    def credit(self) -> int:
+        """Number of messages that the listeners have credit for, beyond the waiting ones."""
+        return sum(listener.credit for listener in self.listeners) - sum(sent.left for sent in self._waiting)
+
+    def send(self, sender: Sender, part: bytes, messages: int, number: int, now_ms: int) -> None:
+        """Passes a batch to listeners with credit, in turn; messages without credit are released."""
+        sender.sent += messages
+        sender.used_ms = now_ms
+        sent = Sent(sender, part, messages, number)
+        if not self._waiting and self._pass_on(sent, now_ms):
+            return
+        memory = self._memory
+        would = self._waiting or any(
+            listener.credit or listener.expects_window for listener in self.listeners
+        )
+        # One message may wait whatever its size.
+        if would and (not memory.parked or memory.parked + sent.size <= memory.parked_max):
+            memory.park(sent.size)
+            self._waiting.append(sent)
+        else:
+            sent.release()
+
+    def go_on(self, now_ms: int) -> None:
+        """Passes waiting messages to listeners with room; releases them if there is no listener.
+
+        Messages are not released because listeners have no credit: a frontend takes credit back while its
+        client does not read.
+        """
+        if not self.listeners:
+            self._give_back(lambda sent: True)
+        while self._waiting and self._pass_on(self._waiting[0], now_ms):
+            self._memory.park(-self._waiting.popleft().size)
+
+    def _pass_on(self, sent: Sent, now_ms: int) -> bool:
+        """Passes the rest of a batch to listeners with credit and room, in turn; True if all was sent."""
+        sender, messages = sent.sender, sent.count
+        ready = [listener for listener in self.listeners if listener.is_ready]
+        share = -(-sent.left // max(len(ready), 1))
+        while sent.left and ready:
+            for listener in ready:
+                first = sent.first
+                last = min(messages, first + min(share, listener.credit))
+                if first == last or (last := listener.fitting(sent, last)) == first:
+                    continue
+                listener.used(sent.size_to(last))
+                base, ends, blob = sent.take(last)
+                listener.peer.out.append(
+                    deliver(
+                        listener.link,
+                        1,
+                        listener.next,
+                        last - first,
+                        now_ms,
+                        next(self._sequence),
+                        0,
+                        sent.expires_at_ms,
+                        now_ms,
+                        sent.message_format,
+                        base,
+                        ends,
+                        blob,
+                    )
+                )
+                listener.hold(Part(sender, sent.number, first, last - first))
+                if listener.presettled:
+                    sender.outcome(sent.number, first, last - first, OutcomeCode.ACCEPTED, b"")
+            ready = [listener for listener in ready if listener.is_ready]
+        if len(self.listeners) > 1:
+            self.listeners.rotate(-1)
+        return not sent.left
+
+    def share(self, now_ms: int) -> None:
+        """Grants the listeners' credit to the senders, in fair shares.
+
+        If more was granted than there is credit, or some senders have no grant, grants that were unused for a
+        while are taken back; messages that were sent meanwhile use other credit or are released.
+        """
+        senders = self.senders
+        if not senders:
+            return
+        credit = max(self.credit, 0)
+        granted = sum(sender.open for sender in senders)
+        if granted > credit:
+            for sender in senders:
+                if granted <= credit:
+                    break
+                back = min(sender.open, granted - credit)
+                granted -= back
+                sender.grant(sender.granted - back)
+        fair = max(credit // len(senders), 1)
+        if granted >= credit and any(not sender.open for sender in senders):
+            for sender in senders:
+                if sender.open and now_ms - sender.used_ms >= limits.RELAY_IDLE_MS:
+                    granted -= sender.open
+                    sender.grant(sender.sent)
+                    sender.used_ms = now_ms  # It becomes the last of the waiting senders.
+        free = credit - granted
+        for sender in sorted(senders, key=lambda each: each.open):
+            if free <= 0:
+                break
+            more = min(free, fair - sender.open)
+            # A grant is renewed when half of it is used, so that not every message needs a GRANT.
+            if more > 0 and 2 * sender.open <= fair:
+                free -= more
+                sender.grant(max(sender.granted, sender.sent) + more)
+                senders.remove(sender)
+                senders.append(sender)
+
+    def leave(self, listener: Listener, code: int, body: bytes) -> None:
+        """Removes a listener; its unsettled messages get this outcome."""
+        self.listeners.remove(listener)
+        listener.settle(0, EVERYTHING, code, body)
+
+    def forget(self, sender: Sender) -> None:
+        """Removes a sender and its waiting messages."""
+        self.senders.remove(sender)
+        self._give_back(lambda sent: sent.sender is sender)
+
+    def _give_back(self, which: Callable[[Sent], bool]) -> None:
+        kept: deque[Sent] = deque()
+        for sent in self._waiting:
+            if which(sent):
+                sent.release()
+                self._memory.park(-sent.size)
+            else:
+                kept.append(sent)
+        self._waiting = kept
+
+    def end(self, refusal: Refusal) -> None:
+        """Ends all links, because the name is no longer a connection point, or is at another shard."""
+        body = b"" if refusal.condition == conditions.MOVED else refusal.encode()
+        self._give_back(lambda sent: True)
+        kind = Kind.GONE if body else Kind.MOVED
+        for listener in list(self.listeners):
+            self.leave(listener, OutcomeCode.RELEASED, b"")
+            listener.peer.out.append(frame(kind, link=listener.link, body=body))
+        for sender in self.senders:
+            sender.peer.out.append(frame(kind, link=sender.link, body=body))
+        self.senders.clear()

@@ -1,0 +1,159 @@
+"""Resuming links on which clients receive (2.6.13): lists unsettled deliveries, and sends messages again."""
+
+from collections.abc import Callable, Iterable, Iterator
+
+from lightrail.model import limits
+from lightrail.model.durability import Durability
+from lightrail.shard.effects.peers import Consumer, Peer
+from lightrail.shard.effects.performer import Performer
+from lightrail.shard.effects.reading import Read
+from lightrail.shard.links.durable_receivers import DurableReceivers
+from lightrail.shard.queue.runs import Run
+from lightrail.wire.frames import DURABILITY_SHIFT, HEADER, HEADER_SIZE, Kind, deliver, frame
+from lightrail.wire.ranges import Range, decode_ranges, encode_suspended
+
+
+def unsettled(consumer: Consumer) -> list[Range]:
+    """The numbers of a consumer's unsettled deliveries, as (first, count) of neighbours."""
+    found: list[Range] = []
+    for number, run in _in_flight(consumer, 0, 1 << 62):
+        if found and found[-1][0] + found[-1][1] == number:
+            found[-1] = (found[-1][0], found[-1][1] + run.count)
+        else:
+            found.append((number, run.count))
+    return found
+
+
+def _in_flight(consumer: Consumer, first: int, last: int) -> Iterator[tuple[int, Run]]:
+    """Unsettled deliveries from number `first` to before `last`: runs, with the number of their first."""
+    attached = consumer.queue.view.consumer(consumer.id)
+    if attached is None:
+        return
+    line = attached.in_flight
+    index = line.index(first)
+    while index < len(line.runs) and line.keys[index] < last:
+        number, run = line.keys[index], line.runs[index]
+        index += 1
+        low, high = max(first - number, 0), min(last - number, run.count)
+        if high > low:
+            yield number + low, run.cut(low, high)
+
+
+class Recovery:
+    """Sends the list of unsettled deliveries of an opened link when all records are on disk; a Waiter.
+
+    So the list has every delivery whose outcome would be lost in a crash of the shard.
+    """
+
+    __slots__ = ("_consumer", "_receivers")
+
+    def __init__(self, consumer: Consumer, receivers: DurableReceivers) -> None:
+        self._consumer = consumer
+        self._receivers = receivers
+
+    def accept(self, number: int) -> None:
+        """See Waiter."""
+        consumer = self._consumer
+        peer, opened = consumer.peer, consumer.opened
+        attached = consumer.queue.view.consumer(consumer.id)
+        if peer.consumers.get(consumer.link) is not consumer or opened is None or attached is None:
+            return
+        body = encode_suspended(opened.terminus, attached.next, unsettled(consumer))
+        durability = Durability.UNSETTLED_STATE if self._receivers.is_durable(consumer) else Durability.NONE
+        flags = durability << DURABILITY_SHIFT
+        peer.out += (
+            frame(Kind.UNSETTLED, flags=flags, link=consumer.link, body=body),
+            frame(Kind.CONSUMER_READY, link=consumer.link),
+        )
+
+
+class Resending:
+    """Sends unsettled deliveries again to links that request them.
+
+    Deliveries without a message, because the lock has expired or the bytes can't be read, are skipped.
+    """
+
+    __slots__ = ("_performer",)
+
+    def __init__(self, performer: Performer) -> None:
+        self._performer = performer
+
+    def resend(self, peer: Peer, part: bytes, now_ms: int) -> None:
+        """Applies a RESEND frame; answered with DELIVER frames, and RESENT behind them."""
+        consumer = peer.consumers.get(HEADER.unpack_from(part)[4])
+        if consumer is not None:
+            self._send(consumer, decode_ranges(memoryview(part)[HEADER_SIZE:]), now_ms)
+
+    def _send(self, consumer: Consumer, ranges: Iterable[Range], now_ms: int) -> None:
+        """Sends messages within the limits, up to the first one that is not in memory."""
+        end = size = 0
+        left = limits.RESENT_MESSAGES
+        for first, count in ranges:
+            for number, run in _in_flight(consumer, first, first + count):
+                if size >= limits.RESENT_BYTES or not left:
+                    self._answer(consumer, number)
+                    return
+                if run.batch.data is None:
+                    # As many messages as may be sent at once, according to the known size.
+                    few = max(1, min(left, run.count * limits.RESENT_BYTES // max(1, run.size)))
+                    self._read(consumer, number, run.cut(0, min(run.count, few)), now_ms)
+                    return
+                part = run.cut(0, min(run.count, left))
+                _deliver(consumer, number, part, now_ms)
+                size += part.size
+                left -= part.count
+                if part.count < run.count:
+                    self._answer(consumer, number + part.count)
+                    return
+            end = first + count
+        self._answer(consumer, end)
+
+    def _read(self, consumer: Consumer, number: int, run: Run, now_ms: int) -> None:
+        self._performer.read(consumer.queue, run, self._came(consumer, number, now_ms))
+
+    def _came(self, consumer: Consumer, number: int, now_ms: int) -> Callable[[Read], None]:
+        def came(read: Read) -> None:
+            if consumer.peer.consumers.get(consumer.link) is not consumer:
+                return
+            wanted = read.run
+            for piece in read.runs:
+                low, high = max(piece.sequence, wanted.sequence), min(piece.end, wanted.end)
+                if low >= high:
+                    continue
+                message = piece.cut(low - piece.sequence, high - piece.sequence)
+                at = number + low - wanted.sequence
+                # Some of the messages may have been settled meanwhile.
+                for there, run in [*_in_flight(consumer, at, at + message.count)]:
+                    part = message.cut(there - at, there - at + run.count)
+                    part = Run(part.batch, part.first, part.last, part.sequence, wanted.attempts)
+                    _deliver(consumer, there, part, now_ms)
+            self._answer(consumer, number + wanted.count)
+
+        return came
+
+    def _answer(self, consumer: Consumer, number: int) -> None:
+        consumer.peer.out.append(frame(Kind.RESENT, link=consumer.link, number=number))
+
+
+def _deliver(consumer: Consumer, number: int, run: Run, now_ms: int) -> None:
+    batch = run.batch
+    ends = batch.ends
+    assert ends is not None
+    base = ends[run.first - 1] if run.first else 0
+    consumer.peer.out.append(
+        deliver(
+            consumer.link,
+            consumer.queue.epoch,
+            number,
+            run.count,
+            now_ms,
+            run.sequence,
+            run.attempts,
+            batch.expires_at_ms or 0,
+            batch.enqueued_at_ms,
+            batch.message_format,
+            base,
+            ends[run.first : run.last],
+            batch.blob(run.first, run.last),
+        )
+    )

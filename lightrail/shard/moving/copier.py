@@ -1,0 +1,174 @@
+"""Copies a queue from its source into this shard's engine."""
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from typing import TYPE_CHECKING, Any, Protocol
+
+from lightrail.cluster.map import Move
+from lightrail.model import conditions, limits
+from lightrail.model import names as rules
+from lightrail.shard.moving.answering import FORMER_FREEZE_OP, FREEZE_OP, Later
+from lightrail.shard.moving.arrivals import Arrival
+from lightrail.shard.moving.importing import ImportFailedError
+from lightrail.shard.moving.progress import CATCH_UP, COPY, Progress
+from lightrail.shard.moving.transactions import MoveEndedError
+from lightrail.shard.queues.tenancy import ClusterMap
+from lightrail.wire.bodies import Answer
+from lightrail.wire.requests import ShardDownError, ShardRefusedError
+
+if TYPE_CHECKING:
+    from lightrail.shard.engine.engine import Engine
+
+
+class Source(Protocol):
+    """The shard that a queue is copied from; `lightrail.wire.shards.ShardPeer` is one."""
+
+    async def request(self, op: str, fields: dict[str, Any]) -> Answer:
+        """Raises ShardDownError and ShardRefusedError."""
+
+
+class Copier:
+    """Requests pieces and the state of queues, and passes them to the engine.
+
+    Args:
+        turn: called after changes in the engine, to send its output and commit its records.
+        sleep: sleeps for a number of seconds.
+    """
+
+    def __init__(
+        self,
+        engine: "Engine",
+        map: ClusterMap,
+        turn: Callable[[], None],
+        now_ms: Callable[[], int],
+        sleep: Callable[[float], Awaitable[None]],
+    ) -> None:
+        self._engine = engine
+        self._map = map
+        self._turn = turn
+        self._now_ms = now_ms
+        self._sleep = sleep
+
+    async def copy(self, source: Source, move: Move, arrival: Arrival, progress: Progress) -> None:
+        """Copies pieces until the messages that arrived meanwhile fit into one piece."""
+        began_s, began_bytes = self._now_ms() / 1000, progress.bytes
+        progress.phase = COPY
+        # A piece is about as much as the throttle allows in a second, to avoid bursts with long pauses.
+        worth = min(max(move.throttle, limits.MOVE_THROTTLED_CHUNK_BYTES_MIN), limits.MOVE_CHUNK_BYTES)
+        small = {"bytes": worth} if move.throttle else {}
+        while True:
+            pieces = 0
+            for name in (move.queue, rules.dead_letter_name(move.queue)):
+                more = True
+                while more:
+                    self._still_wanted(move, arrival)
+                    more = await self._piece(source, move.epoch, arrival, name, progress, **small)
+                    pieces += 1
+                    # The next piece is requested when this one is on disk, so at most one waits for the disk.
+                    await self._synced()
+                    if move.throttle:
+                        due_s = began_s + (progress.bytes - began_bytes) / move.throttle
+                        await self._until(due_s, move, arrival)
+            if pieces <= 2:
+                return
+            progress.phase = CATCH_UP
+
+    async def _until(self, due_s: float, move: Move, arrival: Arrival) -> None:
+        """Waits until a time; raises MoveEndedError if the move is cancelled meanwhile."""
+        while (left_s := due_s - self._now_ms() / 1000) > 0:
+            await self._sleep(min(left_s, limits.MOVE_THROTTLE_LOOK_S))
+            self._still_wanted(move, arrival)
+
+    def _still_wanted(self, move: Move, arrival: Arrival) -> None:
+        """Raises MoveEndedError if the move was cancelled, ImportFailedError if the copy was dropped."""
+        wanted = self._map.moves.get(move.queue)
+        if wanted is None or wanted.to != move.to or wanted.asked_ms != move.asked_ms:
+            # Meanwhile another move of this queue, with another throttle, may have been requested.
+            raise MoveEndedError("cancelled", "it was cancelled")
+        if self._engine.arrivals.find(move.queue) is not arrival:
+            raise ImportFailedError(f"{move.queue} was dropped, or created again")
+
+    async def _piece(
+        self, source: Source, epoch: int, arrival: Arrival, name: str, progress: Progress, **more: Any
+    ) -> bool:
+        """Copies one piece; returns whether there are more."""
+        part = arrival.parts.get(name)
+        asked = {
+            "queue": name,
+            "epoch": epoch,
+            "from": 0 if part is None else part.next,
+            "bytes": limits.MOVE_CHUNK_BYTES,
+            "messages": limits.MOVE_CHUNK_MESSAGES,
+            **more,
+        }
+        header, blob = await source.request("export", asked)
+        if header.get("absent"):
+            return False
+        if header.get("failed"):
+            raise ShardDownError(f"the source could not read its messages: {header['failed']}")
+        self._present(arrival)
+        if part is None:
+            self._engine.arrivals.add(arrival, name, self._now_ms())
+        next_ = self._engine.arrivals.take(arrival, name, header, bytes(blob), self._now_ms())
+        progress.bytes += len(blob)
+        progress.totals[name] = int(header.get("messages", 0))
+        progress.messages = sum(each.queue.view.gauges.ready for each in arrival.parts.values())
+        self._turn()
+        return next_ is not None
+
+    def _present(self, arrival: Arrival) -> None:
+        """Raises ImportFailedError if the copy and its name were dropped during a request."""
+        if self._engine.arrivals.find(arrival.name) is not arrival:
+            raise ImportFailedError(f"{arrival.name} was dropped, or created again")
+
+    async def _synced(self) -> None:
+        """Waits until all records so far are on disk."""
+        done = asyncio.Event()
+        self._engine.when_synced(Later(done.set), 0)
+        self._turn()
+        await done.wait()
+
+    async def finish(self, source: Source, move: Move, arrival: Arrival, progress: Progress) -> None:
+        """Freezes the queue at its source; copies the rest, checks the copy and syncs it."""
+        header, blob = await self._freeze(source, move)
+        self._present(arrival)
+        arrivals = self._engine.arrivals
+        states: list[tuple[str, dict[str, Any], bytes]] = []
+        start = 0
+        for each in header["states"]:
+            stop = start + int(each["blob"])
+            states.append((str(each["queue"]), each["state"], bytes(blob[start:stop])))
+            arrivals.expect(arrival, [(int(boot), int(link)) for boot, link in each["links"]])
+            start = stop
+        for name, state, _ in states:
+            while await self._piece(source, move.epoch, arrival, name, progress):
+                pass
+            if state["notes"]:
+                await self._rewritten(source, move.epoch, arrival, name, progress)
+        self._present(arrival)
+        arrivals.finish(arrival, states, self._now_ms())
+        await self._synced()
+
+    async def _freeze(self, source: Source, move: Move) -> Answer:
+        """Freezes the queue at its source; returns its state."""
+        fields = {"queue": move.queue, "epoch": move.epoch}
+        try:
+            return await source.request(FREEZE_OP, fields)
+        except ShardRefusedError as refused:
+            if refused.condition != conditions.NOT_IMPLEMENTED:
+                raise
+            return await source.request(FORMER_FREEZE_OP, fields)
+
+    async def _rewritten(
+        self, source: Source, epoch: int, arrival: Arrival, name: str, progress: Progress
+    ) -> None:
+        """Copies messages again that were rewritten at the source after they were copied."""
+        start: int | None = 0
+        while start is not None:
+            asked = {"queue": name, "epoch": epoch, "from": start, "rewritten": True}
+            header, blob = await source.request("export", asked)
+            if header.get("failed"):
+                raise ShardDownError(f"the source could not read its messages: {header['failed']}")
+            self._present(arrival)
+            start = self._engine.arrivals.take(arrival, name, header, bytes(blob), self._now_ms())
+            progress.bytes += len(blob)

@@ -1,0 +1,1 @@
+"""The queues of a shard: their names, owners, numbers, deadlines and memory."""

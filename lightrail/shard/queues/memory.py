@@ -1,0 +1,303 @@
+"""How the memory of a shard is shared: which queues are spilled above the memory mark, and how much.
+
+The formula: while the messages in memory exceed the mark, the queue with most of them spills what is beyond
+its fair share, the mark divided by the number of queues with more than that, and at least an eighth of
+its messages, until nine tenths of the mark are reached. A queue always keeps `limits.RESIDENT_HEAD_BYTES` at
+its head, so that consumers do not wait for the disk, or less if all heads would exceed half of the mark.
+Messages that several queues share count once for each of them: the memory in use may be less than the sum,
+never more. Indexes of queues count as well, by their measured sizes.
+
+Messages in flight are spilled as well, after those that wait (ADR 29). Not all memory can be spilled: indexes
+of queues that read their messages stay, parked batches, and prepared transactions (ADR 38). When the indexes
+reach their share of the mark, senders to queues with much of them wait; when all that stays is above the
+mark, all senders do (ADR 20). Of each unsettled delivery something stays as well: at its share, consumers
+with many of them get no more until they have settled some. Message-ids beyond theirs are forgotten (ADR 54).
+"""
+
+from collections.abc import Container, Iterable, Iterator
+from operator import itemgetter
+
+from lightrail.model import limits
+from lightrail.shard.queue.footprint import Footprint
+from lightrail.shard.queue.work import NO_BOUND
+from lightrail.shard.queues.shard_queue import Queue
+from lightrail.shard.queues.user_shares import UserShares
+
+
+class Memory:
+    """Bytes of messages in memory: in queues, and in batches that wait for room in a queue."""
+
+    __slots__ = (
+        "_committing",
+        "_indexed",
+        "_queues",
+        "asked",
+        "consumers",
+        "flowing",
+        "ids",
+        "ids_max",
+        "index",
+        "index_max",
+        "links",
+        "links_max",
+        "mark",
+        "parked",
+        "paused",
+        "prepared",
+        "resident",
+        "unsettled",
+        "unsettled_max",
+        "waiting",
+    )
+
+    def __init__(self, mark: int) -> None:
+        self.mark = mark
+        self.resident = 0
+        """Bytes of all messages in memory."""
+        self.flowing = 0
+        """Further bytes that are being spilled, and stay in memory until their commit has ended."""
+        self._committing = 0
+        """Of `flowing`, the bytes that the commit under way writes."""
+        self.index = 0
+        """Bytes of `resident` for the indexes of queues, over messages in memory and on disk."""
+        self.index_max = max(mark // limits.INDEX_SHARE, limits.INDEX_BYTES_MIN)
+        self._indexed = 0
+        """Number of queues with an index."""
+        self.ids = 0
+        """Number of message-ids in the windows of duplicates of all queues."""
+        self.ids_max = max(mark // limits.IDS_SHARE, limits.INDEX_BYTES_MIN) // limits.REMEMBERED_ID_BYTES
+        """Beyond, the queues with most of them forget their oldest."""
+        self.waiting: dict[Queue, None] = {}
+        """Queues with batches that wait until the indexes are smaller."""
+        self.parked = 0
+        """Bytes of batches that wait for room in their queue: they are not accepted and can't be spilled."""
+        self.prepared = 0
+        """Bytes of prepared transactions, which can't be spilled either."""
+        self.unsettled = 0
+        """Bytes of unsettled deliveries that stay in memory when their messages are on disk."""
+        self.unsettled_max = max(mark // limits.UNSETTLED_SHARE, limits.INDEX_BYTES_MIN)
+        """Beyond, consumers with many unsettled deliveries get no more."""
+        self.links = 0
+        """Bytes of the consumers of all queues, without their deliveries; they are no part of `resident`."""
+        self.links_max = max(mark // limits.LINKS_SHARE, limits.LINKS_BYTES_MIN)
+        """What users share: beyond the share of a user, none of its consumers is attached."""
+        self.consumers = UserShares()
+        """Bytes of attached consumers, which `links` has as well."""
+        self.paused: dict[Queue, None] = {}
+        """Queues with consumers that get no more until they have settled some, or fewer are unsettled."""
+        self._queues: dict[Queue, None] = {}
+        self.asked: dict[Queue, tuple[int, int]] = {}
+        """By queue that has spilled all it can: its bytes in memory then, and the bits of `head_bytes`."""
+
+    @property
+    def above_mark(self) -> bool:
+        return self.resident + self.flowing > self.mark
+
+    @property
+    def far_above_mark(self) -> bool:
+        return self.resident > 2 * self.mark
+
+    @property
+    def index_is_full(self) -> bool:
+        """Whether queues with an index may store no more."""
+        return self.index > self.index_max
+
+    def must_wait(self, queue: Queue) -> bool:
+        """Whether senders to a queue wait: the indexes are full; it reads messages, or has a large one."""
+        if not self.index_is_full:
+            return False
+        return queue.view.reads_messages or queue.index * self._indexed >= self.index
+
+    @property
+    def is_stuck(self) -> bool:
+        """Whether indexes, parked batches and prepared transactions exceed the mark, so that no sender may
+        send more.
+
+        Messages in flight are not counted: they can be spilled.
+        """
+        return self.index + self.parked + self.prepared > self.mark + limits.UNSPILLABLE_SLACK_BYTES
+
+    def unsettled_runs_max(self, consumers: int) -> int:
+        """Unsettled runs from which one of so many consumers gets no more; unbounded while there is room."""
+        if self.unsettled <= self.unsettled_max:
+            return NO_BOUND
+        runs = self.unsettled_max // limits.RUN_ON_DISK_BYTES
+        return max(limits.UNSETTLED_RUNS_MIN, runs // max(1, consumers))
+
+    @property
+    def may_resume(self) -> bool:
+        """Whether paused consumers may get more."""
+        return bool(self.paused) and self.unsettled <= self.unsettled_max
+
+    def resumed(self) -> dict[Queue, None]:
+        """Removes and returns the queues with consumers that may get more; none while memory is short."""
+        resumed: dict[Queue, None] = {}
+        if self.may_resume:
+            resumed, self.paused = self.paused, resumed
+        return resumed
+
+    def consumers_share(self, user: str) -> int:
+        """Bytes that the consumers of a user may have.
+
+        Consumers that have detached and have locked deliveries are nobody's, and leave less for all.
+        """
+        departed = self.links - self.consumers.total
+        return self.consumers.share(user, self.links_max - departed)
+
+    @property
+    def held_bytes(self) -> int:
+        """Bytes of messages that are in flight and in memory; computed only when memory is short."""
+        return sum(queue.footprint.in_flight_bytes for queue in self._queues)
+
+    @property
+    def head_bytes(self) -> int:
+        """Bytes that each queue keeps at its head while memory is short, so that all use half the mark."""
+        return max(1, min(limits.RESIDENT_HEAD_BYTES, self.mark // (2 * max(1, len(self._queues)))))
+
+    @property
+    def parked_max(self) -> int:
+        """Maximum bytes of parked batches: half of the mark is left for messages in queues."""
+        return min(limits.PARKED_BYTES_MAX, self.mark // 2)
+
+    @property
+    def prepared_max(self) -> int:
+        """Maximum bytes of prepared transactions."""
+        return max(self.mark // limits.TRANSACTIONS_PREPARED_SHARE, limits.TRANSACTIONS_PREPARED_BYTES_MIN)
+
+    def commit_begun(self) -> None:
+        """Notes that a commit with all spilled bytes has begun."""
+        self._committing = self.flowing
+
+    def commit_ended(self) -> None:
+        """Notes that the commit is on disk."""
+        self.flowing -= self._committing
+        self._committing = 0
+
+    def park(self, size: int) -> None:
+        """Adds `size` parked bytes; negative if they are no longer parked."""
+        self.parked += size
+        self.resident += size
+
+    def prepare(self, size: int) -> None:
+        """Adds `size` bytes of prepared transactions; negative for one that is concluded."""
+        self.prepared += size
+        self.resident += size
+
+    def update(self, queue: "Queue") -> None:
+        """Updates the counts after a change of the queue."""
+        footprint = queue.footprint
+        index, now, unsettled = footprint.sizes()
+        before = queue.resident
+        if now != before:
+            self.resident += now - before
+            queue.resident = now
+            if not now:
+                del self._queues[queue]
+                self.asked.pop(queue, None)
+            elif not before:
+                self._queues[queue] = None
+        if index != queue.index:
+            self._indexed += bool(index) - bool(queue.index)
+            self.index += index - queue.index
+            queue.index = index
+        if unsettled != queue.unsettled:
+            self.unsettled += unsettled - queue.unsettled
+            queue.unsettled = unsettled
+        if footprint.has_paused:
+            self.paused[queue] = None
+        links = footprint.consumer_bytes
+        if links != queue.links:
+            self.links += links - queue.links
+            queue.links = links
+        self._count_users(footprint)
+        ids = footprint.ids
+        if ids != queue.ids:
+            self.ids += ids - queue.ids
+            queue.ids = ids
+
+    def _count_users(self, footprint: Footprint) -> None:
+        if changed := footprint.take_changed_users():
+            for user, size in changed.items():
+                self.consumers.add(user, size)
+
+    def remove(self, queue: "Queue") -> None:
+        """Removes a deleted queue from the counts."""
+        self.resident -= queue.resident
+        queue.resident = 0
+        self._indexed -= bool(queue.index)
+        self.index -= queue.index
+        queue.index = 0
+        self.unsettled -= queue.unsettled
+        queue.unsettled = 0
+        self.ids -= queue.ids
+        queue.ids = 0
+        self.links -= queue.links
+        queue.links = 0
+        self._count_users(queue.footprint)
+        for user, size in queue.footprint.users:
+            self.consumers.add(user, -size)
+        self.waiting.pop(queue, None)
+        self.paused.pop(queue, None)
+        self._queues.pop(queue, None)
+        self.asked.pop(queue, None)
+
+    def parted(self) -> list[Queue]:
+        """Queues with messages that keep more of their batches in memory, as far as that is known."""
+        return [queue for queue in self._queues if queue.footprint.is_parted]
+
+    def plan(self) -> list[tuple[Queue, int]]:
+        """(queue, bytes to spill), the largest queue first."""
+        return _shared([(queue.resident, queue) for queue in self._queues], self.resident, self.mark)
+
+    def others(self, planned: Container[Queue]) -> Iterator[Queue]:
+        """Queues beside the planned ones, the largest first, while the messages in memory exceed the mark.
+
+        The planned ones may have freed less than they were asked for, such as one that is mostly an index.
+        Queues that had nothing to spill are left out until they change, or half as much may stay at their
+        heads: each step would ask all of them.
+        """
+        if self.resident > self.mark:
+            asked, head_bits = self.asked, self.head_bytes.bit_length()
+            found = [queue for queue in self._queues if asked.get(queue) != (queue.resident, head_bits)]
+            yield from self._while_above(queue for queue in found if queue not in planned)
+
+    def with_large_heads(self) -> Iterator[Queue]:
+        """Queues whose head may be spilled, the largest first, while the messages exceed the mark."""
+        if self.resident > self.mark:
+            yield from self._while_above(
+                queue for queue in self._queues if queue.resident > limits.HEAD_BYTES_MIN
+            )
+
+    def _while_above(self, queues: Iterable[Queue]) -> Iterator[Queue]:
+        for queue in sorted(queues, key=_resident, reverse=True):
+            if self.resident <= self.mark:
+                break
+            yield queue
+
+    def forgetting(self) -> list[tuple[Queue, int]]:
+        """(queue, message-ids to forget), that with most of them first."""
+        return _shared([(queue.ids, queue) for queue in self._queues if queue.ids], self.ids, self.ids_max)
+
+
+def queues_max(mark: int) -> int:
+    """Number of queues from which a shard with this mark creates no further one (ADR 54)."""
+    size = max(mark // limits.QUEUES_SHARE, limits.QUEUES_BYTES_MIN)
+    return min(size // limits.QUEUE_BYTES, limits.QUEUES_MAX)
+
+
+def _resident(queue: Queue) -> int:
+    return queue.resident
+
+
+def _shared(sizes: list[tuple[int, Queue]], total: int, most: int) -> list[tuple[Queue, int]]:
+    """What each queue frees so that the total is somewhat below `most`, the largest first."""
+    surplus = total - int(most * limits.MEMORY_LOW_WATER)
+    share = most // max(1, len(sizes))
+    plan: list[tuple[Queue, int]] = []
+    for size, queue in sorted(sizes, key=itemgetter(0), reverse=True):
+        if surplus <= 0:
+            break
+        wanted = min(surplus, max(size - share, size // 8))
+        plan.append((queue, wanted))
+        surplus -= wanted
+    return plan

@@ -1,0 +1,235 @@
+"""Ownership: the state of one queue at one shard, and its transitions by placements and names.
+
+Theory. The placement of a queue, an entry of the coordinator, names one shard and one epoch. Each change of
+the owner raises the epoch. The named shard serves the queue in this epoch, and all others refuse it. A queue
+moves in three steps (docs/adr/0010-moving-queues.md): the destination fills a copy (COPYING), the source
+freezes the queue (FROZEN), and the destination writes the placement with the next epoch. From then on the
+destination serves its copy as the queue, and the source deletes its queue (MOVED).
+
+Only a frozen queue can have moved to another shard, because it did not change after the last copy. If the
+placement names another owner, and this shard did not freeze the queue, this shard has messages that no other
+shard has: an operator declared its disk lost, or the disk is an old copy. Such a queue is kept (UNOWNED)
+until a placement names this shard again. So is a queue whose name is missing in the directory after a start:
+a lost directory must not delete messages.
+
+    COPYING --OPEN----> SERVING     the placement names this shard, in the epoch that the copy was made for
+    SERVING --FREEZE--> FROZEN      the destination requested it, and its record is appended
+    FROZEN  --THAW----> SERVING     the placement names this shard in a later epoch: the move was cancelled
+    UNOWNED --CLAIM---> SERVING     placement and name show again that the queue belongs here
+    SERVING --RENEW---> SERVING     the placement names this shard in another epoch; so of UNOWNED, to UNOWNED
+    SERVING, FROZEN --DISOWN--> UNOWNED   the placement names another shard, which lacks messages of this one
+    FROZEN  --LEAVE---> MOVED       the placement names another shard, which has all messages
+    COPYING, SERVING, FROZEN, UNOWNED --DELETE--> DELETED   the name was deleted, or the copy is not needed
+
+The module is pure. `Ownership` is the only writer of a queue's state and epoch. The modules that apply an
+event carry out its consequences: shard/follower.py, moving/freezing.py and moving/arrivals.py.
+"""
+
+from collections.abc import Mapping
+from enum import Enum
+from types import MappingProxyType
+from typing import Final, Protocol
+
+from lightrail.model import names as rules
+from lightrail.model.policy import Role
+from lightrail.shard.journal.declared import Declared, Named
+
+
+class State(Enum):
+    """What a shard does with a queue."""
+
+    COPYING = "copying"
+    """The shard copies the queue from its owner, and does not serve it."""
+    SERVING = "serving"
+    """The shard owns the queue: links attach, messages are stored and delivered."""
+    FROZEN = "frozen"
+    """The queue does not change, because another shard is about to own it."""
+    UNOWNED = "unowned"
+    """The shard keeps the queue and does not serve it, until an operator or a placement decides."""
+    MOVED = "moved"
+    """The shard has deleted the queue: another shard owns it and has all of its messages."""
+    DELETED = "deleted"
+    """The shard has deleted the queue, or the copy."""
+
+
+class Event(Enum):
+    """An event that changes the state of a queue."""
+
+    OPEN = "open"
+    FREEZE = "freeze"
+    THAW = "thaw"
+    CLAIM = "claim"
+    RENEW = "renew"
+    DISOWN = "disown"
+    LEAVE = "leave"
+    DELETE = "delete"
+
+
+TRANSITIONS: Final[Mapping[tuple[State, Event], State]] = MappingProxyType(
+    {
+        (State.COPYING, Event.OPEN): State.SERVING,
+        (State.COPYING, Event.DELETE): State.DELETED,
+        (State.SERVING, Event.FREEZE): State.FROZEN,
+        (State.SERVING, Event.RENEW): State.SERVING,
+        (State.SERVING, Event.DISOWN): State.UNOWNED,
+        (State.SERVING, Event.DELETE): State.DELETED,
+        (State.FROZEN, Event.THAW): State.SERVING,
+        (State.FROZEN, Event.DISOWN): State.UNOWNED,
+        (State.FROZEN, Event.LEAVE): State.MOVED,
+        (State.FROZEN, Event.DELETE): State.DELETED,
+        (State.UNOWNED, Event.CLAIM): State.SERVING,
+        (State.UNOWNED, Event.RENEW): State.UNOWNED,
+        (State.UNOWNED, Event.DELETE): State.DELETED,
+    }
+)
+"""The next state for each state and event; missing pairs are refused."""
+
+PLACED: Final = frozenset({Event.OPEN, Event.THAW, Event.CLAIM, Event.RENEW})
+"""Events that follow a placement, and set the epoch to that of the placement."""
+
+
+class OwnershipError(Exception):
+    """An event that the state of the queue does not allow."""
+
+
+class Ownership:
+    """State and epoch of one queue at this shard.
+
+    Args:
+        epoch: epoch in which this shard owns the queue, or will own it if it is a copy.
+    """
+
+    __slots__ = ("epoch", "is_serving", "state")
+
+    def __init__(self, state: State, epoch: int) -> None:
+        self.state = state
+        self.epoch = epoch
+        self.is_serving = state is State.SERVING
+
+    def apply(self, event: Event, epoch: int | None = None) -> None:
+        """Changes the state.
+
+        Args:
+            epoch: epoch of the placement, for the events of `PLACED` only.
+
+        Raises:
+            OwnershipError: the state does not allow the event; nothing has changed.
+        """
+        after = TRANSITIONS.get((self.state, event))
+        if after is None or (epoch is None) is (event in PLACED):
+            raise OwnershipError(
+                f"expected an event that {self.state.value} allows, found {event.value}, epoch {epoch}"
+            )
+        self.state = after
+        self.is_serving = after is State.SERVING
+        if epoch is not None:
+            self.epoch = epoch
+
+
+class StoredPlacement(Protocol):
+    """A placement as the coordinator stores it; `lightrail.cluster.map.Placed` is one."""
+
+    @property
+    def shard(self) -> int: ...
+
+    @property
+    def epoch(self) -> int: ...
+
+    @property
+    def lost(self) -> int:
+        """Epochs up to this one ended because an operator gave up the disk of their owner."""
+
+
+class Verdict(Enum):
+    """The verdict on a queue that a shard stores."""
+
+    SERVE = 1
+    """Serve it in the epoch of the placement."""
+    STAY = 2
+    """Change nothing."""
+    CHANGE = 3
+    """Apply the policy of its name."""
+    KEEP = 4
+    """Keep it and do not serve it: its owner is unknown, or lacks messages of this shard."""
+    LEAVE = 5
+    """Delete it: its owner has all messages by a move from this shard."""
+    DELETE = 6
+    """Delete it: its name was deleted."""
+
+
+def judge(state: State, epoch: int, placed: StoredPlacement | None, shard: int) -> Verdict:
+    """The verdict of the placement on a queue: SERVE, STAY, KEEP or LEAVE.
+
+    Args:
+        state: one of COPYING, SERVING, FROZEN and UNOWNED.
+        epoch: the epoch that this shard stores with it; for a copy, the epoch after its move.
+        placed: the placement; None if there is none.
+    """
+    if placed is None:
+        return Verdict.STAY if state in (State.COPYING, State.FROZEN) else Verdict.KEEP
+    if state is State.COPYING:
+        if placed.epoch == epoch and placed.shard == shard:
+            return Verdict.SERVE
+        return Verdict.STAY if placed.epoch < epoch else Verdict.LEAVE
+    is_frozen = state is State.FROZEN
+    if placed.shard == shard:
+        return Verdict.STAY if is_frozen and placed.epoch == epoch else Verdict.SERVE
+    if placed.epoch <= epoch:
+        return Verdict.STAY if is_frozen else Verdict.KEEP
+    return Verdict.LEAVE if is_frozen and placed.lost <= epoch else Verdict.KEEP
+
+
+def judge_name(
+    ownership: Ownership, stored: Named, found: Named, history: str, *, is_placed: bool
+) -> Verdict:
+    """The verdict of a changed name on a queue that is SERVING, FROZEN or UNOWNED.
+
+    Args:
+        stored: the name with which the queue was opened.
+        found: the current name in the directory.
+        history: the directory's history. In another history than that of `stored` nothing was deleted: the
+            coordinator was set back to an older snapshot (cluster/history.py).
+        is_placed: whether the placement names this shard.
+    """
+    is_queue = found.role is Role.QUEUE
+    if ownership.state is State.UNOWNED:
+        return Verdict.SERVE if is_queue and is_placed else Verdict.STAY
+    if history != stored.history:
+        if not is_queue:
+            return Verdict.KEEP
+    elif not is_queue or found.created != stored.created:
+        return Verdict.DELETE
+    elif found.policy == stored.policy:
+        return Verdict.STAY
+    # A frozen queue gets the policy at the shard that serves it next.
+    return Verdict.STAY if ownership.state is State.FROZEN else Verdict.CHANGE
+
+
+def recovered(
+    declared: Declared, found: Named, history: str, placed: StoredPlacement | None, shard: int
+) -> tuple[State, int]:
+    """State and epoch of a queue, not a copy, that the journal has after a start.
+
+    MOVED and DELETED are results for queues whose deletion could not be recorded before.
+
+    Args:
+        declared: the journal's last Queue record.
+        found: the current record of its name in the directory.
+        history: the directory's history.
+    """
+    before = State.FROZEN if declared.frozen else State.SERVING
+    # In another history than the journal's, no revision shows that the queue was deleted.
+    is_comparable = declared.history == history
+    # If the name has an earlier revision than the journal's, the directory was set back, and the queue was
+    # not deleted.
+    is_same = not is_comparable or declared.created is None or found.created <= declared.created
+    if found.role is Role.QUEUE and is_same:
+        verdict = judge(before, declared.epoch, placed, shard)
+        if verdict is Verdict.SERVE:
+            assert placed is not None
+            return State.SERVING, placed.epoch
+        after = {Verdict.STAY: State.FROZEN, Verdict.LEAVE: State.MOVED, Verdict.KEEP: State.UNOWNED}
+        return after[verdict], declared.epoch
+    if is_comparable and (found.role is Role.QUEUE or rules.is_system(rules.owner(found.name))):
+        return State.DELETED, declared.epoch
+    return State.FROZEN if declared.frozen else State.UNOWNED, declared.epoch

@@ -1,0 +1,236 @@
+"""A queue of this shard: its machine, its owner, its number in the journal, and its results of this step."""
+
+from collections.abc import Sequence
+from typing import NamedTuple, Protocol
+
+from lightrail.namespace.records import Name
+from lightrail.shard.journal.declared import encode_declared
+from lightrail.shard.queue.effects import Reason
+from lightrail.shard.queue.machine import Machine
+from lightrail.shard.queue.runs import Batch
+from lightrail.shard.queues.figures import Figures
+from lightrail.shard.queues.ownership import Ownership, State
+from lightrail.shard.queues.pacing import Pace
+from lightrail.shard.queues.waiting import Waiter
+from lightrail.telemetry.queues import QueueFigures
+
+
+class Waiting(Protocol):
+    """A batch that waits for room in the queue; `lightrail.shard.links.ingress.parking.Parked` is one."""
+
+    @property
+    def batch(self) -> Batch: ...
+
+    @property
+    def done(self) -> int:
+        """Number of its messages that no longer wait."""
+
+    @property
+    def until_ms(self) -> int | None:
+        """Time at which the overflow of the policy is applied to the rest; None for never."""
+
+
+class Closing(NamedTuple):
+    """A deletion under way that closes a queue."""
+
+    node: str
+    revision: int
+    """Of the node; the deletion is guarded by it."""
+    history: str
+    """Of the coordinator; revisions of different ones can't be compared."""
+    to_messages: bool
+    """Whether new messages wait as well: an accepted one would be deleted with the queue."""
+    frontend: bytes
+    """Identity of the peer that deletes the node; empty for this shard."""
+
+
+class Queue:
+    """One queue of this shard: its machine, its number in the journal, and its results of this step."""
+
+    __slots__ = (
+        "captured",
+        "closings",
+        "delivered",
+        "due_ms",
+        "footprint",
+        "id",
+        "ids",
+        "index",
+        "links",
+        "machine",
+        "mark_ahead",
+        "mark_asked",
+        "mark_due",
+        "marked_ms",
+        "may_have_lost",
+        "name",
+        "ownership",
+        "pace",
+        "parked",
+        "promised",
+        "promised_bytes",
+        "promised_messages",
+        "record",
+        "recovered_to",
+        "redelivered_before",
+        "removed",
+        "resident",
+        "unanswered",
+        "unsettled",
+        "view",
+    )
+
+    def __init__(
+        self, id: int, record: Name, machine: Machine, ownership: Ownership, *, captured: bool = False
+    ) -> None:
+        self.id = id
+        self.name = record.name
+        self.record = record
+        """The last read record of the name in the directory."""
+        self.machine = machine
+        self.view = machine.view
+        self.footprint = machine.footprint
+        self.pace = Pace()
+        self.captured = captured
+        """Whether all events of its messages are recorded, also of transient ones."""
+        self.ownership = ownership
+        self.closings: tuple[Closing, ...] = ()
+        """While there is one, the queue opens no link, as it is about to be deleted; see closings.py."""
+        self.resident = 0
+        self.index = 0
+        self.unsettled = 0
+        self.ids = 0
+        self.links = 0
+        self.parked: Sequence[Waiting] | None = None
+        """Batches that wait for room, in order; None for none. Set by parking.py."""
+        self.promised = 0
+        """Number of undecided transactions with messages of this queue; it can't move before they end."""
+        self.promised_messages = 0
+        """Number of messages that these transactions send to the queue; they count against its bounds."""
+        self.promised_bytes = 0
+        self.removed: dict[Reason, list[tuple[int, int]]] = {}
+        """Sequences that left the queue in this step, by reason: ranges that become one Settle record."""
+        self.delivered: dict[int, list[tuple[int, int]]] = {}
+        """For a captured queue: sequences that were delivered in this step, by consumer (`boot << 32 |
+        link`), for one Delivered record each."""
+        self.due_ms: int | None = None
+        """The time of its entry in the deadlines."""
+        self.redelivered_before = 0
+        """Sequences below it may have been delivered by a shard or frontend that ended: their delivery is a
+        redelivery, whatever their attempts."""
+        self.may_have_lost = False
+        """Whether a shard that was killed may have delivered messages that it had not stored."""
+        self.recovered_to = 0
+        """Messages with lower sequences were there after such an end, and may have been buried before."""
+        self.mark_asked = 0
+        """The first sequence whose delivery must check the mark in the file."""
+        self.mark_due = 0
+        """The first sequence whose delivery notes a new delivery mark."""
+        self.mark_ahead = 0
+        """Number of messages by which the last noted mark was ahead of the deliveries."""
+        self.marked_ms = 0
+        """Time at which the mark was last noted."""
+        self.unanswered: list[tuple[int, Waiter, int]] = []
+        """Waiters for deferred outcomes (queue/deferred.py): number of the last outcome, waiter, and number
+        of the answer."""
+
+    @property
+    def state(self) -> State:
+        """The state of ownership."""
+        return self.ownership.state
+
+    @property
+    def epoch(self) -> int:
+        """The epoch in which this shard owns the queue, or will own it if it is a copy."""
+        return self.ownership.epoch
+
+    @property
+    def is_serving(self) -> bool:
+        """Whether links attach to it, and messages are stored and delivered."""
+        return self.ownership.is_serving
+
+    @property
+    def is_frozen(self) -> bool:
+        """Whether another shard is about to own it."""
+        return self.ownership.state is State.FROZEN
+
+    @property
+    def declared(self) -> str:
+        """The policy text of its Queue record in the journal."""
+        return self.declared_as(frozen=self.is_frozen)
+
+    def declared_as(self, *, frozen: bool) -> str:
+        """Like `declared`, for a state that the queue is about to have."""
+        return encode_declared(self.record, self.epoch, frozen=frozen)
+
+    def answer_when_applied(self, waiter: Waiter, number: int, before: int) -> bool:
+        """Keeps an answer to a settlement until the outcomes that it deferred are applied.
+
+        Args:
+            before: `view.deferred_number` before the settlement.
+
+        Returns:
+            Whether the answer is kept; if not, no outcome was deferred.
+        """
+        last = self.view.deferred_number
+        if last == before:
+            return False
+        self.unanswered.append((last, waiter, number))
+        return True
+
+    def take_unanswered(self) -> list[tuple[Waiter, int]]:
+        """Removes and returns all answers, for a queue that ends with its messages."""
+        found = [(waiter, number) for _, waiter, number in self.unanswered]
+        self.unanswered = []
+        return found
+
+    def take_applied(self) -> list[tuple[Waiter, int]]:
+        """Removes and returns the answers whose outcomes are all applied."""
+        oldest = self.view.deferred_oldest
+        found = [(waiter, number) for last, waiter, number in self.unanswered if last < oldest]
+        self.unanswered = [each for each in self.unanswered if each[0] >= oldest]
+        return found
+
+    def holder_lost(self) -> None:
+        """Notes that a frontend ended with unknown deliveries: any delivered message may be one of them."""
+        self.redelivered_before = self.view.seen_to
+
+    def repeated(self, count: int) -> None:
+        """Notes that the next messages come again: a killed shard may have delivered them, and lost them."""
+        if self.may_have_lost:
+            before = self.view.next_sequence + count
+            self.redelivered_before = max(self.redelivered_before, before)
+
+    @property
+    def may_come_again_before(self) -> int:
+        """The sequence below which deliveries after the next start may be redeliveries."""
+        return self.view.seen_to if self.view.in_flight_count else self.redelivered_before
+
+    @property
+    def held(self) -> int:
+        """Number of messages that count against the bounds, with those of undecided transactions."""
+        return self.view.held + self.promised_messages
+
+    @property
+    def held_bytes(self) -> int:
+        """Bytes of the messages that count against the bounds."""
+        return self.view.held_bytes + self.promised_bytes
+
+    @property
+    def parked_count(self) -> int:
+        """Number of messages that wait for room."""
+        return sum(entry.batch.count - entry.done for entry in self.parked or ())
+
+    def figures(self) -> QueueFigures:
+        """The current figures, for a scrape."""
+        return Figures(self.view, self.parked_count)
+
+    @property
+    def next_deadline_ms(self) -> int | None:
+        """Time of the next Tick: for messages, or for the first batch that waits."""
+        due = self.machine.next_deadline_ms
+        if self.parked:
+            until_ms = self.parked[0].until_ms
+            if until_ms is not None and (due is None or until_ms < due):
+                due = until_ms
+        return due

@@ -1,0 +1,1 @@
+"""Requests of frontends and gateways: figures, peeking, locks, sessions, the journal."""

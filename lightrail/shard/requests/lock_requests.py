@@ -1,0 +1,206 @@
+"""Requests to a shard about locked messages: settles and renews them by their locks or their deliveries.
+
+Every operation is drawn in docs/formats/wire.md.
+"""
+
+from collections.abc import Callable, Mapping
+from typing import Final
+
+from lightrail.model import conditions, limits
+from lightrail.shard.effects.peers import Consumer, Peer
+from lightrail.shard.effects.performer import Performer
+from lightrail.shard.effects.request import Fields, Operation, Reply, RequestError, named, whole
+from lightrail.shard.links.links import Links
+from lightrail.shard.queue import commands
+from lightrail.shard.queue.effects import LockAnswer, LockedDeferred, Renewed, SettledDeliveries
+from lightrail.shard.queues.queues import Queues
+from lightrail.shard.queues.shard_queue import Queue
+from lightrail.shard.queues.waiting import Waiter
+from lightrail.shard.requests.recalling import Recalling
+from lightrail.wire.bodies import encode_request
+from lightrail.wire.frames import Kind, frame
+
+_NUMBER_MAX: Final = (1 << 63) - 1
+
+
+class LockRequests:
+    """Answers the requests about locks of all peers.
+
+    Args:
+        wait: registers a waiter that is called when all records so far are on disk.
+    """
+
+    __slots__ = ("_links", "_performer", "_queues", "_receiving", "_wait")
+
+    def __init__(
+        self, queues: Queues, performer: Performer, links: Links, wait: Callable[[Waiter, int], None]
+    ) -> None:
+        self._queues = queues
+        self._performer = performer
+        self._links = links
+        self._receiving = 0
+        """Number of requests for deferred messages that wait for the disk."""
+        self._wait = wait
+
+    @property
+    def operations(self) -> Mapping[str, Operation]:
+        """The operations for `Requests.add`."""
+        return {
+            "receive_deferred": self._receive_deferred,
+            "renew": self._renew,
+            "renew_deliveries": self._renew_deliveries,
+            "settle": self._settle,
+            "settle_deliveries": self._settle_deliveries,
+        }
+
+    # --- by the key of a lock --------------------------------------------------------------------------
+
+    def _settle(self, peer: Peer, number: int, fields: Fields, now_ms: int) -> None:
+        """Settles a locked message by its key, from any gateway; answered when that is on disk."""
+        queue = named(self._queues, fields)
+        outcome = _outcome(fields)
+        command = commands.SettleLocked(
+            *_lock(fields), outcome, whole(fields, "sequence", 0, _NUMBER_MAX, None)
+        )
+        deferred = queue.view.deferred_number
+        answer = self._ask(queue, command, now_ms)
+        self._answer_on_disk(queue, Reply(peer, number, {"found": answer.found}), deferred)
+
+    def _renew(self, _peer: Peer, _number: int, fields: Fields, now_ms: int) -> Fields:
+        """Renews the lock of a message: its full time begins again."""
+        queue = named(self._queues, fields)
+        command = commands.RenewLock(*_lock(fields), whole(fields, "sequence", 0, _NUMBER_MAX, None))
+        answer = self._ask(queue, command, now_ms)
+        return {"found": answer.found, "locked_until_ms": answer.until_ms}
+
+    # --- by the deliveries of a link -------------------------------------------------------------------
+
+    def _renew_deliveries(self, peer: Peer, _number: int, fields: Fields, now_ms: int) -> Fields:
+        """Renews the locks of deliveries of a link of the requesting frontend."""
+        queue, consumer, numbers = self._deliveries(peer, fields)
+        found = self._performer.apply(queue, commands.RenewDeliveries(consumer.id, numbers), now_ms)
+        (answer,) = [effect for effect in found if isinstance(effect, Renewed)]
+        return {"locked_ms": answer.locked_ms}
+
+    def _settle_deliveries(self, peer: Peer, number: int, fields: Fields, now_ms: int) -> None:
+        """Settles deliveries of a link of the requesting frontend; answered when that is on disk."""
+        queue, consumer, numbers = self._deliveries(peer, fields)
+        outcome = _outcome(fields)
+        deferred = queue.view.deferred_number
+        found = self._performer.apply(queue, commands.SettleDeliveries(consumer.id, numbers, outcome), now_ms)
+        (answer,) = [effect for effect in found if isinstance(effect, SettledDeliveries)]
+        self._answer_on_disk(queue, Reply(peer, number, {"found": answer.found}), deferred)
+
+    def _deliveries(self, peer: Peer, fields: Fields) -> tuple[Queue, Consumer, list[int]]:
+        """The queue, the consumer and the delivery numbers that a request names."""
+        queue, consumer = consumer_of(self._queues, peer, fields)
+        numbers = fields.get("numbers")
+        if (
+            not isinstance(numbers, list)
+            or not 0 < len(numbers) <= limits.LOCKS_RENEWED_MAX
+            or not all(type(each) is int and 0 <= each <= _NUMBER_MAX for each in numbers)
+        ):
+            raise RequestError(
+                conditions.INVALID_FIELD,
+                f"numbers is {str(numbers)[:80]!a}; expected a list of 1 to {limits.LOCKS_RENEWED_MAX} "
+                "delivery numbers",
+            )
+        return queue, consumer, numbers
+
+    # --- deferred messages -----------------------------------------------------------------------------
+
+    def _receive_deferred(self, peer: Peer, number: int, fields: Fields, now_ms: int) -> Fields | None:
+        """Locks deferred messages by their sequences, all or none, and answers with them."""
+        queue = named(self._queues, fields)
+        sequences = fields.get("sequences")
+        if (
+            not isinstance(sequences, list)
+            or not 0 < len(sequences) <= limits.DEFERRED_RECEIVED_MAX
+            or not all(type(each) is int and 0 <= each <= _NUMBER_MAX for each in sequences)
+        ):
+            raise RequestError(
+                conditions.INVALID_FIELD,
+                f"sequences is {str(sequences)[:80]!a}; expected a list of 1 to "
+                f"{limits.DEFERRED_RECEIVED_MAX} sequences",
+            )
+        key = fields.get("key")
+        if not isinstance(key, str) or not key or "-" in key:
+            raise RequestError(
+                conditions.INVALID_FIELD, f"key is {str(key)[:80]!a}; expected a text without -"
+            )
+        if self._receiving >= limits.PEEKS_MAX:
+            raise RequestError(
+                conditions.RESOURCE_LIMIT_EXCEEDED,
+                f"{limits.PEEKS_MAX} requests wait for deferred messages from disk already; try again",
+            )
+        command = commands.LockDeferred(self._links.next_consumer(), key, sequences, limits.DEFERRED_LOCK_MS)
+        found = self._performer.apply(queue, command, now_ms)
+        (answer,) = [effect for effect in found if isinstance(effect, LockedDeferred)]
+        if not answer.runs:
+            return {"messages": [], "locked_until_ms": 0}
+        self._receiving += 1
+
+        def came(messages: list[Fields], blob: bytes) -> None:
+            self._receiving -= 1
+            body = encode_request({"messages": messages, "locked_until_ms": answer.until_ms}, blob)
+            peer.out.append(frame(Kind.RESPONSE, number=number, body=body))
+
+        Recalling(queue, self._performer, answer.runs, came).begin()
+        return None
+
+    # --- helpers ---------------------------------------------------------------------------------------
+
+    def _ask(self, queue: Queue, command: commands.Command, now_ms: int) -> LockAnswer:
+        found = self._performer.apply(queue, command, now_ms)
+        (answer,) = [effect for effect in found if isinstance(effect, LockAnswer)]
+        return answer
+
+    def _answer_on_disk(self, queue: Queue, reply: Reply, deferred: int) -> None:
+        """Answers when the settlement is on disk; `deferred`: see `Queue.answer_when_applied`."""
+        if not queue.answer_when_applied(reply, 0, deferred):
+            self._wait(reply, 0)
+
+
+def consumer_of(queues: Queues, peer: Peer, fields: Fields) -> tuple[Queue, Consumer]:
+    """The queue and the consumer of the requesting frontend that a request names. Raises RequestError."""
+    queue = named(queues, fields)
+    link = whole(fields, "link", 0, _NUMBER_MAX, None)
+    consumer = peer.consumers.get(link)
+    if consumer is None or consumer.queue is not queue:
+        # The queue is being created or declared again; a later request will find it.
+        raise RequestError(conditions.MOVED, f"no consumer of {queue.name} has the number {link} here now")
+    return queue, consumer
+
+
+def _lock(fields: Fields) -> tuple[str, int]:
+    """Key and delivery number of a lock with the text KEY-NUMBER."""
+    found = fields.get("lock")
+    key, dash, number = found.rpartition("-") if isinstance(found, str) else ("", "", "")
+    if not (dash and key and number.isascii() and number.isdigit() and len(number) < 20):
+        raise RequestError(conditions.INVALID_FIELD, f"lock is {str(found)[:80]!a}; expected KEY-NUMBER")
+    return key, int(number)
+
+
+def _outcome(fields: Fields) -> commands.Outcome:
+    """The outcome of a locked message."""
+    name = fields.get("outcome", "accepted")
+    kinds = {kind.name.lower(): kind for kind in commands.OutcomeKind}
+    if not isinstance(name, str) or name not in kinds:
+        raise RequestError(
+            conditions.INVALID_FIELD, f"outcome is {str(name)[:80]!a}; expected one of {', '.join(kinds)}"
+        )
+    try:
+        annotations = bytes.fromhex(fields.get("annotations") or "")
+    except (ValueError, TypeError):
+        raise RequestError(
+            conditions.INVALID_FIELD, "annotations is expected to be an encoded map in hex"
+        ) from None
+    return commands.Outcome(
+        kinds[name],
+        str(fields.get("condition", "")),
+        str(fields.get("description", "")),
+        bool(fields.get("delivery_failed", False)),
+        bool(fields.get("undeliverable_here", False)),
+        annotations or None,
+        bool(fields.get("deferred", False)),
+    )

@@ -1,0 +1,126 @@
+"""Peeking: reads messages of a queue without a delivery; evicted messages are read from disk first."""
+
+from collections.abc import Callable
+from typing import Any, Final
+
+from lightrail.amqp.sections import decode_header
+from lightrail.model.attempts import failures
+from lightrail.model.orders import PRIORITY_MIXED
+from lightrail.shard.effects.performer import Performer
+from lightrail.shard.effects.reading import Read
+from lightrail.shard.queue import commands
+from lightrail.shard.queue.effects import Peeked, State
+from lightrail.shard.queue.runs import Batch, Run
+from lightrail.shard.queues.shard_queue import Queue
+
+LOCKED: Final = "locked"
+
+Seen = Callable[[dict[str, Any], bytes], None]
+
+
+class Peeking:
+    """One request to peek, from `begin` until all of its messages are in memory."""
+
+    __slots__ = ("_bytes", "_count", "_missing", "_performer", "_pieces", "_queue", "_seen", "_start")
+
+    def __init__(
+        self, queue: Queue, performer: Performer, start: int, count: int, bytes_max: int, seen: Seen
+    ) -> None:
+        self._queue = queue
+        self._performer = performer
+        self._start = start
+        self._count = count
+        self._bytes = bytes_max
+        self._seen = seen
+        self._pieces: list[tuple[Run, str, list[Run]]] = []
+        """Each run as it is in the queue, its state, and its messages in memory."""
+        self._missing = 0
+
+    def begin(self) -> None:
+        """Chooses the messages; reads those on disk, and answers when they are read."""
+        left = self._bytes
+        chosen: list[tuple[Run, str]] = []
+        for run, state in self._runs():
+            if left <= 0:
+                break
+            left -= run.size
+            chosen.append((run, state))
+        self._pieces = [(run, state, [] if run.batch.evicted else [run]) for run, state in chosen]
+        for index, (run, _) in enumerate(chosen):
+            if run.batch.evicted:
+                self._missing += 1
+                self._performer.read(self._queue, run, self._came(index))
+        if not self._missing:
+            self._answer()
+
+    def _runs(self) -> list[tuple[Run, str]]:
+        """Up to `count` messages from the start on, in order of their sequences."""
+        found: list[tuple[Run, str]] = []
+        for effect in self._queue.machine.apply(commands.Peek(self._start, self._count), 0):
+            if isinstance(effect, Peeked):
+                found += zip(effect.runs, map(str, effect.states), strict=True)
+        for run in self._queue.view.locked_runs():
+            if run.end > self._start:
+                found.append((run.cut(max(self._start - run.sequence, 0), run.count), LOCKED))
+        found.sort(key=lambda each: each[0].sequence)
+        left = self._count
+        within = []
+        for run, state in found:
+            if not left:
+                break
+            run = run.cut(0, min(run.count, left))
+            left -= run.count
+            within.append((run, state))
+        return within
+
+    def _came(self, index: int) -> Callable[[Read], None]:
+        def came(read: Read) -> None:
+            self._pieces[index][2].extend(read.runs)
+            self._missing -= 1
+            if not self._missing:
+                self._answer()
+
+        return came
+
+    def _answer(self) -> None:
+        messages: list[dict[str, Any]] = []
+        blob: list[bytes] = []
+        left = self._bytes
+        for run, state, pieces in self._pieces:
+            due_ms = None
+            for piece in pieces:
+                for index in range(piece.count):
+                    if state == State.DELAYED:
+                        due_ms = self._queue.view.due_ms(piece.cut(index, index + 1))
+                    message = piece.batch.message(piece.first + index)
+                    if messages and len(message) > left:
+                        self._seen({"messages": messages, "next": piece.sequence + index}, b"".join(blob))
+                        return
+                    left -= len(message)
+                    batch = piece.batch
+                    blob.append(message)
+                    messages.append(
+                        {
+                            "sequence": piece.sequence + index,
+                            "state": state,
+                            "attempts": failures(run.attempts),
+                            "deferred": run.is_deferred,
+                            "enqueued_at_ms": batch.enqueued_at_ms,
+                            "expires_at_ms": batch.expires_at_ms,
+                            "due_ms": due_ms,
+                            "priority": _priority(batch, message),
+                            "durable": batch.durable,
+                            "message_format": batch.message_format,
+                            "size": len(message),
+                        }
+                    )
+        end = self._pieces[-1][0].end if self._pieces else self._queue.view.next_sequence
+        next_ = end if end < self._queue.view.next_sequence else None
+        self._seen({"messages": messages, "next": next_}, b"".join(blob))
+
+
+def _priority(batch: Batch, message: bytes) -> int:
+    if batch.priority != PRIORITY_MIXED:
+        return batch.priority
+    priority: int = decode_header(message).priority
+    return priority

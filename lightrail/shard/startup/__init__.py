@@ -1,0 +1,1 @@
+"""Before a shard serves: its directory, its number, its store."""

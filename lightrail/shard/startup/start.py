@@ -1,0 +1,223 @@
+"""Start: one start of a shard on its directory, from the check whether it may serve to its orderly end.
+
+    start = Start(joining, data_directory, cluster)
+    await start.until_alone()          # no living process is registered, and the directory is no copy
+    store.judge = start.judge          # recovery: the journal reaches as far as the coordinator knows
+    await start.begin(extent)          # from here on every other directory of this shard is a copy
+    ... start.keep(store) beside it    # reports how far the journal reaches
+    await start.close(extent)          # after an orderly end a copy is as good as the original
+
+The rules are in cluster/generations.py, their reasons in docs/adr/0017.
+"""
+
+import asyncio
+import logging
+import secrets
+from dataclasses import replace
+from typing import Final
+
+from lightrail.cluster.coordinator import ATTEMPTS_MAX, ConflictError, CoordinatorError, Write
+from lightrail.cluster.generations import (
+    Generation,
+    Mark,
+    check_extent,
+    check_generation,
+    key_of,
+    last_generation,
+    next_mark,
+)
+from lightrail.cluster.joining import LEAVE_TIME_MAX_S, Joining, patiently
+from lightrail.cluster.map import SHARDS
+from lightrail.cluster.membership import MemberRefusedError
+from lightrail.model import limits
+from lightrail.shard.journal.extent import Extent
+from lightrail.shard.journal.journal import Journal
+from lightrail.shard.journal.store import Store, StoreRefusedError
+from lightrail.shard.startup.data_directory import DataDirectory
+
+log = logging.getLogger("lightrail.shard")
+TOKEN_BYTES: Final = 12
+
+
+class Start:
+    """The start of a shard with a durable store; a store in memory can't have outdated copies."""
+
+    def __init__(self, joining: Joining, data_directory: DataDirectory) -> None:
+        self._joining = joining
+        self._coordinator = joining.coordinator
+        self._data_directory = data_directory
+        self._shard = data_directory.shard
+        self._lasting = joining.process.settings.store != "memory"
+        self._together = not joining.process.settings.etcd
+        """Whether the coordinator is a file beside the directory, which is copied together with it."""
+        self._last: Generation | None = None
+        self._revision = 0
+        self._mark: Mark | None = None
+        """The generation of the directory before this start."""
+        self._own: Generation | None = None
+        self._superseded = False
+
+    # --- before the store is opened ----------------------------------------------------------------------
+
+    async def until_alone(self) -> None:
+        """Waits until no other process can be alive under this number.
+
+        Raises MemberRefusedError, StoreRefusedError, CannotServeError, StoppedError.
+        """
+        await self._look()
+        dead = None
+        lock = self._data_directory.lock_id
+        if self._last is not None and lock and self._last.lock == lock:
+            # The process that had this lock has ended, because this process has the lock now.
+            dead = self._last.boot
+        await self._joining.until_free(f"{SHARDS}{self._shard}", dead)
+        if self._lasting:
+            await self._look()
+            self._mark = self._data_directory.mark
+            self._check()
+
+    async def _look(self) -> None:
+        self._last, self._revision = await patiently(
+            self._joining.process, lambda: last_generation(self._coordinator, self._shard)
+        )
+
+    def _check(self) -> None:
+        data_directory = self._data_directory
+        disk = data_directory.disk
+        check_generation(
+            self._shard,
+            self._last,
+            self._mark,
+            disk=disk,
+            inode=data_directory.inode if disk and not self._together else 0,
+            directory=data_directory.directory,
+        )
+
+    def judge(self, found: Extent) -> None:
+        """Checks that the journal has its known extent. Raises StoreRefusedError."""
+        try:
+            check_extent(
+                self._shard,
+                self._last,
+                disk=self._data_directory.disk,
+                next_lsn=found.next_lsn,
+                directory=self._data_directory.directory,
+            )
+        except MemberRefusedError as error:
+            raise StoreRefusedError(str(error)) from None
+
+    # --- serving -------------------------------------------------------------------------------------------
+
+    async def begin(self, disk: str, extent: Extent) -> None:
+        """Makes this the last start, in the directory and then in the coordinator.
+
+        Raises MemberRefusedError, StoreRefusedError, CannotServeError, StoppedError.
+        """
+        if not self._lasting:
+            return
+        for _ in range(ATTEMPTS_MAX):
+            mark = next_mark(self._last, self._mark, secrets.token_hex(TOKEN_BYTES))
+            own = Generation(
+                disk=disk,
+                number=mark.number,
+                token=mark.token,
+                boot=self._joining.process.boot,
+                lock=self._data_directory.lock_id,
+                inode=0 if self._together else self._data_directory.inode,
+                segment=extent.segment,
+                next_lsn=extent.next_lsn,
+            )
+            try:
+                self._data_directory.write_mark(mark)
+            except OSError as error:
+                raise StoreRefusedError(
+                    f"expected to write the generation of shard {self._shard} into "
+                    f"{self._data_directory.directory}, found {error.strerror}: "
+                    "make room on this disk, or repair it"
+                ) from error
+            if await patiently(self._joining.process, lambda own=own: self._written(own)):  # type: ignore[misc]
+                return
+            await self._look()
+            if self._last is not None and self._last.token == own.token:
+                # It was written by an attempt whose answer was lost.
+                self._own = own
+                return
+            # Another start was faster: an earlier attempt on this directory that seemed to fail, or a start
+            # on another directory.
+            self._check()
+            self.judge(extent)
+        raise MemberRefusedError(f"{key_of(self._shard)} is being changed repeatedly: try again")
+
+    async def _written(self, own: Generation) -> bool:
+        """Writes the entry; False if it has changed since it was read. Raises CoordinatorError."""
+        try:
+            write = Write(key_of(self._shard), own.encode(), self._revision)
+            self._revision = await self._coordinator.write([write])
+        except ConflictError:
+            return False
+        self._own = own
+        return True
+
+    async def keep(self, store: Store) -> None:
+        """Reports the extent of the journal while the shard serves."""
+        if not self._lasting or not isinstance(store, Journal):
+            return
+        while not self._superseded:
+            await asyncio.sleep(limits.EXTENT_REPORT_MS / 1000)
+            store.write_extent()
+            if not self._together:
+                # A coordinator beside the directory needs no report: the file `extent` has the same.
+                await self._report(store.extent)
+
+    async def _report(self, extent: Extent) -> None:
+        try:
+            found, revision = await last_generation(self._coordinator, self._shard)
+            own = self._own
+            assert own is not None, "it has begun"
+            if found is not None and found.disk == own.disk and found.token != own.token:
+                if found.number >= own.number:
+                    self._supersede(found)
+                    return
+                log.warning(
+                    "%s was set back to generation %d; it is written again",
+                    key_of(self._shard),
+                    found.number,
+                )
+            self._revision = revision
+            new = replace(own, segment=extent.segment, next_lsn=extent.next_lsn)
+            if found != new:
+                await self._written(new)
+        except CoordinatorError as error:
+            # The next report includes this one.
+            log.debug("the extent of the journal was not reported: %s", error)
+
+    def _supersede(self, found: Generation) -> None:
+        self._superseded = True
+        self._joining.process.fail(
+            f"{key_of(self._shard)} is generation {found.number} of another process: shard {self._shard} was "
+            "started elsewhere on a copy of this directory that an operator has accepted"
+        )
+
+    async def close(self, store: Store) -> None:
+        """Reports that the store was closed in order, so that a complete copy may be started instead."""
+        own = self._own
+        if own is None or self._superseded:
+            return
+        if isinstance(store, Journal):
+            own = replace(own, segment=store.extent.segment, next_lsn=store.extent.next_lsn)
+        try:
+            async with asyncio.timeout(LEAVE_TIME_MAX_S):
+                await self._close(replace(own, closed=True))
+        except (CoordinatorError, TimeoutError) as error:
+            why = str(error) or f"the coordinator did not answer within {LEAVE_TIME_MAX_S:g} s"
+            log.warning("the orderly end of shard %d could not be reported: %s", self._shard, why)
+
+    async def _close(self, closed: Generation) -> None:
+        for _ in range(ATTEMPTS_MAX):
+            found, self._revision = await last_generation(self._coordinator, self._shard)
+            if found is not None and found.token != closed.token and found.number >= closed.number:
+                return  # Another start has followed.
+            if await self._written(closed):
+                return
+            # A cancelled report was written; its change will arrive.
+            await asyncio.sleep(limits.DIRECTORY_POLL_MS / 1000)

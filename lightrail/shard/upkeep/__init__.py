@@ -1,0 +1,1 @@
+"""Work beside messaging: spilling to disk, cleaning of the journal, the garbage collector."""

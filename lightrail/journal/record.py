@@ -1,6 +1,6 @@
 """Records of a journal: one class per type of record except Append; layout.py has their binary form.
 
-All ranges are half-open, as in shard/queue/runs.py. A record names queues by number; their names and
+All ranges are half-open, as in shard/queue/values/runs.py. A record names queues by number; their names and
 policies are in Queue records and in the snapshot at the head of each segment.
 """
 
@@ -95,7 +95,7 @@ class Ids:
     until_ms: int
     """Time at which the window of duplicates of these ids ends."""
     digests: bytes
-    """Digests of the ids, 16 bytes each, concatenated (shard/queue/duplicates.py)."""
+    """Digests of the ids, 16 bytes each, concatenated (shard/queue/timed/duplicates.py)."""
     flags: int = 0
 
 

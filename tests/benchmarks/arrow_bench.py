@@ -23,7 +23,7 @@ from lightrail.journal.segment_header import SEGMENT_HEADER_SIZE, decode_segment
 from lightrail.shard.journal.files import RealFiles
 from lightrail.shard.journal.journal import Journal
 from lightrail.shard.journal.record import Append
-from lightrail.shard.queue.runs import batch_of
+from lightrail.shard.queue.values.runs import batch_of
 from lightrail.spark.columns import DECODED, SCHEMA, Decode
 from lightrail.spark.decoding.rows import record_batches
 from lightrail.spark.decoding.wanted import Part, Wanted

@@ -23,7 +23,7 @@ from lightrail.shard.engine.engine import Engine
 from lightrail.shard.journal.files import RealFiles
 from lightrail.shard.journal.journal import Journal
 from lightrail.shard.journal.record import Append
-from lightrail.shard.queue.runs import Batch
+from lightrail.shard.queue.values.runs import Batch
 from lightrail.telemetry.shard import ShardCounts
 from lightrail.wire.bodies import ConsumerOpen
 

@@ -14,11 +14,11 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from lightrail.shard.queue.commands import Attach, ConsumerOptions, Credit, Enqueue, Settle
-from lightrail.shard.queue.effects import Deliver, Stored
 from lightrail.shard.queue.machine import Machine
-from lightrail.shard.queue.policy import Policy
-from lightrail.shard.queue.runs import Batch, Location, batch_of
+from lightrail.shard.queue.values.commands import Attach, ConsumerOptions, Credit, Enqueue, Settle
+from lightrail.shard.queue.values.effects import Deliver, Stored
+from lightrail.shard.queue.values.policy import Policy
+from lightrail.shard.queue.values.runs import Batch, Location, batch_of
 
 MESSAGE_BYTES = 108
 SEGMENT_BYTES = 64 * 1024 * 1024

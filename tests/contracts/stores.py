@@ -12,7 +12,7 @@ from lightrail.shard.journal.memory import MemoryStore
 from lightrail.shard.journal.record import Append
 from lightrail.shard.journal.sqlite import SqliteStore
 from lightrail.shard.journal.store import Recovered, Store
-from lightrail.shard.queue.runs import Batch, Location, Run
+from lightrail.shard.queue.values.runs import Batch, Location, Run
 
 ALL = 1 << 40
 

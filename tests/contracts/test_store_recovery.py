@@ -30,7 +30,7 @@ from lightrail.shard.journal.journal import Journal
 from lightrail.shard.journal.record import Append
 from lightrail.shard.journal.sqlite import SqliteStore
 from lightrail.shard.journal.store import Store
-from lightrail.shard.queue.runs import Batch, batch_of
+from lightrail.shard.queue.values.runs import Batch, batch_of
 from tests.contracts.stores import (
     ALL,
     DURABLE,

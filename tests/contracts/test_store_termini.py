@@ -12,7 +12,7 @@ from lightrail.model import limits
 from lightrail.shard.journal.journal import Journal
 from lightrail.shard.journal.record import Append
 from lightrail.shard.journal.store import Store
-from lightrail.shard.queue.runs import batch_of
+from lightrail.shard.queue.values.runs import batch_of
 from tests.contracts.stores import ALL, DURABLE, Make, again, commit, declare, opened, sqlite
 from tests.support.shard.fake_files import FakeFiles
 

@@ -12,8 +12,9 @@ from unittest.mock import patch
 from hypothesis.stateful import RuleBasedStateMachine
 
 from lightrail.model import limits, orders
-from lightrail.shard.queue.commands import ConsumerOptions, Outcome
-from lightrail.shard.queue.effects import (
+from lightrail.shard.queue.machine import Machine
+from lightrail.shard.queue.values.commands import ConsumerOptions, Outcome
+from lightrail.shard.queue.values.effects import (
     DeadLetter,
     Deliver,
     Drained,
@@ -22,9 +23,8 @@ from lightrail.shard.queue.effects import (
     Reason,
     Removed,
 )
-from lightrail.shard.queue.machine import Machine
-from lightrail.shard.queue.policy import Policy
-from lightrail.shard.queue.runs import Location, Run
+from lightrail.shard.queue.values.policy import Policy
+from lightrail.shard.queue.values.runs import Location, Run
 
 SMALL_LIMITS = [
     (limits, "JOINED_BYTES", 48),

@@ -8,7 +8,7 @@ from typing import Any
 from lightrail.amqp.encoder import encode
 from lightrail.amqp.values import Symbol
 from lightrail.model.attempts import DEFERRED, failures
-from lightrail.shard.queue.aside import NOBODY, NOBODY_WITH_STATES
+from lightrail.shard.queue.timed.aside import NOBODY, NOBODY_WITH_STATES
 from lightrail.wire.frames import OutcomeCode
 from tests.support.shard.scene import Scene, numbered_messages
 from tests.unit.shard.transactions.test_transactions import post

@@ -15,8 +15,9 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, 
 
 from lightrail.model import limits
 from lightrail.shard.queue import invariants
-from lightrail.shard.queue.aside import NOBODY
-from lightrail.shard.queue.commands import (
+from lightrail.shard.queue.machine import Machine
+from lightrail.shard.queue.timed.aside import NOBODY
+from lightrail.shard.queue.values.commands import (
     ACCEPTED,
     FAILED,
     RELEASED,
@@ -37,7 +38,7 @@ from lightrail.shard.queue.commands import (
     SettleLocked,
     Tick,
 )
-from lightrail.shard.queue.effects import (
+from lightrail.shard.queue.values.effects import (
     DeadLetter,
     Deliver,
     Effect,
@@ -47,9 +48,8 @@ from lightrail.shard.queue.effects import (
     Refused,
     Removed,
 )
-from lightrail.shard.queue.machine import Machine
-from lightrail.shard.queue.policy import Policy
-from lightrail.shard.queue.runs import Run, batch_of
+from lightrail.shard.queue.values.policy import Policy
+from lightrail.shard.queue.values.runs import Run, batch_of
 from tests.model.histories import SOAK_S, checked, soak
 
 SMALL_LIMITS = [

@@ -14,7 +14,10 @@ from hypothesis.stateful import invariant, precondition, rule
 
 from lightrail.model.ending import Ending
 from lightrail.shard.queue import invariants
-from lightrail.shard.queue.commands import (
+from lightrail.shard.queue.changes.endings import outcome_of_rest
+from lightrail.shard.queue.changes.outcomes import KEPT
+from lightrail.shard.queue.machine import Machine
+from lightrail.shard.queue.values.commands import (
     Attach,
     Cancel,
     Change,
@@ -31,7 +34,7 @@ from lightrail.shard.queue.commands import (
     Settle,
     Tick,
 )
-from lightrail.shard.queue.effects import (
+from lightrail.shard.queue.values.effects import (
     DeadLetter,
     Effect,
     Peeked,
@@ -43,10 +46,7 @@ from lightrail.shard.queue.effects import (
     State,
     Stored,
 )
-from lightrail.shard.queue.endings import outcome_of_rest
-from lightrail.shard.queue.machine import Machine
-from lightrail.shard.queue.outcomes import KEPT
-from lightrail.shard.queue.runs import Run, batch_of
+from lightrail.shard.queue.values.runs import Run, batch_of
 from tests.model.histories import SOAK_S, checked, soak
 from tests.model.modelled_queue import (
     POLICIES,

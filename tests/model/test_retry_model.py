@@ -18,7 +18,8 @@ from lightrail.model import limits
 from lightrail.model.attempts import failures, waits_until_ms
 from lightrail.model.ending import Ending
 from lightrail.shard.queue import invariants
-from lightrail.shard.queue.commands import (
+from lightrail.shard.queue.machine import Machine
+from lightrail.shard.queue.values.commands import (
     ACCEPTED,
     FAILED,
     RELEASED,
@@ -37,7 +38,7 @@ from lightrail.shard.queue.commands import (
     Settle,
     Tick,
 )
-from lightrail.shard.queue.effects import (
+from lightrail.shard.queue.values.effects import (
     DeadLetter,
     Deliver,
     Effect,
@@ -47,9 +48,8 @@ from lightrail.shard.queue.effects import (
     Removed,
     Returned,
 )
-from lightrail.shard.queue.machine import Machine
-from lightrail.shard.queue.policy import Policy
-from lightrail.shard.queue.runs import Location, Run, batch_of
+from lightrail.shard.queue.values.policy import Policy
+from lightrail.shard.queue.values.runs import Location, Run, batch_of
 from tests.model.histories import SOAK_S, checked, soak
 from tests.support.shard.checked_queue import annotated, look
 

@@ -13,7 +13,8 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, 
 
 from lightrail.model import conditions, limits
 from lightrail.shard.queue import invariants
-from lightrail.shard.queue.commands import (
+from lightrail.shard.queue.machine import Machine
+from lightrail.shard.queue.values.commands import (
     ACCEPTED,
     RELEASED,
     Attach,
@@ -31,7 +32,7 @@ from lightrail.shard.queue.commands import (
     Settle,
     Tick,
 )
-from lightrail.shard.queue.effects import (
+from lightrail.shard.queue.values.effects import (
     Deliver,
     Effect,
     Fetch,
@@ -41,9 +42,8 @@ from lightrail.shard.queue.effects import (
     SessionLost,
     SessionRenewed,
 )
-from lightrail.shard.queue.machine import Machine
-from lightrail.shard.queue.policy import Policy
-from lightrail.shard.queue.runs import Location, Run, batch_of
+from lightrail.shard.queue.values.policy import Policy
+from lightrail.shard.queue.values.runs import Location, Run, batch_of
 from tests.model.histories import SOAK_S, checked, soak
 from tests.support.shard.checked_queue import annotated, look
 

@@ -11,9 +11,9 @@ import pytest
 from lightrail.journal.record import Ids, Taken
 from lightrail.shard.journal.journal import Journal
 from lightrail.shard.journal.record import Record
-from lightrail.shard.queue.commands import Change
-from lightrail.shard.queue.policy import Policy
-from lightrail.shard.queue.runs import Location
+from lightrail.shard.queue.values.commands import Change
+from lightrail.shard.queue.values.policy import Policy
+from lightrail.shard.queue.values.runs import Location
 from lightrail.wire.frames import Kind
 from tests.support.shard.fake_files import Crash, FakeFiles
 from tests.support.shard.life import QUEUE, QUEUE_OF, Id, Life, message

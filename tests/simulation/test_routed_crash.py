@@ -14,7 +14,7 @@ from lightrail.model.policy import Policy
 from lightrail.shard.journal.journal import Journal
 from lightrail.shard.journal.record import Append
 from lightrail.shard.journal.tail import Tail
-from lightrail.shard.queue.runs import Location
+from lightrail.shard.queue.values.runs import Location
 from lightrail.shard.queues.declarations import EveryName
 from lightrail.wire.frames import Kind
 from tests.support.shard.captured import broken_laws, read

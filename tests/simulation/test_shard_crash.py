@@ -11,7 +11,7 @@ import pytest
 from lightrail.journal.record import REWRITTEN
 from lightrail.shard.journal.record import Append
 from lightrail.shard.journal.tail import Tail
-from lightrail.shard.queue.runs import Location
+from lightrail.shard.queue.values.runs import Location
 from tests.support.shard.fake_files import Crash, FakeFiles
 from tests.support.shard.life import Life
 

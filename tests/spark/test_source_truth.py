@@ -13,7 +13,7 @@ from lightrail.amqp.encoder import encode
 from lightrail.amqp.sections import Header, Properties
 from lightrail.journal.record import MOVED, MOVED_REASON, Outcome, Queue, QueueEvent
 from lightrail.shard.journal.record import Append
-from lightrail.shard.queue.runs import batch_of
+from lightrail.shard.queue.values.runs import batch_of
 from tests.support.amqp import strategies as amqp_strategies
 from tests.support.spark.archives import JournalOf, damage
 

@@ -37,8 +37,8 @@ DELAYED_DELIVERY: Final = Symbol("DELAYED_DELIVERY")
 """Qpid JMS sends with a delivery delay only if this capability is offered."""
 NO_DELAY: Final = "a router delays no messages: send a message with a delay to a queue"
 _MARK: Final = b"x-opt-delivery-"
-"""Common prefix of both annotations (shard/queue/delays.py). A message that has it in another place makes the
-queue delay messages unnecessarily, and is not delayed."""
+"""Common prefix of both annotations (queue/order/delays.py). A message that has it in another place makes
+the queue delay messages unnecessarily, and is not delayed."""
 
 
 def may_delay(link: "Link") -> bool:

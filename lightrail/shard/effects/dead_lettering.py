@@ -8,8 +8,8 @@ from lightrail.journal.record import CONTINUED, SPILLED, Settle
 from lightrail.model.names import dead_letter_name
 from lightrail.shard.journal.record import Append, size_of
 from lightrail.shard.journal.store import Store, StoreError
-from lightrail.shard.queue import effects
-from lightrail.shard.queue.runs import Batch
+from lightrail.shard.queue.values import effects
+from lightrail.shard.queue.values.runs import Batch
 from lightrail.shard.queues.dead_letters import dead_letter_batch
 from lightrail.shard.queues.queues import Queues
 from lightrail.shard.queues.shard_queue import Queue

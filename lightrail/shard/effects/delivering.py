@@ -5,8 +5,8 @@ from typing import Final
 
 from lightrail.model import limits
 from lightrail.shard.effects.peers import Consumer
-from lightrail.shard.queue import effects
-from lightrail.shard.queue.runs import Run
+from lightrail.shard.queue.values import effects
+from lightrail.shard.queue.values.runs import Run
 from lightrail.shard.queues.shard_queue import Queue
 from lightrail.telemetry.shard import ShardCounts
 from lightrail.wire.frames import deliver

@@ -1,6 +1,6 @@
 """Reads outcomes of wire frames for queue machines."""
 
-from lightrail.shard.queue import commands
+from lightrail.shard.queue.values import commands
 from lightrail.wire.bodies import SettleDetail
 from lightrail.wire.frames import HEADER_SIZE
 

@@ -15,10 +15,10 @@ from lightrail.shard.effects.peers import Consumer
 from lightrail.shard.effects.reading import Read
 from lightrail.shard.journal.record import Append
 from lightrail.shard.journal.store import Store, StoreError
-from lightrail.shard.queue import commands, effects
-from lightrail.shard.queue.commands import Command
-from lightrail.shard.queue.effects import Effect, Reason
-from lightrail.shard.queue.runs import Batch, Run
+from lightrail.shard.queue.values import commands, effects
+from lightrail.shard.queue.values.commands import Command
+from lightrail.shard.queue.values.effects import Effect, Reason
+from lightrail.shard.queue.values.runs import Batch, Run
 from lightrail.shard.queues.queues import Queues
 from lightrail.shard.queues.shard_queue import Queue
 from lightrail.telemetry.shard import ShardCounts

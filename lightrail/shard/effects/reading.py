@@ -3,7 +3,7 @@
 from collections.abc import Callable
 
 from lightrail.shard.journal.store import Store
-from lightrail.shard.queue.runs import Location, Run
+from lightrail.shard.queue.values.runs import Location, Run
 
 
 class Read:

@@ -29,8 +29,8 @@ from lightrail.shard.moving.answering import MoveRequests
 from lightrail.shard.moving.arrivals import Arrival, Arrivals
 from lightrail.shard.moving.exports import Exports
 from lightrail.shard.moving.freezing import Freezing
-from lightrail.shard.queue import commands
-from lightrail.shard.queue.bounds import FLOW_TO_DISK
+from lightrail.shard.queue.values import commands
+from lightrail.shard.queue.values.bounds import FLOW_TO_DISK
 from lightrail.shard.queues.declarations import EveryName, Names
 from lightrail.shard.queues.delivery_marks import DeliveryMarks
 from lightrail.shard.queues.memory import queues_max

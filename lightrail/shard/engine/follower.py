@@ -29,7 +29,7 @@ from lightrail.shard.links.restoring import open_restored, receivers_of, report_
 from lightrail.shard.moving.arrivals import Arrival, Arrivals
 from lightrail.shard.moving.exports import Exports
 from lightrail.shard.moving.freezing import Freezing
-from lightrail.shard.queue import commands
+from lightrail.shard.queue.values import commands
 from lightrail.shard.queues.declarations import LAST_CONSUMER
 from lightrail.shard.queues.ownership import Event, Ownership, State, Verdict, judge, judge_name, recovered
 from lightrail.shard.queues.queues import Queues

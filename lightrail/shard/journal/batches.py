@@ -4,7 +4,7 @@ from bisect import bisect_right
 
 from lightrail.journal.layout import AppendHead, decode_append_head
 from lightrail.journal.scan import Found
-from lightrail.shard.queue.runs import Batch, Location, Run, shifted
+from lightrail.shard.queue.values.runs import Batch, Location, Run, shifted
 
 
 def columns(batch: Batch, first: int, last: int) -> tuple[int, bytes | memoryview, memoryview]:

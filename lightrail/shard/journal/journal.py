@@ -39,7 +39,7 @@ from lightrail.shard.journal.store import (
 )
 from lightrail.shard.journal.tables import Tables
 from lightrail.shard.journal.tail import Tail
-from lightrail.shard.queue.runs import Location, Run
+from lightrail.shard.queue.values.runs import Location, Run
 
 
 class Journal:

@@ -13,7 +13,7 @@ from lightrail.shard.journal.live import Attributes, LiveSpans, Span
 from lightrail.shard.journal.recovery import Replay
 from lightrail.shard.journal.segment import Segment
 from lightrail.shard.journal.store import RecoveredQueue
-from lightrail.shard.queue.runs import Batch, Location, Run, shifted
+from lightrail.shard.queue.values.runs import Batch, Location, Run, shifted
 
 SMALL_BYTES: Final = 4 * 1024
 """Records up to this size are joined with their neighbours."""

@@ -19,7 +19,7 @@ from lightrail.shard.journal.store import (
     Usage,
     needs_sync,
 )
-from lightrail.shard.queue.runs import Batch, Location, Run
+from lightrail.shard.queue.values.runs import Batch, Location, Run
 
 
 class MemoryCommit:

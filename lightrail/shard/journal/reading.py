@@ -6,7 +6,7 @@ from lightrail.shard.journal.batches import lay_over, runs_of
 from lightrail.shard.journal.commit import Part, record_bytes
 from lightrail.shard.journal.segment import Segment, name_of
 from lightrail.shard.journal.store import JournalDamagedError
-from lightrail.shard.queue.runs import Location, Run
+from lightrail.shard.queue.values.runs import Location, Run
 
 
 class Overlay:

@@ -9,7 +9,7 @@ from lightrail.journal.receiver import Receiver
 from lightrail.journal.record import Delivered, Epoch, Ids, Numbers, Queue, Seal, Settle, Taken, Transaction
 from lightrail.journal.terminus import Terminus
 from lightrail.model.attempts import of_journal, waits_until_ms
-from lightrail.shard.queue.runs import Batch
+from lightrail.shard.queue.values.runs import Batch
 
 
 @dataclass(slots=True)

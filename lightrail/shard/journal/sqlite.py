@@ -33,7 +33,7 @@ from lightrail.shard.journal.store import (
     needs_sync,
 )
 from lightrail.shard.journal.tables import Tables
-from lightrail.shard.queue.runs import Location, Run
+from lightrail.shard.queue.values.runs import Location, Run
 
 
 class SqliteCommit:

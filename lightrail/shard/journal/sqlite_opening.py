@@ -13,7 +13,7 @@ from lightrail.model import limits
 from lightrail.shard.journal.sqlite_jobs import SCHEMA, attempts_in
 from lightrail.shard.journal.store import NewerFormatError, StoreRefusedError
 from lightrail.shard.journal.tables import Tables
-from lightrail.shard.queue.runs import Batch, Location, Run
+from lightrail.shard.queue.values.runs import Batch, Location, Run
 
 
 def prepare(connection: sqlite3.Connection, path: str, cluster: str, shard: int) -> dict[str, str]:

@@ -12,7 +12,7 @@ from lightrail.shard.journal.store import (
     JournalDamagedError,
     StoreError,
 )
-from lightrail.shard.queue.runs import Location, Run
+from lightrail.shard.queue.values.runs import Location, Run
 
 
 def read_location(

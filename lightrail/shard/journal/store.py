@@ -22,7 +22,7 @@ from lightrail.shard.journal.declared import Declared, declared_of
 from lightrail.shard.journal.kept_receivers import RecoveredReceiver
 from lightrail.shard.journal.kept_termini import RecoveredTerminus
 from lightrail.shard.journal.record import Append, Record
-from lightrail.shard.queue.runs import Location, Run
+from lightrail.shard.queue.values.runs import Location, Run
 
 
 class StoreError(Exception):

@@ -26,7 +26,7 @@ from lightrail.shard.journal.segment import Segment
 from lightrail.shard.journal.space import Space
 from lightrail.shard.journal.store import Commit, StoreBusyError
 from lightrail.shard.journal.tables import Tables
-from lightrail.shard.queue.runs import Location
+from lightrail.shard.queue.values.runs import Location
 
 _COPY_BYTES: Final = 1_024
 """Messages up to this size are copied into their record: cheaper than two more pieces of a gathered write."""

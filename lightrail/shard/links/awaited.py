@@ -20,7 +20,7 @@ from lightrail.shard.effects.outcomes import outcome_in
 from lightrail.shard.effects.peers import Consumer, Peer
 from lightrail.shard.effects.performer import Performer
 from lightrail.shard.links.last_consumers import LastConsumers
-from lightrail.shard.queue import commands
+from lightrail.shard.queue.values import commands
 from lightrail.shard.queues.shard_queue import Queue
 from lightrail.shard.queues.user_shares import UserShares
 from lightrail.wire.bodies import ConsumerOpen

@@ -6,7 +6,7 @@ from lightrail.filters.errors import FilterError
 from lightrail.filters.looks import Looks
 from lightrail.model import conditions, limits
 from lightrail.shard.effects.outcomes import outcome_of
-from lightrail.shard.queue import commands
+from lightrail.shard.queue.values import commands
 from lightrail.shard.queues.field_access import selector
 from lightrail.shard.queues.memory import Memory
 from lightrail.wire.bodies import ConsumerOpen, Refusal, SettleDetail

@@ -14,7 +14,7 @@ from lightrail.model.durability import Durability
 from lightrail.shard.effects.peers import Consumer, Peer
 from lightrail.shard.journal.kept_receivers import joined, without
 from lightrail.shard.journal.store import Store, StoreError
-from lightrail.shard.queue.commands import Holder
+from lightrail.shard.queue.values.commands import Holder
 from lightrail.shard.queues.shard_queue import Queue
 from lightrail.shard.queues.waiting import CallWhenSynced
 from lightrail.telemetry.shard import ShardCounts

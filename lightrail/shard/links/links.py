@@ -20,7 +20,7 @@ from lightrail.shard.links.resuming import Recovery, Resending
 from lightrail.shard.links.session_links import SessionLinks
 from lightrail.shard.links.termini import Termini
 from lightrail.shard.links.terminus import ResumableProducer
-from lightrail.shard.queue import commands
+from lightrail.shard.queue.values import commands
 from lightrail.shard.queues.memory import Memory
 from lightrail.shard.queues.queues import Queues
 from lightrail.shard.queues.shard_queue import Queue

@@ -11,8 +11,8 @@ from lightrail.shard.journal.store import RecoveredQueue
 from lightrail.shard.links.awaited import Origin, key_of
 from lightrail.shard.links.consumer_options import options_of
 from lightrail.shard.links.links import Links
-from lightrail.shard.queue import commands
-from lightrail.shard.queue.commands import Holder
+from lightrail.shard.queue.values import commands
+from lightrail.shard.queue.values.commands import Holder
 from lightrail.shard.queues.queues import Queues
 from lightrail.shard.queues.shard_queue import Queue
 from lightrail.wire.bodies import ConsumerOpen

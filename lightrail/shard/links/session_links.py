@@ -5,8 +5,8 @@ from lightrail.shard.effects.peers import Consumer
 from lightrail.shard.effects.performer import Performer
 from lightrail.shard.links.client_links import ClientLinks
 from lightrail.shard.links.last_consumers import LastConsumers
-from lightrail.shard.queue import commands
-from lightrail.shard.queue.effects import SessionRenewed
+from lightrail.shard.queue.values import commands
+from lightrail.shard.queue.values.effects import SessionRenewed
 from lightrail.shard.queues.shard_queue import Queue
 from lightrail.wire.bodies import Refusal
 

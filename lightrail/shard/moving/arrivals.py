@@ -9,7 +9,7 @@ from lightrail.shard.journal.store import Store
 from lightrail.shard.links.awaited import Key, Origin
 from lightrail.shard.links.links import Links
 from lightrail.shard.moving.importing import ImportFailedError, Importing
-from lightrail.shard.queue.commands import Holder
+from lightrail.shard.queue.values.commands import Holder
 from lightrail.shard.queues.memory import Memory
 from lightrail.shard.queues.queues import Queues
 from lightrail.shard.queues.shard_queue import Queue

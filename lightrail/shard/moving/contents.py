@@ -4,8 +4,8 @@ from collections.abc import Iterator
 from itertools import chain
 
 from lightrail.shard.effects.performer import Performer
-from lightrail.shard.queue.ready import Ready
-from lightrail.shard.queue.runs import Run
+from lightrail.shard.queue.lines.ready import Ready
+from lightrail.shard.queue.values.runs import Run
 from lightrail.shard.queues.shard_queue import Queue
 
 

@@ -13,7 +13,7 @@ from lightrail.shard.moving.contents import Contents
 from lightrail.shard.moving.pieces import Done, Piece
 from lightrail.shard.moving.selection import Selection
 from lightrail.shard.moving.state import encode_state
-from lightrail.shard.queue.runs import Run
+from lightrail.shard.queue.values.runs import Run
 from lightrail.shard.queues.shard_queue import Queue
 from lightrail.shard.queues.waiting import Waiter
 

@@ -15,7 +15,7 @@ from lightrail.shard.effects.performer import Performer
 from lightrail.shard.effects.reading import Read
 from lightrail.shard.journal.store import StoreError
 from lightrail.shard.links.links import Links
-from lightrail.shard.queue import commands
+from lightrail.shard.queue.values import commands
 from lightrail.shard.queues.ownership import Event
 from lightrail.shard.queues.queues import Queues
 from lightrail.shard.queues.shard_queue import Queue

@@ -31,10 +31,10 @@ from lightrail.shard.links.links import Links
 from lightrail.shard.moving.columns import ColumnsError, unpack
 from lightrail.shard.moving.pieces import decode_runs
 from lightrail.shard.moving.state import QueueState, decode_state
-from lightrail.shard.queue.commands import Holder, Open
-from lightrail.shard.queue.copying import IncompleteCopyError
-from lightrail.shard.queue.merging import join_neighbours
-from lightrail.shard.queue.runs import Batch, Run, ends_of
+from lightrail.shard.queue.changes.copying import IncompleteCopyError
+from lightrail.shard.queue.lines.merging import join_neighbours
+from lightrail.shard.queue.values.commands import Holder, Open
+from lightrail.shard.queue.values.runs import Batch, Run, ends_of
 from lightrail.shard.queues.memory import Memory
 from lightrail.shard.queues.queues import Queues
 from lightrail.shard.queues.shard_queue import Queue

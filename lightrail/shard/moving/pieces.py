@@ -9,7 +9,7 @@ from lightrail.shard.effects.reading import Read
 from lightrail.shard.moving.columns import Columns, ColumnsError, pack, put, rows
 from lightrail.shard.moving.contents import Contents
 from lightrail.shard.moving.selection import Selection
-from lightrail.shard.queue.runs import Batch, Run, ends_of
+from lightrail.shard.queue.values.runs import Batch, Run, ends_of
 
 Done = Callable[[dict[str, Any], bytes], None]
 """Receives the answer: the fields of its JSON, and the blob."""

@@ -5,8 +5,8 @@ from typing import NamedTuple
 
 from lightrail.model import limits
 from lightrail.shard.moving.contents import Contents, runs_from, sequence_of
-from lightrail.shard.queue.ready import fitting, rejoined
-from lightrail.shard.queue.runs import Run
+from lightrail.shard.queue.lines.ready import fitting, rejoined
+from lightrail.shard.queue.values.runs import Run
 
 
 class Selected(NamedTuple):

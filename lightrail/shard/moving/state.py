@@ -21,11 +21,11 @@ from lightrail.shard.links.known import Known
 from lightrail.shard.links.links import Links
 from lightrail.shard.moving.columns import Columns, ColumnsError, pack, put, rows, unpack
 from lightrail.shard.moving.contents import Contents
-from lightrail.shard.queue.commands import ConsumerOptions, Holder, Past
-from lightrail.shard.queue.consumers import Consumer
-from lightrail.shard.queue.copying import Stretch
-from lightrail.shard.queue.duplicates import DIGEST_BYTES
-from lightrail.shard.queue.runs import Run
+from lightrail.shard.queue.changes.copying import Stretch
+from lightrail.shard.queue.lines.consumers import Consumer
+from lightrail.shard.queue.timed.duplicates import DIGEST_BYTES
+from lightrail.shard.queue.values.commands import ConsumerOptions, Holder, Past
+from lightrail.shard.queue.values.runs import Run
 from lightrail.shard.queues.shard_queue import Queue
 from lightrail.wire.bodies import ConsumerOpen
 from lightrail.wire.tags import decode_tags, encode_tags

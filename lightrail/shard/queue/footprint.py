@@ -8,10 +8,10 @@ from bisect import bisect_right
 from collections.abc import Iterator, Sequence
 
 from lightrail.model import limits
-from lightrail.shard.queue.consumers import bytes_of
-from lightrail.shard.queue.contents import Contents
-from lightrail.shard.queue.runs import Location, Run
-from lightrail.shard.queue.spilling import large_head
+from lightrail.shard.queue.changes.contents import Contents
+from lightrail.shard.queue.lines.consumers import bytes_of
+from lightrail.shard.queue.memory.spilling import large_head
+from lightrail.shard.queue.values.runs import Location, Run
 
 
 class Footprint:

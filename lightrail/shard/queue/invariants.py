@@ -4,17 +4,17 @@ from bisect import bisect_right
 from itertools import pairwise
 
 from lightrail.model import limits
-from lightrail.shard.queue.consumers import bytes_of
-from lightrail.shard.queue.contents import Contents
-from lightrail.shard.queue.groups import Groups
-from lightrail.shard.queue.line import GONE, Line
+from lightrail.shard.queue.changes.contents import Contents
+from lightrail.shard.queue.changes.reserved import Reservation
+from lightrail.shard.queue.lines.consumers import bytes_of
+from lightrail.shard.queue.lines.line import GONE, Line
+from lightrail.shard.queue.lines.ready import Ready
+from lightrail.shard.queue.lines.sparse import Sparse
 from lightrail.shard.queue.machine import Machine
-from lightrail.shard.queue.ready import Ready
-from lightrail.shard.queue.reserved import Reservation
-from lightrail.shard.queue.run_count import runs_of
-from lightrail.shard.queue.runs import Run
-from lightrail.shard.queue.sessions import Sessions, may_be_session
-from lightrail.shard.queue.sparse import Sparse
+from lightrail.shard.queue.order.groups import Groups
+from lightrail.shard.queue.order.run_count import runs_of
+from lightrail.shard.queue.order.sessions import Sessions, may_be_session
+from lightrail.shard.queue.values.runs import Run
 
 
 def check(machine: Machine) -> None:

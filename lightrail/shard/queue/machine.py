@@ -13,9 +13,21 @@ are per run and per range, never per message, except where messages are rewritte
 
 from lightrail.model import limits
 from lightrail.model.ending import Ending
-from lightrail.shard.queue import reserved, sessions
-from lightrail.shard.queue.arrangement import Arrangement
-from lightrail.shard.queue.commands import (
+from lightrail.shard.queue.changes import reserved
+from lightrail.shard.queue.changes.arrangement import Arrangement
+from lightrail.shard.queue.changes.contents import Contents
+from lightrail.shard.queue.changes.copying import Copy
+from lightrail.shard.queue.changes.endings import fails_oldest, outcome_of_rest
+from lightrail.shard.queue.changes.joining import Joining
+from lightrail.shard.queue.changes.locking import LockCommand, Locking, SessionCommand
+from lightrail.shard.queue.changes.outcomes import Annotate, Outcomes, is_much
+from lightrail.shard.queue.changes.refilling import refill
+from lightrail.shard.queue.changes.removals import Removals, removed
+from lightrail.shard.queue.changes.reserved import ReservedCommand
+from lightrail.shard.queue.footprint import Footprint
+from lightrail.shard.queue.lines.consumers import Consumer
+from lightrail.shard.queue.order import sessions
+from lightrail.shard.queue.values.commands import (
     FAILED,
     Attach,
     Cancel,
@@ -34,23 +46,12 @@ from lightrail.shard.queue.commands import (
     Suspend,
     Tick,
 )
-from lightrail.shard.queue.consumers import Consumer
-from lightrail.shard.queue.contents import Contents
-from lightrail.shard.queue.copying import Copy
-from lightrail.shard.queue.effects import Effect, Fetch, Purged, Reason, SessionLost, Stored
-from lightrail.shard.queue.endings import fails_oldest, outcome_of_rest
-from lightrail.shard.queue.footprint import Footprint
-from lightrail.shard.queue.joining import Joining
-from lightrail.shard.queue.keys import Look
-from lightrail.shard.queue.locking import LockCommand, Locking, SessionCommand
-from lightrail.shard.queue.outcomes import Annotate, Outcomes, is_much
-from lightrail.shard.queue.policy import PLAIN, Policy
-from lightrail.shard.queue.refilling import refill
-from lightrail.shard.queue.removals import Removals, removed
-from lightrail.shard.queue.reserved import ReservedCommand
-from lightrail.shard.queue.runs import Run
+from lightrail.shard.queue.values.effects import Effect, Fetch, Purged, Reason, SessionLost, Stored
+from lightrail.shard.queue.values.keys import Look
+from lightrail.shard.queue.values.policy import PLAIN, Policy
+from lightrail.shard.queue.values.runs import Run
+from lightrail.shard.queue.values.work import Work, unlimited
 from lightrail.shard.queue.view import View
-from lightrail.shard.queue.work import Work, unlimited
 
 
 class Machine:

@@ -7,20 +7,20 @@ Commands (commands.py) change it, by `Machine.apply`; what is in memory and on d
 from collections.abc import Iterable, Iterator, Sequence, Set
 
 from lightrail.model.attempts import waits_until_ms
-from lightrail.shard.queue import reserved
-from lightrail.shard.queue.arrangement import Arrangement
-from lightrail.shard.queue.commands import Outcome, Past
-from lightrail.shard.queue.consumers import Consumer
-from lightrail.shard.queue.contents import Contents
-from lightrail.shard.queue.counters import Counters, Gauges
-from lightrail.shard.queue.duplicates import Fresh
-from lightrail.shard.queue.outcomes import Outcomes
-from lightrail.shard.queue.policy import Policy
-from lightrail.shard.queue.ready import Ready
-from lightrail.shard.queue.runs import Batch, Run
-from lightrail.shard.queue.sessions import Sessions
-from lightrail.shard.queue.states import States
-from lightrail.shard.queue.work import Work
+from lightrail.shard.queue.changes import reserved
+from lightrail.shard.queue.changes.arrangement import Arrangement
+from lightrail.shard.queue.changes.contents import Contents
+from lightrail.shard.queue.changes.outcomes import Outcomes
+from lightrail.shard.queue.changes.states import States
+from lightrail.shard.queue.lines.consumers import Consumer
+from lightrail.shard.queue.lines.ready import Ready
+from lightrail.shard.queue.order.sessions import Sessions
+from lightrail.shard.queue.timed.duplicates import Fresh
+from lightrail.shard.queue.values.commands import Outcome, Past
+from lightrail.shard.queue.values.counters import Counters, Gauges
+from lightrail.shard.queue.values.policy import Policy
+from lightrail.shard.queue.values.runs import Batch, Run
+from lightrail.shard.queue.values.work import Work
 
 
 class View:

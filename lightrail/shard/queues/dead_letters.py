@@ -7,8 +7,8 @@ from lightrail.amqp.decoder import decode
 from lightrail.amqp.sections import decode_annotations, with_annotations
 from lightrail.amqp.values import DecodeError, Symbol, Timestamp, UInt
 from lightrail.model import limits
-from lightrail.shard.queue.effects import DeadLetter
-from lightrail.shard.queue.runs import Batch, Run, batch_of
+from lightrail.shard.queue.values.effects import DeadLetter
+from lightrail.shard.queue.values.runs import Batch, Run, batch_of
 
 REASON: Final = Symbol("x-opt-dead-letter-reason")
 SOURCE: Final = Symbol("x-opt-dead-letter-source")

@@ -14,7 +14,7 @@ from lightrail.model.policy import QUEUE, Role
 from lightrail.model.policy import Policy as NamePolicy
 from lightrail.namespace.directory import Changes
 from lightrail.namespace.records import Name, dead_letter_policy, undefined
-from lightrail.shard.queue.policy import Policy
+from lightrail.shard.queue.values.policy import Policy
 
 LAST_CONSUMER: Final = "last_consumer"
 _KNOWN: Final = frozenset(field.name for field in fields(Policy) if field.init)

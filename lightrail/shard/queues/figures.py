@@ -1,6 +1,6 @@
 """The figures of one queue for telemetry, under the names of the metrics."""
 
-from lightrail.shard.queue.effects import Reason
+from lightrail.shard.queue.values.effects import Reason
 from lightrail.shard.queue.view import View
 
 

@@ -19,7 +19,7 @@ from operator import itemgetter
 
 from lightrail.model import limits
 from lightrail.shard.queue.footprint import Footprint
-from lightrail.shard.queue.work import NO_BOUND
+from lightrail.shard.queue.values.work import NO_BOUND
 from lightrail.shard.queues.shard_queue import Queue
 from lightrail.shard.queues.user_shares import UserShares
 

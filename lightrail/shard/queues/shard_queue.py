@@ -5,9 +5,9 @@ from typing import NamedTuple, Protocol
 
 from lightrail.namespace.records import Name
 from lightrail.shard.journal.declared import encode_declared
-from lightrail.shard.queue.effects import Reason
 from lightrail.shard.queue.machine import Machine
-from lightrail.shard.queue.runs import Batch
+from lightrail.shard.queue.values.effects import Reason
+from lightrail.shard.queue.values.runs import Batch
 from lightrail.shard.queues.figures import Figures
 from lightrail.shard.queues.ownership import Ownership, State
 from lightrail.shard.queues.pacing import Pace

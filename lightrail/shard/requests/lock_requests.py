@@ -11,8 +11,8 @@ from lightrail.shard.effects.peers import Consumer, Peer
 from lightrail.shard.effects.performer import Performer
 from lightrail.shard.effects.request import Fields, Operation, Reply, RequestError, named, whole
 from lightrail.shard.links.links import Links
-from lightrail.shard.queue import commands
-from lightrail.shard.queue.effects import LockAnswer, LockedDeferred, Renewed, SettledDeliveries
+from lightrail.shard.queue.values import commands
+from lightrail.shard.queue.values.effects import LockAnswer, LockedDeferred, Renewed, SettledDeliveries
 from lightrail.shard.queues.queues import Queues
 from lightrail.shard.queues.shard_queue import Queue
 from lightrail.shard.queues.waiting import Waiter

@@ -8,9 +8,9 @@ from lightrail.model.attempts import failures
 from lightrail.model.orders import PRIORITY_MIXED
 from lightrail.shard.effects.performer import Performer
 from lightrail.shard.effects.reading import Read
-from lightrail.shard.queue import commands
-from lightrail.shard.queue.effects import Peeked, State
-from lightrail.shard.queue.runs import Batch, Run
+from lightrail.shard.queue.values import commands
+from lightrail.shard.queue.values.effects import Peeked, State
+from lightrail.shard.queue.values.runs import Batch, Run
 from lightrail.shard.queues.shard_queue import Queue
 
 LOCKED: Final = "locked"

@@ -6,7 +6,7 @@ from typing import Any
 from lightrail.model.attempts import failures
 from lightrail.shard.effects.performer import Performer
 from lightrail.shard.effects.reading import Read
-from lightrail.shard.queue.runs import Run
+from lightrail.shard.queue.values.runs import Run
 from lightrail.shard.queues.shard_queue import Queue
 
 Came = Callable[[list[dict[str, Any]], bytes], None]

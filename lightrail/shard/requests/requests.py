@@ -24,7 +24,7 @@ from lightrail.shard.effects.request import (
     whole,
 )
 from lightrail.shard.links.links import Links
-from lightrail.shard.queue import commands
+from lightrail.shard.queue.values import commands
 from lightrail.shard.queues.queues import Queues
 from lightrail.shard.queues.shard_queue import Queue
 from lightrail.shard.queues.waiting import Waiter

@@ -29,10 +29,10 @@ from lightrail.shard.journal.record import Append, Record, size_of
 from lightrail.shard.journal.store import Store, StoreBusyError, StoreError
 from lightrail.shard.links.ingress.refusals import index_full
 from lightrail.shard.links.links import Links
-from lightrail.shard.queue import bounds, commands
-from lightrail.shard.queue.effects import Reason, Removed
-from lightrail.shard.queue.runs import Batch, Run, batch_of
-from lightrail.shard.queue.sessions import Sessions
+from lightrail.shard.queue.order.sessions import Sessions
+from lightrail.shard.queue.values import bounds, commands
+from lightrail.shard.queue.values.effects import Reason, Removed
+from lightrail.shard.queue.values.runs import Batch, Run, batch_of
 from lightrail.shard.queues.memory import Memory
 from lightrail.shard.queues.queues import Queues
 from lightrail.shard.queues.shard_queue import Queue

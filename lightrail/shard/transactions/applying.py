@@ -16,10 +16,10 @@ from lightrail.shard.journal.record import RECORD_BYTES, size_of
 from lightrail.shard.journal.store import Store
 from lightrail.shard.links.ingress.routed_records import ids_until_ms
 from lightrail.shard.links.ingress.selection import Share
-from lightrail.shard.queue import commands
-from lightrail.shard.queue.commands import Command, Outcome, OutcomeKind
-from lightrail.shard.queue.effects import Effect, Fetch
-from lightrail.shard.queue.runs import Batch, Run
+from lightrail.shard.queue.values import commands
+from lightrail.shard.queue.values.commands import Command, Outcome, OutcomeKind
+from lightrail.shard.queue.values.effects import Effect, Fetch
+from lightrail.shard.queue.values.runs import Batch, Run
 from lightrail.shard.queues.queues import Queues
 from lightrail.shard.queues.shard_queue import Queue
 from lightrail.shard.transactions.loading import Loaded

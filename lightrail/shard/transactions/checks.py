@@ -10,9 +10,9 @@ from lightrail.shard.effects.performer import Performer
 from lightrail.shard.effects.request import RequestError
 from lightrail.shard.links.ingress.refusals import index_full, queue_full, too_large
 from lightrail.shard.links.ingress.selection import Ahead, Share, share
-from lightrail.shard.queue import bounds, commands
-from lightrail.shard.queue.consumers import Consumer
-from lightrail.shard.queue.runs import Batch, Run
+from lightrail.shard.queue.lines.consumers import Consumer
+from lightrail.shard.queue.values import bounds, commands
+from lightrail.shard.queue.values.runs import Batch, Run
 from lightrail.shard.queues.memory import Memory
 from lightrail.shard.queues.queues import Queues
 from lightrail.shard.queues.shard_queue import Queue

@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 
 from lightrail.journal.record import Transaction, TransactionState
 from lightrail.model import limits
-from lightrail.shard.queue.commands import Outcome, OutcomeKind
+from lightrail.shard.queue.values.commands import Outcome, OutcomeKind
 from lightrail.shard.transactions.work import Post, posts_of
 
 

@@ -11,7 +11,7 @@ from lightrail.shard.journal.record import Append, size_of
 from lightrail.shard.journal.store import Store, StoreBrokenError, StoreBusyError, StoreError
 from lightrail.shard.links.ingress.routed_records import ids_until_ms
 from lightrail.shard.links.ingress.selection import Share
-from lightrail.shard.queue.runs import Batch
+from lightrail.shard.queue.values.runs import Batch
 from lightrail.shard.queues.shard_queue import Queue
 
 Record = Append | Ids | Numbers | Transaction

@@ -7,8 +7,8 @@ from typing import Any, Final, NamedTuple
 from lightrail.model import conditions, limits
 from lightrail.shard.effects.outcomes import outcome_of
 from lightrail.shard.effects.request import Fields, RequestError, whole
-from lightrail.shard.queue.commands import Outcome
-from lightrail.shard.queue.runs import Batch
+from lightrail.shard.queue.values.commands import Outcome
+from lightrail.shard.queue.values.runs import Batch
 from lightrail.wire.bodies import SettleDetail
 from lightrail.wire.frames import OutcomeCode
 

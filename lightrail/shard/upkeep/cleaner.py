@@ -13,7 +13,7 @@ from lightrail.model import limits
 from lightrail.shard.effects.performer import Performer
 from lightrail.shard.journal.record import Append
 from lightrail.shard.journal.store import Store, StoreError
-from lightrail.shard.queue.runs import Location, Run, ends_of
+from lightrail.shard.queue.values.runs import Location, Run, ends_of
 from lightrail.shard.queues.queues import Queues
 from lightrail.shard.queues.shard_queue import Queue
 from lightrail.telemetry.shard import ShardCounts

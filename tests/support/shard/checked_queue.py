@@ -4,7 +4,8 @@ from collections.abc import Callable, Iterable
 from typing import Any
 
 from lightrail.shard.queue import invariants
-from lightrail.shard.queue.commands import (
+from lightrail.shard.queue.machine import Machine
+from lightrail.shard.queue.values.commands import (
     Attach,
     Command,
     ConsumerOptions,
@@ -13,10 +14,9 @@ from lightrail.shard.queue.commands import (
     Outcome,
     OutcomeKind,
 )
-from lightrail.shard.queue.effects import Deliver, Effect, Reason, Removed
-from lightrail.shard.queue.machine import Machine
-from lightrail.shard.queue.policy import Policy
-from lightrail.shard.queue.runs import batch_of
+from lightrail.shard.queue.values.effects import Deliver, Effect, Reason, Removed
+from lightrail.shard.queue.values.policy import Policy
+from lightrail.shard.queue.values.runs import batch_of
 
 NOT_HERE = Outcome(OutcomeKind.MODIFIED, undeliverable_here=True)
 LAST_VALUE = Policy(order="last_value", order_key="key")

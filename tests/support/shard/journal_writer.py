@@ -22,7 +22,7 @@ from lightrail.journal.record import (
 from lightrail.shard.journal.journal import Journal
 from lightrail.shard.journal.record import Append
 from lightrail.shard.journal.store import Recovered, Store, StoreFullError
-from lightrail.shard.queue.runs import Batch, batch_of
+from lightrail.shard.queue.values.runs import Batch, batch_of
 from tests.support.shard.fake_files import FakeFiles
 
 Op = tuple[Any, ...]

@@ -2,8 +2,8 @@
 
 import pytest
 
-from lightrail.shard.queue.policy import Policy
-from lightrail.shard.queue.runs import Location, Run
+from lightrail.shard.queue.values.policy import Policy
+from lightrail.shard.queue.values.runs import Location, Run
 from tests.support.shard.checked_queue import DELAY, GROUPS, LAST_VALUE, SORTED, Bench
 
 POLICIES = pytest.mark.parametrize(

@@ -17,8 +17,8 @@ from lightrail.shard.engine.engine import Engine
 from lightrail.shard.journal.memory import MemoryStore
 from lightrail.shard.journal.record import Append, Record
 from lightrail.shard.journal.store import Commit, Recovered, Store, StoreFullError
-from lightrail.shard.queue.contents import Contents
-from lightrail.shard.queue.runs import Location, Run
+from lightrail.shard.queue.changes.contents import Contents
+from lightrail.shard.queue.values.runs import Location, Run
 from lightrail.shard.queue.view import View
 from lightrail.shard.queues.declarations import EveryName, Names
 from lightrail.shard.queues.delivery_marks import DeliveryMarks

@@ -13,7 +13,7 @@ from lightrail.shard.journal import identity
 from lightrail.shard.journal.files import RealFile, RealFiles
 from lightrail.shard.journal.journal import Journal
 from lightrail.shard.journal.record import Append, Record
-from lightrail.shard.queue.runs import batch_of
+from lightrail.shard.queue.values.runs import batch_of
 
 MORNING_MS = 1_790_000_000_000
 """2026-09-21 14:13:20 UTC"""

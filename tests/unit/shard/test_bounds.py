@@ -9,8 +9,8 @@ from lightrail.model import conditions, limits
 from lightrail.model.policy import Policy as NamePolicy
 from lightrail.shard.journal.journal import Journal
 from lightrail.shard.journal.record import Append
-from lightrail.shard.queue.commands import Change
-from lightrail.shard.queue.policy import Policy
+from lightrail.shard.queue.values.commands import Change
+from lightrail.shard.queue.values.policy import Policy
 from lightrail.shard.queues.declarations import EveryName
 from lightrail.shard.queues.shard_queue import Queue
 from lightrail.wire.frames import Kind, frame

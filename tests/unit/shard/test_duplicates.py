@@ -8,9 +8,9 @@ from lightrail.amqp.values import ULong
 from lightrail.journal.record import CONTINUED, Ids
 from lightrail.shard.journal.journal import Journal
 from lightrail.shard.journal.record import Append
-from lightrail.shard.queue.commands import Change
-from lightrail.shard.queue.duplicates import digest_of
-from lightrail.shard.queue.policy import Policy
+from lightrail.shard.queue.timed.duplicates import digest_of
+from lightrail.shard.queue.values.commands import Change
+from lightrail.shard.queue.values.policy import Policy
 from lightrail.shard.queues.shard_queue import Queue
 from tests.support.shard.fake_files import FakeFiles
 from tests.support.shard.scene import Peer, Scene, SmallStore

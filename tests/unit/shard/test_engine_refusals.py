@@ -6,7 +6,7 @@ from lightrail.shard.engine.engine import Engine
 from lightrail.shard.journal.memory import MemoryStore
 from lightrail.shard.journal.record import Append, Record
 from lightrail.shard.journal.store import Recovered, StoreFullError
-from lightrail.shard.queue.runs import Location
+from lightrail.shard.queue.values.runs import Location
 from lightrail.telemetry.shard import ShardCounts
 from lightrail.wire.bodies import Hello, ProducerOpen
 from lightrail.wire.frames import HEADER, VERSION, Kind, enqueue, frame

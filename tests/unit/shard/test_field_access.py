@@ -7,13 +7,13 @@ from lightrail.amqp.sections import with_annotations
 from lightrail.amqp.values import Described, Symbol, Timestamp, UByte, ULong
 from lightrail.filters.errors import FilterError
 from lightrail.shard.effects.performer import JOURNAL_OUTCOME
-from lightrail.shard.queue.commands import Attach, Credit, Enqueue
-from lightrail.shard.queue.delays import DELAY_PATH, TIME_PATH
-from lightrail.shard.queue.effects import Deliver, Effect, Reason
 from lightrail.shard.queue.machine import Machine
-from lightrail.shard.queue.message_keys import GROUP_PATH
-from lightrail.shard.queue.policy import Policy
-from lightrail.shard.queue.runs import batch_of
+from lightrail.shard.queue.order.delays import DELAY_PATH, TIME_PATH
+from lightrail.shard.queue.order.message_keys import GROUP_PATH
+from lightrail.shard.queue.values.commands import Attach, Credit, Enqueue
+from lightrail.shard.queue.values.effects import Deliver, Effect, Reason
+from lightrail.shard.queue.values.policy import Policy
+from lightrail.shard.queue.values.runs import batch_of
 from lightrail.shard.queues.field_access import look
 
 

@@ -6,9 +6,9 @@ from lightrail.journal.record import SPILLED
 from lightrail.model import conditions, limits
 from lightrail.shard.journal.journal import Journal
 from lightrail.shard.journal.store import JournalDamagedError, StoreError
-from lightrail.shard.queue.commands import Enqueue, Purge
 from lightrail.shard.queue.machine import Machine
-from lightrail.shard.queue.runs import batch_of
+from lightrail.shard.queue.values.commands import Enqueue, Purge
+from lightrail.shard.queue.values.runs import batch_of
 from lightrail.shard.queues.declarations import EveryName
 from lightrail.shard.queues.memory import Memory
 from lightrail.shard.queues.ownership import Ownership, State

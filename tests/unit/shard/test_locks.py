@@ -5,10 +5,10 @@ from typing import Any
 import pytest
 
 from lightrail.model import conditions, limits
-from lightrail.shard.queue import commands
-from lightrail.shard.queue.commands import Change
-from lightrail.shard.queue.effects import LockAnswer
-from lightrail.shard.queue.policy import Policy
+from lightrail.shard.queue.values import commands
+from lightrail.shard.queue.values.commands import Change
+from lightrail.shard.queue.values.effects import LockAnswer
+from lightrail.shard.queue.values.policy import Policy
 from lightrail.shard.queues.shard_queue import Queue
 from lightrail.wire.bodies import SettleDetail
 from lightrail.wire.frames import Kind, OutcomeCode, frame

@@ -6,9 +6,9 @@ from lightrail.amqp.encoder import encode
 from lightrail.amqp.values import Symbol
 from lightrail.model import limits
 from lightrail.model.policy import Policy
-from lightrail.shard.queue.commands import Enqueue
 from lightrail.shard.queue.machine import Machine
-from lightrail.shard.queue.runs import batch_of
+from lightrail.shard.queue.values.commands import Enqueue
+from lightrail.shard.queue.values.runs import batch_of
 from lightrail.shard.queues.declarations import EveryName
 from lightrail.shard.queues.memory import Memory
 from lightrail.shard.queues.ownership import Ownership, State

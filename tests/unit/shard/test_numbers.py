@@ -5,7 +5,7 @@ import pytest
 from lightrail.journal.record import Settle
 from lightrail.shard.journal.record import Record
 from lightrail.shard.journal.store import StoreBrokenError
-from lightrail.shard.queue.runs import Location
+from lightrail.shard.queue.values.runs import Location
 from lightrail.wire.bodies import ProducerOpen
 from lightrail.wire.frames import HEADER_SIZE, Kind, frame
 from tests.support.shard.scene import Peer, Scene, SmallStore, batch

@@ -9,7 +9,7 @@ from lightrail.model.policy import Policy
 from lightrail.shard.journal.journal import Journal
 from lightrail.shard.journal.record import Append, Record, size_of
 from lightrail.shard.journal.store import StoreBusyError, StoreFullError
-from lightrail.shard.queue.runs import Location
+from lightrail.shard.queue.values.runs import Location
 from lightrail.shard.queues.declarations import EveryName
 from lightrail.wire.frames import OutcomeCode
 from tests.support.shard.fake_files import FakeFiles

@@ -25,7 +25,7 @@ from lightrail.shard.journal.memory import MemoryCommit, MemoryStore
 from lightrail.shard.journal.record import Append, Record
 from lightrail.shard.journal.store import Recovered, StoreBusyError
 from lightrail.shard.journal.worker import Worker
-from lightrail.shard.queue.runs import Batch, Location, Run, batch_of
+from lightrail.shard.queue.values.runs import Batch, Location, Run, batch_of
 from lightrail.shard.queues.declarations import EveryName
 from lightrail.shard.queues.delivery_marks import FileMarks
 from lightrail.telemetry.shard import ShardCounts

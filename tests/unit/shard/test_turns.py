@@ -12,8 +12,8 @@ from lightrail.journal.record import Outcome, QueueEvent, Settle
 from lightrail.journal.record import Queue as QueueRecord
 from lightrail.model import conditions, limits
 from lightrail.model.policy import Policy as NamePolicy
-from lightrail.shard.queue import commands
-from lightrail.shard.queue.work import LETTER_MESSAGE
+from lightrail.shard.queue.values import commands
+from lightrail.shard.queue.values.work import LETTER_MESSAGE
 from lightrail.shard.queues.declarations import EveryName
 from lightrail.shard.queues.ownership import Event
 from lightrail.shard.queues.tenancy import moved

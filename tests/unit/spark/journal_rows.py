@@ -33,7 +33,7 @@ from lightrail.journal.segment_header import SEGMENT_HEADER_SIZE, decode_segment
 from lightrail.model.attempts import failures
 from lightrail.shard.journal.journal import Journal
 from lightrail.shard.journal.record import Append
-from lightrail.shard.queue.runs import batch_of
+from lightrail.shard.queue.values.runs import batch_of
 from lightrail.spark.columns import SCHEMA
 from lightrail.spark.decoding.damage import Lost
 from lightrail.spark.decoding.rows import record_batches

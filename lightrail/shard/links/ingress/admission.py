@@ -23,9 +23,9 @@ from lightrail.shard.journal.store import Store, StoreBrokenError, StoreBusyErro
 from lightrail.shard.links.ingress.parking import Parked, Parking
 from lightrail.shard.links.ingress.refusals import index_full, never_fits, queue_full, too_large
 from lightrail.shard.links.ingress.selection import Chosen, conform
-from lightrail.shard.queue import bounds, commands
-from lightrail.shard.queue.policy import Policy
-from lightrail.shard.queue.runs import Batch, Location
+from lightrail.shard.queue.values import bounds, commands
+from lightrail.shard.queue.values.policy import Policy
+from lightrail.shard.queue.values.runs import Batch, Location
 from lightrail.shard.queues.memory import Memory
 from lightrail.shard.queues.shard_queue import Queue
 from lightrail.telemetry.shard import ShardCounts

@@ -9,8 +9,8 @@ from lightrail.shard.journal.record import Append
 from lightrail.shard.journal.store import Store, StoreBusyError, StoreFullError
 from lightrail.shard.links.ingress.admission import Admission
 from lightrail.shard.links.relaying.relays import Relays
-from lightrail.shard.queue import commands
-from lightrail.shard.queue.runs import Batch
+from lightrail.shard.queue.values import commands
+from lightrail.shard.queue.values.runs import Batch
 from lightrail.shard.queues.memory import Memory
 from lightrail.telemetry.shard import ShardCounts
 from lightrail.wire.bodies import Refusal

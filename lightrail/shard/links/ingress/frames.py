@@ -1,6 +1,6 @@
 """Makes batches of received frames."""
 
-from lightrail.shard.queue.runs import Batch
+from lightrail.shard.queue.values.runs import Batch
 from lightrail.wire.frames import ENQUEUE_COLUMNS, ENQUEUE_ENDS, HEADER_SIZE
 
 

@@ -11,7 +11,7 @@ from typing import NamedTuple
 from lightrail.shard.effects.peers import RouteProducer
 from lightrail.shard.links.ingress.admission import waits_until
 from lightrail.shard.links.ingress.selection import fitting
-from lightrail.shard.queue.runs import Batch
+from lightrail.shard.queue.values.runs import Batch
 from lightrail.shard.queues.memory import Memory
 from lightrail.shard.queues.shard_queue import Queue
 

@@ -3,7 +3,7 @@
 from collections import deque
 
 from lightrail.shard.effects.peers import Producer
-from lightrail.shard.queue.runs import Batch
+from lightrail.shard.queue.values.runs import Batch
 from lightrail.shard.queues.memory import Memory
 from lightrail.shard.queues.shard_queue import Queue
 

@@ -1,8 +1,8 @@
 """Refusals of batches by the policy of a queue."""
 
 from lightrail.model import conditions, limits
-from lightrail.shard.queue import bounds
-from lightrail.shard.queue.runs import Batch
+from lightrail.shard.queue.values import bounds
+from lightrail.shard.queue.values.runs import Batch
 from lightrail.shard.queues.shard_queue import Queue
 from lightrail.wire.bodies import Refusal
 

@@ -6,7 +6,7 @@ from lightrail.shard.effects.performer import Performer
 from lightrail.shard.journal.record import Append, size_of
 from lightrail.shard.journal.store import Store
 from lightrail.shard.links.ingress.selection import Share
-from lightrail.shard.queue.runs import Batch
+from lightrail.shard.queue.values.runs import Batch
 from lightrail.shard.queues.shard_queue import Queue
 
 

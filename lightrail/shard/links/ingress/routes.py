@@ -20,8 +20,8 @@ from lightrail.shard.links.ingress.holding import Holding, Wait, wait_of
 from lightrail.shard.links.ingress.refusals import index_full
 from lightrail.shard.links.ingress.routed_records import RoutedRecords, ids_until_ms
 from lightrail.shard.links.ingress.selection import fitting, share
-from lightrail.shard.queue import commands
-from lightrail.shard.queue.runs import Batch, Run, joined
+from lightrail.shard.queue.values import commands
+from lightrail.shard.queue.values.runs import Batch, Run, joined
 from lightrail.shard.queues.memory import Memory
 from lightrail.shard.queues.ownership import State
 from lightrail.shard.queues.queues import Queues

@@ -4,9 +4,9 @@ from dataclasses import replace
 from typing import NamedTuple
 
 from lightrail.shard.links.ingress.refusals import queue_full, too_large
-from lightrail.shard.queue import bounds
-from lightrail.shard.queue.policy import Policy
-from lightrail.shard.queue.runs import Batch, Run, joined
+from lightrail.shard.queue.values import bounds
+from lightrail.shard.queue.values.policy import Policy
+from lightrail.shard.queue.values.runs import Batch, Run, joined
 from lightrail.shard.queues.shard_queue import Queue
 from lightrail.wire.bodies import Refusal
 

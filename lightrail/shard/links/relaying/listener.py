@@ -7,7 +7,7 @@ from lightrail.model.ending import Ending
 from lightrail.shard.effects.peers import Peer
 from lightrail.shard.links.relaying.sender import Sender
 from lightrail.shard.links.relaying.sent import Sent
-from lightrail.shard.queue.commands import UNBOUNDED
+from lightrail.shard.queue.values.commands import UNBOUNDED
 from lightrail.wire.bodies import ConsumerOpen, SettleDetail
 from lightrail.wire.frames import (
     Kind,

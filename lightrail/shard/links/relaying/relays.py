@@ -8,7 +8,7 @@ from lightrail.shard.effects.peers import Peer
 from lightrail.shard.links.relaying.listener import Listener
 from lightrail.shard.links.relaying.relay import Relay
 from lightrail.shard.links.relaying.sender import Sender
-from lightrail.shard.queue.commands import UNBOUNDED
+from lightrail.shard.queue.values.commands import UNBOUNDED
 from lightrail.shard.queues.declarations import Names
 from lightrail.shard.queues.memory import Memory
 from lightrail.shard.queues.tenancy import Tenancy, moved

@@ -9,7 +9,7 @@ from lightrail.shard.archiving.archive import BeyondCommittedError, Journals, No
 from lightrail.shard.journal.journal import Journal
 from lightrail.shard.journal.record import Append
 from lightrail.shard.journal.segment import name_of
-from lightrail.shard.queue.runs import batch_of
+from lightrail.shard.queue.values.runs import batch_of
 from tests.support.shard.archive_scene import ArchiveScene, records_of
 from tests.support.shard.fake_files import FakeFiles, FakeFolders
 

@@ -15,7 +15,7 @@ from lightrail.shard.journal.record import Append
 from lightrail.shard.journal.repair import repair_files
 from lightrail.shard.journal.segment import name_of
 from lightrail.shard.journal.store import StoreFullError
-from lightrail.shard.queue.runs import Location, batch_of
+from lightrail.shard.queue.values.runs import Location, batch_of
 from tests.support.shard.archive_scene import SEAL_MS, ArchiveScene, archived, reader
 from tests.support.shard.fake_files import FakeFiles, FakeFolders
 

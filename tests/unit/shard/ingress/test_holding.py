@@ -3,8 +3,8 @@
 import pytest
 
 from lightrail.model import conditions, limits
-from lightrail.shard.queue.commands import Change
-from lightrail.shard.queue.policy import Policy
+from lightrail.shard.queue.values.commands import Change
+from lightrail.shard.queue.values.policy import Policy
 from lightrail.shard.queues.declarations import EveryName
 from lightrail.wire.frames import Kind, frame
 from tests.support.shard.scene import Peer, Scene

@@ -10,9 +10,9 @@ from lightrail.shard.journal.record import Append
 from lightrail.shard.journal.sqlite import SqliteStore
 from lightrail.shard.journal.store import StoreFullError
 from lightrail.shard.journal.tail import Tail
-from lightrail.shard.queue.commands import Change
-from lightrail.shard.queue.policy import Policy
-from lightrail.shard.queue.runs import Location
+from lightrail.shard.queue.values.commands import Change
+from lightrail.shard.queue.values.policy import Policy
+from lightrail.shard.queue.values.runs import Location
 from lightrail.shard.queues.declarations import EveryName
 from lightrail.shard.queues.shard_queue import Queue
 from lightrail.wire.frames import UNKNOWN_SEQUENCE, Kind, OutcomeCode

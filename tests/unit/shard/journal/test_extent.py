@@ -12,7 +12,7 @@ from lightrail.shard.journal.record import Append
 from lightrail.shard.journal.repair import repair_files
 from lightrail.shard.journal.segment import name_of, numbers
 from lightrail.shard.journal.store import JournalDamagedError, NewerFormatError, StoreRefusedError
-from lightrail.shard.queue.runs import batch_of
+from lightrail.shard.queue.values.runs import batch_of
 from tests.support.shard.fake_files import Crash, FakeFiles, Inode
 
 SALT = int.from_bytes(bytes(range(4)), "little")

@@ -11,7 +11,7 @@ from lightrail.shard.journal.record import Append
 from lightrail.shard.journal.repair import repair_files
 from lightrail.shard.journal.segment import name_of
 from lightrail.shard.journal.store import JournalDamagedError
-from lightrail.shard.queue.runs import batch_of
+from lightrail.shard.queue.values.runs import batch_of
 from tests.support.shard.fake_files import FakeFiles, Fault
 
 

@@ -19,7 +19,7 @@ from lightrail.shard.journal.files import RealFiles
 from lightrail.shard.journal.journal import Journal
 from lightrail.journal.record import Queue
 from lightrail.shard.journal.record import Append
-from lightrail.shard.queue.runs import batch_of
+from lightrail.shard.queue.values.runs import batch_of
 
 journal = Journal(RealFiles(sys.argv[1]), "c", 0, segment_bytes=64 * 1024)
 recovered = journal.recover(1 << 30, 1)

@@ -13,7 +13,7 @@ from lightrail.shard.journal.journal import Journal
 from lightrail.shard.journal.record import Append
 from lightrail.shard.journal.repair import repair_files
 from lightrail.shard.journal.segment import name_of
-from lightrail.shard.queue.runs import batch_of
+from lightrail.shard.queue.values.runs import batch_of
 from tests.support.now import now
 from tests.support.shard.fake_files import FakeFiles
 from tests.support.shard.journal_writer import Writer, open_journal, script

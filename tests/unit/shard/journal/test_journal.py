@@ -22,7 +22,7 @@ from lightrail.shard.journal.store import (
     StoreFullError,
     StoreRefusedError,
 )
-from lightrail.shard.queue.runs import Batch, Location, Run, batch_of
+from lightrail.shard.queue.values.runs import Batch, Location, Run, batch_of
 from tests.support.now import now
 from tests.support.shard.fake_files import FakeFiles
 

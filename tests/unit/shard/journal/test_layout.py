@@ -44,7 +44,7 @@ from lightrail.model.attempts import waiting
 from lightrail.shard.journal.journal import Journal
 from lightrail.shard.journal.record import Append
 from lightrail.shard.journal.segment import name_of
-from lightrail.shard.queue.runs import batch_of
+from lightrail.shard.queue.values.runs import batch_of
 from tests.support.shard.fake_files import FakeFiles
 
 GOLDEN = Path(__file__).parents[3] / "golden" / "journal" / "segment-v8.bin"

@@ -5,7 +5,7 @@ import random
 from lightrail.model import limits
 from lightrail.shard.journal.batches import lay_over
 from lightrail.shard.journal.live import LiveSpans
-from lightrail.shard.queue.runs import Run, batch_of
+from lightrail.shard.queue.values.runs import Run, batch_of
 
 PLAIN = (1, 4, 0, 0)
 

@@ -14,7 +14,7 @@ from lightrail.shard.journal.record import Append
 from lightrail.shard.journal.repair import repair_files
 from lightrail.shard.journal.segment import name_of, numbers
 from lightrail.shard.journal.store import JournalDamagedError, NewerFormatError, Recovered, StoreRefusedError
-from lightrail.shard.queue.runs import Location, batch_of
+from lightrail.shard.queue.values.runs import Location, batch_of
 from tests.support import work
 from tests.support.shard.fake_files import FakeFiles, Inode
 

@@ -2,7 +2,7 @@
 
 import pytest
 
-from lightrail.shard.queue.commands import (
+from lightrail.shard.queue.values.commands import (
     RELEASED,
     Change,
     ConsumerOptions,
@@ -14,9 +14,9 @@ from lightrail.shard.queue.commands import (
     Restore,
     Settle,
 )
-from lightrail.shard.queue.effects import Deliver, LockAnswer, Stored
-from lightrail.shard.queue.policy import Policy
-from lightrail.shard.queue.runs import Location, Run, batch_of
+from lightrail.shard.queue.values.effects import Deliver, LockAnswer, Stored
+from lightrail.shard.queue.values.policy import Policy
+from lightrail.shard.queue.values.runs import Location, Run, batch_of
 from tests.support.now import now
 from tests.support.shard.checked_queue import SORTED, Bench, PlainBench, numbered, payloads
 

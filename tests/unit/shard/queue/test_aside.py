@@ -4,7 +4,8 @@ import pytest
 
 from lightrail.model import limits
 from lightrail.model.attempts import DEFERRED
-from lightrail.shard.queue.commands import (
+from lightrail.shard.queue.machine import Machine
+from lightrail.shard.queue.values.commands import (
     ACCEPTED,
     FAILED,
     Change,
@@ -23,7 +24,7 @@ from lightrail.shard.queue.commands import (
     SettleLocked,
     Tick,
 )
-from lightrail.shard.queue.effects import (
+from lightrail.shard.queue.values.effects import (
     DeadLetter,
     Effect,
     Fetch,
@@ -37,10 +38,9 @@ from lightrail.shard.queue.effects import (
     Returned,
     State,
 )
-from lightrail.shard.queue.machine import Machine
-from lightrail.shard.queue.policy import Policy
-from lightrail.shard.queue.runs import Location, Run, batch_of
-from lightrail.shard.queue.work import RUN
+from lightrail.shard.queue.values.policy import Policy
+from lightrail.shard.queue.values.runs import Location, Run, batch_of
+from lightrail.shard.queue.values.work import RUN
 from tests.support.shard.checked_queue import (
     DELAY,
     GROUPS,

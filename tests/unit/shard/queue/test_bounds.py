@@ -4,9 +4,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lightrail.shard.queue import bounds
-from lightrail.shard.queue.policy import Policy
-from lightrail.shard.queue.runs import batch_of
+from lightrail.shard.queue.values import bounds
+from lightrail.shard.queue.values.policy import Policy
+from lightrail.shard.queue.values.runs import batch_of
 
 BOUND = st.none() | st.integers(0, 12)
 HELD = st.integers(0, 12)

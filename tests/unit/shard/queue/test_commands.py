@@ -4,7 +4,7 @@ from typing import get_args
 
 import pytest
 
-from lightrail.shard.queue.commands import (
+from lightrail.shard.queue.values.commands import (
     ACCEPTED,
     RELEASED,
     Attach,
@@ -35,7 +35,7 @@ from lightrail.shard.queue.commands import (
     Suspend,
     Tick,
 )
-from lightrail.shard.queue.effects import (
+from lightrail.shard.queue.values.effects import (
     Effect,
     LockAnswer,
     LockedDeferred,
@@ -44,7 +44,7 @@ from lightrail.shard.queue.effects import (
     SessionRenewed,
     SettledDeliveries,
 )
-from lightrail.shard.queue.policy import Policy
+from lightrail.shard.queue.values.policy import Policy
 from tests.support.shard.checked_queue import PlainBench
 
 IDLE: list[tuple[Command, list[Effect]]] = [

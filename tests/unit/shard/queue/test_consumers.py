@@ -2,9 +2,17 @@
 
 from collections import Counter
 
-from lightrail.shard.queue.commands import Attach, Change, ConsumerOptions, Credit, Detach, Resume, Suspend
-from lightrail.shard.queue.effects import Deliver, Refused
-from lightrail.shard.queue.policy import Policy
+from lightrail.shard.queue.values.commands import (
+    Attach,
+    Change,
+    ConsumerOptions,
+    Credit,
+    Detach,
+    Resume,
+    Suspend,
+)
+from lightrail.shard.queue.values.effects import Deliver, Refused
+from lightrail.shard.queue.values.policy import Policy
 from tests.support.shard.checked_queue import PlainBench, numbered, payloads
 
 

@@ -1,8 +1,8 @@
 """Contents: every message is found, and the sums agree with the messages, whatever the order is."""
 
-from lightrail.shard.queue.commands import Peek
-from lightrail.shard.queue.effects import Peeked, State
-from lightrail.shard.queue.policy import Policy
+from lightrail.shard.queue.values.commands import Peek
+from lightrail.shard.queue.values.effects import Peeked, State
+from lightrail.shard.queue.values.policy import Policy
 from tests.support.shard.checked_queue import PlainBench, numbered
 from tests.support.shard.mixed_queue import POLICIES, mixed, sequences
 

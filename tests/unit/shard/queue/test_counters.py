@@ -4,9 +4,9 @@ from dataclasses import fields
 
 import pytest
 
-from lightrail.shard.queue.commands import RELEASED, Settle
-from lightrail.shard.queue.counters import Counters
-from lightrail.shard.queue.policy import Policy
+from lightrail.shard.queue.values.commands import RELEASED, Settle
+from lightrail.shard.queue.values.counters import Counters
+from lightrail.shard.queue.values.policy import Policy
 from tests.support.shard.checked_queue import LAST_VALUE, Bench
 
 ARRIVED = {"enqueued", "restored"}

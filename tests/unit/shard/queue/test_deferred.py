@@ -2,7 +2,7 @@
 
 import pytest
 
-from lightrail.shard.queue.commands import (
+from lightrail.shard.queue.values.commands import (
     RELEASED,
     Cancel,
     Change,
@@ -16,9 +16,9 @@ from lightrail.shard.queue.commands import (
     Purge,
     Settle,
 )
-from lightrail.shard.queue.effects import DeadLetter, Effect, Fetch, Reason
-from lightrail.shard.queue.policy import Policy
-from lightrail.shard.queue.runs import Location, Run, batch_of
+from lightrail.shard.queue.values.effects import DeadLetter, Effect, Fetch, Reason
+from lightrail.shard.queue.values.policy import Policy
+from lightrail.shard.queue.values.runs import Location, Run, batch_of
 from tests.support.shard.checked_queue import GROUPS, NOT_HERE, Bench, delivered, removed
 
 TEXTS = [f"group={group} " + "x" * 2_000 for group in "aba"]

@@ -3,10 +3,10 @@
 import pytest
 
 from lightrail.model import limits
-from lightrail.shard.queue.commands import Cancel, Change, Credit, Peek, Purge, Restore, Settle, Tick
-from lightrail.shard.queue.effects import DeadLetter, Peeked, Reason, State
-from lightrail.shard.queue.policy import Policy
-from lightrail.shard.queue.runs import Run, batch_of
+from lightrail.shard.queue.values.commands import Cancel, Change, Credit, Peek, Purge, Restore, Settle, Tick
+from lightrail.shard.queue.values.effects import DeadLetter, Peeked, Reason, State
+from lightrail.shard.queue.values.policy import Policy
+from lightrail.shard.queue.values.runs import Run, batch_of
 from tests.support.shard.checked_queue import BOUNDED, DELAY, NOT_HERE, Bench, delivered, removed
 
 

@@ -3,9 +3,9 @@
 import pytest
 
 from lightrail.model import limits
-from lightrail.shard.queue.commands import RELEASED, Credit, Detach, Outcome, OutcomeKind, Settle
-from lightrail.shard.queue.effects import Deliver, Drained, Effect, Larger, Removed
-from lightrail.shard.queue.policy import Policy
+from lightrail.shard.queue.values.commands import RELEASED, Credit, Detach, Outcome, OutcomeKind, Settle
+from lightrail.shard.queue.values.effects import Deliver, Drained, Effect, Larger, Removed
+from lightrail.shard.queue.values.policy import Policy
 from tests.support.shard.checked_queue import (
     DELAY,
     GROUPS,

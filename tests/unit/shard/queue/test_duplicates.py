@@ -6,8 +6,8 @@ from typing import Any
 import pytest
 
 from lightrail.model import limits
-from lightrail.shard.queue.duplicates import DIGEST_BYTES, Duplicates, digest_of
-from lightrail.shard.queue.runs import Batch, batch_of
+from lightrail.shard.queue.timed.duplicates import DIGEST_BYTES, Duplicates, digest_of
+from lightrail.shard.queue.values.runs import Batch, batch_of
 
 
 def look(path: str) -> Callable[[bytes], Any]:

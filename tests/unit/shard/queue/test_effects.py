@@ -5,7 +5,7 @@ import re
 from typing import get_args
 
 from lightrail.shard.effects import performer
-from lightrail.shard.queue.effects import (
+from lightrail.shard.queue.values.effects import (
     Effect,
     LockAnswer,
     LockedDeferred,

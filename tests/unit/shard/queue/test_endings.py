@@ -3,8 +3,8 @@
 import pytest
 
 from lightrail.model.ending import Ending
-from lightrail.shard.queue.commands import ACCEPTED, FAILED, RELEASED, Outcome, OutcomeKind
-from lightrail.shard.queue.endings import fails_oldest, outcome_of_rest
+from lightrail.shard.queue.changes.endings import fails_oldest, outcome_of_rest
+from lightrail.shard.queue.values.commands import ACCEPTED, FAILED, RELEASED, Outcome, OutcomeKind
 
 LOOKS = Outcome(OutcomeKind.MODIFIED)
 """The default-outcome of a program that only looks."""

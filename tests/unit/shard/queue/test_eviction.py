@@ -2,7 +2,8 @@
 
 from lightrail.model import limits
 from lightrail.shard.queue import invariants
-from lightrail.shard.queue.commands import (
+from lightrail.shard.queue.machine import Machine
+from lightrail.shard.queue.values.commands import (
     Attach,
     Change,
     ConsumerOptions,
@@ -12,10 +13,9 @@ from lightrail.shard.queue.commands import (
     Peek,
     Tick,
 )
-from lightrail.shard.queue.effects import DeadLetter, Deliver, Drained, Effect, Fetch, Peeked, Removed
-from lightrail.shard.queue.machine import Machine
-from lightrail.shard.queue.policy import Policy
-from lightrail.shard.queue.runs import Location, Run, batch_of
+from lightrail.shard.queue.values.effects import DeadLetter, Deliver, Drained, Effect, Fetch, Peeked, Removed
+from lightrail.shard.queue.values.policy import Policy
+from lightrail.shard.queue.values.runs import Location, Run, batch_of
 from tests.support.shard.checked_queue import SORTED, Bench
 
 HEAD_BYTES = 4_096

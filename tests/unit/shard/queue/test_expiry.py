@@ -3,9 +3,9 @@
 import pytest
 
 from lightrail.model import limits
-from lightrail.shard.queue.commands import ACCEPTED, RELEASED, Enqueue, Settle, Tick
-from lightrail.shard.queue.effects import DeadLetter, Reason, Removed
-from lightrail.shard.queue.runs import batch_of
+from lightrail.shard.queue.values.commands import ACCEPTED, RELEASED, Enqueue, Settle, Tick
+from lightrail.shard.queue.values.effects import DeadLetter, Reason, Removed
+from lightrail.shard.queue.values.runs import batch_of
 from tests.support.now import now
 from tests.support.shard.checked_queue import PlainBench, payloads
 

@@ -3,8 +3,8 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lightrail.shard.queue.fetched import gaps_of, pieces_of
-from lightrail.shard.queue.runs import Batch, Location, Run, batch_of
+from lightrail.shard.queue.memory.fetched import gaps_of, pieces_of
+from lightrail.shard.queue.values.runs import Batch, Location, Run, batch_of
 
 LOCATION = Location(1, 0, 500)
 

@@ -1,7 +1,7 @@
 """Footprint: what leaves memory is still found, and the sizes agree with what is in memory."""
 
-from lightrail.shard.queue.policy import Policy
-from lightrail.shard.queue.runs import Location
+from lightrail.shard.queue.values.policy import Policy
+from lightrail.shard.queue.values.runs import Location
 from tests.support.shard.checked_queue import Bench
 from tests.support.shard.mixed_queue import POLICIES, mixed, sequences
 

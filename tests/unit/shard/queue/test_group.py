@@ -3,7 +3,7 @@
 import tracemalloc
 
 from lightrail.model import limits
-from lightrail.shard.queue.group import NOTHING, Group
+from lightrail.shard.queue.order.group import NOTHING, Group
 from tests.support.shard.checked_queue import GROUPS, Bench
 
 

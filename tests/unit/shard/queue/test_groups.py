@@ -1,8 +1,8 @@
 """Groups of messages, one behaviour per test: one consumer at a time has a group, in its order."""
 
-from lightrail.shard.queue.commands import FAILED, Change, Credit, Detach, Settle, Tick
-from lightrail.shard.queue.effects import DeadLetter
-from lightrail.shard.queue.policy import Policy
+from lightrail.shard.queue.values.commands import FAILED, Change, Credit, Detach, Settle, Tick
+from lightrail.shard.queue.values.effects import DeadLetter
+from lightrail.shard.queue.values.policy import Policy
 from tests.support.shard.checked_queue import GROUPS, NOT_HERE, Bench, delivered
 
 

@@ -1,8 +1,8 @@
 """In flight: deliveries leave memory from the oldest on, and keep their numbers wherever they are."""
 
 from lightrail.model import limits
-from lightrail.shard.queue.in_flight import InFlight
-from lightrail.shard.queue.runs import Location, Run, batch_of
+from lightrail.shard.queue.lines.in_flight import InFlight
+from lightrail.shard.queue.values.runs import Location, Run, batch_of
 from tests.support.now import now
 
 SIZE = 100

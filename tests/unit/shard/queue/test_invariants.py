@@ -6,7 +6,7 @@ import pytest
 
 from lightrail.shard.queue import invariants
 from lightrail.shard.queue.machine import Machine
-from lightrail.shard.queue.policy import Policy
+from lightrail.shard.queue.values.policy import Policy
 from tests.support.shard.checked_queue import DELAY, GROUPS, Bench
 
 

@@ -4,11 +4,11 @@ import sys
 
 from lightrail.model import limits
 from lightrail.shard.queue import invariants
-from lightrail.shard.queue.commands import Enqueue
-from lightrail.shard.queue.joining import Joining
+from lightrail.shard.queue.changes.joining import Joining
+from lightrail.shard.queue.lines.ready import Ready
 from lightrail.shard.queue.machine import Machine
-from lightrail.shard.queue.ready import Ready
-from lightrail.shard.queue.runs import batch_of
+from lightrail.shard.queue.values.commands import Enqueue
+from lightrail.shard.queue.values.runs import batch_of
 
 BODY = b"%01000d"
 

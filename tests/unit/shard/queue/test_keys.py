@@ -6,7 +6,7 @@ import pytest
 
 from lightrail.amqp.values import Symbol, Timestamp
 from lightrail.model import limits
-from lightrail.shard.queue.keys import MISSING, key_of
+from lightrail.shard.queue.values.keys import MISSING, key_of
 
 
 def test_keys_of_all_types_have_one_order() -> None:

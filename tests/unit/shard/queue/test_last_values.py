@@ -1,8 +1,8 @@
 """Last values: of two messages with one key the older one is named, whichever comes back later."""
 
 from lightrail.model import limits
-from lightrail.shard.queue.keys import Key
-from lightrail.shard.queue.last_values import LastValues
+from lightrail.shard.queue.order.last_values import LastValues
+from lightrail.shard.queue.values.keys import Key
 from tests.support.now import now
 
 A: Key = (4, "a")

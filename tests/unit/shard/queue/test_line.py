@@ -3,8 +3,8 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lightrail.shard.queue.line import Line
-from lightrail.shard.queue.runs import Run, batch_of
+from lightrail.shard.queue.lines.line import Line
+from lightrail.shard.queue.values.runs import Run, batch_of
 
 
 def line_of(counts: list[int]) -> tuple[Line, dict[int, bytes]]:

@@ -1,8 +1,8 @@
 """Loading: after a restart a queue that reads its messages delivers none before it has read all."""
 
-from lightrail.shard.queue.commands import Fetched, Restore
-from lightrail.shard.queue.effects import Fetch
-from lightrail.shard.queue.runs import Location, Run, batch_of
+from lightrail.shard.queue.values.commands import Fetched, Restore
+from lightrail.shard.queue.values.effects import Fetch
+from lightrail.shard.queue.values.runs import Location, Run, batch_of
 from tests.support.now import now
 from tests.support.shard.checked_queue import SORTED, Bench
 

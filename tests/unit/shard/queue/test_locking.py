@@ -1,8 +1,8 @@
 """Locking: single deliveries that requests settle and renew, and what the requests are answered."""
 
-from lightrail.shard.queue.commands import RELEASED, SettleDeliveries, SettleLocked
-from lightrail.shard.queue.effects import LockAnswer, Reason, SettledDeliveries
-from lightrail.shard.queue.policy import Policy
+from lightrail.shard.queue.values.commands import RELEASED, SettleDeliveries, SettleLocked
+from lightrail.shard.queue.values.effects import LockAnswer, Reason, SettledDeliveries
+from lightrail.shard.queue.values.policy import Policy
 from tests.support.shard.checked_queue import PlainBench, payloads, removed
 
 

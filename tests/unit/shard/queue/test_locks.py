@@ -1,7 +1,7 @@
 """Locks: deliveries with a time limit return when it is over, and not before."""
 
 from lightrail.model import limits
-from lightrail.shard.queue.commands import (
+from lightrail.shard.queue.values.commands import (
     Attach,
     Change,
     ConsumerOptions,
@@ -11,8 +11,8 @@ from lightrail.shard.queue.commands import (
     SettleLocked,
     Tick,
 )
-from lightrail.shard.queue.effects import LockAnswer, Refused, Returned
-from lightrail.shard.queue.policy import Policy
+from lightrail.shard.queue.values.effects import LockAnswer, Refused, Returned
+from lightrail.shard.queue.values.policy import Policy
 from tests.support.now import now
 from tests.support.shard.checked_queue import Bench
 

@@ -1,8 +1,8 @@
 """The queue machine, one behaviour per test: who gets what, and what becomes of it."""
 
 from lightrail.model import limits
-from lightrail.shard.queue.commands import Purge, Settle
-from lightrail.shard.queue.effects import Deliver, Reason, Removed, Stored
+from lightrail.shard.queue.values.commands import Purge, Settle
+from lightrail.shard.queue.values.effects import Deliver, Reason, Removed, Stored
 from tests.support.shard.checked_queue import PlainBench, numbered, payloads
 
 

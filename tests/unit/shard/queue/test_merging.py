@@ -3,11 +3,11 @@
 import pytest
 
 from lightrail.model import limits
-from lightrail.shard.queue.commands import Enqueue, Fetched, Settle
-from lightrail.shard.queue.effects import Fetch
+from lightrail.shard.queue.lines.merging import near
 from lightrail.shard.queue.machine import Machine
-from lightrail.shard.queue.merging import near
-from lightrail.shard.queue.runs import Location, Run, batch_of
+from lightrail.shard.queue.values.commands import Enqueue, Fetched, Settle
+from lightrail.shard.queue.values.effects import Fetch
+from lightrail.shard.queue.values.runs import Location, Run, batch_of
 from tests.support.shard.checked_queue import GROUPS, SORTED, Bench, Checked
 
 

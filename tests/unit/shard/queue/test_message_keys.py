@@ -1,11 +1,11 @@
 """The keys of messages: read while a message is in memory, kept while it is not."""
 
 from lightrail.model import limits
-from lightrail.shard.queue.keys import MISSING, key_of
-from lightrail.shard.queue.message_keys import MessageKeys
-from lightrail.shard.queue.policy import Policy
-from lightrail.shard.queue.runs import Run, batch_of
-from lightrail.shard.queue.sparse import Sparse
+from lightrail.shard.queue.lines.sparse import Sparse
+from lightrail.shard.queue.order.message_keys import MessageKeys
+from lightrail.shard.queue.values.keys import MISSING, key_of
+from lightrail.shard.queue.values.policy import Policy
+from lightrail.shard.queue.values.runs import Run, batch_of
 from tests.support.shard.checked_queue import DELAY, GROUPS, LAST_VALUE, SORTED, look
 
 

@@ -3,10 +3,10 @@
 import pytest
 
 from lightrail.model import limits
-from lightrail.shard.queue.commands import RELEASED, Credit, Detach, Fetched, Settle
-from lightrail.shard.queue.effects import Drained, Fetch
-from lightrail.shard.queue.policy import Policy
-from lightrail.shard.queue.runs import Location, Run, batch_of
+from lightrail.shard.queue.values.commands import RELEASED, Credit, Detach, Fetched, Settle
+from lightrail.shard.queue.values.effects import Drained, Fetch
+from lightrail.shard.queue.values.policy import Policy
+from lightrail.shard.queue.values.runs import Location, Run, batch_of
 from tests.support.shard.checked_queue import DELAY, GROUPS, LAST_VALUE, SORTED, Bench, delivered
 
 

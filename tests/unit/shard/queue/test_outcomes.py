@@ -4,7 +4,7 @@ import pytest
 
 from lightrail.model import limits
 from lightrail.model.ending import Ending
-from lightrail.shard.queue.commands import (
+from lightrail.shard.queue.values.commands import (
     ACCEPTED,
     FAILED,
     RELEASED,
@@ -14,8 +14,8 @@ from lightrail.shard.queue.commands import (
     OutcomeKind,
     Settle,
 )
-from lightrail.shard.queue.effects import DeadLetter, Deliver, Reason, Removed, Replaced, Returned
-from lightrail.shard.queue.policy import Policy
+from lightrail.shard.queue.values.effects import DeadLetter, Deliver, Reason, Removed, Replaced, Returned
+from lightrail.shard.queue.values.policy import Policy
 from tests.support.shard.checked_queue import NOT_HERE, PlainBench, numbered, payloads
 
 MODIFIED = Outcome(OutcomeKind.MODIFIED, undeliverable_here=True)

@@ -2,7 +2,7 @@
 
 import pytest
 
-from lightrail.shard.queue.policy import Policy
+from lightrail.shard.queue.values.policy import Policy
 from tests.support.shard.checked_queue import DELAY, GROUPS, LAST_VALUE, SORTED
 
 

@@ -1,9 +1,9 @@
 """Ranked, one behaviour per test: queues with priorities, and those sorted by a key."""
 
-from lightrail.shard.queue.commands import RELEASED, Credit, Enqueue, Fetched, Settle
-from lightrail.shard.queue.effects import Fetch
-from lightrail.shard.queue.policy import Policy
-from lightrail.shard.queue.runs import Location, Run, batch_of
+from lightrail.shard.queue.values.commands import RELEASED, Credit, Enqueue, Fetched, Settle
+from lightrail.shard.queue.values.effects import Fetch
+from lightrail.shard.queue.values.policy import Policy
+from lightrail.shard.queue.values.runs import Location, Run, batch_of
 from tests.support.shard.checked_queue import NOT_HERE, SORTED, Bench
 
 

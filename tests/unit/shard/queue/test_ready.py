@@ -3,8 +3,8 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lightrail.shard.queue.ready import Ready, fitting, one_run, rejoined
-from lightrail.shard.queue.runs import Run, batch_of
+from lightrail.shard.queue.lines.ready import Ready, fitting, one_run, rejoined
+from lightrail.shard.queue.values.runs import Run, batch_of
 
 MESSAGE = b"%03d"
 STEPS = ("first", "at", "part", "back", "all")

@@ -1,9 +1,9 @@
 """Refilling: what was read is in memory again, and what can't be read leaves the queue as lost."""
 
-from lightrail.shard.queue.commands import Fetched
-from lightrail.shard.queue.effects import Fetch, Reason
-from lightrail.shard.queue.policy import Policy
-from lightrail.shard.queue.runs import Location
+from lightrail.shard.queue.values.commands import Fetched
+from lightrail.shard.queue.values.effects import Fetch, Reason
+from lightrail.shard.queue.values.policy import Policy
+from lightrail.shard.queue.values.runs import Location
 from tests.support.shard.checked_queue import Bench, removed
 from tests.support.shard.mixed_queue import POLICIES, sequences
 

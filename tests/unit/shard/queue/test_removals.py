@@ -1,10 +1,10 @@
 """Removals: messages that expire or give way leave in their order, as dead letters or for good."""
 
 from lightrail.model import limits
-from lightrail.shard.queue.commands import RELEASED, Change, Credit, Enqueue, Fetched, Settle, Tick
-from lightrail.shard.queue.effects import DeadLetter, Fetch, Reason, Removed, Stored
-from lightrail.shard.queue.policy import Policy
-from lightrail.shard.queue.runs import Location, Run, batch_of
+from lightrail.shard.queue.values.commands import RELEASED, Change, Credit, Enqueue, Fetched, Settle, Tick
+from lightrail.shard.queue.values.effects import DeadLetter, Fetch, Reason, Removed, Stored
+from lightrail.shard.queue.values.policy import Policy
+from lightrail.shard.queue.values.runs import Location, Run, batch_of
 from tests.support.shard.checked_queue import BOUNDED, Bench, removed
 
 

@@ -1,8 +1,8 @@
 """Replacing, one behaviour per test: a newer message replaces the older one with its key."""
 
-from lightrail.shard.queue.commands import ACCEPTED, FAILED, RELEASED, Change, Credit, Settle
-from lightrail.shard.queue.effects import Reason
-from lightrail.shard.queue.policy import Policy
+from lightrail.shard.queue.values.commands import ACCEPTED, FAILED, RELEASED, Change, Credit, Settle
+from lightrail.shard.queue.values.effects import Reason
+from lightrail.shard.queue.values.policy import Policy
 from tests.support.shard.checked_queue import LAST_VALUE, Bench, removed
 
 

@@ -4,7 +4,7 @@ import pytest
 
 from lightrail.model.attempts import DEFERRED, failures
 from lightrail.model.ending import Ending
-from lightrail.shard.queue.commands import (
+from lightrail.shard.queue.values.commands import (
     ACCEPTED,
     FAILED,
     RELEASED,
@@ -29,9 +29,9 @@ from lightrail.shard.queue.commands import (
     Suspend,
     Tick,
 )
-from lightrail.shard.queue.effects import LockAnswer, LockedDeferred, Removed
-from lightrail.shard.queue.policy import Policy
-from lightrail.shard.queue.runs import Run, batch_of
+from lightrail.shard.queue.values.effects import LockAnswer, LockedDeferred, Removed
+from lightrail.shard.queue.values.policy import Policy
+from lightrail.shard.queue.values.runs import Run, batch_of
 from tests.support.shard.checked_queue import GROUPS, Bench
 
 DEFERS = Outcome(OutcomeKind.MODIFIED, defers=True)

@@ -8,7 +8,8 @@ import pytest
 from lightrail.model import limits
 from lightrail.model.attempts import DEFERRED, waiting, waits_until_ms
 from lightrail.model.ending import Ending
-from lightrail.shard.queue.commands import (
+from lightrail.shard.queue.machine import Machine
+from lightrail.shard.queue.values.commands import (
     ACCEPTED,
     FAILED,
     RELEASED,
@@ -34,7 +35,7 @@ from lightrail.shard.queue.commands import (
     SettleLocked,
     Tick,
 )
-from lightrail.shard.queue.effects import (
+from lightrail.shard.queue.values.effects import (
     DeadLetter,
     Deliver,
     Effect,
@@ -46,9 +47,8 @@ from lightrail.shard.queue.effects import (
     Returned,
     State,
 )
-from lightrail.shard.queue.machine import Machine
-from lightrail.shard.queue.policy import Policy
-from lightrail.shard.queue.runs import Location, Run, batch_of
+from lightrail.shard.queue.values.policy import Policy
+from lightrail.shard.queue.values.runs import Location, Run, batch_of
 from tests.support.shard.checked_queue import Bench, Checked, PlainBench, delivered, numbered, payloads
 from tests.support.work import lines
 

@@ -5,7 +5,7 @@ from random import Random
 import pytest
 
 from lightrail.model import limits
-from lightrail.shard.queue.commands import ACCEPTED, RenewDeliveries, Settle
+from lightrail.shard.queue.values.commands import ACCEPTED, RenewDeliveries, Settle
 from tests.support.shard.checked_queue import PlainBench
 
 MESSAGES = 2_000

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lightrail.shard.queue.runs import Batch, Run, batch_of, ends_of, joined, shifted
+from lightrail.shard.queue.values.runs import Batch, Run, batch_of, ends_of, joined, shifted
 
 MESSAGES = [b"one", b"", b"three", b"4"]
 

@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from lightrail.model import conditions, limits
-from lightrail.shard.queue.commands import (
+from lightrail.shard.queue.values.commands import (
     FAILED,
     Attach,
     Change,
@@ -16,7 +16,7 @@ from lightrail.shard.queue.commands import (
     RenewSession,
     Settle,
 )
-from lightrail.shard.queue.effects import (
+from lightrail.shard.queue.values.effects import (
     Effect,
     Refused,
     Returned,
@@ -24,7 +24,7 @@ from lightrail.shard.queue.effects import (
     SessionLost,
     SessionRenewed,
 )
-from lightrail.shard.queue.policy import Policy
+from lightrail.shard.queue.values.policy import Policy
 from tests.support.shard.checked_queue import GROUPS, NOT_HERE, Bench, delivered
 
 TIMED = Policy(groups=True, lock_ms=50)

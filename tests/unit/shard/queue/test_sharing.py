@@ -5,8 +5,8 @@ import pytest
 from lightrail.model import limits
 from lightrail.shard.queue import invariants
 from lightrail.shard.queue.machine import Machine
-from lightrail.shard.queue.policy import Policy
-from lightrail.shard.queue.runs import Location
+from lightrail.shard.queue.values.policy import Policy
+from lightrail.shard.queue.values.runs import Location
 from tests.support.shard.checked_queue import DELAY, GROUPS, LAST_VALUE, SORTED, Bench
 
 POLICIES = {

@@ -4,9 +4,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from lightrail.model import limits
-from lightrail.shard.queue.line import GONE
-from lightrail.shard.queue.runs import Run, batch_of
-from lightrail.shard.queue.sparse import Sparse
+from lightrail.shard.queue.lines.line import GONE
+from lightrail.shard.queue.lines.sparse import Sparse
+from lightrail.shard.queue.values.runs import Run, batch_of
 
 
 def filled(count: int) -> Sparse:

@@ -3,13 +3,13 @@
 import pytest
 
 from lightrail.model import limits
-from lightrail.shard.queue.commands import RELEASED, Change, Credit, Purge, Settle
-from lightrail.shard.queue.order import Order
-from lightrail.shard.queue.policy import Policy
-from lightrail.shard.queue.ranked import Ranked
-from lightrail.shard.queue.runs import Run
-from lightrail.shard.queue.sessions import Sessions
-from lightrail.shard.queue.special import Special
+from lightrail.shard.queue.order.order import Order
+from lightrail.shard.queue.order.ranked import Ranked
+from lightrail.shard.queue.order.sessions import Sessions
+from lightrail.shard.queue.order.special import Special
+from lightrail.shard.queue.values.commands import RELEASED, Change, Credit, Purge, Settle
+from lightrail.shard.queue.values.policy import Policy
+from lightrail.shard.queue.values.runs import Run
 from tests.support.shard.checked_queue import DELAY, GROUPS, LAST_VALUE, SORTED, Bench
 
 LATE_VALUE = Policy(order="last_value", order_key="key", delay=True)

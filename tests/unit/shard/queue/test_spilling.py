@@ -1,11 +1,11 @@
 """Spilling: which messages without a location are written, and with which others they share a batch."""
 
 from lightrail.model import limits
-from lightrail.shard.queue.commands import RELEASED, Credit, Fetched, Settle
-from lightrail.shard.queue.ready import Ready
-from lightrail.shard.queue.runs import Location, Run, batch_of
-from lightrail.shard.queue.sparse import Sparse
-from lightrail.shard.queue.spilling import batches_to_spill, singles_to_spill
+from lightrail.shard.queue.lines.ready import Ready
+from lightrail.shard.queue.lines.sparse import Sparse
+from lightrail.shard.queue.memory.spilling import batches_to_spill, singles_to_spill
+from lightrail.shard.queue.values.commands import RELEASED, Credit, Fetched, Settle
+from lightrail.shard.queue.values.runs import Location, Run, batch_of
 from tests.support.shard.checked_queue import GROUPS, Bench
 
 

@@ -6,7 +6,8 @@ import pytest
 
 from lightrail.model.attempts import DEFERRED, STATE
 from lightrail.shard.queue import invariants
-from lightrail.shard.queue.commands import (
+from lightrail.shard.queue.machine import Machine
+from lightrail.shard.queue.values.commands import (
     Change,
     Enqueue,
     Fetched,
@@ -17,10 +18,9 @@ from lightrail.shard.queue.commands import (
     SetState,
     Tick,
 )
-from lightrail.shard.queue.effects import Effect, Fetch, LockedDeferred, Peeked, Reason
-from lightrail.shard.queue.machine import Machine
-from lightrail.shard.queue.policy import Policy
-from lightrail.shard.queue.runs import Location, Run, batch_of
+from lightrail.shard.queue.values.effects import Effect, Fetch, LockedDeferred, Peeked, Reason
+from lightrail.shard.queue.values.policy import Policy
+from lightrail.shard.queue.values.runs import Location, Run, batch_of
 from tests.support.shard.checked_queue import GROUPS, Bench, look, removed
 
 

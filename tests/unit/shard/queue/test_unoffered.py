@@ -1,9 +1,9 @@
 """Views: the lowest rank that is ready comes first, and what is not ready falls out."""
 
 from lightrail.model import limits
-from lightrail.shard.queue.runs import Run, batch_of
-from lightrail.shard.queue.sparse import Sparse
-from lightrail.shard.queue.unoffered import Unoffered
+from lightrail.shard.queue.lines.sparse import Sparse
+from lightrail.shard.queue.order.unoffered import Unoffered
+from lightrail.shard.queue.values.runs import Run, batch_of
 
 
 def line_of(*sequences: int) -> Sparse:

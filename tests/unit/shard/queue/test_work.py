@@ -1,11 +1,11 @@
 """Work: queues of a shard share what may be done in a turn, and what is left over is done in the next."""
 
 from lightrail.model import limits
-from lightrail.shard.queue.commands import Attach, Credit, Enqueue, Tick
-from lightrail.shard.queue.effects import DeadLetter, Deliver
 from lightrail.shard.queue.machine import Machine
-from lightrail.shard.queue.runs import batch_of
-from lightrail.shard.queue.work import LEAVING, LETTER, LETTER_MESSAGE, RUN, Work, unlimited
+from lightrail.shard.queue.values.commands import Attach, Credit, Enqueue, Tick
+from lightrail.shard.queue.values.effects import DeadLetter, Deliver
+from lightrail.shard.queue.values.runs import batch_of
+from lightrail.shard.queue.values.work import LEAVING, LETTER, LETTER_MESSAGE, RUN, Work, unlimited
 from tests.support.now import now
 
 

@@ -1,0 +1,1 @@
+"""What commands change: the contents of a queue, outcomes, ways out, restarts, moves."""

@@ -1,0 +1,213 @@
+"""Contents: the messages of one queue, their places, and their numbers.
+
+They are ready, delayed, waiting, deferred, or in flight at a consumer; in memory or on disk. Messages enter
+in machine.py, and leave in outcomes.py and removals.py.
+"""
+
+from collections.abc import Iterable, Iterator
+from heapq import merge
+from typing import Final
+
+from lightrail.model.attempts import waits_until_ms
+from lightrail.shard.queue.lines.consumers import Consumers
+from lightrail.shard.queue.lines.line import Line
+from lightrail.shard.queue.lines.ready import Ready, one_run, rejoined
+from lightrail.shard.queue.memory.deferred import Deferred
+from lightrail.shard.queue.memory.eviction import Eviction
+from lightrail.shard.queue.order.deliveries import Deliveries
+from lightrail.shard.queue.order.special import Special
+from lightrail.shard.queue.timed.aside import NOBODY_WITH_STATES, Aside
+from lightrail.shard.queue.timed.duplicates import Duplicates
+from lightrail.shard.queue.timed.expiry import Deadlines
+from lightrail.shard.queue.timed.locks import Locks
+from lightrail.shard.queue.timed.retries import Retries
+from lightrail.shard.queue.values.commands import Peek
+from lightrail.shard.queue.values.counters import Counters
+from lightrail.shard.queue.values.effects import Peeked, State
+from lightrail.shard.queue.values.policy import PLAIN
+from lightrail.shard.queue.values.runs import Run
+from lightrail.shard.queue.values.work import Work
+
+_NOTHING: Final = Ready()
+"""The delayed messages of a queue without delays."""
+
+
+class Contents:
+    """The messages of one queue, its consumers, and their sums."""
+
+    __slots__ = (
+        "aside",
+        "consumers",
+        "counters",
+        "deadlines",
+        "deferred",
+        "deliveries",
+        "duplicates",
+        "eviction",
+        "locks",
+        "next_sequence",
+        "policy",
+        "ready",
+        "retries",
+        "special",
+        "states",
+        "work",
+    )
+
+    def __init__(self, work: Work) -> None:
+        self.work = work
+        """The rest of this turn's budget of work."""
+        self.policy = PLAIN
+        self.next_sequence = 0
+        """The sequence of the next message that is enqueued."""
+        self.ready = Ready()
+        self.consumers = Consumers()
+        self.deadlines = Deadlines()
+        self.eviction = Eviction(self.ready)
+        self.counters = Counters()
+        self.locks = Locks(self.consumers)
+        self.deferred = Deferred(self.eviction)
+        self.deliveries = Deliveries(
+            self.ready, self.consumers, self.eviction, self.counters, self.locks, self.work
+        )
+        self.aside = Aside()
+        """Deferred messages; the sums of `deliveries` count them."""
+        self.states = Aside(NOBODY_WITH_STATES)
+        """States of sessions; the sums of `deliveries` count them."""
+        self.retries: Retries | None = None
+        """Messages that wait after a failed delivery; the sums of `deliveries` count them. None before the
+        first."""
+        self.duplicates: Duplicates | None = None
+        """The message-ids of the window of duplicates, if the policy has one."""
+        self.special: Special | None = None
+        """Handles new messages of a queue that delivers in another order than that of sequences."""
+
+    # --- every message ----------------------------------------------------------------------------------
+
+    def waiting(self) -> list[Run]:
+        """All ready and delayed messages, by sequence."""
+        return self.ready.waiting() if self.special is None else self.special.waiting()
+
+    def expiring(self) -> list[Run]:
+        """All messages that may expire: ready, delayed, waiting and deferred ones."""
+        return [*self.waiting(), *(run for each in self.set_apart for run in each)]
+
+    @property
+    def set_apart(self) -> tuple[Aside, ...]:
+        """Messages of the queue that are set aside: deferred and waiting ones."""
+        return (self.aside,) if self.retries is None else (self.aside, self.retries)
+
+    @property
+    def lowest_apart(self) -> int | None:
+        """The lowest sequence of `set_apart`; None if there is none."""
+        lowest = [each.lowest for each in self.set_apart] if self.aside.count or self.retries else []
+        return min((each for each in lowest if each is not None), default=None)
+
+    def set_aside(self, run: Run) -> None:
+        """Adds deferred or waiting messages, or states, that are in no line."""
+        if run.waits:
+            retries = self.retries = Retries() if self.retries is None else self.retries
+            retries.add(run)
+            self.consumers.retries = retries.consumer
+            self.locks.add(retries.consumer, run.sequence, run.end, waits_until_ms(run.attempts))
+        elif run.is_state:
+            self.states.add(run)
+            self.consumers.states = self.states.consumer
+        else:
+            self.aside.add(run)
+            self.consumers.aside = self.aside.consumer
+        self.deliveries.take_over(run)
+        self.deadlines.add(run)
+
+    def runs(self) -> list[Run]:
+        """Every run, ready or in flight."""
+        return list(self._all_runs())
+
+    def surrender(self) -> list[Run]:
+        """Removes and returns all messages, because the queue ends."""
+        runs = self.ready.clear() if self.special is None else self.special.clear()
+        for consumer in self.consumers:
+            runs += consumer.in_flight.everything()
+        return runs
+
+    def _all_runs(self) -> Iterable[Run]:
+        yield from rejoined(self.waiting()) if self.special is not None else self.waiting()
+        for consumer in self.consumers:
+            yield from consumer.in_flight.runs[consumer.in_flight.head :]
+
+    def peek(self, command: Peek) -> Peeked:
+        """Some messages that are ready, delayed, waiting or deferred, by sequence."""
+        found: list[Run] = []
+        states: list[State] = []
+        wanted = command.count
+        lines = [_from(self.ready, command.from_sequence, State.READY)]
+        if self.special is not None and self.special.delays is not None:
+            lines.append(_from(self.special.delays.line, command.from_sequence, State.DELAYED))
+        for apart, state in zip(self.set_apart, (State.DEFERRED, State.DELAYED), strict=False):
+            lines.append(_from(apart.consumer.in_flight, command.from_sequence, state))
+        for run, its_state in merge(*lines, key=lambda each: each[0].sequence):
+            if wanted <= 0:
+                break
+            skipped = max(command.from_sequence - run.sequence, 0)
+            run = run.cut(skipped, min(run.count, skipped + wanted))
+            wanted -= run.count
+            if found and states[-1] is its_state and one_run(found[-1], run):
+                before = found[-1]
+                found[-1] = Run(run.batch, before.first, run.last, before.sequence, run.attempts, run.barred)
+            else:
+                found.append(run)
+                states.append(its_state)
+        return Peeked(found, states)
+
+    # --- figures ----------------------------------------------------------------------------------------
+
+    @property
+    def held(self) -> int:
+        """Number of messages that count against the bounds: ready, delayed, in flight and set apart."""
+        return self.ready.count + self.deliveries.count + self.delayed.count
+
+    @property
+    def held_bytes(self) -> int:
+        """Bytes of the messages that count against the bounds."""
+        return self.ready.bytes + self.deliveries.bytes + self.delayed.bytes
+
+    @property
+    def in_flight_count(self) -> int:
+        """Number of messages that are delivered and not settled."""
+        return self.deliveries.count - self.aside.count - self.states.count - self.retries_count
+
+    @property
+    def retries_count(self) -> int:
+        """Number of messages that wait after a failed delivery."""
+        return 0 if self.retries is None else self.retries.count
+
+    @property
+    def in_flight_bytes(self) -> int:
+        """Bytes of unsettled and deferred messages, and of states."""
+        return self.deliveries.bytes
+
+    @property
+    def resident_message_bytes(self) -> int:
+        """Bytes in memory of the messages alone."""
+        ready, delayed = self.ready, self.delayed
+        size = ready.bytes - ready.evicted_bytes + self.deliveries.bytes - self.deliveries.evicted_bytes
+        return size if delayed is _NOTHING else size + delayed.bytes - delayed.evicted_bytes
+
+    @property
+    def delayed_count(self) -> int:
+        """Number of delayed messages."""
+        return self.delayed.count
+
+    @property
+    def delayed(self) -> Ready:
+        """The line of delayed messages."""
+        special = self.special
+        return _NOTHING if special is None or special.delays is None else special.delays.line
+
+
+def _from(line: Line, first: int, state: State) -> Iterator[tuple[Run, State]]:
+    """The runs of a line that end above a sequence."""
+    runs = line.runs
+    for index in range(line.index(first), len(runs)):
+        if runs[index].last > runs[index].first:
+            yield runs[index], state

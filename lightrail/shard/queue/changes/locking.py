@@ -1,0 +1,117 @@
+"""Locking: commands about single deliveries and sessions, and their answers."""
+
+from lightrail.model import limits
+from lightrail.shard.queue.changes.contents import Contents
+from lightrail.shard.queue.changes.outcomes import Outcomes
+from lightrail.shard.queue.changes.removals import Removals
+from lightrail.shard.queue.changes.states import States
+from lightrail.shard.queue.lines.consumers import Consumer
+from lightrail.shard.queue.values.commands import (
+    ConsumerOptions,
+    LockDeferred,
+    RenewDeliveries,
+    RenewLock,
+    RenewSession,
+    SetState,
+    SettleDeliveries,
+    SettleLocked,
+)
+from lightrail.shard.queue.values.effects import (
+    Effect,
+    LockAnswer,
+    LockedDeferred,
+    Renewed,
+    SessionRenewed,
+    SettledDeliveries,
+)
+
+LockCommand = SettleLocked | RenewLock | RenewDeliveries | SettleDeliveries | LockDeferred
+"""Commands that are applied after expired locks have ended."""
+SessionCommand = RenewSession | SetState
+
+
+class Locking:
+    """Settles and renews single deliveries of one queue."""
+
+    __slots__ = ("_contents", "_outcomes", "states")
+
+    def __init__(self, contents: Contents, outcomes: Outcomes, removals: Removals) -> None:
+        self._contents = contents
+        self._outcomes = outcomes
+        self.states = States(contents, removals)
+
+    def apply(self, command: LockCommand | SessionCommand, now_ms: int, effects: list[Effect]) -> None:
+        """Applies a command; the caller has ended expired locks."""
+        match command:
+            case SettleLocked():
+                self._settle_locked(command, now_ms, effects)
+            case RenewLock():
+                locks = self._contents.locks
+                until_ms = locks.renew(command.key, command.number, command.sequence, now_ms)
+                effects.append(LockAnswer(until_ms is not None, until_ms or 0))
+            case RenewDeliveries():
+                consumer = self._contents.consumers.by_id.get(command.consumer)
+                renewed: list[int | None] = [0] * len(command.numbers)
+                if consumer is not None:
+                    renewed = self._contents.locks.renew_deliveries(consumer, command.numbers, now_ms)
+                    if len(consumer.renewed) > limits.RENEWED_LOCKS_UNCOUNTED_MAX:
+                        self._contents.deliveries.run_count.outdate()
+                effects.append(Renewed(renewed))
+            case RenewSession():
+                special = self._contents.special
+                sessions = None if special is None else special.sessions
+                lock_ms = self._contents.policy.lock_ms or 0
+                locked = None if sessions is None else sessions.renew(command.consumer, lock_ms, now_ms)
+                effects.append(SessionRenewed(locked))
+            case SettleDeliveries():
+                self._settle_deliveries(command, now_ms, effects)
+            case SetState():
+                self.states.apply(command, effects)
+            case LockDeferred():
+                self._lock_deferred(command, now_ms, effects)
+
+    def _settle_locked(self, command: SettleLocked, now_ms: int, effects: list[Effect]) -> None:
+        locks = self._contents.locks
+        consumer = locks.holder(command.key, command.number, command.sequence)
+        if consumer is not None:
+            runs = consumer.in_flight.take(command.number, command.number + 1)
+            self._outcomes.settle(consumer, runs, command.outcome, now_ms, effects)
+            locks.settled(consumer)
+        effects.append(LockAnswer(consumer is not None, 0))
+
+    def _settle_deliveries(self, command: SettleDeliveries, now_ms: int, effects: list[Effect]) -> None:
+        consumer = self._contents.consumers.by_id.get(command.consumer)
+        found = [False] * len(command.numbers)
+        if consumer is not None:
+            for index, number in enumerate(command.numbers):
+                if runs := consumer.in_flight.take(number, number + 1):
+                    found[index] = True
+                    self._outcomes.settle(consumer, runs, command.outcome, now_ms, effects)
+        effects.append(SettledDeliveries(found))
+
+    def _lock_deferred(self, command: LockDeferred, now_ms: int, effects: list[Effect]) -> None:
+        """Delivers deferred messages to a consumer that is detached from the beginning, under its key."""
+        contents = self._contents
+        sequences = sorted(set(command.sequences))
+        until_ms = now_ms + (contents.policy.lock_ms or command.lock_ms)
+        former = contents.locks.by_key.get(command.key)
+        if former is not None:
+            # The request is repeated, because its answer was lost.
+            runs = [run for each in sequences for run in former.in_flight.between(each, each + 1)]
+            effects.append(LockedDeferred(runs if len(runs) == len(sequences) else [], until_ms))
+            return
+        line = contents.aside.consumer.in_flight
+        if not sequences or not all(line.between(each, each + 1) for each in sequences):
+            effects.append(LockedDeferred([], 0))
+            return
+        options = ConsumerOptions(first=sequences[-1] + 1, lock_key=command.key)
+        holder = Consumer(command.holder, options, None, contents.policy.lock_ms or command.lock_ms)
+        holder.departed = True
+        contents.consumers.departed[holder.id] = contents.locks.by_key[command.key] = holder
+        for sequence in sequences:
+            run = contents.aside.take(sequence)
+            assert run is not None
+            holder.in_flight.append(sequence, run)
+            contents.locks.add(holder, sequence, sequence + 1, until_ms)
+        contents.deliveries.run_count.outdate()
+        effects.append(LockedDeferred(list(holder.in_flight.runs), until_ms))

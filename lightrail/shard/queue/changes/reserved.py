@@ -1,0 +1,181 @@
+"""Reserved: deliveries that are reserved for a transaction over several shards until it is decided.
+
+They are in flight at a consumer without a link, the reservation. It knows the consumer that the messages were
+delivered to, where the order of the queue counts them.
+
+Deferred messages that a client received by their sequences are locked under a key, for a consumer that is
+detached (locking.py). A transaction settles or reserves them like deliveries; the end of the lock does not
+matter any more then.
+"""
+
+from collections.abc import Mapping, Sequence
+
+from lightrail.shard.queue.changes.contents import Contents
+from lightrail.shard.queue.changes.copying import holders_of
+from lightrail.shard.queue.lines.consumers import Consumer, Consumers
+from lightrail.shard.queue.lines.in_flight import InFlight
+from lightrail.shard.queue.values.commands import (
+    FAILED,
+    Conclude,
+    ConsumerOptions,
+    Holder,
+    Outcome,
+    Reserve,
+    Return,
+    SettleDetached,
+)
+from lightrail.shard.queue.values.runs import Run
+
+ReservedCommand = Reserve | Conclude | Return | SettleDetached
+"""Commands of transactions."""
+Settled = tuple[Consumer, list[Run], Outcome]
+"""Deliveries that get an outcome, and the consumer that received them."""
+
+
+class Reservation(Consumer):
+    """Has deliveries of one consumer in flight for a transaction."""
+
+    __slots__ = ("receiver",)
+
+    def __init__(self, identity: int, receiver: Consumer | None) -> None:
+        super().__init__(identity, ConsumerOptions(), None)
+        self.departed = True
+        self.receiver: Consumer = self if receiver is None else receiver
+        """The consumer that received the messages; itself after a restart, when that one is unknown."""
+
+
+def apply(contents: Contents, command: ReservedCommand, now_ms: int) -> Settled | None:
+    """Applies a command; returns the deliveries that the caller settles, or None."""
+    match command:
+        case Reserve():
+            _reserve(contents, command)
+            return None
+        case Conclude():
+            return _conclude(contents.consumers, command)
+        case Return():
+            return _return(contents, command, now_ms)
+        case SettleDetached():
+            consumer, runs = _take(contents, command)
+            return None if consumer is None else (consumer, runs, command.outcome)
+
+
+def _take(contents: Contents, command: Reserve | SettleDetached) -> tuple[Consumer | None, list[Run]]:
+    """Removes deliveries of a consumer, attached or not; a lock's key ends with its last delivery."""
+    consumers = contents.consumers
+    consumer = consumers.by_id.get(command.consumer)
+    if consumer is None:
+        consumer = consumers.departed.get(command.consumer)
+    runs = [] if consumer is None else consumer.in_flight.take(command.first, command.last)
+    if consumer is not None and consumer.departed:
+        contents.locks.settled(consumer)
+    return consumer, runs
+
+
+def _reserve(contents: Contents, command: Reserve) -> None:
+    """Reserves deliveries of a consumer, which can then no longer settle them."""
+    consumer, runs = _take(contents, command)
+    if not runs:
+        return
+    reservation = Reservation(command.holder, consumer)
+    reservation.next = command.first
+    for run in runs:
+        reservation.in_flight.append(reservation.next, run)
+        reservation.next += run.count
+    contents.consumers.departed[command.holder] = reservation
+
+
+def _conclude(consumers: Consumers, command: Conclude) -> Settled | None:
+    """Ends a reservation; returns its deliveries with their receiver, or None."""
+    found = consumers.departed.pop(command.holder, None)
+    if not isinstance(found, Reservation):
+        return None
+    return found.receiver, found.in_flight.everything(), command.outcome
+
+
+def _return(contents: Contents, command: Return, now_ms: int) -> Settled | None:
+    """Gives deliveries back to their receiver, under their numbers; those of a detached one have failed."""
+    found = contents.consumers.departed.get(command.holder)
+    if not isinstance(found, Reservation) or not may_return(contents, command.holder):
+        return _conclude(contents.consumers, Conclude(command.holder, FAILED))
+    receiver, line = found.receiver, found.in_flight
+    del contents.consumers.departed[command.holder]
+    if receiver.departed:
+        contents.locks.restored(receiver)
+    first = line.keys[line.head]
+    into = receiver.in_flight
+    at = into.index(first)
+    into.replace(at, at, line.keys[line.head :], line.runs[line.head :])
+    into.evicted_to = min(into.evicted_to, first)
+    if receiver.lock_ms:
+        contents.locks.add(receiver, first, found.next, now_ms + receiver.lock_ms)
+    return None
+
+
+def may_return(contents: Contents, holder: int) -> bool:
+    """Whether the receiver of reserved deliveries is attached, or has its key, and can have them again."""
+    found = contents.consumers.departed.get(holder)
+    if not isinstance(found, Reservation):
+        return False
+    receiver = found.receiver
+    if receiver.departed:
+        key = receiver.options.lock_key
+        return bool(key) and contents.locks.by_key.get(key, receiver) is receiver
+    return contents.consumers.by_id.get(receiver.id) is receiver
+
+
+def runs_of(consumers: Consumers, holder: int) -> Sequence[Run]:
+    """The deliveries of a reservation."""
+    found = consumers.departed.get(holder)
+    return found.in_flight.runs[found.in_flight.head :] if isinstance(found, Reservation) else ()
+
+
+def restore(contents: Contents, reserved: Mapping[int, Sequence[tuple[int, int]]]) -> None:
+    """Reserves messages of transactions after a restart.
+
+    Recovery made them ready, like all others, or set them aside, if they are deferred, or waited once.
+    """
+    holders = []
+    for identity, ranges in reserved.items():
+        deliveries, number = [], 0
+        for first, last in ranges:
+            deliveries.append((number, first, last - first))
+            number += last - first
+        holders.append(Holder(identity, ConsumerOptions(), number, deliveries))
+    for holder, found in holders_of(holders, contents.ready):
+        reservation = Reservation(holder.consumer, None)
+        reservation.in_flight = found.in_flight
+        reservation.next = reservation.limit = holder.next
+        for run in found.in_flight.runs:
+            contents.deliveries.take_over(run)
+        # The others are in flight already, at an internal consumer.
+        _reserve_aside(contents, holder, reservation)
+        if len(reservation.in_flight):
+            contents.consumers.departed[holder.consumer] = reservation
+
+
+def _reserve_aside(contents: Contents, holder: Holder, reservation: Reservation) -> None:
+    """Reserves those messages of a holder that are set aside."""
+    found_aside = [
+        (number + run.sequence - first, run.until(0) if run.waits else run)
+        for number, first, count in holder.deliveries
+        for apart in contents.set_apart
+        for run in apart.take_between(first, first + count)
+    ]
+    if not found_aside:
+        return
+    line = reservation.in_flight
+    found = [*zip(line.keys[line.head :], line.runs[line.head :], strict=True), *found_aside]
+    reservation.in_flight = InFlight()
+    for number, run in sorted(found, key=_number):
+        reservation.in_flight.append(number, run)
+
+
+def _number(delivery: tuple[int, Run]) -> int:
+    return delivery[0]
+
+
+def disown(consumers: Consumers) -> None:
+    """Removes the receivers of reserved messages, because the queue is arranged by another policy."""
+    for each in consumers.departed.values():
+        if isinstance(each, Reservation):
+            each.receiver = each

@@ -1,0 +1,1 @@
+"""Runs of messages in lines, and the consumers with what is in flight at them."""

@@ -119,6 +119,10 @@ class Performer:
         ownership or the batches that wait for room."""
         self.touched[queue] = None
 
+    def keep_still(self, queue: Queue) -> None:
+        """Lets a queue not be dispatched that is not served any more, whatever it was given in this step."""
+        self.touched.pop(queue, None)
+
     def dispatch(self, queue: Queue, now_ms: int) -> None:
         """Delivers what a queue can deliver."""
         self._perform(queue, queue.machine.dispatch(now_ms), now_ms)
@@ -324,7 +328,7 @@ class Performer:
 
     def forget(self, queue: Queue) -> None:
         """Removes a deleted queue."""
-        self.touched.pop(queue, None)
+        self.keep_still(queue)
         queue.removed.clear()
         queue.delivered.clear()
         self.dead_letters.forget(queue)

@@ -230,9 +230,8 @@ class Follower:
     def _keep_unknown(self, queue: Queue) -> None:
         """Keeps a queue whose name is missing because the coordinator was set back."""
         log.error(
-            "the coordinator, which was set back, knows no queue %s, which has %d messages: it is "
-            "kept, not served. "
-            "Give the name the role queue to have them again",
+            "the coordinator, which was set back, knows no queue %s, which has %d messages: it is kept, not "
+            "served. Give the name the role queue to have them again",
             queue.name,
             queue.view.held,
         )
@@ -277,8 +276,7 @@ class Follower:
         log.info("queue %s is at this shard now, in epoch %d", arrival.name, arrival.epoch)
 
     def _drop_arrival(self, name: str) -> None:
-        arrival = self._arrivals.find(rules.owner(name))
-        if arrival is not None:
+        if (arrival := self._arrivals.find(rules.owner(name))) is not None:
             self._arrivals.drop(arrival, self._now_ms)
 
     def _end_exports(self, name: str) -> None:
@@ -320,6 +318,7 @@ class Follower:
         self._links.end(queue, moved(f"{queue.name} is at shard {placed.shard}"))
         queue.ownership.apply(Event.DISOWN)
         self._fetched(queue, self._freezing.forget(queue))
+        self._performer.keep_still(queue)
 
     def _claim(self, queue: Queue, epoch: int, found: Name) -> None:
         """Serves a queue that was kept. The links that it had have ended; their deliveries return only now,
@@ -333,8 +332,7 @@ class Follower:
     def _fetched(self, queue: Queue, reads: Iterable[Read]) -> None:
         """Gives the machine messages that were read from disk while the queue was frozen."""
         for read in reads:
-            fetched = commands.Fetched(read.run.sequence, read.runs)
-            self._performer.apply(queue, fetched, self._now_ms)
+            self._performer.apply(queue, commands.Fetched(read.run.sequence, read.runs), self._now_ms)
 
     def _serve(self, queue: Queue, epoch: int) -> None:
         """Serves a queue that this shard owns, in another epoch than before."""

@@ -62,8 +62,7 @@ class Machine:
         annotate: merges the annotations of a modified outcome into an encoded message; without it they are
             ignored.
         look: returns a function that reads the field of a path from an encoded message; without it no message
-        has a
-            key, a group or a delay, and none is a duplicate.
+            has a key, a group or a delay, and none is a duplicate.
         work: the budget of a turn, which the caller begins; without it all work is done at once.
 
     Raises:

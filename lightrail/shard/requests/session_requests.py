@@ -182,6 +182,7 @@ class SessionRequests:
                 self._performer.perform(queue, [effect], now_ms)
             elif effect.batch.location is not None:
                 self._store.release(effect.batch.location.segment, effect.size)
+        self._performer.touch(queue)
 
     def _session(self, peer: Peer, fields: Fields) -> tuple[Queue, str]:
         """The queue and the session of the link that a request names. Raises RequestError."""

@@ -44,7 +44,7 @@ The message-ids in the windows of all queues with a `duplicate_window`, 170 byte
 are 100,000 at most. Beyond that, the queues with most of them forget the oldest before the end of their window, with a warning in the log of
 the shard. Receivers, 1,500 bytes for each and 120 for each character of a selector, may use a fourth of the mark, too, which users
 [share](running.md#what-users-share); a receiver beyond the share of its user is refused with `amqp:resource-limit-exceeded` ([ADR 54](../adr/0054-what-counts-towards-the-mark.md)).
-So is the creation of a queue when the queues of the shard use half of the mark, 4,200 bytes for each.
+So is the creation of a queue when the queues of the shard use half of the mark, 4,340 bytes for each.
 
 Of the messages that wait for their `retry_delay`, as many wait by themselves as fit into that fourth for unsettled ones. The next ones wait less, or more:
 they are ready at once, and consumers of their queue get nothing until some of the others have waited.

@@ -711,7 +711,7 @@ EQUAL_VALUES_MAX: Final = 1_024
 """Different policies, and placements, that a process decodes once; more of them are decoded again."""
 ROUTE_PATHS_MAX: Final = 100_000
 """Paths of a message from a router to queues, over all routers behind it."""
-QUEUE_BYTES: Final = 4_200
+QUEUE_BYTES: Final = 4_340
 """Bytes of a queue at its shard without any message or link; measured."""
 QUEUES_SHARE: Final = 2
 """Queues may take the memory mark of their shard divided by this; beyond, no further one is created there."""

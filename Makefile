@@ -1,4 +1,4 @@
-# `make run` starts a broker, `make test` runs what every change has to pass, `make
+# `make run` starts a broker, `make quick` checks what changed, `make test` runs what every change has to pass, `make
 # test-slow` what takes longer: CI runs the last two. Each does the set-up that it needs.
 # ARGS passes flags on: make run ARGS="--amqp 127.0.0.1:0 --shards 2"
 
@@ -7,7 +7,7 @@ BIN := $(VENV)/bin
 ARGS ?=
 export VENV
 
-.PHONY: help run dev test test-slow check setup lint types imports unit docs bench bench-peers soak fuzz compose-test constraints clean
+.PHONY: help run dev quick test test-slow check setup lint types imports unit docs bench bench-peers soak fuzz compose-test constraints clean
 
 help:
 	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' $(MAKEFILE_LIST)
@@ -18,6 +18,9 @@ run: ## set up, then serve a broker on this machine
 
 dev: ## set up what unit tests, lint and types need, and nothing else
 	@scripts/setup.sh dev
+
+quick: dev ## lint, types, layers of imports, unit tests of what changed since LIGHTRAIL_BASE (default: the branch's beginning)
+	@$(BIN)/python scripts/quick.py
 
 test: setup lint types imports unit ## set up, then what every change has to pass
 

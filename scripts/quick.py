@@ -89,6 +89,11 @@ def all_imports() -> dict[str, set[str]]:
     return {file.relative_to(ROOT).as_posix(): imported(file.read_text(encoding="utf-8")) for file in files}
 
 
+def say(text: str) -> None:
+    """Print a line between those of the programs."""
+    print(f"quick: {text}", flush=True)
+
+
 def git(*arguments: str) -> list[str] | None:
     """Lines of the output of git; None if git refuses."""
     done = subprocess.run(["git", *arguments], cwd=ROOT, capture_output=True, text=True, check=False)
@@ -106,7 +111,7 @@ def base() -> str:
         found = git("merge-base", "HEAD", trunk)
         if found:
             return found[0]
-    print("quick: neither origin/main nor main is here: only what is not committed counts as changed")
+    say("neither origin/main nor main is here: only what is not committed counts as changed")
     return "HEAD"
 
 
@@ -124,7 +129,7 @@ def steps() -> Iterator[tuple[str, list[str]]]:
     programs = Path(sys.executable).parent
     complete = importlib.util.find_spec("pyspark") is not None
     if not complete:
-        print("quick: set up by `make dev`: types of Spark's jobs and of other tests are left to `make test`")
+        say("set up by `make dev`: types of Spark's jobs and of other tests are left to `make test`")
     yield "lint", [str(programs / "ruff"), "check"]
     yield "types", [str(programs / "mypy"), *([] if complete else PARTLY)]
     yield "imports", [str(programs / "lint-imports")]
@@ -133,14 +138,14 @@ def steps() -> Iterator[tuple[str, list[str]]]:
     chosen = sorted({test for tests in mapped.values() for test in tests})
     untested = [path for path, tests in mapped.items() if path.endswith(".py") and not tests]
     if untested:
-        print(f"quick: changed, and no unit test imports it or bears its name: {', '.join(untested)}")
+        say(f"changed, and no unit test imports it or bears its name: {', '.join(untested)}")
     if not complete and any(test.startswith(SPARK) for test in chosen):
-        print(f"quick: left out, as PySpark is not installed (`make setup` installs it): {SPARK}")
+        say(f"left out, as PySpark is not installed (`make setup` installs it): {SPARK}")
         chosen = [test for test in chosen if not test.startswith(SPARK)]
     if chosen:
         yield "tests", [str(programs / "pytest"), "-m", "not soak", *chosen]
     else:
-        print(f"quick: no unit test belongs to what changed since {commit}")
+        say(f"no unit test belongs to what changed since {commit}")
 
 
 def main() -> int:
@@ -148,10 +153,7 @@ def main() -> int:
     for name, command in steps():
         begun = time.monotonic()
         status = subprocess.run(command, cwd=ROOT, check=False).returncode
-        print(
-            f"quick: {name}: {'passed' if status == 0 else 'failed'} in {time.monotonic() - begun:.0f} s",
-            flush=True,
-        )
+        say(f"{name}: {'passed' if status == 0 else 'failed'} in {time.monotonic() - begun:.0f} s")
         if status:
             return status
     return 0

@@ -1,5 +1,5 @@
-# `make run` starts a broker, `make test` runs what every change has to pass, `make test-slow` what takes longer: CI
-# runs both. Each does all set-up itself.
+# `make run` starts a broker, `make quick` checks what changed, `make test` runs what every change has to pass, `make
+# test-slow` what takes longer: CI runs the last two. Each does the set-up that it needs.
 # ARGS passes flags on: make run ARGS="--amqp 127.0.0.1:0 --shards 2"
 
 VENV ?= .venv
@@ -7,7 +7,7 @@ BIN := $(VENV)/bin
 ARGS ?=
 export VENV
 
-.PHONY: help run test test-slow check setup lint types imports unit docs bench bench-peers soak fuzz compose-test constraints clean
+.PHONY: help run dev quick test test-slow check setup lint types imports unit docs bench bench-peers soak fuzz compose-test constraints clean
 
 help:
 	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' $(MAKEFILE_LIST)
@@ -15,6 +15,12 @@ help:
 run: ## set up, then serve a broker on this machine
 	@scripts/setup.sh run
 	@exec $(BIN)/lightrail serve $(ARGS)
+
+dev: ## set up what unit tests, lint and types need, and nothing else
+	@scripts/setup.sh dev
+
+quick: dev ## lint, types, layers of imports, unit tests of what changed since LIGHTRAIL_BASE (default: the branch's beginning)
+	@$(BIN)/python scripts/quick.py
 
 test: setup lint types imports unit ## set up, then what every change has to pass
 
@@ -63,7 +69,8 @@ test-slow: setup ## set up, then the slower half: simulated crashes, clients and
 		$(SIMULATED:%=--ignore=%) $(FOREIGN:%=--ignore=%) $(PIPELINES:%=--ignore=%) $(FAULTS:%=--ignore=%) \
 		$(DEPLOYED:%=--ignore=%) $(ARGS)
 
-docs: setup ## the documents as a site, in build/site; a broken link is an error
+docs: ## the documents as a site, in build/site; a broken link is an error
+	@scripts/setup.sh docs
 	$(BIN)/mkdocs build --strict
 	@echo "docs: open build/site/index.html"
 

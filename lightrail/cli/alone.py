@@ -5,20 +5,27 @@ Processes that share a data directory, or a cluster in etcd, form one broker, ho
 
 import asyncio
 import importlib
+import logging
 import sys
 
 from lightrail.cli.serve import ServeError, refuse_without_users
 from lightrail.cluster.coordinator import CoordinatorError
 from lightrail.cluster.opening import open_coordinator
 from lightrail.model.settings import Settings
-from lightrail.telemetry import directories, process
+from lightrail.telemetry import directories, logs, process
+from lightrail.telemetry.interpreter import OPTIMISED, UNOPTIMISED
+
+log = logging.getLogger(__name__)
 
 
-def run(role: str, id: int | None, settings: Settings) -> int:
+def run(role: str, id: int | None, settings: Settings, *, optimised: bool = OPTIMISED) -> int:
     """Run until SIGTERM or SIGINT; returns the exit status: 0 after an orderly end, 1 if it could not serve.
 
     ``id`` None: the process chooses its number.
     """
+    logs.configure(role, settings.log_level, settings.log_format)
+    if not optimised:
+        log.warning(UNOPTIMISED)
     try:
         directories.make_data_directory(settings.data)
         if settings.etcd:

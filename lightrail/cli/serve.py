@@ -26,6 +26,7 @@ from lightrail.model.settings import Settings
 from lightrail.shard.startup import data_directory
 from lightrail.telemetry import directories, logs
 from lightrail.telemetry.channel import Message
+from lightrail.telemetry.interpreter import OPTIMISED, UNOPTIMISED
 
 MODULES: Final[Mapping[str, str]] = {
     "shard": "lightrail.shard.main",
@@ -49,12 +50,15 @@ def serve(
     as_json: bool = False,
     modules: Mapping[str, str] = MODULES,
     limits: Limits | None = None,
+    optimised: bool = OPTIMISED,
 ) -> int:
     """Run until SIGTERM or SIGINT; returns the exit status.
 
     0: after an orderly end; UNHEALED: no other start helps, as with a store of a newer format; 1: otherwise.
     """
     logs.configure("serve", settings.log_level, settings.log_format)
+    if not optimised:
+        log.warning(UNOPTIMISED)
     try:
         directories.make_data_directory(settings.data)
         lock = lock_data_directory(os.path.abspath(settings.data))

@@ -15,6 +15,7 @@ from prometheus_client import CollectorRegistry, GCCollector, ProcessCollector, 
 
 from lightrail.model.clock import off_ms, wall_ms
 from lightrail.model.settings import Settings
+from lightrail.telemetry.interpreter import OPTIMISED
 from lightrail.telemetry.merge import merge
 from lightrail.telemetry.metrics import (
     LAG_SECONDS,
@@ -36,6 +37,7 @@ class Running:
 
     Args:
         id: called at each scrape, because a process may get its number after it has started.
+        optimised: whether its interpreter was built with optimisations.
     """
 
     __slots__ = (
@@ -45,13 +47,15 @@ class Running:
         "_id",
         "_timer",
         "lag_seconds",
+        "optimised",
         "ready",
         "role",
     )
 
-    def __init__(self, role: str, id: Callable[[], int]) -> None:
+    def __init__(self, role: str, id: Callable[[], int], *, optimised: bool = OPTIMISED) -> None:
         self.role = role
         self._id = id
+        self.optimised = optimised
         self.ready: Callable[[], str | None] = lambda: "starting"
         """Why the process doesn't serve, or None."""
         self.lag_seconds = Histogram(LAG_SECONDS)
@@ -59,6 +63,11 @@ class Running:
         self._collectors: list[FamilyCollector[Any]] = [FamilyCollector(RUNNING_FAMILIES, self)]
         self._timer: asyncio.TimerHandle | None = None
         self._due = 0.0
+
+    @property
+    def name(self) -> str:
+        """Its role and number, as in `shard-0`."""
+        return f"{self.role}-{self._id()}"
 
     @property
     def labels(self) -> dict[str, str]:
@@ -123,6 +132,13 @@ RUNNING_FAMILIES: Final[tuple[AnyFamily[Running], ...]] = (
         "1; its labels are the versions of LightRail and of Python of this process.",
         ("version", "python"),
         _build,
+    ),
+    Family(
+        "gauge",
+        "lightrail_python_optimised",
+        "1 when the Python of this process was built with optimisations; without, it needs more CPU.",
+        (),
+        lambda running: [((), float(running.optimised))],
     ),
     Family(
         "gauge",

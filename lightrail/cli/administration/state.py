@@ -88,7 +88,11 @@ def _doctor(client: Client, parsed: argparse.Namespace) -> int:
 
 def diagnose(status: dict[str, Any], queues: list[dict[str, Any]]) -> list[Finding]:
     """Problems in the answer of /!status and the rows of /!queues; errors first."""
-    found = [*_not_ready(status), *_about_coordinator(status.get("coordinator", {}))]
+    found = [
+        *_not_ready(status),
+        *_about_coordinator(status.get("coordinator", {})),
+        *_about_python(status.get("unoptimised", [])),
+    ]
     for process in status["processes"]:
         if process["restarts"]:
             found.append(
@@ -137,6 +141,18 @@ def _about_coordinator(coordinator: dict[str, Any]) -> Iterable[Finding]:
             "error",
             f"{full}; found by {whose}. The known state is used; names, policies, users and moves wait",
             "see LightRailCoordinatorFull in docs/operate/alerts.md for the commands of etcdctl",
+        )
+
+
+def _about_python(unoptimised: list[str]) -> Iterable[Finding]:
+    """One finding for all processes whose Python was built without optimisations."""
+    if unoptimised:
+        yield Finding(
+            "warning",
+            f"the Python of {', '.join(unoptimised)} was built without optimisations, and needs up to half "
+            "as much CPU again",
+            "run the broker with a Python of the distribution, or one that was built with "
+            "--enable-optimizations: docs/operate/running.md",
         )
 
 

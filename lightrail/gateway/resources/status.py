@@ -10,6 +10,7 @@ from aiohttp import web
 from lightrail.cluster.map import Map
 from lightrail.gateway.processes import figures
 from lightrail.gateway.processes.health import SCRAPE_TIME_MAX_S
+from lightrail.gateway.processes.members import Member
 from lightrail.gateway.request import Request
 from lightrail.gateway.rights import demand_all
 from lightrail.gateway.services import Services
@@ -17,6 +18,7 @@ from lightrail.model.policy import Role
 from lightrail.namespace.listing import every_name
 from lightrail.namespace.records import Right
 from lightrail.namespace.rights import Caller, may
+from lightrail.telemetry.running import Running
 
 SHARD: Final = (
     ("messages", "lightrail_queue_messages"),
@@ -30,6 +32,7 @@ SHARD: Final = (
     ("transaction_prepared_seconds", "lightrail_transaction_prepared_seconds"),
 )
 """(key, sample) of a shard's row."""
+OPTIMISED: Final = "lightrail_python_optimised"
 COORDINATOR_FULL: Final = "lightrail_coordinator_full"
 FULL: Final = "etcd has no space left and takes no writes"
 """The reason if etcd refused only writes of other processes; their logs have the words of etcd."""
@@ -97,12 +100,22 @@ async def overview(services: Services, caller: Caller) -> dict[str, Any]:
             services, {member.id: each for member, each in found.items() if member.role == "shard"}, kept
         ),
         "totals": totals,
+        "unoptimised": unoptimised(services.health.running, found),
         "coordinator": {
             "set_back": None if set_back is None else set_back._asdict(),
             "full": services.coordinator.full or (FULL if full else None),
             "full_for": full,
         },
     }
+
+
+def unoptimised(own: Running, found: Mapping[Member, figures.Samples]) -> list[str]:
+    """Names of the processes, this gateway among them, whose Python was built without optimisations.
+
+    A process of an earlier version has no such sample, and is left out.
+    """
+    names = [member.name for member, each in found.items() if each.get(OPTIMISED) == 0]
+    return sorted(names if own.optimised else [own.name, *names])
 
 
 def _shards(

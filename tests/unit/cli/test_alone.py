@@ -10,11 +10,14 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+import pytest
 from proton import Message
 from proton.utils import BlockingConnection
 
 from lightrail.amqp.values import Symbol
+from lightrail.cli import alone
 from lightrail.cluster.sqlite import FILE_NAME, SqliteCoordinator
+from lightrail.model.settings import Settings
 from tests.support import wait
 from tests.support.amqp.frame_peer import Peer
 from tests.support.broker import ROOT
@@ -115,3 +118,13 @@ def test_a_frontend_alone_is_refused_outside_of_loopback_without_users(tmp_path:
     )
     assert done.returncode == 1
     assert b"no user is defined" in done.stderr
+
+
+@pytest.mark.parametrize("optimised", [False, True])
+def test_a_python_without_optimisations_is_one_warning(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str], optimised: bool
+) -> None:
+    # A file in place of the directory ends the start after the warning.
+    (tmp_path / "data").write_text("no directory")
+    assert alone.run("shard", 0, Settings(data=str(tmp_path / "data")), optimised=optimised) == 1
+    assert capfd.readouterr().err.count("built without optimisations") == (0 if optimised else 1)

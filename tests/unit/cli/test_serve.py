@@ -81,3 +81,13 @@ def test_the_greeting_has_three_lines_for_a_shell(users: bool) -> None:
         assert python.startswith("/")
         assert flag == "-c"
         compile(program, "line", "exec")
+
+
+@pytest.mark.parametrize("optimised", [False, True])
+def test_a_python_without_optimisations_is_one_warning(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str], optimised: bool
+) -> None:
+    # A file in place of the directory ends the start after the warning.
+    (tmp_path / "data").write_text("no directory")
+    assert serve.serve(replace(LOOPBACK, data=str(tmp_path / "data")), optimised=optimised) == 1
+    assert capfd.readouterr().err.count("built without optimisations") == (0 if optimised else 1)

@@ -46,3 +46,11 @@ def test_transactions_that_wait_for_a_lost_shard_are_a_warning() -> None:
     assert "lightrail-admin transactions" in found.do
     young = shard(0, transactions_prepared=3, transaction_prepared_seconds=UNDECIDED_S - 1)
     assert diagnose(status(young), []) == []
+
+
+def test_processes_with_a_python_without_optimisations_are_one_warning() -> None:
+    (found,) = diagnose(status(shard(0)) | {"unoptimised": ["frontend-0", "shard-0"]}, [])
+    assert found.severity == "warning"
+    assert "frontend-0, shard-0" in found.what
+    assert "--enable-optimizations" in found.do
+    assert diagnose(status(shard(0)) | {"unoptimised": []}, []) == []

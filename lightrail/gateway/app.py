@@ -278,7 +278,6 @@ def application(health: Health) -> web.Application:
     """An application that answers errors as problems, and serves health checks and metrics."""
     app = web.Application(middlewares=[problems], client_max_size=limits.HTTP_DEFINITIONS_BYTES)
     app.add_routes(health.routes())
-    app.on_startup.append(health.open)
     app.on_cleanup.append(health.close)
     return app
 

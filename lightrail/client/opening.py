@@ -108,9 +108,9 @@ class Opening:
         if not self._address.is_websocket:
             return self._wire
         # Imported here, since it needs a package that the rest of the client does not need.
-        from lightrail.client.websocket import WebSocket
+        from lightrail.client.websocket import RequestedWebSocket
 
-        made = self._websocket = WebSocket(self._wire, self._address)
+        made = self._websocket = RequestedWebSocket(self._wire, self._address)
         return made
 
     def _abort(self, why: str) -> None:

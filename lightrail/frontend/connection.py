@@ -23,7 +23,7 @@ from lightrail.frontend.links.bound_links import BoundLinks, ending_of
 from lightrail.frontend.nodes.links import NodeLinks, RequestLink
 from lightrail.frontend.sasl_exchange import SaslExchange
 from lightrail.frontend.transactions.transactions import Transactions
-from lightrail.frontend.websocket import WebSocket, WebSocketConnection
+from lightrail.frontend.websocket import ServedWebSocket, WebSocketConnection
 from lightrail.model import conditions, limits
 from lightrail.model.ending import Ending
 from lightrail.model.endpoint import is_loopback
@@ -85,7 +85,7 @@ class ClientConnection(WebSocketConnection):
         self.unfinished_bytes = 0
         """Bytes of messages whose last frame has not arrived, as last reported to the intake."""
         self._sasl_exchange: SaslExchange | None = None
-        self.websocket: WebSocket | None = None
+        self.websocket: ServedWebSocket | None = None
         """The protocol between the socket and this connection if the client began with an HTTP request."""
         self._dirty = False
         self._phase = -1
@@ -144,7 +144,8 @@ class ClientConnection(WebSocketConnection):
     def _begin_websocket(self, data: bytes) -> None:
         transport = self.transport
         assert transport is not None
-        self.websocket = self.transport = WebSocket(self, transport, self.frontend.websocket_origins)
+        self.websocket = self.transport = ServedWebSocket(self, self.frontend.websocket_origins)
+        self.websocket.connection_made(transport)
         transport.set_protocol(self.websocket)
         self.websocket.data_received(data)
 

@@ -1,8 +1,4 @@
-"""WebSocket: a client that uses AMQP over WebSocket, on the same ports.
-
-The AMQP WebSocket Binding 1.0 sends the bytes of a connection, including protocol headers, in binary messages
-whose boundaries have no meaning. A `WebSocket` is between the socket and the connection: for the socket it is
-the protocol, for the connection the transport. wsproto handles the handshake and the frames (RFC 6455).
+"""The WebSocket of a client that uses AMQP over WebSocket, on the same ports.
 
 Pages in browsers may open WebSockets to any address, even on the reader's machine, and always send their
 origin. So an origin has to be allowed by the setting websocket_origins. Other clients send no origin, or,
@@ -11,32 +7,21 @@ address as its origin only if its name was resolved to another machine before (D
 allowed over TLS, where the certificate is for the name, and without a name.
 """
 
-import asyncio
 import logging
-from collections.abc import Iterable
 from http import HTTPStatus
 from ipaddress import ip_address
-from itertools import islice
-from typing import Any, Final
+from typing import Final
 from urllib.parse import urlsplit
 
-from wsproto import ConnectionType, WSConnection
+from wsproto import ConnectionType
 from wsproto.connection import ConnectionState
-from wsproto.events import (
-    AcceptConnection,
-    BytesMessage,
-    CloseConnection,
-    Ping,
-    RejectConnection,
-    Request,
-    TextMessage,
-)
-from wsproto.frame_protocol import CloseReason
+from wsproto.events import AcceptConnection, BytesMessage, Event, RejectConnection, Request
 from wsproto.utilities import RemoteProtocolError
 
 from lightrail.frontend.client_socket import ClientSocket, last_bytes
 from lightrail.frontend.connections import ConnectionFrontend
 from lightrail.model import limits
+from lightrail.websocket import WebSocket
 from lightrail.wire.forwarded import FIELD, Forwarded
 
 log = logging.getLogger("lightrail.frontend.websocket")
@@ -46,8 +31,6 @@ SUBPROTOCOLS: Final = ("amqp", "AMQPWSB10")
 ALL_ORIGINS: Final = "*"
 _END_OF_HEAD: Final = b"\r\n\r\n"
 _FORWARDED: Final = FIELD.lower().encode()
-
-Bytes = bytes | bytearray | memoryview
 
 
 class WebSocketConnection(ClientSocket):
@@ -62,153 +45,63 @@ class WebSocketConnection(ClientSocket):
         raise NotImplementedError
 
 
-class WebSocket(asyncio.Protocol, asyncio.Transport):
+class ServedWebSocket(WebSocket):
     """One accepted socket, from the first byte of its HTTP request on.
 
     Args:
-        connection: receives the bytes of AMQP, and writes them.
         origins: of pages that may connect; ALL_ORIGINS for every page.
     """
 
-    def __init__(
-        self, connection: WebSocketConnection, transport: asyncio.Transport, origins: tuple[str, ...]
-    ) -> None:
-        super().__init__()
-        self._connection = connection
-        self._transport = transport
+    _connection: WebSocketConnection
+
+    def __init__(self, connection: WebSocketConnection, origins: tuple[str, ...]) -> None:
+        super().__init__(connection, ConnectionType.SERVER)
         self._origins = origins
         self._head = b""
         """Bytes of the request, until its end arrives."""
-        self._websocket: WSConnection | None = None
-        """None until the client has requested a WebSocket."""
-        self._accepted = False
-        self._closed = False
-        """Whether our close is written, after which no other frame may be."""
-        self._going_on = False
-        """Whether frames are left for another turn."""
-        self._reading = True
-        """Whether the connection accepts more input."""
 
-    # --- from the socket -------------------------------------------------------------------------------
+    # --- the handshake ---------------------------------------------------------------------------------
 
-    def data_received(self, data: bytes) -> None:
-        """Receives bytes of the request, and then of frames."""
-        if self._transport.is_closing():
+    def _opening(self, data: bytes) -> bytes:
+        """Returns the request when its end has arrived."""
+        self._head += data
+        if _END_OF_HEAD not in self._head and len(self._head) <= limits.WEBSOCKET_HEAD_BYTES:
+            return b""
+        data, self._head = self._head, b""
+        if _asks_for_websocket(data):
+            return data
+        # Any other protocol, which the engine answers with its own header (transport 2.2).
+        self._socket.set_protocol(self._connection)
+        self._connection.transport = self._socket
+        self._connection.data_received(data)
+        return b""
+
+    def _unreadable(self, error: Exception) -> None:
+        served = _versions(error)
+        reason = "expected version 13 of the WebSocket protocol" if served else str(error)
+        self._refuse(HTTPStatus.BAD_REQUEST, reason, served)
+
+    def _received(self, event: Event) -> None:
+        """Accepts the request, or refuses it."""
+        if not isinstance(event, Request):
             return
-        if self._websocket is None:
-            self._head += data
-            if _END_OF_HEAD not in self._head and len(self._head) <= limits.WEBSOCKET_HEAD_BYTES:
-                return
-            data, self._head = self._head, b""
-            if not _asks_for_websocket(data):
-                # Any other protocol, which the engine answers with its own header (transport 2.2).
-                self._transport.set_protocol(self._connection)
-                self._connection.transport = self._transport
-                self._connection.data_received(data)
-                return
-            self._websocket = WSConnection(ConnectionType.SERVER)
-        try:
-            self._websocket.receive_data(data)
-        except (RemoteProtocolError, UnicodeError) as error:
-            # wsproto decodes header fields with octets that h11 accepts.
-            served = _versions(error)
-            reason = "expected version 13 of the WebSocket protocol" if served else str(error)
-            self._refuse(HTTPStatus.BAD_REQUEST, reason, served)
-            return
-        self._turn(self._websocket)
-
-    def eof_received(self) -> bool:
-        return self._connection.eof_received()
-
-    def connection_lost(self, exc: Exception | None) -> None:
-        if self._accepted:
-            self._connection.frontend.counts.websockets -= 1
-            if exc is not None and self._websocket is not None:
-                self._read_last(self._websocket)
-        # What the socket had were frames of this protocol, and not of AMQP.
-        self._connection.connection_lost(None)
-
-    def _read_last(self, websocket: WSConnection) -> None:
-        """Applies what the client sent before its socket failed, as far as frames can be read."""
-        payload = bytearray()
-        try:
-            for data in last_bytes(self._transport):
-                if websocket.state is ConnectionState.OPEN:
-                    websocket.receive_data(data)
-            for event in websocket.events():
-                if isinstance(event, BytesMessage):
-                    payload += event.data
-        except RemoteProtocolError as error:
-            log.debug("the last frames of %s can't be read: %s", self._connection.client.peer, error)
-        self._connection.read_last(bytes(payload))
-
-    def pause_writing(self) -> None:
-        self._connection.pause_writing()
-
-    def resume_writing(self) -> None:
-        self._connection.resume_writing()
-
-    def _turn(self, websocket: WSConnection) -> None:
-        """Applies a bounded number of frames, and continues with the rest in another turn."""
-        payload = bytearray()
-        count = 0
-        try:
-            for event in islice(websocket.events(), limits.WEBSOCKET_FRAMES_AT_ONCE):
-                count += 1
-                if isinstance(event, BytesMessage):
-                    payload += event.data
-                elif isinstance(event, Request):
-                    self._answer(websocket, event)
-                elif isinstance(event, Ping):
-                    self._pong(websocket, event)
-                elif isinstance(event, CloseConnection):
-                    if not self._closed:
-                        self._transport.write(websocket.send(event.response()))
-                    self._transport.close()
-                elif isinstance(event, TextMessage):
-                    self._end(websocket, CloseReason.UNSUPPORTED_DATA, "expected binary messages, found text")
-                if self._transport.is_closing():
-                    # No frame may be sent after a close, whatever else was received with its cause.
-                    break
-        except RemoteProtocolError as error:
-            self._end(websocket, CloseReason.PROTOCOL_ERROR, str(error))
-        if payload:
-            self._connection.data_received(bytes(payload))
-        if (
-            count == limits.WEBSOCKET_FRAMES_AT_ONCE
-            and not self._going_on
-            and not self._transport.is_closing()
-        ):
-            self._going_on = True
-            self._transport.pause_reading()
-            asyncio.get_running_loop().call_soon(self._go_on)
-
-    def _go_on(self) -> None:
-        self._going_on = False
-        if self._websocket is not None and not self._transport.is_closing():
-            self._turn(self._websocket)
-            if self._reading and not self._going_on:
-                self.resume_reading()
-
-    def _answer(self, websocket: WSConnection, request: Request) -> None:
-        """Accepts the handshake, or refuses it."""
-        fields = dict(request.extra_headers)
+        fields = dict(event.extra_headers)
         forwarded = fields.get(_FORWARDED)
         if forwarded is not None and not self._forward(forwarded, fields[b"sec-websocket-key"]):
             return
         origin = fields.get(b"origin", b"").decode("latin-1")
-        if origin and not self._allows(origin.lower(), request.host.lower()):
+        if origin and not self._allows(origin.lower(), event.host.lower()):
             self._refuse(HTTPStatus.FORBIDDEN, f"pages of {origin!a} may not connect: see websocket_origins")
             return
-        chosen = next((name for name in SUBPROTOCOLS if name in request.subprotocols), None)
+        chosen = next((name for name in SUBPROTOCOLS if name in event.subprotocols), None)
         if chosen is None:
-            found = ", ".join(request.subprotocols) or "none"
+            found = ", ".join(event.subprotocols) or "none"
             self._refuse(HTTPStatus.BAD_REQUEST, f"expected the subprotocol amqp, found {found}")
             return
         self._accepted = True
         self._connection.client.websocket = True
         self._connection.frontend.counts.websockets += 1
-        self._transport.write(websocket.send(AcceptConnection(subprotocol=chosen)))
+        self._socket.write(self._websocket.send(AcceptConnection(subprotocol=chosen)))
 
     def _forward(self, value: bytes, nonce: bytes) -> bool:
         """Reads the header field of a gateway about its client; refuses a field that no gateway wrote."""
@@ -237,80 +130,40 @@ class WebSocket(asyncio.Protocol, asyncio.Transport):
             f"HTTP/1.1 {status.value} {status.phrase}\r\nContent-Type: text/plain; charset=utf-8\r\n"
             f"Content-Length: {len(text)}\r\nConnection: close\r\n{fields}\r\n"
         )
-        self._transport.write(head.encode() + text)
-        self._transport.close()
+        self._socket.write(head.encode() + text)
+        self._socket.close()
 
-    def _pong(self, websocket: WSConnection, ping: Ping) -> None:
-        if self._transport.get_write_buffer_size() > limits.WRITE_HIGH_WATER:
-            self._connection.cut("it sends pings and reads no answers")
-        elif not self._closed:
-            self._transport.write(websocket.send(ping.response()))
+    # --- the end ---------------------------------------------------------------------------------------
 
-    def _end(self, websocket: WSConnection, code: CloseReason, reason: str) -> None:
-        """Closes the WebSocket for an error of the client."""
+    def _failed(self, reason: str) -> None:
         log.info("the WebSocket from %s is closed: %s", self._connection.client.peer, reason)
         self._connection.frontend.counts.connections_failed += 1
-        if self._accepted and not self._closed:
-            self._transport.write(websocket.send(CloseConnection(code=code, reason=reason)))
-        self._transport.close()
 
-    # --- from the connection ---------------------------------------------------------------------------
+    def _cut(self) -> None:
+        self._connection.cut("it sends pings and reads no answers")
 
-    def write(self, data: Bytes) -> None:
-        """Sends bytes of AMQP, in messages of a size that every client accepts."""
-        if self._websocket is None or not self._accepted or self._closed or self._transport.is_closing():
-            return
-        send = self._websocket.send
-        view = memoryview(data)
-        for at in range(0, len(view), limits.WEBSOCKET_MESSAGE_BYTES):
-            piece = view[at : at + limits.WEBSOCKET_MESSAGE_BYTES]
-            self._transport.write(send(BytesMessage(data=bytes(piece))))
+    def connection_lost(self, exc: Exception | None) -> None:
+        if self._accepted:
+            self._connection.frontend.counts.websockets -= 1
+            if exc is not None:
+                self._read_last()
+        # What the socket had were frames of this protocol, and not of AMQP.
+        self._connection.connection_lost(None)
 
-    def writelines(self, pieces: Iterable[Bytes]) -> None:
-        self.write(b"".join(pieces))
-
-    def close(self) -> None:
-        """Closes the WebSocket, and the socket when all bytes are written."""
-        self._write_close()
-        self._transport.close()
-
-    def can_write_eof(self) -> bool:
-        return self._transport.can_write_eof()
-
-    def write_eof(self) -> None:
-        """Closes the WebSocket, and our direction of the socket when all bytes are written."""
-        self._write_close()
-        self._transport.write_eof()
-
-    def _write_close(self) -> None:
-        if self._accepted and not self._closed and not self._transport.is_closing():
-            assert self._websocket is not None
-            self._closed = True
-            self._transport.write(self._websocket.send(CloseConnection(code=CloseReason.NORMAL_CLOSURE)))
-
-    def abort(self) -> None:
-        self._transport.abort()
-
-    def is_closing(self) -> bool:
-        return self._transport.is_closing()
-
-    def pause_reading(self) -> None:
-        self._reading = False
-        self._transport.pause_reading()
-
-    def resume_reading(self) -> None:
-        self._reading = True
-        if not self._going_on:
-            self._transport.resume_reading()
-
-    def get_write_buffer_size(self) -> int:
-        return self._transport.get_write_buffer_size()
-
-    def set_write_buffer_limits(self, high: int | None = None, low: int | None = None) -> None:
-        self._transport.set_write_buffer_limits(high, low)
-
-    def get_extra_info(self, name: str, default: Any = None) -> Any:
-        return self._transport.get_extra_info(name, default)
+    def _read_last(self) -> None:
+        """Applies what the client sent before its socket failed, as far as frames can be read."""
+        websocket = self._websocket
+        payload = bytearray()
+        try:
+            for data in last_bytes(self._socket):
+                if websocket.state is ConnectionState.OPEN:
+                    websocket.receive_data(data)
+            for event in websocket.events():
+                if isinstance(event, BytesMessage):
+                    payload += event.data
+        except RemoteProtocolError as error:
+            log.debug("the last frames of %s can't be read: %s", self._connection.client.peer, error)
+        self._connection.read_last(bytes(payload))
 
 
 def _is_nameless(host: str) -> bool:

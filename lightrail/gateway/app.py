@@ -7,7 +7,7 @@ Health checks and metrics come first and are open to every caller.
 import asyncio
 import logging
 import time
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable
 from typing import Final
 
 from aiohttp import web
@@ -28,37 +28,14 @@ from lightrail.gateway.links.sending import Sender
 from lightrail.gateway.links.shards import Shards
 from lightrail.gateway.media_types import ATOM, JSON
 from lightrail.gateway.metrics import FAMILIES as HTTP_FAMILIES
+from lightrail.gateway.openapi.document import routes
 from lightrail.gateway.pages.pages import CALLER, Pages
-from lightrail.gateway.paths import BELOW, NAME, parse_path
+from lightrail.gateway.paths import BELOW, parse_path
 from lightrail.gateway.processes.connections import Connections
 from lightrail.gateway.processes.health import DETAILED, Health
 from lightrail.gateway.processes.members import Members
 from lightrail.gateway.processes.presence import PRESENCE_FAMILIES, Presence
 from lightrail.gateway.request import Request
-from lightrail.gateway.resources import (
-    batches,
-    connections,
-    coordination,
-    definitions,
-    description,
-    head,
-    journals,
-    messages,
-    moves,
-    names,
-    permissions,
-    plans,
-    queues,
-    readers,
-    shards,
-    status,
-    subscriptions,
-    tail,
-    tokens,
-    transactions,
-    transfers,
-    verification,
-)
 from lightrail.gateway.rights import demand_all
 from lightrail.gateway.service_bus import administration
 from lightrail.gateway.services import Services
@@ -75,59 +52,10 @@ from lightrail.wire.keys import WireKey
 
 log = logging.getLogger("lightrail.gateway")
 
-Handler = Callable[[Request], Awaitable[web.StreamResponse]]
 Served = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
-NAMED: Final[Mapping[tuple[str, int], Mapping[str, Handler]]] = {
-    (NAME, 0): {"GET": names.summary, "POST": tail.post},
-    (BELOW, 0): {"GET": names.below},
-    ("!policy", 0): {"GET": names.read, "PUT": names.change, "DELETE": names.drop},
-    ("!batch", 0): {"POST": batches.store},
-    ("!head", 0): {"POST": head.lock, "DELETE": head.receive},
-    ("!messages", 0): {"GET": messages.browse, "DELETE": messages.purge},
-    ("!messages", 1): {"GET": messages.look, "DELETE": messages.cancel},
-    ("!messages", 2): {"DELETE": messages.complete, "PUT": messages.settle, "POST": messages.renew},
-    ("!figures", 0): {"GET": queues.figures},
-    ("!subscriptions", 0): {"GET": subscriptions.list_all, "POST": subscriptions.subscribe},
-    ("!subscriptions", 1): {
-        "GET": subscriptions.read,
-        "PUT": subscriptions.replace,
-        "DELETE": subscriptions.unsubscribe,
-    },
-}
-"""Handlers for every name, by part and number of segments behind it."""
-
-ROOT: Final[Mapping[tuple[str, int], Mapping[str, Handler]]] = {
-    (BELOW, 0): {"GET": names.below},
-    ("!tokens", 0): {"POST": tokens.make},
-    ("!openapi.json", 0): {"GET": description.read},
-    ("!status", 0): {"GET": status.read},
-    ("!queues", 0): {"GET": queues.list_all},
-    ("!routers", 0): {"GET": status.routers},
-    ("!permissions", 0): {"GET": permissions.list_all},
-    ("!permissions", 1): {"PUT": permissions.put, "DELETE": permissions.clear},
-    ("!connections", 0): {"GET": connections.list_all},
-    ("!connections", 1): {"GET": connections.show, "DELETE": connections.close},
-    ("!transfers", 0): {"GET": transfers.list_all, "POST": transfers.begin},
-    ("!transfers", 1): {"GET": transfers.read, "DELETE": transfers.cancel},
-    ("!transactions", 0): {"GET": transactions.list_all},
-    ("!transactions", 1): {"POST": transactions.decide},
-    ("!shards", 0): {"GET": shards.list_all},
-    ("!shards", 1): {"GET": shards.show, "PUT": shards.change, "DELETE": shards.remove},
-    ("!coordinator", 0): {"GET": coordination.show},
-    ("!coordinator", 1): {"POST": coordination.put_back},
-    ("!plan", 0): {"GET": plans.propose},
-    ("!moves", 0): {"GET": moves.list_all, "POST": moves.begin, "DELETE": moves.cancel},
-    ("!verify", 0): {"GET": verification.verify},
-    ("!journals", 0): {"GET": journals.list_all},
-    ("!journals", 2): {"GET": journals.read},
-    ("!journals", 3): {"GET": journals.index},
-    ("!readers", 0): {"GET": readers.list_all},
-    ("!readers", 1): {"GET": readers.show, "PUT": readers.put, "DELETE": readers.remove},
-    ("!definitions", 0): {"GET": definitions.export, "POST": definitions.take_in},
-}
-"""Handlers for the installation as a whole."""
-
+NAMED: Final = routes(named=True)
+ROOT: Final = routes(named=False)
 OPEN: Final = frozenset({"!openapi.json"})
 """Parts of the root that are open to every caller."""
 STRANGER: Final = Caller("anonymous")
@@ -278,7 +206,6 @@ def application(health: Health) -> web.Application:
     """An application that answers errors as problems, and serves health checks and metrics."""
     app = web.Application(middlewares=[problems], client_max_size=limits.HTTP_DEFINITIONS_BYTES)
     app.add_routes(health.routes())
-    app.on_startup.append(health.open)
     app.on_cleanup.append(health.close)
     return app
 

@@ -9,14 +9,15 @@ from lightrail.cluster.map import GATEWAYS
 from lightrail.cluster.opening import listing_key
 from lightrail.gateway.app import Gateway, open_services
 from lightrail.gateway.links.shards import Shards
-from lightrail.gateway.listener import connections, listen
 from lightrail.gateway.metrics import CONNECTION_FAMILIES
 from lightrail.gateway.processes.health import Health
 from lightrail.gateway.processes.members import Members
 from lightrail.gateway.sweeper import sweep
 from lightrail.gateway.websockets import WebSockets
+from lightrail.model import limits
 from lightrail.model.endpoint import Endpoint
-from lightrail.telemetry import exposition, process
+from lightrail.telemetry import exposition, http_server, process
+from lightrail.telemetry.http_connections import Connections
 from lightrail.telemetry.metrics import registry
 
 
@@ -36,7 +37,7 @@ async def serve(process: process.Process) -> None:
     process.running.show(COORDINATOR_FAMILIES, coordinator.counts)
     health = _health(process, members, shards)
     health.listing_key = await patiently(process, lambda: listing_key(coordinator))
-    admitted = connections()
+    admitted = Connections(http_server.admitted(limits.HTTP_CONNECTIONS_MAX, limits.HTTP_FILES_PART))
     services = open_services(
         settings=settings,
         coordinator=coordinator,
@@ -59,9 +60,9 @@ async def serve(process: process.Process) -> None:
     loop = asyncio.get_running_loop()
     tls = process.running.serve_tls(settings, loop) if settings.https is not None else None
     health.show(CONNECTION_FAMILIES, admitted)
-    runner, ports = await listen(
-        gateway.application(), admitted, (settings.http, None), (settings.https, tls)
-    )
+    # All gateways of the machine share these sockets.
+    endpoints = ((settings.http, None), (settings.https, tls))
+    runner, ports = await http_server.serve(gateway.application(), admitted, endpoints, shared=True)
     await shards.shard_connections.until_ready()
     sweeping = asyncio.create_task(sweep(services))
     try:

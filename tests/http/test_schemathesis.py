@@ -12,7 +12,7 @@ from schemathesis.specs.openapi.checks import (
     status_code_conformance,
 )
 
-from lightrail.gateway.openapi.document import PATHS, description
+from lightrail.gateway.openapi.document import description
 from tests.support.broker import Broker
 from tests.support.http_client import Http
 
@@ -24,7 +24,7 @@ CHECKS: list[Any] = [
     content_type_conformance,
     response_schema_conformance,
 ]
-OPERATIONS = [(path, method) for path, methods in PATHS.items() for method in methods]
+OPERATIONS = [(path, method) for path, methods in description()["paths"].items() for method in methods]
 SCHEMA = schemathesis.openapi.from_dict(description())
 
 

@@ -4,11 +4,12 @@ import asyncio
 import errno
 import socket
 from collections.abc import Mapping
-from typing import NamedTuple, Protocol
+from typing import NamedTuple
 
 import aiohttp
-from aiohttp.abc import AbstractResolver, ResolveResult
+from aiohttp.abc import ResolveResult
 
+from lightrail.gateway.http_client import FAILURES, HttpClient
 from lightrail.model import limits
 from lightrail.model.destinations import Destinations
 
@@ -24,75 +25,42 @@ class Result(NamedTuple):
     """Why the request failed, for people; empty for a status of 2xx."""
 
 
-class Endpoints(Protocol):
-    """Sends pushes."""
-
-    async def post(self, url: str, headers: Mapping[str, str], body: bytes) -> Result:
-        """Sends one request; errors of the other side are results and not exceptions."""
-        ...
-
-
-class HttpEndpoints:
-    """Sends over HTTP: checks certificates, follows no redirects, reads a bounded part of each answer."""
+class Endpoints(HttpClient):
+    """Sends over HTTP: checks certificates and destinations."""
 
     def __init__(self, destinations: Destinations) -> None:
+        super().__init__(limits.PUSHES_UNDER_WAY, _Resolver(destinations))
         self._destinations = destinations
-        self._session: aiohttp.ClientSession | None = None
         self._slots = asyncio.Semaphore(limits.PUSHES_UNDER_WAY)
 
     async def post(self, url: str, headers: Mapping[str, str], body: bytes) -> Result:
-        """See `Endpoints`."""
-        problem = self._destinations.problem(url)
-        if problem is not None:
+        """Sends one request; errors of the other side are results and not exceptions."""
+        if (problem := self._destinations.problem(url)) is not None:
             return Result(None, None, problem)
+        seconds = limits.PUSH_REQUEST_MS / 1000
         async with self._slots:
             try:
-                async with self._client().post(
-                    url, headers=headers, data=body, allow_redirects=False
-                ) as response:
-                    # An answer that is read to its end keeps the connection open; a longer answer closes it.
-                    read = 0
-                    while read <= limits.PUSH_RESPONSE_BYTES and (part := await response.content.readany()):
-                        read += len(part)
-                    if read > limits.PUSH_RESPONSE_BYTES:
-                        response.close()
-                    return _result(response.status, response.headers.get("Retry-After"))
+                status, fields, _ = await self.request(
+                    "POST", url, headers, body, seconds, limits.PUSH_RESPONSE_BYTES
+                )
             except TimeoutError:
-                return Result(None, None, f"no answer within {limits.PUSH_REQUEST_MS / 1000:g} s")
-            except (aiohttp.ClientError, OSError, ValueError) as error:
+                return Result(None, None, f"no answer within {seconds:g} s")
+            except (*FAILURES, ValueError) as error:
                 return Result(None, None, f"{type(error).__name__}: {error}"[:500])
-
-    async def close(self) -> None:
-        """Closes all connections."""
-        if self._session is not None:
-            await self._session.close()
-            self._session = None
-
-    def _client(self) -> aiohttp.ClientSession:
-        if self._session is None:
-            self._session = aiohttp.ClientSession(
-                connector=aiohttp.TCPConnector(
-                    limit=limits.PUSHES_UNDER_WAY, resolver=_Resolver(self._destinations)
-                ),
-                timeout=aiohttp.ClientTimeout(total=limits.PUSH_REQUEST_MS / 1000),
-                cookie_jar=aiohttp.DummyCookieJar(),
-                auto_decompress=False,
-                headers={"User-Agent": "LightRail"},
-            )
-        return self._session
+        return _result(status, fields.get("Retry-After"))
 
 
-class _Resolver(AbstractResolver):
+class _Resolver(aiohttp.ThreadedResolver):
     """Resolves names to addresses, without those that push_allow forbids for the name."""
 
     def __init__(self, destinations: Destinations) -> None:
+        super().__init__()
         self._destinations = destinations
-        self._resolver = aiohttp.ThreadedResolver()
 
     async def resolve(
         self, host: str, port: int = 0, family: socket.AddressFamily = socket.AF_UNSPEC
     ) -> list[ResolveResult]:
-        found = await self._resolver.resolve(host, port, family)
+        found = await super().resolve(host, port, family)
         allowed = [each for each in found if self._destinations.allows(host, each["host"])]
         if found and not allowed:
             raise OSError(
@@ -100,9 +68,6 @@ class _Resolver(AbstractResolver):
                 f"{host} resolves to {found[0]['host']}, which push_allow does not allow for this name",
             )
         return allowed
-
-    async def close(self) -> None:
-        await self._resolver.close()
 
 
 def _result(status: int, retry_after: str | None) -> Result:

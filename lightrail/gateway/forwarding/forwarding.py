@@ -4,7 +4,7 @@ import logging
 
 from lightrail.gateway.forwarding.counts import ForwardingCounts
 from lightrail.gateway.forwarding.dead_letters import DeadLetterForwarders
-from lightrail.gateway.forwarding.endpoint import HttpEndpoints
+from lightrail.gateway.forwarding.endpoint import Endpoints
 from lightrail.gateway.forwarding.pushes import Pushers
 from lightrail.gateway.forwarding.scheduled import ScheduledForwarders
 from lightrail.gateway.forwarding.sender_sink import SenderSink
@@ -26,11 +26,11 @@ class Forwarding:
         sink = SenderSink(service, sender)
         self._directory = service.directory
         self._destinations = destinations
-        self._endpoints = HttpEndpoints(destinations)
+        self._endpoints = Endpoints(destinations)
         self.transfers = Transfers(service.directory, links, sink, self.counts)
         self._dead_letters = DeadLetterForwarders(service.directory, links, sink, self.counts)
         self._scheduled = ScheduledForwarders(service.directory, links, sink, self.counts)
-        self._pushers = Pushers(service, links, self._endpoints, self.counts)
+        self._pushers = Pushers(service, links, self._endpoints.post, self.counts)
 
     def start(self) -> None:
         """Starts the forwarders that the namespace requires now; `changed` follows its changes."""

@@ -6,19 +6,20 @@ that doubles each time; after the last attempt the message is a dead letter of t
 """
 
 import asyncio
+import hmac
 import json
 import logging
 import random
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import Awaitable, Callable, Iterable, Mapping
+from hashlib import sha256
 from typing import Final, NamedTuple
 
 from lightrail.cluster.coordinator import CoordinatorError
 from lightrail.gateway.forwarding.counts import ForwardingCounts
 from lightrail.gateway.forwarding.delivery import Delivery
-from lightrail.gateway.forwarding.endpoint import Endpoints
+from lightrail.gateway.forwarding.endpoint import Result
 from lightrail.gateway.forwarding.forwarder import ACCEPTED, Forwarder, Settlement
 from lightrail.gateway.forwarding.roster import Roster
-from lightrail.gateway.forwarding.signing import HEADER, signature
 from lightrail.gateway.forwarding.source import Links
 from lightrail.gateway.instants import rfc3339
 from lightrail.gateway.links import incoming
@@ -39,7 +40,10 @@ FAILED: Final = "lightrail:push-failed"
 """Condition of dead letters after the last attempt."""
 GONE: Final = 410
 
+HEADER: Final = "LightRail-Signature"
+
 Pause = Callable[[float], Awaitable[None]]
+Post = Callable[[str, Mapping[str, str], bytes], Awaitable[Result]]
 
 
 class Push(NamedTuple):
@@ -72,7 +76,7 @@ class Pusher(Forwarder):
             headers, body = request_of(push, delivery, attempt, host.now_ms() // 1000)
             host.counts.pushes_under_way += 1
             try:
-                result = await host.endpoints.post(push.url, headers, body)
+                result = await host.post(push.url, headers, body)
             finally:
                 host.counts.pushes_under_way -= 1
             if not result.error:
@@ -100,6 +104,7 @@ class Pushers:
     """A pusher for each subscription to a URL; follows the directory.
 
     Args:
+        post: sends a body with header fields to a URL; errors of the other side are results.
         pause: waits the given number of seconds.
         draw: a random number from 0 to below 1.
     """
@@ -108,14 +113,14 @@ class Pushers:
         self,
         service: Service,
         links: Links,
-        endpoints: Endpoints,
+        post: Post,
         counts: ForwardingCounts,
         *,
         pause: Pause = asyncio.sleep,
         draw: Callable[[], float] = random.random,
     ) -> None:
         self.counts = counts
-        self.endpoints = endpoints
+        self.post = post
         self.now_ms = links.now_ms
         self.pause = pause
         self.draw = draw
@@ -195,3 +200,14 @@ def request_of(push: Push, delivery: Delivery, attempt: int, now_s: int) -> tupl
     headers["LightRail-Delivery"] = str(delivery.attempts + attempt + 1)
     headers[HEADER] = signature(push.secret, body, now_s)
     return headers, body
+
+
+def signature(secret: str, body: bytes, now_s: int) -> str:
+    """`t=UNIX,v1=HEX`, by which an endpoint checks that a push is genuine and fresh.
+
+    HEX is HMAC-SHA-256 over `UNIX.BODY`. The key is the subscription's secret, as the text that was shown.
+    Stripe uses the same format, so code that checks it is easy to find; docs/operate/forwarding.md has an
+    example.
+    """
+    signed = b"%d." % now_s + body
+    return f"t={now_s},v1={hmac.new(secret.encode(), signed, sha256).hexdigest()}"

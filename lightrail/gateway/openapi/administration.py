@@ -8,25 +8,30 @@ from lightrail.gateway.openapi.operation import (
     FLAG,
     LIMIT,
     PREFIX,
+    REMOVED,
     TEXT,
     TIME,
     WHOLE,
     Object,
     Operation,
-    Paths,
+    Operations,
+    array_of,
     content,
     list_of,
+    nullable,
     object_of,
+    ok,
     query,
     ref,
 )
+from lightrail.gateway.resources import connections, definitions, permissions, queues, status, tokens
 from lightrail.model import limits
 from lightrail.namespace.records import Right
 
 _LINK: Final[Object] = {
     "name": TEXT,
     "role": {"enum": ["sender", "receiver"]},
-    "address": {"type": ["string", "null"]},
+    "address": nullable("string"),
     "state": TEXT,
     "credit": WHOLE,
     "unsettled": WHOLE,
@@ -34,16 +39,13 @@ _LINK: Final[Object] = {
     "received": WHOLE,
     "waiting": WHOLE,
 }
-_SESSION: Final[Object] = {
-    "channel": WHOLE,
-    "links": {"type": "array", "items": object_of(_LINK, "name", "role", "state")},
-}
+_SESSION: Final[Object] = {"channel": WHOLE, "links": array_of(object_of(_LINK, "name", "role", "state"))}
 _CONNECTION: Final[Object] = {
     "id": TEXT,
     "user": TEXT,
     "peer": TEXT,
-    "container": {"type": ["string", "null"]},
-    "hostname": {"type": ["string", "null"]},
+    "container": nullable("string"),
+    "hostname": nullable("string"),
     "since": TIME,
     "since_ms": WHOLE,
     "tls": FLAG,
@@ -51,110 +53,100 @@ _CONNECTION: Final[Object] = {
     "forwarded": FLAG,
     "state": TEXT,
     "sessions": WHOLE,
-    "session_list": {"type": "array", "items": object_of(_SESSION, "channel", "links")},
+    "session_list": array_of(object_of(_SESSION, "channel", "links")),
     "links": WHOLE,
     "links_left_out": WHOLE,
 }
-_SCOPE: Final[Object] = object_of(
-    {"prefix": TEXT, "rights": {"type": "array", "items": {"enum": [str(each) for each in Right]}}},
-    "rights",
-)
+_RIGHTS: Final[Object] = array_of({"enum": [str(each) for each in Right]})
+_SCOPE: Final[Object] = object_of({"prefix": TEXT, "rights": _RIGHTS}, "rights")
 _PERMISSION: Final[Object] = object_of(
-    {"user": TEXT, "prefix": TEXT, "rights": {"type": "array", "items": TEXT}}, "user", "rights"
+    {"user": TEXT, "prefix": TEXT, "rights": array_of(TEXT)}, "user", "rights"
 )
 
-PATHS: Final[Paths] = {
-    "/!tokens": {
-        "post": Operation(
-            "makeToken",
-            "a bearer token for a user who sends the password",
-            {201: ("the token", content(ref("Token")))},
-            body=content(ref("TokenRequest")),
-        )
-    },
-    "/!status": {"get": Operation("status", "processes, shards, sums", {200: ("status", content(ANY))})},
-    "/!queues": {
-        "get": Operation(
-            "listQueues",
-            "figures of queues",
-            {200: ("a page", content(list_of("queues", ANY, paged=True)))},
-            (PREFIX, AFTER, LIMIT),
-        )
-    },
-    "/!routers": {
-        "get": Operation(
-            "listRouters",
-            "routers and their subscriptions",
-            {200: ("routers", content(list_of("routers", ANY)))},
-            (PREFIX,),
-        )
-    },
-    "/!permissions": {
-        "get": Operation(
-            "listPermissions",
-            "rights of users",
-            {200: ("permissions", content(list_of("permissions", ref("Permission"))))},
-            (query("user", TEXT, "only permissions of this user"),),
-        )
-    },
-    "/!permissions/{user}": {
-        "put": Operation(
-            "permit",
-            "set the rights of a user at and below a prefix",
-            {200: ("the permission", content(ref("Permission")))},
-            (PREFIX,),
-            content(
-                object_of(
-                    {"rights": {"type": "array", "items": {"enum": [str(each) for each in Right]}}}, "rights"
-                )
-            ),
+OPERATIONS: Final[Operations] = {
+    "POST /!tokens": Operation(
+        tokens.make,
+        "makeToken",
+        "a bearer token for a user who sends the password",
+        {201: ("the token", content(ref("Token")))},
+        body=content(ref("TokenRequest")),
+    ),
+    "GET /!status": Operation(status.read, "status", "processes, shards, sums", ok("status", ANY)),
+    "GET /!queues": Operation(
+        queues.list_all,
+        "listQueues",
+        "figures of queues",
+        ok("a page", list_of("queues", ANY, paged=True)),
+        (PREFIX, AFTER, LIMIT),
+    ),
+    "GET /!routers": Operation(
+        status.routers,
+        "listRouters",
+        "routers and their subscriptions",
+        ok("routers", list_of("routers", ANY)),
+        (PREFIX,),
+    ),
+    "GET /!permissions": Operation(
+        permissions.list_all,
+        "listPermissions",
+        "rights of users",
+        ok("permissions", list_of("permissions", ref("Permission"))),
+        (query("user", TEXT, "only permissions of this user"),),
+    ),
+    "PUT /!permissions/{user}": Operation(
+        permissions.put,
+        "permit",
+        "set the rights of a user at and below a prefix",
+        ok("the permission", ref("Permission")),
+        (PREFIX,),
+        content(object_of({"rights": _RIGHTS}, "rights")),
+    ),
+    "DELETE /!permissions/{user}": Operation(
+        permissions.clear, "clearPermission", "remove a permission", REMOVED, (PREFIX,)
+    ),
+    "GET /!connections": Operation(
+        connections.list_all,
+        "listConnections",
+        "AMQP connections of all frontends; for callers that may manage all names",
+        ok("a page", list_of("connections", ref("Connection"), paged=True)),
+        (
+            query("user", TEXT, "only connections of this user"),
+            query("container", TEXT, "only connections with this container-id"),
+            LIMIT,
+            AFTER,
         ),
-        "delete": Operation("clearPermission", "remove a permission", {204: ("removed", None)}, (PREFIX,)),
-    },
-    "/!connections": {
-        "get": Operation(
-            "listConnections",
-            "AMQP connections of all frontends; for callers that may manage all names",
-            {200: ("a page", content(list_of("connections", ref("Connection"), paged=True)))},
-            (
-                query("user", TEXT, "only connections of this user"),
-                query("container", TEXT, "only connections with this container-id"),
-                LIMIT,
-                AFTER,
-            ),
-        )
-    },
-    "/!connections/{connection}": {
-        "get": Operation(
-            "showConnection",
-            "a connection with its sessions and links",
-            {200: ("the connection", content(ref("Connection")))},
+    ),
+    "GET /!connections/{connection}": Operation(
+        connections.show,
+        "showConnection",
+        "a connection with its sessions and links",
+        ok("the connection", ref("Connection")),
+    ),
+    "DELETE /!connections/{connection}": Operation(
+        connections.close,
+        "closeConnection",
+        "close a connection with amqp:connection:forced",
+        {204: ("the connection is being closed", None)},
+        (query("text", TEXT, "reason that the client receives"),),
+    ),
+    "GET /!definitions": Operation(
+        definitions.export,
+        "export",
+        "every name, subscription and right",
+        ok("the definitions", ref("Definitions")),
+        (PREFIX,),
+    ),
+    "POST /!definitions": Operation(
+        definitions.take_in,
+        "import",
+        "import definitions",
+        ok("a report", ANY),
+        (
+            query("dry_run", FLAG, "true: only report what would be done"),
+            query("replace", FLAG, "true: change existing entries that differ"),
         ),
-        "delete": Operation(
-            "closeConnection",
-            "close a connection with amqp:connection:forced",
-            {204: ("the connection is being closed", None)},
-            (query("text", TEXT, "reason that the client receives"),),
-        ),
-    },
-    "/!definitions": {
-        "get": Operation(
-            "export",
-            "every name, subscription and right",
-            {200: ("the definitions", content(ref("Definitions")))},
-            (PREFIX,),
-        ),
-        "post": Operation(
-            "import",
-            "import definitions",
-            {200: ("a report", content(ANY))},
-            (
-                query("dry_run", FLAG, "true: only report what would be done"),
-                query("replace", FLAG, "true: change existing entries that differ"),
-            ),
-            content(ref("Definitions")),
-        ),
-    },
+        content(ref("Definitions")),
+    ),
 }
 
 SCHEMAS: Final[Object] = {
@@ -175,8 +167,8 @@ SCHEMAS: Final[Object] = {
         {
             "format": {"const": 1},
             "names": {"type": "object", "additionalProperties": ref("Policy")},
-            "subscriptions": {"type": "array", "items": ref("Subscription")},
-            "permissions": {"type": "array", "items": ref("Permission")},
+            "subscriptions": array_of(ref("Subscription")),
+            "permissions": array_of(ref("Permission")),
         }
     ),
 }

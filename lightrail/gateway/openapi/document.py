@@ -1,11 +1,14 @@
-"""The OpenAPI 3.1 description of the gateway, assembled from its parts."""
+"""All requests that the gateway serves: their OpenAPI 3.1 description, and the tables of their handlers."""
 
 import json
 from functools import lru_cache
 from importlib.metadata import version
 from typing import Final
 
+from aiohttp import web
+
 from lightrail.gateway.errors import PROBLEM
+from lightrail.gateway.media_types import JSON
 from lightrail.gateway.openapi import (
     administration,
     journals,
@@ -19,40 +22,50 @@ from lightrail.gateway.openapi.operation import (
     ANY,
     IN_PATH,
     TEXT,
+    Handler,
     Object,
     Operation,
-    Paths,
+    Operations,
     content,
     object_of,
+    ok,
     query,
     ref,
 )
+from lightrail.gateway.paths import BELOW, parse_path
+from lightrail.gateway.request import Request
 
-PATHS: Final[Paths] = {
-    **names.PATHS,
-    **messages.PATHS,
-    **subscriptions.PATHS,
-    **administration.PATHS,
-    **transfers.PATHS,
-    **placement.PATHS,
-    **journals.PATHS,
-    "/!openapi.json": {
-        "get": Operation("openapi", "this description", {200: ("the description", content(ANY))})
-    },
-    "/healthz": {
-        "get": Operation("alive", "whether the gateway runs", {200: ("alive", content(TEXT, "text/plain"))})
-    },
-    "/readyz": {
-        "get": Operation(
-            "ready",
-            "whether every process serves",
-            {
-                200: ("ready", content(TEXT, "text/plain")),
-                503: ("a line for each process that does not", content(TEXT, "text/plain")),
-            },
-            (query("self", TEXT, "only about this gateway, for load balancers"),),
-        )
-    },
+Table = dict[tuple[str, int], dict[str, Handler]]
+"""Handlers by part, number of segments behind it, and method."""
+
+
+async def read(_: Request) -> web.Response:
+    """GET /!openapi.json."""
+    return web.Response(text=_text(), content_type=JSON)
+
+
+OPERATIONS: Final[Operations] = {
+    **names.OPERATIONS,
+    **messages.OPERATIONS,
+    **subscriptions.OPERATIONS,
+    **administration.OPERATIONS,
+    **transfers.OPERATIONS,
+    **placement.OPERATIONS,
+    **journals.OPERATIONS,
+    "GET /!openapi.json": Operation(read, "openapi", "this description", ok("the description", ANY)),
+    "GET /healthz": Operation(
+        None, "alive", "whether the gateway runs", {200: ("alive", content(TEXT, "text/plain"))}
+    ),
+    "GET /readyz": Operation(
+        None,
+        "ready",
+        "whether every process serves",
+        {
+            200: ("ready", content(TEXT, "text/plain")),
+            503: ("a line for each process that does not", content(TEXT, "text/plain")),
+        },
+        (query("self", TEXT, "only about this gateway, for load balancers"),),
+    ),
 }
 
 SCHEMAS: Final[Object] = {
@@ -80,13 +93,28 @@ SCHEMAS: Final[Object] = {
 }
 
 
+def routes(*, named: bool) -> Table:
+    """Handlers for every name, or for the installation as a whole; both list the names below."""
+    table: Table = {}
+    for key, operation in OPERATIONS.items():
+        method, path = key.split()
+        found = parse_path(path.replace("{", "").replace("}", ""))
+        if operation.handler and (bool(found.name) is named or found.part == BELOW):
+            table.setdefault((found.part, len(found.rest)), {})[method] = operation.handler
+    return table
+
+
 @lru_cache(maxsize=1)
-def text() -> str:
+def _text() -> str:
     return json.dumps(description())
 
 
 def description() -> Object:
     """The whole document."""
+    paths: Object = {}
+    for key, operation in OPERATIONS.items():
+        method, path = key.split()
+        paths.setdefault(path, {})[method.lower()] = _operation(path, operation)
     return {
         "openapi": "3.1.0",
         "info": {
@@ -96,10 +124,7 @@ def description() -> Object:
             "license": {"name": "Apache-2.0", "identifier": "Apache-2.0"},
         },
         "security": [{"basic": []}, {"bearer": []}, {}],
-        "paths": {
-            path: {method: _operation(path, operation) for method, operation in methods.items()}
-            for path, methods in PATHS.items()
-        },
+        "paths": paths,
         "components": {
             "securitySchemes": {
                 "basic": {"type": "http", "scheme": "basic"},

@@ -5,18 +5,24 @@ from typing import Final
 from lightrail.gateway.openapi.operation import (
     FLAG,
     IF_MATCH,
+    JOURNAL_ID,
+    REMOVED,
     SEQUENCE,
     TEXT,
     WHOLE,
     Object,
     Operation,
-    Paths,
+    Operations,
+    array_of,
     content,
     list_of,
+    nullable,
     object_of,
+    ok,
     query,
     ref,
 )
+from lightrail.gateway.resources import journals, readers
 from lightrail.model import limits
 
 _SEGMENT: Final[Object] = {
@@ -42,85 +48,72 @@ _ROW: Final[Object] = {
     "away": FLAG,
     **_BEHIND,
     "missed": WHOLE,
-    "oldest_ms": {"type": ["integer", "null"]},
+    "oldest_ms": nullable("integer"),
 }
 
-PATHS: Final[Paths] = {
-    "/!journals": {
-        "get": Operation(
-            "listJournals",
-            "journals of all shards and their committed segments",
-            {200: ("journals", content(list_of("journals", ref("Journal"))))},
-            (
-                query("journal", {"type": "string", "pattern": "^[0-9a-f]{1,64}$"}, "only this journal"),
-                query("from", SEQUENCE, "only segments that end after this lsn"),
+OPERATIONS: Final[Operations] = {
+    "GET /!journals": Operation(
+        journals.list_all,
+        "listJournals",
+        "journals of all shards and their committed segments",
+        ok("journals", list_of("journals", ref("Journal"))),
+        (
+            query("journal", JOURNAL_ID, "only this journal"),
+            query("from", SEQUENCE, "only segments that end after this lsn"),
+        ),
+    ),
+    "GET /!journals/{journal}/{segment}": Operation(
+        journals.read,
+        "readJournal",
+        "bytes of a segment as they are on disk (docs/formats/journal.md)",
+        {200: ("the bytes", {"application/octet-stream": {"schema": {}}}), 304: ("unchanged", None)},
+        (
+            query("from", SEQUENCE, "offset of the first byte; 0 by default"),
+            query(
+                "to",
+                SEQUENCE,
+                "offset after the last byte, by default the end of the committed bytes; 416 beyond it",
             ),
         ),
-    },
-    "/!journals/{journal}/{segment}": {
-        "get": Operation(
-            "readJournal",
-            "bytes of a segment as they are on disk (docs/formats/journal.md)",
-            {
-                200: ("the bytes", {"application/octet-stream": {"schema": {}}}),
-                304: ("unchanged", None),
-            },
-            (
-                query("from", SEQUENCE, "offset of the first byte; 0 by default"),
-                query(
-                    "to",
-                    SEQUENCE,
-                    "offset after the last byte, by default the end of the committed bytes; 416 beyond it",
-                ),
-            ),
-        ),
-    },
-    "/!journals/{journal}/{segment}/index": {
-        "get": Operation(
-            "readIndex",
-            "a sparse index of the records of a segment (docs/formats/archive.md)",
-            {200: ("the index", content(ref("SegmentIndex"))), 304: ("unchanged", None)},
-        ),
-    },
-    "/!readers": {
-        "get": Operation(
-            "listReaders",
-            "readers of journals, each with the unread part of the journals",
-            {200: ("readers", content(list_of("readers", ref("Reader"))))},
-        ),
-    },
-    "/!readers/{reader}": {
-        "get": Operation(
-            "readReader", "a reader with its positions", {200: ("the reader", content(ref("Reader")))}
-        ),
-        "put": Operation(
-            "changeReader",
-            "create a reader, move its positions forward, change its bounds; members left out stay",
-            {200: ("the reader", content(ref("Reader"))), 201: ("a new reader", content(ref("Reader")))},
-            (query("reset", FLAG, "true: positions may decrease"), IF_MATCH),
-            content(ref("ReaderChange")),
-        ),
-        "delete": Operation(
-            "removeReader", "remove a reader; shards no longer keep segments for it", {204: ("removed", None)}
-        ),
-    },
+    ),
+    "GET /!journals/{journal}/{segment}/index": Operation(
+        journals.index,
+        "readIndex",
+        "a sparse index of the records of a segment (docs/formats/archive.md)",
+        {200: ("the index", content(ref("SegmentIndex"))), 304: ("unchanged", None)},
+    ),
+    "GET /!readers": Operation(
+        readers.list_all,
+        "listReaders",
+        "readers of journals, each with the unread part of the journals",
+        ok("readers", list_of("readers", ref("Reader"))),
+    ),
+    "GET /!readers/{reader}": Operation(
+        readers.show, "readReader", "a reader with its positions", ok("the reader", ref("Reader"))
+    ),
+    "PUT /!readers/{reader}": Operation(
+        readers.put,
+        "changeReader",
+        "create a reader, move its positions forward, change its bounds; members left out stay",
+        {200: ("the reader", content(ref("Reader"))), 201: ("a new reader", content(ref("Reader")))},
+        (query("reset", FLAG, "true: positions may decrease"), IF_MATCH),
+        content(ref("ReaderChange")),
+    ),
+    "DELETE /!readers/{reader}": Operation(
+        readers.remove, "removeReader", "remove a reader; shards no longer keep segments for it", REMOVED
+    ),
 }
 
 SCHEMAS: Final[Object] = {
     "Journal": object_of(
-        _JOURNAL | {"segments": {"type": "array", "items": object_of(_SEGMENT, *_SEGMENT)}},
+        _JOURNAL | {"segments": array_of(object_of(_SEGMENT, *_SEGMENT))},
         "journal",
         "shard",
         "cluster",
         "segments",
     ),
     "SegmentIndex": object_of(
-        {
-            "format": {"const": 1},
-            **_SEGMENT,
-            "blocks": {"type": "array", "items": {"type": "array", "items": WHOLE}},
-            "queues": {"type": "array", "items": WHOLE},
-        },
+        {"format": {"const": 1}, **_SEGMENT, "blocks": array_of(array_of(WHOLE)), "queues": array_of(WHOLE)},
         "format",
         *_SEGMENT,
         "blocks",
@@ -131,10 +124,10 @@ SCHEMAS: Final[Object] = {
             "positions": {"type": "object", "additionalProperties": WHOLE},
             "hold_hours": {"type": "number"},
             "hold_bytes": WHOLE,
-            "moved_ms": {"type": ["integer", "null"]},
+            "moved_ms": nullable("integer"),
             "behind": object_of(_BEHIND, *_BEHIND),
-            "journals": {"type": "array", "items": object_of(_ROW, "journal", "shard", "position")},
-            "gone": {"type": "array", "items": TEXT},
+            "journals": array_of(object_of(_ROW, "journal", "shard", "position")),
+            "gone": array_of(TEXT),
         },
         "name",
         "positions",
@@ -147,7 +140,7 @@ SCHEMAS: Final[Object] = {
             "positions": {
                 "type": "object",
                 "additionalProperties": _POSITION,
-                "propertyNames": {"pattern": "^[0-9a-f]{1,64}$"},
+                "propertyNames": {"pattern": JOURNAL_ID["pattern"]},
                 "maxProperties": limits.READER_POSITIONS_MAX,
             },
             **_BOUNDS,

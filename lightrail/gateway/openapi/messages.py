@@ -6,20 +6,25 @@ from lightrail.gateway.links.outgoing import BROKER_PROPERTIES
 from lightrail.gateway.openapi.operation import (
     ANY,
     FLAG,
+    REMOVED,
     SEQUENCE,
     TIME,
     TIMEOUT,
     WHOLE,
     Object,
     Operation,
-    Paths,
+    Operations,
     content,
     list_of,
+    nullable,
     object_of,
+    ok,
     query,
     ref,
     required_header,
+    up_to,
 )
+from lightrail.gateway.resources import batches, head, messages, queues
 from lightrail.model import limits
 
 _BATCH: Final[Object] = {
@@ -35,90 +40,88 @@ _PROPERTIES: Final[Object] = {
     "additionalProperties": False,
 }
 
-PATHS: Final[Paths] = {
-    "/{name}/!batch": {
-        "post": Operation(
-            "storeBatch",
-            "store a numbered batch of messages once, however often it is sent",
-            {200: ("every message is stored, by this request or an earlier one", content(ref("Batch")))},
-            (
-                required_header(
-                    "LightRail-Producer",
-                    {"type": "string", "minLength": 1, "maxLength": limits.HTTP_PRODUCER_BYTES},
-                    "name of the producer, chosen by the user; its batches are sent one after the other",
-                ),
-                required_header(
-                    "LightRail-Batch",
-                    {"type": "integer", "minimum": 0, "maximum": limits.HTTP_BATCH_NUMBER_MAX},
-                    "number of the batch, above those of the producer's earlier batches; others are stored",
-                ),
+OPERATIONS: Final[Operations] = {
+    "POST /{name}/!batch": Operation(
+        batches.store,
+        "storeBatch",
+        "store a numbered batch of messages once, however often it is sent",
+        ok("every message is stored, by this request or an earlier one", ref("Batch")),
+        (
+            required_header(
+                "LightRail-Producer",
+                {"type": "string", "minLength": 1, "maxLength": limits.HTTP_PRODUCER_BYTES},
+                "name of the producer, chosen by the user; its batches are sent one after the other",
             ),
-            {"application/octet-stream": {"schema": _BATCH}},
-        )
-    },
-    "/{name}/!head": {
-        "delete": Operation(
-            "receive",
-            "receive the next message",
-            {200: ("the message", _MESSAGE), 204: ("no message", None)},
-            (TIMEOUT,),
-        ),
-        "post": Operation(
-            "lock",
-            "lock the next message; Location is the URL of the lock",
-            {201: ("the message, locked", _MESSAGE), 204: ("no message", None)},
-            (TIMEOUT,),
-        ),
-    },
-    "/{name}/!messages": {
-        "get": Operation(
-            "browse",
-            "browse messages",
-            {200: ("messages", content(list_of("messages", ANY, paged=True)))},
-            (
-                query("from", SEQUENCE, "first sequence"),
-                query(
-                    "count",
-                    {"type": "integer", "minimum": 1, "maximum": limits.PAGE_MAX},
-                    "largest number of messages; 10 by default",
-                ),
+            required_header(
+                "LightRail-Batch",
+                up_to(limits.HTTP_BATCH_NUMBER_MAX),
+                "number of the batch, above those of the producer's earlier batches; others are stored",
             ),
         ),
-        "delete": Operation(
-            "purge",
-            "remove all messages that are not in flight",
-            {200: ("done", content(object_of({"purged": WHOLE}, "purged")))},
+        {"application/octet-stream": {"schema": _BATCH}},
+    ),
+    "DELETE /{name}/!head": Operation(
+        head.receive,
+        "receive",
+        "receive the next message",
+        {200: ("the message", _MESSAGE), 204: ("no message", None)},
+        (TIMEOUT,),
+    ),
+    "POST /{name}/!head": Operation(
+        head.lock,
+        "lock",
+        "lock the next message; Location is the URL of the lock",
+        {201: ("the message, locked", _MESSAGE), 204: ("no message", None)},
+        (TIMEOUT,),
+    ),
+    "GET /{name}/!messages": Operation(
+        messages.browse,
+        "browse",
+        "browse messages",
+        ok("messages", list_of("messages", ANY, paged=True)),
+        (
+            query("from", SEQUENCE, "first sequence"),
+            query(
+                "count",
+                {"type": "integer", "minimum": 1, "maximum": limits.PAGE_MAX},
+                "largest number of messages; 10 by default",
+            ),
         ),
-    },
-    "/{name}/!messages/{sequence}": {
-        "get": Operation("look", "browse one message", {200: ("the message", content(ANY))}),
-        "delete": Operation("cancel", "cancel a scheduled message", {204: ("removed", None)}),
-    },
-    "/{name}/!messages/{sequence}/{lock}": {
-        "delete": Operation("complete", "accept a message", {200: ("accepted", content(ANY))}),
-        "put": Operation(
-            "settle",
-            "settle a message: accept, release, or make it a dead letter",
-            {200: ("settled", content(ANY))},
-            body=content(ref("Outcome")),
-            body_required=False,
-        ),
-        "post": Operation(
-            "renew", "renew the lock", {200: ("locked", content(object_of({"locked_until": TIME})))}
-        ),
-    },
-    "/{name}/!figures": {"get": Operation("figures", "figures of a queue", {200: ("figures", content(ANY))})},
+    ),
+    "DELETE /{name}/!messages": Operation(
+        messages.purge,
+        "purge",
+        "remove all messages that are not in flight",
+        ok("done", object_of({"purged": WHOLE}, "purged")),
+    ),
+    "GET /{name}/!messages/{sequence}": Operation(
+        messages.look, "look", "browse one message", ok("the message", ANY)
+    ),
+    "DELETE /{name}/!messages/{sequence}": Operation(
+        messages.cancel, "cancel", "cancel a scheduled message", REMOVED
+    ),
+    "DELETE /{name}/!messages/{sequence}/{lock}": Operation(
+        messages.complete, "complete", "accept a message", ok("accepted", ANY)
+    ),
+    "PUT /{name}/!messages/{sequence}/{lock}": Operation(
+        messages.settle,
+        "settle",
+        "settle a message: accept, release, or make it a dead letter",
+        ok("settled", ANY),
+        body=content(ref("Outcome")),
+        body_required=False,
+    ),
+    "POST /{name}/!messages/{sequence}/{lock}": Operation(
+        messages.renew, "renew", "renew the lock", ok("locked", object_of({"locked_until": TIME}))
+    ),
+    "GET /{name}/!figures": Operation(queues.figures, "figures", "figures of a queue", ok("figures", ANY)),
 }
 
 SCHEMAS: Final[Object] = {
     "Batch": object_of({"stored": WHOLE, "duplicate": FLAG}, "stored", "duplicate"),
     "BatchMessage": {
         "type": "object",
-        "properties": {
-            "Body": {},
-            "BrokerProperties": _PROPERTIES,
-            "UserProperties": {"type": "object"},
-        },
+        "properties": {"Body": {}, "BrokerProperties": _PROPERTIES, "UserProperties": {"type": "object"}},
         "additionalProperties": False,
     },
     "Outcome": {
@@ -129,7 +132,7 @@ SCHEMAS: Final[Object] = {
             "undeliverable_here": FLAG,
             "condition": {"type": "string", "maxLength": 256},
             "description": {"type": "string", "maxLength": 1024},
-            "annotations": {"type": ["object", "null"]},
+            "annotations": nullable("object"),
         },
         "additionalProperties": False,
     },

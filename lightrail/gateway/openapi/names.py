@@ -10,17 +10,21 @@ from lightrail.gateway.openapi.operation import (
     FLAG,
     IF_MATCH,
     LIMIT,
+    REMOVED,
     TEXT,
     Object,
     Operation,
-    Paths,
+    Operations,
+    array_of,
     content,
     header,
     list_of,
     object_of,
+    ok,
     query,
     ref,
 )
+from lightrail.gateway.resources import names, tail
 from lightrail.model.policy import Field, Role, fields_of
 
 
@@ -69,70 +73,68 @@ _BROKER: Final = header(
     "BrokerProperties", "JSON object with " + ", ".join(BROKER_PROPERTIES) + "; times in seconds or RFC 3339"
 )
 
-PATHS: Final[Paths] = {
-    "/{name}": {
-        "get": Operation(
-            "getName",
-            "the role of a name, with links to its parts",
-            {200: ("the name", content(ref("Name"))), 303: ("a metadata name: see Location", None)},
-        ),
-        "post": Operation(
-            "post",
-            "give the name a role (a policy as JSON or in an Atom entry), or send a message to it (any "
-            "other type, or with BrokerProperties). Once the name is a queue or router, JSON is a message, "
-            "unless it is an object with a role",
-            {
-                201: (
-                    "created; Location is the URL of the policy, or of a message (without a body)",
-                    content(ANY) | content(TEXT, ATOM, "text/plain"),
-                ),
-                207: ("a batch of which not every message was stored", content(ANY)),
-                303: ("a metadata name: see Location", None),
-            },
-            (_BROKER, _BODY_KINDS),
-            content(ref("Policy"), JSON, POLICY)
-            | {ATOM: {"schema": TEXT}}
-            | {BATCH: {"schema": {"type": "array", "items": ref("BatchMessage"), "maxItems": 1000}}}
-            | {
-                "text/plain": {"schema": TEXT},
-                AMQP: {"schema": TEXT},
-                "application/octet-stream": {"schema": TEXT},
-            },
-        ),
-    },
-    "/{name}/": {
-        "get": Operation(
-            "listNames",
-            "names below",
-            {200: ("a page", content(list_of("names", ANY, paged=True)) | {ATOM: {"schema": TEXT}})},
-            (AFTER, LIMIT, query("deep", FLAG, "true: not only the next segment")),
-        )
-    },
-    "/{name}/!policy": {
-        "get": Operation(
-            "getPolicy",
-            "a name's policy",
-            {200: ("the policy as it was set", content(ref("Policy"))), 304: ("unchanged", None)},
-            (query("effective", FLAG, "true: with every default"),),
-        ),
-        "put": Operation(
-            "changePolicy",
-            "change or renew a policy; the role stays",
-            {200: ("the policy", content(ref("Policy")))},
-            (IF_MATCH,),
-            content(ref("Policy")),
-        ),
-        "delete": Operation(
-            "dropPolicy", "remove the role, with all messages", {204: ("removed", None)}, (IF_MATCH,)
-        ),
-    },
+OPERATIONS: Final[Operations] = {
+    "GET /{name}": Operation(
+        names.summary,
+        "getName",
+        "the role of a name, with links to its parts",
+        {200: ("the name", content(ref("Name"))), 303: ("a metadata name: see Location", None)},
+    ),
+    "POST /{name}": Operation(
+        tail.post,
+        "post",
+        "give the name a role (a policy as JSON or in an Atom entry), or send a message to it (any "
+        "other type, or with BrokerProperties). Once the name is a queue or router, JSON is a message, "
+        "unless it is an object with a role",
+        {
+            201: (
+                "created; Location is the URL of the policy, or of a message (without a body)",
+                content(ANY) | content(TEXT, ATOM, "text/plain"),
+            ),
+            207: ("a batch of which not every message was stored", content(ANY)),
+            303: ("a metadata name: see Location", None),
+        },
+        (_BROKER, _BODY_KINDS),
+        content(ref("Policy"), JSON, POLICY)
+        | {ATOM: {"schema": TEXT}}
+        | {BATCH: {"schema": array_of(ref("BatchMessage")) | {"maxItems": 1000}}}
+        | {
+            "text/plain": {"schema": TEXT},
+            AMQP: {"schema": TEXT},
+            "application/octet-stream": {"schema": TEXT},
+        },
+    ),
+    "GET /{name}/": Operation(
+        names.below,
+        "listNames",
+        "names below",
+        {200: ("a page", content(list_of("names", ANY, paged=True)) | {ATOM: {"schema": TEXT}})},
+        (AFTER, LIMIT, query("deep", FLAG, "true: not only the next segment")),
+    ),
+    "GET /{name}/!policy": Operation(
+        names.read,
+        "getPolicy",
+        "a name's policy",
+        {200: ("the policy as it was set", content(ref("Policy"))), 304: ("unchanged", None)},
+        (query("effective", FLAG, "true: with every default"),),
+    ),
+    "PUT /{name}/!policy": Operation(
+        names.change,
+        "changePolicy",
+        "change or renew a policy; the role stays",
+        ok("the policy", ref("Policy")),
+        (IF_MATCH,),
+        content(ref("Policy")),
+    ),
+    "DELETE /{name}/!policy": Operation(
+        names.drop, "dropPolicy", "remove the role, with all messages", REMOVED, (IF_MATCH,)
+    ),
 }
 
 SCHEMAS: Final[Object] = {
     "Policy": {"oneOf": [ref(_schema_name(role)) for role in Role]},
     **{_schema_name(role): _policy(role) for role in (*_ROLES, Role.NONE)},
     "Name": object_of(
-        {"name": TEXT, "role": {"enum": [str(role) for role in Role]}, "policy": ANY, "links": ANY},
-        "name",
+        {"name": TEXT, "role": {"enum": [str(role) for role in Role]}, "policy": ANY, "links": ANY}, "name"
     ),
 }

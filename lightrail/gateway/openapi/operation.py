@@ -1,12 +1,16 @@
-"""Operation: the description of one request, and its building blocks."""
+"""Operation: the handler and the description of one request, and the building blocks of descriptions."""
 
-from collections.abc import Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from typing import Any, Final, NamedTuple
 
+from aiohttp import web
+
 from lightrail.gateway.media_types import JSON
+from lightrail.gateway.request import Request
 from lightrail.model import limits
 
 Object = dict[str, Any]
+Handler = Callable[[Request], Awaitable[web.StreamResponse]]
 
 
 def ref(name: str) -> Object:
@@ -38,9 +42,21 @@ def object_of(properties: Object, *required: str) -> Object:
     return {"type": "object", "properties": properties, "required": list(required)}
 
 
+def array_of(items: Object) -> Object:
+    return {"type": "array", "items": items}
+
+
+def up_to(maximum: float, kind: str = "integer") -> Object:
+    return {"type": kind, "minimum": 0, "maximum": maximum}
+
+
+def nullable(kind: str) -> Object:
+    return {"type": [kind, "null"]}
+
+
 def list_of(key: str, row: Object, *, paged: bool = False) -> Object:
     following: Object = {"next": {"type": ["string", "integer", "null"]}} if paged else {}
-    return object_of({key: {"type": "array", "items": row}, **following}, key)
+    return object_of({key: array_of(row), **following}, key)
 
 
 TEXT: Final[Object] = {"type": "string"}
@@ -48,7 +64,8 @@ WHOLE: Final[Object] = {"type": "integer", "minimum": 0}
 FLAG: Final[Object] = {"type": "boolean"}
 ANY: Final[Object] = {"type": "object"}
 TIME: Final[Object] = {"type": "string", "format": "date-time"}
-SEQUENCE: Final[Object] = {"type": "integer", "minimum": 0, "maximum": (1 << 63) - 1}
+JOURNAL_ID: Final[Object] = {"type": "string", "pattern": "^[0-9a-f]{1,64}$"}
+SEQUENCE: Final[Object] = up_to((1 << 63) - 1)
 
 NAME: Final = in_path(
     "name",
@@ -58,12 +75,8 @@ SEQUENCE_IN_PATH: Final = in_path("sequence", "sequence of the message in its qu
 LOCK: Final = in_path("lock", "the LockToken of the delivery")
 CONNECTION: Final = in_path("connection", "id of a connection: frontend-N.BOOT.NUMBER")
 SHARD: Final = in_path("shard", "number of a shard", WHOLE)
-JOURNAL: Final = in_path(
-    "journal", "id of a journal, as /!journals lists it", {"type": "string", "pattern": "^[0-9a-f]{1,64}$"}
-)
-SEGMENT: Final = in_path(
-    "segment", "number of a segment", {"type": "integer", "minimum": 0, "maximum": 10**12 - 1}
-)
+JOURNAL: Final = in_path("journal", "id of a journal, as /!journals lists it", JOURNAL_ID)
+SEGMENT: Final = in_path("segment", "number of a segment", up_to(10**12 - 1))
 READER: Final = in_path("reader", "name of a reader; its slashes are percent-encoded")
 ID: Final = in_path("id", "id of the subscription or transfer")
 TRANSACTION: Final = in_path("transaction", "id of a prepared transaction, as /!transactions lists it")
@@ -78,25 +91,36 @@ LIMIT: Final = query(
 PREFIX: Final = query("prefix", TEXT, "only names at and below it")
 TIMEOUT: Final = query(
     "timeout",
-    {"type": "number", "minimum": 0, "maximum": limits.RECEIVE_WAIT_MS_MAX / 1000},
+    up_to(limits.RECEIVE_WAIT_MS_MAX / 1000, "number"),
     "seconds to wait for a message; 0 by default",
 )
 
 
-class Operation(NamedTuple):
-    """One request of the description."""
+Answers = Mapping[int, tuple[str, Object | None]]
+"""Meaning and content (by media type) of each status."""
+REMOVED: Final[Answers] = {204: ("removed", None)}
 
+
+def ok(doc: str, schema: Object) -> Answers:
+    """200 with JSON is the only answer that is not an error."""
+    return {200: (doc, content(schema))}
+
+
+class Operation(NamedTuple):
+    """One request."""
+
+    handler: Handler | None
+    """None for health checks, which have routes of their own."""
     id: str
     summary: str
-    answers: Mapping[int, tuple[str, Object | None]]
-    """Meaning and content (by media type) of each status."""
+    answers: Answers
     parameters: tuple[Object, ...] = ()
     body: Object | None = None
     body_required: bool = True
 
 
-Paths = Mapping[str, Mapping[str, Operation]]
-"""Operations by path and method."""
+Operations = Mapping[str, Operation]
+"""By method and path, such as `GET /!shards`."""
 
 IN_PATH: Final = {
     "name": NAME,

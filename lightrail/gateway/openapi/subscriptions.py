@@ -4,55 +4,60 @@ from typing import Final
 
 from lightrail.gateway.openapi.operation import (
     IF_MATCH,
+    REMOVED,
     TEXT,
     Object,
     Operation,
-    Paths,
+    Operations,
     content,
     list_of,
+    nullable,
     object_of,
+    ok,
     ref,
 )
+from lightrail.gateway.resources import subscriptions
 
 _SUBSCRIPTION: Final[Object] = {
     "target": {"type": "string", "minLength": 1},
-    "filter": {"type": ["object", "null"]},
-    "action": {"type": ["object", "null"]},
+    "filter": nullable("object"),
+    "action": nullable("object"),
     "rules": {"type": ["object", "null"], "additionalProperties": {"type": "object"}},
-    "expires_at": {"type": ["string", "null"]},
+    "expires_at": nullable("string"),
 }
 
-PATHS: Final[Paths] = {
-    "/{name}/!subscriptions": {
-        "get": Operation(
-            "listSubscriptions",
-            "subscriptions of a router",
-            {200: ("subscriptions", content(list_of("subscriptions", ref("Subscription"))))},
-        ),
-        "post": Operation(
-            "subscribe",
-            "send messages of a router to a queue, a router or a URL",
-            {201: ("created; a push's secret is shown once", content(ref("Subscription")))},
-            body=content(ref("NewSubscription")),
-        ),
-    },
-    "/{name}/!subscriptions/{id}": {
-        "get": Operation(
-            "getSubscription", "a subscription", {200: ("the subscription", content(ref("Subscription")))}
-        ),
-        "put": Operation(
-            "changeSubscription",
-            "change filter, action, target or expiry",
-            {200: ("the subscription", content(ref("Subscription")))},
-            (IF_MATCH,),
-            content(ref("ChangedSubscription")),
-        ),
-        "delete": Operation("unsubscribe", "end a subscription", {204: ("removed", None)}),
-    },
+OPERATIONS: Final[Operations] = {
+    "GET /{name}/!subscriptions": Operation(
+        subscriptions.list_all,
+        "listSubscriptions",
+        "subscriptions of a router",
+        ok("subscriptions", list_of("subscriptions", ref("Subscription"))),
+    ),
+    "POST /{name}/!subscriptions": Operation(
+        subscriptions.subscribe,
+        "subscribe",
+        "send messages of a router to a queue, a router or a URL",
+        {201: ("created; a push's secret is shown once", content(ref("Subscription")))},
+        body=content(ref("NewSubscription")),
+    ),
+    "GET /{name}/!subscriptions/{id}": Operation(
+        subscriptions.read, "getSubscription", "a subscription", ok("the subscription", ref("Subscription"))
+    ),
+    "PUT /{name}/!subscriptions/{id}": Operation(
+        subscriptions.replace,
+        "changeSubscription",
+        "change filter, action, target or expiry",
+        ok("the subscription", ref("Subscription")),
+        (IF_MATCH,),
+        content(ref("ChangedSubscription")),
+    ),
+    "DELETE /{name}/!subscriptions/{id}": Operation(
+        subscriptions.unsubscribe, "unsubscribe", "end a subscription", REMOVED
+    ),
 }
 
 SCHEMAS: Final[Object] = {
-    "NewSubscription": object_of({**_SUBSCRIPTION, "id": {"type": ["string", "null"]}}, "target")
+    "NewSubscription": object_of({**_SUBSCRIPTION, "id": nullable("string")}, "target")
     | {"additionalProperties": False},
     "ChangedSubscription": object_of(_SUBSCRIPTION, "target") | {"additionalProperties": False},
     "Subscription": object_of(

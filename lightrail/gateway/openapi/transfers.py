@@ -8,48 +8,50 @@ from lightrail.gateway.openapi.operation import (
     WHOLE,
     Object,
     Operation,
-    Paths,
+    Operations,
     content,
     list_of,
+    nullable,
     object_of,
+    ok,
     ref,
 )
+from lightrail.gateway.resources import transfers
 
-PATHS: Final[Paths] = {
-    "/!transfers": {
-        "get": Operation(
-            "listTransfers",
-            "the caller's transfers",
-            {200: ("transfers", content(list_of("transfers", ref("Transfer"))))},
-        ),
-        "post": Operation(
-            "transfer",
-            "move, copy or redrive messages",
-            {202: ("the transfer has begun", content(ref("Transfer")))},
-            (),
-            content(ref("NewTransfer")),
-        ),
-    },
-    "/!transfers/{id}": {
-        "get": Operation(
-            "readTransfer", "a transfer and its progress", {200: ("the transfer", content(ref("Transfer")))}
-        ),
-        "delete": Operation(
-            "cancelTransfer",
-            "end a transfer after its messages in flight are stored",
-            {200: ("the transfer", content(ref("Transfer")))},
-        ),
-    },
+OPERATIONS: Final[Operations] = {
+    "GET /!transfers": Operation(
+        transfers.list_all,
+        "listTransfers",
+        "the caller's transfers",
+        ok("transfers", list_of("transfers", ref("Transfer"))),
+    ),
+    "POST /!transfers": Operation(
+        transfers.begin,
+        "transfer",
+        "move, copy or redrive messages",
+        {202: ("the transfer has begun", content(ref("Transfer")))},
+        (),
+        content(ref("NewTransfer")),
+    ),
+    "GET /!transfers/{id}": Operation(
+        transfers.read, "readTransfer", "a transfer and its progress", ok("the transfer", ref("Transfer"))
+    ),
+    "DELETE /!transfers/{id}": Operation(
+        transfers.cancel,
+        "cancelTransfer",
+        "end a transfer after its messages in flight are stored",
+        ok("the transfer", ref("Transfer")),
+    ),
 }
 
 SCHEMAS: Final[Object] = {
     "NewTransfer": object_of(
         {
             "from": TEXT,
-            "to": {"type": ["string", "null"]},
+            "to": nullable("string"),
             "mode": {"enum": [str(mode) for mode in Mode], "default": "move"},
             "count": {"type": ["integer", "null"], "minimum": 1},
-            "filter": {"type": ["object", "null"]},
+            "filter": nullable("object"),
         },
         "from",
     )
@@ -58,13 +60,13 @@ SCHEMAS: Final[Object] = {
         {
             "id": TEXT,
             "from": TEXT,
-            "to": {"type": ["string", "null"]},
+            "to": nullable("string"),
             "mode": {"enum": [str(mode) for mode in Mode]},
             "state": {"enum": [str(state) for state in State]},
             "moved": WHOLE,
-            "total": {"type": ["integer", "null"]},
+            "total": nullable("integer"),
             "failed": WHOLE,
-            "error": {"type": ["string", "null"]},
+            "error": nullable("string"),
         },
         "id",
         "from",

@@ -7,9 +7,9 @@ from collections.abc import Awaitable, Callable, Iterable
 from importlib.metadata import version
 from typing import Any, Final
 
-import aiohttp
 from aiohttp import web
 
+from lightrail.gateway.http_client import FAILURES, HttpClient
 from lightrail.gateway.processes.members import Member, Members
 from lightrail.gateway.processes.presence import Presence
 from lightrail.telemetry.exposition import TEXT
@@ -53,7 +53,7 @@ class Health:
         running.show(members.families, members)
         self.listing_key = ""
         """Authorization header for requests to other processes that name queues."""
-        self._session: aiohttp.ClientSession | None = None
+        self._http = HttpClient()
 
     def show(self, families: Iterable[AnyFamily[Any]], counts: object) -> None:
         """Adds families of this process to /metrics."""
@@ -68,12 +68,8 @@ class Health:
             web.get(DETAILED, self._merged(DETAILED)),
         ]
 
-    async def open(self, _: web.Application) -> None:
-        self._session = aiohttp.ClientSession()
-
     async def close(self, _: web.Application) -> None:
-        if self._session is not None:
-            await self._session.close()
+        await self._http.close()
 
     async def page(self, request: web.Request) -> web.Response:
         rows = "".join(
@@ -135,7 +131,7 @@ class Health:
             return None
         try:
             status, text = await self._get(member, "/readyz", seconds)
-        except (aiohttp.ClientError, TimeoutError, OSError) as error:
+        except FAILURES as error:
             return f"no answer ({type(error).__name__})"
         return None if status == 200 else text.strip()[:200]
 
@@ -156,24 +152,17 @@ class Health:
         """A page of a process's own metrics, or None without an answer in time."""
         try:
             status, text = await self._get(member, path, min(seconds, SCRAPE_TIME_MAX_S))
-        except (aiohttp.ClientError, TimeoutError, OSError) as error:
+        except FAILURES as error:
             log.warning("no metrics from %s: %s", member.name, type(error).__name__)
             self.members.scrapes_failed += 1
             return None
         return text if status == 200 else None
 
     async def _get(self, member: Member, path: str, seconds: float) -> tuple[int, str]:
-        assert self._session is not None, "requests are served after startup"
-        url = f"http://{member.metrics}{path}"
         headers = {"Authorization": self.listing_key} if path.startswith(DETAILED) else {}
-        timeout = aiohttp.ClientTimeout(total=seconds)
-        async with self._session.get(url, timeout=timeout, headers=headers) as response:
-            body = await response.content.read(SCRAPE_BYTES_MAX)
-            parts = [body]
-            while body and sum(map(len, parts)) < SCRAPE_BYTES_MAX:
-                body = await response.content.read(SCRAPE_BYTES_MAX)
-                parts.append(body)
-            return response.status, b"".join(parts).decode(errors="replace")
+        url = f"http://{member.metrics}{path}"
+        status, _, body = await self._http.request("GET", url, headers, None, seconds, SCRAPE_BYTES_MAX)
+        return status, body.decode(errors="replace")
 
 
 def _patience(header: str | None) -> float:

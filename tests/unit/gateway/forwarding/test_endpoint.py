@@ -6,7 +6,7 @@ import threading
 
 import pytest
 
-from lightrail.gateway.forwarding.endpoint import HttpEndpoints, Result
+from lightrail.gateway.forwarding.endpoint import Endpoints, Result
 from lightrail.model import limits
 from lightrail.model.destinations import Destinations
 from tests.support.hook import Answer, Got, Hook
@@ -14,7 +14,7 @@ from tests.support.hook import Answer, Got, Hook
 
 def post(url: str, *allow: str) -> Result:
     async def posted() -> Result:
-        endpoints = HttpEndpoints(Destinations(allow or ("127.0.0.1", "localhost")))
+        endpoints = Endpoints(Destinations(allow or ("127.0.0.1", "localhost")))
         try:
             return await endpoints.post(url, {"X-Own": "1"}, b"body")
         finally:
@@ -101,7 +101,7 @@ def test_at_most_so_many_requests_are_under_way(monkeypatch: pytest.MonkeyPatch)
         return 200, {}, b""
 
     async def check(url: str) -> list[Result]:
-        endpoints = HttpEndpoints(Destinations(("127.0.0.1",)))
+        endpoints = Endpoints(Destinations(("127.0.0.1",)))
         posts = [asyncio.ensure_future(endpoints.post(url, {}, b"x")) for _ in range(5)]
         for _ in range(2):
             await asyncio.to_thread(there.acquire)

@@ -11,8 +11,7 @@ import pytest
 from lightrail.cluster.memory import MemoryCoordinator
 from lightrail.gateway.forwarding.counts import ForwardingCounts
 from lightrail.gateway.forwarding.endpoint import Result
-from lightrail.gateway.forwarding.pushes import Pushers
-from lightrail.gateway.forwarding.signing import signature
+from lightrail.gateway.forwarding.pushes import Pushers, signature
 from lightrail.model import limits
 from lightrail.model.destinations import Destinations
 from lightrail.model.names import subscription_name
@@ -60,7 +59,7 @@ class Scene:
         self.pushers = Pushers(
             self.service,
             self.links,
-            self.endpoints,
+            self.endpoints.post,
             self.counts,
             pause=self.pause,
             draw=lambda: 1.0,

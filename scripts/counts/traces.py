@@ -39,7 +39,7 @@ WARM: Final = 2
 REPEATED: Final = 5
 BROKERS: Final = 3
 """Moves that are counted."""
-START_S_MAX: Final = 120.0
+START_S_MAX: Final = 300.0
 """A broker whose calls are counted starts slowly."""
 RESUME_S: Final = 600
 SOON: Final = ReconnectPolicy(first=0.01, longest=0.1)

@@ -7,7 +7,7 @@ import pytest
 from scripts import structure
 from scripts.counts.rows import ROOT
 
-pytestmark = pytest.mark.timeout(600)  # four brokers whose calls are counted
+pytestmark = pytest.mark.timeout(1800)  # four brokers whose calls are counted
 
 
 def test_operations_pass_no_more_files_than_their_ratchets() -> None:

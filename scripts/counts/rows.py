@@ -191,5 +191,5 @@ TRACED: Final = (
     Row("resumed_link_files", "files that a resumed link passes", 60, slack=3),
     Row("move_files", "files that the move of an idle queue passes", 60, slack=8),
 )
-"""Rows that a running broker decides (scripts/counts/traces.py). On a busy machine a move takes longer, and more
-timers run during it."""
+"""Rows that a running broker decides (scripts/counts/traces.py). On a busy machine a move takes longer, and
+more timers run during it."""

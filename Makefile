@@ -38,8 +38,9 @@ types: setup ## mypy --strict, tests and examples of the client included
 	$(BIN)/mypy
 	MYPYPATH=examples/shop $(BIN)/mypy --strict --explicit-package-bases $(EXAMPLES)
 
-imports: setup ## layers and purity, by import-linter
+imports: setup ## layers and purity, by import-linter; and that no count of the structure is worse than it was
 	$(BIN)/lint-imports
+	$(BIN)/python scripts/structure.py
 
 # Both processors are used: test by test where tests compute, file by file where they have processes of their own. Those that
 # kill and freeze processes mostly wait, for leases to expire and for peers to be silent. Docker's are one after the other.

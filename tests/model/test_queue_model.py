@@ -340,6 +340,8 @@ class QueueModel(ModelledQueue):
                 run.batch.location = self.write(run.size)
                 self.journal(run, run.batch.location)
         machine = self.machine
+        # Between two counts the number of runs is an estimate, which the eviction corrects.
+        machine.contents.deliveries.run_count.outdate()
         before, messages = machine.footprint.resident_bytes, machine.contents.resident_message_bytes
         freed = machine.footprint.evict(wanted)
         assert machine.contents.resident_message_bytes <= messages

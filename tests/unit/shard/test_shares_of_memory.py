@@ -217,7 +217,7 @@ def test_queues_beyond_their_share_are_not_created_and_others_go_on(monkeypatch:
     ("mark", "most"),
     [
         (0, limits.QUEUES_BYTES_MIN // limits.QUEUE_BYTES),
-        (64_000_000, 7_619),
+        (64_000_000, 7_373),
         (1 << 30, limits.QUEUES_MAX),
         (1 << 40, limits.QUEUES_MAX),
     ],

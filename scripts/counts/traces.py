@@ -1,7 +1,9 @@
 """Files that one operation passes, counted in the processes of a broker of two shards.
 
 A file is passed if one of its Python functions is called, or a coroutine or generator of it resumed, on any
-thread of the supervisor, the frontend, the gateway or a shard, between two events that the client sees:
+thread of the frontend or a shard, between two events that the client sees. The gateway and the supervisor
+have no part in these operations, and work by their own timers meanwhile.
+
 
 - transfer: from the send of one durable message to its outcome. Its link is attached, and nobody receives
   from the queue.
@@ -158,7 +160,8 @@ def traced_broker(root: Path) -> Iterator[tuple[Tracer, Broker]]:
         broker = Broker(Path(folder, "data"), "--shards", "2", "--frontends", "1", environ=environ, root=root)
         try:
             broker.until_ready(START_S_MAX)
-            pids = [broker.process.pid, *(one["pid"] for one in broker.ready["processes"])]
+            parties = ("frontend", "shard")
+            pids = [one["pid"] for one in broker.ready["processes"] if one["role"] in parties]
             yield Tracer(sockets, pids), broker
         finally:
             broker.stop()

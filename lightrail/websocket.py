@@ -7,6 +7,7 @@ differ in the handshake and in how they report an error, so each has a subclass.
 """
 
 import asyncio
+from abc import ABC, abstractmethod
 from collections.abc import Iterable
 from itertools import islice
 from typing import Any, cast
@@ -21,7 +22,7 @@ from lightrail.model import limits
 Bytes = bytes | bytearray | memoryview
 
 
-class WebSocket(asyncio.Protocol, asyncio.Transport):
+class WebSocket(asyncio.Protocol, asyncio.Transport, ABC):
     """One socket, from the first byte of the HTTP request on.
 
     Args:
@@ -51,21 +52,21 @@ class WebSocket(asyncio.Protocol, asyncio.Transport):
         """Gets what is received before the handshake has succeeded; returns what is to be parsed now."""
         return data
 
+    @abstractmethod
     def _unreadable(self, error: Exception) -> None:
         """Ends the socket of a peer that sends something else than the handshake."""
-        raise NotImplementedError
 
+    @abstractmethod
     def _received(self, event: Event) -> None:
         """Handles an event of the handshake; gets pongs and the peer's close as well."""
-        raise NotImplementedError
 
+    @abstractmethod
     def _failed(self, reason: str) -> None:
         """Reports an error of the peer, for which the WebSocket is then closed."""
-        raise NotImplementedError
 
+    @abstractmethod
     def _cut(self) -> None:
         """Ends the socket of a peer that sends pings and reads no answers."""
-        raise NotImplementedError
 
     # --- from the socket -------------------------------------------------------------------------------
 

@@ -98,7 +98,7 @@ class Performer:
         """Number of reads under way by segment; the cleaner skips these segments."""
 
     def apply(self, queue: Queue, command: Command, now_ms: int) -> list[Effect]:
-        """Gives a queue a command; its effects are performed, and the queue is dispatched in this step.
+        """Applies a command, performs its effects, and marks the queue for its dispatch in this step.
 
         Returns:
             The effects, among them the answers to commands that have one.
@@ -110,17 +110,17 @@ class Performer:
         return found
 
     def perform(self, queue: Queue, found: list[Effect], now_ms: int) -> None:
-        """Performs effects of a command that its caller applied; the queue is dispatched in this step."""
+        """Performs effects of a command that the caller has applied, and marks the queue for its dispatch."""
         self._perform(queue, found, now_ms)
         self.touch(queue)
 
     def touch(self, queue: Queue) -> None:
-        """Lets a queue be dispatched in this step: something outside its machine changed, as its state of
-        ownership or the batches that wait for room."""
+        """Marks a queue for its dispatch in this step, after a change outside of its machine: of its
+        ownership, or of the batches that wait for room."""
         self.touched[queue] = None
 
-    def keep_still(self, queue: Queue) -> None:
-        """Lets a queue not be dispatched that is not served any more, whatever it was given in this step."""
+    def cancel_dispatch(self, queue: Queue) -> None:
+        """Removes the mark of a queue that is no longer served: its messages must not be delivered."""
         self.touched.pop(queue, None)
 
     def dispatch(self, queue: Queue, now_ms: int) -> None:
@@ -328,7 +328,7 @@ class Performer:
 
     def forget(self, queue: Queue) -> None:
         """Removes a deleted queue."""
-        self.keep_still(queue)
+        self.cancel_dispatch(queue)
         queue.removed.clear()
         queue.delivered.clear()
         self.dead_letters.forget(queue)

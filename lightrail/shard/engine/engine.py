@@ -77,7 +77,7 @@ class Engine:
         house = self._house = Housekeeping(queues, store, counts, memory_mark, performer)
         memory = self._memory = house.memory
         answers = self._answers = Answers(memory)
-        admission = self._admission = Admission(store, performer, memory, counts, answers)
+        admission = self._admission = Admission(store, performer, memory, counts, answers, queues.work)
         links = Links(queues, performer, admission, recovered, answers.when_synced, store, counts, memory)
         self._links, self._awaited, self._last_consumers = links, links.awaited, links.last_consumers
         routes = self._routes = Routes(queues, performer, store, counts, memory, answers)

@@ -318,7 +318,7 @@ class Follower:
         self._links.end(queue, moved(f"{queue.name} is at shard {placed.shard}"))
         queue.ownership.apply(Event.DISOWN)
         self._fetched(queue, self._freezing.forget(queue))
-        self._performer.keep_still(queue)
+        self._performer.cancel_dispatch(queue)
 
     def _claim(self, queue: Queue, epoch: int, found: Name) -> None:
         """Serves a queue that was kept. The links that it had have ended; their deliveries return only now,

@@ -143,7 +143,7 @@ class Freezing:
                     del self._were_awaited[next(iter(self._were_awaited))]
             self._awaited.forget(queue)
             self._links.send_away(queue)
-            self._performer.keep_still(queue)
+            self._performer.cancel_dispatch(queue)
         self._counted()
         return queues
 

@@ -167,7 +167,7 @@ class Importing:
 
     def trim(self, below: int, now_ms: int) -> None:
         """Drops messages below this sequence, which have left the queue at the source."""
-        self._removed(self.queue.machine.copy().drop_below(below), now_ms)
+        self._removed(self.queue.machine.as_copy().drop_below(below), now_ms)
 
     def _same(self, header: dict[str, Any]) -> None:
         if self._export is None:
@@ -182,7 +182,7 @@ class Importing:
         return run if run.sequence >= self.next else _alone(run, self.next - run.sequence)
 
     def _append(self, runs: list[Run], now_ms: int) -> None:
-        queue, copy = self.queue, self.queue.machine.copy()
+        queue, copy = self.queue, self.queue.machine.as_copy()
         for run in join_neighbours(runs) if self._joins else runs:
             batch = run.batch
             if self._is_kept(batch):
@@ -203,7 +203,7 @@ class Importing:
 
     def _put_over(self, runs: list[Run], now_ms: int) -> None:
         """Replaces messages that were rewritten at the source."""
-        copy = self.queue.machine.copy()
+        copy = self.queue.machine.as_copy()
         for run in runs:
             new, old = copy.put_over(run)
             for piece in new:
@@ -263,7 +263,7 @@ class Importing:
             raise ImportFailedError(f"the state of queue {self.name} can't be used: {error!r}") from error
         self._state = state
         try:
-            removed, changed = self.queue.machine.copy().reconcile(state.stretches, state.next_sequence)
+            removed, changed = self.queue.machine.as_copy().reconcile(state.stretches, state.next_sequence)
         except IncompleteCopyError as error:
             raise ImportFailedError(f"the copy of queue {self.name} is not complete: {error}") from error
         self._removed(removed, now_ms)

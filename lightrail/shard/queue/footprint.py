@@ -25,8 +25,9 @@ class Footprint:
     # --- sizes --------------------------------------------------------------------------------------------
 
     def sizes(self) -> tuple[int, int, int]:
-        """`index_bytes`, `resident_bytes`, and of these the bytes that stay for unsettled deliveries when all
-        messages are on disk; in one call, because each step needs all of them for touched queues.
+        """Bytes of the index, which stay in memory when all messages are on disk; bytes in memory of messages
+        and index; and of these the bytes that stay for unsettled deliveries. In one call, because each step
+        needs all three for touched queues.
         """
         contents = self._contents
         special, ready, deliveries = contents.special, contents.ready, contents.deliveries
@@ -64,16 +65,6 @@ class Footprint:
         if contents.duplicates is not None:
             size += limits.REMEMBERED_ID_BYTES * len(contents.duplicates)
         return index, index + size, unsettled
-
-    @property
-    def resident_bytes(self) -> int:
-        """Bytes in memory: of messages and of the index over them."""
-        return self.sizes()[1]
-
-    @property
-    def index_bytes(self) -> int:
-        """Bytes that stay in memory when all messages are on disk."""
-        return self.sizes()[0]
 
     @property
     def message_bytes(self) -> int:

@@ -265,8 +265,8 @@ class Machine:
         """Removes and returns all messages, because the queue ends."""
         return self.contents.surrender()
 
-    def copy(self) -> Copy:
-        """Builds the machine from the same queue at another shard; see Open."""
+    def as_copy(self) -> Copy:
+        """What builds this machine from the same queue at another shard, before it is opened; see Open."""
         return Copy(self.contents)
 
     # --- time -----------------------------------------------------------------------------------------

@@ -20,11 +20,13 @@ from lightrail.shard.queue.values.commands import Outcome, Past
 from lightrail.shard.queue.values.counters import Counters, Gauges
 from lightrail.shard.queue.values.policy import Policy
 from lightrail.shard.queue.values.runs import Batch, Run
-from lightrail.shard.queue.values.work import Work
 
 
 class View:
-    """The present state of one queue, read from its machine whenever it is asked for."""
+    """The present state of one queue, read from its machine at each access.
+
+    Consumers, lines and sessions are the machine's own objects: a caller reads them and changes none.
+    """
 
     __slots__ = ("_arrangement", "_contents", "_outcomes", "_states")
 
@@ -73,7 +75,7 @@ class View:
 
     @property
     def counters(self) -> Counters:
-        """Only the machine counts."""
+        """Counts of messages since the machine was made; only the machine writes them."""
         return self._contents.counters
 
     @property
@@ -104,11 +106,6 @@ class View:
         )
 
     @property
-    def work(self) -> Work:
-        """The rest of the budget of this turn, which all queues of the shard share."""
-        return self._contents.work
-
-    @property
     def may_keep(self) -> bool:
         """Whether messages may be ready that no consumer can get, whatever its credit."""
         return self._arrangement.may_keep
@@ -137,8 +134,8 @@ class View:
 
     @property
     def consumers(self) -> Iterable[Consumer]:
-        """Everybody with messages in flight: attached and departed consumers, and the internal ones of
-        messages that are deferred or wait, and of states."""
+        """All holders of messages in flight: attached and departed consumers, and the internal consumers of
+        deferred messages, of waiting messages and of states."""
         return self._contents.consumers
 
     @property
@@ -147,8 +144,8 @@ class View:
         return self._contents.consumers.competing
 
     @property
-    def are_served(self) -> bool:
-        """Whether the consumers keep up, so that senders wait for them."""
+    def has_active_consumer(self) -> bool:
+        """Whether a consumer is attached that may receive messages: not only suspended ones."""
         return self._contents.consumers.are_served
 
     @property

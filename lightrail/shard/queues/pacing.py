@@ -70,7 +70,7 @@ class Pace:
 
     def is_full(self, view: View) -> bool:
         """Whether answers to batches are marked HELD now."""
-        return self.depth is not None and view.ready_count > self.depth and view.are_served
+        return self.depth is not None and view.ready_count > self.depth and view.has_active_consumer
 
     def hold(self, producer: Paced, count: int) -> None:
         """Holds a producer's credit for `count` more messages."""
@@ -89,7 +89,7 @@ class Pace:
         if not self.held_credit:
             self._delivered_before = counters.delivered
             return []
-        if self.depth is None or not view.are_served:
+        if self.depth is None or not view.has_active_consumer:
             freed = [(producer, 0) for producer in self.held_credit]
             self.held_credit.clear()
             return freed

@@ -28,8 +28,8 @@ from tests.support.shard.scene import Peer, Scene
 QUIET = frozenset((Kind.WELCOME, Kind.PONG))
 
 
-class Teller(Peer):
-    """A frontend that writes down what it hears."""
+class Recorder(Peer):
+    """A frontend that adds each frame it receives to the story."""
 
     def __init__(self, story: "Story", name: str, boot: int) -> None:
         self._story = story
@@ -70,10 +70,10 @@ class Story:
     def __init__(self) -> None:
         self.scene = Scene()
         self.lines: list[str] = []
-        self._peers: dict[str, Teller] = {}
+        self._peers: dict[str, Recorder] = {}
 
-    def tell(self, text: str) -> str:
-        """The story again: its lines as they are, and below each the frames of this run."""
+    def replay(self, text: str) -> str:
+        """The same story with the frames of this run below each of its lines."""
         for line in text.splitlines():
             if line.startswith("  "):
                 continue
@@ -93,12 +93,12 @@ class Story:
                 figures = {key: value for key, value in self.scene.queue(name).items() if value}
                 self.lines.append(f"  {json.dumps(figures)}")
             case [who, "comes"]:
-                self._peers[who] = peer = Teller(self, who, 7 + len(self._peers))
+                self._peers[who] = peer = Recorder(self, who, 7 + len(self._peers))
                 peer.greet()
             case [who, *what]:
                 self._act(self._peers[who], what)
 
-    def _act(self, peer: Teller, what: list[str]) -> None:
+    def _act(self, peer: Recorder, what: list[str]) -> None:
         match what:
             case ["opens", "sender", link, "to", queue, *options]:
                 peer.produce(int(link), queue, **fields(options))

@@ -26,6 +26,7 @@ from lightrail.shard.links.ingress.selection import Chosen, conform
 from lightrail.shard.queue.values import bounds, commands
 from lightrail.shard.queue.values.policy import Policy
 from lightrail.shard.queue.values.runs import Batch, Location
+from lightrail.shard.queue.values.work import Work
 from lightrail.shard.queues.memory import Memory
 from lightrail.shard.queues.shard_queue import Queue
 from lightrail.telemetry.shard import ShardCounts
@@ -51,13 +52,30 @@ class Progress(Enum):
 class Admission:
     """Admits batches to guarded queues."""
 
-    __slots__ = ("_answer", "_counts", "_memory", "_parking", "_performer", "_refuse", "_store", "unfinished")
+    __slots__ = (
+        "_answer",
+        "_counts",
+        "_memory",
+        "_parking",
+        "_performer",
+        "_refuse",
+        "_store",
+        "_work",
+        "unfinished",
+    )
 
     def __init__(
-        self, store: Store, performer: Performer, memory: Memory, counts: ShardCounts, answers: Answers
+        self,
+        store: Store,
+        performer: Performer,
+        memory: Memory,
+        counts: ShardCounts,
+        answers: Answers,
+        work: Work,
     ) -> None:
         self._store = store
         self._memory = memory
+        self._work = work
         self._parking = Parking(memory)
         self._performer = performer
         self._counts = counts
@@ -99,7 +117,7 @@ class Admission:
 
         Reading messages counts as work of the step; what exceeds it is left to the next one.
         """
-        policy, work = queue.view.policy, queue.view.work
+        policy, work = queue.view.policy, self._work
         while (entry := self._parking.first(queue)) is not None:
             if entry.waits(now_ms) and bounds.is_full(policy, queue.held, queue.held_bytes):
                 return

@@ -14,12 +14,12 @@ STORIES = sorted(Path(__file__).parent.glob("*.txt"))
 
 
 @pytest.mark.parametrize("path", STORIES, ids=lambda path: path.stem)
-def test_a_story_happens_as_it_is_told(path: Path) -> None:
-    told = path.read_text()
-    happened = Story().tell(told)
+def test_a_story_happens_as_it_is_written(path: Path) -> None:
+    written = path.read_text()
+    happened = Story().replay(written)
     if os.environ.get("LIGHTRAIL_STORIES") == "write":
         path.write_text(happened)
-    assert happened == told
+    assert happened == written
 
 
 def test_there_are_stories_and_each_says_its_law_first() -> None:
@@ -30,4 +30,4 @@ def test_there_are_stories_and_each_says_its_law_first() -> None:
 
 def test_a_line_that_nobody_understands_is_an_error() -> None:
     with pytest.raises(ValueError, match="expected one of the lines"):
-        Story().tell("f0 comes\nf0 dances\n")
+        Story().replay("f0 comes\nf0 dances\n")

@@ -88,7 +88,7 @@ def test_recovered_neighbours_are_joined_in_memory_and_on_disk(bench: PlainBench
 
 def test_a_copy_becomes_the_queue_with_its_consumers_their_deliveries_and_locks() -> None:
     bench = Bench(Policy())
-    bench.machine.copy().add(Run(batch_of([b"key=2", b"key=1", b"key=3"]), 0, 3, 0))
+    bench.machine.as_copy().add(Run(batch_of([b"key=2", b"key=1", b"key=3"]), 0, 3, 0))
     holder = Holder(7, ConsumerOptions(lock_key="key", lock_ms=20), 5, [(4, 1, 1)], lock_ms=20)
     bench.do(Open(SORTED, [holder], [(1_020, 7, 4, 5)], seen_to=2))
     contents = bench.machine.contents

@@ -151,6 +151,19 @@ def test_a_silent_process_does_not_outlast_the_patience_of_who_scrapes(waited: l
     with_gateway(check)
 
 
+@pytest.mark.parametrize("patience", ["60", "-1", "soon"])
+def test_a_silent_process_is_never_waited_for_longer_than_the_bound(
+    waited: list[float], patience: str
+) -> None:
+    async def check(get: Get, processes: Any, members: Members, reasons: Reason) -> None:
+        members.update({"processes": [*processes, member("shard", 0, "127.0.0.1:9")]})
+        status, _ = await get("/metrics", {gateway_health.SCRAPE_TIME_HEADER: patience})
+        assert status == 200
+        assert set(waited) == {gateway_health.SCRAPE_TIME_MAX_S} == {5.0}
+
+    with_gateway(check)
+
+
 def test_the_page_and_what_is_not_there() -> None:
     async def check(get: Get, processes: Any, members: Members, reasons: Reason) -> None:
         status, text = await get("/")

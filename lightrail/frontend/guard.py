@@ -22,7 +22,7 @@ Revoke = Callable[[str, str], None]
 class Hold:
     """One use of a name by a link: the client, the right, and the function that ends it."""
 
-    __slots__ = ("client", "name", "record", "revoke", "right")
+    __slots__ = ("client", "is_released", "name", "record", "revoke", "right")
 
     def __init__(self, client: Client, right: Right, record: Name, revoke: Revoke) -> None:
         self.client = client
@@ -30,6 +30,8 @@ class Hold:
         self.name = record.name
         self.record = record
         self.revoke = revoke
+        self.is_released = False
+        """Whether the use has ended."""
 
 
 class Guard:
@@ -78,6 +80,7 @@ class Guard:
         if group is None or hold not in group:
             return
         del group[hold]
+        hold.is_released = True
         of_client = self._by_client[hold.client]
         del of_client[hold]
         if not of_client:
@@ -97,6 +100,14 @@ class Guard:
             raise ConditionError(conditions.RESOURCE_DELETED, f"{former.name} was deleted")
         self.demand(client, right, record)
         return record
+
+    def check_hold(self, hold: Hold) -> None:
+        """Raises ConditionError if a client may not do any more what a link of it has begun.
+
+        A link that is still attached was checked at the last change of names, rights or tokens.
+        """
+        if hold.is_released:
+            self.check(hold.client, hold.right, hold.record)
 
     def recheck(self, client: Client) -> None:
         """Checks the uses of a client whose tokens have changed."""

@@ -159,18 +159,15 @@ class Committing:
     def _check_rights(self, transaction: Transaction) -> None:
         """Checks that the names still exist, and the rights of the client there. Raises ConditionError.
 
-        Links to them may have ended since the client sent and settled.
+        Links that sent to them may have ended since. A link that received and lost its right has ended, and
+        its deliveries are returned, which fails the transaction.
         """
-        guard, client = self._frontend.guard, self._connection.client
-        used = {(Right.SEND, each.name): each.record for each in transaction.posts if each.record is not None}
-        for consumer in {each.consumer for each in transaction.retirements}:
-            hold = self._connection.links.hold_of(consumer)
+        guard = self._frontend.guard
+        for hold in {each.hold for each in transaction.posts}:
             if hold is not None:
-                used[hold.right, hold.name] = hold.record
-        for lock in transaction.locks.values():
-            used[Right.LISTEN, lock.queue] = self._frontend.directory.get(lock.queue)
-        for (right, _), record in used.items():
-            guard.check(client, right, record)
+                guard.check_hold(hold)
+        for queue in {lock.queue for lock in transaction.locks.values()}:
+            guard.check(self._connection.client, Right.LISTEN, self._frontend.directory.get(queue))
 
     # --- queues and parts ------------------------------------------------------------------------------
 

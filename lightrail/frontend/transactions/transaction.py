@@ -9,10 +9,10 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from lightrail.amqp.performatives import TransactionalState
+from lightrail.frontend.guard import Hold
 from lightrail.frontend.links.deliveries import ConsumerLink
 from lightrail.frontend.transactions.named import NamedDeliveries
 from lightrail.model import conditions, limits
-from lightrail.namespace.records import Name
 from lightrail.telemetry.frontend import FrontendCounts
 from lightrail.wire.bodies import Refusal
 
@@ -65,8 +65,8 @@ class Post:
     """Whether messages may request a delay, if the policy of their queue has no `delay` yet."""
     may_schedule: bool = False
     """Whether messages for a router may wait for their time in its queue of scheduled messages."""
-    record: Name | None = None
-    """Of the name when the messages were sent; None for an address."""
+    hold: Hold | None = None
+    """The use of the name by the link that sent the messages; None for an address."""
 
     @property
     def size(self) -> int:

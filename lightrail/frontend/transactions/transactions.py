@@ -189,7 +189,6 @@ class Transactions:
         elif event.message_format == BATCHED:
             parts = unpacked(event, now_ms)
         hold = self._connection.links.hold_of(bound)
-        record = None if hold is None else hold.record
         for address, part in parts:
             if isinstance(address, str):
                 try:
@@ -206,7 +205,7 @@ class Transactions:
             payloads = part.payloads if part.pieces is None else [b"".join(part.pieces)]
             attributes = Attributes(*attributes_of(part, now_ms), part.message_format)
             container, delays, schedules = container_of(link), sends_delays(bound), is_scheduling(bound)
-            post = Post(name, address is not None, payloads, attributes, container, delays, schedules, record)
+            post = Post(name, address is not None, payloads, attributes, container, delays, schedules, hold)
             transaction.post(post)
             if isinstance(bound, AnonymousLink):
                 self._settle(part, transaction, transaction.failure)

@@ -6,12 +6,16 @@ cleaner of the journal wrote them elsewhere). `fetched.py` brings them back.
 
 from bisect import bisect_right
 from collections.abc import Iterator, Sequence
+from typing import Final
 
 from lightrail.model import limits
 from lightrail.shard.queue.changes.contents import Contents
 from lightrail.shard.queue.lines.consumers import bytes_of
 from lightrail.shard.queue.memory.spilling import large_head
 from lightrail.shard.queue.values.runs import Location, Run
+
+Sizes = tuple[int, int, int, int, int]
+NO_SIZES: Final[Sizes] = (0, 0, 0, 0, 0)
 
 
 class Footprint:
@@ -24,10 +28,14 @@ class Footprint:
 
     # --- sizes --------------------------------------------------------------------------------------------
 
-    def sizes(self) -> tuple[int, int, int]:
-        """Bytes of the index, which stay in memory when all messages are on disk; bytes in memory of messages
-        and index; and of these the bytes that stay for unsettled deliveries. In one call, because each step
-        needs all three for touched queues.
+    def sizes(self) -> Sizes:
+        """What the queue has in memory; in one call, because each step counts it for each touched queue.
+
+        Returns:
+            Bytes of the index, which stay in memory when all messages are on disk; bytes in memory of
+            messages and index; of these the bytes that stay for unsettled deliveries; bytes of consumers, of
+            attached ones and of those that have departed, without their deliveries; and the number of
+            message-ids in the window of duplicates.
         """
         contents = self._contents
         special, ready, deliveries = contents.special, contents.ready, contents.deliveries
@@ -62,9 +70,15 @@ class Footprint:
         for heap in (contents.deadlines.heap, contents.locks.heap):
             if heap and len(heap) > limits.STALE_ENTRIES_MIN:
                 index += limits.TIMED_BYTES * len(heap)
+        ids = 0
         if contents.duplicates is not None:
-            size += limits.REMEMBERED_ID_BYTES * len(contents.duplicates)
-        return index, index + size, unsettled
+            ids = len(contents.duplicates)
+            size += limits.REMEMBERED_ID_BYTES * ids
+        consumers = contents.consumers
+        links = consumers.attached_bytes
+        if consumers.departed:
+            links += limits.CONSUMER_BYTES * len(consumers.departed)
+        return index, index + size, unsettled, links, ids
 
     @property
     def message_bytes(self) -> int:
@@ -76,14 +90,6 @@ class Footprint:
         """Bytes in memory of messages that are in flight."""
         deliveries = self._contents.deliveries
         return deliveries.bytes - deliveries.evicted_bytes
-
-    @property
-    def consumer_bytes(self) -> int:
-        """Bytes of attached consumers and of those that have departed, without their deliveries."""
-        consumers = self._contents.consumers
-        if not consumers.departed:
-            return consumers.attached_bytes
-        return consumers.attached_bytes + limits.CONSUMER_BYTES * len(consumers.departed)
 
     @property
     def users(self) -> Iterator[tuple[str, int]]:
@@ -98,12 +104,6 @@ class Footprint:
         if changed:
             consumers.changed = None
         return changed
-
-    @property
-    def ids(self) -> int:
-        """Number of message-ids in the window of duplicates."""
-        duplicates = self._contents.duplicates
-        return 0 if duplicates is None else len(duplicates)
 
     @property
     def has_paused(self) -> bool:

@@ -18,7 +18,7 @@ from collections.abc import Container, Iterable, Iterator
 from operator import itemgetter
 
 from lightrail.model import limits
-from lightrail.shard.queue.footprint import Footprint
+from lightrail.shard.queue.footprint import NO_SIZES, Sizes
 from lightrail.shard.queue.values.work import NO_BOUND
 from lightrail.shard.queues.shard_queue import Queue
 from lightrail.shard.queues.user_shares import UserShares
@@ -106,7 +106,7 @@ class Memory:
         """Whether senders to a queue wait: the indexes are full; it reads messages, or has a large one."""
         if not self.index_is_full:
             return False
-        return queue.view.reads_messages or queue.index * self._indexed >= self.index
+        return queue.view.reads_messages or queue.sizes[0] * self._indexed >= self.index
 
     @property
     def is_stuck(self) -> bool:
@@ -186,60 +186,43 @@ class Memory:
     def update(self, queue: "Queue") -> None:
         """Updates the counts after a change of the queue."""
         footprint = queue.footprint
-        index, now, unsettled = footprint.sizes()
-        before = queue.resident
-        if now != before:
-            self.resident += now - before
-            queue.resident = now
-            if not now:
-                del self._queues[queue]
-                self.asked.pop(queue, None)
-            elif not before:
-                self._queues[queue] = None
-        if index != queue.index:
-            self._indexed += bool(index) - bool(queue.index)
-            self.index += index - queue.index
-            queue.index = index
-        if unsettled != queue.unsettled:
-            self.unsettled += unsettled - queue.unsettled
-            queue.unsettled = unsettled
+        sizes = footprint.sizes()
+        if sizes != queue.sizes:
+            self._count(queue, sizes)
         if footprint.has_paused:
             self.paused[queue] = None
-        links = footprint.consumer_bytes
-        if links != queue.links:
-            self.links += links - queue.links
-            queue.links = links
-        self._count_users(footprint)
-        ids = footprint.ids
-        if ids != queue.ids:
-            self.ids += ids - queue.ids
-            queue.ids = ids
-
-    def _count_users(self, footprint: Footprint) -> None:
         if changed := footprint.take_changed_users():
-            for user, size in changed.items():
-                self.consumers.add(user, size)
+            self._count_users(changed)
+
+    def _count(self, queue: "Queue", sizes: Sizes) -> None:
+        index, resident, unsettled, links, ids = sizes
+        index_before, resident_before, unsettled_before, links_before, ids_before = queue.sizes
+        queue.sizes = sizes
+        self.resident += resident - resident_before
+        self._indexed += (index > 0) - (index_before > 0)
+        self.index += index - index_before
+        self.unsettled += unsettled - unsettled_before
+        self.links += links - links_before
+        self.ids += ids - ids_before
+        if not resident:
+            if resident_before:
+                del self._queues[queue]
+                self.asked.pop(queue, None)
+        elif not resident_before:
+            self._queues[queue] = None
+
+    def _count_users(self, changed: dict[str, int]) -> None:
+        for user, size in changed.items():
+            self.consumers.add(user, size)
 
     def remove(self, queue: "Queue") -> None:
         """Removes a deleted queue from the counts."""
-        self.resident -= queue.resident
-        queue.resident = 0
-        self._indexed -= bool(queue.index)
-        self.index -= queue.index
-        queue.index = 0
-        self.unsettled -= queue.unsettled
-        queue.unsettled = 0
-        self.ids -= queue.ids
-        queue.ids = 0
-        self.links -= queue.links
-        queue.links = 0
-        self._count_users(queue.footprint)
+        self._count(queue, NO_SIZES)
+        self._count_users(queue.footprint.take_changed_users() or {})
         for user, size in queue.footprint.users:
             self.consumers.add(user, -size)
         self.waiting.pop(queue, None)
         self.paused.pop(queue, None)
-        self._queues.pop(queue, None)
-        self.asked.pop(queue, None)
 
     def parted(self) -> list[Queue]:
         """Queues with messages that keep more of their batches in memory, as far as that is known."""
@@ -276,7 +259,9 @@ class Memory:
 
     def forgetting(self) -> list[tuple[Queue, int]]:
         """(queue, message-ids to forget), that with most of them first."""
-        return _shared([(queue.ids, queue) for queue in self._queues if queue.ids], self.ids, self.ids_max)
+        return _shared(
+            [(ids, queue) for queue in self._queues if (ids := queue.sizes[4])], self.ids, self.ids_max
+        )
 
 
 def queues_max(mark: int) -> int:

@@ -5,6 +5,7 @@ from typing import NamedTuple, Protocol
 
 from lightrail.namespace.records import Name
 from lightrail.shard.journal.declared import encode_declared
+from lightrail.shard.queue.footprint import NO_SIZES, Sizes
 from lightrail.shard.queue.machine import Machine
 from lightrail.shard.queue.values.effects import Reason
 from lightrail.shard.queue.values.runs import Batch
@@ -54,9 +55,6 @@ class Queue:
         "due_ms",
         "footprint",
         "id",
-        "ids",
-        "index",
-        "links",
         "machine",
         "mark_ahead",
         "mark_asked",
@@ -74,9 +72,8 @@ class Queue:
         "recovered_to",
         "redelivered_before",
         "removed",
-        "resident",
+        "sizes",
         "unanswered",
-        "unsettled",
         "view",
     )
 
@@ -96,11 +93,8 @@ class Queue:
         self.ownership = ownership
         self.closings: tuple[Closing, ...] = ()
         """While there is one, the queue opens no link, as it is about to be deleted; see closings.py."""
-        self.resident = 0
-        self.index = 0
-        self.unsettled = 0
-        self.ids = 0
-        self.links = 0
+        self.sizes: Sizes = NO_SIZES
+        """Of its footprint, as the memory of the shard has counted them; see Footprint.sizes."""
         self.parked: Sequence[Waiting] | None = None
         """Batches that wait for room, in order; None for none. Set by parking.py."""
         self.promised = 0
@@ -133,6 +127,11 @@ class Queue:
         self.unanswered: list[tuple[int, Waiter, int]] = []
         """Waiters for deferred outcomes (queue/deferred.py): number of the last outcome, waiter, and number
         of the answer."""
+
+    @property
+    def resident(self) -> int:
+        """Bytes in memory of its messages and their index, as counted last."""
+        return self.sizes[1]
 
     @property
     def state(self) -> State:

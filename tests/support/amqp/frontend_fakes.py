@@ -149,6 +149,10 @@ class FakeGuard:
             raise ConditionError(conditions.UNAUTHORIZED_ACCESS, self.revoked[former.name])
         return former
 
+    def check_hold(self, hold: Any) -> None:
+        if hold.is_released:
+            self.check(hold.client, hold.right, hold.record)
+
 
 class FakeConnection:
     """A connection, and its table of links."""

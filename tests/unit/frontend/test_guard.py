@@ -3,10 +3,14 @@
 import asyncio
 from typing import Any
 
+import pytest
+
 from lightrail.cluster.coordinator import Write
 from lightrail.cluster.history import begin
 from lightrail.cluster.memory import MemoryCoordinator
+from lightrail.frontend.errors import ConditionError
 from lightrail.frontend.guard import Guard
+from lightrail.model import conditions
 from lightrail.model.policy import QUEUE
 from lightrail.namespace.directory import Directory
 from lightrail.namespace.records import NAMES, Name, Right
@@ -14,10 +18,12 @@ from lightrail.namespace.rights import ANYBODY, Caller
 
 
 class Connection:
-    """Of somebody who may do everything."""
+    """Of somebody who may do everything, until a test takes that away."""
+
+    caller = ANYBODY
 
     def caller_for(self, _: str) -> Caller:
-        return ANYBODY
+        return self.caller
 
 
 def test_a_name_that_was_put_back_is_the_same_for_its_links_and_one_that_was_made_again_is_not() -> None:
@@ -44,5 +50,34 @@ def test_a_name_that_was_put_back_is_the_same_for_its_links_and_one_that_was_mad
         await make_again()
         directory.refresh()
         assert lost == ["q was deleted"]
+
+    asyncio.run(run())
+
+
+def test_what_an_ended_link_began_is_checked_anew_and_what_an_attached_one_did_by_each_change() -> None:
+    async def run() -> None:
+        coordinator = MemoryCoordinator()
+        await coordinator.write([Write(NAMES + "q", Name("q", QUEUE).to_value())])
+        directory = Directory(coordinator)
+        directory.refresh()
+        guard = Guard(directory, lambda _: None)
+        connection: Any = Connection()
+        lost: list[str] = []
+
+        def revoked(condition: str, _why: str) -> None:
+            lost.append(condition)
+            guard.release(attached)
+
+        ended = guard.hold(connection, Right.SEND, directory.get("q"), revoked)
+        attached = guard.hold(connection, Right.SEND, directory.get("q"), revoked)
+        guard.release(ended)
+        guard.check_hold(ended)
+        connection.caller = Caller("nobody")
+        guard.recheck(connection)
+        assert lost == [conditions.UNAUTHORIZED_ACCESS]
+        for hold in (ended, attached):
+            with pytest.raises(ConditionError) as raised:
+                guard.check_hold(hold)
+            assert raised.value.condition == conditions.UNAUTHORIZED_ACCESS
 
     asyncio.run(run())

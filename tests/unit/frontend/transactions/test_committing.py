@@ -127,18 +127,16 @@ def test_the_work_is_one_request() -> None:
     assert blob == b"\x03\x00\x00\x00\x06\x00\x00\x00onetwo" * 2
 
 
-@pytest.mark.parametrize("how", ["sends", "settles", "settles by a lock"])
+@pytest.mark.parametrize("how", ["sends", "settles by a lock"])
 def test_a_right_that_was_revoked_before_the_commit_is_a_refusal(how: str) -> None:
     """Its links may have ended since: their rights are checked once more."""
     rig = Rig()
     transaction = Transaction(b"t")
     record = Name("a", QUEUE)
     if how == "sends":
-        transaction.post(Post("a", False, [b"one"], ATTRIBUTES, record=record))
-    elif how == "settles":
-        consumer = Consumer()
-        transaction.retire(Retirement(consumer, 0, 4, Accepted(), True))  # type: ignore[arg-type]
-        rig.connection.holds[consumer] = Hold(None, Right.LISTEN, record, lambda *_: None)  # type: ignore[arg-type]
+        hold = Hold(rig.connection.client, Right.SEND, record, lambda *_: None)
+        hold.is_released = True
+        transaction.post(Post("a", False, [b"one"], ATTRIBUTES, hold=hold))
     else:
         transaction.retire_lock("a", "k", 7, Accepted())
     guard = rig.frontend.guard

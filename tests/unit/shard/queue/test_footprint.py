@@ -36,6 +36,6 @@ def test_consumers_are_reported_to_their_users_once() -> None:
     bench.consumer(1)
     bench.consumer(2)
     ((user, size),) = (footprint.take_changed_users() or {}).items()
-    assert size == footprint.consumer_bytes == sum(each for _, each in footprint.users)
+    assert size == footprint.sizes()[3] == sum(each for _, each in footprint.users)
     assert {each for each, _ in footprint.users} == {user}
     assert footprint.take_changed_users() is None

@@ -158,10 +158,8 @@ class Frontend:
 
     # --- time ------------------------------------------------------------------------------------------
 
-    @staticmethod
-    def now_ms() -> int:
-        """Wall clock in milliseconds, the unit of messages' expiry times, also in the shard's journal."""
-        return wall_ms()
+    now_ms = staticmethod(wall_ms)
+    """Wall clock in milliseconds, the unit of messages' expiry times, also in the shard's journal."""
 
     # --- shards ----------------------------------------------------------------------------------------
 

@@ -163,11 +163,12 @@ class Committing:
         its deliveries are returned, which fails the transaction.
         """
         guard = self._frontend.guard
-        for hold in {each.hold for each in transaction.posts}:
-            if hold is not None:
-                guard.check_hold(hold)
-        for queue in {lock.queue for lock in transaction.locks.values()}:
-            guard.check(self._connection.client, Right.LISTEN, self._frontend.directory.get(queue))
+        for post in transaction.posts:
+            if post.hold is not None:
+                guard.check_hold(post.hold)
+        if transaction.locks:
+            for queue in {lock.queue for lock in transaction.locks.values()}:
+                guard.check(self._connection.client, Right.LISTEN, self._frontend.directory.get(queue))
 
     # --- queues and parts ------------------------------------------------------------------------------
 

@@ -56,11 +56,12 @@ def _joined(batches: Iterable[Batch]) -> list[tuple[frozenset[str], Attributes, 
     """By queue, the index of its last batch."""
     for queues, post, payloads in batches:
         size = sum(map(len, payloads))
-        indices = {newest.get(queue, -1) for queue in queues}
-        index = indices.pop()
+        index = -1
+        if not newest.keys().isdisjoint(queues):
+            index, *others = {newest.get(queue, -1) for queue in queues}
+            index = -1 if others else index
         if (
             index >= 0
-            and not indices
             and found[index][:2] == (queues, post.attributes)
             and sizes[index] + size <= limits.JOINED_BYTES
             and len(found[index][2]) + len(payloads) <= limits.LOOKED_INTO_AT_ONCE

@@ -29,10 +29,11 @@ class Account:
         self._counts = counts
         self._bytes = 0
 
-    def charge(self, size: int) -> None:
-        """Counts memory; a negative size frees it."""
+    def charge(self, size: int) -> bool:
+        """Counts memory; a negative size frees it. Returns whether the account is overdrawn."""
         self._bytes += size
         self._counts.transaction_bytes += size
+        return self._bytes > limits.TRANSACTIONS_BYTES_MAX - self._counts.transaction_bytes
 
     @property
     def is_overdrawn(self) -> bool:
@@ -69,10 +70,14 @@ class Post:
     """The use of the name by the link that sent the messages; None for an address."""
 
     @property
-    def size(self) -> int:
-        """Its memory, in bytes."""
+    def payload_bytes(self) -> int:
+        """Bytes of the messages."""
+        return sum(map(len, self.payloads))
+
+    def size(self, payload_bytes: int) -> int:
+        """Its memory, in bytes, with messages of so many."""
         messages = len(self.payloads) * limits.TRANSACTION_MESSAGE_OVERHEAD
-        return sum(map(len, self.payloads)) + messages + limits.TRANSACTION_PART_OVERHEAD
+        return payload_bytes + messages + limits.TRANSACTION_PART_OVERHEAD
 
 
 @dataclass(slots=True, eq=False)
@@ -181,8 +186,6 @@ class Transaction:
         self.messages = 0
         self._payload_bytes = 0
         """Bytes of the messages."""
-        self.size = 0
-        """Its memory, in bytes."""
         self.failure: Refusal | None = None
         """Reason why it can only be rolled back."""
         self.is_ending = False
@@ -192,15 +195,15 @@ class Transaction:
         """Time of the first work, in ms since 1970; 0 before."""
         self.timer: asyncio.TimerHandle | None = None
         """Ends its time."""
-        self._charge(limits.TRANSACTION_OVERHEAD)
+        self.size = limits.TRANSACTION_OVERHEAD
+        """Its memory, in bytes."""
+        if account is not None:
+            account.charge(self.size)
 
     def _charge(self, size: int) -> None:
+        """Counts memory, and fails if the connection has too much; a negative size frees it."""
         self.size += size
-        if self._account is not None:
-            self._account.charge(size)
-
-    def _check_memory(self) -> None:
-        if self._account is not None and self._account.is_overdrawn:
+        if self._account is not None and self._account.charge(size) and size > 0:
             self.fail(
                 conditions.RESOURCE_LIMIT_EXCEEDED,
                 "the open transactions of this connection have more memory than is left for those of others, "
@@ -211,7 +214,7 @@ class Transaction:
         """Marks it as failed, so that it can only be rolled back; the first reason counts."""
         if self.failure is None:
             self.failure = Refusal(condition, description)
-            self._charge(-sum(post.size for post in self.posts))
+            self._charge(-sum(post.size(post.payload_bytes) for post in self.posts))
             self.posts.clear()
 
     def forget(self) -> None:
@@ -230,7 +233,8 @@ class Transaction:
     def post(self, post: Post) -> None:
         """Adds sent messages. It fails if they exceed the bounds."""
         self.messages += len(post.payloads)
-        self._payload_bytes += sum(map(len, post.payloads))
+        payload_bytes = post.payload_bytes
+        self._payload_bytes += payload_bytes
         if (
             self.messages > limits.TRANSACTION_MESSAGES_MAX
             or self._payload_bytes > limits.TRANSACTION_BYTES_MAX
@@ -243,8 +247,7 @@ class Transaction:
             )
         if self.failure is None:
             self.posts.append(post)
-            self._charge(post.size)
-            self._check_memory()
+            self._charge(post.size(payload_bytes))
 
     def retire(self, retirement: Retirement) -> None:
         """Adds settlements; consecutive deliveries with the same outcome are one entry."""
@@ -264,7 +267,6 @@ class Transaction:
             self.retirements.append(retirement)
             settlements.hold(retirement)
             self._charge(limits.TRANSACTION_PART_OVERHEAD)
-            self._check_memory()
         elif retirement.settled:
             settlements.give_back(retirement.first, retirement.last)
 
@@ -316,7 +318,6 @@ class Transaction:
         if self.failure is None:
             self.locks[key, sequence] = LockRetirement(queue, key, sequence, outcome)
             self._charge(limits.TRANSACTION_PART_OVERHEAD)
-            self._check_memory()
 
     def has_lock(self, key: str, sequence: int) -> bool:
         """Whether it settles this deferred message already."""

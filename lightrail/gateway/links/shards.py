@@ -74,10 +74,8 @@ class Shards:
         self._links = itertools.count(1)
         self._flush_scheduled = False
 
-    @staticmethod
-    def now_ms() -> int:
-        """Wall clock in milliseconds since 1970, the unit of locks and expiry times."""
-        return wall_ms()
+    now_ms = staticmethod(wall_ms)
+    """Wall clock in milliseconds since 1970, the unit of locks and expiry times."""
 
     def add(self, shard: int, address: str) -> None:
         """Connects to a shard, which may start later."""

@@ -100,9 +100,7 @@ class Server:
         looped.copies = False
         return looped, bound
 
-    @staticmethod
-    def now_ms() -> int:
-        return wall_ms()
+    now_ms = staticmethod(wall_ms)
 
     # --- the turn --------------------------------------------------------------------------------------
 

@@ -191,7 +191,7 @@ class Scene:
             authenticator=self.authenticator,
             loop=asyncio.get_running_loop(),
         )
-        self.frontend.now_ms = lambda: self.time_ms  # type: ignore[method-assign]
+        self.frontend.now_ms = lambda: self.time_ms
         self.frontend.shards[0] = self.shard  # type: ignore[assignment]
 
     @classmethod

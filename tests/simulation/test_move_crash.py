@@ -86,7 +86,7 @@ def check(cluster: Cluster, frontend: Frontend, *, died: bool) -> None:
     others = [each for each in cluster.shards if each.id != shard]
     assert all(each.scene.engine._queues.find(name) is None for each in others for name in ("q", "q/$dlq"))
     assert not any(each.scene.engine._queues.copying for each in cluster.shards)
-    assert not any(len(each.scene.engine._awaited) for each in cluster.shards)
+    assert not any(len(each.scene.engine._links.receiving) for each in cluster.shards)
     if not died:
         assert frontend.taken == sorted(set(frontend.taken)), "delivered twice, or out of order"
     # What it holds is given back: then everything is to be seen.

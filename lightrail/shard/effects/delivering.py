@@ -5,6 +5,7 @@ from typing import Final
 
 from lightrail.model import limits
 from lightrail.shard.effects.peers import Consumer
+from lightrail.shard.effects.receiving_link import ReceivingLink
 from lightrail.shard.queue.values import effects
 from lightrail.shard.queue.values.runs import Run
 from lightrail.shard.queues.shard_queue import Queue
@@ -18,10 +19,10 @@ WAITS_SAMPLED_EVERY: Final = 8
 class Delivering:
     """Encodes the deliveries of a shard; ends and bytes are copied unchanged from the batch."""
 
-    __slots__ = ("_consumers", "_counts", "_deliveries")
+    __slots__ = ("_counts", "_deliveries", "_links")
 
-    def __init__(self, consumers: dict[int, Consumer], counts: ShardCounts) -> None:
-        self._consumers = consumers
+    def __init__(self, links: dict[int, ReceivingLink], counts: ShardCounts) -> None:
+        self._links = links
         self._counts = counts
         self._deliveries = 0
 
@@ -35,8 +36,8 @@ class Delivering:
         if len(row) == 1:
             self.deliver(queue, first, now_ms)
             return
-        consumer = self._consumers.get(first.consumer)
-        if consumer is None:
+        found = self._links.get(first.consumer)
+        if found is None or (consumer := found.consumer) is None:
             return
         ends = array("I")
         pieces: list[memoryview] = []
@@ -77,8 +78,8 @@ class Delivering:
 
     def deliver(self, queue: Queue, effect: effects.Deliver, now_ms: int) -> None:
         """Sends one slice."""
-        consumer = self._consumers.get(effect.consumer)
-        if consumer is None:
+        found = self._links.get(effect.consumer)
+        if found is None or (consumer := found.consumer) is None:
             return
         run = effect.run
         attempts = run.attempts

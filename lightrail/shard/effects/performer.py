@@ -13,6 +13,7 @@ from lightrail.shard.effects.delivering import Delivering, follows
 from lightrail.shard.effects.leaving import Leaving
 from lightrail.shard.effects.peers import Consumer
 from lightrail.shard.effects.reading import Read
+from lightrail.shard.effects.receiving_link import ReceivingLink
 from lightrail.shard.journal.record import Append
 from lightrail.shard.journal.store import Store, StoreError
 from lightrail.shard.queue.values import commands, effects
@@ -56,13 +57,14 @@ class Performer:
         "_queues",
         "_store",
         "captured_bytes",
-        "consumers",
         "damaged",
         "dead_letters",
         "exports",
         "leaving",
+        "links",
         "messages_unsynced",
         "on_lost_session",
+        "on_refused",
         "reading",
         "reads",
         "touched",
@@ -74,13 +76,15 @@ class Performer:
         self._counts = counts
         self.on_lost_session: Callable[[Queue, int, int], None] = _no_links
         """Ends the link of a consumer, which its machine has detached; set by the links."""
-        self.consumers: dict[int, Consumer] = {}
-        """Consumers by their number in the machines."""
+        self.on_refused: Callable[[int, Refusal], None] = _no_links
+        """Ends the link of a consumer, which its machine has refused; set by the links."""
+        self.links: dict[int, ReceivingLink] = {}
+        """Receiving links by the number of their consumer in the machines."""
         self.exports: dict[Queue, Rewrites] = {}
         """Exports of queues that other shards copy (moving/exports.py)."""
         self.damaged: set[int] = set()
         """Segments with unreadable bytes, which the cleaner skips."""
-        self._delivering = Delivering(self.consumers, counts)
+        self._delivering = Delivering(self.links, counts)
         self.dead_letters = DeadLettering(queues, store, counts, self.enqueue)
         self._captured_failed = False
         """Whether the last record for readers of the journal could not be appended."""
@@ -163,11 +167,11 @@ class Performer:
         if isinstance(effect, effects.Purged):
             self.leaving.purged(queue, effect.runs)
         elif isinstance(effect, effects.Drained):
-            consumer = self.consumers.get(effect.consumer)
+            consumer = self._consumer(effect.consumer)
             if consumer is not None:
                 consumer.peer.out.append(frame(Kind.DRAINED, link=consumer.link, number=effect.number))
         elif isinstance(effect, effects.Larger):
-            consumer = self.consumers.get(effect.consumer)
+            consumer = self._consumer(effect.consumer)
             if consumer is not None:
                 kib = -(-effect.size >> 10)
                 larger = frame(Kind.LARGER, link=consumer.link, count=kib, number=effect.number)
@@ -185,13 +189,19 @@ class Performer:
         elif isinstance(effect, effects.Fetch):
             self.read(queue, effect.run)
         elif isinstance(effect, effects.Refused):
-            self._refused(effect)
+            if effect.consumer is not None:
+                self.on_refused(effect.consumer, Refusal(effect.condition, effect.description))
         elif isinstance(effect, effects.SessionAccepted):
-            consumer = self.consumers.get(effect.consumer)
+            consumer = self._consumer(effect.consumer)
             if consumer is not None:
                 consumer.accept_session(effect.session, effect.locked_ms)
         elif isinstance(effect, effects.SessionLost):
             self.on_lost_session(queue, effect.consumer, now_ms)
+
+    def _consumer(self, id: int) -> Consumer | None:
+        """The frontend's link of a consumer, if one is open."""
+        found = self.links.get(id)
+        return None if found is None else found.consumer
 
     def enqueue(self, queue: Queue, batch: Batch, now_ms: int) -> None:
         """Adds a batch to a queue; the record of a durable one is appended already."""
@@ -340,16 +350,8 @@ class Performer:
         self.reading[location.segment] = self.reading.get(location.segment, 0) + 1
         self.reads.append(Read(queue.name, queue.id, run, location, then))
 
-    def _refused(self, effect: effects.Refused) -> None:
-        consumer = self.consumers.pop(effect.consumer or 0, None)
-        if consumer is None:
-            return
-        consumer.peer.consumers.pop(consumer.link, None)
-        refusal = Refusal(effect.condition, effect.description)
-        consumer.peer.out.append(frame(Kind.GONE, link=consumer.link, body=refusal.encode()))
 
-
-def _no_links(_queue: Queue, _consumer: int, _now_ms: int) -> None:
+def _no_links(*_: object) -> None:
     """A performer without links has none to end."""
 
 

@@ -79,7 +79,7 @@ class Engine:
         answers = self._answers = Answers(memory)
         admission = self._admission = Admission(store, performer, memory, counts, answers, queues.work)
         links = Links(queues, performer, admission, recovered, answers.when_synced, store, counts, memory)
-        self._links, self._awaited, self._last_consumers = links, links.awaited, links.last_consumers
+        self._links, self._last_consumers = links, links.last_consumers
         routes = self._routes = Routes(queues, performer, store, counts, memory, answers)
         requests = self._requests = Requests(queues, performer, links, answers.when_synced)
         self.transactions = Transactions(
@@ -101,7 +101,7 @@ class Engine:
         frontends = self._frontends = Frontends(shard, boot, links, relays)
         batches = Batches(store, performer, admission, relays, memory, answers, counts)
         takeovers = self._takeovers = Takeovers(links)
-        settling = Settling(performer, relays, links.awaited, freezing, answers, counts, takeovers)
+        settling = Settling(performer, relays, links.receiving, freezing, answers, counts, takeovers)
         self._receiving = Receiving(
             boot, store, frontends, follower, links, relays, batches, routes, settling, requests, answers
         )
@@ -182,7 +182,7 @@ class Engine:
         work = self._queues.work
         work.begin()
         if work.is_bounded or memory.unsettled > memory.unsettled_max:
-            self._house.bound_consumers(work, len(performer.consumers))
+            self._house.bound_consumers(work, len(performer.links))
             performer.touched.update(memory.resumed())
         if self._routes.holding.lines and self._answers.failure is None:
             self._routes.resume(now_ms)
@@ -310,7 +310,7 @@ class Engine:
         self._frontends.forget_silent(now_ms, stalled=stalled)
         for queue in self._queues.deadlines.due(now_ms):
             self._performer.apply(queue, commands.Tick(), now_ms)
-        self._awaited.tick(now_ms)
+        self._links.receiving.tick(now_ms)
         self._links.termini.tick(now_ms)
         self.freezing.tick(now_ms)
         self._follower.tick(now_ms)

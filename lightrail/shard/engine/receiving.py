@@ -285,7 +285,7 @@ class Receiving:
         ending = Ending(flags & ENDING)
         consumer = peer.consumers.get(link)
         if consumer is not None:
-            self._links.close_consumer(consumer, now_ms, ending, for_good=bool(flags & FOR_GOOD))
+            self._links.receiving.close(consumer, now_ms, ending, for_good=bool(flags & FOR_GOOD))
         elif not self._takeovers.drop(peer, link):
             self._relays.close_listener(peer, link, ending)
             self._settling.stray(peer, part, now_ms)

@@ -6,7 +6,7 @@ from lightrail.shard.effects.answers import Answers
 from lightrail.shard.effects.outcomes import outcome_in
 from lightrail.shard.effects.peers import Peer, Settlement
 from lightrail.shard.effects.performer import Performer
-from lightrail.shard.links.awaited import AwaitedConsumers
+from lightrail.shard.links.receiving_links import ReceivingLinks
 from lightrail.shard.links.relaying.relays import Relays
 from lightrail.shard.links.takeovers import Takeovers
 from lightrail.shard.moving.freezing import Freezing
@@ -21,13 +21,13 @@ from lightrail.wire.frames import DRAIN, ENDING, EXACT, HEADER, HEADER_SIZE, Kin
 class Settling:
     """Applies the frames of consumers."""
 
-    __slots__ = ("_answers", "_awaited", "_counts", "_freezing", "_performer", "_relays", "takeovers")
+    __slots__ = ("_answers", "_counts", "_freezing", "_performer", "_receiving", "_relays", "takeovers")
 
     def __init__(
         self,
         performer: Performer,
         relays: Relays,
-        awaited: AwaitedConsumers,
+        receiving: ReceivingLinks,
         freezing: Freezing,
         answers: Answers,
         counts: ShardCounts,
@@ -35,7 +35,7 @@ class Settling:
     ) -> None:
         self._performer = performer
         self._relays = relays
-        self._awaited = awaited
+        self._receiving = receiving
         self._freezing = freezing
         self._answers = answers
         self._counts = counts
@@ -85,7 +85,7 @@ class Settling:
 
     def stray(self, peer: Peer, part: bytes, now_ms: int) -> None:
         """Applies a frame for a consumer that is awaited, or whose queue moved to another shard."""
-        if not self._awaited.said(peer, part, now_ms):
+        if not self._receiving.stray(peer, part, now_ms):
             self._freezing.bounce(peer, part)
 
     def return_piece(self, peer: Peer, part: bytes, now_ms: int) -> bytes | None:

@@ -97,11 +97,12 @@ class OfQueue:
         heap = queue.view.locks
         locks, changed = (len(heap), *heap[:1]), self.changed
         if locks != self.locks:
-            found = [*dict.fromkeys((*found, *self.suspended.values()))]
+            found += self.suspended.values()
         elif changed:
             found += [self.suspended[id] for id in changed if id in self.suspended]
         self.locks, self.changed = locks, set()
-        return found
+        # One whose link has ended in this step is among those with a link, and among the suspended ones.
+        return [*dict.fromkeys(found)] if self.suspended else found
 
 
 class DurableReceivers:

@@ -1,14 +1,13 @@
 """Links: the producers and consumers of all frontends, and the stored numbers of closed ones."""
 
-from collections.abc import Iterator
+import logging
 
 from lightrail.model import conditions
-from lightrail.model.ending import Ending
 from lightrail.shard.effects.peers import Consumer, Peer, Producer, RouteProducer
 from lightrail.shard.effects.performer import Performer
+from lightrail.shard.effects.receiving_link import ReceivingLink
 from lightrail.shard.journal.store import Recovered, Store
 from lightrail.shard.links.attaches import Attaches
-from lightrail.shard.links.awaited import AwaitedConsumer, AwaitedConsumers, Origin
 from lightrail.shard.links.client_links import STOLEN, ClientLinks, Opened
 from lightrail.shard.links.closings import Closings
 from lightrail.shard.links.consumer_options import admitted
@@ -16,11 +15,10 @@ from lightrail.shard.links.durable_receivers import DurableReceivers
 from lightrail.shard.links.ingress.admission import Admission
 from lightrail.shard.links.known import Known, KnownNumbers
 from lightrail.shard.links.last_consumers import LastConsumers
+from lightrail.shard.links.receiving_links import ReceivingLinks
 from lightrail.shard.links.resuming import Recovery, Resending
-from lightrail.shard.links.session_links import SessionLinks
 from lightrail.shard.links.termini import Termini
 from lightrail.shard.links.terminus import ResumableProducer
-from lightrail.shard.queue.values import commands
 from lightrail.shard.queues.memory import Memory
 from lightrail.shard.queues.queues import Queues
 from lightrail.shard.queues.shard_queue import Queue
@@ -29,6 +27,8 @@ from lightrail.telemetry.shard import ShardCounts
 from lightrail.wire.bodies import ConsumerOpen, ProducerOpen, Refusal
 from lightrail.wire.frames import Kind, frame
 
+log = logging.getLogger("lightrail.shard.links.links")
+
 
 class Links(KnownNumbers):
     """Opens and closes links at the queues; a producer that opens again continues after its last number."""
@@ -36,20 +36,18 @@ class Links(KnownNumbers):
     __slots__ = (
         "_admission",
         "_attaches",
+        "_counts",
         "_memory",
-        "_next_consumer",
         "_performer",
         "_producers",
         "_queues",
         "_when_synced",
-        "adopted",
-        "awaited",
         "client_links",
         "closings",
         "last_consumers",
         "receivers",
+        "receiving",
         "resending",
-        "sessions",
         "termini",
     )
 
@@ -69,21 +67,18 @@ class Links(KnownNumbers):
         self._performer = performer
         self._admission = admission
         self._memory = memory
+        self._counts = counts
         self.closings = Closings(queues, performer)
         self.last_consumers = LastConsumers(self.closings)
-        self.awaited = AwaitedConsumers(performer, self.last_consumers)
         self._when_synced = when_synced
         self.termini = Termini(store, counts)
         self.receivers = DurableReceivers(store, counts, when_synced)
-        self.awaited.ended = self.receivers.ended
         self.resending = Resending(performer)
         self._attaches = Attaches(self, store, counts)
-        self.client_links = ClientLinks(self.awaited, self._end_stolen, counts)
+        self.client_links = ClientLinks()
+        self.receiving = ReceivingLinks(performer, self.client_links, self.receivers, self.last_consumers)
         self._producers: dict[Queue, dict[Producer, None]] = {}
         """Open producers, by queue."""
-        self._next_consumer = 1
-        self.adopted = self.awaited.adopted
-        self.sessions = SessionLinks(performer, self.client_links, self.last_consumers)
 
     def open_producer(
         self,
@@ -109,7 +104,7 @@ class Links(KnownNumbers):
         if attach is None:
             peer.end_link(link, Refusal(conditions.STOLEN, STOLEN))
             return
-        if not self.client_links.claim(queue, peer, link, body, now_ms):
+        if not self._claim(queue, peer, link, body, now_ms):
             return
         id = body.identity or peer.boot << 32 | link
         if body.identity:
@@ -141,13 +136,43 @@ class Links(KnownNumbers):
             refusal = Refusal(conditions.STOLEN, "the same producer has sent another request")
             former.peer.end_link(former.link, refusal)
 
-    def _end_stolen(self, former: Opened, resumes: bool, now_ms: int) -> None:
-        """Ends a stolen link: its deliveries return, uncounted as its process may not know why, or go on."""
-        if isinstance(former, Producer):
-            self._leave(former)
-            former.peer.producers.pop(former.link, None)
-            return
-        self.close_consumer(former, now_ms, for_good=not resumes, replaced=True)
+    def _claim(
+        self, queue: Queue, peer: Peer, link: int, opening: ProducerOpen | ConsumerOpen, now_ms: int
+    ) -> bool:
+        """Ends the open link of the same client's link, if the client has attached it again.
+
+        Returns:
+            False if the link that is being opened must end instead: it is the older attach, and is opened
+            again only because its shard was lost or its queue moved.
+        """
+        client_link = opening.client_link
+        if not client_link:
+            return True
+        recovers = isinstance(opening, ConsumerOpen) and opening.recovers
+        former = self.client_links.opened(queue, client_link)
+        if former is not None and (former.peer is not peer or former.link != link):
+            self._counts.links_stolen += 1
+            log.info(
+                "link %s at queue %s was attached on another connection of its container",
+                opening.label or "without a label",
+                queue.name,
+            )
+            stolen = Refusal(conditions.STOLEN, STOLEN)
+            if not opening.steals:
+                peer.end_link(link, stolen)
+                return False
+            if isinstance(former, Producer):
+                self._leave(former)
+                former.peer.producers.pop(former.link, None)
+            else:
+                # Its deliveries go on with the new link, or return, and none counts as failed.
+                self.receiving.close(former, now_ms, for_good=not recovers, replaced=True)
+            former.peer.end_link(former.link, stolen)
+        if opening.steals and not recovers:
+            waiting = self.client_links.get(queue, client_link)
+            if isinstance(waiting, ReceivingLink) and waiting.is_waiting:
+                self.receiving.release(waiting, now_ms, is_given_up=True)
+        return True
 
     def open_router(self, peer: Peer, link: int, body: ProducerOpen, next_number: int) -> None:
         """Opens a frontend's link that sends to sets of queues; `next_number` as in `Numbered`."""
@@ -186,7 +211,7 @@ class Links(KnownNumbers):
 
     def open_elsewhere(
         self, peer: Peer, link: int, body: ProducerOpen | ConsumerOpen
-    ) -> Opened | AwaitedConsumer | None:
+    ) -> Opened | ReceivingLink | None:
         """See ClientLinks."""
         queue = self._queues.find(body.queue)
         return None if queue is None else self.client_links.open_elsewhere(queue, peer, link, body)
@@ -203,83 +228,50 @@ class Links(KnownNumbers):
         peer.moved.pop(link, None)
         earlier = peer.consumers.get(link)
         if earlier is not None:
-            self.close_consumer(earlier, now_ms, replaced=True)
-        awaited = self.awaited.take(peer, link, queue, body, now_ms)
+            self.receiving.close(earlier, now_ms, replaced=True)
+        awaited = self.receiving.awaited(peer, link, queue, body, now_ms)
         if awaited is not None:
-            self._adopt(awaited, peer, link, body, now_ms)
+            self._go_on(awaited, peer, link, body, now_ms)
             return
-        if not self.client_links.claim(queue, peer, link, body, now_ms):
+        if not self._claim(queue, peer, link, body, now_ms):
             return
-        suspended = self.awaited.take_client_link(queue, body, now_ms) if body.client_link else None
-        if suspended is not None:
-            consumer = self.awaited.adopt(suspended, peer, link, body, now_ms)
-            self.client_links.add(queue, body.client_link, consumer)
+        resumed = self.receiving.resumed(queue, body, now_ms) if body.client_link else None
+        if resumed is not None:
+            consumer = self.receiving.attach(resumed, peer, link, body, now_ms)
+            self.client_links.add(queue, body.client_link, resumed)
             self._recover(consumer, now_ms)
             return
         options = admitted(body, self._queues.looks, self._memory)
         if isinstance(options, Refusal):
             peer.end_link(link, options)
             return
-        id = self.next_consumer()
-        consumer = Consumer(peer, link, queue, id, body.label, now_ms, body)
-        peer.consumers[link] = consumer
-        self._performer.consumers[id] = consumer
-        self._performer.apply(queue, commands.Attach(id, options), now_ms)
+        opened = self.receiving.open(peer, link, queue, body, options, now_ms)
         self._memory.update(queue)
-        if peer.consumers.get(link) is consumer:
-            # The machine did not refuse the consumer.
-            self.client_links.add(queue, body.client_link, consumer)
-            if body.suspended_ms is None:
-                peer.out.append(frame(Kind.CONSUMER_READY, link=link))
-            else:
-                body.terminus = body.terminus or peer.boot << 32 | link
-                self._recover(consumer, now_ms)
+        if opened is None:
+            return
+        if body.suspended_ms is None:
+            peer.out.append(frame(Kind.CONSUMER_READY, link=link))
+        else:
+            body.terminus = body.terminus or peer.boot << 32 | link
+            self._recover(opened, now_ms)
 
     def _recover(self, consumer: Consumer, now_ms: int) -> None:
         """Answers the opening of a link that its client may resume, with its unsettled deliveries."""
         self.receivers.begin(consumer, now_ms)
         self._when_synced(Recovery(consumer, self.receivers), 0)
 
-    def _adopt(
-        self, awaited: AwaitedConsumer, peer: Peer, link: int, body: ConsumerOpen, now_ms: int
-    ) -> None:
-        """Lets a link whose queue moved take its consumer over."""
+    def _go_on(self, awaited: ReceivingLink, peer: Peer, link: int, body: ConsumerOpen, now_ms: int) -> None:
+        """Lets a link whose queue moved go on where it was."""
         queue = awaited.queue
-        consumer = self.awaited.adopt(awaited, peer, link, body, now_ms)
-        if self.client_links.claim(queue, peer, link, body, now_ms):
-            self.client_links.add(queue, body.client_link, consumer)
-            self.receivers.begin(consumer, now_ms)
-            peer.out.append(frame(Kind.CONSUMER_READY, link=link))
-            if body.is_session:
-                self.sessions.renew(consumer, now_ms)
-        else:
-            consumer.opened = None
-            self.close_consumer(consumer, now_ms, lost=True)
-
-    def close_consumer(
-        self,
-        consumer: Consumer,
-        now_ms: int,
-        ending: Ending = Ending.BY_BROKER,
-        *,
-        lost: bool = False,
-        for_good: bool = False,
-        replaced: bool = False,
-    ) -> None:
-        """Returns a consumer's deliveries, or suspends it for its client, unless it is closed `for_good`.
-
-        Args:
-            lost: whether its frontend may open it again; its deliveries are released.
-        """
-        consumer.peer.consumers.pop(consumer.link, None)
-        if consumer.opened is not None:
-            self.client_links.drop(consumer.queue, consumer.opened.client_link, consumer)
-        if self._performer.consumers.pop(consumer.id, None) is not None:
-            queue = consumer.queue
-            if not for_good and self.awaited.suspend(consumer, now_ms, ending):
-                return
-            self._performer.detach(queue, consumer.id, ending, now_ms)
-            self.last_consumers.left(queue, now_ms, lost=lost, replaced=replaced)
+        consumer = self.receiving.attach(awaited, peer, link, body, now_ms)
+        if not self._claim(queue, peer, link, body, now_ms):
+            self.receiving.close(consumer, now_ms, lost=True, for_good=True)
+            return
+        self.client_links.add(queue, body.client_link, awaited)
+        self.receivers.begin(consumer, now_ms)
+        peer.out.append(frame(Kind.CONSUMER_READY, link=link))
+        if body.is_session:
+            self.receiving.renew_session(consumer, now_ms)
 
     def send_away(self, queue: Queue) -> None:
         """Sends MOVED to all links of a queue.
@@ -292,75 +284,46 @@ class Links(KnownNumbers):
             self._keep(producer)
             peer.producers.pop(link, None)
             peer.send_away(link, queue.name, queue.epoch, consumer=False)
-        for id in queue.view.consumer_ids:
-            consumer = self._performer.consumers.get(id)
-            if consumer is not None:
-                consumer.peer.consumers.pop(consumer.link, None)
-                consumer.peer.send_away(consumer.link, queue.name, queue.epoch, consumer=True)
+        self.receiving.send_away(queue)
 
-    def keys_of(self, queue: Queue) -> Iterator[tuple[int, int]]:
-        """Boot of the frontend and number of the link of each consumer of a queue."""
-        for id in queue.view.consumer_ids:
-            consumer, origin = self._performer.consumers.get(id), self.adopted.get(id)
-            if consumer is not None:
-                yield consumer.peer.boot, consumer.link
-            elif origin is not None:
-                yield origin.boot, origin.link
-
-    def await_sent_away(self, queue: Queue) -> None:
+    def await_sent_away(self, queue: Queue, now_ms: int) -> None:
         """Lets links take their consumers over at a queue that is served again."""
         self._producers.pop(queue, None)
         self.termini.suspend_all(queue)
         self.client_links.forget(queue)
-        for id in queue.view.consumer_ids:
-            consumer = self._performer.consumers.pop(id, None)
-            if consumer is not None and consumer.opened is not None:
-                self.adopted[id] = Origin(consumer.peer.boot, consumer.link, consumer.opened)
+        self.receiving.serve(queue, now_ms)
 
-    def forget_sent_away(self, queue: Queue) -> None:
-        """Removes the consumers of a queue that is at another shard."""
+    def forget_sent_away(self, queue: Queue, refusal: Refusal | None = None) -> None:
+        """Removes the links of a queue that is at another shard; those that are left get the refusal."""
         self._producers.pop(queue, None)
         self.termini.forget(queue)
         self.receivers.forget(queue)
+        self.receiving.end_all(queue, refusal)
         self.client_links.forget(queue)
-        for id in queue.view.consumer_ids:
-            self._performer.consumers.pop(id, None)
-            self.adopted.pop(id, None)
 
     def end(self, queue: Queue, refusal: Refusal) -> None:
         """Ends all links of a queue that is deleted or at another shard; their deliveries leave with it."""
-        self.awaited.forget(queue)
         if refusal.condition == conditions.MOVED:
             self.send_away(queue)
-            self.forget_sent_away(queue)
-            return
-        for producer in list(self._producers.get(queue, ())):
-            self._admission.drop(producer)
-            del producer.peer.producers[producer.link]
-            producer.peer.end_link(producer.link, refusal)
-        self._producers.pop(queue, None)
-        self.client_links.forget(queue)
-        self.termini.forget(queue)
-        self.receivers.forget(queue)
-        for id in queue.view.consumer_ids:
-            self.adopted.pop(id, None)
-            consumer = self._performer.consumers.pop(id, None)
-            if consumer is not None:
-                consumer.peer.consumers.pop(consumer.link, None)
-                consumer.peer.end_link(consumer.link, refusal)
+        for producer in self._producers.get(queue, ()):
+            if producer.is_open:
+                self._admission.drop(producer)
+                del producer.peer.producers[producer.link]
+                producer.peer.end_link(producer.link, refusal)
+        self.forget_sent_away(queue, refusal)
 
     def end_link(self, peer: Peer, link: int, now_ms: int) -> None:
         """Closes a link, whether it is a producer or a consumer; its deliveries return to the queue."""
         self.close_producer(peer, link)
         consumer = peer.consumers.get(link)
         if consumer is not None:
-            self.close_consumer(consumer, now_ms)
+            self.receiving.close(consumer, now_ms)
 
     def forget(self, peer: Peer, now_ms: int) -> None:
         """Closes all links of a lost frontend: deliveries return, and the numbers of producers are kept."""
         for consumer in list(peer.consumers.values()):
             # The broker failed, not the client, so the delivery counts of messages do not change.
-            self.close_consumer(consumer, now_ms, lost=True)
+            self.receiving.close(consumer, now_ms, lost=True)
         for producer in peer.producers.values():
             self._leave(producer)
         for router in peer.routers.values():
@@ -372,12 +335,6 @@ class Links(KnownNumbers):
         self._forget_silent()
 
     # --- queues that move --------------------------------------------------------------------------------
-
-    def next_consumer(self) -> int:
-        """A number for a consumer, never used before."""
-        number = self._next_consumer
-        self._next_consumer += 1
-        return number
 
     def numbers_of(self, queue: Queue) -> Known:
         """The numbers that the next owner of this queue needs: of its producers, and of all closed ones.

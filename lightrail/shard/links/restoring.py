@@ -7,10 +7,11 @@ from lightrail.filters.errors import FilterError
 from lightrail.model import limits
 from lightrail.model.policy import Role
 from lightrail.shard.effects.performer import Performer
+from lightrail.shard.effects.receiving_link import Origin
 from lightrail.shard.journal.store import RecoveredQueue
-from lightrail.shard.links.awaited import Origin, key_of
 from lightrail.shard.links.consumer_options import options_of
 from lightrail.shard.links.links import Links
+from lightrail.shard.links.receiving_links import key_of
 from lightrail.shard.queue.values import commands
 from lightrail.shard.queue.values.commands import Holder
 from lightrail.shard.queues.queues import Queues
@@ -37,9 +38,9 @@ def receivers_of(
         except (WireError, FilterError) as error:
             log.error("a suspended link of queue %s can't be restored: %s", found.name, error)
             continue
-        id = links.next_consumer()
+        id = links.receiving.next_number()
         holders.append(Holder(id, replace(options, first=each.next), each.next, each.runs))
-        origins[id] = Origin(*key_of(opened), opened, has_ended=True)
+        origins[id] = Origin(key_of(opened), opened, has_ended=True)
     return holders, origins
 
 
@@ -57,10 +58,9 @@ def open_restored(
     opened = commands.Open(queues.policy_of(queue.record), holders, seen_to=seen_to)
     performer.apply(queue, opened, now_ms)
     for holder in holders:
-        opening = origins[holder.consumer].opened
-        link = bytes.fromhex(opening.client_link)
+        link = bytes.fromhex(origins[holder.consumer].opened.client_link)
         links.receivers.restored(queue, holder.consumer, link, holder.deliveries)
-        links.awaited.restored(queue, holder.consumer, opening, now_ms)
+    links.receiving.restore(queue, origins.items(), now_ms)
 
 
 def report_kept(unknown: list[Queue]) -> None:

@@ -15,8 +15,8 @@ from itertools import islice
 from typing import NamedTuple
 
 from lightrail.model import limits
-from lightrail.shard.effects.peers import Consumer, Peer, Producer
-from lightrail.shard.links.awaited import AwaitedConsumer
+from lightrail.shard.effects.peers import Peer, Producer
+from lightrail.shard.effects.receiving_link import ReceivingLink
 from lightrail.shard.links.client_links import Opened
 from lightrail.shard.links.links import Links
 from lightrail.wire.bodies import ConsumerOpen, ProducerOpen
@@ -42,7 +42,7 @@ class Takeover:
 
     __slots__ = ("credit", "former", "opening", "until_ms")
 
-    def __init__(self, opening: Opening, former: Opened | AwaitedConsumer, until_ms: int) -> None:
+    def __init__(self, opening: Opening, former: Opened | ReceivingLink, until_ms: int) -> None:
         self.opening = opening
         self.former = former
         self.until_ms = until_ms
@@ -104,10 +104,10 @@ class Takeovers:
     def _ask(self, takeover: Takeover) -> None:
         """Asks the frontend of the former link; one whose queue has moved here is looked at in each turn."""
         former = takeover.former
-        if isinstance(former, Consumer | Producer):
-            former.peer.out.append(frame(Kind.YIELD, link=former.link))
-        else:
+        if isinstance(former, ReceivingLink):
             self._changed[takeover] = None
+        else:
+            former.peer.out.append(frame(Kind.YIELD, link=former.link))
 
     def credit(self, peer: Peer, link: int, part: bytes) -> bool:
         """Keeps the CREDIT of a link until it is open; False where the link does not wait."""
@@ -169,7 +169,7 @@ class Takeovers:
             # It was opened here, behind its queue, or stolen by another one.
             takeover.former = former
             self._ask(takeover)
-        elif isinstance(former, AwaitedConsumer):
+        elif isinstance(former, ReceivingLink):
             self._changed[takeover] = None
 
 

@@ -90,7 +90,7 @@ class MoveRequests:
             for queue in queues:
                 state, blob = self._exports.of(queue).state(now_ms)
                 blobs.append(blob)
-                links = [list(key) for key in self._links.keys_of(queue)]
+                links = [list(key) for key in (found.key for found in self._links.receiving.of(queue))]
                 states.append({"queue": queue.name, "state": state, "links": links, "blob": len(blob)})
             body = encode_request({"states": states}, b"".join(blobs))
             peer.out.append(frame(Kind.RESPONSE, number=number, body=body))

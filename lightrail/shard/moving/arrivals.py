@@ -5,8 +5,8 @@ from typing import Any
 
 from lightrail.model import names as rules
 from lightrail.shard.effects.performer import Performer
+from lightrail.shard.effects.receiving_link import Key, Origin
 from lightrail.shard.journal.store import Store
-from lightrail.shard.links.awaited import Key, Origin
 from lightrail.shard.links.links import Links
 from lightrail.shard.moving.importing import ImportFailedError, Importing
 from lightrail.shard.queue.values.commands import Holder
@@ -44,7 +44,6 @@ class Arrivals:
     """All arrivals, by name of the queue."""
 
     __slots__ = (
-        "_awaited",
         "_by_name",
         "_counts",
         "_links",
@@ -69,7 +68,6 @@ class Arrivals:
         self._store = store
         self._memory = memory
         self._links = links
-        self._awaited = links.awaited
         self._counts = counts
         self._by_name: dict[str, Arrival] = {}
         self._recovered: set[str] = set()
@@ -112,7 +110,7 @@ class Arrivals:
     def expect(self, arrival: Arrival, keys: list[Key]) -> None:
         """Keeps frames of these links, whose consumers move with the queue, until it is opened."""
         arrival.keys += keys
-        self._awaited.expect(keys)
+        self._links.receiving.expect(keys)
 
     def finish(self, arrival: Arrival, states: list[tuple[str, dict[str, Any], bytes]], now_ms: int) -> None:
         """Applies the final states, after the last pieces. Raises ImportFailedError and StoreError."""
@@ -151,13 +149,13 @@ class Arrivals:
         self._counts.moves_in += 1
         opened: list[Queue] = []
         for name, part in arrival.parts.items():
-            consumers = part.open(self._queues.names.get(name), arrival.epoch, now_ms)
+            part.open(self._queues.names.get(name), arrival.epoch, now_ms)
             queue = part.queue
-            self._awaited.opened(queue, consumers, now_ms)
+            self._links.receiving.serve(queue, now_ms)
             self._performer.touch(queue)
             self._memory.update(queue)
             opened.append(queue)
-        self._awaited.unexpect(arrival.keys)
+        self._links.receiving.unexpect(arrival.keys)
         return opened
 
     def drop(self, arrival: Arrival, now_ms: int) -> None:
@@ -166,7 +164,7 @@ class Arrivals:
             return
         del self._by_name[arrival.name]
         self._counted()
-        self._awaited.unexpect(arrival.keys)
+        self._links.receiving.unexpect(arrival.keys)
         for part in arrival.parts.values():
             part.drop(now_ms)
 

@@ -45,7 +45,6 @@ class Freezing:
     """The queues of this shard that are frozen."""
 
     __slots__ = (
-        "_awaited",
         "_by_queue",
         "_counts",
         "_links",
@@ -59,7 +58,6 @@ class Freezing:
         self._queues = queues
         self._performer = performer
         self._links = links
-        self._awaited = links.awaited
         self._counts = counts
         self._wanted: list[str] = []
         """Queues to take back, because their move did not complete within limits.MOVE_FROZEN_MS."""
@@ -137,11 +135,11 @@ class Freezing:
         for queue in queues:
             queue.ownership.apply(Event.FREEZE)
             self._by_queue[queue] = Frozen(queue, now_ms)
-            for key in self._awaited.of(queue):
-                self._were_awaited[key] = (queue.name, queue.epoch)
+            for found in self._links.receiving.of(queue):
+                if found.is_waiting:
+                    self._were_awaited[found.key] = (queue.name, queue.epoch)
                 if len(self._were_awaited) > limits.MOVED_LINKS_MAX:
                     del self._were_awaited[next(iter(self._were_awaited))]
-            self._awaited.forget(queue)
             self._links.send_away(queue)
             self._performer.cancel_dispatch(queue)
         self._counted()
@@ -198,15 +196,10 @@ class Freezing:
         """
         frozen = self._by_queue.pop(queue)
         self._counted()
-        self._links.await_sent_away(queue)
-        keys: dict[tuple[int, int], int] = {}
         for id in queue.view.consumer_ids:
             queue.machine.apply(commands.Credit(id, 0), now_ms)
-            origin = self._links.adopted.get(id)
-            if origin is not None:
-                keys[origin.boot, origin.link] = id
         queue.ownership.apply(Event.THAW, epoch)
-        self._awaited.opened(queue, keys, now_ms)
+        self._links.await_sent_away(queue, now_ms)
         return frozen.reads
 
     def left(self, queue: Queue) -> None:

@@ -23,10 +23,10 @@ from lightrail.model.names import is_dead_letter
 from lightrail.model.policy import Role
 from lightrail.namespace.records import Name
 from lightrail.shard.effects.performer import Performer
+from lightrail.shard.effects.receiving_link import Origin
 from lightrail.shard.journal.declared import encode_declared
 from lightrail.shard.journal.record import Append
 from lightrail.shard.journal.store import Store, StoreError
-from lightrail.shard.links.awaited import Origin
 from lightrail.shard.links.links import Links
 from lightrail.shard.moving.columns import ColumnsError, unpack
 from lightrail.shard.moving.pieces import decode_runs
@@ -258,7 +258,7 @@ class Importing:
                     f"expected all rewritten messages of queue {self.name}, {header['notes']} ranges, "
                     f"found {self._noted}: request them again"
                 )
-            state = decode_state(header, blob, self._links.next_consumer, self._queues.looks)
+            state = decode_state(header, blob, self._links.receiving.next_number, self._queues.looks)
         except (ColumnsError, KeyError, IndexError, TypeError, ValueError) as error:
             raise ImportFailedError(f"the state of queue {self.name} can't be used: {error!r}") from error
         self._state = state
@@ -301,15 +301,12 @@ class Importing:
 
     # --- the end ---------------------------------------------------------------------------------------
 
-    def open(self, found: Name, epoch: int, now_ms: int) -> dict[tuple[int, int], int]:
+    def open(self, found: Name, epoch: int, now_ms: int) -> None:
         """Makes the copy a queue of this shard, with its policy, consumers and deliveries.
 
-        Consumers have no credit, and are in `links.adopted`, not in `performer.consumers`. The queue is in
+        Consumers have no credit, and their links are AWAY until the caller serves them. The queue is in
         `performer.touched`. A failure of the store is only logged: the copy is complete, and is opened again
         after a restart.
-
-        Returns:
-            The consumers' numbers in the machine by (boot of the frontend, link).
         """
         queue = self.queue
         policy = self._queues.open_copy(queue, found, epoch)
@@ -323,7 +320,7 @@ class Importing:
         seen_to = max(state.seen_to, queue.redelivered_before)
         opened = Open(policy, state.holders, locks, state.past, seen_to, state.ids)
         self._links.learn(state.known)
-        self._links.adopted.update(state.origins)
+        self._links.receiving.add(queue, state.origins.items())
         self._links.termini.restore(queue, state.termini)
         effects = queue.machine.apply(opened, now_ms)
         try:
@@ -337,7 +334,6 @@ class Importing:
         for holder in state.holders:
             for receiver in self._receivers_of(holder):
                 self._links.receivers.restored(queue, holder.consumer, receiver.link, holder.deliveries)
-        return {(origin.boot, origin.link): id for id, origin in state.origins.items()}
 
     def drop(self, now_ms: int) -> None:
         """Drops the copy and releases its locations.

@@ -14,8 +14,8 @@ from lightrail.filters.looks import Looks
 from lightrail.model.attempts import of_journal, waiting, waits_until_ms
 from lightrail.model.durability import Durability
 from lightrail.shard.effects.performer import Performer
+from lightrail.shard.effects.receiving_link import Origin
 from lightrail.shard.journal.kept_termini import RecoveredTerminus
-from lightrail.shard.links.awaited import Origin
 from lightrail.shard.links.consumer_options import options_of
 from lightrail.shard.links.known import Known
 from lightrail.shard.links.links import Links
@@ -58,7 +58,7 @@ def encode_state(contents: Contents, performer: Performer, links: Links) -> tupl
     """The fields of the JSON and the blob of a queue's state."""
     queue = contents.queue
     view = queue.view
-    consumers = _consumers(queue, performer, links)
+    consumers = _consumers(queue, performer)
     index_of = {consumer.id: index for index, (consumer, _) in enumerate(consumers)}
     pasts, stretches = _stretches(contents, index_of)
     past = view.past
@@ -162,7 +162,7 @@ def _put_producers(columns: Columns, known: Known) -> None:
     )
 
 
-def _consumers(queue: Queue, performer: Performer, links: Links) -> list[tuple[Consumer, dict[str, Any]]]:
+def _consumers(queue: Queue, performer: Performer) -> list[tuple[Consumer, dict[str, Any]]]:
     """Consumers in the order of their attaches, then those that detached and still have locks."""
     found = []
     for consumer in queue.view.consumers:
@@ -171,18 +171,14 @@ def _consumers(queue: Queue, performer: Performer, links: Links) -> list[tuple[C
             "lock_ms": consumer.lock_ms,
             "lock_ms_before": consumer.lock_ms_before,
         }
-        peer = performer.consumers.get(consumer.id)
+        link = performer.links.get(consumer.id)
         if consumer.departed:
             fields |= {"departed": True, "lock_key": consumer.options.lock_key}
-        elif peer is not None and peer.opened is not None:
-            opened = peer.opened
-            fields |= {"boot": peer.peer.boot, "link": peer.link, "opened": _opened(consumer, opened)}
-            fields["user"] = opened.user
-        elif (origin := links.adopted.get(consumer.id)) is not None:
-            opened = origin.opened
-            fields |= {"boot": origin.boot, "link": origin.link, "opened": _opened(consumer, opened)}
-            fields["user"] = opened.user
-            if origin.has_ended:
+        elif link is not None:
+            boot, number = link.key
+            fields |= {"boot": boot, "link": number, "opened": _opened(consumer, link.opened)}
+            fields["user"] = link.opened.user
+            if link.has_ended:
                 fields["ended"] = True
         else:
             # No link would claim its deliveries.
@@ -310,7 +306,7 @@ def _holders(
         else:
             # Shards of former versions do not send `user` and `ended`.
             opened = ConsumerOpen(**each["opened"], user=each.get("user", ""))
-            origins[id] = Origin(each["boot"], each["link"], opened, bool(each.get("ended")))
+            origins[id] = Origin((each["boot"], each["link"]), opened, bool(each.get("ended")))
             try:
                 options = replace(options_of(opened, looks), first=each["next"])
             except FilterError as error:

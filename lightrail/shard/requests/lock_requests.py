@@ -133,7 +133,9 @@ class LockRequests:
                 conditions.RESOURCE_LIMIT_EXCEEDED,
                 f"{limits.PEEKS_MAX} requests wait for deferred messages from disk already; try again",
             )
-        command = commands.LockDeferred(self._links.next_consumer(), key, sequences, limits.DEFERRED_LOCK_MS)
+        command = commands.LockDeferred(
+            self._links.receiving.next_number(), key, sequences, limits.DEFERRED_LOCK_MS
+        )
         found = self._performer.apply(queue, command, now_ms)
         (answer,) = [effect for effect in found if isinstance(effect, LockedDeferred)]
         if not answer.runs:

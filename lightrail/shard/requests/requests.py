@@ -139,11 +139,11 @@ class Requests:
         for each in view.attached:
             if len(consumers) == limits.CONSUMERS_SHOWN_MAX:
                 break
-            link = self._performer.consumers.get(each.id)
-            origin = self._links.adopted.get(each.id)
+            found = self._performer.links.get(each.id)
+            link = None if found is None else found.consumer
             consumers.append(
                 {
-                    "label": link.label if link is not None else origin.opened.label if origin else "",
+                    "label": "" if found is None else found.opened.label,
                     "frontend": "" if link is None else link.peer.frontend,
                     "since_ms": 0 if link is None else link.since_ms,
                     "credit": each.limit - each.next,

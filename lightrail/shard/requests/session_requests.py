@@ -85,7 +85,7 @@ class SessionRequests:
     def _renew(self, peer: Peer, _number: int, fields: Fields, now_ms: int) -> Fields:
         """Renews the lock of the session of a link of the requesting frontend."""
         _, consumer = consumer_of(self._queues, peer, fields)
-        return {"locked_ms": self._links.sessions.renew(consumer, now_ms)}
+        return {"locked_ms": self._links.receiving.renew_session(consumer, now_ms)}
 
     def _list(self, _peer: Peer, _number: int, fields: Fields, _now_ms: int) -> Fields:
         """Ids of sessions with messages or a state, or of those whose state was set since a time."""

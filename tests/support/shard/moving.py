@@ -7,12 +7,12 @@ third, by hand: without the protocol, with the frontend's part of it played here
 import random
 import re
 from collections import Counter
+from collections.abc import Iterable
 from typing import Any
 
 from lightrail.amqp.encoder import encode
 from lightrail.amqp.values import Symbol
 from lightrail.model.policy import Policy
-from lightrail.shard.effects import peers
 from lightrail.shard.journal.journal import Journal
 from lightrail.shard.moving.exporting import Exporting
 from lightrail.shard.moving.exports import Exports
@@ -151,10 +151,10 @@ class Copying:
         self.importing.finish(*self.exporting.state(self.source.now_ms), self.target.now_ms)
         self.target.settle_down()
 
-    def open(self) -> dict[tuple[int, int], int]:
+    def open(self) -> None:
         scene = self.target
         self.exporting.end()
-        return self.importing.open(scene.engine._queues.names.get(self.importing.name), 2, scene.now_ms)
+        self.importing.open(scene.engine._queues.names.get(self.importing.name), 2, scene.now_ms)
 
 
 class Side:
@@ -167,7 +167,7 @@ class Side:
         self.peer.take()
         self.seen: dict[int, int] = {}
 
-    def move_to(self, scene: Scene, taken: dict[tuple[int, int], int]) -> None:
+    def move_to(self, scene: Scene, queues: Iterable[Queue]) -> None:
         """Its consumers are taken over as they came."""
         self.scene = scene
         self.peer = Peer(scene, "frontend-0", BOOT)
@@ -176,14 +176,13 @@ class Side:
         self.seen = {}
         engine = scene.engine
         mine = next(iter(engine._frontends))
-        queue = queue_of(scene, QUEUE)
-        assert queue is not None
-        for (boot, link), id in taken.items():
-            assert boot == BOOT
-            origin = engine._links.adopted.pop(id)
-            consumer = peers.Consumer(mine, link, queue, id, "", scene.now_ms, origin.opened)
-            mine.consumers[link] = consumer
-            engine._performer.consumers[id] = consumer
+        receiving = engine._links.receiving
+        for queue in queues:
+            receiving.serve(queue, scene.now_ms)
+            for found in receiving.of(queue):
+                boot, link = found.key
+                assert boot == BOOT
+                receiving.attach(found, mine, link, found.opened, scene.now_ms)
 
     def news(self) -> list[Any]:
         """What it heard since the last time, in an order that does not depend on how it was cut in frames."""
@@ -401,11 +400,10 @@ class Twins:
         for each in copying:
             each.complete()
         self.compare_journal(files)
-        taken: dict[tuple[int, int], int] = {}
         for each in copying:
-            taken |= each.open()
+            each.open()
         target.settle_down()
-        self.away.move_to(target, taken)
+        self.away.move_to(target, [each.importing.queue for each in copying])
 
         # Whoever sent says again what was not answered.
         def say_again(side: Side) -> None:

@@ -13,6 +13,7 @@ from lightrail.journal.record import Settle
 from lightrail.model.ending import Ending
 from lightrail.shard.effects.actions import Actions
 from lightrail.shard.effects.reading import Read
+from lightrail.shard.effects.receiving_link import ReceivingLink, State
 from lightrail.shard.engine.engine import Engine
 from lightrail.shard.journal.memory import MemoryStore
 from lightrail.shard.journal.record import Append, Record
@@ -110,6 +111,12 @@ class SmallStore(MemoryStore):
 
 class Scene:
     """One shard. Time stands still until the test moves it."""
+
+    @property
+    def unattached(self) -> list[ReceivingLink]:
+        """Receiving links that no frontend has open."""
+        links = self.engine._performer.links.values()
+        return [found for found in links if found.state is not State.ATTACHED]
 
     def __init__(
         self,

@@ -59,8 +59,8 @@ def suspended() -> None:
 
 def check(scene: Scene, peer: Peer) -> None:
     assert scene.queue("q") == {"ready": 1, "in_flight": 0}
-    assert len(scene.engine._awaited) == 0
-    assert scene.engine._awaited.adopted == {}
+    assert len(scene.engine._links.receiving) == 0
+    assert scene.unattached == []
     peer.consume(9, "q", 1, epoch=5, client_link=ONE, steals=True)
     scene.settle_down()
     (found,) = peer.delivered[9]

@@ -409,7 +409,7 @@ def test_a_link_that_is_opened_twice_is_one() -> None:
     peer.produce(1, "q")
     peer.send(1, 1, numbered(2), durable=False)
     assert scene.queue("q") == {"ready": 0, "in_flight": 2}
-    assert len(scene.engine._performer.consumers) == 1
+    assert len(scene.engine._performer.links) == 1
 
 
 def test_settlements_of_a_turn_are_one_record() -> None:

@@ -6,6 +6,7 @@ import pytest
 
 from lightrail.model import conditions, limits
 from lightrail.model.policy import Policy
+from lightrail.shard.effects.receiving_link import State
 from lightrail.shard.queues.declarations import EveryName
 from lightrail.wire.frames import Kind, OutcomeCode
 from tests.support import work
@@ -142,7 +143,7 @@ def test_a_consumer_that_has_nothing_unsettled_is_not_kept() -> None:
     attach(peer, 2, 1)
     peer.settle(2, 0, 1)
     peer.close_consumer(2)
-    assert len(scene.engine._awaited) == 0
+    assert len(scene.engine._links.receiving) == 0
     assert attach(peer, 5) == (7 << 32 | 5, 0, [])
 
 
@@ -171,8 +172,8 @@ def test_after_its_time_deliveries_return_as_of_a_lost_link() -> None:
     peer = scene.peer("frontend-9", boot=9)
     assert attach(peer, 1, 4)[2] == []
     assert [each.attempts for each in delivered(peer, 1)] == [1, 1, 0, 0]
-    assert len(scene.engine._awaited) == 0
-    assert scene.engine._awaited.adopted == {}
+    assert len(scene.engine._links.receiving) == 0
+    assert scene.unattached == []
 
 
 def test_after_the_time_of_a_lost_frontend_no_failed_delivery_is_counted() -> None:
@@ -242,8 +243,8 @@ def test_a_suspended_consumer_ends_with_its_queue() -> None:
     names.drop("q")
     scene.refresh()
     scene.settle_down()
-    assert len(scene.engine._awaited) == 0
-    assert scene.engine._awaited.adopted == {}
+    assert len(scene.engine._links.receiving) == 0
+    assert scene.unattached == []
 
 
 # --- bounds ----------------------------------------------------------------------------------------------
@@ -385,14 +386,14 @@ def among(others: int) -> tuple[Scene, Peer]:
         peer.close_consumer(link)
     scene.settle_down()
     suspended(scene)
-    assert len(scene.engine._awaited) == others + 1
+    assert len(scene.engine._links.receiving) == others + 1
     return scene, peer
 
 
 def test_a_tick_costs_the_same_among_many_suspended_links() -> None:
     def cost(others: int) -> int:
         scene, _ = among(others)
-        return work.lines(lambda: scene.engine._awaited.tick(scene.now_ms))
+        return work.lines(lambda: scene.engine._links.receiving.tick(scene.now_ms))
 
     assert cost(200) < cost(5) + 50
 
@@ -402,9 +403,10 @@ def test_the_end_of_a_queue_costs_the_same_among_many_suspended_links_of_others(
         scene, _ = among(others)
         queue = scene.engine._queues.find("q")
         assert queue is not None
-        before = len(scene.engine._awaited)
-        found = work.lines(lambda: scene.engine._awaited.forget(queue))
-        assert (len(scene.engine._awaited), scene.engine._awaited.of(queue)) == (before - 1, {})
+        before = len(scene.engine._links.receiving)
+        found = work.lines(lambda: scene.engine._links.receiving.send_away(queue))
+        assert len(scene.engine._links.receiving) == before - 1
+        assert [each.state for each in scene.engine._links.receiving.of(queue)] == [State.AWAY]
         return found
 
     assert cost(200) < cost(5) + 50

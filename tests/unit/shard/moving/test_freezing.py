@@ -400,7 +400,7 @@ def test_of_consumers_that_were_sent_away_so_many_are_remembered(monkeypatch: py
 def test_of_a_consumer_whose_queue_is_about_to_come_so_much_is_kept(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(limits, "MOVE_HELD_FRAMES_MAX", 2)
     story = Story()
-    awaited = story.scene.engine._awaited
+    awaited = story.scene.engine._links.receiving
     awaited.expect([(story.peer.boot, 9)])
     for number in range(3):
         story.peer.settle(9, number, 1)

@@ -75,7 +75,8 @@ class Move:
     def open(self) -> None:
         """Also takes the links over."""
         found = self.target.engine._queues.names.get(QUEUE)
-        self.side.move_to(self.target, self.importing.open(found, 2, self.target.now_ms))
+        self.importing.open(found, 2, self.target.now_ms)
+        self.side.move_to(self.target, [self.importing.queue])
         self.target.settle_down()
         self.peer = self.side.peer
 
@@ -249,8 +250,8 @@ def test_a_link_that_ended_before_its_queue_moved_is_resumed_without_a_wait() ->
     move.begin()
     move.finish()
     found = move.target.engine._queues.names.get(QUEUE)
-    consumers = move.importing.open(found, 2, move.target.now_ms)
-    move.target.engine._awaited.opened(move.importing.queue, consumers, move.target.now_ms)
+    move.importing.open(found, 2, move.target.now_ms)
+    move.target.engine._links.receiving.serve(move.importing.queue, move.target.now_ms)
     peer = move.target.peer("frontend-9", boot=9)
     peer.consume(1, QUEUE, **RESUMABLE)
     move.target.settle_down()
@@ -267,8 +268,6 @@ def test_a_suspended_receiver_is_resumed_behind_the_move() -> None:
     move.peer.close_consumer(5)
     move.all()
     peer = move.target.peer("frontend-9", boot=9)
-    awaited = move.target.engine._awaited
-    awaited.opened(move.importing.queue, _origins(move), move.target.now_ms)
     for _ in range(30):
         peer.ping()
         move.target.tick(1_000)
@@ -278,11 +277,6 @@ def test_a_suspended_receiver_is_resumed_behind_the_move() -> None:
     assert peer.recovered == {1: (terminus, 2, [(0, 2)])}
     peer.resend(1, (0, 2))
     assert [each.message for each in peer.delivered[1]] == BODIES[:2]
-
-
-def _origins(move: Move) -> dict[tuple[int, int], int]:
-    adopted = move.target.engine._links.adopted
-    return {(origin.boot, origin.link): id for id, origin in adopted.items()}
 
 
 def test_what_is_held_stays_held_and_settled_under_its_numbers() -> None:
@@ -548,8 +542,8 @@ def test_a_durable_receiver_is_in_the_journal_of_the_new_owner(is_killed: bool) 
         target.refresh()
     else:
         found = move.target.engine._queues.names.get(QUEUE)
-        consumers = move.importing.open(found, 2, move.target.now_ms)
-        move.target.engine._awaited.opened(move.importing.queue, consumers, move.target.now_ms)
+        move.importing.open(found, 2, move.target.now_ms)
+        move.target.engine._links.receiving.serve(move.importing.queue, move.target.now_ms)
         target = move.target
     target.settle_down()
     assert target.queue(QUEUE) == {"ready": 4, "in_flight": 2}

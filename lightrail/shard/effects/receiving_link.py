@@ -33,6 +33,7 @@ from enum import Enum
 from types import MappingProxyType
 from typing import Final, NamedTuple
 
+from lightrail.journal.receiver import DeliveryRun
 from lightrail.model.ending import Ending
 from lightrail.shard.effects.peers import Consumer
 from lightrail.shard.queues.shard_queue import Queue
@@ -102,7 +103,18 @@ class ReceivingLink:
         origin: of a queue that is not served yet: then the link is AWAY. Otherwise it is ATTACHED.
     """
 
-    __slots__ = ("consumer", "ending", "has_ended", "id", "key", "opened", "queue", "state", "suspended")
+    __slots__ = (
+        "consumer",
+        "ending",
+        "has_ended",
+        "id",
+        "key",
+        "opened",
+        "queue",
+        "recorded",
+        "state",
+        "suspended",
+    )
 
     def __init__(self, queue: Queue, id: int, origin: Origin, consumer: Consumer | None = None) -> None:
         self.queue = queue
@@ -118,6 +130,8 @@ class ReceivingLink:
         """The frontend's link while it is ATTACHED; also while it is AWAY, if it was attached before."""
         self.suspended = 0
         """Unsettled deliveries when it was suspended."""
+        self.recorded: list[DeliveryRun] | None = None
+        """Its deliveries according to the records, if it is durable (links/durable_receivers.py)."""
         self.ending = Ending.BY_BROKER
         """How its frontend's link ended, as far as this shard knows: with a frontend or a move by the
         broker."""

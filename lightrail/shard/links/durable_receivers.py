@@ -7,11 +7,12 @@ flight are compared with the recorded ones.
 """
 
 import logging
-from collections.abc import Container, Iterator, Mapping, Sequence
+from collections.abc import Container, Mapping, Sequence
 
 from lightrail.journal.receiver import DeliveryRun, Receiver, ReceiverEvent
 from lightrail.model.durability import Durability
 from lightrail.shard.effects.peers import Consumer, Peer
+from lightrail.shard.effects.receiving_link import ReceivingLink, State
 from lightrail.shard.journal.kept_receivers import joined, without
 from lightrail.shard.journal.store import Store, StoreError
 from lightrail.shard.queue.values.commands import Holder
@@ -28,27 +29,6 @@ LinkKey = tuple[Peer, int]
 """Frontend, and number of the link."""
 
 
-class DurableReceiver:
-    """One consumer whose deliveries are recorded, with or without a link."""
-
-    __slots__ = ("client_link", "consumer", "id", "queue", "recorded")
-
-    def __init__(self, queue: Queue, id: int, client_link: bytes) -> None:
-        self.queue = queue
-        self.id = id
-        """Number of the consumer in the queue's machine."""
-        self.client_link = client_link
-        self.consumer: Consumer | None = None
-        """Its latest link, which may have ended."""
-        self.recorded: list[DeliveryRun] = []
-        """Its deliveries according to the records."""
-
-    @property
-    def is_linked(self) -> bool:
-        consumer = self.consumer
-        return consumer is not None and consumer.peer.consumers.get(consumer.link) is consumer
-
-
 class WaitingFrames:
     """Frames of one link that wait for commits."""
 
@@ -62,55 +42,56 @@ class WaitingFrames:
 
 
 class OfQueue:
-    """The durable receivers of one queue, by the number of their consumer."""
+    """The durable receivers of one queue; also those that have ended, until this is recorded."""
 
-    __slots__ = ("by_link", "changed", "linked", "locks", "suspended")
+    __slots__ = ("by_client_link", "changed", "linked", "locks")
 
     def __init__(self) -> None:
-        self.by_link: dict[bytes, DurableReceiver] = {}
-        """All of them, by the digits of the client's link."""
-        self.linked: dict[int, DurableReceiver] = {}
-        """Those with a link, whose deliveries may change in each step."""
-        self.suspended: dict[int, DurableReceiver] = {}
-        self.changed: set[int] = set()
-        """Suspended ones whose deliveries may have changed in this step."""
+        self.by_client_link: dict[str, ReceivingLink] = {}
+        """All of them."""
+        self.linked: dict[ReceivingLink, Consumer] = {}
+        """Those that a frontend has, whose deliveries may change in each step."""
+        self.changed: dict[ReceivingLink, None] = {}
+        """Others whose deliveries may have changed in this step."""
         self.locks: object = None
         """State of the locks with a time, which end deliveries of suspended ones."""
 
-    def __len__(self) -> int:
-        return len(self.by_link)
+    def remove(self, link: ReceivingLink) -> None:
+        del self.by_client_link[link.opened.client_link]
+        self.linked.pop(link, None)
+        self.changed.pop(link, None)
 
-    def get(self, id: int) -> DurableReceiver | None:
-        return self.linked.get(id) or self.suspended.get(id)
-
-    def remove(self, known: DurableReceiver) -> None:
-        del self.by_link[known.client_link]
-        self.linked.pop(known.id, None)
-        self.suspended.pop(known.id, None)
-
-    def to_compare(self, queue: Queue) -> list[DurableReceiver]:
-        """Receivers whose deliveries may differ from the recorded ones; notes those whose link has ended."""
-        found = [*self.linked.values()]
-        for each in found:
-            if not each.is_linked:
-                self.suspended[each.id] = self.linked.pop(each.id)
+    def to_compare(self, queue: Queue) -> dict[ReceivingLink, Consumer | None]:
+        """Receivers whose deliveries may differ from the recorded ones, with the frontend's link that has
+        them, or had them in the last step."""
         heap = queue.view.locks
         locks, changed = (len(heap), *heap[:1]), self.changed
         if locks != self.locks:
-            found += self.suspended.values()
-        elif changed:
-            found += [self.suspended[id] for id in changed if id in self.suspended]
-        self.locks, self.changed = locks, set()
-        # One whose link has ended in this step is among those with a link, and among the suspended ones.
-        return [*dict.fromkeys(found)] if self.suspended else found
+            changed = dict.fromkeys(self.by_client_link.values())
+        found = {**changed, **self.linked}
+        for link in [link for link in self.linked if link.state is not State.ATTACHED]:
+            del self.linked[link]
+        self.locks, self.changed = locks, {}
+        return found
 
 
 class DurableReceivers:
-    """The durable receivers of all queues of a shard."""
+    """The durable receivers of all queues of a shard.
 
-    __slots__ = ("_counts", "_store", "_when_synced", "by_queue", "dirty", "waiting")
+    Args:
+        links: receiving links by the number of their consumer.
+    """
 
-    def __init__(self, store: Store, counts: ShardCounts, when_synced: CallWhenSynced) -> None:
+    __slots__ = ("_counts", "_links", "_store", "_when_synced", "by_queue", "dirty", "waiting")
+
+    def __init__(
+        self,
+        links: Mapping[int, ReceivingLink],
+        store: Store,
+        counts: ShardCounts,
+        when_synced: CallWhenSynced,
+    ) -> None:
+        self._links = links
         self._store = store
         self._counts = counts
         self._when_synced = when_synced
@@ -120,78 +101,72 @@ class DurableReceivers:
         self.waiting: dict[LinkKey, WaitingFrames] = {}
 
     def __len__(self) -> int:
-        return sum(map(len, self.by_queue.values()))
+        return sum(len(found.by_client_link) for found in self.by_queue.values())
 
     # --- their links -----------------------------------------------------------------------------------
 
     def durability(self, opening: ConsumerOpen) -> Durability:
         """The durability that an opened link may have in this store: all of its state, or none of it."""
-        is_durable = opening.durability >= Durability.UNSETTLED_STATE and opening.suspended_ms
-        return Durability.UNSETTLED_STATE if is_durable and self._store.outlives else Durability.NONE
+        wanted = opening.durability >= Durability.UNSETTLED_STATE and opening.suspended_ms
+        is_durable = wanted and opening.client_link and self._store.outlives
+        return Durability.UNSETTLED_STATE if is_durable else Durability.NONE
 
     def is_durable(self, consumer: Consumer) -> bool:
         """Whether deliveries of this consumer are recorded."""
-        found = self.by_queue.get(consumer.queue)
-        return found is not None and found.get(consumer.id) is not None
+        found = self._links.get(consumer.id)
+        return found is not None and found.recorded is not None
 
     def begin(self, consumer: Consumer, now_ms: int) -> None:
         """Notes that a consumer has a link from now on; called before the link gets messages."""
-        opened, queue = consumer.opened, consumer.queue
-        if opened is None or not opened.client_link:
+        link = self._links.get(consumer.id)
+        if link is None or not link.opened.client_link:
             return
-        link = bytes.fromhex(opened.client_link)
+        queue, durability = link.queue, self.durability(link.opened)
         found = self.by_queue.get(queue) or OfQueue()
-        known = found.get(consumer.id)
-        former = found.by_link.get(link)
-        if former is not None and (former is not known or not self.durability(opened)):
+        former = found.by_client_link.get(link.opened.client_link)
+        if former is not None and (former is not link or not durability):
             # Another consumer of this client's link has ended, or it is not durable any longer.
             self._end(former, now_ms)
-        if not self.durability(opened):
+        if not durability:
             return
         attached = queue.view.consumer(consumer.id)
         assert attached is not None, "a receiver begins when its consumer is attached"
-        next_number = attached.next
-        if self._write(
-            queue, Receiver(queue.id, link, ReceiverEvent.BEGUN, next_number, opened.encode()), now_ms
-        ):
-            known = known or DurableReceiver(queue, consumer.id, link)
-            known.consumer = consumer
-            found.suspended.pop(consumer.id, None)
-            found.linked[consumer.id] = found.by_link[link] = known
+        begun = _record_of(link, ReceiverEvent.BEGUN, attached.next, (), link.opened.encode())
+        if self._write(queue, begun, now_ms):
+            link.recorded = link.recorded or []
+            found.linked[link] = consumer
+            found.by_client_link[link.opened.client_link] = link
             self.by_queue[queue] = found
             self.dirty[queue] = None
 
-    def restored(self, queue: Queue, id: int, client_link: bytes, runs: Sequence[DeliveryRun]) -> None:
-        """Adds a receiver without a link that the store has, with its deliveries in the records."""
-        known = DurableReceiver(queue, id, client_link)
-        known.recorded = [*runs]
-        found = self.by_queue.setdefault(queue, OfQueue())
-        found.suspended[id] = found.by_link[client_link] = known
-        found.changed.add(id)
-        self.dirty[queue] = None
+    def restored(self, link: ReceivingLink, runs: Sequence[DeliveryRun]) -> None:
+        """Adds a receiver without a frontend that the store has, with its deliveries in the records."""
+        link.recorded = [*runs]
+        found = self.by_queue.setdefault(link.queue, OfQueue())
+        found.by_client_link[link.opened.client_link] = link
+        self.changed(link)
 
-    def ended(self, queue: Queue, id: int) -> None:
-        """Notes that a suspended consumer, which may be a durable one, has ended."""
-        found = self.by_queue.get(queue)
-        if found is not None:
-            found.changed.add(id)
-            self.dirty[queue] = None
+    def changed(self, link: ReceivingLink) -> None:
+        """Notes that the deliveries of a link that no frontend has may have changed, or that it has ended."""
+        if link.recorded is not None:
+            self.by_queue[link.queue].changed[link] = None
+            self.dirty[link.queue] = None
 
     def forget(self, queue: Queue) -> None:
         """Removes the receivers of a queue that is no longer here; the record of its end ends theirs."""
-        self.by_queue.pop(queue, None)
+        for link in self.by_queue.pop(queue, OfQueue()).by_client_link.values():
+            link.recorded = None
 
-    def records(self, queue: Queue, holder: Holder, opening: ConsumerOpen | None) -> Iterator[Receiver]:
-        """The record of a consumer of a queue that moves here, if it is durable."""
-        if opening is not None and opening.client_link and self.durability(opening):
-            yield Receiver(
-                queue.id,
-                bytes.fromhex(opening.client_link),
-                ReceiverEvent.BEGUN,
-                holder.next,
-                opening.encode(),
-                holder.deliveries,
-            )
+    def record(self, queue: Queue, holder: Holder, opening: ConsumerOpen) -> Receiver:
+        """The record of a durable consumer of a queue that moves here."""
+        return Receiver(
+            queue.id,
+            bytes.fromhex(opening.client_link),
+            ReceiverEvent.BEGUN,
+            holder.next,
+            opening.encode(),
+            holder.deliveries,
+        )
 
     # --- steps -----------------------------------------------------------------------------------------
 
@@ -234,33 +209,34 @@ class DurableReceivers:
                 del self.waiting[peer, link]
 
     def _record(self, queue: Queue, now_ms: int) -> list[LinkKey]:
-        """Writes the records of a queue; returns the links with new deliveries."""
-        arrived: list[tuple[DurableReceiver, Receiver]] = []
+        """Writes the records of a queue; returns the frontends' links with new deliveries."""
+        arrived: list[tuple[Consumer | None, Receiver]] = []
         receivers = self.by_queue.get(queue)
-        for each in receivers.to_compare(queue) if receivers is not None else ():
-            attached = queue.view.consumer(each.id)
-            if attached is None:
-                self._end(each, now_ms)
+        for link, consumer in receivers.to_compare(queue).items() if receivers is not None else ():
+            attached = queue.view.consumer(link.id)
+            if attached is None or link.recorded is None:
+                self._end(link, now_ms)
                 continue
-            runs = in_flight(queue, each.id)
+            runs = in_flight(queue, link.id)
             # The ends are written first: the message may be delivered to another one of them since.
-            if ended := without(each.recorded, runs):
-                self._write(queue, _record_of(each, ReceiverEvent.SETTLED, attached.next, ended), now_ms)
-            if new := without(runs, each.recorded):
-                arrived.append((each, _record_of(each, ReceiverEvent.DELIVERED, attached.next, new)))
-            each.recorded = runs
+            if ended := without(link.recorded, runs):
+                self._write(queue, _record_of(link, ReceiverEvent.SETTLED, attached.next, ended), now_ms)
+            if new := without(runs, link.recorded):
+                arrived.append((consumer, _record_of(link, ReceiverEvent.DELIVERED, attached.next, new)))
+            link.recorded = runs
         links: list[LinkKey] = []
-        for each, delivered in arrived:
-            if self._write(queue, delivered, now_ms) and each.consumer is not None:
-                links.append((each.consumer.peer, each.consumer.link))
+        for consumer, delivered in arrived:
+            if self._write(queue, delivered, now_ms) and consumer is not None:
+                links.append((consumer.peer, consumer.link))
         return links
 
-    def _end(self, known: DurableReceiver, now_ms: int) -> None:
-        found = self.by_queue[known.queue]
-        found.remove(known)
-        if not len(found):
-            del self.by_queue[known.queue]
-        self._write(known.queue, _record_of(known, ReceiverEvent.ENDED, 0, ()), now_ms)
+    def _end(self, link: ReceivingLink, now_ms: int) -> None:
+        found = self.by_queue[link.queue]
+        found.remove(link)
+        if not found.by_client_link:
+            del self.by_queue[link.queue]
+        link.recorded = None
+        self._write(link.queue, _record_of(link, ReceiverEvent.ENDED, 0, ()), now_ms)
 
     def _write(self, queue: Queue, record: Receiver, now_ms: int) -> bool:
         """Appends a record; False if the store did not accept it."""
@@ -300,9 +276,14 @@ def in_flight(queue: Queue, id: int) -> list[DeliveryRun]:
 
 
 def _record_of(
-    known: DurableReceiver, event: ReceiverEvent, next_number: int, runs: Sequence[DeliveryRun]
+    link: ReceivingLink,
+    event: ReceiverEvent,
+    next_number: int,
+    runs: Sequence[DeliveryRun],
+    opening: bytes = b"",
 ) -> Receiver:
-    return Receiver(known.queue.id, known.client_link, event, next_number, b"", runs)
+    client_link = bytes.fromhex(link.opened.client_link)
+    return Receiver(link.queue.id, client_link, event, next_number, opening, runs)
 
 
 def _take_out(peer: Peer, links: Container[int]) -> dict[int, list[bytes]]:

@@ -72,7 +72,7 @@ class Links(KnownNumbers):
         self.last_consumers = LastConsumers(self.closings)
         self._when_synced = when_synced
         self.termini = Termini(store, counts)
-        self.receivers = DurableReceivers(store, counts, when_synced)
+        self.receivers = DurableReceivers(performer.links, store, counts, when_synced)
         self.resending = Resending(performer)
         self._attaches = Attaches(self, store, counts)
         self.client_links = ClientLinks()

@@ -1,7 +1,8 @@
 """Receiving links: those of all queues of a shard; applies their events (effects/receiving_link.py)."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping, Sequence
 
+from lightrail.journal.receiver import DeliveryRun
 from lightrail.model import conditions, limits
 from lightrail.model.ending import Ending
 from lightrail.model.timetable import Timetable
@@ -271,7 +272,7 @@ class ReceivingLinks:
     # --- FREEZE, SERVE ---------------------------------------------------------------------------------
 
     def send_away(self, queue: Queue) -> None:
-        """The queue is frozen: frontends look for its owner, and its machine keeps the consumers unchanged."""
+        """The queue is frozen: its frontends look for its owner, and its machine keeps the consumers."""
         for found in self.of(queue):
             consumer = found.consumer
             if found.state is State.ATTACHED and consumer is not None:
@@ -283,10 +284,18 @@ class ReceivingLinks:
                 continue
             found.apply(Event.FREEZE)
 
-    def add(self, queue: Queue, origins: Iterable[tuple[int, Origin]]) -> None:
-        """Adds links to a queue that is not served yet, by the numbers of their consumers."""
-        for id, origin in origins:
-            self._links[id] = ReceivingLink(queue, id, origin)
+    def add(
+        self, queue: Queue, origins: Mapping[int, Origin], recorded: Mapping[int, Sequence[DeliveryRun]]
+    ) -> None:
+        """Adds links to a queue that is not served yet, by the numbers of their consumers.
+
+        Args:
+            recorded: deliveries of the durable ones that the records have, by the same numbers.
+        """
+        for id, origin in origins.items():
+            link = self._links[id] = ReceivingLink(queue, id, origin)
+            if id in recorded:
+                self._durable.restored(link, recorded[id])
 
     def serve(self, queue: Queue, now_ms: int) -> None:
         """The queue is served here from now on, and its frontends open their links."""
@@ -307,12 +316,11 @@ class ReceivingLinks:
         for key in keys:
             self._expected.pop(key, None)
 
-    def restore(self, queue: Queue, origins: Iterable[tuple[int, Origin]], now_ms: int) -> None:
-        """Suspends links that the store has, and the queue's machine; their time begins anew.
+    def restore(self, queue: Queue, now_ms: int) -> None:
+        """Suspends links of `add` that the store has, and the queue's machine; their time begins anew.
 
         Those of a frozen queue wait when the queue is served again, or move with it.
         """
-        self.add(queue, origins)
         for found in self.of(queue):
             self._performer.apply(queue, commands.Suspend(found.id), now_ms)
             if not queue.is_frozen:
@@ -338,7 +346,7 @@ class ReceivingLinks:
     def _detach(self, found: ReceivingLink, now_ms: int, *, lost: bool, replaced: bool = False) -> None:
         self._end(found)
         self._performer.detach(found.queue, found.id, found.ending, now_ms)
-        self._durable.ended(found.queue, found.id)
+        self._durable.changed(found)
         self._last_consumers.left(found.queue, now_ms, lost=lost, replaced=replaced)
 
     def _refused(self, id: int, refusal: Refusal) -> None:

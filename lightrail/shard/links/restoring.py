@@ -57,10 +57,8 @@ def open_restored(
     seen_to = queue.view.seen_to
     opened = commands.Open(queues.policy_of(queue.record), holders, seen_to=seen_to)
     performer.apply(queue, opened, now_ms)
-    for holder in holders:
-        link = bytes.fromhex(origins[holder.consumer].opened.client_link)
-        links.receivers.restored(queue, holder.consumer, link, holder.deliveries)
-    links.receiving.restore(queue, origins.items(), now_ms)
+    links.receiving.add(queue, origins, {each.consumer: each.deliveries for each in holders})
+    links.receiving.restore(queue, now_ms)
 
 
 def report_kept(unknown: list[Queue]) -> None:

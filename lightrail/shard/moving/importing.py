@@ -12,12 +12,10 @@ After a start, `Importing.recovered` makes one for each copy in the journal, to 
 """
 
 import logging
-from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
 
 from lightrail.journal import record
-from lightrail.journal.receiver import Receiver
 from lightrail.journal.record import MOVED, MOVED_REASON, REWRITTEN, SPILLED, Ids, Numbers, QueueEvent, Settle
 from lightrail.model.names import is_dead_letter
 from lightrail.model.policy import Role
@@ -275,19 +273,18 @@ class Importing:
         self._store.append(Numbers(self.queue.id, state.next_sequence, producers), now_ms)
         for terminus in self._links.termini.records(self.queue, state.termini):
             self._store.append(terminus, now_ms)
-        for holder in state.holders:
-            for receiver in self._receivers_of(holder):
-                self._store.append(receiver, now_ms)
+        for holder in filter(self._is_durable, state.holders):
+            opening = state.origins[holder.consumer].opened
+            self._store.append(self._links.receivers.record(self.queue, holder, opening), now_ms)
         if state.seen_to:
             # If the shard were killed before their links return, these messages would be delivered as new.
             self._queues.marks.note(self.queue.id, state.seen_to)
         self._memory.update(self.queue)
 
-    def _receivers_of(self, holder: Holder) -> Iterator[Receiver]:
-        """The record of a consumer, if it is durable."""
+    def _is_durable(self, holder: Holder) -> bool:
+        """Whether the deliveries of a consumer are recorded."""
         origin = self._state.origins.get(holder.consumer)
-        opening = None if origin is None else origin.opened
-        return self._links.receivers.records(self.queue, holder, opening)
+        return origin is not None and bool(self._links.receivers.durability(origin.opened))
 
     def _write_attempts(self, runs: list[Run], now_ms: int) -> None:
         ranges: dict[int, list[tuple[int, int]]] = {}
@@ -320,7 +317,8 @@ class Importing:
         seen_to = max(state.seen_to, queue.redelivered_before)
         opened = Open(policy, state.holders, locks, state.past, seen_to, state.ids)
         self._links.learn(state.known)
-        self._links.receiving.add(queue, state.origins.items())
+        recorded = {each.consumer: each.deliveries for each in state.holders if self._is_durable(each)}
+        self._links.receiving.add(queue, state.origins, recorded)
         self._links.termini.restore(queue, state.termini)
         effects = queue.machine.apply(opened, now_ms)
         try:
@@ -331,9 +329,6 @@ class Importing:
             log.error("the opening of queue %s could not be written: %s", queue.name, error)
         self._performer.perform(queue, effects, now_ms)
         self._memory.update(queue)
-        for holder in state.holders:
-            for receiver in self._receivers_of(holder):
-                self._links.receivers.restored(queue, holder.consumer, receiver.link, holder.deliveries)
 
     def drop(self, now_ms: int) -> None:
         """Drops the copy and releases its locations.

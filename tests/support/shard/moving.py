@@ -155,6 +155,7 @@ class Copying:
         scene = self.target
         self.exporting.end()
         self.importing.open(scene.engine._queues.names.get(self.importing.name), 2, scene.now_ms)
+        scene.engine._links.receiving.serve(self.importing.queue, scene.now_ms)
 
 
 class Side:
@@ -178,7 +179,6 @@ class Side:
         mine = next(iter(engine._frontends))
         receiving = engine._links.receiving
         for queue in queues:
-            receiving.serve(queue, scene.now_ms)
             for found in receiving.of(queue):
                 boot, link = found.key
                 assert boot == BOOT

@@ -54,6 +54,7 @@ from lightrail.wire.frames import (
 )
 from lightrail.wire.ranges import Range, decode_suspended, encode_ranges
 from lightrail.wire.tags import decode_tags
+from tests.support.shard import link_laws
 
 
 @dataclass(frozen=True)
@@ -185,6 +186,7 @@ class Scene:
 
     def step(self) -> Actions:
         actions = self.engine.step(self.now_ms)
+        link_laws.check(self.engine)
         self._deliver(actions.output)
         self.reads += actions.reads
         self.wishes += [record.name for record in actions.expired]

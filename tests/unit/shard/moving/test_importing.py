@@ -76,6 +76,7 @@ class Move:
         """Also takes the links over."""
         found = self.target.engine._queues.names.get(QUEUE)
         self.importing.open(found, 2, self.target.now_ms)
+        self.target.engine._links.receiving.serve(self.importing.queue, self.target.now_ms)
         self.side.move_to(self.target, [self.importing.queue])
         self.target.settle_down()
         self.peer = self.side.peer

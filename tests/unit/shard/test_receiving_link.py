@@ -1,0 +1,75 @@
+"""States of a receiving link: every state with every event."""
+
+from itertools import product
+from typing import Any
+
+import pytest
+
+from lightrail.model.ending import Ending
+from lightrail.shard.effects.receiving_link import (
+    TRANSITIONS,
+    Event,
+    LinkStateError,
+    Origin,
+    ReceivingLink,
+    State,
+)
+from lightrail.wire.bodies import ConsumerOpen
+
+# Every state with every event: the state that follows, or a dash where the event is refused.
+TABLE = """
+            attach    suspend    freeze  serve    end
+attached    -         suspended  away    -        ended
+away        -         -          -       awaited  ended
+awaited     attached  suspended  away    -        ended
+suspended   attached  -          away    -        ended
+ended       -         -          -       -        -
+"""
+
+
+def rows() -> list[tuple[State, Event, State | None]]:
+    head, *lines = (line.split() for line in TABLE.strip().splitlines())
+    return [
+        (State(state), Event(event), None if after == "-" else State(after))
+        for state, *cells in lines
+        for event, after in zip(head, cells, strict=True)
+    ]
+
+
+def test_the_table_has_every_state_with_every_event() -> None:
+    assert {(state, event) for state, event, _ in rows()} == set(product(State, Event))
+    assert len(TRANSITIONS) == sum(after is not None for _, _, after in rows())
+
+
+@pytest.mark.parametrize(("before", "event", "after"), rows())
+def test_an_event_leads_to_the_state_of_the_table_or_is_refused(
+    before: State, event: Event, after: State | None
+) -> None:
+    link = made()
+    link.state = before
+    if after is not None:
+        link.apply(event)
+        assert link.state is after
+        return
+    with pytest.raises(LinkStateError, match=f"expected an event that {before.value} allows") as raised:
+        link.apply(event)
+    assert event.value in str(raised.value)
+    assert link.state is before
+
+
+def test_a_link_of_a_queue_that_is_not_served_yet_is_away_and_one_that_a_frontend_opens_is_attached() -> None:
+    consumer: Any = object()
+    assert (made().state, made(consumer).state) == (State.AWAY, State.ATTACHED)
+    assert made().ending is Ending.BY_BROKER
+
+
+@pytest.mark.parametrize("state", State)
+def test_a_frontend_may_take_over_what_is_awaited_or_suspended(state: State) -> None:
+    link = made()
+    link.state = state
+    assert link.is_waiting == ((state, Event.ATTACH) in TRANSITIONS)
+
+
+def made(consumer: Any = None) -> ReceivingLink:
+    queue: Any = None
+    return ReceivingLink(queue, 1, Origin((7, 3), ConsumerOpen("q")), consumer)

@@ -24,8 +24,8 @@ from lightrail.shard.effects.reading import Read
 from lightrail.shard.journal.declared import fields_of
 from lightrail.shard.journal.store import RecoveredQueue, Store, StoreError
 from lightrail.shard.links.links import Links
+from lightrail.shard.links.receiving.restoring import open_restored, receivers_of, report_kept
 from lightrail.shard.links.relaying.relays import Relays
-from lightrail.shard.links.restoring import open_restored, receivers_of, report_kept
 from lightrail.shard.moving.arrivals import Arrival, Arrivals
 from lightrail.shard.moving.exports import Exports
 from lightrail.shard.moving.freezing import Freezing
@@ -120,7 +120,7 @@ class Follower:
                 copy = self._queues.restore_copy(each, now_ms)
                 self._house.memory.update(copy)
                 self._links.termini.restore(copy, each.termini)
-                self._arrivals.recovered(copy, *receivers_of(each, self._queues, self._links))
+                self._arrivals.recovered(copy, *receivers_of(each, self._queues, self._links.receiving))
                 continue
             named = self._queues.names.get(each.name)
             placed = self._tenancy.map.placed(each.name)
@@ -157,13 +157,13 @@ class Follower:
     ) -> Queue:
         """Adds a recovered queue, with the clients' links that are durable."""
         queues, links = self._queues, self._links
-        holders, origins = receivers_of(found, queues, links)
+        holders, origins = receivers_of(found, queues, links.receiving)
         if ownership.state in (State.MOVED, State.DELETED):
             holders = []
         queue = queues.restore(found, ownership, reserved, now_ms, is_copy=bool(holders))
         links.termini.restore(queue, found.termini)
         if holders:
-            open_restored(queue, holders, origins, queues, links, self._performer, now_ms)
+            open_restored(queue, holders, origins, queues, links.receiving, self._performer, now_ms)
         return queue
 
     def _open_recovered(self) -> None:

@@ -19,8 +19,7 @@ from lightrail.journal.receiver import Receiver, ReceiverEvent
 from lightrail.journal.record import SPILLED, Delivered, Outcome, Settle, Transaction
 from lightrail.journal.terminus import Terminus, TerminusEvent
 from lightrail.shard.journal.declared import Declared, declared_of
-from lightrail.shard.journal.kept_receivers import RecoveredReceiver
-from lightrail.shard.journal.kept_termini import RecoveredTerminus
+from lightrail.shard.journal.kept_links import RecoveredReceiver, RecoveredTerminus
 from lightrail.shard.journal.record import Append, Record
 from lightrail.shard.queue.values.runs import Location, Run
 

@@ -19,8 +19,7 @@ from lightrail.journal.record import (
     TransactionState,
 )
 from lightrail.model import limits
-from lightrail.shard.journal.kept_receivers import KeptReceivers
-from lightrail.shard.journal.kept_termini import KeptTermini
+from lightrail.shard.journal.kept_links import KeptReceivers, KeptTermini
 
 _CAPTURE: Final = re.compile(r'"capture":\s*true')
 """Also matches the field inside the policy."""

@@ -7,18 +7,18 @@ from lightrail.shard.effects.peers import Consumer, Peer, Producer, RouteProduce
 from lightrail.shard.effects.performer import Performer
 from lightrail.shard.effects.receiving_link import ReceivingLink
 from lightrail.shard.journal.store import Recovered, Store
-from lightrail.shard.links.attaches import Attaches
 from lightrail.shard.links.client_links import STOLEN, ClientLinks, Opened
 from lightrail.shard.links.closings import Closings
-from lightrail.shard.links.consumer_options import admitted
-from lightrail.shard.links.durable_receivers import DurableReceivers
 from lightrail.shard.links.ingress.admission import Admission
-from lightrail.shard.links.known import Known, KnownNumbers
 from lightrail.shard.links.last_consumers import LastConsumers
-from lightrail.shard.links.receiving_links import ReceivingLinks
-from lightrail.shard.links.resuming import Recovery, Resending
-from lightrail.shard.links.termini import Termini
-from lightrail.shard.links.terminus import ResumableProducer
+from lightrail.shard.links.receiving.consumer_options import admitted
+from lightrail.shard.links.receiving.durable_receivers import DurableReceivers
+from lightrail.shard.links.receiving.receiving_links import ReceivingLinks
+from lightrail.shard.links.receiving.resuming import Recovery, Resending
+from lightrail.shard.links.sending.attaches import Attaches
+from lightrail.shard.links.sending.known import Known, KnownNumbers
+from lightrail.shard.links.sending.termini import Termini
+from lightrail.shard.links.sending.terminus import ResumableProducer
 from lightrail.shard.queues.memory import Memory
 from lightrail.shard.queues.queues import Queues
 from lightrail.shard.queues.shard_queue import Queue

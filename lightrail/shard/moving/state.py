@@ -15,10 +15,10 @@ from lightrail.model.attempts import of_journal, waiting, waits_until_ms
 from lightrail.model.durability import Durability
 from lightrail.shard.effects.performer import Performer
 from lightrail.shard.effects.receiving_link import Origin
-from lightrail.shard.journal.kept_termini import RecoveredTerminus
-from lightrail.shard.links.consumer_options import options_of
-from lightrail.shard.links.known import Known
+from lightrail.shard.journal.kept_links import RecoveredTerminus
 from lightrail.shard.links.links import Links
+from lightrail.shard.links.receiving.consumer_options import options_of
+from lightrail.shard.links.sending.known import Known
 from lightrail.shard.moving.columns import Columns, ColumnsError, pack, put, rows, unpack
 from lightrail.shard.moving.contents import Contents
 from lightrail.shard.queue.changes.copying import Stretch

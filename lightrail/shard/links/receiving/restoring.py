@@ -7,11 +7,10 @@ from lightrail.filters.errors import FilterError
 from lightrail.model import limits
 from lightrail.model.policy import Role
 from lightrail.shard.effects.performer import Performer
-from lightrail.shard.effects.receiving_link import Origin
+from lightrail.shard.effects.receiving_link import Key, Origin
 from lightrail.shard.journal.store import RecoveredQueue
-from lightrail.shard.links.consumer_options import options_of
-from lightrail.shard.links.links import Links
-from lightrail.shard.links.receiving_links import key_of
+from lightrail.shard.links.receiving.consumer_options import options_of
+from lightrail.shard.links.receiving.receiving_links import ReceivingLinks
 from lightrail.shard.queue.values import commands
 from lightrail.shard.queue.values.commands import Holder
 from lightrail.shard.queues.queues import Queues
@@ -19,11 +18,11 @@ from lightrail.shard.queues.shard_queue import Queue
 from lightrail.wire.bodies import ConsumerOpen
 from lightrail.wire.frames import WireError
 
-log = logging.getLogger("lightrail.shard.links.restoring")
+log = logging.getLogger("lightrail.shard.links.receiving.restoring")
 
 
 def receivers_of(
-    found: RecoveredQueue, queues: Queues, links: Links
+    found: RecoveredQueue, queues: Queues, receiving: ReceivingLinks
 ) -> tuple[list[Holder], dict[int, Origin]]:
     """The consumers of a recovered queue with their deliveries, and the origin of each by its number.
 
@@ -38,9 +37,9 @@ def receivers_of(
         except (WireError, FilterError) as error:
             log.error("a suspended link of queue %s can't be restored: %s", found.name, error)
             continue
-        id = links.receiving.next_number()
+        id = receiving.next_number()
         holders.append(Holder(id, replace(options, first=each.next), each.next, each.runs))
-        origins[id] = Origin(key_of(opened), opened, has_ended=True)
+        origins[id] = Origin(_key_of(opened), opened, has_ended=True)
     return holders, origins
 
 
@@ -49,7 +48,7 @@ def open_restored(
     holders: list[Holder],
     origins: dict[int, Origin],
     queues: Queues,
-    links: Links,
+    receiving: ReceivingLinks,
     performer: Performer,
     now_ms: int,
 ) -> None:
@@ -57,8 +56,8 @@ def open_restored(
     seen_to = queue.view.seen_to
     opened = commands.Open(queues.policy_of(queue.record), holders, seen_to=seen_to)
     performer.apply(queue, opened, now_ms)
-    links.receiving.add(queue, origins, {each.consumer: each.deliveries for each in holders})
-    links.receiving.restore(queue, now_ms)
+    receiving.add(queue, origins, {each.consumer: each.deliveries for each in holders})
+    receiving.restore(queue, now_ms)
 
 
 def report_kept(unknown: list[Queue]) -> None:
@@ -80,3 +79,8 @@ def report_kept(unknown: list[Queue]) -> None:
         )
     if len(unknown) > limits.LOG_NAMES_MAX:
         log.warning("%d further queues are kept, not served", len(unknown) - limits.LOG_NAMES_MAX)
+
+
+def _key_of(opened: ConsumerOpen) -> Key:
+    """The frontend's link that was the first one of a client's link, for a consumer without a later one."""
+    return opened.terminus >> 32, opened.terminus & 0xFFFF_FFFF

@@ -24,9 +24,9 @@ from lightrail.model import limits
 from lightrail.model.durability import Durability
 from lightrail.model.timetable import Timetable
 from lightrail.shard.effects.peers import Peer, Producer
-from lightrail.shard.journal.kept_termini import RecoveredTerminus
+from lightrail.shard.journal.kept_links import RecoveredTerminus
 from lightrail.shard.journal.store import Store, StoreError
-from lightrail.shard.links.terminus import LAST, DurableProducer, ResumableProducer, Terminus
+from lightrail.shard.links.sending.terminus import LAST, DurableProducer, ResumableProducer, Terminus
 from lightrail.shard.queues.shard_queue import Queue
 from lightrail.shard.queues.user_shares import UserShares
 from lightrail.shard.queues.waiting import CallWhenSynced
@@ -35,7 +35,7 @@ from lightrail.wire.bodies import ProducerOpen
 from lightrail.wire.frames import CLOSED, DURABILITY_SHIFT, HEADER, HEADER_SIZE, KEPT, Kind, frame
 from lightrail.wire.tags import decode_tags, encode_tags
 
-log = logging.getLogger("lightrail.shard.links.termini")
+log = logging.getLogger("lightrail.shard.links.sending.termini")
 
 
 class Termini:

@@ -14,13 +14,13 @@ from typing import Final
 
 from lightrail.journal.record import Numbers
 from lightrail.shard.journal.store import Store, StoreBusyError, StoreFullError
-from lightrail.shard.links.known import KnownNumbers
+from lightrail.shard.links.sending.known import KnownNumbers
 from lightrail.shard.queues.shard_queue import Queue
 from lightrail.telemetry.shard import ShardCounts
 from lightrail.wire.bodies import ProducerOpen
 from lightrail.wire.frames import IDENTITY
 
-log = logging.getLogger("lightrail.shard.links.attaches")
+log = logging.getLogger("lightrail.shard.links.sending.attaches")
 
 RECORD_BYTES: Final = 128
 """More than the record of one number."""

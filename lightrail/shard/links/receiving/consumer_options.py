@@ -51,3 +51,19 @@ def admitted(body: ConsumerOpen, looks: Looks, memory: Memory) -> commands.Consu
 
 def _selector_bytes(body: ConsumerOpen) -> int:
     return 0 if body.filter is None else limits.SELECTOR_FACTOR * len(json.dumps(body.filter))
+
+
+def asked(opened: ConsumerOpen) -> tuple[object, ...]:
+    """What messages an attach asks for, and what of them."""
+    return (
+        opened.browse,
+        opened.presettled,
+        opened.exclusive,
+        opened.priority,
+        opened.default_outcome,
+        opened.default_failed,
+        opened.default_undeliverable,
+        opened.lock_ms,
+        opened.lock_key,
+        opened.filter,
+    )

@@ -11,8 +11,9 @@ from lightrail.shard.effects.peers import Consumer, Peer
 from lightrail.shard.effects.performer import Performer
 from lightrail.shard.effects.receiving_link import Event, Key, Origin, ReceivingLink, State
 from lightrail.shard.links.client_links import ClientLinks
-from lightrail.shard.links.durable_receivers import DurableReceivers
 from lightrail.shard.links.last_consumers import LastConsumers
+from lightrail.shard.links.receiving.consumer_options import asked
+from lightrail.shard.links.receiving.durable_receivers import DurableReceivers
 from lightrail.shard.queue.values import commands
 from lightrail.shard.queue.values.effects import SessionRenewed
 from lightrail.shard.queues.shard_queue import Queue
@@ -131,10 +132,7 @@ class ReceivingLinks:
         former = found.opened
         resumes = opening.suspended_ms is not None and former.suspended_ms is not None
         if not (
-            resumes
-            and opening.recovers
-            and queue.view.consumer(found.id)
-            and _asked(opening) == _asked(former)
+            resumes and opening.recovers and queue.view.consumer(found.id) and asked(opening) == asked(former)
         ):
             self.release(found, now_ms, is_given_up=not opening.recovers)
             return None
@@ -381,24 +379,3 @@ class ReceivingLinks:
             if refusal is not None:
                 consumer.peer.end_link(consumer.link, refusal)
         self._client_links.drop(found.queue, found.opened.client_link, found)
-
-
-def key_of(opened: ConsumerOpen) -> Key:
-    """The frontend's link that was the first one of a client's link, for a consumer without a later one."""
-    return opened.terminus >> 32, opened.terminus & 0xFFFF_FFFF
-
-
-def _asked(opened: ConsumerOpen) -> tuple[object, ...]:
-    """What messages an attach asks for, and what of them."""
-    return (
-        opened.browse,
-        opened.presettled,
-        opened.exclusive,
-        opened.priority,
-        opened.default_outcome,
-        opened.default_failed,
-        opened.default_undeliverable,
-        opened.lock_ms,
-        opened.lock_key,
-        opened.filter,
-    )

@@ -13,7 +13,7 @@ from lightrail.journal.receiver import DeliveryRun, Receiver, ReceiverEvent
 from lightrail.model.durability import Durability
 from lightrail.shard.effects.peers import Consumer, Peer
 from lightrail.shard.effects.receiving_link import ReceivingLink, State
-from lightrail.shard.journal.kept_receivers import joined, without
+from lightrail.shard.journal.kept_links import joined, without
 from lightrail.shard.journal.store import Store, StoreError
 from lightrail.shard.queue.values.commands import Holder
 from lightrail.shard.queues.shard_queue import Queue
@@ -22,7 +22,7 @@ from lightrail.telemetry.shard import ShardCounts
 from lightrail.wire.bodies import ConsumerOpen
 from lightrail.wire.frames import HEADER
 
-log = logging.getLogger("lightrail.shard.links.durable_receivers")
+log = logging.getLogger("lightrail.shard.links.receiving.durable_receivers")
 
 
 LinkKey = tuple[Peer, int]

@@ -254,7 +254,7 @@ class TransactionModel(RuleBasedStateMachine):
         """What the shard remembers of transactions: see `remembered` of a model's state."""
         transactions = self.scene.engine.transactions
         return (
-            self.scene.engine._links.known_number(self.boot << 32 | 50),
+            self.scene.engine._links.sending.known_number(self.boot << 32 | 50),
             {id.hex() for id, _ in transactions.prepared.overdue(1 << 60)},
             {id.hex() for id in transactions.decisions.awaited.get(OTHER, [])},
         )

@@ -67,7 +67,7 @@ def source_of(policy: str, seed: int) -> Source:
             further = pieces[-1][0]["next"]
     queue = queue_of(scene, QUEUE)
     assert queue is not None
-    known = scene.engine._links.numbers_of(queue)
+    known = scene.engine._links.sending.numbers_of(queue)
     ids = len(queue.machine.contents.duplicates or ())
     state = exporting.state(scene.now_ms)
     return Source(twins.policy, pieces, state, contents(scene, queue), known.numbers, known.parts, ids)
@@ -100,7 +100,7 @@ def check_whole(scene: Scene, source: Source, what: object) -> None:
     assert queue is not None, what
     assert queue.epoch == 2, what
     assert contents(scene, queue) == source.contents, what
-    known = scene.engine._links.numbers_of(queue)
+    known = scene.engine._links.sending.numbers_of(queue)
     assert (known.numbers, known.parts) == (source.numbers, source.parts), what
     assert len(queue.machine.contents.duplicates or ()) == source.ids, what
 

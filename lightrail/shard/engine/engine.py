@@ -311,7 +311,7 @@ class Engine:
         for queue in self._queues.deadlines.due(now_ms):
             self._performer.apply(queue, commands.Tick(), now_ms)
         self._links.receiving.tick(now_ms)
-        self._links.termini.tick(now_ms)
+        self._links.sending.termini.tick(now_ms)
         self.freezing.tick(now_ms)
         self._follower.tick(now_ms)
         self._last_consumers.tick(now_ms)

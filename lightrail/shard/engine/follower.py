@@ -119,7 +119,7 @@ class Follower:
                 # If its move was not committed, the move begins again.
                 copy = self._queues.restore_copy(each, now_ms)
                 self._house.memory.update(copy)
-                self._links.termini.restore(copy, each.termini)
+                self._links.sending.termini.restore(copy, each.termini)
                 self._arrivals.recovered(copy, *receivers_of(each, self._queues, self._links.receiving))
                 continue
             named = self._queues.names.get(each.name)
@@ -161,7 +161,7 @@ class Follower:
         if ownership.state in (State.MOVED, State.DELETED):
             holders = []
         queue = queues.restore(found, ownership, reserved, now_ms, is_copy=bool(holders))
-        links.termini.restore(queue, found.termini)
+        links.sending.termini.restore(queue, found.termini)
         if holders:
             open_restored(queue, holders, origins, queues, links.receiving, self._performer, now_ms)
         return queue

@@ -92,8 +92,8 @@ class Receiving:
             Kind.TARGETS: self._targets,
             Kind.REQUEST: self._request,
             Kind.HELLO: self._hello,
-            Kind.TAGS: links.termini.expect,
-            Kind.FORGET: links.termini.forget_tags,
+            Kind.TAGS: links.sending.termini.expect,
+            Kind.FORGET: links.sending.termini.forget_tags,
             Kind.RESEND: links.resending.resend,
             Kind.YIELDED: self._yielded,
             Kind.GOODBYE: lambda peer, _part, now_ms: frontends.forget(peer, now_ms),
@@ -224,7 +224,7 @@ class Receiving:
             if not self._takeovers.begin(waiting, now_ms):
                 self._open_link(waiting, now_ms)
         else:
-            self._links.open_router(peer, link, opening, number)
+            self._links.sending.open_router(peer, link, opening, number)
 
     def _open_consumer(self, peer: Peer, part: bytes, now_ms: int) -> None:
         _, _, _, epoch, link, _, _ = HEADER.unpack_from(part)
@@ -270,12 +270,12 @@ class Receiving:
     def _close_producer(self, peer: Peer, part: bytes, _now_ms: int) -> None:
         link = HEADER.unpack_from(part)[4]
         self._takeovers.drop(peer, link)
-        self._links.close_producer(peer, link)
+        self._links.sending.close(peer, link)
         self._relays.close_sender(peer, link)
 
     def _abandon_producer(self, peer: Peer, part: bytes, now_ms: int) -> None:
         link = HEADER.unpack_from(part)[4]
-        self._links.abandon_producer(peer, link)
+        self._links.sending.abandon(peer, link)
         router = peer.routers.get(link)
         if router is not None and self._answers.failure is None:
             self._routes.abandon(router, now_ms)

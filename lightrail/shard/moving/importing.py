@@ -271,7 +271,7 @@ class Importing:
         known = state.known
         producers = [(id, number, known.parts.get(id, 0)) for id, number in known.numbers.items()]
         self._store.append(Numbers(self.queue.id, state.next_sequence, producers), now_ms)
-        for terminus in self._links.termini.records(self.queue, state.termini):
+        for terminus in self._links.sending.termini.records(self.queue, state.termini):
             self._store.append(terminus, now_ms)
         for holder in filter(self._is_durable, state.holders):
             opening = state.origins[holder.consumer].opened
@@ -316,10 +316,10 @@ class Importing:
         locks = [(until_ms + shift, id, first, last) for until_ms, id, first, last in state.locks]
         seen_to = max(state.seen_to, queue.redelivered_before)
         opened = Open(policy, state.holders, locks, state.past, seen_to, state.ids)
-        self._links.learn(state.known)
+        self._links.sending.learn(state.known)
         recorded = {each.consumer: each.deliveries for each in state.holders if self._is_durable(each)}
         self._links.receiving.add(queue, state.origins, recorded)
-        self._links.termini.restore(queue, state.termini)
+        self._links.sending.termini.restore(queue, state.termini)
         effects = queue.machine.apply(opened, now_ms)
         try:
             self._store.append(
@@ -339,7 +339,7 @@ class Importing:
         if self._queues.copy_of(queue.name) is not queue:
             return
         self._queues.drop_copy(queue)
-        self._links.termini.forget(queue)
+        self._links.sending.termini.forget(queue)
         self._memory.remove(queue)
         for run in queue.view.runs:
             if run.batch.location is not None:

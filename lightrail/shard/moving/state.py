@@ -18,7 +18,7 @@ from lightrail.shard.effects.receiving_link import Origin
 from lightrail.shard.journal.kept_links import RecoveredTerminus
 from lightrail.shard.links.links import Links
 from lightrail.shard.links.receiving.consumer_options import options_of
-from lightrail.shard.links.sending.known import Known
+from lightrail.shard.links.sending.sending_links import Known
 from lightrail.shard.moving.columns import Columns, ColumnsError, pack, put, rows, unpack
 from lightrail.shard.moving.contents import Contents
 from lightrail.shard.queue.changes.copying import Stretch
@@ -73,12 +73,12 @@ def encode_state(contents: Contents, performer: Performer, links: Links) -> tupl
         ((sequence, index_of[owner]) for sequence, owner in owners if owner in index_of),
     )
     put(columns, "newest", {"sequence": "Q", "above": "Q"}, (past.newest or {}).items())
-    _put_producers(columns, links.numbers_of(queue))
+    _put_producers(columns, links.sending.numbers_of(queue))
     groups = view.ids
     sizes = ((until_ms, len(digests)) for until_ms, digests in groups)
     put(columns, "ids", {"until_ms": "q", "size": "I"}, sizes)
     columns["digests"] = [digests for _, digests in groups]
-    termini = list(links.termini.of(queue))
+    termini = list(links.sending.termini.of(queue))
     tags = [encode_tags(terminus.tags) for terminus in termini]
     kept = ((each.suspended_ms, len(body)) for each, body in zip(termini, tags, strict=True))
     put(columns, "termini", {"suspended_ms": "Q", "size": "I"}, kept)

@@ -168,14 +168,14 @@ class Requests:
             "next_sequence": view.next_sequence,
             "counters": asdict(view.counters),
             "consumer_count": gauges.consumers,
-            "producer_count": self._links.producer_count(queue),
+            "producer_count": self._links.sending.count(queue),
             "consumers": consumers,
         }
 
     def _has(self, queue: Queue, what: Sequence[str]) -> bool:
         """Whether a queue has links, or messages, if they are listed."""
         gauges = queue.view.gauges
-        links = gauges.consumers + self._links.producer_count(queue)
+        links = gauges.consumers + self._links.sending.count(queue)
         messages = gauges.ready + gauges.delayed + gauges.deferred + gauges.in_flight
         messages += queue.parked_count + queue.promised_messages
         return bool(links and "links" in what) or bool(messages and "messages" in what)

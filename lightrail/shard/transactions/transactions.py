@@ -92,7 +92,7 @@ class Transactions:
     def _transact(self, peer: Peer, number: int, fields: Fields, loaded: Loaded | None, now_ms: int) -> None:
         work = work_of(fields, now_ms)
         reply = Reply(peer, number, {"committed": True})
-        if self._links.known_number(work.producer) >= work.number:
+        if self._links.sending.known_number(work.producer) >= work.number:
             self._when_synced(reply, 0)
             return
         self.decisions.check(work.id)
@@ -114,7 +114,7 @@ class Transactions:
         self._applying.apply(
             parts, shares, ending, loaded, now_ms, always=bool(work.others), repeated=repeated
         )
-        self._links.note_number(work.producer, work.number)
+        self._links.sending.note_number(work.producer, work.number)
         if work.others:
             self.decisions.committed(work.id, work.others)
         self._when_synced(reply, 0)

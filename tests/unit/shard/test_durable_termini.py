@@ -115,7 +115,7 @@ def test_of_a_link_with_durable_configuration_no_tags_are_there_after_a_restart(
     send(peer, 1, 1, b"a")
     disk.scene.settle_down()
     scene = disk.killed()
-    assert len(scene.engine._links.termini) == 1
+    assert len(scene.engine._links.sending.termini) == 1
     assert unsettled(scene.peer(boot=8), 1, Durability.CONFIGURATION) == []
 
 
@@ -207,7 +207,7 @@ def test_a_closed_link_is_forgotten_for_good() -> None:
     peer.close_producer(1)
     disk.scene.settle_down()
     scene = disk.killed()
-    assert len(scene.engine._links.termini) == 0
+    assert len(scene.engine._links.sending.termini) == 0
     assert unsettled(scene.peer(boot=8), 1) == []
 
 
@@ -222,11 +222,11 @@ def test_the_time_of_a_suspended_link_begins_anew_at_the_start_of_the_shard() ->
     scene = disk.killed()
     peer = scene.peer(boot=8)
     pass_time(scene, peer, MINUTE - 2_000)
-    assert len(scene.engine._links.termini) == 1
+    assert len(scene.engine._links.sending.termini) == 1
     pass_time(scene, peer, 5_000)
-    assert len(scene.engine._links.termini) == 0
+    assert len(scene.engine._links.sending.termini) == 0
     scene.settle_down()
-    assert len(disk.killed().engine._links.termini) == 0
+    assert len(disk.killed().engine._links.sending.termini) == 0
 
 
 def test_another_time_holds_after_a_restart() -> None:
@@ -236,7 +236,7 @@ def test_another_time_holds_after_a_restart() -> None:
     attach(peer, 1, suspended_ms=5_000)
     scene = disk.killed()
     pass_time(scene, scene.peer(boot=8), 8_000)
-    assert len(scene.engine._links.termini) == 0
+    assert len(scene.engine._links.sending.termini) == 0
 
 
 def test_a_deleted_queue_has_no_termini_after_a_restart() -> None:
@@ -248,7 +248,7 @@ def test_a_deleted_queue_has_no_termini_after_a_restart() -> None:
     disk.scene.refresh()
     disk.scene.settle_down()
     scene = disk.killed()
-    assert len(scene.engine._links.termini) == 0
+    assert len(scene.engine._links.sending.termini) == 0
 
 
 def test_a_store_that_does_not_outlive_the_process_keeps_nothing_durably() -> None:
@@ -289,7 +289,7 @@ def test_a_link_that_becomes_less_durable_keeps_its_tags_while_the_shard_runs(du
     assert unsettled(peer, 2, durability) == [b"a"]
     disk.scene.settle_down()
     scene = disk.killed()
-    assert len(scene.engine._links.termini) == bool(durability)
+    assert len(scene.engine._links.sending.termini) == bool(durability)
     assert unsettled(scene.peer(boot=8), 1, durability) == []
 
 
@@ -299,7 +299,7 @@ def test_a_link_without_a_time_is_not_durable() -> None:
     attach(peer, 1)
     assert attach(peer, 2, suspended_ms=0) == Durability.NONE
     disk.scene.settle_down()
-    assert len(disk.killed().engine._links.termini) == 0
+    assert len(disk.killed().engine._links.sending.termini) == 0
 
 
 # --- the records -----------------------------------------------------------------------------------------
@@ -397,7 +397,7 @@ def test_no_more_links_than_the_bound_come_back(monkeypatch: pytest.MonkeyPatch)
     for link in (1, 2, 3):
         attach(peer, link, client_link=str(link) * 32)
     monkeypatch.setattr(limits, "TERMINI_MAX", 2)
-    assert len(disk.killed().engine._links.termini) == 2
+    assert len(disk.killed().engine._links.sending.termini) == 2
     disk.scene.settle_down()
     monkeypatch.setattr(limits, "TERMINI_MAX", 9)
-    assert len(disk.killed().engine._links.termini) == 2
+    assert len(disk.killed().engine._links.sending.termini) == 2

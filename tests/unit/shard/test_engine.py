@@ -131,7 +131,7 @@ def test_a_producer_that_was_closed_is_forgotten() -> None:
         peer.send(link, 1, numbered(1), durable=False)
         peer.say(frame(Kind.PRODUCER_CLOSE, link=link))
     peer.greet()
-    assert scene.engine._links._numbers == {}
+    assert scene.engine._links.sending._numbers == {}
 
 
 def test_order_per_producer_is_kept() -> None:
@@ -530,7 +530,7 @@ def test_numbers_of_producers_are_bounded(monkeypatch: pytest.MonkeyPatch) -> No
         peer.produce(link, "q")
         peer.send(link, 1, numbered(1), durable=False)
     peer.greet()
-    assert [number & 0xFF for number in scene.engine._links._numbers] == [3, 4, 5]
+    assert [number & 0xFF for number in scene.engine._links.sending._numbers] == [3, 4, 5]
 
 
 def test_an_unknown_kind_is_passed_over() -> None:

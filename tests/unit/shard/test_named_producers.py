@@ -154,4 +154,4 @@ def test_an_ordinary_producer_is_not_known_when_it_has_closed() -> None:
     one.send(1, 5, [b"a"])
     scene.settle_down()
     one.close_producer(1)
-    assert scene.engine._links._numbers == {}
+    assert scene.engine._links.sending._numbers == {}

@@ -345,12 +345,12 @@ def test_a_deleted_queue_has_no_termini() -> None:
     send(peer, 1, 1, b"a")
     scene.settle_down()
     links = scene.engine._links
-    assert len(links.termini) == 1
+    assert len(links.sending.termini) == 1
     names = scene.names
     assert isinstance(names, EveryName)
     names.give("q", Policy.parse({"role": "metadata", "reference": "elsewhere"}))
     scene.refresh()
-    assert len(links.termini) == 0
+    assert len(links.sending.termini) == 0
 
 
 def test_a_tick_costs_the_same_among_many_suspended_termini() -> None:
@@ -361,8 +361,8 @@ def test_a_tick_costs_the_same_among_many_suspended_termini() -> None:
             attach(peer, 1 + number, client_link=f"{number:032x}", suspended_ms=10 * MINUTE)
             peer.close_producer(1 + number)
         scene.tick()
-        assert len(scene.engine._links.termini) == count
-        return work.lines(lambda: scene.engine._links.termini.tick(scene.now_ms + 1))
+        assert len(scene.engine._links.sending.termini) == count
+        return work.lines(lambda: scene.engine._links.sending.termini.tick(scene.now_ms + 1))
 
     assert cost(200) < cost(5) + 50
 

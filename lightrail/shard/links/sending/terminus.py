@@ -140,7 +140,7 @@ class ResumableProducer(Producer):
 
         Args:
             store: called with the tags of each batch that is stored, and its number.
-            attach: its number (attaches.py).
+            attach: its number (sending_links.py).
         """
         self._store = store
         self.terminus = terminus

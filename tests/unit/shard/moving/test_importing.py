@@ -210,7 +210,7 @@ def test_a_durable_link_is_in_the_journal_of_the_new_owner_before_it_is_the_owne
     known = [b"tag"] if durability == Durability.UNSETTLED_STATE else []
     assert termini == ([(b"\x11" * 16, durability, 60_000, known, "ann")] if durability else [])
     move.open()
-    moved = move.target.engine._links.termini
+    moved = move.target.engine._links.sending.termini
     assert [each.user for each in moved.of(move.importing.queue)] == ["ann"]
     peer = move.target.peer("frontend-9", boot=9)
     peer.produce(1, QUEUE, **opening, durability=durability)
@@ -229,7 +229,7 @@ def test_a_copy_that_is_dropped_has_no_termini() -> None:
     move.finish()
     move.importing.drop(move.target.now_ms)
     move.target.settle_down()
-    assert len(move.target.engine._links.termini) == 0
+    assert len(move.target.engine._links.sending.termini) == 0
     journal = Journal(move.files.after_crash(0, "none"), "test", 0, segment_bytes=SEGMENT_BYTES)
     assert [queue.name for queue in journal.recover(EVERYTHING, 1).queues if queue.termini] == []
 

@@ -23,7 +23,7 @@ from lightrail.amqp.receiver import ReceivingLink
 from lightrail.amqp.security import SaslClient, SaslServer
 from lightrail.amqp.session import Session
 from lightrail.amqp.settings import ConnectionSettings
-from lightrail.amqp.settlement import Rest
+from lightrail.amqp.settlement import DispositionRest
 from lightrail.amqp.shapes import Shape
 from lightrail.amqp.values import Symbol
 from lightrail.amqp.windows import BEGIN_SENT, END_SENT, Windows
@@ -95,8 +95,8 @@ class ConnectionEndpoint:
         self.needed = 0
         self.work = limits.FRAMES_OF_A_TURN
         """Frames that may still be read in this turn."""
-        self.rest: Rest | None = None
-        """Rest of the disposition that was read last; it is applied before any other frame."""
+        self.rest: DispositionRest | None = None
+        """DispositionRest of the disposition that was read last; it is applied before any other frame."""
         self.unfinished_bytes = 0
         """Memory of incomplete messages of all links."""
         self._now_ms = now_ms

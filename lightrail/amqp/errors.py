@@ -1,4 +1,5 @@
-"""Errors of the engine: wrong commands of the caller, and protocol errors of the peer by what they end.
+"""Errors of the engine: wrong commands of the caller, and errors of the peer, grouped by the endpoint that
+they end: link, session or connection.
 
 As in h11, local and remote errors are distinct. `LocalError` is raised to the caller of a command, and so is
 `EndedError`, for a command that came too late. The others are raised and caught inside the engine, which

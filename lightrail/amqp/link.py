@@ -7,8 +7,8 @@ returns whether it was sent. What ends a link, answers its attach or its drain i
 does nothing. A command that could never have been right raises LocalError.
 
 Deliveries that we send are numbered per link from 0 in order of send(); the caller's credit is the number
-below which it may send. Inside, delivery-count is an integer that does not wrap; it differs from that number
-by where it began and by what drain skipped.
+below which it may send. Inside, delivery-count is an integer that does not wrap: initial-delivery-count +
+deliveries sent + credit that drain consumed.
 """
 
 from collections.abc import Mapping, Sequence

@@ -18,7 +18,7 @@ from lightrail.model import conditions, limits
 class SettlingConnection(ReceivingConnection, WindowConnection, Protocol):
     """The connection as the deliveries of its sessions use it."""
 
-    rest: "Rest | None"
+    rest: "DispositionRest | None"
 
 
 class Settlement(Windows):
@@ -175,7 +175,7 @@ class Settlement(Windows):
             if low > high or (len(found) < limits.SETTLED_RANGES_AT_ONCE and count < limits.SETTLED_AT_ONCE):
                 return
             if connection.work <= 0:
-                connection.rest = Rest(self, receiver, low, high, settled, state)
+                connection.rest = DispositionRest(self, receiver, low, high, settled, state)
                 return
 
     def _refuse_transaction(
@@ -247,7 +247,7 @@ class Settlement(Windows):
         return found
 
 
-class Rest(NamedTuple):
+class DispositionRest(NamedTuple):
     """The part of a disposition that exceeds the work of a turn, by unwrapped ids."""
 
     session: Settlement

@@ -45,7 +45,7 @@ class Times:
     ttl_ms: int
 
     def write(self, buffer: bytearray, sequence: int) -> None:
-        """Write those of one message that is sent now."""
+        """Write the times of one message that is sent now."""
         now_ms = time.time_ns() // 1_000_000
         _TIMESTAMP.pack_into(buffer, self.at + 1, now_ms + self.ttl_ms)
         _TIMESTAMP.pack_into(buffer, self.at + 10, now_ms)

@@ -44,7 +44,7 @@ class Digits:
     count: int
 
     def write(self, buffer: bytearray, sequence: int) -> None:
-        """Write those of one message."""
+        """Write the digits of one message."""
         buffer[self.at : self.at + self.width] = b"%0*d" % (self.width, sequence % self.count)
 
 

@@ -1,4 +1,4 @@
-"""Text for a terminal: names that are other people's, and numbers with what they count."""
+"""Text for a terminal: quotes names that users chose, and writes numbers with their unit."""
 
 import re
 from typing import Final

@@ -20,7 +20,7 @@ log = logging.getLogger("lightrail.model.clock")
 _MS: Final = 1_000_000
 READINGS: Final = 5
 TOGETHER_NS: Final = 100_000
-"""Largest time between readings of two clocks that count as taken at once."""
+"""Largest time between readings of two clocks that count as simultaneous."""
 
 
 steady_ns: Final[Callable[[], int]] = partial(

@@ -16,7 +16,7 @@ from lightrail.frontend.links.attach import Attach
 from lightrail.frontend.links.bound import Bound
 from lightrail.frontend.links.bus_clients import is_bus_link
 from lightrail.frontend.links.context import LinkContext
-from lightrail.frontend.links.routed import RoutedBatch, Whole
+from lightrail.frontend.links.routed import BatchedTransfer, RoutedBatch
 from lightrail.frontend.links.routing import RouterLink
 from lightrail.model import conditions, names
 from lightrail.model.policy import Role
@@ -63,7 +63,7 @@ class BusRouterLink(RouterLink):
         self._is_creating = False
         """Whether the queue of scheduled messages is being created."""
 
-    def _accept(self, event: Transfers, now_ms: int, whole: Whole | None = None) -> None:
+    def _accept(self, event: Transfers, now_ms: int, whole: BatchedTransfer | None = None) -> None:
         parts = _parts(event, now_ms, is_one=whole is not None)
         if whole is not None:
             whole.outstanding += len(parts) - 1
@@ -73,7 +73,7 @@ class BusRouterLink(RouterLink):
             else:
                 super()._accept(part, now_ms, whole)
 
-    def _schedule(self, event: Transfers, now_ms: int, whole: Whole | None) -> None:
+    def _schedule(self, event: Transfers, now_ms: int, whole: BatchedTransfer | None) -> None:
         durable, priority, _ = self._attributes(event, now_ms)
         size = sum(map(len, event.payloads))
         # The ttl begins when the message is due.

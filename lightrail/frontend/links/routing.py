@@ -19,8 +19,15 @@ from lightrail.frontend.links.batched import BATCHED
 from lightrail.frontend.links.context import LinkContext
 from lightrail.frontend.links.incoming import IncomingLink
 from lightrail.frontend.links.own_messages import container_of, left_out
-from lightrail.frontend.links.routed import MAYBE_STORED, NOT_STORED, RoutedBatch, Whole, left_over, settle
-from lightrail.frontend.links.ways import Way, Ways
+from lightrail.frontend.links.routed import (
+    MAYBE_STORED,
+    NOT_STORED,
+    BatchedTransfer,
+    RoutedBatch,
+    left_over,
+    settle,
+)
+from lightrail.frontend.links.ways import ShardRoute, Ways
 from lightrail.model import conditions, limits
 from lightrail.namespace.router_plan import Plan, Routed
 from lightrail.namespace.routing import UNROUTABLE
@@ -90,13 +97,13 @@ class RouterLink(IncomingLink):
         """Distributes a batch by the plan."""
         if event.message_format == BATCHED:
             for found in self._unpacked(event, now_ms, by_priority=True):
-                whole = Whole(len(found))
+                whole = BatchedTransfer(len(found))
                 for run in found:
                     self._accept(run.event, now_ms, whole)
             return
         self._accept(event, now_ms)
 
-    def _accept(self, event: Transfers, now_ms: int, whole: Whole | None = None) -> None:
+    def _accept(self, event: Transfers, now_ms: int, whole: BatchedTransfer | None = None) -> None:
         size = sum(map(len, event.payloads))
         attributes = Attributes(*self._attributes(event, now_ms), event.message_format)
         batch = RoutedBatch(event, size, attributes, now_ms, whole)
@@ -204,7 +211,7 @@ class RouterLink(IncomingLink):
             self._send_elsewhere(load, ways)
         self.go_on()
 
-    def _send_elsewhere(self, load: Load, ways: list[Way]) -> None:
+    def _send_elsewhere(self, load: Load, ways: list[ShardRoute]) -> None:
         batch: RoutedBatch = load.batch
         indices = load.indices[load.accepted :]
         payloads = [batch.payloads[index] for index in indices]

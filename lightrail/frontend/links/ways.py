@@ -12,7 +12,7 @@ from lightrail.wire.lanes import Lane, Load
 from lightrail.wire.shards import ShardPeer
 
 
-class Way(NamedTuple):
+class ShardRoute(NamedTuple):
     """The way to queues of one shard."""
 
     lane: Lane
@@ -68,7 +68,7 @@ class Ways:
         """By shard."""
         self.ages_ms: Mapping[str, int] = {}
         """Ages by queue of the current plan."""
-        self.known: dict[frozenset[str], list[Way]] = {}
+        self.known: dict[frozenset[str], list[ShardRoute]] = {}
         """Ways by sets of queues of the current plan."""
         self.shard_connections = frontend.shard_connections
         self.moved = frontend.shard_connections.moved
@@ -82,7 +82,7 @@ class Ways:
         """Whether all messages that were sent to former shards are answered."""
         return all(lane.is_idle for lane in self.leaving)
 
-    def find(self, queues: frozenset[str], unknown: list[str]) -> list[Way]:
+    def find(self, queues: frozenset[str], unknown: list[str]) -> list[ShardRoute]:
         """The ways to these queues; queues whose shard is not known here are added to `unknown`."""
         ages_ms = self.ages_ms
         by_shard: dict[tuple[int, int | None], tuple[Lane, list[str]]] = {}
@@ -105,11 +105,11 @@ class Ways:
             self.known[queues] = found
         return found
 
-    def _way(self, lane: Lane, queues: list[str], age_ms: int | None) -> Way:
+    def _way(self, lane: Lane, queues: list[str], age_ms: int | None) -> ShardRoute:
         directory = self._frontend.directory
         looking = sum(directory.get(queue).policy.examines for queue in queues)
         most = max(1, limits.ROUTED_LOOKS_AT_ONCE // looking) if looking else sys.maxsize
-        return Way(lane, frozenset(queues), most, age_ms)
+        return ShardRoute(lane, frozenset(queues), most, age_ms)
 
     def _lane(self, peer: ShardPeer) -> Lane:
         lane = self._lanes.get(peer.shard)

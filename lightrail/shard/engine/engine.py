@@ -270,7 +270,7 @@ class Engine:
 
     def last_marks(self) -> dict[int, int]:
         """By queue number, the sequence up to which messages are redelivered after an orderly end."""
-        return {queue.id: queue.may_come_again_before for queue in self._queues}
+        return {queue.id: queue.redelivered_after_start_before for queue in self._queues}
 
     def commit_failed(self, error: BaseException) -> None:
         """Stops all answers: after a failed write, only a restart finds out what is on disk."""

@@ -25,7 +25,7 @@ FORMER_FREEZE_OP: Final = "seal"
 """Earlier name of the request `freeze`, the only one that shards of earlier versions send and answer."""
 
 
-class Later:
+class CallWhenStored:
     """A call that waits until all records so far are on disk; a Waiter."""
 
     __slots__ = ("_make",)
@@ -102,7 +102,7 @@ class MoveRequests:
                 gone = {"error": {"condition": conditions.MOVED, "description": f"{name} is not here now"}}
                 peer.out.append(frame(Kind.RESPONSE, number=number, body=encode_request(gone)))
 
-        self._when_synced(Later(synced), 0)
+        self._when_synced(CallWhenStored(synced), 0)
 
     def _owned(self, fields: Fields, now_ms: int) -> Queue | None:
         """The queue of a request, if this shard owns it in that epoch. Raises RequestError."""

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 from lightrail.cluster.map import Move
 from lightrail.model import conditions, limits
 from lightrail.model import names as rules
-from lightrail.shard.moving.answering import FORMER_FREEZE_OP, FREEZE_OP, Later
+from lightrail.shard.moving.answering import FORMER_FREEZE_OP, FREEZE_OP, CallWhenStored
 from lightrail.shard.moving.arrivals import Arrival
 from lightrail.shard.moving.importing import ImportFailedError
 from lightrail.shard.moving.progress import CATCH_UP, COPY, Progress
@@ -124,7 +124,7 @@ class Copier:
     async def _synced(self) -> None:
         """Waits until all records so far are on disk."""
         done = asyncio.Event()
-        self._engine.when_synced(Later(done.set), 0)
+        self._engine.when_synced(CallWhenStored(done.set), 0)
         self._turn()
         await done.wait()
 

@@ -16,7 +16,8 @@ a lost directory must not delete messages.
     SERVING --FREEZE--> FROZEN      the destination requested it, and its record is appended
     FROZEN  --THAW----> SERVING     the placement names this shard in a later epoch: the move was cancelled
     UNOWNED --CLAIM---> SERVING     placement and name show again that the queue belongs here
-    SERVING --RENEW---> SERVING     the placement names this shard in another epoch; so of UNOWNED, to UNOWNED
+    SERVING --RENEW---> SERVING     the placement names this shard in another epoch
+    UNOWNED --RENEW---> UNOWNED     the same, while the name does not show that the queue belongs here
     SERVING, FROZEN --DISOWN--> UNOWNED   the placement names another shard, which lacks messages of this one
     FROZEN  --LEAVE---> MOVED       the placement names another shard, which has all messages
     COPYING, SERVING, FROZEN, UNOWNED --DELETE--> DELETED   the name was deleted, or the copy is not needed

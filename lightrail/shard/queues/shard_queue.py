@@ -201,7 +201,7 @@ class Queue:
             self.redelivered_before = max(self.redelivered_before, before)
 
     @property
-    def may_come_again_before(self) -> int:
+    def redelivered_after_start_before(self) -> int:
         """The sequence below which deliveries after the next start may be redeliveries."""
         return self.view.seen_to if self.view.in_flight_count else self.redelivered_before
 

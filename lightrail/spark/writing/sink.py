@@ -92,7 +92,7 @@ class SinkOptions:
 
 
 @dataclass(frozen=True, slots=True)
-class Rest:
+class LastMessages:
     """The last messages of a task for one target, fewer than a chunk."""
 
     producer: str
@@ -115,7 +115,7 @@ class Sent(WriterCommitMessage):
     batches: int = 0
     duplicates: int = 0
     """Number of batches that had been stored completely before."""
-    rests: list[Rest] = field(default_factory=list)
+    rests: list[LastMessages] = field(default_factory=list)
 
 
 class BatchWriter(DataSourceArrowWriter):
@@ -216,7 +216,7 @@ def send(
                 ahead_s = sent.messages / options.rate - (monotonic() - began)
                 if ahead_s > 0:
                     sleep(ahead_s)
-    sent.rests = [Rest(producer, number(chunk.position), chunk) for chunk in chunks.rest()]
+    sent.rests = [LastMessages(producer, number(chunk.position), chunk) for chunk in chunks.rest()]
     return sent
 
 

@@ -146,7 +146,7 @@ class Relays:
             self.touched[relay] = None
 
     def credit(self, peer: Peer, part: bytes, now_ms: int) -> None:
-        """Applies a CREDIT of a listener; with drain, unused credit is taken back at once."""
+        """Applies a CREDIT of a listener; with drain, unused credit is consumed at once."""
         _kind, flags, _, _, link, kib, limit = HEADER.unpack_from(part)
         found = self._listeners.get((peer, link))
         if found is None:

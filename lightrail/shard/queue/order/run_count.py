@@ -42,5 +42,5 @@ class RunCount:
         self.tolerance = -1
 
     def came_otherwise(self, messages: int) -> None:
-        """Notes messages in flight that were not delivered, so that they are not taken for settled ones."""
+        """Notes messages in flight that were not delivered; otherwise they would count as settled."""
         self._at -= 2 * messages

@@ -98,6 +98,26 @@ def test_a_temporary_directory_with_too_long_a_path_is_refused(temporary: Path) 
     assert list(long.iterdir()) == []
 
 
+def test_another_lightrail_in_the_current_directory_is_named(temporary: Path, tmp_path: Path) -> None:
+    (tmp_path / "lightrail").symlink_to(ROOT / "lightrail")
+    done = subprocess.run(
+        [
+            sys.executable,
+            "-P",
+            "-c",
+            "import sys; from lightrail.cli.main import main; sys.exit(main(['trace']))",
+        ],
+        cwd=tmp_path,
+        env=os.environ | {"TMPDIR": str(temporary), "PYTHONPATH": str(ROOT)},
+        capture_output=True,
+        text=True,
+        timeout=4 * wait.DEADLINE_S,
+    )
+    assert done.returncode == 1
+    assert f"expected calls of functions in {ROOT / 'lightrail'}, found none" in done.stderr
+    assert list(temporary.iterdir()) == []
+
+
 def test_it_takes_no_directory_or_address_of_another_broker(temporary: Path) -> None:
     for flag in ("--data", "--amqp", "--etcd"):
         done = run(temporary, flag, "x")

@@ -25,6 +25,7 @@ EXAMPLES: Final = """examples:
   LIGHTRAIL_MEMORY_MARK=256MB lightrail serve --config lightrail.toml
   lightrail shard --etcd 10.0.0.1:2379 --wire 0.0.0.0:5680 --wire-key wire.key --data /var/lib/lightrail
   lightrail bench --help
+  lightrail trace
   lightrail bus run shop.billing:bus --workers 4
 """
 SOURCES: Final = (
@@ -56,6 +57,12 @@ def _run(arguments: list[str]) -> int:
         # bus needs only the client.
         ended: int = importlib.import_module("lightrail.cli.bus").main(arguments[1:])
         return ended
+    if arguments[:1] == ["trace"]:
+        if (refused := extra.refuse("lightrail trace")) is not None:
+            return refused
+        # trace needs the client as well.
+        traced: int = importlib.import_module("lightrail.cli.trace.main").main(arguments[1:])
+        return traced
     parsed = _parser().parse_args(arguments)
     if (refused := extra.refuse(f"lightrail {parsed.command}")) is not None:
         return refused
@@ -113,6 +120,7 @@ def _parser() -> argparse.ArgumentParser:
     )
     command.add_argument("file", metavar="FILE", help="a new file; only its owner may read it")
     commands.add_parser("bench", help="send and receive at full speed, against any AMQP 1.0 broker")
+    commands.add_parser("trace", help="print the files and functions that one message passes")
     commands.add_parser("bus", help="run services on the bus; manage their dead letters and outboxes")
     return parser
 

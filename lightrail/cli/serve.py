@@ -76,7 +76,7 @@ def serve(
 async def _serve(
     settings: Settings, lock: int, as_json: bool, modules: Mapping[str, str], limits: Limits | None
 ) -> int:
-    settings, has_users = await _prepare(settings)
+    settings, has_users = await prepare(settings)
     refuse_without_users(settings, has_users)
     with ExitStack() as reserved:
         settings = reserve_all(settings, reserved)
@@ -96,8 +96,8 @@ async def _serve(
     return 0
 
 
-async def _prepare(settings: Settings) -> tuple[Settings, bool]:
-    """Numbers of processes in the data directory, and whether users are defined."""
+async def prepare(settings: Settings) -> tuple[Settings, bool]:
+    """Settings with the numbers of processes, which the data directory keeps; whether users are defined."""
     if settings.etcd:
         settings = of_this_machine(settings)
         coordinator = await _when_there(settings)

@@ -9,12 +9,13 @@ whatever reason, the children end, too.
 
 import asyncio
 import logging
+import os
 import signal
 import socket
 import subprocess
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Final
 
 from lightrail.model.settings import Settings
@@ -59,6 +60,8 @@ class Plan:
     command: Sequence[str]
     auto: bool = False
     """Whether the process chooses its number; then `id` only distinguishes the plans."""
+    environ: Mapping[str, str] = field(default_factory=dict)
+    """Variables of the process beside those of the supervisor."""
 
     @property
     def name(self) -> str:
@@ -192,6 +195,7 @@ class Child:
                 "--id",
                 str(self.plan.id),
                 stdin=subprocess.DEVNULL,
+                env=os.environ | self.plan.environ,
                 stdout=2,  # stdout is the supervisor's, for its report to the caller
                 pass_fds=(theirs.fileno(), *self._supervisor.inherited),
                 process_group=0,  # a signal to the whole group, as of timeout(1), must not undo the order

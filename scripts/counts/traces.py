@@ -4,7 +4,6 @@ A file is passed if one of its Python functions is called, or a coroutine or gen
 thread of the frontend or a shard, between two events that the client sees. The gateway and the supervisor
 have no part in these operations, and work by their own timers meanwhile.
 
-
 - transfer: from the send of one durable message to its outcome. Its link is attached, and nobody receives
   from the queue.
 - resumed link: from the cut of the connection of a durable sender with `resume` to the outcome of the next
@@ -22,21 +21,19 @@ left out.
 
 import asyncio
 import contextlib
-import json
-import os
-import socket
 import tempfile
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from collections import Counter
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final, Self
 
+from lightrail.cli.trace.recorder import Recorder, environment
 from lightrail.client import Connection, ReconnectPolicy, connect
 from tests.support.amqp.cutting_proxy import CuttingProxy
 from tests.support.broker import ROOT, Broker
 from tests.support.moves import move
 
-TRACER: Final = Path(__file__).parent / "tracer"
 WARM: Final = 2
 REPEATED: Final = 5
 BROKERS: Final = 3
@@ -46,7 +43,7 @@ START_S_MAX: Final = 300.0
 RESUME_S: Final = 600
 SOON: Final = ReconnectPolicy(first=0.01, longest=0.1)
 Operation = Callable[[], Awaitable[object]]
-Calls = dict[str, int]
+Calls = Mapping[str, int]
 """Calls of each file, by its path."""
 
 
@@ -70,31 +67,16 @@ class Trace:
 
 
 class Tracer:
-    """The hooks of a broker's processes."""
+    """Counts calls in a broker's processes."""
 
-    def __init__(self, sockets: Path, pids: list[int]) -> None:
-        self._paths = [sockets / str(pid) for pid in pids]
-
-    def _ask(self, path: Path, what: bytes) -> Calls:
-        with socket.socket(socket.AF_UNIX) as peer:
-            peer.connect(str(path))
-            peer.sendall(what)
-            answer = b""
-            while piece := peer.recv(65_536):
-                answer += piece
-        found: Calls = json.loads(answer)
-        return found
+    def __init__(self, recorder: Recorder) -> None:
+        self._recorder = recorder
 
     async def count(self, operation: Operation) -> Calls:
         """Calls of each file in all processes while an operation is done."""
-        for path in self._paths:
-            self._ask(path, b"begin")
+        self._recorder.begin()
         await operation()
-        found: Calls = {}
-        for path in self._paths:
-            for name, calls in self._ask(path, b"end").items():
-                found[name] = found.get(name, 0) + calls
-        return found
+        return Counter(call.file for call in self._recorder.end())
 
     async def repeat(self, operation: Operation) -> Trace:
         """Warm first, and then counted."""
@@ -152,17 +134,13 @@ def traced_broker(root: Path) -> Iterator[tuple[Tracer, Broker]]:
     with tempfile.TemporaryDirectory(prefix="traces-") as folder:
         sockets = Path(folder, "sockets")
         sockets.mkdir()
-        environ = {
-            "PYTHONPATH": str(TRACER),
-            "TRACE_SOCKETS": str(sockets),
-            "TRACE_ROOT": str(root / "lightrail") + os.sep,
-        }
+        environ = environment(sockets, root / "lightrail")
         broker = Broker(Path(folder, "data"), "--shards", "2", "--frontends", "1", environ=environ, root=root)
         try:
             broker.until_ready(START_S_MAX)
             parties = ("frontend", "shard")
-            pids = [one["pid"] for one in broker.ready["processes"] if one["role"] in parties]
-            yield Tracer(sockets, pids), broker
+            roles = {one["pid"]: one["role"] for one in broker.ready["processes"] if one["role"] in parties}
+            yield Tracer(Recorder(sockets, roles)), broker
         finally:
             broker.stop()
 

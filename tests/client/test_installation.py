@@ -77,7 +77,8 @@ def files_of(wheel: Path) -> set[str]:
 
 
 def test_the_scanner_is_compiled_and_the_client_has_types(installed: Installed) -> None:
-    assert {"lightrail/py.typed", "lightrail/client/sync.py"} <= files_of(installed.wheel)
+    files = {"lightrail/py.typed", "lightrail/client/sync.py", "lightrail/cli/trace/hook/sitecustomize.py"}
+    assert files <= files_of(installed.wheel)
     assert installed.run("python", "-c", HOW).stdout == "True\n"
 
 
@@ -124,6 +125,7 @@ def test_the_version_and_the_help_need_nothing(installed: Installed) -> None:
         "lightrail gateway",
         "lightrail wire-key",
         "lightrail bench",
+        "lightrail trace",
         "lightrail-admin user list",
         "lightrail-admin journal repair",
     ],

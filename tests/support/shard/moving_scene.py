@@ -116,7 +116,7 @@ class Between:
             raise ShardDownError("it is not there")
         peer = self.asked.links.get(self.asking.scene.engine.boot)
         if peer is None:
-            peer = Peer(self.asked.scene, f"shard-{self.asking.id}", self.asking.scene.engine.boot)
+            peer = self.cluster.link(self.asking, self.asked)
             peer.greet()
             self.asked.links[self.asking.scene.engine.boot] = peer
         number = peer.ask(op, **fields)
@@ -171,6 +171,10 @@ class Cluster:
         """Told of every step that another process could see, before it."""
         self.coordinator = Coordinator(self)
         self.shards = [Shard(self, id) for id in range(shards)]
+
+    def link(self, asking: Shard, asked: Shard) -> Peer:
+        """The connection through which a shard sends requests to another."""
+        return Peer(asked.scene, f"shard-{asking.id}", asking.scene.engine.boot)
 
     def step(self, what: str) -> None:
         self.steps.append(what)

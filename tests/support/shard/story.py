@@ -29,12 +29,16 @@ QUIET = frozenset((Kind.WELCOME, Kind.PONG))
 
 
 class Recorder(Peer):
-    """A frontend that adds each frame it receives to the story."""
+    """A frontend that adds each frame it receives to the story.
 
-    def __init__(self, story: "Story", name: str, boot: int) -> None:
+    Args:
+        heard: the beginning of the line of a frame, as `f0 <-`.
+    """
+
+    def __init__(self, story: "Story", scene: Scene, heard: str, name: str, boot: int) -> None:
         self._story = story
-        self._short = name
-        super().__init__(story.scene, name, boot)
+        self._heard = heard
+        super().__init__(scene, name, boot)
         self.yields = False
 
     def hear(self, parts: Sequence[bytes]) -> None:
@@ -44,7 +48,7 @@ class Recorder(Peer):
             code, _, _, _, link, count, number = HEADER.unpack_from(part)
             if Kind(code) not in QUIET:
                 text = self._text(Kind(code), link, count, number, before)
-                self._story.lines.append(f"  {self._short} <- {Kind(code).name} {text}".rstrip())
+                self._story.add(f"{self._heard} {Kind(code).name} {text}".rstrip())
 
     def _text(self, kind: Kind, link: int, count: int, number: int, before: dict[int, int]) -> str:
         if kind == Kind.DELIVER:
@@ -59,6 +63,8 @@ class Recorder(Peer):
             _, next_number, ranges = self.recovered[link]
             there = ", ".join(f"{first}+{many}" for first, many in ranges) or "nothing"
             return f"{link}: {there}; the next is {next_number}"
+        if kind == Kind.RESPONSE:
+            return self._story.response(self.answers[number][0])
         if kind in (Kind.ACCEPTED, Kind.SETTLED):
             return f"{link}/{number}+{count}"
         return f"{link}" if link else ""
@@ -70,7 +76,7 @@ class Story:
     def __init__(self) -> None:
         self.scene = Scene()
         self.lines: list[str] = []
-        self._peers: dict[str, Recorder] = {}
+        self.peers: dict[str, Recorder] = {}
 
     def replay(self, text: str) -> str:
         """The same story with the frames of this run below each of its lines."""
@@ -79,10 +85,18 @@ class Story:
                 continue
             self.lines.append(line)
             if line and not line.startswith("#"):
-                self._do(line.split())
+                self.do(line.split())
         return "\n".join(self.lines) + "\n"
 
-    def _do(self, words: list[str]) -> None:
+    def add(self, line: str) -> None:
+        """Something that happened."""
+        self.lines.append(f"  {line}")
+
+    def response(self, fields: dict[str, Any]) -> str:
+        """The text of the answer to a request."""
+        return json.dumps(fields)
+
+    def do(self, words: list[str]) -> None:
         match words:
             case ["the", "disk", "answers"]:
                 self.scene.settle_down()
@@ -91,14 +105,14 @@ class Story:
                 self.scene.settle_down()
             case ["the", "queue", name, "has"]:
                 figures = {key: value for key, value in self.scene.queue(name).items() if value}
-                self.lines.append(f"  {json.dumps(figures)}")
+                self.add(json.dumps(figures))
             case [who, "comes"]:
-                self._peers[who] = peer = Recorder(self, who, 7 + len(self._peers))
+                self.peers[who] = peer = Recorder(self, self.scene, f"{who} <-", who, 7 + len(self.peers))
                 peer.greet()
             case [who, *what]:
-                self._act(self._peers[who], what)
+                self.act(self.peers[who], what)
 
-    def _act(self, peer: Recorder, what: list[str]) -> None:
+    def act(self, peer: Recorder, what: list[str]) -> None:
         match what:
             case ["opens", "sender", link, "to", queue, *options]:
                 peer.produce(int(link), queue, **fields(options))

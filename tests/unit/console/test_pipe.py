@@ -34,6 +34,7 @@ def run_without_reader(folder: Path, *command: str) -> tuple[int, bytes]:
         "lightrail.cli.main bus errors --help",
         "lightrail.cli.main bus docs shop:bus",
         "lightrail.cli.main bench --help",
+        "lightrail.cli.main trace --help",
         "lightrail.cli.admin --help",
         "lightrail.spark.main --help",
     ],

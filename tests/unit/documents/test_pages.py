@@ -11,6 +11,7 @@ import pytest
 
 from lightrail.bench import options
 from lightrail.cli import admin, bus, main
+from lightrail.cli.trace import main as trace
 from lightrail.gateway import app
 from lightrail.model import limits
 from lightrail.spark import main as spark_jobs
@@ -121,11 +122,13 @@ def test_the_programs_have_the_commands_of_its_sentences(page: Path, monkeypatch
 
 
 def parse(program: str, words: list[str]) -> None:
-    """The load generator and the commands of the bus read their own words."""
+    """The load generator, the trace and the commands of the bus read their own words."""
     if program == "lightrail" and words[:1] == ["bench"]:
         options._parser().parse_args(words[1:])
     elif program == "lightrail" and words[:1] == ["bus"]:
         bus._parser().parse_args(words[1:])
+    elif program == "lightrail" and words[:1] == ["trace"]:
+        trace._parser().parse_args(words[1:])
     else:
         PARSERS[program]().parse_args(words)
 

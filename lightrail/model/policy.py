@@ -291,8 +291,6 @@ FIELDS: Final[tuple[Field, ...]] = (
     ),
 )
 BY_NAME: Final[Mapping[str, Field]] = {field.name: field for field in FIELDS}
-FORMER_NAMES: Final[Mapping[str, str]] = {"max_readers": "max_consumers"}
-"""Earlier names of fields, which entries of the coordinator, journals and clients may still contain."""
 
 
 def _meant(name: object) -> str:
@@ -332,16 +330,13 @@ class Policy:
         for name, found in value.items():
             if name == "role":
                 continue
-            field = BY_NAME.get(FORMER_NAMES.get(name, name))
+            field = BY_NAME.get(name)
             if field is None or role not in field.roles:
                 if name == "capture" and role is Role.ROUTER:
                     raise InvalidPolicyError(name, found, CAPTURE_OF_ROUTER)
                 known = ", ".join(each.name for each in fields_of(role))
                 allowed = f"no such field for role {role}{_meant(name)}; it has {known}"
                 raise InvalidPolicyError(str(name), found, allowed)
-            if name in FORMER_NAMES and field.name in value:
-                allowed = f"one of {name} and {field.name}, which is its name now"
-                raise InvalidPolicyError(name, found, allowed)
             checked = field.check(found)
             if checked != field.default:
                 given[field.name] = checked

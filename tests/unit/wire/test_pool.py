@@ -55,36 +55,36 @@ def rig(monkeypatch: pytest.MonkeyPatch) -> Iterator[Rig]:
 
 def test_who_looks_in_again_and_again_finds_the_same_way(rig: Rig) -> None:
     """Greeting a source that comes back takes longer than one look."""
-    way = rig.pool.take(0)
-    rig.pool.leave(0)
+    way = rig.pool._take(0).peer
+    rig.pool._leave(0)
     for _ in range(10):
         rig.pass_time(limits.MOVE_AGAIN_MS_MAX)
-        assert rig.pool.take(0) is way
-        rig.pool.leave(0)
+        assert rig.pool._take(0).peer is way
+        rig.pool._leave(0)
     assert not way._socket.closed  # type: ignore[attr-defined]
 
 
 def test_a_way_that_nobody_uses_ends(rig: Rig) -> None:
-    way = rig.pool.take(0)
+    way = rig.pool._take(0).peer
     rig.pass_time(2 * limits.MOVE_SOURCE_IDLE_MS)
-    assert rig.pool.take(0) is way
-    rig.pool.leave(0)
-    rig.pool.leave(0)
+    assert rig.pool._take(0).peer is way
+    rig.pool._leave(0)
+    rig.pool._leave(0)
     rig.pass_time(limits.MOVE_SOURCE_IDLE_MS + 1)
     assert way._socket.closed  # type: ignore[attr-defined]
-    assert rig.pool.take(0) is not way
+    assert rig.pool._take(0).peer is not way
 
 
 def test_a_source_without_an_address_is_away(rig: Rig) -> None:
     del rig.addresses[0]
     with pytest.raises(ShardDownError, match="shard 0 is not registered now"):
-        rig.pool.take(0)
+        rig.pool._take(0)
 
 
 def test_a_shard_that_was_started_elsewhere_is_reached_there(rig: Rig) -> None:
-    peer = rig.pool.take(0)
+    peer = rig.pool._take(0).peer
     former = peer._socket
     rig.addresses[0] = "tcp://127.0.0.1:2"
-    assert rig.pool.take(0) is peer
+    assert rig.pool._take(0).peer is peer
     assert peer.address == "tcp://127.0.0.1:2"
     assert former.closed  # type: ignore[attr-defined]

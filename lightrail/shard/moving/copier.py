@@ -91,34 +91,45 @@ class Copier:
         if wanted is None or wanted.to != move.to or wanted.asked_ms != move.asked_ms:
             # Meanwhile another move of this queue, with another throttle, may have been requested.
             raise MoveEndedError("it was cancelled")
-        if self._arrivals.find(move.queue) is not arrival:
-            raise ImportFailedError(f"{move.queue} was dropped, or created again")
+        self._present(arrival)
 
     async def _piece(self, move: Move, arrival: Arrival, name: str, progress: Progress, **more: Any) -> bool:
         """Copies one piece; returns whether there are more."""
         part = arrival.parts.get(name)
         asked = {
-            "queue": name,
-            "epoch": move.epoch,
             "from": 0 if part is None else part.next,
             "bytes": limits.MOVE_CHUNK_BYTES,
             "messages": limits.MOVE_CHUNK_MESSAGES,
             **more,
         }
-        header, blob = await self._request(move, "export", asked)
+        return await self._export(move, arrival, name, progress, asked) is not None
+
+    async def _rewritten(self, move: Move, arrival: Arrival, name: str, progress: Progress) -> None:
+        """Copies messages again that were rewritten at the source after they were copied."""
+        start: int | None = 0
+        while start is not None:
+            asked = {"from": start, "rewritten": True}
+            start = await self._export(move, arrival, name, progress, asked)
+
+    async def _export(
+        self, move: Move, arrival: Arrival, name: str, progress: Progress, asked: dict[str, Any]
+    ) -> int | None:
+        """Requests and adds messages; returns the sequence to go on from, or None at the end."""
+        fields = {"queue": name, "epoch": move.epoch, **asked}
+        header, blob = await self._request(move, "export", fields)
         if header.get("absent"):
-            return False
+            return None
         if header.get("failed"):
             raise ShardDownError(f"the source could not read its messages: {header['failed']}")
         self._present(arrival)
-        if part is None:
+        if name not in arrival.parts:
             self._arrivals.add(arrival, name, self._now_ms())
         next_ = self._arrivals.take(arrival, name, header, bytes(blob), self._now_ms())
         progress.bytes += len(blob)
         progress.totals[name] = int(header.get("messages", 0))
         progress.messages = sum(each.queue.view.gauges.ready for each in arrival.parts.values())
         self._turn()
-        return next_ is not None
+        return next_
 
     def _present(self, arrival: Arrival) -> None:
         """Raises ImportFailedError if the copy and its name were dropped during a request."""
@@ -167,15 +178,3 @@ class Copier:
             if refused.condition != conditions.NOT_IMPLEMENTED:
                 raise
             return await self._request(move, FORMER_FREEZE_OP, fields)
-
-    async def _rewritten(self, move: Move, arrival: Arrival, name: str, progress: Progress) -> None:
-        """Copies messages again that were rewritten at the source after they were copied."""
-        start: int | None = 0
-        while start is not None:
-            asked = {"queue": name, "epoch": move.epoch, "from": start, "rewritten": True}
-            header, blob = await self._request(move, "export", asked)
-            if header.get("failed"):
-                raise ShardDownError(f"the source could not read its messages: {header['failed']}")
-            self._present(arrival)
-            start = self._arrivals.take(arrival, name, header, bytes(blob), self._now_ms())
-            progress.bytes += len(blob)

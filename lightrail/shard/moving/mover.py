@@ -21,7 +21,7 @@ from lightrail.shard.journal.store import StoreError
 from lightrail.shard.moving.arrivals import Arrival
 from lightrail.shard.moving.copier import Copier, Sources
 from lightrail.shard.moving.importing import ImportFailedError
-from lightrail.shard.moving.phases import DROPS_COPY, ENDS, PAUSE_MS_MAX, Event, Progress
+from lightrail.shard.moving.phases import DROPS_COPY, ENDS, Event, Progress
 from lightrail.shard.moving.transactions import MoveEndedError, Transactions
 from lightrail.shard.queues.tenancy import ClusterMap
 from lightrail.telemetry.shard import ShardCounts
@@ -224,8 +224,10 @@ class Mover:
         if event in DROPS_COPY:
             # The commit of a complete copy may have been sent: the next attempt decides on that copy.
             self._drop(queue, also_complete=event is not Event.BREAK)
-        if event in PAUSE_MS_MAX:
-            pause_ms = min(pause_ms, PAUSE_MS_MAX[event])
+        if event is Event.LOSE:
+            # An attempt costs little while the source is down, because no request is sent.
+            pause_ms = min(pause_ms, limits.MOVE_SOURCE_AGAIN_MS_MAX)
+        if event is not Event.CANCEL:
             await self._sleep(pause_ms / 1000)
         return min(2 * pause_ms, limits.MOVE_AGAIN_MS_MAX)
 

@@ -30,11 +30,8 @@ what a failure leads to.
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import Enum
-from itertools import product
 from types import MappingProxyType
 from typing import Any, Final
-
-from lightrail.model import limits
 
 
 class Phase(Enum):
@@ -69,6 +66,8 @@ class Event(Enum):
 
 REPEATABLE: Final = (Phase.WAITING, Phase.COPY, Phase.CATCH_UP, Phase.FREEZE)
 """Phases in which an attempt may begin, since a failed one leaves the phase."""
+RETRIED: Final = (Event.LOSE, Event.REFUSE, Event.SPOIL)
+"""Failures after which another attempt follows."""
 ENDS: Final = frozenset({Phase.DONE, Phase.CANCELLED, Phase.BROKEN})
 
 TRANSITIONS: Final[Mapping[tuple[Phase, Event], Phase]] = MappingProxyType(
@@ -83,24 +82,11 @@ TRANSITIONS: Final[Mapping[tuple[Phase, Event], Phase]] = MappingProxyType(
         **{(phase, Event.BEGIN): Phase.COPY for phase in REPEATABLE},
         **{(phase, Event.CANCEL): Phase.CANCELLED for phase in (*REPEATABLE, Phase.SWITCH)},
         **{(phase, Event.BREAK): Phase.BROKEN for phase in (*REPEATABLE, Phase.SWITCH)},
-        **{
-            (phase, event): phase
-            for phase, event in product(REPEATABLE, (Event.LOSE, Event.REFUSE, Event.SPOIL))
-        },
+        **{(phase, event): phase for phase in REPEATABLE for event in RETRIED},
     }
 )
 """The next phase for each phase and event; missing pairs are refused."""
 
-PAUSE_MS_MAX: Final[Mapping[Event, int]] = MappingProxyType(
-    {
-        # An attempt costs little while the source is down, because no request is sent.
-        Event.LOSE: limits.MOVE_SOURCE_AGAIN_MS_MAX,
-        Event.REFUSE: limits.MOVE_AGAIN_MS_MAX,
-        Event.SPOIL: limits.MOVE_AGAIN_MS_MAX,
-        Event.BREAK: limits.MOVE_AGAIN_MS_MAX,
-    }
-)
-"""Longest pause after a failure, before the next attempt; the pause doubles with each."""
 DROPS_COPY: Final = frozenset({Event.CANCEL, Event.SPOIL, Event.BREAK})
 """Failures after which the copy is dropped; BREAK drops no complete copy."""
 

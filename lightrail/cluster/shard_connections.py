@@ -165,6 +165,11 @@ class ShardConnections:
             return placed.placement
         return self._answers.get(queue)
 
+    def is_frozen(self, queue: str, epoch: int) -> bool:
+        """See Resolver."""
+        move = self.map.moves.get(names.owner(queue))
+        return move is not None and move.phase == "frozen" and move.epoch == epoch
+
     async def place(self, queue: str) -> Placement:
         """The placement of a queue; a queue without one is placed. Raises CoordinatorError."""
         known = self.placement(queue)

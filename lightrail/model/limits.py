@@ -965,8 +965,8 @@ doubles."""
 MOVE_AGAIN_MS_MAX: Final = 2_000
 """Longest such pause; also between two attempts of a source to win its frozen queue back."""
 MOVE_SOURCE_AGAIN_MS_MAX: Final = 250
-"""Longest pause before an unreachable source is asked again: its queue may be frozen and wait for the
-destination."""
+"""Longest pause before an unreachable source is asked again, and how long a request waits for its greeting:
+its queue may be frozen and wait for the destination."""
 MOVE_THROTTLED_CHUNK_BYTES_MIN: Final = 64 * 1024
 """Least answer of a copy with a throttle: with smaller ones it would never catch up with a busy queue."""
 MOVE_THROTTLE_LOOK_S: Final = 0.25

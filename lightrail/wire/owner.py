@@ -356,7 +356,7 @@ class Owner:
         """Does what is due."""
         if self.timers.take_late(now_ms):
             self._go_without_answers()
-        if self.timers.take_retry(now_ms):
+        if self.timers.take_retry(now_ms, self._owners.resolver.is_frozen(self.queue, self.epoch)):
             self.go(Placement(self.shard, self.epoch))
         elif self.peer is None and not self.timers.retries:
             self.look()

@@ -9,13 +9,23 @@ from lightrail.model import limits
 class OwnerTimers:
     """The pending times of one owner."""
 
-    __slots__ = ("_checked_ms", "_late_ms", "_pause_ms", "_retry_ms", "_timed_out_ms", "unconfirmed_ms")
+    __slots__ = (
+        "_checked_ms",
+        "_denied_ms",
+        "_late_ms",
+        "_pause_ms",
+        "_retry_ms",
+        "_timed_out_ms",
+        "unconfirmed_ms",
+    )
 
     def __init__(self) -> None:
         self.unconfirmed_ms: int | None = None
         """Time since which no shard has confirmed that it owns the queue; None while a shard has."""
         self._timed_out_ms = 0
         self._checked_ms = 0
+        self._denied_ms = 0
+        """Time at which the latest retry was set."""
         self._retry_ms: int | None = None
         """Time to open links again at a shard that denied the queue."""
         self._late_ms: int | None = None
@@ -58,12 +68,14 @@ class OwnerTimers:
     def retry(self, now_ms: int) -> None:
         """Links are opened again after a pause that doubles each time."""
         if self._retry_ms is None:
+            self._denied_ms = now_ms
             self._retry_ms = now_ms + self._pause_ms
             self._pause_ms = min(2 * self._pause_ms, limits.OWNER_RETRY_MS_MAX)
 
     def retry_once(self, now_ms: int) -> None:
         """Links are opened again after the shortest pause."""
         if self._retry_ms is None:
+            self._denied_ms = now_ms
             self._retry_ms = now_ms + limits.OWNER_RETRY_MS
 
     def cancel_retry(self) -> None:
@@ -83,9 +95,16 @@ class OwnerTimers:
         self._late_ms = None
         return True
 
-    def take_retry(self, now_ms: int) -> bool:
-        """Whether links are to be opened again; True once."""
+    def take_retry(self, now_ms: int, is_frozen: bool) -> bool:
+        """Whether links are to be opened again; True once.
+
+        Args:
+            is_frozen: whether the shard has frozen the queue, as far as is known. It refuses links until the
+                placement changes; only in case this is outdated, it is tried after the longest pause.
+        """
         if self._retry_ms is None or now_ms < self._retry_ms:
+            return False
+        if now_ms < self._denied_ms + limits.OWNER_RETRY_MS_MAX and is_frozen:
             return False
         self._retry_ms = None
         return True

@@ -1,6 +1,7 @@
 """Pool: connections to shards that are closed when they are unused for a while."""
 
 import asyncio
+import contextlib
 from collections.abc import Callable
 from typing import Any
 
@@ -72,21 +73,36 @@ class Pool:
         """Connections that are open."""
         return len(self._pooled)
 
-    def take(self, shard: int) -> ShardPeer:
-        """A connection to a shard, which may be down now; `leave` ends the use.
+    async def request(
+        self,
+        shard: int,
+        op: str,
+        fields: dict[str, Any],
+        *,
+        greeting_ms: int = limits.BULK_GREETING_MS,
+    ) -> Answer:
+        """As ShardPeer.request, when the shard is greeted, which takes at most `greeting_ms`.
 
-        Raises ShardDownError if there is no connection and the address is unknown.
+        Raises ShardDownError, ShardRefusedError.
         """
-        return self._take(shard).peer
+        pooled = self._take(shard)
+        try:
+            if not pooled.serves.is_set():
+                with contextlib.suppress(TimeoutError):
+                    await asyncio.wait_for(pooled.serves.wait(), greeting_ms / 1000)
+            return await pooled.peer.request(op, fields)
+        finally:
+            self._leave(shard)
 
     def _take(self, shard: int) -> Pooled:
+        """A connection to a shard, which may be down now; `_leave` ends the use."""
         address = self._address(shard)
+        if address is None:
+            raise ShardDownError(f"shard {shard} is not registered now; try again")
         pooled = self._pooled.get(shard)
         if pooled is None:
-            if address is None:
-                raise ShardDownError(f"shard {shard} is not registered now; try again")
             pooled = self._open(shard, address)
-        elif address is not None and pooled.peer.address != address:
+        elif pooled.peer.address != address:
             pooled.peer.reach(address)
         pooled.users += 1
         # A move that retries while the greeting is unanswered must find the connection that it began.
@@ -95,27 +111,12 @@ class Pool:
             pooled.idle = None
         return pooled
 
-    def leave(self, shard: int) -> None:
-        """Ends one use of this connection."""
+    def _leave(self, shard: int) -> None:
         pooled = self._pooled.get(shard)
         if pooled is not None:
             pooled.users -= 1
             if not pooled.users:
                 pooled.idle = self._loop.call_later(self._idle_ms / 1000, self._close_idle, shard)
-
-    async def request(self, shard: int, op: str, fields: dict[str, Any]) -> Answer:
-        """As ShardPeer.request, when the shard is greeted. Raises ShardDownError, ShardRefusedError."""
-        if self._address(shard) is None:
-            raise ShardDownError(f"shard {shard} is away now; try again")
-        pooled = self._take(shard)
-        try:
-            if not pooled.serves.is_set():
-                await asyncio.wait_for(pooled.serves.wait(), limits.BULK_GREETING_MS / 1000)
-            return await pooled.peer.request(op, fields)
-        except TimeoutError:
-            raise ShardDownError(f"shard {shard} is away now; try again") from None
-        finally:
-            self.leave(shard)
 
     def close(self) -> None:
         """Closes all connections, as the process ends."""

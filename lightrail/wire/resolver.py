@@ -14,6 +14,11 @@ class Resolver(Protocol):
         """The placement of a queue that this process knows, or None."""
         ...
 
+    def is_frozen(self, queue: str, epoch: int) -> bool:
+        """Whether a move is known to freeze the queue at its shard in this epoch: the shard refuses links
+        until the queue is placed anew."""
+        ...
+
     async def place(self, queue: str) -> Placement:
         """The placement of a queue; a queue without one is placed. Raises CoordinatorError."""
         ...

@@ -2,57 +2,63 @@
 
 import asyncio
 from collections.abc import Awaitable, Callable
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import Any, Protocol
 
 from lightrail.cluster.map import Move
 from lightrail.model import conditions, limits
 from lightrail.model import names as rules
 from lightrail.shard.moving.answering import FORMER_FREEZE_OP, FREEZE_OP, CallWhenStored
-from lightrail.shard.moving.arrivals import Arrival
+from lightrail.shard.moving.arrivals import Arrival, Arrivals
+from lightrail.shard.moving.exporting import WhenSynced
 from lightrail.shard.moving.importing import ImportFailedError
-from lightrail.shard.moving.progress import CATCH_UP, COPY, Progress
+from lightrail.shard.moving.phases import Event, Progress
 from lightrail.shard.moving.transactions import MoveEndedError
 from lightrail.shard.queues.tenancy import ClusterMap
 from lightrail.wire.bodies import Answer
 from lightrail.wire.requests import ShardDownError, ShardRefusedError
 
-if TYPE_CHECKING:
-    from lightrail.shard.engine.engine import Engine
 
+class Sources(Protocol):
+    """The shards that queues are copied from; `lightrail.wire.pool.Pool` is one."""
 
-class Source(Protocol):
-    """The shard that a queue is copied from; `lightrail.wire.shards.ShardPeer` is one."""
+    async def request(self, shard: int, op: str, fields: dict[str, Any], *, greeting_ms: int) -> Answer:
+        """Sends a request when the shard is greeted, which takes at most `greeting_ms`.
 
-    async def request(self, op: str, fields: dict[str, Any]) -> Answer:
-        """Raises ShardDownError and ShardRefusedError."""
+        Raises ShardDownError and ShardRefusedError.
+        """
 
 
 class Copier:
-    """Requests pieces and the state of queues, and passes them to the engine.
+    """Requests pieces and the state of queues, and adds them to the copy.
 
     Args:
+        when_synced: see `WhenSynced`.
         turn: called after changes in the engine, to send its output and commit its records.
         sleep: sleeps for a number of seconds.
     """
 
     def __init__(
         self,
-        engine: "Engine",
+        arrivals: Arrivals,
+        when_synced: WhenSynced,
         map: ClusterMap,
+        sources: Sources,
         turn: Callable[[], None],
         now_ms: Callable[[], int],
         sleep: Callable[[float], Awaitable[None]],
     ) -> None:
-        self._engine = engine
+        self._arrivals = arrivals
+        self._when_synced = when_synced
         self._map = map
+        self._sources = sources
         self._turn = turn
         self._now_ms = now_ms
         self._sleep = sleep
 
-    async def copy(self, source: Source, move: Move, arrival: Arrival, progress: Progress) -> None:
+    async def copy(self, move: Move, arrival: Arrival, progress: Progress) -> None:
         """Copies pieces until the messages that arrived meanwhile fit into one piece."""
         began_s, began_bytes = self._now_ms() / 1000, progress.bytes
-        progress.phase = COPY
+        progress.apply(Event.BEGIN)
         # A piece is about as much as the throttle allows in a second, to avoid bursts with long pauses.
         worth = min(max(move.throttle, limits.MOVE_THROTTLED_CHUNK_BYTES_MIN), limits.MOVE_CHUNK_BYTES)
         small = {"bytes": worth} if move.throttle else {}
@@ -62,7 +68,7 @@ class Copier:
                 more = True
                 while more:
                     self._still_wanted(move, arrival)
-                    more = await self._piece(source, move.epoch, arrival, name, progress, **small)
+                    more = await self._piece(move, arrival, name, progress, **small)
                     pieces += 1
                     # The next piece is requested when this one is on disk, so at most one waits for the disk.
                     await self._synced()
@@ -71,7 +77,7 @@ class Copier:
                         await self._until(due_s, move, arrival)
             if pieces <= 2:
                 return
-            progress.phase = CATCH_UP
+            progress.apply(Event.REPEAT)
 
     async def _until(self, due_s: float, move: Move, arrival: Arrival) -> None:
         """Waits until a time; raises MoveEndedError if the move is cancelled meanwhile."""
@@ -84,91 +90,91 @@ class Copier:
         wanted = self._map.moves.get(move.queue)
         if wanted is None or wanted.to != move.to or wanted.asked_ms != move.asked_ms:
             # Meanwhile another move of this queue, with another throttle, may have been requested.
-            raise MoveEndedError("cancelled", "it was cancelled")
-        if self._engine.arrivals.find(move.queue) is not arrival:
-            raise ImportFailedError(f"{move.queue} was dropped, or created again")
+            raise MoveEndedError("it was cancelled")
+        self._present(arrival)
 
-    async def _piece(
-        self, source: Source, epoch: int, arrival: Arrival, name: str, progress: Progress, **more: Any
-    ) -> bool:
+    async def _piece(self, move: Move, arrival: Arrival, name: str, progress: Progress, **more: Any) -> bool:
         """Copies one piece; returns whether there are more."""
         part = arrival.parts.get(name)
         asked = {
-            "queue": name,
-            "epoch": epoch,
             "from": 0 if part is None else part.next,
             "bytes": limits.MOVE_CHUNK_BYTES,
             "messages": limits.MOVE_CHUNK_MESSAGES,
             **more,
         }
-        header, blob = await source.request("export", asked)
+        return await self._export(move, arrival, name, progress, asked) is not None
+
+    async def _rewritten(self, move: Move, arrival: Arrival, name: str, progress: Progress) -> None:
+        """Copies messages again that were rewritten at the source after they were copied."""
+        start: int | None = 0
+        while start is not None:
+            asked = {"from": start, "rewritten": True}
+            start = await self._export(move, arrival, name, progress, asked)
+
+    async def _export(
+        self, move: Move, arrival: Arrival, name: str, progress: Progress, asked: dict[str, Any]
+    ) -> int | None:
+        """Requests and adds messages; returns the sequence to go on from, or None at the end."""
+        fields = {"queue": name, "epoch": move.epoch, **asked}
+        header, blob = await self._request(move, "export", fields)
         if header.get("absent"):
-            return False
+            return None
         if header.get("failed"):
             raise ShardDownError(f"the source could not read its messages: {header['failed']}")
         self._present(arrival)
-        if part is None:
-            self._engine.arrivals.add(arrival, name, self._now_ms())
-        next_ = self._engine.arrivals.take(arrival, name, header, bytes(blob), self._now_ms())
+        if name not in arrival.parts:
+            self._arrivals.add(arrival, name, self._now_ms())
+        next_ = self._arrivals.take(arrival, name, header, bytes(blob), self._now_ms())
         progress.bytes += len(blob)
         progress.totals[name] = int(header.get("messages", 0))
         progress.messages = sum(each.queue.view.gauges.ready for each in arrival.parts.values())
         self._turn()
-        return next_ is not None
+        return next_
 
     def _present(self, arrival: Arrival) -> None:
         """Raises ImportFailedError if the copy and its name were dropped during a request."""
-        if self._engine.arrivals.find(arrival.name) is not arrival:
+        if self._arrivals.find(arrival.name) is not arrival:
             raise ImportFailedError(f"{arrival.name} was dropped, or created again")
 
     async def _synced(self) -> None:
         """Waits until all records so far are on disk."""
         done = asyncio.Event()
-        self._engine.when_synced(CallWhenStored(done.set), 0)
+        self._when_synced(CallWhenStored(done.set), 0)
         self._turn()
         await done.wait()
 
-    async def finish(self, source: Source, move: Move, arrival: Arrival, progress: Progress) -> None:
+    async def finish(self, move: Move, arrival: Arrival, progress: Progress) -> None:
         """Freezes the queue at its source; copies the rest, checks the copy and syncs it."""
-        header, blob = await self._freeze(source, move)
+        header, blob = await self._freeze(move)
         self._present(arrival)
-        arrivals = self._engine.arrivals
         states: list[tuple[str, dict[str, Any], bytes]] = []
         start = 0
         for each in header["states"]:
             stop = start + int(each["blob"])
             states.append((str(each["queue"]), each["state"], bytes(blob[start:stop])))
-            arrivals.expect(arrival, [(int(boot), int(link)) for boot, link in each["links"]])
+            self._arrivals.expect(arrival, [(int(boot), int(link)) for boot, link in each["links"]])
             start = stop
         for name, state, _ in states:
-            while await self._piece(source, move.epoch, arrival, name, progress):
-                pass
+            part = arrival.parts.get(name)
+            more = part is None or part.next < state["next_sequence"]
+            while more:
+                more = await self._piece(move, arrival, name, progress)
             if state["notes"]:
-                await self._rewritten(source, move.epoch, arrival, name, progress)
+                await self._rewritten(move, arrival, name, progress)
         self._present(arrival)
-        arrivals.finish(arrival, states, self._now_ms())
+        self._arrivals.finish(arrival, states, self._now_ms())
         await self._synced()
 
-    async def _freeze(self, source: Source, move: Move) -> Answer:
+    async def _request(self, move: Move, op: str, fields: dict[str, Any]) -> Answer:
+        wait_ms = limits.MOVE_SOURCE_AGAIN_MS_MAX
+        return await self._sources.request(move.source, op, fields, greeting_ms=wait_ms)
+
+    async def _freeze(self, move: Move) -> Answer:
         """Freezes the queue at its source; returns its state."""
         fields = {"queue": move.queue, "epoch": move.epoch}
         try:
-            return await source.request(FREEZE_OP, fields)
+            return await self._request(move, FREEZE_OP, fields)
         except ShardRefusedError as refused:
             if refused.condition != conditions.NOT_IMPLEMENTED:
                 raise
-            return await source.request(FORMER_FREEZE_OP, fields)
-
-    async def _rewritten(
-        self, source: Source, epoch: int, arrival: Arrival, name: str, progress: Progress
-    ) -> None:
-        """Copies messages again that were rewritten at the source after they were copied."""
-        start: int | None = 0
-        while start is not None:
-            asked = {"queue": name, "epoch": epoch, "from": start, "rewritten": True}
-            header, blob = await source.request("export", asked)
-            if header.get("failed"):
-                raise ShardDownError(f"the source could not read its messages: {header['failed']}")
-            self._present(arrival)
-            start = self._engine.arrivals.take(arrival, name, header, bytes(blob), self._now_ms())
-            progress.bytes += len(blob)
+            return await self._request(move, FORMER_FREEZE_OP, fields)

@@ -2,15 +2,15 @@
 
 One task per move, at most limits.MOVES_AT_ONCE at a time, in the order in which they were requested. A task
 copies the queue (copier.py) and makes the transaction (transactions.py); the steps are those of
-docs/adr/0010-moving-queues.md. A failed step is repeated, or the copy begins again; a move continues after a
-restart of its shard.
+docs/adr/0010-moving-queues.md, and phases.py has what follows from the failure of each. A move continues
+after a restart of its shard.
 """
 
 import asyncio
 import logging
 from collections import deque
-from collections.abc import Awaitable, Callable
-from typing import TYPE_CHECKING, Any, Final, Protocol
+from collections.abc import Awaitable, Callable, Mapping
+from typing import TYPE_CHECKING, Any, Final
 
 from lightrail.cluster.coordinator import Coordinator, CoordinatorError
 from lightrail.cluster.map import MapChanges, Move
@@ -18,9 +18,10 @@ from lightrail.model import limits
 from lightrail.model.policy import Role
 from lightrail.namespace.records import Name
 from lightrail.shard.journal.store import StoreError
-from lightrail.shard.moving.copier import Copier, Source
+from lightrail.shard.moving.arrivals import Arrival
+from lightrail.shard.moving.copier import Copier, Sources
 from lightrail.shard.moving.importing import ImportFailedError
-from lightrail.shard.moving.progress import FREEZE, SWITCH, Progress
+from lightrail.shard.moving.phases import DROPS_COPY, ENDS, Event, Progress
 from lightrail.shard.moving.transactions import MoveEndedError, Transactions
 from lightrail.shard.queues.tenancy import ClusterMap
 from lightrail.telemetry.shard import ShardCounts
@@ -31,18 +32,17 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("lightrail.shard.moving")
 
-SAID_AFTER: Final = 3
-"""Number of failed attempts before a failure is logged: a connection may not be open yet."""
-
-
-class Sources(Protocol):
-    """The shards that queues are copied from."""
-
-    def take(self, shard: int) -> Source:
-        """A connection to a shard, which may be down. Raises ShardDownError if its address is unknown."""
-
-    def leave(self, shard: int) -> None:
-        """Releases a connection that `take` returned."""
+FAILURES: Final[Mapping[type[Exception], Event]] = {
+    MoveEndedError: Event.CANCEL,
+    ShardDownError: Event.LOSE,
+    ShardRefusedError: Event.REFUSE,
+    CoordinatorError: Event.REFUSE,
+    ImportFailedError: Event.SPOIL,
+    StoreError: Event.SPOIL,
+}
+"""The event of each error of a step; BREAK for all others."""
+FAILURES_BEFORE_LOG: Final = 3
+"""Failed attempts of a move until one is logged: a source that is started again is away for some of them."""
 
 
 class Mover:
@@ -72,15 +72,14 @@ class Mover:
         self._engine = engine
         self._map = map
         self._get_name = get_name
-        self._sources = sources
         self._counts = counts
         self._turn = turn
         self._now_ms = now_ms
         self._sleep = sleep
-        self._copier = Copier(engine, map, turn, now_ms, sleep)
+        self._copier = Copier(engine.arrivals, engine.when_synced, map, sources, turn, now_ms, sleep)
         self._transactions = Transactions(shard, coordinator, map, sleep)
         self._tasks: dict[str, asyncio.Task[None]] = {}
-        self._made: dict[str, int] = {}
+        self._committed: dict[str, int] = {}
         """Epochs of committed moves that the map may still show, by queue."""
         self._taking_back: dict[str, asyncio.Task[None]] = {}
         self._progress: dict[str, Progress] = {}
@@ -93,7 +92,7 @@ class Mover:
 
     def _changed(self, changes: MapChanges) -> None:
         for queue in changes.moves:
-            self._made.pop(queue, None)
+            self._committed.pop(queue, None)
         if changes.moves:
             self.look()
 
@@ -104,7 +103,7 @@ class Mover:
         mine = [
             move
             for move in self._map.moves.values()
-            if move.to == self._shard and self._made.get(move.queue) != move.epoch
+            if move.to == self._shard and self._committed.get(move.queue) != move.epoch
         ]
         for move in sorted(mine, key=lambda each: (each.asked_ms, each.order, each.queue)):
             if len(self._tasks) >= limits.MOVES_AT_ONCE:
@@ -123,7 +122,7 @@ class Mover:
             if (
                 move.to == self._shard
                 and move.queue not in self._progress
-                and self._made.get(move.queue) != move.epoch
+                and self._committed.get(move.queue) != move.epoch
             ):
                 waiting = Progress(move.queue, move.source, move.to, move.epoch, move.asked_ms)
                 found.append(waiting.describe(now_ms))
@@ -144,20 +143,17 @@ class Mover:
     # --- one move --------------------------------------------------------------------------------------
 
     async def _run(self, move: Move) -> None:
+        """Begins attempts until the move has ended."""
         queue = move.queue
         progress = self._progress[queue] = Progress(queue, move.source, move.to, move.epoch, self._now_ms())
+        pause_ms = limits.MOVE_AGAIN_MS
         try:
-            await self._persist(queue, progress)
-        except asyncio.CancelledError:
-            raise
-        except Exception:
-            log.exception("the move of %s ended by an internal error; it begins again", queue)
-            progress.error = "internal error; see the shard's log"
-            arrival = self._engine.arrivals.find(queue)
-            if arrival is not None and not arrival.complete:
-                # The commit of a complete copy may have been sent: the next attempt decides on that copy.
-                self._drop(queue)
-            await self._sleep(limits.MOVE_AGAIN_MS_MAX / 1000)
+            while progress.phase not in ENDS:
+                try:
+                    self._follow()
+                    await self._attempt(progress)
+                except Exception as error:
+                    pause_ms = await self._failed(progress, error, pause_ms)
         finally:
             del self._tasks[queue], self._progress[queue]
             progress.ended_ms = self._now_ms()
@@ -165,94 +161,88 @@ class Mover:
                 self._ended.append(progress)
             self.look()
 
-    async def _persist(self, queue: str, progress: Progress) -> None:
-        """Retries until the move is committed or cancelled."""
-        pause_ms = limits.MOVE_AGAIN_MS
-        while not self._closing:
-            try:
-                await self._attempt(queue, progress)
-                progress.result = "done"
-                self._look_again(queue, progress)
-                return
-            except MoveEndedError as ended:
-                progress.error, progress.result = str(ended), ended.result
-                log.info("the move of %s to this shard has ended: %s", queue, ended)
-                self._drop(queue)
-                return
-            except ShardDownError as error:
-                self._failed(progress, error)
-                # An attempt costs little while the source is down, because no request is sent.
-                pause_ms = min(pause_ms, limits.MOVE_SOURCE_AGAIN_MS_MAX)
-            except (ShardRefusedError, CoordinatorError) as error:
-                self._failed(progress, error)
-            except (ImportFailedError, StoreError) as error:
-                self._failed(progress, error)
-                self._drop(queue)
-            await self._sleep(pause_ms / 1000)
-            pause_ms = min(2 * pause_ms, limits.MOVE_AGAIN_MS_MAX)
-            self._engine.refresh(self._now_ms())
-            self._turn()
-
-    def _look_again(self, queue: str, progress: Progress) -> None:
-        """Looks for further moves after a committed one, which the map shows now or in a moment."""
-        self._made[queue] = progress.epoch
-        self._engine.refresh(self._now_ms())
-        self._turn()
+    async def _attempt(self, progress: Progress) -> None:
+        """Passes all phases that remain. Raises the errors of their steps."""
+        queue = progress.queue
+        move, placed = await self._transactions.begin(queue)
+        arrival = None
+        if self._get_name(queue).role is Role.CONNECTION_POINT:
+            progress.apply(Event.SKIP)
+        else:
+            move, arrival = await self._copy(move, progress)
+        await self._transactions.commit(move, placed)
+        if arrival is None:
+            self._counts.moves_in += 1
+        else:
+            now_ms = self._now_ms()
+            self._engine.open_arrival(arrival, now_ms)
+            progress.pause_ms = now_ms - progress.frozen_ms
+            self._counts.move_pause_last = progress.pause_ms / 1000
+            self._counts.move_pause_seconds.observe(progress.pause_ms / 1000)
+        progress.error = ""
+        # The map shows further moves after the committed one now or in a moment.
+        self._committed[queue] = move.epoch
+        self._follow()
         if queue not in self._map.moves:
-            self._made.pop(queue, None)
+            self._committed.pop(queue, None)
+        progress.apply(Event.COMMIT)
 
-    def _failed(self, progress: Progress, error: Exception) -> None:
-        progress.failures += 1
-        if progress.failures == SAID_AFTER:
-            log.warning("the move of %s to this shard waits: %s", progress.queue, error)
+    async def _copy(self, move: Move, progress: Progress) -> tuple[Move, Arrival]:
+        """Copies the queue and freezes it at its source; returns the move as it is written then."""
+        arrival = self._engine.arrivals.find(move.queue)
+        if arrival is None or arrival.epoch != move.epoch + 1 or arrival.complete:
+            # A complete copy is that of a former process, and lacks messages that arrived since. That
+            # process may have sent its commit: while the commit can still succeed, the copy stays.
+            if move.phase == "frozen":
+                move = await self._transactions.renew(move)
+            self._drop(move.queue)
+            progress.messages = progress.bytes = 0
+            arrival = self._engine.arrivals.begin(move.queue, move.epoch + 1, self._now_ms())
+        await self._copier.copy(move, arrival, progress)
+        progress.apply(Event.FREEZE)
+        if move.phase == "waiting":
+            move = await self._transactions.freeze(move)
+        progress.frozen_ms = self._now_ms()
+        await self._copier.finish(move, arrival, progress)
+        progress.apply(Event.SWITCH)
+        return move, arrival
+
+    async def _failed(self, progress: Progress, error: Exception, pause_ms: int) -> int:
+        """Does what a failure leads to, and pauses before another attempt; returns the pause after that."""
+        found = next((event for kind, event in FAILURES.items() if isinstance(error, kind)), Event.BREAK)
+        queue, event = progress.queue, progress.fail(found)
         progress.error = str(error)
+        progress.failures += 1
+        if event is Event.CANCEL:
+            log.info("the move of %s to this shard has ended: %s", queue, error)
+        elif event is Event.BREAK:
+            log.exception("the move of %s ended by an internal error; it begins again", queue)
+            progress.error = "internal error; see the shard's log"
+            pause_ms = limits.MOVE_AGAIN_MS_MAX
+        elif progress.failures == FAILURES_BEFORE_LOG:
+            log.warning("the move of %s to this shard waits: %s", queue, error)
+        if event in DROPS_COPY:
+            # The commit of a complete copy may have been sent: the next attempt decides on that copy.
+            self._drop(queue, also_complete=event is not Event.BREAK)
+        if event is Event.LOSE:
+            # An attempt costs little while the source is down, because no request is sent.
+            pause_ms = min(pause_ms, limits.MOVE_SOURCE_AGAIN_MS_MAX)
+        if event is not Event.CANCEL:
+            await self._sleep(pause_ms / 1000)
+        return min(2 * pause_ms, limits.MOVE_AGAIN_MS_MAX)
 
-    def _drop(self, queue: str) -> None:
+    def _drop(self, queue: str, *, also_complete: bool = True) -> None:
         """Drops the copy, if there is one."""
         arrival = self._engine.arrivals.find(queue)
-        if arrival is not None:
+        if arrival is not None and (also_complete or not arrival.complete):
             self._counts.moves_failed += 1
             self._engine.arrivals.drop(arrival, self._now_ms())
             self._turn()
 
-    async def _attempt(self, queue: str, progress: Progress) -> None:
-        """Performs all remaining steps. Raises MoveEndedError, and the errors of the steps."""
-        move, placed = await self._transactions.begin(queue)
-        if self._get_name(queue).role is Role.CONNECTION_POINT:
-            # A connection point stores nothing, so there is nothing to copy.
-            progress.phase = SWITCH
-            await self._transactions.commit(move, placed)
-            self._counts.moves_in += 1
-            progress.error = ""
-            return
-        source = self._sources.take(move.source)
-        try:
-            arrival = self._engine.arrivals.find(queue)
-            if arrival is None or arrival.epoch != move.epoch + 1 or arrival.complete:
-                # A complete copy is that of a former process, and lacks messages that arrived since. That
-                # process may have sent its commit: while the commit can still succeed, the copy stays.
-                if move.phase == "frozen":
-                    move = await self._transactions.renew(move)
-                self._drop(queue)
-                progress.messages = progress.bytes = 0
-                arrival = self._engine.arrivals.begin(queue, move.epoch + 1, self._now_ms())
-            await self._copier.copy(source, move, arrival, progress)
-            progress.phase = FREEZE
-            if move.phase == "waiting":
-                move = await self._transactions.freeze(move)
-            began_ms = self._now_ms()
-            await self._copier.finish(source, move, arrival, progress)
-        finally:
-            self._sources.leave(move.source)
-        progress.phase = SWITCH
-        await self._transactions.commit(move, placed)
-        now_ms = self._now_ms()
-        self._engine.open_arrival(arrival, now_ms)
+    def _follow(self) -> None:
+        """Follows changes of the map, as another process may have made them."""
+        self._engine.refresh(self._now_ms())
         self._turn()
-        progress.pause_ms = now_ms - began_ms
-        progress.error = ""
-        self._counts.move_pause_last = progress.pause_ms / 1000
-        self._counts.move_pause_seconds.observe(progress.pause_ms / 1000)
 
     # --- queues that this shard takes back -------------------------------------------------------------
 
@@ -264,8 +254,7 @@ class Mover:
     async def _take_back(self, queue: str) -> None:
         try:
             if await self._transactions.take_back(queue):
-                self._engine.refresh(self._now_ms())
-                self._turn()
+                self._follow()
         except CoordinatorError as error:
             log.warning("queue %s can't be taken back yet: %s", queue, error)
         finally:

@@ -16,10 +16,6 @@ log = logging.getLogger("lightrail.shard.moving")
 class MoveEndedError(Exception):
     """The move has no next step, because it was cancelled or replaced by another one."""
 
-    def __init__(self, result: str, why: str) -> None:
-        super().__init__(why)
-        self.result = result
-
 
 class Transactions:
     """The mover's transactions at the coordinator.
@@ -40,7 +36,7 @@ class Transactions:
         """The move and the placement before it. Raises MoveEndedError if they do not match."""
         move, placed = self._map.moves.get(queue), self._map.placed(queue)
         if move is None or move.to != self._shard:
-            raise MoveEndedError("cancelled", "it was cancelled")
+            raise MoveEndedError("it was cancelled")
         if placed is not None and (placed.shard, placed.epoch) == (move.source, move.epoch):
             return move, placed
         # The queue is at another shard, or was dropped: no other process deletes this entry.
@@ -48,9 +44,7 @@ class Transactions:
             await self._coordinator.write([Write(move.key, None, move.revision)])
         except ConflictError as error:
             raise CoordinatorError(str(error)) from error
-        raise MoveEndedError(
-            "cancelled", f"{queue} is no longer at shard {move.source} in epoch {move.epoch}"
-        )
+        raise MoveEndedError(f"{queue} is no longer at shard {move.source} in epoch {move.epoch}")
 
     async def freeze(self, move: Move) -> Move:
         """Writes to the coordinator that the queue is frozen. Raises CoordinatorError."""
@@ -98,10 +92,10 @@ class Transactions:
         if found is not None and found.placement == (move.to, move.epoch + 1):
             return True
         if found is None or found.revision != placed.revision:
-            raise MoveEndedError("cancelled", f"{move.queue} is served at its source, or at another shard")
+            raise MoveEndedError(f"{move.queue} is served at its source, or at another shard")
         again = await self._coordinator.entry(move.key)
         if again is None or again.revision != move.revision:
-            raise MoveEndedError("cancelled", "it was cancelled, or begun again")
+            raise MoveEndedError("it was cancelled, or begun again")
         return False
 
     async def take_back(self, queue: str) -> bool:

@@ -1,7 +1,7 @@
 """Shards that move queues between each other, in memory: engines, movers and a coordinator, frames by hand.
 
-Shards ask each other through `Between`, which a test can cut, or have a shard die at any step. Nothing waits
-for a real time: a pause ends at the next turn of the loop.
+A test can cut the requests between shards, or have a shard die at any step. Nothing waits for a real time: a
+pause ends at the next turn of the loop.
 """
 
 import asyncio
@@ -92,47 +92,31 @@ class Shard:
     async def sleep(self, seconds: float) -> None:
         await asyncio.sleep(0)
 
-    # --- as the source of others -------------------------------------------------------------------------
+    # --- the sources of its copies -----------------------------------------------------------------------
 
-    def take(self, shard: int) -> "Between":
-        return Between(self, self.cluster.shards[shard])
-
-    def leave(self, shard: int) -> None:
-        pass
-
-
-class Between:
-    """The way from one shard to another."""
-
-    def __init__(self, asking: Shard, asked: Shard) -> None:
-        self.asking = asking
-        self.asked = asked
-
-    async def request(self, op: str, fields: dict[str, Any]) -> Answer:
-        life = self.asked.life
+    async def request(self, shard: int, op: str, fields: dict[str, Any], *, greeting_ms: int) -> Answer:
+        """See copier.Sources: this shard sends a request to another one."""
+        asked = self.cluster.shards[shard]
+        life = asked.life
         self.cluster.step(f"ask {op}")
         await asyncio.sleep(0)
-        if not self.asked.alive or self.cluster.cut:
+        if not asked.alive or self.cluster.cut:
             raise ShardDownError("it is not there")
-        peer = self.asked.links.get(self.asking.scene.engine.boot)
+        boot = self.scene.engine.boot
+        peer = asked.links.get(boot)
         if peer is None:
-            peer = self.cluster.link(self.asking, self.asked)
+            peer = asked.links[boot] = self.cluster.link(self, asked)
             peer.greet()
-            self.asked.links[self.asking.scene.engine.boot] = peer
         number = peer.ask(op, **fields)
-        self.asked.settle_down()
+        asked.settle_down()
         self.cluster.step(f"answer {op}")
         await asyncio.sleep(0)
-        if not self.asked.alive or self.asked.life != life:
+        if not asked.alive or asked.life != life:
             raise ShardDownError("it went away")
         answer, blob = peer.answers.pop(number)
         if "error" in answer:
             raise ShardRefusedError(answer["error"]["condition"], answer["error"]["description"])
         return Answer(answer, memoryview(blob))
-
-    @property
-    def cluster(self) -> "Cluster":
-        return self.asking.cluster
 
 
 class Coordinator(MemoryCoordinator):

@@ -14,6 +14,7 @@ class FixedResolver:
         self.placements: dict[str, tuple[int, int]] = {}
         self.peers: dict[int, Any] = {}
         self.soon: dict[str, tuple[int, int]] = {}
+        self.frozen: set[tuple[str, int]] = set()
         self.gone: Refusal | None = None
         self.owners: Owners | None = None
         self.refreshed = 0
@@ -21,6 +22,9 @@ class FixedResolver:
     def placement(self, queue: str) -> Placement | None:
         found = self.placements.get(queue)
         return None if found is None else Placement(*found)
+
+    def is_frozen(self, queue: str, epoch: int) -> bool:
+        return (queue, epoch) in self.frozen
 
     async def place(self, queue: str) -> Placement:
         return Placement(*self.placements[queue])

@@ -15,8 +15,7 @@ from lightrail.shard.journal.journal import Journal
 from lightrail.shard.journal.store import Commit
 from lightrail.shard.moving.mover import Mover
 from lightrail.telemetry.shard import ShardCounts
-from lightrail.wire.requests import ShardDownError
-from lightrail.wire.shards import ShardPeer
+from lightrail.wire.pool import Pool
 from lightrail.wire.socket import LoopSocket
 from tests.support.shard.fake_files import FakeFiles
 from tests.support.sim.coordinator import SimCoordinator
@@ -102,14 +101,22 @@ class Life:
         socket = self.context.socket(zmq.ROUTER)
         socket.bind(shard.address)
         self.socket = LoopSocket(self.loop, socket, self._receive, self.turn)  # type: ignore[arg-type]
-        self.sources: dict[int, ShardPeer] = {}
+        self.sources = Pool(
+            self.loop,
+            name=f"shard-{shard.id}",
+            boot=self.engine.boot,
+            address=lambda id: self.map.shards[id].address if id in self.map.shards else None,
+            now_ms=self.now_ms,
+            idle_ms=limits.MOVE_SOURCE_IDLE_MS,
+        )
+        self.sources._context = self.context  # type: ignore[assignment]
         self.mover = Mover(
             shard=shard.id,
             engine=self.engine,
             coordinator=self.coordinator,
             map=self.map,
             get_name=Names().get,
-            sources=self,
+            sources=self.sources,
             counts=self.counts,
             turn=self.turn,
             now_ms=self.now_ms,
@@ -191,45 +198,16 @@ class Life:
         self.look()
         self.loop.call_later(limits.DIRECTORY_POLL_MS / 1000, self._beat)
 
-    # --- the shards that queues come from ------------------------------------------------------------------
-
-    def take(self, shard: int) -> ShardPeer:
-        """See mover.Sources."""
-        peer = self.sources.get(shard)
-        if peer is None:
-            if shard not in self.map.shards:
-                raise ShardDownError(f"shard {shard} is not registered")
-            peer = self.sources[shard] = ShardPeer(
-                self.loop,
-                self.context,  # type: ignore[arg-type]
-                shard=shard,
-                address=self.map.shards[shard].address,
-                frontend=f"shard-{self.shard.id}",
-                boot=self.engine.boot,
-                now_ms=self.now_ms,
-                schedule_flush=self._schedule_flush,
-                flush=self._flush,
-            )
-        return peer
-
-    def leave(self, shard: int) -> None:
-        """See mover.Sources: it is kept for the next one."""
-
-    def _schedule_flush(self) -> None:
-        self.loop.call_soon(self._flush)
-
-    def _flush(self) -> None:
-        for peer in self.sources.values():
-            peer.flush()
-
     def die(self) -> None:
         self.dead = True
         self._registering.cancel()
         self.cluster.graveyard += [*self.mover.stop(), self._registering]
         self.socket.close()
-        for peer in self.sources.values():
-            if peer._timer is not None:
-                peer._timer.cancel()
-            peer._socket.close()
+        pooled, self.sources._pooled = self.sources._pooled, {}
+        for each in pooled.values():
+            for timer in (each.idle, each.peer._timer):
+                if timer is not None:
+                    timer.cancel()
+            each.peer._socket.close()
         self.cluster.network.gone(self.host)
         self.coordinator.die()

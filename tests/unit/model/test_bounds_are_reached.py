@@ -96,7 +96,6 @@ NOT_FROM_OUTSIDE = {
     "MOVE_SOURCE_AGAIN_MS_MAX": OWN_PACE,
     "MOVE_THROTTLED_CHUNK_BYTES_MIN": OWN_WORK,
     "MOVES_SHOWN_MAX": "the maxlen of a deque, which keeps to it",
-    "OWNER_RETRY_MS_MAX": OWN_PACE,
     # etcd
     "ETCD_CALL_MS": ETCD,
     "ETCD_ATTEMPT_MS": ETCD,

@@ -118,6 +118,47 @@ def test_where_the_placement_is_what_it_was_links_are_said_again_more_and_more_s
     play(check)
 
 
+def test_a_frozen_source_is_not_sent_links_that_it_refuses_until_the_queue_is_placed_anew(
+    play: Play,
+) -> None:
+    async def check(scene: OwnerScene) -> None:
+        queue = scene.queue("q")
+        scene.sender()
+        await scene.settle()
+        scene.said(0)
+        scene.resolver.frozen.add(("q", 1))
+        scene.shards[0].freeze("q")
+        for _ in range(40):
+            scene.tick(10)
+            await scene.settle()
+        assert kinds(scene, 0) == []
+        scene.shards[1].open(queue, 2)
+        scene.placed("q", 1, 2)
+        assert kinds(scene, 1) == [Kind.PRODUCER_OPEN]
+        assert kinds(scene, 0) == []
+
+    play(check)
+
+
+def test_a_shard_that_may_have_thawed_the_queue_is_tried_after_the_longest_pause(play: Play) -> None:
+    async def check(scene: OwnerScene) -> None:
+        queue = scene.queue("q")
+        scene.sender()
+        await scene.settle()
+        scene.said(0)
+        scene.resolver.frozen.add(("q", 1))
+        scene.shards[0].freeze("q")
+        await scene.settle()
+        scene.shards[0].open(queue, 1)
+        since_ms = scene.now_ms
+        while not kinds(scene, 0):
+            scene.tick(10)
+            await scene.settle()
+        assert scene.now_ms - since_ms == limits.OWNER_RETRY_MS_MAX
+
+    play(check)
+
+
 def test_a_link_that_no_shard_had_taken_is_attached_once_and_by_the_new_one(play: Play) -> None:
     async def check(scene: OwnerScene) -> None:
         scene.resolver.placements["q"] = (0, 1)

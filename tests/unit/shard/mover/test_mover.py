@@ -2,14 +2,20 @@
 
 import asyncio
 from collections.abc import Awaitable, Callable
+from typing import Any
+
+import pytest
 
 from lightrail.cluster import moves
-from lightrail.cluster.coordinator import Write
+from lightrail.cluster.coordinator import CoordinatorError, Write
 from lightrail.cluster.map import Map, unplacing
 from lightrail.model import limits
 from lightrail.model.policy import Policy
+from lightrail.shard.journal.store import StoreError
 from lightrail.shard.moving.answering import FORMER_FREEZE_OP, FREEZE_OP
+from lightrail.shard.moving.importing import ImportFailedError
 from lightrail.wire.frames import Kind, OutcomeCode
+from lightrail.wire.requests import ShardDownError, ShardRefusedError
 from tests.support.shard.moving_scene import Cluster
 from tests.support.shard.scene import Peer
 
@@ -284,6 +290,50 @@ def test_settlements_that_come_before_the_queue_is_open_wait_for_it() -> None:
         await cluster.until(lambda: cluster.shards[1].scene.engine._queues.find("q") is not None)
         assert cluster.shards[1].scene.queue("q") == {"ready": 0, "in_flight": 1}
         assert here.bounced == []
+
+    run(story)
+
+
+@pytest.mark.parametrize(
+    ("error", "pauses_ms", "copies_dropped"),
+    [
+        (ShardDownError("it is away"), [100, 200, 250, 250], 0),
+        (ShardRefusedError("c", "not now"), [100, 200, 400, 800], 0),
+        (CoordinatorError("it is away"), [100, 200, 400, 800], 0),
+        (ImportFailedError("another export"), [100, 200, 400, 800], 4),
+        (StoreError("no room"), [100, 200, 400, 800], 4),
+        (RuntimeError("an error of this program"), [2_000, 2_000, 2_000, 2_000], 4),
+    ],
+)
+def test_after_a_failed_step_the_copy_stays_or_begins_again_and_the_move_is_made_whole(
+    error: Exception, pauses_ms: list[int], copies_dropped: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def story(cluster: Cluster) -> None:
+        await cluster.place("q")
+        peer = frontend(cluster, 0)
+        peer.produce(1, "q", epoch=1)
+        peer.send(1, 1, [b"a", b"b"])
+        mover = cluster.shards[1].mover
+        pauses: list[float] = []
+        finish = mover._copier.finish
+
+        async def sleep(seconds: float) -> None:
+            pauses.append(seconds)
+            assert mover.describe()[0]["phase"] == "freeze"
+            assert mover.describe()[0]["error"] in (str(error), "internal error; see the shard's log")
+            await asyncio.sleep(0)
+
+        async def failing(*arguments: Any) -> None:
+            if len(pauses) < len(pauses_ms):
+                raise error
+            await finish(*arguments)
+
+        mover._sleep = sleep
+        monkeypatch.setattr(mover._copier, "finish", failing)
+        await cluster.moved("q", 1)
+        assert [round(1000 * pause) for pause in pauses] == pauses_ms
+        assert cluster.shards[1].scene.counts.moves_failed == copies_dropped
+        assert contents(cluster, 1, "q") == [b"a", b"b"]
 
     run(story)
 

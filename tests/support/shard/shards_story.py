@@ -28,7 +28,7 @@ from typing import Any
 
 from lightrail.shard.transactions.decision_requests import DecisionRequests
 from lightrail.wire.bodies import Answer
-from tests.support.shard.moving_scene import Between, Cluster, Shard
+from tests.support.shard.moving_scene import Cluster, Shard
 from tests.support.shard.scene import Peer
 from tests.support.shard.story import Recorder, Story, fields
 
@@ -74,7 +74,7 @@ class Others:
 
     async def request(self, shard: int, op: str, fields: dict[str, Any]) -> Answer:
         """See the port of DecisionRequests."""
-        return await Between(self._asking, self._asking.cluster.shards[shard]).request(op, fields)
+        return await self._asking.request(shard, op, fields, greeting_ms=0)
 
 
 class ShardsStory(Story):

@@ -15,14 +15,10 @@ from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from typing import Any, Final, TypeVar
-from urllib.parse import quote
 
-from lightrail.amqp.sasl import ScramKeys
 from lightrail.cluster.coordinator import ConflictError, CoordinatorError, Write
 from lightrail.cluster.entries import Entry, News
 from lightrail.cluster.keyed import KeyedCoordinator
-from lightrail.cluster.keyed_users import USERS
-from lightrail.cluster.users import UserRecord
 
 FILE_NAME: Final = "coordinator.sqlite"
 APPLICATION_ID: Final = 0x4C52434F
@@ -45,32 +41,6 @@ CREATE TABLE entries (
 CREATE INDEX entries_by_revision ON entries (revision);
 """
 ENTRY: Final = "key, value, created, revision"
-TO_VERSION_2: Final = """
-CREATE TABLE revisions (newest INTEGER NOT NULL, forgotten INTEGER NOT NULL) STRICT;
-CREATE TABLE entries (
-    key TEXT PRIMARY KEY, value TEXT, created INTEGER NOT NULL, revision INTEGER NOT NULL,
-    at_ms INTEGER NOT NULL
-) STRICT, WITHOUT ROWID;
-CREATE INDEX entries_by_revision ON entries (revision);
-INSERT INTO revisions VALUES (1, 0);
-INSERT INTO entries
-    SELECT 'names/' || queue, '{"policy":{"role":"queue"}}', 1, 1, 0 FROM placements
-    WHERE queue NOT LIKE '%/$dlq';
-"""
-"""In version 1, without policies, every placed name was a queue."""
-EVERY_RIGHT: Final = '{"rights":["listen","manage","send"]}'
-"""In version 1, without rights, every user had all rights."""
-TO_VERSION_3: Final = """
-UPDATE revisions SET newest = newest + 1;
-INSERT OR REPLACE INTO entries
-    SELECT 'placement/' || queue, json_object('shard', shard, 'epoch', epoch), newest, newest, 0
-    FROM placements, revisions WHERE queue NOT LIKE '%/$dlq';
-INSERT OR REPLACE INTO entries
-    SELECT 'shardsets/' || id, '{"disk":"","state":"active"}', newest, newest, 0 FROM shards, revisions;
-DROP TABLE placements;
-DROP TABLE shards
-"""
-"""Shards and placements become entries; a dead-letter queue is on the shard of its queue."""
 Answer = TypeVar("Answer")
 
 
@@ -230,14 +200,6 @@ class SqliteCoordinator(KeyedCoordinator):
                 if self._one("SELECT count(*) FROM sqlite_schema") == 0:
                     self._make(file)
         application, version = self._one("PRAGMA application_id"), self._one("PRAGMA user_version")
-        if application == APPLICATION_ID and version in (1, 2):
-            with self._transaction() as file:
-                # Checked again, as above.
-                if self._one("PRAGMA user_version") == 1:
-                    self._to_version_2(file)
-                if self._one("PRAGMA user_version") == 2:
-                    self._to_version_3(file)
-            version = self._one("PRAGMA user_version")
         if application != APPLICATION_ID:
             raise CoordinatorError(f"{self._path} is a SQLite file of another program: move it away")
         if version != VERSION:
@@ -245,35 +207,6 @@ class SqliteCoordinator(KeyedCoordinator):
                 f"{self._path} has format version {version}, this program reads {VERSION}: "
                 "use the version of LightRail that wrote it"
             )
-
-    def _to_version_2(self, file: sqlite3.Connection) -> None:
-        for statement in TO_VERSION_2.split(";"):
-            file.execute(statement)
-        users = file.execute("SELECT DISTINCT name FROM users").fetchall()
-        file.executemany(
-            "INSERT INTO entries VALUES (?, ?, 1, 1, 0)",
-            [(f"permissions/{quote(name, safe='')}//", EVERY_RIGHT) for (name,) in users],
-        )
-        file.execute("PRAGMA user_version = 2")
-
-    def _to_version_3(self, file: sqlite3.Connection) -> None:
-        for statement in TO_VERSION_3.split(";"):
-            file.execute(statement)
-        newest = self._one("SELECT newest FROM revisions")
-        users: dict[str, dict[str, ScramKeys]] = {}
-        for name, hash, *keys in file.execute(
-            "SELECT name, hash, salt, iterations, stored_key, server_key FROM users"
-        ):
-            users.setdefault(name, {})[hash] = ScramKeys(*keys)
-        file.executemany(
-            "INSERT INTO entries VALUES (?, ?, ?, ?, 0)",
-            [
-                (USERS + name, UserRecord(name, keys["sha256"], keys["sha512"]).encode(), newest, newest)
-                for name, keys in users.items()
-            ],
-        )
-        file.execute("DROP TABLE users")
-        file.execute("PRAGMA user_version = 3")
 
     def _make(self, file: sqlite3.Connection) -> None:
         for statement in SCHEMA.split(";"):

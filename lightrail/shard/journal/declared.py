@@ -8,8 +8,6 @@ from typing import Any, Final, NamedTuple, Protocol
 from lightrail.model.policy import Policy, Role
 
 NOTHING: Final[Mapping[str, Any]] = MappingProxyType({})
-FORMER_FROZEN: Final = "sealed"
-"""Earlier name of the field `frozen`, which journals may still contain."""
 
 
 class Named(Protocol):
@@ -84,7 +82,7 @@ def declared_of(text: str) -> Declared:
         created if isinstance(created, int) else None,
         epoch if isinstance(epoch, int) else 1,
         found.get("copy") is True,
-        found.get("frozen", found.get(FORMER_FROZEN)) is True,
+        found.get("frozen") is True,
         found.get("capture") is True,
         history if isinstance(history, str) else "",
         found,

@@ -21,8 +21,6 @@ from lightrail.wire.frames import Kind, frame
 
 SEQUENCE_MAX: Final = (1 << 63) - 1
 FREEZE_OP: Final = "freeze"
-FORMER_FREEZE_OP: Final = "seal"
-"""Earlier name of the request `freeze`, the only one that shards of earlier versions send and answer."""
 
 
 class CallWhenStored:
@@ -57,7 +55,6 @@ class MoveRequests:
         self.operations: dict[str, Operation] = {
             "export": self._export,
             FREEZE_OP: self._freeze,
-            FORMER_FREEZE_OP: self._freeze,
         }
 
     def _export(self, peer: Peer, number: int, fields: Fields, now_ms: int) -> Fields | None:

@@ -5,9 +5,9 @@ from collections.abc import Awaitable, Callable
 from typing import Any, Protocol
 
 from lightrail.cluster.map import Move
-from lightrail.model import conditions, limits
+from lightrail.model import limits
 from lightrail.model import names as rules
-from lightrail.shard.moving.answering import FORMER_FREEZE_OP, FREEZE_OP, CallWhenStored
+from lightrail.shard.moving.answering import FREEZE_OP, CallWhenStored
 from lightrail.shard.moving.arrivals import Arrival, Arrivals
 from lightrail.shard.moving.exporting import WhenSynced
 from lightrail.shard.moving.importing import ImportFailedError
@@ -15,7 +15,7 @@ from lightrail.shard.moving.phases import Event, Progress
 from lightrail.shard.moving.transactions import MoveEndedError
 from lightrail.shard.queues.tenancy import ClusterMap
 from lightrail.wire.bodies import Answer
-from lightrail.wire.requests import ShardDownError, ShardRefusedError
+from lightrail.wire.requests import ShardDownError
 
 
 class Sources(Protocol):
@@ -145,7 +145,7 @@ class Copier:
 
     async def finish(self, move: Move, arrival: Arrival, progress: Progress) -> None:
         """Freezes the queue at its source; copies the rest, checks the copy and syncs it."""
-        header, blob = await self._freeze(move)
+        header, blob = await self._request(move, FREEZE_OP, {"queue": move.queue, "epoch": move.epoch})
         self._present(arrival)
         states: list[tuple[str, dict[str, Any], bytes]] = []
         start = 0
@@ -168,13 +168,3 @@ class Copier:
     async def _request(self, move: Move, op: str, fields: dict[str, Any]) -> Answer:
         wait_ms = limits.MOVE_SOURCE_AGAIN_MS_MAX
         return await self._sources.request(move.source, op, fields, greeting_ms=wait_ms)
-
-    async def _freeze(self, move: Move) -> Answer:
-        """Freezes the queue at its source; returns its state."""
-        fields = {"queue": move.queue, "epoch": move.epoch}
-        try:
-            return await self._request(move, FREEZE_OP, fields)
-        except ShardRefusedError as refused:
-            if refused.condition != conditions.NOT_IMPLEMENTED:
-                raise
-            return await self._request(move, FORMER_FREEZE_OP, fields)

@@ -12,7 +12,6 @@ from lightrail.cluster.map import Map, unplacing
 from lightrail.model import limits
 from lightrail.model.policy import Policy
 from lightrail.shard.journal.store import StoreError
-from lightrail.shard.moving.answering import FORMER_FREEZE_OP, FREEZE_OP
 from lightrail.shard.moving.importing import ImportFailedError
 from lightrail.wire.frames import Kind, OutcomeCode
 from lightrail.wire.requests import ShardDownError, ShardRefusedError
@@ -87,22 +86,6 @@ def test_consumers_come_along_and_their_settlements_find_them() -> None:
         cluster.shards[1].settle_down()
         assert here.accepted(1) == [1, 2]
         assert [(each.number, each.message) for each in here.delivered[2]] == [(2, b"d")]
-
-    run(story)
-
-
-def test_a_source_of_an_earlier_version_is_asked_to_freeze_by_the_former_name() -> None:
-    async def story(cluster: Cluster) -> None:
-        await cluster.place("q")
-        peer = frontend(cluster, 0)
-        peer.produce(1, "q", epoch=1)
-        peer.send(1, 1, [b"a"])
-        cluster.shards[0].settle_down()
-        del cluster.shards[0].scene.engine._requests._operations[FREEZE_OP]
-        await cluster.moved("q", 1)
-        assert contents(cluster, 1, "q") == [b"a"]
-        asked = [f"ask {FREEZE_OP}", f"ask {FORMER_FREEZE_OP}"]
-        assert [step for step in cluster.steps if step in asked] == asked
 
     run(story)
 

@@ -8,7 +8,6 @@ from lightrail.journal.record import Queue
 from lightrail.model import conditions, limits
 from lightrail.model.policy import Policy
 from lightrail.shard.journal.declared import declared_of
-from lightrail.shard.moving.answering import FORMER_FREEZE_OP
 from lightrail.shard.queues.declarations import EveryName
 from lightrail.wire.frames import HEADER, Kind, OutcomeCode
 from tests.support.shard.scene import Peer, Scene, SmallStore
@@ -66,20 +65,6 @@ def test_every_link_is_sent_away_and_the_answer_waits_for_the_disk() -> None:
     last = [each for each in store.records if isinstance(each, Queue)][-1]
     assert (declared_of(last.policy).frozen, declared_of(last.policy).epoch) == (True, 3)
     assert story.scene.counts.queues_frozen == 1
-
-
-def test_a_shard_of_an_earlier_version_asks_by_the_former_name() -> None:
-    story = Story()
-    number = story.other.ask(FORMER_FREEZE_OP, queue="q", epoch=3)
-    story.scene.settle_down()
-    assert story.other.answers[number][0]["states"][0]["queue"] == "q"
-
-
-def test_a_queue_that_an_earlier_version_froze_is_frozen() -> None:
-    assert [
-        declared_of(f'{{"created":1,"policy":{{"role":"queue"}},"epoch":3{field}}}').frozen
-        for field in ("", ',"frozen":true', ',"sealed":true')
-    ] == [False, True, True]
 
 
 def test_a_second_freeze_in_the_same_epoch_is_answered_anew_and_one_in_another_is_refused() -> None:

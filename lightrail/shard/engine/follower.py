@@ -324,6 +324,9 @@ class Follower:
         """Serves a queue that was kept. The links that it had have ended; their deliveries return only now,
         as a queue that is kept does not change."""
         queue.ownership.apply(Event.CLAIM, epoch)
+        for link in self._links.receiving.of(queue):
+            # The store had it at a start at which the queue was kept.
+            self._links.receiving.release(link, self._now_ms)
         for id in queue.view.consumer_ids:
             self._performer.detach(queue, id, Ending.BY_BROKER, self._now_ms)
             self._last_consumers.left(queue, self._now_ms, lost=True)

@@ -235,8 +235,9 @@ class Follower:
             queue.name,
             queue.view.held,
         )
-        self._links.end(queue, _deleted(f"the coordinator was set back and does not know {queue.name}"))
         if queue.is_serving:
+            # The links of a frozen one were sent away; they find it if it is served again.
+            self._links.end(queue, _deleted(f"the coordinator was set back and does not know {queue.name}"))
             queue.ownership.apply(Event.DISOWN)
 
     def _placed(self, changes: MapChanges) -> None:

@@ -1,4 +1,4 @@
-"""Receiving links through everything that ends, hands over or moves them: no event finds a link that is gone."""
+"""Receiving links: what ends, hands over or moves several of them, or one of them twice, in one step."""
 
 from typing import Any
 
@@ -13,7 +13,8 @@ from lightrail.model.ending import Ending
 from lightrail.model.policy import Policy
 from lightrail.shard.journal.journal import Journal
 from lightrail.shard.queues.declarations import EveryName
-from lightrail.wire.frames import Kind, OutcomeCode
+from lightrail.wire.bodies import ConsumerOpen
+from lightrail.wire.frames import FOR_GOOD, Kind, frame
 from tests.support.shard.fake_files import FakeFiles
 from tests.support.shard.scene import Peer, Scene, SmallStore, numbered_messages
 from tests.unit.shard.fake_map import FakeMap
@@ -196,21 +197,128 @@ def test_a_queue_that_is_claimed_has_no_link_of_before(after: str) -> None:
     assert len(scene.engine._links.receiving) == 0
 
 
-@pytest.mark.parametrize("how", ["placement", "name"])
-def test_a_frozen_queue_that_is_disowned_sends_its_links_away_once(how: str) -> None:
+def test_a_frozen_queue_that_is_disowned_sends_its_links_away_once() -> None:
     story = Story()
     story.attach(story.peer, 2, 1)
     story.freeze()
     story.peer.take()
-    if how == "placement":
-        story.map.lose("q", 1, 4)
-    else:
-        story.names.history = "second"
-        story.names.drop("q")
+    story.map.lose("q", 1, 4)
     story.scene.refresh()
     story.scene.settle_down()
     assert [each for each in story.peer.take(Kind.MOVED, Kind.GONE) if each.link == 2] == []
     assert story.scene.unattached == []
+
+
+def test_a_frozen_queue_that_was_unknown_for_a_time_has_its_links_when_it_is_served_again() -> None:
+    story = Story()
+    peer = story.peer
+    story.attach(peer, 2, 1)
+    story.attach(peer, 3, 1, client_link=TWO)
+    peer.close_consumer(3)
+    story.freeze()
+    history, story.names.history = story.names.history, "second"
+    story.names.drop("q")
+    story.scene.refresh()
+    story.names.history = history
+    story.names.give("q", Policy.parse({"role": "queue"}))
+    story.thaw()
+    peer.consume(2, "q", first=1, epoch=4, resume=True, client_link=ONE, suspended_ms=MINUTE, recovers=True)
+    peer.settle(2, 0, 1)
+    story.scene.settle_down()
+    assert story.scene.queue("q")["in_flight"] == 1
+    story.pass_time(MINUTE + WAIT_MS)
+    assert story.scene.queue("q")["in_flight"] == 0
+
+
+# --- one link, several times in a step --------------------------------------------------------------------
+
+
+def opening(link: int, *, credit: int = 0, **options: Any) -> list[bytes]:
+    """The frames of an attach, which do not wait for an answer."""
+    given = {"client_link": ONE, "steals": True, "suspended_ms": MINUTE, "recovers": True}
+    body = ConsumerOpen("q", **given | options).encode()
+    return [
+        frame(Kind.CONSUMER_OPEN, epoch=3, link=link, body=body),
+        frame(Kind.CREDIT, link=link, number=credit),
+    ]
+
+
+def test_of_the_attaches_of_one_step_the_last_one_is_answered_and_has_the_deliveries() -> None:
+    """Also where it was closed between them."""
+    store = Outliving()
+    story = Story(store)
+    peer = story.peer
+    peer.consumed |= {2, 3, 4, 5}
+    durable = Durability.UNSETTLED_STATE
+    peer.say(
+        *opening(2, credit=2, durability=durable),
+        *opening(3, credit=2, durability=durable),
+        frame(Kind.CONSUMER_CLOSE, flags=Ending.FAILED, link=3),
+        *opening(4, credit=2, durability=durable),
+        *opening(5, credit=2, durability=durable),
+    )
+    story.scene.settle_down()
+    assert [each.link for each in peer.take(Kind.CONSUMER_READY)] == [5]
+    assert [(link, why.condition) for link, _, why in peer.refusals] == [
+        (2, conditions.STOLEN),
+        (4, conditions.STOLEN),
+    ]
+    assert [each.number for each in peer.delivered[5]] == [0, 1]
+    assert story.scene.unattached == []
+    assert store.receivers()[-1] is ReceiverEvent.DELIVERED
+
+
+def test_the_end_of_a_durable_link_in_the_step_of_its_delivery_is_the_last_record() -> None:
+    store = Outliving()
+    story = Story(store)
+    peer = story.peer
+    story.attach(peer, 2, 0, durability=Durability.UNSETTLED_STATE)
+    peer.say(frame(Kind.CREDIT, link=2, number=2))
+    peer.say(frame(Kind.CONSUMER_CLOSE, flags=Ending.BY_CLIENT | FOR_GOOD, link=2))
+    story.scene.settle_down()
+    assert story.scene.queue("q") == {"ready": 6, "in_flight": 0}
+    assert store.receivers()[-1] is ReceiverEvent.ENDED
+    assert len(story.scene.engine._links.receivers) == 0
+
+
+def test_a_link_counts_to_the_share_of_the_user_that_had_it_as_it_was_suspended(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(limits, "SUSPENDED_CONSUMERS_MAX", 4)
+    story = Story()
+    peer = story.peer
+    for link, user in enumerate(("ann", "bob", "ann", "bob"), 10):
+        story.attach(peer, link, 1, user=user)
+        peer.close_consumer(link)
+    assert story.scene.queue("q")["in_flight"] == 4
+    story.attach(peer, 3, 1, client_link=TWO, user="ann")
+    peer.close_consumer(3)
+    assert story.scene.queue("q")["in_flight"] == 5
+
+
+# --- a queue that ends ------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("state", ["away", "awaited", "suspended"])
+def test_a_deleted_queue_leaves_nothing_of_links_that_no_frontend_has(state: str) -> None:
+    """Frames of these links may still come."""
+    story = Story()
+    peer = story.peer
+    story.attach(peer, 2, 1)
+    story.attach(peer, 3, 1, client_link=TWO)
+    peer.close_consumer(3)
+    if state != "suspended":
+        story.freeze()
+    if state == "awaited":
+        story.thaw()
+    story.drop()
+    for link in (2, 3):
+        peer.settle(link, 0, 1)
+        peer.close_consumer(link)
+    story.pass_time(2 * MINUTE)
+    assert not story.scene.has_queue("q")
+    assert story.scene.engine._performer.links == {}
+    assert len(story.scene.engine._links.receiving) == 0
 
 
 # --- memory -----------------------------------------------------------------------------------------------

@@ -74,7 +74,7 @@ class Story:
         self.scene.settle_down()
 
     def attach(self, peer: Peer, link: int, credit: int, queue: str = "q", **options: Any) -> None:
-        given = {"client_link": ONE, "steals": True, "suspended_ms": MINUTE, "recovers": True}
+        given: dict[str, Any] = {"client_link": ONE, "steals": True, "suspended_ms": MINUTE, "recovers": True}
         peer.consume(link, queue, **given | options)
         self.scene.settle_down()
         if credit:
@@ -235,7 +235,7 @@ def test_a_frozen_queue_that_was_unknown_for_a_time_has_its_links_when_it_is_ser
 
 def opening(link: int, *, credit: int = 0, **options: Any) -> list[bytes]:
     """The frames of an attach, which do not wait for an answer."""
-    given = {"client_link": ONE, "steals": True, "suspended_ms": MINUTE, "recovers": True}
+    given: dict[str, Any] = {"client_link": ONE, "steals": True, "suspended_ms": MINUTE, "recovers": True}
     body = ConsumerOpen("q", **given | options).encode()
     return [
         frame(Kind.CONSUMER_OPEN, epoch=3, link=link, body=body),

@@ -344,6 +344,11 @@ class ReceivingLinks:
             found.ending = Ending.BY_BROKER
         self._detach(found, now_ms, lost=True)
 
+    def release_all(self, queue: Queue, now_ms: int) -> None:
+        """Releases the links of a queue, all of which wait for a frontend."""
+        for found in self.of(queue):
+            self.release(found, now_ms)
+
     def _detach(self, found: ReceivingLink, now_ms: int, *, lost: bool, replaced: bool = False) -> None:
         self._end(found)
         self._performer.detach(found.queue, found.id, found.ending, now_ms)

@@ -281,6 +281,21 @@ def test_the_end_of_a_durable_link_in_the_step_of_its_delivery_is_the_last_recor
     assert len(story.scene.engine._links.receivers) == 0
 
 
+def test_a_durable_link_that_is_closed_and_given_up_in_one_step_ends_once() -> None:
+    store = Outliving()
+    story = Story(store)
+    peer = story.peer
+    story.attach(peer, 2, 1, durability=Durability.UNSETTLED_STATE)
+    peer.say(
+        frame(Kind.CONSUMER_CLOSE, flags=Ending.BY_CLIENT, link=2),
+        *opening(3, recovers=False, suspended_ms=None),
+    )
+    story.scene.settle_down()
+    assert story.scene.queue("q") == {"ready": 6, "in_flight": 0}
+    assert store.receivers().count(ReceiverEvent.ENDED) == 1
+    assert len(story.scene.engine._links.receivers) == 0
+
+
 def test_a_link_counts_to_the_share_of_the_user_that_had_it_as_it_was_suspended(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

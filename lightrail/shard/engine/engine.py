@@ -182,7 +182,8 @@ class Engine:
         work = self._queues.work
         work.begin()
         if work.is_bounded or memory.unsettled > memory.unsettled_max:
-            self._house.bound_consumers(work, len(performer.links))
+            attached = len(performer.links) - len(self._links.receiving)
+            self._house.bound_consumers(work, attached)
             performer.touched.update(memory.resumed())
         if self._routes.holding.lines and self._answers.failure is None:
             self._routes.resume(now_ms)

@@ -228,15 +228,15 @@ class Follower:
             queue.record = found
 
     def _keep_unknown(self, queue: Queue) -> None:
-        """Keeps a queue whose name is missing because the coordinator was set back."""
+        """Keeps a queue whose name is missing as the coordinator was set back; a frozen one keeps links."""
         log.error(
             "the coordinator, which was set back, knows no queue %s, which has %d messages: it is kept, not "
             "served. Give the name the role queue to have them again",
             queue.name,
             queue.view.held,
         )
-        self._links.end(queue, _deleted(f"the coordinator was set back and does not know {queue.name}"))
         if queue.is_serving:
+            self._links.end(queue, _deleted(f"the coordinator was set back and does not know {queue.name}"))
             queue.ownership.apply(Event.DISOWN)
 
     def _placed(self, changes: MapChanges) -> None:
@@ -321,9 +321,9 @@ class Follower:
         self._performer.cancel_dispatch(queue)
 
     def _claim(self, queue: Queue, epoch: int, found: Name) -> None:
-        """Serves a queue that was kept. The links that it had have ended; their deliveries return only now,
-        as a queue that is kept does not change."""
+        """Serves a queue that was kept: deliveries of its links return only now, as it did not change."""
         queue.ownership.apply(Event.CLAIM, epoch)
+        self._links.receiving.release_all(queue, self._now_ms)
         for id in queue.view.consumer_ids:
             self._performer.detach(queue, id, Ending.BY_BROKER, self._now_ms)
             self._last_consumers.left(queue, self._now_ms, lost=True)

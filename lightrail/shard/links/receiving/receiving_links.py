@@ -262,6 +262,9 @@ class ReceivingLinks:
     def tick(self, now_ms: int) -> None:
         """Releases links that no frontend opened in time; those that moved here may be suspended then."""
         for each in self._due.take_due(now_ms):
+            if not each.is_waiting:
+                # Another one that is due had no room beside it, and has released it.
+                continue
             if not each.queue.is_serving:
                 self._due.set(each, now_ms)
             elif each.state is State.SUSPENDED or not self._suspend(each, now_ms):
@@ -341,6 +344,11 @@ class ReceivingLinks:
             found.ending = Ending.BY_BROKER
         self._detach(found, now_ms, lost=True)
 
+    def release_all(self, queue: Queue, now_ms: int) -> None:
+        """Releases the links of a queue, all of which wait for a frontend."""
+        for found in self.of(queue):
+            self.release(found, now_ms)
+
     def _detach(self, found: ReceivingLink, now_ms: int, *, lost: bool, replaced: bool = False) -> None:
         self._end(found)
         self._performer.detach(found.queue, found.id, found.ending, now_ms)
@@ -359,8 +367,11 @@ class ReceivingLinks:
         found = self._links.get(id)
         if found is not None:
             why = "the lock of the session has ended: accept it again"
+            # The frontend of another one does not know it yet, and may open the link again in a moment.
+            lost = found.state is not State.ATTACHED
             self._end(found, Refusal(conditions.SESSION_LOCK_LOST, why))
-            self._last_consumers.left(queue, now_ms, lost=False)
+            self._durable.changed(found)
+            self._last_consumers.left(queue, now_ms, lost=lost)
 
     def end_all(self, queue: Queue, refusal: Refusal | None) -> None:
         """Ends the links of a queue that is at another shard or deleted; their deliveries leave with it."""

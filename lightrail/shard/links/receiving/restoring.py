@@ -55,8 +55,9 @@ def open_restored(
     """Opens a queue that was restored as a copy, with suspended consumers that have these deliveries."""
     seen_to = queue.view.seen_to
     opened = commands.Open(queues.policy_of(queue.record), holders, seen_to=seen_to)
-    performer.apply(queue, opened, now_ms)
+    # The machine ends links of sessions at once if the queue has none any more.
     receiving.add(queue, origins, {each.consumer: each.deliveries for each in holders})
+    performer.apply(queue, opened, now_ms)
     receiving.restore(queue, now_ms)
 
 

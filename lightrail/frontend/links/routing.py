@@ -16,7 +16,6 @@ from typing import TYPE_CHECKING, Final
 
 from lightrail.amqp.events import Transfers
 from lightrail.frontend.links.batched import BATCHED
-from lightrail.frontend.links.context import LinkContext
 from lightrail.frontend.links.incoming import IncomingLink
 from lightrail.frontend.links.own_messages import container_of, left_out
 from lightrail.frontend.links.routed import MAYBE_STORED, NOT_STORED, RoutedBatch, Whole, left_over, settle
@@ -29,6 +28,7 @@ from lightrail.wire.lanes import QUEUE_MISSING, Attributes, Lane, Load
 
 if TYPE_CHECKING:
     from lightrail.amqp.link import Link
+    from lightrail.frontend.connection import ClientConnection
     from lightrail.wire.shards import ShardPeer
 
 log = logging.getLogger("lightrail.frontend.links.routing")
@@ -53,7 +53,7 @@ class RouterLink(IncomingLink):
     )
 
     def __init__(
-        self, connection: LinkContext, link: "Link", *, number: int, router: str, label: str = ""
+        self, connection: "ClientConnection", link: "Link", *, number: int, router: str, label: str = ""
     ) -> None:
         super().__init__(connection, link, number)
         self.router = router

@@ -8,12 +8,11 @@ import asyncio
 import contextlib
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from lightrail.cluster.coordinator import CoordinatorError
 from lightrail.frontend.errors import ConditionError
 from lightrail.frontend.links.bus_topics import due_ms
-from lightrail.frontend.links.context import LinkContext
 from lightrail.frontend.links.delaying import NO_DELAY, asks_for_delay, make_delay
 from lightrail.frontend.links.jms import node_of_message
 from lightrail.frontend.links.own_messages import left_out
@@ -31,6 +30,9 @@ from lightrail.namespace.router_plan import Group, earlier_expiry
 from lightrail.namespace.routing import UNROUTABLE
 from lightrail.namespace.scheduled import scheduled_queue
 from lightrail.wire.requests import ShardDownError, ShardRefusedError
+
+if TYPE_CHECKING:
+    from lightrail.frontend.connection import ClientConnection
 
 RETURNED: Final = (
     "a link whose deliveries the transaction settles was stolen, or has ended with an error, with its queue "
@@ -51,7 +53,7 @@ class Committing:
 
     __slots__ = ("_connection", "_frontend", "_number", "_producer")
 
-    def __init__(self, connection: LinkContext, link: int) -> None:
+    def __init__(self, connection: "ClientConnection", link: int) -> None:
         self._connection = connection
         self._frontend = connection.frontend
         self._producer = connection.frontend.boot << 32 | link

@@ -307,12 +307,9 @@ class Receiver(Link):
     def attach(self, wire: Wire, session: Session) -> None:
         """Attaches, and asks for delivery-tags, by which locks are renewed."""
         self._wire = wire
+        mode = 1 if self._presettled else 0
         link = self._link = session.attach(
-            self.name,
-            False,
-            source=self._source,
-            target=self._target,
-            snd_settle_mode=1 if self._presettled else 0,
+            self.name, False, source=self._source, target=self._target, snd_settle_mode=mode
         )
         link.context = self
         if self._connection.offers(CAPABILITY) and not self._presettled:

@@ -56,11 +56,12 @@ class Rule:
 
 @dataclass(slots=True)
 class Standing:
-    """The state of a reader."""
+    """The state of a reader at the archiver's last round."""
 
     behind_ms: int = 0
-    """Age of the oldest segment that it has not read."""
+    """Age of the oldest segment that it has not read; 0 if it has read everything."""
     unread_bytes: int = 0
+    """Of segments in the archive."""
     held_bytes: int = 0
     """Bytes of segments that are kept only for this reader."""
     passed: list[SegmentId] = field(default_factory=list)

@@ -13,7 +13,6 @@ from lightrail.shard.queues.figures import Figures
 from lightrail.shard.queues.ownership import Ownership, State
 from lightrail.shard.queues.pacing import Pace
 from lightrail.shard.queues.waiting import Waiter
-from lightrail.telemetry.queues import QueueFigures
 
 
 class Waiting(Protocol):
@@ -220,7 +219,7 @@ class Queue:
         """Number of messages that wait for room."""
         return sum(entry.batch.count - entry.done for entry in self.parked or ())
 
-    def figures(self) -> QueueFigures:
+    def figures(self) -> Figures:
         """The current figures, for a scrape."""
         return Figures(self.view, self.parked_count)
 

@@ -331,7 +331,7 @@ class ResumingReceiver(Receiver):
             self._drop()
             # After an end of the connection that is handled in this turn, the next one attaches it.
             with suppress(EndedError):
-                self.attach(wire, link.session)  # type: ignore[arg-type]
+                self.attach(wire, link.session)
             return
         if not goes_on_after(error) and self._attached:
             self._kept_s = 0

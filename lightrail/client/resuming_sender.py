@@ -236,7 +236,7 @@ class ResumingSender(Sender):
         if repeats and error is None and wire is not None and link is not None:
             # After an end of the connection that is handled in this turn, the next one attaches it.
             with suppress(EndedError):
-                self.attach(wire, link.session)  # type: ignore[arg-type]
+                self.attach(wire, link.session)
         elif not self._kept_s or not goes_on:
             super().detached(error)
         else:

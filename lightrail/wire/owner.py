@@ -2,10 +2,10 @@
 
 Links know their owner, and the owner knows the shard. When the queue moves, the shard sends MOVED: the owner
 leaves the shard and opens the links at the shard that the placement names, or, while the placement is
-unchanged, at the same shard again. Nothing is lost meanwhile: batches without an answer stay with their links,
-within their credit; settlements and closes wait here (held.py) until a shard has confirmed that it owns the
-queue by opening a link, for another shard ignores them. To send one twice is harmless. Which link is open at
-which shard is the table in assignments.py; what is due when is owner_timers.py.
+unchanged, at the same shard again. Nothing is lost meanwhile: batches without an answer stay with their
+links, within their credit; settlements and closes wait here (held.py) until a shard has confirmed that it
+owns the queue by opening a link, for another shard ignores them. To send one twice is harmless. Which link is
+open at which shard is the table in assignments.py; what is due when is owner_timers.py.
 """
 
 import logging

@@ -10,7 +10,7 @@ import itertools
 import logging
 from collections.abc import Callable, Coroutine
 from importlib.metadata import version
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 from lightrail.amqp.connection import Connection
 from lightrail.amqp.settings import ConnectionSettings
@@ -26,6 +26,7 @@ from lightrail.frontend.guard import Guard
 from lightrail.frontend.intake import Intake
 from lightrail.frontend.lifetimes import Lifetimes
 from lightrail.frontend.links.anonymous import ANONYMOUS_RELAY
+from lightrail.frontend.links.retiring import RetiringConsumer
 from lightrail.frontend.links.routers import Routers
 from lightrail.frontend.links.subscribing import SHARED_SUBSCRIPTIONS
 from lightrail.frontend.node_usage import NodeUsage
@@ -54,9 +55,6 @@ from lightrail.wire.forwarded import Forwarded
 from lightrail.wire.keys import WireKey
 from lightrail.wire.owner import Owner
 from lightrail.wire.shards import ShardPeer
-
-if TYPE_CHECKING:
-    from lightrail.frontend.links.retiring import RetiringConsumer
 
 log = logging.getLogger("lightrail.frontend")
 

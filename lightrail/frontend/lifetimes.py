@@ -14,7 +14,7 @@ import asyncio
 import logging
 from collections.abc import Callable, Coroutine, Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from lightrail.amqp.performatives import (
     DeleteOnClose,
@@ -23,14 +23,11 @@ from lightrail.amqp.performatives import (
     DeleteOnNoMessages,
 )
 from lightrail.cluster.coordinator import CoordinatorError
-from lightrail.frontend.node_usage import Usage
+from lightrail.frontend.node_usage import NodeUsage, Usage
 from lightrail.model import limits, names
 from lightrail.namespace.directory import Changes
 from lightrail.namespace.records import Name
 from lightrail.namespace.service import Service
-
-if TYPE_CHECKING:
-    from lightrail.frontend.node_usage import NodeUsage
 
 log = logging.getLogger("lightrail.frontend.lifetimes")
 
@@ -70,7 +67,7 @@ class Node:
 class Lifetimes:
     """The names whose owners are in this process."""
 
-    def __init__(self, service: Service, frontend: str, boot: int, spawn: Spawn, usage: "NodeUsage") -> None:
+    def __init__(self, service: Service, frontend: str, boot: int, spawn: Spawn, usage: NodeUsage) -> None:
         self._service = service
         self._frontend = frontend
         self._prefix = f"{frontend}/{boot:08x}/"

@@ -1,15 +1,18 @@
 """Deliveries of a former attach of a link that are sent again, ahead of new ones (transport 2.6.13)."""
 
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from lightrail.amqp.backlog import Backlog
 from lightrail.amqp.errors import EndedError
 from lightrail.amqp.link import ATTACHED
-from lightrail.amqp.link_endpoint import LinkEndpoint, LinkSession
+from lightrail.amqp.link_endpoint import LinkEndpoint
 from lightrail.amqp.performatives import Transfer, encode_performative
 from lightrail.amqp.serial import WIRE, unwrap
 from lightrail.amqp.templates import Template
 from lightrail.model import limits
+
+if TYPE_CHECKING:
+    from lightrail.amqp.session import Session
 
 FRAME_HEADER_BYTES: Final = 8
 TAG_SIZE: Final = 4
@@ -116,7 +119,7 @@ class AgainSender(LinkEndpoint):
         "transmitted",
     )
 
-    def __init__(self, session: LinkSession, name: str) -> None:
+    def __init__(self, session: "Session", name: str) -> None:
         super().__init__(session, name, True)
         self.sent = 0
         """Messages handed to send()."""

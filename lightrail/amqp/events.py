@@ -4,11 +4,14 @@ Numbers of incoming deliveries are the session's delivery-ids, unwrapped (see se
 deliveries are the link's own, from 0 in order of sending.
 """
 
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
-from lightrail.amqp.link import Link, SessionView
+from lightrail.amqp.link import Link
 from lightrail.amqp.performatives import Accepted, AmqpError, Open, Released, TransactionalState
 from lightrail.model.limits import EXPIRY_SPAN_MS
+
+if TYPE_CHECKING:
+    from lightrail.amqp.session import Session
 
 ACCEPTED = Accepted()
 """The one accepted outcome in every event, so that outcomes in a row are compared by identity."""
@@ -116,7 +119,7 @@ class Begun(Event):
 
     __slots__ = ("session",)
 
-    def __init__(self, session: SessionView) -> None:
+    def __init__(self, session: "Session") -> None:
         self.session = session
 
 
@@ -358,7 +361,7 @@ class Ended(Event):
 
     __slots__ = ("by_peer", "error", "session")
 
-    def __init__(self, session: SessionView, error: AmqpError | None, by_peer: bool = True) -> None:
+    def __init__(self, session: "Session", error: AmqpError | None, by_peer: bool = True) -> None:
         self.session = session
         self.error = error
         self.by_peer = by_peer

@@ -11,12 +11,15 @@ below which it may send. Inside, delivery-count is an integer that does not wrap
 deliveries sent + credit that drain consumed.
 """
 
-from collections.abc import Mapping, Sequence
-from typing import Any, Final, Protocol, TypedDict, Unpack
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any, Final, TypedDict, Unpack
 
 from lightrail.amqp.errors import LocalError
-from lightrail.amqp.performatives import Attach, Open, TransactionalState
+from lightrail.amqp.performatives import Attach, TransactionalState
 from lightrail.amqp.values import Symbol
+
+if TYPE_CHECKING:
+    from lightrail.amqp.session import Session
 
 REQUESTED: Final = 0
 """Our attach is written; the peer's is awaited."""
@@ -52,37 +55,6 @@ class AttachAnswer(TypedDict, total=False):
     out, and the attach says so (2.7.3)."""
 
 
-class ConnectionView(Protocol):
-    """A connection as the caller of its sessions and links sees it."""
-
-    @property
-    def peer_open(self) -> Open | None: ...
-    @property
-    def peer_max_frame_size(self) -> int: ...
-
-
-class SessionView(Protocol):
-    """A session as the caller of its links sees it."""
-
-    context: Any
-    answers_end: bool
-
-    @property
-    def connection(self) -> ConnectionView: ...
-    @property
-    def channel(self) -> int: ...
-    @property
-    def state(self) -> int: ...
-    @property
-    def links(self) -> "Sequence[Link]": ...
-    @property
-    def outputs(self) -> "Mapping[int, Link]": ...
-    def end(
-        self, condition: str | None = None, description: str = "", info: dict[Symbol, Any] | None = None
-    ) -> None: ...
-    def answer_end(self) -> None: ...
-
-
 class Link:
     """One end of a link. `context` belongs to the caller."""
 
@@ -114,7 +86,7 @@ class Link:
         "target",
     )
 
-    def __init__(self, session: SessionView, name: str, is_sender: bool, max_message_size: int) -> None:
+    def __init__(self, session: "Session", name: str, is_sender: bool, max_message_size: int) -> None:
         self.session = session
         self.name = name
         self.is_sender = is_sender

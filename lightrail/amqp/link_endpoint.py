@@ -23,11 +23,11 @@ link that the caller ended (a queue deleted, a link stolen) may have transfers o
 credit: those are dropped, and only transfers beyond the credit are errant.
 """
 
-from typing import Any, Protocol, Unpack
+from typing import TYPE_CHECKING, Any, Unpack
 
 from lightrail.amqp.encoder import encode
 from lightrail.amqp.errors import LinkProtocolError, LocalError, SessionProtocolError
-from lightrail.amqp.events import ACCEPTED, Attached, Detached, Event
+from lightrail.amqp.events import ACCEPTED, Attached, Detached
 from lightrail.amqp.link import (
     ATTACHED,
     ATTACHING,
@@ -36,16 +36,13 @@ from lightrail.amqp.link import (
     DETACHING,
     REQUESTED,
     AttachAnswer,
-    ConnectionView,
     Link,
-    SessionView,
 )
 from lightrail.amqp.performatives import (
     AmqpError,
     Attach,
     Coordinator,
     Detach,
-    Flow,
     Source,
     Target,
     Transfer,
@@ -54,58 +51,11 @@ from lightrail.amqp.performatives import (
     make_error,
 )
 from lightrail.amqp.serial import WIRE
-from lightrail.amqp.settings import ConnectionSettings
-from lightrail.amqp.unsettled import Unsettled
 from lightrail.amqp.values import Described, Symbol
 from lightrail.model import conditions, limits
 
-
-class LinkConnection(ConnectionView, Protocol):
-    """The connection as its links use it; connection_endpoint.py describes the fields."""
-
-    settings: ConnectionSettings
-    output: list[bytes | memoryview]
-    has_large_output: bool
-    events: list[Event]
-    work: int
-
-    def forget_name(self, link: "LinkEndpoint") -> None: ...
-
-
-class LinkSession(SessionView, Protocol):
-    """The session as its links use it; windows.py, settlement.py and session.py describe the fields."""
-
-    attach_bytes: int
-    errants: "list[LinkEndpoint]"
-    incoming: "Unsettled[LinkEndpoint]"
-    next_delivery_id: int
-    outgoing: "Unsettled[LinkEndpoint]"
-    remote_incoming_window: int
-    waiting: "list[LinkEndpoint]"
-
-    @property
-    def connection(self) -> LinkConnection: ...
-    def fail(self, fault: SessionProtocolError) -> None: ...
-    def map_output(self, link: "LinkEndpoint") -> None: ...
-    def unmap_output(self, link: "LinkEndpoint") -> None: ...
-    def unmap_input(self, link: "LinkEndpoint") -> None: ...
-    def begin_delivery(self, wire: int) -> int: ...
-    def sent_transfers(self, count: int) -> None: ...
-    def write(self, body: bytes) -> None: ...
-    def write_part(self, body: bytes, payload: memoryview) -> None: ...
-    def write_flow(
-        self,
-        handle: int | None = None,
-        delivery_count: int | None = None,
-        link_credit: int | None = None,
-        available: int | None = None,
-        drain: bool = False,
-        echo: bool = False,
-    ) -> None: ...
-    def write_flow_with(self, flow: Flow) -> None: ...
-    def write_disposition(
-        self, receiver: bool, first: int, last: int, settled: bool, state: bytes
-    ) -> None: ...
+if TYPE_CHECKING:
+    from lightrail.amqp.session import Session
 
 
 def encode_state(state: Any) -> bytes:
@@ -125,9 +75,7 @@ class LinkEndpoint(Link):
 
     __slots__ = ()
 
-    session: LinkSession
-
-    def __init__(self, session: LinkSession, name: str, is_sender: bool) -> None:
+    def __init__(self, session: "Session", name: str, is_sender: bool) -> None:
         super().__init__(session, name, is_sender, session.connection.settings.max_message_size)
 
     def release(self) -> None:

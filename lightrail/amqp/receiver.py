@@ -5,14 +5,14 @@ be on their way (2.6.7 lets the receiver accept them). A transfer beyond `allowe
 transfer-limit-exceeded.
 """
 
-from typing import Any, Final, Protocol
+from typing import TYPE_CHECKING, Any, Final
 
 from lightrail.amqp import sections
 from lightrail.amqp.assembly import Assembly
 from lightrail.amqp.errors import ConnectionProtocolError, LinkProtocolError, LocalError
 from lightrail.amqp.events import ACCEPTED, RELEASED, Drained, Posting, Resumed
 from lightrail.amqp.link import ATTACHED, ATTACHING, DETACHING, SETTLE_FIRST, SETTLE_SECOND
-from lightrail.amqp.link_endpoint import LinkConnection, LinkEndpoint, LinkSession, encode_state, errant
+from lightrail.amqp.link_endpoint import LinkEndpoint, encode_state, errant
 from lightrail.amqp.performatives import Accepted, Modified, Rejected, Released, Transfer
 from lightrail.amqp.serial import unwrap
 from lightrail.amqp.shapes import Shape, learn
@@ -21,49 +21,12 @@ from lightrail.amqp.tags import Tags
 from lightrail.amqp.values import DecodeError
 from lightrail.model import conditions, limits
 
+if TYPE_CHECKING:
+    from lightrail.amqp.session import Session
+
 OUTCOMES: Final = (Accepted, Modified, Rejected, Released)
 _ALL: Final = 1 << 64
 """Above every delivery-id, unwrapped."""
-
-
-class ReceivingConnection(LinkConnection, Protocol):
-    """The connection as its receiving links use it."""
-
-    shape: "Shape[ReceivingLink] | None"
-    unfinished_bytes: int
-
-    def keep_views(self, link: "ReceivingLink") -> None: ...
-
-
-class ReceivingSession(LinkSession, Protocol):
-    """The session as its receiving links, and those who count their deliveries, use it."""
-
-    incoming_left: int
-    next_incoming_delivery: int | None
-
-    @property
-    def connection(self) -> ReceivingConnection: ...
-    def count_incoming(self, count: int) -> None: ...
-    def is_new_delivery(self, wire: int) -> bool: ...
-    def repeat_delivery(self, wire: int) -> int: ...
-    def deliver(
-        self,
-        link: "ReceivingLink",
-        first: int,
-        payloads: list[bytes],
-        settled: bool,
-        second: bool,
-        message_format: int,
-        head: bytes,
-        expiry: int | None,
-        tags: list[bytes] | None = None,
-        *,
-        earliest: int | None = None,
-        mixed: bool = False,
-        pieces: list[bytes | memoryview] | None = None,
-        txn_id: bytes | None = None,
-        shift: int = 0,
-    ) -> None: ...
 
 
 class ReceivingLink(LinkEndpoint):
@@ -83,9 +46,7 @@ class ReceivingLink(LinkEndpoint):
         "takes_pieces",
     )
 
-    session: ReceivingSession
-
-    def __init__(self, session: ReceivingSession, name: str) -> None:
+    def __init__(self, session: "Session", name: str) -> None:
         super().__init__(session, name, False)
         self.allowed = 0
         """Deliveries that the peer may still send by the highest grant."""

@@ -4,11 +4,11 @@ The peer's frames become events; after an event that needs an answer nothing mor
 answered it. An error closes the socket: there is no performative for it yet (5.3.2).
 """
 
-from typing import Any, Final, Protocol
+from typing import TYPE_CHECKING, Any, Final
 
 from lightrail.amqp import frames
 from lightrail.amqp.errors import LocalError
-from lightrail.amqp.events import Event, SaslChallenged, SaslFailed, SaslOffered, SaslSucceeded
+from lightrail.amqp.events import SaslChallenged, SaslFailed, SaslOffered, SaslSucceeded
 from lightrail.amqp.events import SaslInit as SaslInitEvent
 from lightrail.amqp.events import SaslResponse as SaslResponseEvent
 from lightrail.amqp.performatives import (
@@ -20,9 +20,11 @@ from lightrail.amqp.performatives import (
     decode_performative,
     encode_performative,
 )
-from lightrail.amqp.settings import ConnectionSettings
 from lightrail.amqp.values import DecodeError, Symbol
 from lightrail.model import conditions
+
+if TYPE_CHECKING:
+    from lightrail.amqp.connection_endpoint import ConnectionEndpoint
 
 INIT: Final = 0
 RESPONSE: Final = 1
@@ -38,25 +40,12 @@ AUTH: Final = 1
 _UNPACK = frames.FRAME_HEADER.unpack_from
 
 
-class SaslConnection(Protocol):
-    """The connection as its negotiation uses it."""
-
-    settings: ConnectionSettings
-    output: list[bytes | memoryview]
-    events: list[Event]
-    needed: int
-
-    def terminate(self, condition: str | None = None, description: str = "") -> None: ...
-    def sasl_succeeded(self) -> None: ...
-    def sasl_failed(self) -> None: ...
-
-
 class SaslLayer:
     """Reads the frames of one negotiation, one at a time."""
 
     __slots__ = ("connection", "step")
 
-    def __init__(self, connection: SaslConnection, step: int) -> None:
+    def __init__(self, connection: "ConnectionEndpoint", step: int) -> None:
         self.connection = connection
         self.step = step
 
@@ -108,7 +97,7 @@ class SaslServer(SaslLayer):
 
     __slots__ = ()
 
-    def __init__(self, connection: SaslConnection) -> None:
+    def __init__(self, connection: "ConnectionEndpoint") -> None:
         super().__init__(connection, INIT)
         mechanisms = [Symbol(mechanism) for mechanism in connection.settings.sasl_mechanisms]
         connection.output.append(frames.SASL_HEADER)
@@ -159,7 +148,7 @@ class SaslClient(SaslLayer):
 
     __slots__ = ()
 
-    def __init__(self, connection: SaslConnection) -> None:
+    def __init__(self, connection: "ConnectionEndpoint") -> None:
         super().__init__(connection, MECHANISMS)
 
     def init(self, mechanism: str, response: bytes | None, hostname: str | None) -> None:

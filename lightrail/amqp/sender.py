@@ -6,7 +6,7 @@ two of them other links of the session may send, this link may not (2.6.14).
 """
 
 from collections.abc import Sequence
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from lightrail.amqp import frames
 from lightrail.amqp.again import AgainSender
@@ -14,12 +14,15 @@ from lightrail.amqp.backlog import Backlog
 from lightrail.amqp.errors import EndedError, LinkProtocolError, LocalError
 from lightrail.amqp.events import Acquire, Credit
 from lightrail.amqp.link import ATTACHED, ATTACHING, DETACHING, SETTLE_MIXED, SETTLE_SETTLED
-from lightrail.amqp.link_endpoint import LinkSession, encode_state, errant
+from lightrail.amqp.link_endpoint import encode_state, errant
 from lightrail.amqp.performatives import Flow, TransactionalState, Transfer, encode_performative
 from lightrail.amqp.serial import WIRE, unwrap
 from lightrail.amqp.templates import NumberedTemplate, Template
 from lightrail.amqp.values import Symbol
 from lightrail.model import conditions, limits
+
+if TYPE_CHECKING:
+    from lightrail.amqp.session import Session
 
 TXN_ID: Final = Symbol("txn-id")
 """Key in the properties of a flow: the transaction that its credit is for."""
@@ -37,7 +40,7 @@ class SendingLink(AgainSender):
         "txn_id",
     )
 
-    def __init__(self, session: LinkSession, name: str) -> None:
+    def __init__(self, session: "Session", name: str) -> None:
         super().__init__(session, name)
         self._drain_due = False
         self.txn_id: bytes | None = None

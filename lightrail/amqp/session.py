@@ -8,7 +8,7 @@ forgotten.
 Windows of transfers are in windows.py, the deliveries in settlement.py.
 """
 
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 from lightrail.amqp import frames
 from lightrail.amqp.errors import (
@@ -35,21 +35,13 @@ from lightrail.amqp.performatives import (
 from lightrail.amqp.receiver import ReceivingLink
 from lightrail.amqp.sender import SendingLink
 from lightrail.amqp.serial import WIRE
-from lightrail.amqp.settlement import Settlement, SettlingConnection
+from lightrail.amqp.settlement import Settlement
 from lightrail.amqp.values import Symbol
 from lightrail.amqp.windows import BEGIN_SENT, END_SENT, ENDED, MAPPED, OUTGOING_WINDOW
 from lightrail.model import conditions, limits
 
-
-class SessionConnection(SettlingConnection, Protocol):
-    """The connection as its sessions use it."""
-
-    names: dict[tuple[str, bool], LinkEndpoint]
-
-    def admit(self, size: int) -> str | None: ...
-    def steal(self, key: tuple[str, bool]) -> None: ...
-    def unmap_channel(self, session: "Session") -> None: ...
-    def unmap_remote_channel(self, session: "Session") -> None: ...
+if TYPE_CHECKING:
+    from lightrail.amqp.connection_endpoint import ConnectionEndpoint
 
 
 class Session(Settlement):
@@ -72,9 +64,7 @@ class Session(Settlement):
         "waiting",
     )
 
-    connection: SessionConnection
-
-    def __init__(self, connection: SessionConnection, channel: int) -> None:
+    def __init__(self, connection: "ConnectionEndpoint", channel: int) -> None:
         super().__init__(connection, channel)
         self.remote_channel = -1
         self.begin: Begin | None = None

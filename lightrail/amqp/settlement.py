@@ -1,6 +1,6 @@
 """The deliveries of a session: ids, unsettled ones, what dispositions settle (transport 2.6.12)."""
 
-from typing import Any, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from lightrail.amqp import frames
 from lightrail.amqp.errors import LinkProtocolError, SessionProtocolError
@@ -8,17 +8,13 @@ from lightrail.amqp.events import ACCEPTED, RELEASED, Outcome, Retire, SenderSet
 from lightrail.amqp.link import ATTACHED
 from lightrail.amqp.link_endpoint import LinkEndpoint
 from lightrail.amqp.performatives import Accepted, Released, TransactionalState
-from lightrail.amqp.receiver import ReceivingConnection
 from lightrail.amqp.serial import WIRE, unwrap
 from lightrail.amqp.unsettled import Range, Unsettled
-from lightrail.amqp.windows import WindowConnection, Windows
+from lightrail.amqp.windows import Windows
 from lightrail.model import conditions, limits
 
-
-class SettlingConnection(ReceivingConnection, WindowConnection, Protocol):
-    """The connection as the deliveries of its sessions use it."""
-
-    rest: "DispositionRest | None"
+if TYPE_CHECKING:
+    from lightrail.amqp.connection_endpoint import ConnectionEndpoint
 
 
 class Settlement(Windows):
@@ -26,9 +22,7 @@ class Settlement(Windows):
 
     __slots__ = ("incoming", "next_delivery_id", "next_incoming_delivery", "outgoing")
 
-    connection: SettlingConnection
-
-    def __init__(self, connection: SettlingConnection, channel: int) -> None:
+    def __init__(self, connection: "ConnectionEndpoint", channel: int) -> None:
         super().__init__(connection, channel)
         self.incoming: Unsettled[LinkEndpoint] = Unsettled()
         self.outgoing: Unsettled[LinkEndpoint] = Unsettled()

@@ -6,14 +6,16 @@ bounds what one session can make us buffer. The outgoing window is the peer's: n
 what does not fit waits in its link (`waiting`) until the peer's flow arrives.
 """
 
-from typing import Final, Protocol
+from typing import TYPE_CHECKING, Final
 
 from lightrail.amqp import frames
 from lightrail.amqp.errors import SessionProtocolError
 from lightrail.amqp.performatives import Flow, encode_performative
 from lightrail.amqp.serial import WIRE, signed
-from lightrail.amqp.settings import ConnectionSettings
 from lightrail.model import conditions
+
+if TYPE_CHECKING:
+    from lightrail.amqp.connection_endpoint import ConnectionEndpoint
 
 BEGIN_SENT: Final = 0
 MAPPED: Final = 1
@@ -22,15 +24,6 @@ ENDED: Final = 3
 
 OUTGOING_WINDOW: Final = 0x7FFFFFFF
 """The window that we announce: the receivers' credit and the peer's incoming window bound what we send."""
-
-
-class WindowConnection(Protocol):
-    """The connection as the windows of its sessions use it."""
-
-    settings: ConnectionSettings
-    output: list[bytes | memoryview]
-
-    def refresh_windows(self, session: "Windows") -> None: ...
 
 
 class Windows:
@@ -49,7 +42,7 @@ class Windows:
         "state",
     )
 
-    def __init__(self, connection: WindowConnection, channel: int) -> None:
+    def __init__(self, connection: "ConnectionEndpoint", channel: int) -> None:
         settings = connection.settings
         self.connection = connection
         self.channel = channel

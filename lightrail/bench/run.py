@@ -6,7 +6,7 @@ import time
 from dataclasses import dataclass, field
 from multiprocessing.connection import Connection as Pipe
 from multiprocessing.connection import wait
-from typing import Any, Final, Protocol
+from typing import Any, Final
 
 from lightrail.bench import arrivals, kernel, usage
 from lightrail.bench import board as words
@@ -22,6 +22,7 @@ from lightrail.bench.plan import (
     SenderResult,
     Share,
 )
+from lightrail.bench.progress import Progress
 from lightrail.bench.worker import work
 
 POLL_S: Final = 0.01
@@ -34,16 +35,6 @@ CONNECTING_TIME_S: Final = 120.0
 
 class RunError(Exception):
     """The run could not be made; the text says why."""
-
-
-class Watcher(Protocol):
-    """Observer of the run."""
-
-    def update(self, elapsed_s: float, sent: int, received: int) -> None:
-        """Called about a hundred times a second."""
-
-    def finish(self) -> None:
-        """The run is over."""
 
 
 @dataclass(slots=True)
@@ -103,9 +94,9 @@ class _Worker:
 class Run:
     """The processes of a run and its clock."""
 
-    def __init__(self, options: Options, watcher: Watcher) -> None:
+    def __init__(self, options: Options, progress: Progress) -> None:
         self.options = options
-        self.watcher = watcher
+        self.progress = progress
         self.run = secrets.randbits(RUN_BITS)
         parts: list[tuple[str, tuple[int, ...]]] = []
         if not options.send_only:
@@ -151,7 +142,7 @@ class Run:
         try:
             return self._execute()
         finally:
-            self.watcher.finish()
+            self.progress.finish()
             if self._calls is not None:
                 self._calls.close()
             for worker in self.workers:
@@ -249,7 +240,7 @@ class Run:
         """Wait a little; raises RunError when a process failed."""
         board = self.board
         elapsed = (time.monotonic_ns() - start) / 1e9
-        self.watcher.update(elapsed, board.sum(words.SENT), board.sum(words.RECEIVED))
+        self.progress.update(elapsed, board.sum(words.SENT), board.sum(words.RECEIVED))
         self._collect(POLL_S)
 
     # --- the processes ---------------------------------------------------------------------------------

@@ -5,10 +5,13 @@ and a message that is handled again sends the same messages with the same ids.
 """
 
 from collections.abc import Awaitable, Mapping
-from typing import Any, Final, Protocol
+from typing import TYPE_CHECKING, Any, Final
 
-from lightrail.bus.sending import Scheduling, Sending
+from lightrail.bus.sending import Sending
 from lightrail.transport import Envelope, Header, Received
+
+if TYPE_CHECKING:
+    from lightrail.bus.outgoing import Outgoing
 
 CONVERSATION: Final = "lightrail-conversation"
 """Header: id of the first message of a chain, in which each message was sent by the handler of the last."""
@@ -26,15 +29,6 @@ class _Done:
 DONE: Final[Awaitable[None]] = _Done()
 
 
-class Outgoing(Protocol):
-    """Makes the envelopes of a handler's messages; implemented by `lightrail.bus.outgoing`."""
-
-    def event(self, event: Any, context: "Context | None" = None, **options: Any) -> Sending: ...
-    def command(self, command: Any, context: "Context | None" = None, **options: Any) -> Sending: ...
-    def scheduled(self, message: Any, context: "Context | None" = None, **options: Any) -> Scheduling: ...
-    def answer(self, answer: Any, context: "Context") -> Sending: ...
-
-
 class Context:
     """The message that a handler is called with.
 
@@ -48,7 +42,7 @@ class Context:
     """
 
     def __init__(
-        self, outgoing: Outgoing, received: Received, message: Any, handler: str, queue: str = ""
+        self, outgoing: "Outgoing", received: Received, message: Any, handler: str, queue: str = ""
     ) -> None:
         self.envelope: Final[Envelope] = received.envelope
         self.queue: Final = queue

@@ -1,45 +1,21 @@
-"""The base class of senders and receivers, and the interface of the connection for them."""
+"""The base class of senders and receivers."""
 
 import asyncio
-from collections.abc import Sequence
-from typing import Protocol
+from typing import TYPE_CHECKING
 
 from lightrail.amqp.link import Link as EngineLink
-from lightrail.amqp.performatives import AmqpError
 from lightrail.amqp.session import Session
 from lightrail.client.errors import ClosedError
 from lightrail.client.wire import LinkOwner, Wire
 
-
-class LockRenewal(Protocol):
-    """Renews the locks of deliveries of all receivers of a connection: locks.py."""
-
-    async def renew(self, receiver: "Link", tags: Sequence[bytes]) -> list[float | None]: ...
-
-
-class LinkConnection(Protocol):
-    """The connection as its links use it; connection.py and links.py describe the methods."""
-
-    loop: asyncio.AbstractEventLoop
-
-    @property
-    def locks(self) -> LockRenewal: ...
-    @property
-    def product(self) -> str: ...
-    def offers(self, capability: str) -> bool: ...
-    def check_loop(self) -> None: ...
-    def forget(self, link: "Link") -> None: ...
-    def link_lost(self, link: "Link", what: str, error: AmqpError | None) -> None: ...
-    def link_attached(self, link: "Link") -> None: ...
-    def report(self, kind: str, where: str, reason: str = "") -> None: ...
+if TYPE_CHECKING:
+    from lightrail.client.connection import Connection
 
 
 class Link(LinkOwner):
     """A sender or receiver."""
 
-    def __init__(
-        self, connection: LinkConnection, address: str | None, name: str, *, presettled: bool
-    ) -> None:
+    def __init__(self, connection: "Connection", address: str | None, name: str, *, presettled: bool) -> None:
         self._connection = connection
         self.address = address
         self.name = name

@@ -2,10 +2,9 @@
 
 import asyncio
 from collections.abc import Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from lightrail.amqp.performatives import Source
-from lightrail.client.link import LinkConnection
 from lightrail.client.links import LinkType
 from lightrail.client.management import NODE, Management
 from lightrail.client.receiver import CREDIT, Receiver
@@ -16,6 +15,9 @@ from lightrail.client.resuming_sender import ResumingSender
 from lightrail.client.sender import WINDOW, Sender
 from lightrail.client.sources import check_options, source_of
 from lightrail.client.transaction import Transaction, TransactionLink
+
+if TYPE_CHECKING:
+    from lightrail.client.connection import Connection
 
 
 class LinkFactory:
@@ -192,7 +194,7 @@ class LinkFactory:
         return f"{self._name}-{self._numbers}"
 
     @property
-    def _owner(self) -> LinkConnection:
+    def _owner(self) -> "Connection":
         """The connection, for its links."""
         raise NotImplementedError
 

@@ -1,16 +1,19 @@
 """The open links of a connection: attached on each new connection, and again if the broker ended one."""
 
 from contextlib import suppress
-from typing import Final, Protocol, TypeVar
+from typing import TYPE_CHECKING, Final, TypeVar
 
 from lightrail.amqp.errors import EndedError, LocalError
 from lightrail.amqp.performatives import AmqpError
 from lightrail.client.errors import ClientError, link_error
-from lightrail.client.link import Link, LinkConnection
+from lightrail.client.link import Link
 from lightrail.client.options import ReconnectPolicy, pause_s
 from lightrail.client.sessions import Sessions
 from lightrail.client.wire import Wire
 from lightrail.model import conditions
+
+if TYPE_CHECKING:
+    from lightrail.client.connection import Connection
 
 _FINAL: Final = frozenset(
     (
@@ -28,16 +31,10 @@ _FINAL: Final = frozenset(
 LinkType = TypeVar("LinkType", bound=Link)
 
 
-class LinksConnection(LinkConnection, Protocol):
-    """The connection as its table of links uses it."""
-
-    def is_token_missing(self, error: ClientError) -> bool: ...
-
-
 class Links:
     """Senders and receivers that are open."""
 
-    def __init__(self, connection: LinksConnection, policy: ReconnectPolicy) -> None:
+    def __init__(self, connection: "Connection", policy: ReconnectPolicy) -> None:
         self._connection = connection
         self._policy = policy
         self._open: dict[Link, None] = {}

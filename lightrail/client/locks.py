@@ -5,14 +5,16 @@ receiver of the same connection receives the answer, without a queue.
 """
 
 from collections.abc import Sequence
-from typing import Final, Protocol
+from typing import TYPE_CHECKING, Final
 
 from lightrail.client.errors import ClientError, LinkError, LostError, SendError
 from lightrail.client.keeper import CAPABILITY
-from lightrail.client.link import Link, LinkConnection
+from lightrail.client.link import Link
 from lightrail.client.management import NODE, Management, ManagementError
 from lightrail.client.outcomes import OutcomeKind
-from lightrail.client.requests import Requester
+
+if TYPE_CHECKING:
+    from lightrail.client.connection import Connection
 
 OPERATION: Final = "renew-locks"
 TAGS_MAX: Final = 500
@@ -20,18 +22,10 @@ TAGS_MAX: Final = 500
 NOT_FOUND: Final = 404
 
 
-class LocksConnection(LinkConnection, Protocol):
-    """The interface of the connection for its locks."""
-
-    @property
-    def connected(self) -> bool: ...
-    def node(self, address: str) -> Requester: ...
-
-
 class Locks:
     """Renews locks of one connection; opens its links when they are first needed."""
 
-    def __init__(self, connection: LocksConnection) -> None:
+    def __init__(self, connection: "Connection") -> None:
         self._connection = connection
         self._management: Management | None = None
 

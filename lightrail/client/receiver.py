@@ -3,7 +3,7 @@
 import asyncio
 from collections.abc import Callable, Sequence
 from itertools import repeat
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from lightrail.amqp import events
 from lightrail.amqp.link import Link as EngineLink
@@ -13,13 +13,16 @@ from lightrail.client.delivery import Delivery
 from lightrail.client.errors import ClosedError, LinkError, LostError, link_error
 from lightrail.client.incoming import Incoming
 from lightrail.client.keeper import CAPABILITY, Keeper
-from lightrail.client.link import Link, LinkConnection
+from lightrail.client.link import Link
 from lightrail.client.message import Message
 from lightrail.client.requirements import check_has_no_window, check_keeps_passed_over, unmet
 from lightrail.client.selecting import Handler, select
 from lightrail.client.sources import NEVER
 from lightrail.client.wire import Wire
 from lightrail.model import conditions
+
+if TYPE_CHECKING:
+    from lightrail.client.connection import Connection
 
 CLOSE_S: Final = 5.0
 """How long a receiver that closes waits for messages on their way."""
@@ -32,7 +35,7 @@ class Receiver(Link):
 
     def __init__(
         self,
-        connection: LinkConnection,
+        connection: "Connection",
         address: str | None,
         *,
         credit: int,
@@ -304,12 +307,9 @@ class Receiver(Link):
     def attach(self, wire: Wire, session: Session) -> None:
         """Attaches, and asks for delivery-tags, by which locks are renewed."""
         self._wire = wire
+        mode = 1 if self._presettled else 0
         link = self._link = session.attach(
-            self.name,
-            False,
-            source=self._source,
-            target=self._target,
-            snd_settle_mode=1 if self._presettled else 0,
+            self.name, False, source=self._source, target=self._target, snd_settle_mode=mode
         )
         link.context = self
         if self._connection.offers(CAPABILITY) and not self._presettled:

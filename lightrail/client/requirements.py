@@ -1,17 +1,19 @@
 """Requirements of a receiver: filters, renewal of locks, and a broker that keeps messages it passes over."""
 
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from lightrail.amqp.performatives import Source
 from lightrail.client.errors import ClientError
 from lightrail.client.keeper import CAPABILITY
-from lightrail.client.link import LinkConnection
+
+if TYPE_CHECKING:
+    from lightrail.client.connection import Connection
 
 LOSES_PASSED_OVER: Final = frozenset({"RabbitMQ"})
 """Brokers, by the `product` of their open, that drop messages which a receiver passes over (3.4.5)."""
 
 
-def unmet(connection: LinkConnection, asked: Source, answered: Any, *, renews: bool) -> str:
+def unmet(connection: "Connection", asked: Source, answered: Any, *, renews: bool) -> str:
     """An error text for the unmet requirement of an attached receiver; empty if all are met.
 
     Args:
@@ -34,7 +36,7 @@ def unmet(connection: LinkConnection, asked: Source, answered: Any, *, renews: b
     return ""
 
 
-def check_keeps_passed_over(connection: LinkConnection, address: str | None) -> None:
+def check_keeps_passed_over(connection: "Connection", address: str | None) -> None:
     """Raises ClientError if the broker drops messages that a receiver passes over."""
     product = connection.product
     if product in LOSES_PASSED_OVER:

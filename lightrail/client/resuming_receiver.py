@@ -17,7 +17,7 @@ broker decides:
 import asyncio
 from contextlib import suppress
 from itertools import repeat
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from lightrail.amqp import events
 from lightrail.amqp.errors import EndedError
@@ -29,10 +29,12 @@ from lightrail.amqp.session import Session
 from lightrail.client.delivery import Delivery
 from lightrail.client.errors import ClientError, ClosedError, LostError
 from lightrail.client.incoming import Incoming
-from lightrail.client.link import LinkConnection
 from lightrail.client.receiver import CLOSE_S, Receiver
 from lightrail.client.resuming import Resume, deliveries_max, goes_on_after, kept_s
 from lightrail.client.wire import Wire
+
+if TYPE_CHECKING:
+    from lightrail.client.connection import Connection
 
 STATES_SHARE: Final = 4
 """An outcome may have one part in so many of a frame: a map has at least one, and the tags of the others."""
@@ -96,7 +98,7 @@ class ResumingReceiver(Receiver):
 
     def __init__(
         self,
-        connection: LinkConnection,
+        connection: "Connection",
         address: str | None,
         *,
         credit: int,
@@ -329,7 +331,7 @@ class ResumingReceiver(Receiver):
             self._drop()
             # After an end of the connection that is handled in this turn, the next one attaches it.
             with suppress(EndedError):
-                self.attach(wire, link.session)  # type: ignore[arg-type]
+                self.attach(wire, link.session)
             return
         if not goes_on_after(error) and self._attached:
             self._kept_s = 0

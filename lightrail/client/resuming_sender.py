@@ -19,7 +19,7 @@ import secrets
 from array import array
 from contextlib import suppress
 from itertools import accumulate
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from lightrail.amqp import events
 from lightrail.amqp.errors import EndedError
@@ -29,7 +29,6 @@ from lightrail.amqp.performatives import AmqpError, Received, Source, Target, Tr
 from lightrail.amqp.receiver import OUTCOMES
 from lightrail.amqp.session import Session
 from lightrail.client.errors import ClientError
-from lightrail.client.link import LinkConnection
 from lightrail.client.outcomes import Outcome, outcome_of, outcome_of_size
 from lightrail.client.resuming import (
     UNKNOWN_TOO_LATE,
@@ -42,6 +41,9 @@ from lightrail.client.resuming import (
 from lightrail.client.sender import Sender
 from lightrail.client.wire import Wire
 
+if TYPE_CHECKING:
+    from lightrail.client.connection import Connection
+
 PREFIX_BYTES: Final = 8
 """Length of the random part of delivery-tags: links of former processes may have the same names."""
 BEGINNING: Final = Received(section_number=0, section_offset=0)
@@ -52,7 +54,7 @@ class ResumingSender(Sender):
     """A sender that keeps messages until their outcomes arrive, over connections."""
 
     def __init__(
-        self, connection: LinkConnection, address: str | None, *, window: int, name: str, resume: Resume
+        self, connection: "Connection", address: str | None, *, window: int, name: str, resume: Resume
     ) -> None:
         super().__init__(connection, address, window=window, name=name, presettled=False)
         self._resume = resume
@@ -234,7 +236,7 @@ class ResumingSender(Sender):
         if repeats and error is None and wire is not None and link is not None:
             # After an end of the connection that is handled in this turn, the next one attaches it.
             with suppress(EndedError):
-                self.attach(wire, link.session)  # type: ignore[arg-type]
+                self.attach(wire, link.session)
         elif not self._kept_s or not goes_on:
             super().detached(error)
         else:

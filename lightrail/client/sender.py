@@ -7,7 +7,7 @@ from collections import deque
 from collections.abc import Iterable
 from contextlib import suppress
 from itertools import accumulate
-from typing import Any, Final, Unpack
+from typing import TYPE_CHECKING, Any, Final, Unpack
 
 from lightrail.amqp import events
 from lightrail.amqp.link import Link as EngineLink
@@ -17,10 +17,13 @@ from lightrail.amqp.values import Symbol, Timestamp
 from lightrail.client.delivery import DELIVERY_TIME
 from lightrail.client.errors import ClientError, ClosedError, SendError, WindowFullError
 from lightrail.client.keywords import MessageFields
-from lightrail.client.link import Link, LinkConnection
+from lightrail.client.link import Link
 from lightrail.client.message import Message
 from lightrail.client.outcomes import ACCEPTED, UNKNOWN, Outcome, outcome_of, outcome_of_size
 from lightrail.client.wire import Wire
+
+if TYPE_CHECKING:
+    from lightrail.client.connection import Connection
 
 DELAYED_DELIVERY: Final = Symbol("DELAYED_DELIVERY")
 """Capability of queues or brokers that apply the delivery time (JMS mapping of OASIS)."""
@@ -36,7 +39,7 @@ class Sender(Link):
     """Sends messages to one address. Opened by `Connection.sender`, and again after each loss."""
 
     def __init__(
-        self, connection: LinkConnection, address: str | None, *, window: int, name: str, presettled: bool
+        self, connection: "Connection", address: str | None, *, window: int, name: str, presettled: bool
     ) -> None:
         super().__init__(connection, address, name, presettled=presettled)
         self._window = window

@@ -9,16 +9,18 @@ import secrets
 import time
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from lightrail.amqp.performatives import Source
 from lightrail.amqp.session import Session
 from lightrail.client.errors import AuthenticationError, ClientError, ConnectError, NotAllowedError
-from lightrail.client.link import LinkConnection
 from lightrail.client.message import Message
 from lightrail.client.receiver import Receiver
 from lightrail.client.sender import Sender
 from lightrail.client.wire import Wire
+
+if TYPE_CHECKING:
+    from lightrail.client.connection import Connection
 
 NODE: Final = "$cbs"
 ANSWER_S: Final = 10.0
@@ -61,7 +63,7 @@ class Tokens:
 
     def __init__(
         self,
-        connection: LinkConnection,
+        connection: "Connection",
         source: TokenSource,
         failed: Callable[[str], None],
         clock: Callable[[], float] = time.time,

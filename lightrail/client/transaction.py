@@ -10,7 +10,7 @@ The broker applies nothing before the end of the block. An exception in the bloc
 import asyncio
 from collections import deque
 from contextlib import suppress
-from typing import Any, Final, Unpack
+from typing import TYPE_CHECKING, Any, Final, Unpack
 
 from lightrail.amqp.events import ACCEPTED, RELEASED
 from lightrail.amqp.link import Link
@@ -27,10 +27,12 @@ from lightrail.amqp.session import Session
 from lightrail.client.delivery import FAILED, Delivery, DeliveryReceiver
 from lightrail.client.errors import ClientError, ClosedError, LostError, SendError
 from lightrail.client.keywords import MessageFields
-from lightrail.client.link import LinkConnection
 from lightrail.client.outcomes import TRANSACTION_ID, Outcome, OutcomeKind
 from lightrail.client.sender import Answer, Sender, encoded
 from lightrail.client.wire import Wire
+
+if TYPE_CHECKING:
+    from lightrail.client.connection import Connection
 
 WINDOW: Final = 100
 """Requests of a coordinator without an answer."""
@@ -55,7 +57,7 @@ class TransactionError(ClientError):
 class TransactionLink(Sender):
     """The link to the broker's coordinator of transactions, one per connection (transactions 4.2)."""
 
-    def __init__(self, connection: LinkConnection, name: str) -> None:
+    def __init__(self, connection: "Connection", name: str) -> None:
         super().__init__(connection, None, window=WINDOW, name=name, presettled=False)
         self.losses = 0
         """How often the link was lost: a transaction ends with the link that it was declared on."""

@@ -11,8 +11,8 @@ from typing import Final, Protocol, cast
 
 from lightrail.amqp import events
 from lightrail.amqp.connection import Connection as Engine
-from lightrail.amqp.link import SessionView
 from lightrail.amqp.performatives import AmqpError
+from lightrail.amqp.session import Session
 from lightrail.amqp.settings import ConnectionSettings
 
 END_S: Final = 5.0
@@ -218,7 +218,7 @@ class Wire(asyncio.Protocol):
             self._timer = self._loop.call_later(max(1, due_ms - now_ms) / 1000, self._tick)
 
 
-def _refuse_by_end(session: SessionView, error: AmqpError) -> None:
+def _refuse_by_end(session: Session, error: AmqpError) -> None:
     """Detaches the link because of which the broker ended a session, if there is one.
 
     Some brokers end the session of a link that they refuse (RabbitMQ's plugin does, for an unknown node).

@@ -155,7 +155,7 @@ class ShardConnections:
     # --- placements ------------------------------------------------------------------------------------
 
     def peer(self, shard: int) -> ShardPeer | None:
-        """The connection to a shard, or None."""
+        """The connection to a shard, or None while its address is not known."""
         return self.peers.get(shard)
 
     def placement(self, queue: str) -> Placement | None:
@@ -191,7 +191,7 @@ class ShardConnections:
             self._answers.pop(names.dead_letter_name(queue), None)
 
     async def lost(self, queue: str) -> Refusal | None:
-        """See Resolver."""
+        """Why a queue does not exist, by the coordinator; None if it exists, or this is not known."""
         try:
             if await self._coordinator.placement(queue) is not None:
                 return None

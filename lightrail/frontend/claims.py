@@ -3,10 +3,13 @@
 import asyncio
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Protocol
+from typing import TYPE_CHECKING
 
 from lightrail.model import limits, names
 from lightrail.namespace.rights import Caller
+
+if TYPE_CHECKING:
+    from lightrail.frontend.engine import Frontend
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,16 +24,6 @@ class TooManyTokensError(Exception):
     """The connection has put limits.CBS_TOKENS_MAX tokens already."""
 
 
-class Clock(Protocol):
-    """The frontend's time and timers."""
-
-    def now_ms(self) -> int:
-        """Wall clock, in milliseconds since 1970."""
-
-    def timer(self, wait_ms: int, call: Callable[[], None]) -> asyncio.TimerHandle:
-        """Makes a call after `wait_ms`; the handle cancels it."""
-
-
 class Claims:
     """The tokens of one connection by audience: a name, for itself and all below, or "" for every name.
 
@@ -40,7 +33,7 @@ class Claims:
 
     __slots__ = ("_by_audience", "_changed", "_clock", "_timer")
 
-    def __init__(self, clock: Clock, changed: Callable[[], None]) -> None:
+    def __init__(self, clock: "Frontend", changed: Callable[[], None]) -> None:
         self._clock = clock
         self._changed = changed
         self._by_audience: dict[str, Claim] = {}

@@ -7,8 +7,8 @@ from lightrail.frontend.claims import Claims
 from lightrail.namespace.rights import Caller
 
 if TYPE_CHECKING:
-    from lightrail.amqp.link import SessionView
     from lightrail.amqp.performatives import Open
+    from lightrail.amqp.session import Session
 
 UNKNOWN = Caller("")
 PROTON_CHANNEL_MAX: Final = 32_767
@@ -55,7 +55,7 @@ class Client:
         """The user towards whose share of a shard the links to a name count; `anonymous` without one."""
         return self.caller_for(name).user or self.user_name
 
-    def session_owner(self, session: "SessionView") -> str:
+    def session_owner(self, session: "Session") -> str:
         """Owner id of names that are deleted with a session.
 
         Its number is not used again: links of a former session on its channel may end later.

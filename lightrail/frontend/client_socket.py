@@ -9,11 +9,11 @@ from typing import TYPE_CHECKING
 
 from lightrail.frontend.client import Client
 from lightrail.frontend.gathering import gathered
-from lightrail.frontend.links.context import LinkFrontend
 from lightrail.model import limits
 
 if TYPE_CHECKING:
     from lightrail.amqp.connection import Connection
+    from lightrail.frontend.engine import Frontend
 
 log = logging.getLogger("lightrail.frontend.connection")
 
@@ -40,7 +40,7 @@ class ClientSocket(asyncio.Protocol):
         "window_bytes",
     )
 
-    def __init__(self, frontend: LinkFrontend, client: Client) -> None:
+    def __init__(self, frontend: "Frontend", client: Client) -> None:
         self.frontend = frontend
         self.client = client
         self.transport: asyncio.Transport | None = None

@@ -7,7 +7,7 @@ runs as a task, and the connection may have ended when the task returns.
 import asyncio
 import logging
 from collections.abc import Callable
-from typing import Any, cast
+from typing import TYPE_CHECKING, Any, cast
 
 from lightrail.amqp import events
 from lightrail.amqp.connection import Connection
@@ -16,7 +16,6 @@ from lightrail.amqp.performatives import Coordinator
 from lightrail.amqp.phases import CLOSING, HEADER
 from lightrail.amqp.values import Symbol
 from lightrail.frontend.client import Client, is_deaf_after_close
-from lightrail.frontend.connections import ConnectionFrontend
 from lightrail.frontend.links.attaching import attach
 from lightrail.frontend.links.bound import Bound
 from lightrail.frontend.links.bound_links import BoundLinks, ending_of
@@ -29,6 +28,9 @@ from lightrail.model.ending import Ending
 from lightrail.model.endpoint import is_loopback
 from lightrail.model.proxy_header import Address
 from lightrail.wire.forwarded import Forwarded
+
+if TYPE_CHECKING:
+    from lightrail.frontend.engine import Frontend
 
 log = logging.getLogger("lightrail.frontend.connection")
 
@@ -58,9 +60,9 @@ class ClientConnection(WebSocketConnection):
         "websocket",
     )
 
-    frontend: ConnectionFrontend
+    frontend: "Frontend"
 
-    def __init__(self, frontend: ConnectionFrontend, source: Address | None = None) -> None:
+    def __init__(self, frontend: "Frontend", source: Address | None = None) -> None:
         self._source = source
         """The client's address if a load balancer named it; None: the address of the socket."""
         self.number = frontend.connections.next_number()
@@ -76,7 +78,9 @@ class ClientConnection(WebSocketConnection):
         self.since_ms = 0
         """Time at which the socket was accepted, in milliseconds since 1970."""
         self.deadline_ms: int | None = None
+        """The entry in `Deadlines`; None without one, or if the deadline may have become sooner."""
         self.opened = False
+        """Whether the client's open has arrived."""
         self.closing = False
         self.starved: dict[Bound, None] = {}
         """Links that receive no messages until the client opens its session window or settles."""
@@ -281,7 +285,7 @@ class ClientConnection(WebSocketConnection):
         for link in self.links:
             link.narrow()
 
-    # --- deadlines, see deadlines.py -------------------------------------------------------------------
+    # --- deadlines, see connections.py -----------------------------------------------------------------
 
     def next_tick(self, now_ms: int) -> int | None:
         """Executes due deadlines, and returns the next one, or None."""

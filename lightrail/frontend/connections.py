@@ -1,52 +1,22 @@
-"""All connections of a frontend, and the interface of the frontend for its connections."""
+"""All connections of a frontend, and one timer for the next of their deadlines."""
 
 import asyncio
+import heapq
 import itertools
 import logging
-from collections.abc import Callable, Iterator
-from typing import TYPE_CHECKING, Final, Protocol
+from collections.abc import Callable, Collection, Iterator
+from typing import TYPE_CHECKING, Final
 
-from lightrail.frontend.auth import Authentication
 from lightrail.frontend.client import Client
-from lightrail.frontend.deadlines import Deadlines, Ticking
-from lightrail.frontend.links.context import LinkFrontend
-from lightrail.frontend.nodes.nodes import Nodes
-from lightrail.frontend.sole_connections import SoleConnections
 from lightrail.model import limits
-from lightrail.model.proxy_header import Address
 from lightrail.telemetry.frontend import FrontendCounts
-from lightrail.telemetry.open_files import OpenFiles
-from lightrail.telemetry.strangers import Strangers
-from lightrail.wire.forwarded import Forwarded
 
 if TYPE_CHECKING:
-    from lightrail.amqp.connection import Connection
+    from lightrail.frontend.connection import ClientConnection
 
 log = logging.getLogger("lightrail.frontend.connections")
 
 VHOST: Final = "vhost:"
-
-
-class Accepted(Ticking, Protocol):
-    """A connection whose socket was accepted."""
-
-    number: int
-    since_ms: int
-    """Time at which the socket was accepted, in milliseconds since 1970."""
-    opened: bool
-    """Whether the client's open has arrived."""
-    client: Client
-    amqp: "Connection | None"
-
-    @property
-    def id(self) -> str:
-        """The id of the connection."""
-
-    def flush(self) -> None:
-        """Writes output."""
-
-    def close(self, condition: str, description: str) -> None:
-        """Ends the connection with a close."""
 
 
 class Connections:
@@ -54,7 +24,7 @@ class Connections:
 
     def __init__(self, counts: FrontendCounts) -> None:
         self._counts = counts
-        self.by_number: dict[int, Accepted] = {}
+        self.by_number: dict[int, ClientConnection] = {}
         self._numbers = itertools.count(1)
         self._vhosts: set[str] = set()
         """Virtual hosts that clients expect, and that the log names already."""
@@ -64,7 +34,7 @@ class Connections:
     def __len__(self) -> int:
         return len(self.by_number)
 
-    def __iter__(self) -> Iterator[Accepted]:
+    def __iter__(self) -> "Iterator[ClientConnection]":
         return iter(self.by_number.values())
 
     def __contains__(self, connection: object) -> bool:
@@ -74,7 +44,7 @@ class Connections:
         """A rising number for a connection, unique in the lifetime of this process."""
         return next(self._numbers)
 
-    def add(self, connection: Accepted) -> None:
+    def add(self, connection: "ClientConnection") -> None:
         """Adds a connection whose socket was accepted, or closes it if there are too many."""
         self.by_number[connection.number] = connection
         self.half_open += 1
@@ -103,7 +73,7 @@ class Connections:
             vhost,
         )
 
-    def remove(self, connection: Accepted) -> None:
+    def remove(self, connection: "ClientConnection") -> None:
         """Removes a connection whose socket is closed."""
         if connection in self:
             del self.by_number[connection.number]
@@ -112,35 +82,85 @@ class Connections:
                 self.half_open -= 1
 
 
-class ConnectionFrontend(LinkFrontend, Protocol):
-    """The interface of the frontend for its connections."""
+class Deadlines:
+    """Keeps one valid entry per connection in a heap: that of its `deadline_ms`.
 
-    name: str
-    connections: Connections
-    nodes: Nodes
-    strangers: Strangers
-    open_files: OpenFiles
-    deadlines: Deadlines
-    sole_connections: SoleConnections
-    dirty: list[Accepted]
-    """Connections with output, flushed at the end of this turn."""
-    websocket_origins: tuple[str, ...]
-    """Origins of pages that may connect by WebSocket."""
+    A deadline that becomes later is noticed when the earlier one has passed; before a deadline may become
+    sooner, `deadline_ms` is set to None.
 
-    def authentication(self, transport: asyncio.Transport, source: Address | None) -> Authentication:
-        """The authentication of a new connection, whose client is at `source`; None: for a socket without."""
+    Args:
+        connections: the open connections.
+    """
 
-    def forwarded_authentication(self, client: Forwarded) -> Authentication:
-        """The authentication of a client that a gateway forwards."""
+    def __init__(
+        self,
+        loop: asyncio.AbstractEventLoop,
+        now_ms: Callable[[], int],
+        connections: "Collection[ClientConnection]",
+    ) -> None:
+        self._loop = loop
+        self._now_ms = now_ms
+        self._connections = connections
+        self._heap: list[tuple[int, int, ClientConnection]] = []
+        self._order = itertools.count()
+        self._timer: asyncio.TimerHandle | None = None
+        self._timer_ms = 0
 
-    def forwarded(self, value: str, nonce: bytes) -> Forwarded:
-        """Reads the header field of a forwarded client. Raises ValueError: no gateway wrote it."""
+    def __len__(self) -> int:
+        return len(self._heap)
 
-    def new_amqp(self, mechanisms: tuple[str, ...], anonymous: bool) -> "Connection":
-        """The engine of a new connection."""
+    def schedule(self, connection: "ClientConnection") -> None:
+        """Enters the deadline of a connection that has no valid entry."""
+        if connection.deadline_ms is None and connection.is_open:
+            deadline = connection.next_tick(self._now_ms())
+            if deadline is not None:
+                connection.deadline_ms = deadline
+                heapq.heappush(self._heap, (deadline, next(self._order), connection))
+                self._arm()
 
-    def schedule_flush(self) -> None:
-        """Requests a flush at the end of this turn."""
+    def forget_ended(self) -> None:
+        """Removes entries of closed connections, which would stay until their time."""
+        if len(self._heap) > 2 * len(self._connections) + limits.STALE_ENTRIES_MIN:
+            self._heap[:] = [
+                each for each in self._heap if each[0] == each[2].deadline_ms and each[2] in self._connections
+            ]
+            heapq.heapify(self._heap)
 
-    def soon(self, call: Callable[[], None]) -> None:
-        """Makes a call in the next turn of the loop, after other sockets were read."""
+    def close(self) -> None:
+        """Cancels the timer."""
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+
+    def _arm(self) -> None:
+        if self._heap and (self._timer is None or self._heap[0][0] < self._timer_ms):
+            if self._timer is not None:
+                self._timer.cancel()
+            self._timer_ms = self._heap[0][0]
+            wait = max(0, self._timer_ms - self._now_ms()) / 1000
+            self._timer = self._loop.call_later(wait, self.ring)
+
+    def ring(self) -> None:
+        """The timer fires: ticks the connections that are due."""
+        self._timer = None
+        now_ms = self._now_ms()
+        late_ms = now_ms - self._timer_ms
+        if late_ms > limits.STANDSTILL_MS:
+            # This process was stopped, not its clients. The bytes that they sent wait in their sockets, or in
+            # their systems: TCP retransmits after a time about as long as it has failed before.
+            for connection in self._connections:
+                connection.excuse(now_ms + late_ms)
+        heap = self._heap
+        while heap and heap[0][0] <= now_ms:
+            deadline, _, connection = heapq.heappop(heap)
+            if deadline != connection.deadline_ms:
+                continue
+            try:
+                connection.tick(now_ms)
+            except Exception:
+                log.exception("a deadline of a connection failed; the connection is closed")
+                connection.abort()
+            if connection.deadline_ms is not None:
+                deadline = connection.deadline_ms = max(connection.deadline_ms, now_ms + 1)
+                heapq.heappush(heap, (deadline, next(self._order), connection))
+        self._arm()

@@ -8,15 +8,18 @@ from bisect import bisect_right
 from collections.abc import Mapping
 from datetime import UTC, datetime
 from itertools import islice
-from typing import Any, Final, Protocol
+from typing import TYPE_CHECKING, Any, Final
 
 from lightrail.amqp.link import ATTACHED, ATTACHING, DETACHED, DETACHING, REQUESTED, Link
 from lightrail.amqp.phases import CLOSED, CLOSING, DECIDING, HEADER, OPEN, OPENING, SASL
 from lightrail.amqp.sender import SendingLink
 from lightrail.amqp.session import Session
-from lightrail.frontend.connections import Accepted, Connections
 from lightrail.model import conditions, limits
 from lightrail.wire.control import ControlRefusedError, Operation
+
+if TYPE_CHECKING:
+    from lightrail.frontend.connection import ClientConnection
+    from lightrail.frontend.engine import Frontend
 
 LINK_STATES: Final = {
     REQUESTED: "requested",
@@ -36,15 +39,7 @@ PHASES: Final = {
 }
 
 
-class ShownFrontend(Protocol):
-    """The frontend whose connections are shown."""
-
-    name: str
-    boot: int
-    connections: Connections
-
-
-def operations(frontend: ShownFrontend) -> Mapping[str, Operation]:
+def operations(frontend: "Frontend") -> Mapping[str, Operation]:
     """The operations of this frontend's control socket, by name."""
     return {
         "connections": lambda fields: connections(frontend, fields),
@@ -53,7 +48,7 @@ def operations(frontend: ShownFrontend) -> Mapping[str, Operation]:
     }
 
 
-def connections(frontend: ShownFrontend, fields: Mapping[str, Any]) -> dict[str, Any]:
+def connections(frontend: "Frontend", fields: Mapping[str, Any]) -> dict[str, Any]:
     """A page of the connections in the order in which they were accepted.
 
     Fields: `after` (number of the connection before the page, 0 for the first one), `count`, and as filters
@@ -78,12 +73,12 @@ def connections(frontend: ShownFrontend, fields: Mapping[str, Any]) -> dict[str,
     return {"connections": found, "next": numbers[start + seen - 1] if more else None}
 
 
-def connection(frontend: ShownFrontend, fields: Mapping[str, Any]) -> dict[str, Any]:
+def connection(frontend: "Frontend", fields: Mapping[str, Any]) -> dict[str, Any]:
     """One connection with all of its sessions and links. Field: `id`."""
     return {"connection": shown(_find(frontend, fields), limits.CONTROL_LINKS_MAX)}
 
 
-def close(frontend: ShownFrontend, fields: Mapping[str, Any]) -> dict[str, Any]:
+def close(frontend: "Frontend", fields: Mapping[str, Any]) -> dict[str, Any]:
     """Ends a connection with amqp:connection:forced. Fields: `id`, and `text` for the client to read."""
     found = _find(frontend, fields)
     text = fields.get("text")
@@ -94,7 +89,7 @@ def close(frontend: ShownFrontend, fields: Mapping[str, Any]) -> dict[str, Any]:
     return {}
 
 
-def shown(connection: Accepted, links_max: int) -> dict[str, Any]:
+def shown(connection: "ClientConnection", links_max: int) -> dict[str, Any]:
     """One connection as JSON; `links_left_out` counts the links beyond `links_max`."""
     amqp = connection.amqp
     sessions: list[dict[str, Any]] = []
@@ -151,7 +146,7 @@ def _unsettled(session: Session) -> dict[Link, int]:
     return found
 
 
-def _container(connection: Accepted) -> str | None:
+def _container(connection: "ClientConnection") -> str | None:
     amqp = connection.amqp
     return None if amqp is None or amqp.peer_open is None else amqp.peer_open.container_id
 
@@ -160,7 +155,7 @@ def _text(address: object) -> str | None:
     return None if address is None else str(address)
 
 
-def _find(frontend: ShownFrontend, fields: Mapping[str, Any]) -> Accepted:
+def _find(frontend: "Frontend", fields: Mapping[str, Any]) -> "ClientConnection":
     id = fields.get("id")
     boot, _, number = str(id).removeprefix(frontend.name + ".").partition(".")
     found = None

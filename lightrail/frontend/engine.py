@@ -21,13 +21,12 @@ from lightrail.cluster.shard_connections import ShardConnections
 from lightrail.frontend import control, sole_connections
 from lightrail.frontend.auth import Authentication, Authenticator
 from lightrail.frontend.connection import ClientConnection
-from lightrail.frontend.connections import Accepted, Connections
-from lightrail.frontend.deadlines import Deadlines
+from lightrail.frontend.connections import Connections, Deadlines
 from lightrail.frontend.guard import Guard
 from lightrail.frontend.intake import Intake
 from lightrail.frontend.lifetimes import Lifetimes
 from lightrail.frontend.links.anonymous import ANONYMOUS_RELAY
-from lightrail.frontend.links.context import Retiring
+from lightrail.frontend.links.retiring import RetiringConsumer
 from lightrail.frontend.links.routers import Routers
 from lightrail.frontend.links.subscribing import SHARED_SUBSCRIPTIONS
 from lightrail.frontend.node_usage import NodeUsage
@@ -84,9 +83,12 @@ class Frontend:
     ) -> None:
         self.name = name
         self.boot = boot
+        """Random number, drawn when the process starts."""
         self.settings = settings
         self.websocket_origins = settings.websocket_origins
+        """Origins of pages that may connect by WebSocket."""
         self.stopping = False
+        """Whether the process ends, and no more credit is granted."""
         self._authenticator = authenticator
         self._loop = loop
         self._key = key
@@ -130,7 +132,7 @@ class Frontend:
             shard_wait_ms=self.settings.shard_wait,
         )
         self.outflow = Outflow(lambda wait_ms, call: self.later(wait_ms, call))
-        self.dirty: list[Accepted] = []
+        self.dirty: list[ClientConnection] = []
         """Connections with output, flushed at the end of this turn."""
         self._flush_scheduled = False
 
@@ -152,7 +154,8 @@ class Frontend:
         )
         self.guard = Guard(self.directory, self.lifetimes.unused)
         self.routers = Routers(self.directory, self.later)
-        self.retiring: dict[str, Retiring] = {}
+        self.retiring: dict[str, RetiringConsumer] = {}
+        """Consumers of queues with one consumer only whose links have ended, by queue: see retiring.py."""
         self.directory.listen(self._names_changed)
         self._unreadable = False
 
@@ -253,12 +256,15 @@ class Frontend:
         return ClientConnection(self, source)
 
     def authentication(self, transport: asyncio.Transport, source: Address | None) -> Authentication:
+        """The authentication of a new connection; `source` is None for a socket without an address."""
         return self._authenticator.begin(transport, source)
 
     def forwarded_authentication(self, client: Forwarded) -> Authentication:
+        """The authentication of a client that a gateway forwards."""
         return self._authenticator.begin_for(client.host, tls=client.tls)
 
     def forwarded(self, value: str, nonce: bytes) -> Forwarded:
+        """Reads the header field of a forwarded client. Raises ValueError: no gateway wrote it."""
         return Forwarded.read(value, self._authenticator.secret, nonce, self.now_ms())
 
     def new_amqp(self, mechanisms: tuple[str, ...], anonymous: bool) -> Connection:
@@ -292,7 +298,7 @@ class Frontend:
         self._loop.call_soon(call)
 
     def later(self, wait_ms: int, call: Callable[[], None]) -> None:
-        """Makes a call after `wait_ms`."""
+        """Makes a call after `wait_ms`; 0: in the next turn of the loop."""
         self.timer(wait_ms, call)
 
     def timer(self, wait_ms: int, call: Callable[[], None]) -> asyncio.TimerHandle:

@@ -12,9 +12,9 @@ not notified of the end of messages and of links of other frontends.
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Coroutine, Iterator, Sequence
+from collections.abc import Callable, Coroutine, Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import Any
 
 from lightrail.amqp.performatives import (
     DeleteOnClose,
@@ -23,7 +23,7 @@ from lightrail.amqp.performatives import (
     DeleteOnNoMessages,
 )
 from lightrail.cluster.coordinator import CoordinatorError
-from lightrail.frontend.node_usage import Usage
+from lightrail.frontend.node_usage import NodeUsage, Usage
 from lightrail.model import limits, names
 from lightrail.namespace.directory import Changes
 from lightrail.namespace.records import Name
@@ -33,24 +33,6 @@ log = logging.getLogger("lightrail.frontend.lifetimes")
 
 Policy = DeleteOnClose | DeleteOnNoLinks | DeleteOnNoMessages | DeleteOnNoLinksOrMessages
 Spawn = Callable[[Coroutine[Any, Any, None]], None]
-
-
-class UsageOfNodes(Protocol):
-    """Requests the usage of dynamic nodes; see NodeUsage."""
-
-    def follow(self, name: str) -> None:
-        """A node was created."""
-
-    def forget(self, name: str) -> None:
-        """A node was deleted."""
-
-    def of(self, name: str, is_over: Callable[[Usage], bool]) -> Awaitable[Usage | None]:
-        """The usage of a node, or enough of it to know that it is not over; None if it is not known."""
-
-    def close(
-        self, node: Name, is_over: Callable[[Usage], bool], closes_without: Sequence[str]
-    ) -> Awaitable[Usage | None]:
-        """Like `of`, and closes the node for its deletion at this revision."""
 
 
 @dataclass(slots=True)
@@ -85,7 +67,7 @@ class Node:
 class Lifetimes:
     """The names whose owners are in this process."""
 
-    def __init__(self, service: Service, frontend: str, boot: int, spawn: Spawn, usage: UsageOfNodes) -> None:
+    def __init__(self, service: Service, frontend: str, boot: int, spawn: Spawn, usage: NodeUsage) -> None:
         self._service = service
         self._frontend = frontend
         self._prefix = f"{frontend}/{boot:08x}/"

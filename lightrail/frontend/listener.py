@@ -9,8 +9,7 @@ import asyncio
 import logging
 import socket
 import ssl
-from collections.abc import Sequence
-from typing import Any, Final, Protocol
+from typing import Final
 
 from lightrail.amqp.frames import TLS_HEADER
 from lightrail.frontend.engine import Frontend
@@ -68,17 +67,6 @@ async def listen(frontend: Frontend, endpoint: Endpoint, tls: ssl.SSLContext | N
         return OpeningListener(frontend, listening, tls, balancers)
     loop = asyncio.get_running_loop()
     return await loop.create_server(frontend.protocol, sock=listening, backlog=BACKLOG)
-
-
-class Listener(Protocol):
-    """A listening socket whose connections are accepted."""
-
-    @property
-    def sockets(self) -> Sequence[Any]:
-        """The listening socket."""
-
-    def close(self) -> None:
-        """Stops accepting."""
 
 
 class OpeningListener:
@@ -181,6 +169,10 @@ class OpeningListener:
         if found.startswith(b"AMQP"):
             client.send(TLS_HEADER)  # the protocol that is expected here (transport 2.2, security 5.2)
         return not found
+
+
+Listener = asyncio.Server | OpeningListener
+"""A listening socket whose connections are accepted, until `close`."""
 
 
 async def _read_header(loop: asyncio.AbstractEventLoop, client: socket.socket) -> Address | None:

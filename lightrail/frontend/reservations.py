@@ -12,18 +12,15 @@ connection that reads less than a minimum of its message is closed. Both happen 
 """
 
 from collections.abc import Callable
-from typing import Final, Protocol
+from typing import TYPE_CHECKING, Final, Protocol
 
 from lightrail.model import limits
 
+if TYPE_CHECKING:
+    from lightrail.frontend.outflow import Outflow
+
 SHARE: Final = 2
 """A message may be at most this part of the remaining bytes while others are charged."""
-
-
-class Budget(Protocol):
-    """The bytes that reservations are charged to: the outflow's."""
-
-    free_bytes: int
 
 
 class LargeReceiver(Protocol):
@@ -86,7 +83,7 @@ class Reservations:
 
     __slots__ = ("_budget", "_charged", "_is_looking", "_later", "_line", "_own")
 
-    def __init__(self, budget: Budget, later: Callable[[int, Callable[[], None]], None]) -> None:
+    def __init__(self, budget: "Outflow", later: Callable[[int, Callable[[], None]], None]) -> None:
         self._budget = budget
         self._later = later
         self._own: dict[LargeReceiver, dict[ReceivingLink, int]] = {}

@@ -1,26 +1,15 @@
 """The SASL exchange of one connection, step by step; a password is checked in a task beside the loop."""
 
 import logging
-from typing import Protocol
+from typing import TYPE_CHECKING
 
 from lightrail.amqp import events
-from lightrail.amqp.connection import Connection
 from lightrail.frontend.auth import Authentication
-from lightrail.frontend.client import Client
-from lightrail.frontend.connections import ConnectionFrontend
+
+if TYPE_CHECKING:
+    from lightrail.frontend.connection import ClientConnection
 
 log = logging.getLogger("lightrail.frontend.sasl_exchange")
-
-
-class AuthenticatedConnection(Protocol):
-    """The connection whose client authenticates."""
-
-    amqp: Connection | None
-    client: Client
-    frontend: ConnectionFrontend
-
-    def data_received(self, data: bytes) -> None:
-        """Continues to read, and writes."""
 
 
 class SaslExchange:
@@ -28,7 +17,7 @@ class SaslExchange:
 
     __slots__ = ("_authentication", "_connection", "is_checking")
 
-    def __init__(self, connection: AuthenticatedConnection, authentication: Authentication) -> None:
+    def __init__(self, connection: "ClientConnection", authentication: Authentication) -> None:
         self._connection = connection
         self._authentication = authentication
         self.is_checking = False

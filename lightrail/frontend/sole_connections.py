@@ -19,19 +19,20 @@ from collections.abc import Awaitable, Callable, Coroutine
 from contextlib import suppress
 from dataclasses import dataclass
 from hashlib import sha256
-from typing import Any, Final, Protocol
+from typing import TYPE_CHECKING, Any, Final
 from weakref import WeakValueDictionary
 
-from lightrail.amqp.connection import Connection
 from lightrail.amqp.performatives import Open
 from lightrail.amqp.phases import DECIDING
 from lightrail.amqp.values import Symbol, UInt
 from lightrail.cluster.coordinator import ATTEMPTS_MAX, ConflictError, Coordinator, CoordinatorError, Write
 from lightrail.cluster.entries import Entry
 from lightrail.cluster.map import Member
-from lightrail.frontend.client import Client
 from lightrail.frontend.errors import ConditionError
 from lightrail.model import conditions, limits
+
+if TYPE_CHECKING:
+    from lightrail.frontend.connection import ClientConnection
 
 log = logging.getLogger("lightrail.frontend.sole_connections")
 
@@ -44,27 +45,6 @@ WEAK: Final = 1
 PREFIX: Final = "containers/"
 
 
-class ClaimingConnection(Protocol):
-    """A connection that desires to be its container's only one."""
-
-    amqp: Connection | None
-    client: Client
-
-    def data_received(self, data: bytes) -> None:
-        """Continues to read, and writes."""
-
-    @property
-    def id(self) -> str:
-        """The id of the connection, unique among those of all frontends and their former processes."""
-
-    @property
-    def is_open(self) -> bool:
-        """Whether the socket is open."""
-
-    def close(self, condition: str, description: str, info: dict[Symbol, Any] | None = None) -> None:
-        """Ends the connection with a close."""
-
-
 @dataclass(slots=True)
 class Claim:
     """The claim of a connection of this process.
@@ -73,7 +53,7 @@ class Claim:
         revision: of its entry.
     """
 
-    connection: ClaimingConnection
+    connection: "ClientConnection"
     revision: int
 
 
@@ -110,7 +90,7 @@ class SoleConnections:
         self._seen = 0
         """Revision up to which changes of claims were read."""
 
-    async def decide(self, connection: ClaimingConnection, open: Open) -> None:
+    async def decide(self, connection: "ClientConnection", open: Open) -> None:
         """Answers the open of a connection that desires to be the only one."""
         refusal: ConditionError | None = None
         try:
@@ -132,7 +112,7 @@ class SoleConnections:
             amqp.refuse_open(refusal.condition, refusal.description, refusal.info)
         connection.data_received(b"")
 
-    async def claim(self, connection: ClaimingConnection, open: Open, user: str) -> None:
+    async def claim(self, connection: "ClientConnection", open: Open, user: str) -> None:
         """Makes a connection the only one of its container that desires to be.
 
         Raises:
@@ -171,7 +151,7 @@ class SoleConnections:
                 return await self._coordinator.write([Write(key, value, entry.revision if entry else 0)])
         raise _in_use()
 
-    def ended(self, connection: ClaimingConnection) -> None:
+    def ended(self, connection: "ClientConnection") -> None:
         """A connection has closed: deletes its claim, now or as soon as the coordinator allows."""
         key = self._keys.pop(connection.id, None) if self._keys else None
         if key is not None:

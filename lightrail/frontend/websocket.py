@@ -10,7 +10,7 @@ allowed over TLS, where the certificate is for the name, and without a name.
 import logging
 from http import HTTPStatus
 from ipaddress import ip_address
-from typing import Final
+from typing import TYPE_CHECKING, Final
 from urllib.parse import urlsplit
 
 from wsproto import ConnectionType
@@ -19,10 +19,12 @@ from wsproto.events import AcceptConnection, BytesMessage, Event, RejectConnecti
 from wsproto.utilities import RemoteProtocolError
 
 from lightrail.frontend.client_socket import ClientSocket, last_bytes
-from lightrail.frontend.connections import ConnectionFrontend
 from lightrail.model import limits
 from lightrail.websocket import WebSocket
 from lightrail.wire.forwarded import FIELD, Forwarded
+
+if TYPE_CHECKING:
+    from lightrail.frontend.engine import Frontend
 
 log = logging.getLogger("lightrail.frontend.websocket")
 
@@ -38,7 +40,7 @@ class WebSocketConnection(ClientSocket):
 
     __slots__ = ()
 
-    frontend: ConnectionFrontend
+    frontend: "Frontend"
 
     def forward(self, client: Forwarded) -> bool:
         """Sets the client that a gateway forwards; returns whether that client may log in."""

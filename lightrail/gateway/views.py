@@ -11,27 +11,36 @@ from lightrail.namespace.rights import Caller
 
 
 class BrokerViews:
-    """See gateway/pages/views.py for each method."""
+    """Data and actions of pages; every answer has the shape of the JSON request of the same name.
+
+    Each method raises ForbiddenError, MissingError, ShardRefusedError, and ShardDownError without an answer.
+    """
 
     def __init__(self, services: Services) -> None:
         self._services = services
 
     async def status(self, caller: Caller) -> dict[str, Any]:
+        """As GET /!status."""
         return await status.overview(self._services, caller)
 
     async def queues(self, caller: Caller, prefix: str, after: str, limit: int) -> dict[str, Any]:
+        """As GET /!queues."""
         return await queues.page(self._services, caller, prefix, after, limit)
 
     async def queue(self, caller: Caller, name: str) -> dict[str, Any]:
+        """As GET /NAME/!figures: with `consumers_list`, each with label, credit, held and since."""
         return await queues.figures_of(self._services, caller, name)
 
     async def messages(self, caller: Caller, name: str, first: int, count: int) -> list[dict[str, Any]]:
+        """As GET /NAME/!messages."""
         return await messages.peek(self._services, caller, name, first, count)
 
     async def purge(self, caller: Caller, name: str) -> int:
+        """As DELETE /NAME/!messages; the number of messages removed."""
         return await messages.remove_all(self._services, caller, name)
 
     async def redrive(self, caller: Caller, name: str) -> dict[str, Any]:
+        """As POST /!transfers with mode redrive; the transfer."""
         transfers = self._services.forwarding.transfers
         try:
             transfer = transfers.start(caller, {"from": name, "mode": "redrive"})
@@ -40,13 +49,16 @@ class BrokerViews:
         return transfer.shown()
 
     async def connections(self, caller: Caller) -> list[dict[str, Any]]:
+        """As GET /!connections."""
         demand_all(self._services.directory, caller)
         return await self._services.connections.first()
 
     async def connection(self, caller: Caller, id: str) -> dict[str, Any]:
+        """As GET /!connections/ID."""
         demand_all(self._services.directory, caller)
         return await self._services.connections.find(id)
 
     async def close_connection(self, caller: Caller, id: str) -> None:
+        """As DELETE /!connections/ID."""
         demand_all(self._services.directory, caller)
         await self._services.connections.end(id)

@@ -24,6 +24,8 @@ from lightrail.namespace.router_plan import Plan
 
 UNROUTABLE: Final = "nobody subscribes to {router}, or no filter lets this message pass"
 """Error text for a message that no subscription matches."""
+NO_ROUTER: Final = "{router} is no longer a router"
+"""Error text for messages to a name that was a router."""
 
 
 def at_random(count: int) -> int:

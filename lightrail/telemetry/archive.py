@@ -2,25 +2,12 @@
 
 import time
 from collections.abc import Iterable, Mapping
-from typing import Any, Final, Protocol
+from typing import TYPE_CHECKING, Any, Final
 
 from lightrail.telemetry.metrics import AnyFamily, Family, Labels, counter, counters, gauge
 
-
-class ReaderFigures(Protocol):
-    """The position of a reader at the archiver's last round."""
-
-    @property
-    def behind_ms(self) -> int:
-        """Age of the oldest record that the reader may not have read; 0 if it has read everything."""
-
-    @property
-    def unread_bytes(self) -> int:
-        """Unread bytes of segments in the archive."""
-
-    @property
-    def held_bytes(self) -> int:
-        """Those unread bytes that the archive would have removed without this reader."""
+if TYPE_CHECKING:
+    from lightrail.shard.archiving.retention import Standing
 
 
 class ArchiveCounts:
@@ -57,7 +44,7 @@ class ArchiveCounts:
         """Segments that were removed because the disk was full."""
         self.given_up = 0
         """Segments that were deleted without being archived, because the disk was full."""
-        self.readers: Mapping[str, ReaderFigures] = {}
+        self.readers: Mapping[str, Standing] = {}
         self.passed_over: dict[str, int] = {}
         """By reader: segments that were removed before the reader had read them."""
 

@@ -2,67 +2,19 @@
 
 from collections.abc import Callable, Iterable, Sequence
 from operator import itemgetter
-from typing import Any, Final, Protocol
+from typing import TYPE_CHECKING, Any, Final
 
 from lightrail.model.names import is_dead_letter
 from lightrail.telemetry.metrics import AnyFamily, Family, Labels, gauge
+
+if TYPE_CHECKING:
+    from lightrail.shard.queues.figures import Figures
 
 DETAILED_QUEUES_MAX: Final = 10_000
 """Queues that one scrape of /metrics/detailed lists; ``?queue=PREFIX`` selects among more."""
 
 
-class QueueFigures(Protocol):
-    """Counters and gauges of one queue: the ``stats`` of the queue machine have these attributes."""
-
-    @property
-    def enqueued(self) -> int: ...
-    @property
-    def delivered(self) -> int: ...
-    @property
-    def redelivered(self) -> int: ...
-    @property
-    def accepted(self) -> int: ...
-    @property
-    def rejected(self) -> int: ...
-    @property
-    def released(self) -> int: ...
-    @property
-    def modified(self) -> int: ...
-    @property
-    def expired(self) -> int: ...
-    @property
-    def dead_lettered(self) -> int: ...
-    @property
-    def purged(self) -> int: ...
-    @property
-    def ready(self) -> int: ...
-    @property
-    def delayed(self) -> int: ...
-    @property
-    def in_flight(self) -> int: ...
-    @property
-    def deferred(self) -> int: ...
-    @property
-    def duplicates(self) -> int: ...
-    @property
-    def discarded(self) -> int: ...
-    @property
-    def refused(self) -> int: ...
-    @property
-    def locks_expired(self) -> int: ...
-    @property
-    def unannotated(self) -> int: ...
-    @property
-    def parked(self) -> int: ...
-    @property
-    def locked(self) -> int: ...
-    @property
-    def bytes(self) -> int: ...
-    @property
-    def consumers(self) -> int: ...
-
-
-QueueReaders = Callable[[str], Sequence[tuple[str, Callable[[], QueueFigures]]]]
+QueueReaders = Callable[[str], Sequence[tuple[str, Callable[[], "Figures"]]]]
 """Returns (name, function that reads the figures) of every queue whose name begins with a prefix."""
 
 QUEUE_COUNTERS: Final = {
@@ -86,7 +38,7 @@ QUEUE_STATES: Final = ("ready", "delayed", "in_flight", "deferred", "parked")
 """States of a message; `delayed` ones wait for their time, or after a failed delivery; `parked` ones wait for
 room and are not in the queue yet."""
 QUEUE_FIGURES: Final = (*QUEUE_COUNTERS, *QUEUE_STATES, "locked", "bytes", "consumers")
-"""Everything that QueueFigures has."""
+"""Everything that Figures has."""
 
 
 class QueueTotals:
@@ -100,7 +52,7 @@ class QueueTotals:
         self.unattended_messages = 0
         self.unattended_queues = 0
 
-    def add(self, name: str, figures: QueueFigures) -> None:
+    def add(self, name: str, figures: "Figures") -> None:
         """Adds the figures of one queue."""
         self.queues += 1
         sums = self.figures

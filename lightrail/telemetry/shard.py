@@ -7,7 +7,7 @@ keeps the counters of a deleted queue.
 import os
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import suppress
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from lightrail.telemetry.metrics import (
     BATCH_MESSAGES,
@@ -23,7 +23,10 @@ from lightrail.telemetry.metrics import (
     counters,
     gauge,
 )
-from lightrail.telemetry.queues import QUEUE_COUNTERS, QUEUE_STATES, QueueFigures, QueueReaders, QueueTotals
+from lightrail.telemetry.queues import QUEUE_COUNTERS, QUEUE_STATES, QueueReaders, QueueTotals
+
+if TYPE_CHECKING:
+    from lightrail.shard.queues.figures import Figures
 
 SUMMED_AT_ONCE: Final = 500
 """Queues that a scrape sums before the loop turns: some milliseconds."""
@@ -122,7 +125,7 @@ class ShardCounts:
         self.messages_per_sync.observe(messages)
         self.sync_seconds.observe(seconds)
 
-    def retire(self, figures: QueueFigures) -> None:
+    def retire(self, figures: "Figures") -> None:
         """Keeps the counters of a queue that is deleted or has moved away."""
         self.queues_deleted += 1
         for name in QUEUE_COUNTERS:

@@ -1,14 +1,15 @@
 """Owner: the shard that owns one queue, as the links of this process see it; links use it as a shard.
 
 Links know their owner, and the owner knows the shard. When the queue moves, the shard sends MOVED: the owner
-leaves the shard and opens the links at the shard that the placement names, or, while the placement
-is unchanged, at the same shard again. Nothing is lost meanwhile: batches without an answer stay with their
+leaves the shard and opens the links at the shard that the placement names, or, while the placement is
+unchanged, at the same shard again. Nothing is lost meanwhile: batches without an answer stay with their
 links, within their credit; settlements and closes wait here (held.py) until a shard has confirmed that it
-owns the queue by opening a link, for another shard ignores them. To send one twice is harmless.
-Which link is open at which shard is the table in assignments.py; what is due when is owner_timers.py.
+owns the queue by opening a link, for another shard ignores them. To send one twice is harmless. Which link is
+open at which shard is the table in assignments.py; what is due when is owner_timers.py.
 """
 
 import logging
+from typing import TYPE_CHECKING
 
 from lightrail.model.placement import Placement
 from lightrail.wire.assignments import Event
@@ -18,9 +19,11 @@ from lightrail.wire.held import KEPT, HeldFrames
 from lightrail.wire.links import Consumer, Producer
 from lightrail.wire.owner_timers import OwnerTimers
 from lightrail.wire.queue_links import Assignment, QueueLinks
-from lightrail.wire.registry import Registry
 from lightrail.wire.requests import ShardDownError
 from lightrail.wire.shards import ShardPeer, State
+
+if TYPE_CHECKING:
+    from lightrail.wire.owners import Owners
 
 log = logging.getLogger("lightrail.wire.owner")
 
@@ -43,7 +46,7 @@ class Owner:
         "timers",
     )
 
-    def __init__(self, owners: "Registry[Owner]", queue: str, placement: Placement) -> None:
+    def __init__(self, owners: "Owners", queue: str, placement: Placement) -> None:
         self.queue = queue
         self.shard, self.epoch = placement
         self.peer: ShardPeer | None = None
@@ -77,8 +80,7 @@ class Owner:
 
     def resumes(self, number: int) -> bool:
         """Whether a consumer that is opened now keeps its unsettled deliveries."""
-        link = self._links.get(number)
-        return link is not None and link.resumes
+        return (link := self._links.get(number)) is not None and link.resumes
 
     def post(self, part: bytes) -> None:
         """Sends a frame to the shard; see ShardPeer.post for what is dropped."""
@@ -382,9 +384,7 @@ class Owner:
                     self._owners.departed(self, peer)
                     self._links.open(link, self.peer)
         elif placement.shard != self.shard:
-            log.warning(
-                "shard %d has not confirmed that %s moved away; its links are moved", self.shard, self.queue
-            )
+            log.warning("shard %d did not confirm that %s moved; its links are moved", self.shard, self.queue)
             if self.peer is not None:
                 # What was settled there meanwhile bounces, or is lost with that shard (see `unsure`).
                 self._owners.departed(self, self.peer)

@@ -8,16 +8,18 @@ long are returned.
 import asyncio
 import logging
 from collections.abc import Callable, Coroutine, Iterable
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from lightrail.model import conditions, limits, names
 from lightrail.model.placement import Placement
 from lightrail.wire.bodies import Answer, Refusal
 from lightrail.wire.owner import Owner
 from lightrail.wire.requests import ShardDownError, ShardRefusedError
-from lightrail.wire.resolver import Resolver
 from lightrail.wire.shards import ShardPeer
 from lightrail.wire.watch import Watch
+
+if TYPE_CHECKING:
+    from lightrail.cluster.shard_connections import ShardConnections
 
 log = logging.getLogger("lightrail.wire.owners")
 
@@ -38,7 +40,7 @@ class Owners(Watch[ShardPeer]):
 
     def __init__(
         self,
-        resolver: Resolver,
+        resolver: "ShardConnections",
         loop: asyncio.AbstractEventLoop,
         *,
         now_ms: Callable[[], int],
@@ -90,20 +92,20 @@ class Owners(Watch[ShardPeer]):
         return len(self._owners)
 
     def bind(self, owner: Owner, link: int) -> None:
-        """See Registry."""
+        """A link belongs to an owner from now on."""
         self._owners.setdefault(owner.queue, owner)
         self._of_link[link] = owner
         if not owner.is_there:
             owner.disconnected()
 
     def unbind(self, link: int) -> None:
-        """See Registry."""
+        """A link has ended."""
         owner = self._of_link.pop(link, None)
         if owner is not None and owner.is_idle:
             self.drop(owner)
 
     def drop(self, owner: Owner) -> None:
-        """See Registry."""
+        """Forgets an owner that has no links and no waiting frames."""
         if self._owners.get(owner.queue) is owner and owner.is_idle:
             del self._owners[owner.queue]
             self._waiting.pop(owner, None)
@@ -130,7 +132,7 @@ class Owners(Watch[ShardPeer]):
         peer.producers.clear()
 
     def departed(self, owner: Owner, peer: ShardPeer) -> None:
-        """See Registry."""
+        """Links of an owner have left a shard."""
         self._former.setdefault(peer, {})[owner] = peer.ping()
 
     def ponged(self, peer: ShardPeer, ping: int) -> None:
@@ -213,7 +215,10 @@ class Owners(Watch[ShardPeer]):
         owner.bounced(part, peer)
 
     def sent_last(self, peer: ShardPeer, part: bytes) -> None:
-        """See Registry; at most limits.OWNER_LAST_MAX frames are kept."""
+        """The shard that owns a queue without links was sent this frame: if the frame bounces, it is dropped.
+
+        At most limits.OWNER_LAST_MAX frames are kept.
+        """
         self._sent_last[peer, part] = None
         if len(self._sent_last) > limits.OWNER_LAST_MAX:
             del self._sent_last[next(iter(self._sent_last))]
@@ -280,12 +285,12 @@ class Owners(Watch[ShardPeer]):
     # --- time ------------------------------------------------------------------------------------------
 
     def wake(self, owner: Owner) -> None:
-        """See Registry."""
+        """An owner has set a timer, and is ticked from now on."""
         self._waiting[owner] = None
         self._wake()
 
     def spawn(self, work: Coroutine[Any, Any, None]) -> None:
-        """See Registry."""
+        """Runs a coroutine in the background."""
         task = self._loop.create_task(work)
         self._tasks.add(task)
         task.add_done_callback(self._spawned)

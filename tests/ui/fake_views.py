@@ -15,7 +15,7 @@ SECTIONS: Final[dict[str, Any]] = {
 
 
 class FakeViews:
-    """See gateway/pages/views.py for what each method promises."""
+    """Stands in for gateway/views.py, which says what each method promises."""
 
     def __init__(self) -> None:
         self.purged: list[str] = []

@@ -4,7 +4,7 @@ import asyncio
 import threading
 import time
 from types import TracebackType
-from typing import Self
+from typing import Any, Self, cast
 
 from aiohttp import web
 
@@ -79,7 +79,7 @@ class Site:
         await service.subscribe(ANYBODY, "jobs/workers", "jobs/q/2")
         app = web.Application(middlewares=[_caller])
         app[SITE_CALLER] = self._caller
-        Pages(service, self.views, time.time).add_routes(app)
+        Pages(service, cast(Any, self.views), time.time).add_routes(app)
         runner, port = await exposition.listen(app, "127.0.0.1", 0)
         self.url = f"http://127.0.0.1:{port}"
         return runner

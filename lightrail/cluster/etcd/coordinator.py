@@ -196,7 +196,7 @@ class EtcdCoordinator(KeyedCoordinator):
             return PutBack(list(written.values()), plan.kept, again)
 
     def doubted(self, found: SetBack) -> None:
-        """See Listener."""
+        """Etcd's list is not used, because etcd was set back."""
         self.counts.heard()
         if self._set_back is None:
             log.error("%s", explained(found))
@@ -209,10 +209,10 @@ class EtcdCoordinator(KeyedCoordinator):
         self._set_back = None
         self.counts.set_back = 0
 
-    # --- the view, on the loop ----------------------------------------------------------------------------
+    # --- results of the follower, on the loop ---------------------------------------------------------------
 
     def listed(self, entries: list[Entry], revision: int, new_history: bool) -> None:
-        """See Listener."""
+        """All entries at a revision; they begin a new history, or continue the known one."""
         self.counts.heard()
         if self._has_view.is_set():
             self.counts.watch_restarted()
@@ -223,12 +223,12 @@ class EtcdCoordinator(KeyedCoordinator):
         self._has_view.set()
 
     def changed(self, changes: list[Change], revision: int) -> None:
-        """See Listener."""
+        """Changes up to a revision."""
         self.counts.heard()
         self._applied(self._view.take_changes(changes, revision))
 
     def unfollowed(self, lost: bool) -> None:
-        """See Listener."""
+        """Changes do not arrive now; `lost`: etcd can't be reached."""
         self.counts.watch_ended()
         if lost:
             self.counts.failed()

@@ -10,7 +10,7 @@ import threading
 import time
 from collections.abc import Callable
 from functools import partial
-from typing import Final, Protocol
+from typing import TYPE_CHECKING, Final
 
 from lightrail.cluster.coordinator import CoordinatorError, SetBack
 from lightrail.cluster.entries import Entry
@@ -20,29 +20,12 @@ from lightrail.cluster.etcd.identity import IDENTITY, Identity
 from lightrail.cluster.etcd.view import Change, View
 from lightrail.cluster.history import HISTORY, History, doubt
 
+if TYPE_CHECKING:
+    from lightrail.cluster.etcd.coordinator import EtcdCoordinator
+
 log = logging.getLogger("lightrail.cluster.etcd.following")
 
 _ANOTHER: Final = "holds another cluster"
-
-
-class Listener(Protocol):
-    """Called on the loop with the thread's results."""
-
-    def listed(self, entries: list[Entry], revision: int, new_history: bool) -> None:
-        """All entries at a revision; they begin a new history, or continue the known one."""
-        ...
-
-    def changed(self, changes: list[Change], revision: int) -> None:
-        """Changes up to a revision."""
-        ...
-
-    def unfollowed(self, lost: bool) -> None:
-        """Changes do not arrive now; `lost`: etcd can't be reached."""
-        ...
-
-    def doubted(self, found: SetBack) -> None:
-        """Etcd's list is not used, because etcd was set back."""
-        ...
 
 
 class Follower:
@@ -54,7 +37,7 @@ class Follower:
         times: EtcdTimes,
         loop: asyncio.AbstractEventLoop,
         view: View,
-        listener: Listener,
+        listener: "EtcdCoordinator",
     ) -> None:
         self.problem = ""
         """Why etcd is not followed now; empty while it is."""

@@ -21,7 +21,6 @@ from lightrail.amqp.values import DecodeError, Symbol
 from lightrail.frontend.errors import ConditionError
 from lightrail.frontend.guard import Hold
 from lightrail.frontend.links.bound import Bound
-from lightrail.frontend.links.context import LinkContext
 from lightrail.frontend.links.delaying import NO_DELAY, DelayingProducer, asks_for_delay, may_delay
 from lightrail.frontend.links.incoming import IncomingLink
 from lightrail.frontend.links.routing import RouterLink
@@ -31,6 +30,7 @@ from lightrail.wire.bodies import Refusal
 
 if TYPE_CHECKING:
     from lightrail.amqp.link import Link
+    from lightrail.frontend.connection import ClientConnection
 
 log = logging.getLogger("lightrail.frontend.links.anonymous")
 
@@ -134,7 +134,7 @@ class AnonymousLink(Bound):
         "may_delay",
     )
 
-    def __init__(self, connection: LinkContext, link: "Link", open: Open) -> None:
+    def __init__(self, connection: "ClientConnection", link: "Link", open: Open) -> None:
         self.connection = connection
         self.link = link
         self._frontend = connection.frontend

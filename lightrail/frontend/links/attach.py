@@ -6,11 +6,12 @@ from typing import TYPE_CHECKING
 from lightrail.amqp.link import ATTACHING, Link
 from lightrail.frontend.errors import ConditionError
 from lightrail.frontend.links.bound import Bound, Terms
-from lightrail.frontend.links.context import LinkContext, LinkFrontend
 from lightrail.model import conditions
 from lightrail.namespace.records import Name, Right
 
 if TYPE_CHECKING:
+    from lightrail.frontend.connection import ClientConnection
+    from lightrail.frontend.engine import Frontend
     from lightrail.wire.owner import Owner
 
 
@@ -23,7 +24,7 @@ def right_of(link: Link) -> Right:
 class Attach:
     """One attach whose rights have been checked."""
 
-    connection: LinkContext
+    connection: "ClientConnection"
     link: Link
     record: Name
     number: int
@@ -31,7 +32,7 @@ class Attach:
     terms: Terms
 
     @property
-    def frontend(self) -> LinkFrontend:
+    def frontend(self) -> "Frontend":
         return self.connection.frontend
 
     @property

@@ -29,7 +29,6 @@ from lightrail.frontend.links.bound import Terms
 from lightrail.frontend.links.bus_clients import is_bus_link
 from lightrail.frontend.links.bus_deliveries import BusConsumerLink
 from lightrail.frontend.links.bus_sessions import request_session, session_link
-from lightrail.frontend.links.context import LinkContext
 from lightrail.frontend.links.delaying import DELAYED_DELIVERY, DelayingProducer, may_delay
 from lightrail.frontend.links.deliveries import ConsumerLink
 from lightrail.frontend.links.filters import source_filter
@@ -56,13 +55,14 @@ from lightrail.namespace.errors import LimitExceededError, ServiceError
 from lightrail.namespace.records import Right
 
 if TYPE_CHECKING:
+    from lightrail.frontend.connection import ClientConnection
     from lightrail.wire.bodies import ConsumerOpen
     from lightrail.wire.owner import Owner
 
 log = logging.getLogger("lightrail.frontend.links.attaching")
 
 
-async def attach(connection: LinkContext, link: Link, until_ms: int = 0) -> None:
+async def attach(connection: "ClientConnection", link: Link, until_ms: int = 0) -> None:
     """Answers the attach of a client, at the latest after the answer of the shard.
 
     Args:
@@ -105,7 +105,7 @@ def _condition_of(refusal: ServiceError | InvalidPolicyError) -> str:
     return conditions.PRECONDITION_FAILED
 
 
-async def _attach(connection: LinkContext, link: Link, again: Callable[[], None] | None) -> None:
+async def _attach(connection: "ClientConnection", link: Link, again: Callable[[], None] | None) -> None:
     frontend = connection.frontend
     number = frontend.next_link()
     terms = Terms(f"{connection.client.session_owner(link.session)}/{number}")

@@ -19,7 +19,7 @@ from lightrail.model import conditions, limits
 
 if TYPE_CHECKING:
     from lightrail.amqp.link import Link
-    from lightrail.frontend.links.context import LinkContext
+    from lightrail.frontend.connection import ClientConnection
 
 BATCHED: Final = 0x80013700
 """Message-format of a transfer with many messages."""
@@ -138,7 +138,9 @@ def _binary(payload: bytes, position: int, end: int) -> bytes:
     )
 
 
-def reject(connection: "LinkContext", link: "Link", event: Transfers, id: int, error: ConditionError) -> None:
+def reject(
+    connection: "ClientConnection", link: "Link", event: Transfers, id: int, error: ConditionError
+) -> None:
     """Rejects a whole transfer. A transfer that was sent settled has no outcome: its link ends instead."""
     if event.settled:
         connection.links.detach(link, error.condition, error.description)

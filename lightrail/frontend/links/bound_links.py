@@ -3,7 +3,7 @@
 import logging
 from collections.abc import Awaitable, Callable, Collection, Iterator
 from functools import partial
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from lightrail.amqp.events import Closed, Detached, Ended
 from lightrail.amqp.link import ATTACHING, Link
@@ -11,10 +11,12 @@ from lightrail.amqp.performatives import Source, Target
 from lightrail.amqp.values import Symbol
 from lightrail.frontend.guard import Hold
 from lightrail.frontend.links.bound import Bound, Terms
-from lightrail.frontend.links.context import LinkContext
 from lightrail.model import conditions
 from lightrail.model.ending import Ending
 from lightrail.wire.bodies import Refusal
+
+if TYPE_CHECKING:
+    from lightrail.frontend.connection import ClientConnection
 
 log = logging.getLogger("lightrail.frontend.links")
 
@@ -26,11 +28,11 @@ DELETED: Final = (conditions.RESOURCE_DELETED, conditions.NOT_FOUND)
 
 
 class BoundLinks:
-    """A LinkTable. Iteration yields the objects of the links."""
+    """The table of links of one connection. Iteration yields the objects of the links."""
 
     __slots__ = ("_connection", "_terms")
 
-    def __init__(self, connection: LinkContext) -> None:
+    def __init__(self, connection: "ClientConnection") -> None:
         self._connection = connection
         self._terms: dict[Bound, Terms] | None = None
         """None before the first link: most idle connections have no link."""

@@ -29,7 +29,6 @@ from lightrail.amqp.sections import (
 )
 from lightrail.amqp.survey import survey
 from lightrail.amqp.values import DecodeError, Int, Long, Symbol, Timestamp
-from lightrail.frontend.links.context import LinkContext
 from lightrail.frontend.links.deliveries import ConsumerLink
 from lightrail.frontend.links.lock_ends import LockEnds
 from lightrail.frontend.links.outcomes import OUTCOMES, PROPERTY_PREFIX, Deferral, changed_properties
@@ -45,6 +44,7 @@ from lightrail.wire.frames import (
 
 if TYPE_CHECKING:
     from lightrail.amqp.link import Link
+    from lightrail.frontend.connection import ClientConnection
     from lightrail.wire.owner import Owner
 
 TAG_PREFIX_BYTES: Final = 12
@@ -74,7 +74,13 @@ class BusConsumerLink(ConsumerLink):
     __slots__ = ("_bus_queue", "_is_dead", "_lock_ends", "_prefix")
 
     def __init__(
-        self, connection: LinkContext, link: "Link", owner: "Owner", *, number: int, options: ConsumerOpen
+        self,
+        connection: "ClientConnection",
+        link: "Link",
+        owner: "Owner",
+        *,
+        number: int,
+        options: ConsumerOpen,
     ) -> None:
         super().__init__(connection, link, owner, number=number, options=options)
         self._bus_queue = options.queue

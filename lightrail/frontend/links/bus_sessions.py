@@ -16,13 +16,13 @@ from lightrail.frontend.errors import ConditionError
 from lightrail.frontend.links.attach import Attach
 from lightrail.frontend.links.bound import Terms
 from lightrail.frontend.links.bus_deliveries import BusConsumerLink
-from lightrail.frontend.links.context import LinkContext
 from lightrail.frontend.links.terminus import refuse_incomplete
 from lightrail.model import conditions, limits
 from lightrail.wire.bodies import ConsumerOpen, Refusal
 
 if TYPE_CHECKING:
     from lightrail.amqp.link import Link
+    from lightrail.frontend.connection import ClientConnection
     from lightrail.wire.owner import Owner
 
 SESSION_FILTER: Final = Symbol("com.microsoft:session-filter")
@@ -89,7 +89,7 @@ class SessionLink(BusConsumerLink):
 
     def __init__(
         self,
-        connection: LinkContext,
+        connection: "ClientConnection",
         link: "Link",
         owner: "Owner",
         *,

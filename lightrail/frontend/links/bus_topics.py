@@ -6,7 +6,7 @@ once. Each consecutive part of a batch with messages of one kind becomes a batch
 """
 
 import logging
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from lightrail.amqp.events import Transfers
 from lightrail.amqp.sections import decode_annotations
@@ -15,8 +15,7 @@ from lightrail.cluster.coordinator import CoordinatorError
 from lightrail.frontend.links.attach import Attach
 from lightrail.frontend.links.bound import Bound
 from lightrail.frontend.links.bus_clients import is_bus_link
-from lightrail.frontend.links.context import LinkContext
-from lightrail.frontend.links.routed import BatchedTransfer, RoutedBatch
+from lightrail.frontend.links.routed import OneOutcome, RoutedBatch
 from lightrail.frontend.links.routing import RouterLink
 from lightrail.model import conditions, names
 from lightrail.model.policy import Role
@@ -25,6 +24,9 @@ from lightrail.namespace.router_plan import Group, Plan, Routed
 from lightrail.namespace.scheduled import scheduled_queue
 from lightrail.wire.bodies import Refusal
 from lightrail.wire.lanes import Attributes, Load
+
+if TYPE_CHECKING:
+    from lightrail.frontend.connection import ClientConnection
 
 log = logging.getLogger("lightrail.frontend.links.bus_topics")
 
@@ -56,14 +58,14 @@ class BusRouterLink(RouterLink):
     __slots__ = ("_is_creating", "_scheduled")
 
     def __init__(
-        self, connection: LinkContext, link: Any, *, number: int, router: str, label: str = ""
+        self, connection: "ClientConnection", link: Any, *, number: int, router: str, label: str = ""
     ) -> None:
         super().__init__(connection, link, number=number, router=router, label=label)
         self._scheduled = names.scheduled_name(router)
         self._is_creating = False
         """Whether the queue of scheduled messages is being created."""
 
-    def _accept(self, event: Transfers, now_ms: int, whole: BatchedTransfer | None = None) -> None:
+    def _accept(self, event: Transfers, now_ms: int, whole: OneOutcome | None = None) -> None:
         parts = _parts(event, now_ms, is_one=whole is not None)
         if whole is not None:
             whole.outstanding += len(parts) - 1
@@ -73,7 +75,7 @@ class BusRouterLink(RouterLink):
             else:
                 super()._accept(part, now_ms, whole)
 
-    def _schedule(self, event: Transfers, now_ms: int, whole: BatchedTransfer | None) -> None:
+    def _schedule(self, event: Transfers, now_ms: int, whole: OneOutcome | None) -> None:
         durable, priority, _ = self._attributes(event, now_ms)
         size = sum(map(len, event.payloads))
         # The ttl begins when the message is due.

@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING
 from lightrail.frontend.errors import ConditionError
 from lightrail.frontend.links.attach import Attach
 from lightrail.frontend.links.bus_topics import router_link
-from lightrail.frontend.links.context import LinkContext, LinkFrontend
 from lightrail.frontend.links.routing import RouterLink
 from lightrail.frontend.links.terminus import label_of
 from lightrail.model import conditions, names
@@ -23,6 +22,8 @@ from lightrail.wire.links import Producer
 
 if TYPE_CHECKING:
     from lightrail.amqp.link import Link
+    from lightrail.frontend.connection import ClientConnection
+    from lightrail.frontend.engine import Frontend
     from lightrail.wire.owner import Owner
 
 
@@ -76,7 +77,7 @@ class CountedRouterLink(RouterLink):
 
     def __init__(
         self,
-        connection: LinkContext,
+        connection: "ClientConnection",
         link: "Link",
         owner: "Owner",
         *,
@@ -107,7 +108,7 @@ class CountedRouterLink(RouterLink):
         super().close()
 
 
-async def prepare(frontend: LinkFrontend, broker: Caller, topic: Name) -> None:
+async def prepare(frontend: "Frontend", broker: Caller, topic: Name) -> None:
     """Creates the queue that counts the senders of a new topic. The topic is deleted if that fails.
 
     Raises ConditionError, CoordinatorError, ServiceError.

@@ -16,7 +16,6 @@ from lightrail.amqp.performatives import AmqpError, Rejected
 from lightrail.amqp.survey import survey
 from lightrail.amqp.values import Symbol
 from lightrail.cluster.coordinator import CoordinatorError
-from lightrail.frontend.links.context import LinkFrontend
 from lightrail.frontend.links.jms import symbols
 from lightrail.frontend.links.transfers import ProducerLink
 from lightrail.model import conditions, limits
@@ -28,7 +27,8 @@ from lightrail.wire.requests import ShardDownError, ShardRefusedError
 
 if TYPE_CHECKING:
     from lightrail.amqp.link import Link
-    from lightrail.frontend.links.context import LinkContext
+    from lightrail.frontend.connection import ClientConnection
+    from lightrail.frontend.engine import Frontend
     from lightrail.wire.owner import Owner
 
 log = logging.getLogger("lightrail.frontend.links.delaying")
@@ -59,7 +59,7 @@ class DelayingProducer(ProducerLink):
 
     def __init__(
         self,
-        connection: "LinkContext",
+        connection: "ClientConnection",
         link: "Link",
         owner: "Owner",
         *,
@@ -161,7 +161,7 @@ class DelayingProducer(ProducerLink):
             self._link.settle(first, first + count - 1, Rejected(error=error))
 
 
-async def make_delay(frontend: LinkFrontend, queue: str) -> None:
+async def make_delay(frontend: "Frontend", queue: str) -> None:
     """Makes a queue delay messages that request it, and waits until its shard does.
 
     Raises ServiceError, InvalidPolicyError, CoordinatorError, ShardDownError, ShardRefusedError.

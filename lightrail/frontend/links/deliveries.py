@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING
 from lightrail.amqp.events import Credit, Outcome
 from lightrail.amqp.link import ATTACHED
 from lightrail.amqp.performatives import TransactionalState
-from lightrail.frontend.links.context import LinkContext
 from lightrail.frontend.links.headers import Outgoing, send_with_new_headers
 from lightrail.frontend.links.retiring import RetirableConsumer
 from lightrail.frontend.links.settlements import Settlements
@@ -25,6 +24,7 @@ from lightrail.wire.receiving import ReceiveWindow
 
 if TYPE_CHECKING:
     from lightrail.amqp.link import Link
+    from lightrail.frontend.connection import ClientConnection
     from lightrail.wire.owner import Owner
 
 
@@ -54,7 +54,13 @@ class ConsumerLink(RetirableConsumer):
     )
 
     def __init__(
-        self, connection: LinkContext, link: "Link", owner: "Owner", *, number: int, options: ConsumerOpen
+        self,
+        connection: "ClientConnection",
+        link: "Link",
+        owner: "Owner",
+        *,
+        number: int,
+        options: ConsumerOpen,
     ) -> None:
         self.number = number
         self.connection = connection

@@ -17,7 +17,6 @@ from lightrail.cluster.coordinator import CoordinatorError
 from lightrail.frontend.errors import ConditionError
 from lightrail.frontend.links import counted
 from lightrail.frontend.links.bound import Terms
-from lightrail.frontend.links.context import LinkContext, LinkFrontend
 from lightrail.frontend.links.jms import node_of
 from lightrail.model import conditions, limits, names
 from lightrail.model.policy import Policy, Role
@@ -27,6 +26,8 @@ from lightrail.wire.bodies import Refusal
 
 if TYPE_CHECKING:
     from lightrail.amqp.link import Link
+    from lightrail.frontend.connection import ClientConnection
+    from lightrail.frontend.engine import Frontend
 
 KEY_BYTES: Final = 16
 """Random bytes of a temporary name, so that it can't be guessed."""
@@ -36,7 +37,7 @@ BROKER: Final = Caller("broker", everything=True)
 """The caller that creates and deletes these names: the broker, so that clients need no right for them."""
 
 
-async def make(connection: LinkContext, link: "Link", terminus: Source | Target, owner: str) -> Name:
+async def make(connection: "ClientConnection", link: "Link", terminus: Source | Target, owner: str) -> Name:
     """Creates the node that a link requests, and enters its name and lifetime into the link's terminus.
 
     Without a lifetime policy, and with delete-on-close, the node is deleted with the link `owner`, and only
@@ -70,13 +71,13 @@ async def make(connection: LinkContext, link: "Link", terminus: Source | Target,
     return record
 
 
-def finish_at_close(frontend: LinkFrontend, record: Name, terms: Terms) -> None:
+def finish_at_close(frontend: "Frontend", record: Name, terms: Terms) -> None:
     """Answers the close of a link when the name that is deleted with this link is deleted."""
     if record.owner == terms.owner:
         terms.at_close = lambda: finish(frontend, record)
 
 
-async def finish(frontend: LinkFrontend, record: Name) -> Refusal | None:
+async def finish(frontend: "Frontend", record: Name) -> Refusal | None:
     """Deletes a node whose link is closed, before the close is answered.
 
     If it can't be deleted now, the frontend tries again (lifetimes.py), and the client need not wait.

@@ -15,13 +15,13 @@ from lightrail.frontend.errors import ConditionError
 from lightrail.frontend.links.batched import Run, one_by_one, reject, runs
 from lightrail.frontend.links.bound import Bound
 from lightrail.frontend.links.bus_clients import is_bus_link
-from lightrail.frontend.links.context import LinkContext
 from lightrail.model import conditions, limits
 from lightrail.wire.bodies import Refusal
 from lightrail.wire.links import Producer
 
 if TYPE_CHECKING:
     from lightrail.amqp.link import Link
+    from lightrail.frontend.connection import ClientConnection
 
 
 @lru_cache(maxsize=limits.HEADERS_CACHED)
@@ -69,7 +69,7 @@ class SenderLink(Bound, Producer):
         "_stores_all",
     )
 
-    def __init__(self, connection: LinkContext, link: "Link", number: int) -> None:
+    def __init__(self, connection: "ClientConnection", link: "Link", number: int) -> None:
         self.number = number
         self._connection = connection
         self._frontend = connection.frontend
@@ -131,7 +131,7 @@ class IncomingLink(SenderLink):
         "_waits",
     )
 
-    def __init__(self, connection: LinkContext, link: "Link", number: int) -> None:
+    def __init__(self, connection: "ClientConnection", link: "Link", number: int) -> None:
         super().__init__(connection, link, number)
         self._held_back = False
         self._waits = False

@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING, Any
 from lightrail.amqp.events import ACCEPTED, RELEASED, Transfers
 from lightrail.amqp.performatives import AmqpError, Rejected
 from lightrail.amqp.values import Symbol
-from lightrail.frontend.links.context import LinkContext
 from lightrail.frontend.links.incoming import SenderLink
 from lightrail.frontend.links.outcomes import decode_outcome
 from lightrail.wire.bodies import ProducerOpen, Refusal, SettleDetail
@@ -20,6 +19,7 @@ from lightrail.wire.frames import Kind, OutcomeCode, enqueue, frame
 
 if TYPE_CHECKING:
     from lightrail.amqp.link import Link
+    from lightrail.frontend.connection import ClientConnection
     from lightrail.wire.owner import Owner
 
 
@@ -44,7 +44,7 @@ class RelayLink(SenderLink):
 
     def __init__(
         self,
-        connection: LinkContext,
+        connection: "ClientConnection",
         link: "Link",
         owner: "Owner",
         *,

@@ -1,9 +1,9 @@
 """Resolving: the name in an address, its record, and the client's right there."""
 
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 from lightrail.frontend.errors import ConditionError
-from lightrail.frontend.links.context import LinkContext
 from lightrail.frontend.links.delaying import NO_DELAY, asks_for_delay
 from lightrail.frontend.links.jms import node_of_message
 from lightrail.frontend.links.terminus import name_of
@@ -13,9 +13,12 @@ from lightrail.namespace.entity_paths import UnknownSubscriptionError, entity_na
 from lightrail.namespace.records import Name, Right
 from lightrail.namespace.service import policy_at_first_use
 
+if TYPE_CHECKING:
+    from lightrail.frontend.connection import ClientConnection
+
 
 async def resolve(
-    connection: LinkContext, name: str, right: Right, owner: str, expected: Role | None = None
+    connection: "ClientConnection", name: str, right: Right, owner: str, expected: Role | None = None
 ) -> Name:
     """The record of a name after a check of the right; a name without a role becomes a queue if allowed.
 
@@ -40,7 +43,7 @@ async def resolve(
 
 
 def _find(
-    connection: LinkContext, name: str, right: Right, expected: Role | None
+    connection: "ClientConnection", name: str, right: Right, expected: Role | None
 ) -> tuple[Name, Role | None]:
     """The record of a name, and the role that its first use gives it; None if it has one, or gets none.
 
@@ -65,7 +68,9 @@ def _find(
     return record, role
 
 
-def check_sendable(connection: LinkContext, address: str, messages: Sequence[bytes], *, delays: bool) -> None:
+def check_sendable(
+    connection: "ClientConnection", address: str, messages: Sequence[bytes], *, delays: bool
+) -> None:
     """Checks that messages may be sent to an address; its name may be created later. Raises ConditionError.
 
     Args:

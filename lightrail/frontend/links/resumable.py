@@ -17,7 +17,6 @@ from lightrail.amqp.link import SETTLE_SECOND
 from lightrail.frontend.errors import ConditionError
 from lightrail.frontend.links.batched import BATCHED, one_by_one, reject
 from lightrail.frontend.links.bound import Terms
-from lightrail.frontend.links.context import LinkContext
 from lightrail.frontend.links.transfers import Batch, ProducerLink
 from lightrail.model import conditions, limits
 from lightrail.model.durability import Durability
@@ -27,6 +26,7 @@ from lightrail.wire.tags import encode_tags
 
 if TYPE_CHECKING:
     from lightrail.amqp.link import Link
+    from lightrail.frontend.connection import ClientConnection
     from lightrail.wire.owner import Owner
 
 
@@ -52,7 +52,7 @@ class ResumableLink(ProducerLink):
 
     def __init__(
         self,
-        connection: LinkContext,
+        connection: "ClientConnection",
         link: "Link",
         owner: "Owner",
         *,

@@ -21,7 +21,6 @@ from lightrail.amqp.events import ACCEPTED, RELEASED, Credit, Outcome
 from lightrail.amqp.link import ATTACHED
 from lightrail.amqp.performatives import Accepted, Received, Released
 from lightrail.frontend.links.bound import Terms
-from lightrail.frontend.links.context import LinkContext
 from lightrail.frontend.links.deliveries import ConsumerLink
 from lightrail.frontend.links.headers import send_with_new_headers
 from lightrail.frontend.links.outcomes import OUTCOMES
@@ -36,6 +35,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from lightrail.amqp.link import Link
+    from lightrail.frontend.connection import ClientConnection
     from lightrail.wire.owner import Owner
 
 TERMINUS_BYTES: Final = 8
@@ -98,7 +98,7 @@ class ResumableConsumer(ConsumerLink):
 
     def __init__(
         self,
-        connection: LinkContext,
+        connection: "ClientConnection",
         link: "Link",
         owner: "Owner",
         *,

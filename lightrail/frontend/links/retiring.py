@@ -9,7 +9,6 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from lightrail.frontend.links.bound import Bound
-from lightrail.frontend.links.context import LinkFrontend
 from lightrail.frontend.links.settlements import Settlements
 from lightrail.model.ending import Ending
 from lightrail.model.policy import Role
@@ -19,6 +18,7 @@ from lightrail.wire.links import Consumer
 from lightrail.wire.receiving import ReceiveWindow
 
 if TYPE_CHECKING:
+    from lightrail.frontend.engine import Frontend
     from lightrail.wire.owner import Owner
 
 
@@ -128,7 +128,7 @@ class RetirableConsumer(Bound, Consumer):
 
     _ending: int
     """An Ending, with flags of CONSUMER_CLOSE."""
-    _frontend: LinkFrontend
+    _frontend: "Frontend"
     options: ConsumerOpen
     _owner: "Owner"
     _retiring: RetiringConsumer | None

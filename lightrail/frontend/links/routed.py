@@ -44,7 +44,7 @@ class RoutedBatch:
         size: int,
         attributes: Attributes,
         now_ms: int,
-        whole: "BatchedTransfer | None" = None,
+        whole: "OneOutcome | None" = None,
     ) -> None:
         self.first_id = event.first_delivery_id
         self.settled = event.settled
@@ -125,8 +125,8 @@ def settle(link: "Link", batches: Iterable[RoutedBatch]) -> None:
         link.settle(first, last, ACCEPTED)
 
 
-class BatchedTransfer:
-    """The outcome of one transfer of batched messages, which may be several batches."""
+class OneOutcome:
+    """The one outcome of a transfer of batched messages, which may be several batches."""
 
     __slots__ = ("_state", "outstanding")
 

@@ -12,17 +12,16 @@ new shards, in their order, before any other frames of the link.
 import logging
 from collections import deque
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING
 
 from lightrail.amqp.events import Transfers
 from lightrail.frontend.links.batched import BATCHED
-from lightrail.frontend.links.context import LinkContext
 from lightrail.frontend.links.incoming import IncomingLink
 from lightrail.frontend.links.own_messages import container_of, left_out
 from lightrail.frontend.links.routed import (
     MAYBE_STORED,
     NOT_STORED,
-    BatchedTransfer,
+    OneOutcome,
     RoutedBatch,
     left_over,
     settle,
@@ -30,17 +29,16 @@ from lightrail.frontend.links.routed import (
 from lightrail.frontend.links.ways import ShardRoute, Ways
 from lightrail.model import conditions, limits
 from lightrail.namespace.router_plan import Plan, Routed
-from lightrail.namespace.routing import UNROUTABLE
+from lightrail.namespace.routing import NO_ROUTER, UNROUTABLE
 from lightrail.wire.bodies import Refusal
 from lightrail.wire.lanes import QUEUE_MISSING, Attributes, Lane, Load
 
 if TYPE_CHECKING:
     from lightrail.amqp.link import Link
+    from lightrail.frontend.connection import ClientConnection
     from lightrail.wire.shards import ShardPeer
 
 log = logging.getLogger("lightrail.frontend.links.routing")
-
-NO_ROUTER: Final = "{router} is no longer a router"
 
 
 class RouterLink(IncomingLink):
@@ -60,7 +58,7 @@ class RouterLink(IncomingLink):
     )
 
     def __init__(
-        self, connection: LinkContext, link: "Link", *, number: int, router: str, label: str = ""
+        self, connection: "ClientConnection", link: "Link", *, number: int, router: str, label: str = ""
     ) -> None:
         super().__init__(connection, link, number)
         self.router = router
@@ -97,13 +95,13 @@ class RouterLink(IncomingLink):
         """Distributes a batch by the plan."""
         if event.message_format == BATCHED:
             for found in self._unpacked(event, now_ms, by_priority=True):
-                whole = BatchedTransfer(len(found))
+                whole = OneOutcome(len(found))
                 for run in found:
                     self._accept(run.event, now_ms, whole)
             return
         self._accept(event, now_ms)
 
-    def _accept(self, event: Transfers, now_ms: int, whole: BatchedTransfer | None = None) -> None:
+    def _accept(self, event: Transfers, now_ms: int, whole: OneOutcome | None = None) -> None:
         size = sum(map(len, event.payloads))
         attributes = Attributes(*self._attributes(event, now_ms), event.message_format)
         batch = RoutedBatch(event, size, attributes, now_ms, whole)
@@ -383,10 +381,9 @@ class RouterLink(IncomingLink):
         for batch in batches:
             count += batch.count
             size += batch.size
-            counts.messages_accepted += batch.count
-            if batch.refused is not None:
-                counts.messages_accepted -= len(batch.refused)
-                counts.messages_refused += len(batch.refused)
+            refused = len(batch.refused or ())
+            counts.messages_accepted += batch.count - refused
+            counts.messages_refused += refused
         if not self._closed:
             settle(self._link, batches)
         self._give(len(batches), count, size)

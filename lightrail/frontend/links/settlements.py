@@ -13,7 +13,6 @@ from lightrail.amqp.events import ACCEPTED, RELEASED, Outcome
 from lightrail.amqp.link import SETTLE_SECOND
 from lightrail.amqp.performatives import AmqpError, Modified, Rejected, Released
 from lightrail.amqp.values import Symbol
-from lightrail.frontend.links.context import LinkContext
 from lightrail.frontend.links.outcomes import FAILED, OUTCOMES, Deferral, encode_outcome
 from lightrail.frontend.links.too_large import TooLarge
 from lightrail.frontend.links.unconfirmed import UNCONFIRMED, Unconfirmed
@@ -24,8 +23,8 @@ from lightrail.wire.requests import ShardDownError, ShardRefusedError
 
 if TYPE_CHECKING:
     from lightrail.amqp.link import Link
+    from lightrail.frontend.connection import ClientConnection
     from lightrail.wire.owner import Owner
-
 
 ELSEWHERE: Final = Modified(undeliverable_here=True)
 """The outcome of messages that the client does not accept, for other receivers."""
@@ -74,7 +73,7 @@ class Settlements:
     )
 
     def __init__(
-        self, connection: LinkContext, link: "Link", owner: "Owner", number: int, options: ConsumerOpen
+        self, connection: "ClientConnection", link: "Link", owner: "Owner", number: int, options: ConsumerOpen
     ) -> None:
         self._connection = connection
         self._frontend = connection.frontend

@@ -30,7 +30,6 @@ from lightrail.cluster.coordinator import CoordinatorError
 from lightrail.frontend.errors import ConditionError
 from lightrail.frontend.links.attach import Attach
 from lightrail.frontend.links.bound import Bound
-from lightrail.frontend.links.context import LinkFrontend
 from lightrail.frontend.links.deliveries import ConsumerLink
 from lightrail.frontend.links.filters import no_local, source_filter
 from lightrail.frontend.links.jms import node_of, symbols
@@ -46,6 +45,7 @@ from lightrail.wire.requests import ShardDownError, ShardRefusedError
 
 if TYPE_CHECKING:
     from lightrail.amqp.link import Link
+    from lightrail.frontend.engine import Frontend
 
 log = logging.getLogger("lightrail.frontend.links.subscribing")
 
@@ -226,7 +226,7 @@ async def _open(attach: Attach, asked: Wanted, record: Name) -> bool:
 
 
 async def unsubscribe(
-    frontend: LinkFrontend, record: Name, shared: bool, *, by_name: bool = False
+    frontend: "Frontend", record: Name, shared: bool, *, by_name: bool = False
 ) -> Refusal | None:
     """Ends a subscription; a shared one only if no other link receives from it.
 
@@ -250,12 +250,12 @@ async def unsubscribe(
     return None
 
 
-async def _forget_unused(frontend: LinkFrontend, record: Name) -> None:
+async def _forget_unused(frontend: "Frontend", record: Name) -> None:
     """Ends a shared subscription that was created for a link that could not be opened."""
     await unsubscribe(frontend, record, True)
 
 
-async def _links(frontend: LinkFrontend, record: Name) -> int:
+async def _links(frontend: "Frontend", record: Name) -> int:
     """Number of links that receive from a subscription. Raises CoordinatorError, ShardDownError,
     ShardRefusedError."""
     # A request for a queue that no longer exists would place it again.
@@ -265,7 +265,7 @@ async def _links(frontend: LinkFrontend, record: Name) -> int:
     return int(answer.fields["consumer_count"])
 
 
-async def _remove(frontend: LinkFrontend, record: Name) -> None:
+async def _remove(frontend: "Frontend", record: Name) -> None:
     """Deletes this subscription, unless it was deleted and created again under the same name.
 
     Raises CoordinatorError.
@@ -277,7 +277,7 @@ async def _remove(frontend: LinkFrontend, record: Name) -> None:
             await frontend.service.drop(ANYBODY, record.name, revision)
 
 
-def _is_there(frontend: LinkFrontend, record: Name) -> bool:
+def _is_there(frontend: "Frontend", record: Name) -> bool:
     """Whether this subscription exists, and was not created again since. Raises CoordinatorError."""
     frontend.directory.refresh()
     return frontend.directory.get(record.name).created == record.created
@@ -301,7 +301,7 @@ class LookUp(Bound):
         """No action: there are no deliveries to settle."""
 
 
-def find(link: "Link", frontend: LinkFrontend) -> tuple[Name, Name, bool]:
+def find(link: "Link", frontend: "Frontend") -> tuple[Name, Name, bool]:
     """(router, queue, shared) of the durable subscription of a link without a source, by its name.
 
     Raises ConditionError.
@@ -322,7 +322,7 @@ def find(link: "Link", frontend: LinkFrontend) -> tuple[Name, Name, bool]:
     )
 
 
-async def _demand_unused(frontend: LinkFrontend, queue: Name, shared: bool) -> None:
+async def _demand_unused(frontend: "Frontend", queue: Name, shared: bool) -> None:
     """Raises ConditionError if other links receive from a shared subscription that is to be ended."""
     try:
         links = await _links(frontend, queue) if shared else 0

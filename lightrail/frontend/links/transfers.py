@@ -10,7 +10,6 @@ from lightrail.amqp.performatives import AmqpError, Rejected
 from lightrail.amqp.survey import survey
 from lightrail.amqp.values import Symbol
 from lightrail.frontend.links.batched import BATCHED
-from lightrail.frontend.links.context import LinkContext
 from lightrail.frontend.links.incoming import IncomingLink, header_attributes
 from lightrail.frontend.links.outcomes import FAILED
 from lightrail.model.orders import PRIORITY_MIXED
@@ -20,6 +19,7 @@ from lightrail.wire.sending import SendWindow
 
 if TYPE_CHECKING:
     from lightrail.amqp.link import Link
+    from lightrail.frontend.connection import ClientConnection
     from lightrail.wire.owner import Owner
 
 
@@ -52,7 +52,7 @@ class ProducerLink(IncomingLink):
 
     def __init__(
         self,
-        connection: LinkContext,
+        connection: "ClientConnection",
         link: "Link",
         owner: "Owner",
         *,

@@ -2,14 +2,16 @@
 
 import sys
 from collections.abc import Callable, Mapping, Sequence
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
-from lightrail.frontend.links.context import LinkFrontend
 from lightrail.frontend.links.routed import RoutedBatch
 from lightrail.model import limits
 from lightrail.namespace.router_plan import earlier_expiry
 from lightrail.wire.lanes import Lane, Load
 from lightrail.wire.shards import ShardPeer
+
+if TYPE_CHECKING:
+    from lightrail.frontend.engine import Frontend
 
 
 class ShardRoute(NamedTuple):
@@ -61,7 +63,7 @@ class Ways:
         "shard_connections",
     )
 
-    def __init__(self, frontend: LinkFrontend, open_lane: Callable[[ShardPeer], Lane]) -> None:
+    def __init__(self, frontend: "Frontend", open_lane: Callable[[ShardPeer], Lane]) -> None:
         self._frontend = frontend
         self._open_lane = open_lane
         self._lanes: dict[int, Lane] = {}

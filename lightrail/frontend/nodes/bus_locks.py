@@ -7,7 +7,7 @@ or settles the deliveries of another client. Or it is the token of a deferred me
 
 import json
 from collections.abc import Callable, Mapping
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 from uuid import UUID
 
 from lightrail.amqp.events import ACCEPTED
@@ -15,14 +15,16 @@ from lightrail.amqp.performatives import AmqpError, Modified, Rejected
 from lightrail.amqp.values import Array, Symbol, Timestamp
 from lightrail.frontend.links.bus_deliveries import DESCRIPTION, REASON, BusConsumerLink, with_reason
 from lightrail.frontend.links.outcomes import Deferral, changed_properties, encode_outcome
-from lightrail.frontend.links.requesting import OpenTransaction
 from lightrail.frontend.nodes.bus_fields import SEQUENCE_END, Fields, queue_of, tokens_of
-from lightrail.frontend.nodes.links import NodeContext
 from lightrail.frontend.nodes.requests import RequestError
 from lightrail.model import conditions, limits
 from lightrail.namespace.records import Name, Right
 from lightrail.namespace.rights import demand
 from lightrail.wire.bodies import ConsumerOpen
+
+if TYPE_CHECKING:
+    from lightrail.frontend.connection import ClientConnection
+    from lightrail.frontend.transactions.transaction import Transaction
 
 KEY_BYTES: Final = 8
 """Length of the key of locks of deferred messages."""
@@ -30,7 +32,7 @@ DEAD_LETTERED: Final = Symbol("com.microsoft:dead-letter")
 """Condition with which these clients reject a message on a link to dead-letter it."""
 
 
-async def renew(connection: NodeContext, record: Name, body: Fields) -> Fields:
+async def renew(connection: "ClientConnection", record: Name, body: Fields) -> Fields:
     """com.microsoft:renew-lock: renews locks for their full duration. Raises RequestError."""
     now_ms = connection.frontend.now_ms()
     ends: list[Timestamp] = []
@@ -47,7 +49,7 @@ async def renew(connection: NodeContext, record: Name, body: Fields) -> Fields:
     return {"expirations": Array(ends, 0x83)}
 
 
-async def settle(connection: NodeContext, record: Name, body: Fields) -> Fields:
+async def settle(connection: "ClientConnection", record: Name, body: Fields) -> Fields:
     """com.microsoft:update-disposition: settles messages; the outcomes are on disk before the answer.
 
     Raises RequestError if a lock has ended; the messages of the other locks are settled all the same.
@@ -70,7 +72,7 @@ async def settle(connection: NodeContext, record: Name, body: Fields) -> Fields:
 
 
 async def settle_in(
-    transaction: OpenTransaction, connection: NodeContext, record: Name, body: Fields
+    transaction: "Transaction", connection: "ClientConnection", record: Name, body: Fields
 ) -> None:
     """com.microsoft:update-disposition in a transaction: messages get their outcomes with its commit.
 
@@ -121,7 +123,7 @@ def lock_of(token: UUID) -> Fields:
     return {"lock": f"{key}-{sequence}", "sequence": sequence}
 
 
-async def settle_deferred(connection: NodeContext, record: Name, token: UUID, state: object) -> bool:
+async def settle_deferred(connection: "ClientConnection", record: Name, token: UUID, state: object) -> bool:
     """Settles a deferred message by its lock; returns False if there is no such lock (any more)."""
     if not _may_be_deferred(token):
         return False
@@ -132,7 +134,7 @@ async def settle_deferred(connection: NodeContext, record: Name, token: UUID, st
     return bool(answer.fields["found"])
 
 
-async def _renew_deferred(connection: NodeContext, record: Name, token: UUID) -> int:
+async def _renew_deferred(connection: "ClientConnection", record: Name, token: UUID) -> int:
     """Renews the lock of a deferred message; returns its end, or 0 if there is no such lock (any more)."""
     if not _may_be_deferred(token):
         return 0
@@ -148,7 +150,7 @@ def _may_be_deferred(token: UUID) -> bool:
 # --- deliveries of links -----------------------------------------------------------------------------------
 
 
-def _link_of(connection: NodeContext, record: Name, token: UUID) -> BusConsumerLink | None:
+def _link_of(connection: "ClientConnection", record: Name, token: UUID) -> BusConsumerLink | None:
     """The link of this connection on which a message of the queue was received."""
     links = (each for each in connection.links if isinstance(each, BusConsumerLink))
     return next((each for each in links if each.has_tag(token.bytes_le) and each.queue == record.name), None)

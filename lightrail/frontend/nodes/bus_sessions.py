@@ -5,24 +5,26 @@ another client.
 """
 
 import asyncio
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from lightrail.amqp.sections import decode_properties
 from lightrail.amqp.values import Array, DecodeError, Int, Timestamp
 from lightrail.frontend.links.bus_sessions import SessionLink
 from lightrail.frontend.nodes.bus_fields import Fields, queue_of, whole
-from lightrail.frontend.nodes.links import NodeContext
 from lightrail.frontend.nodes.requests import RequestError
 from lightrail.model import conditions, limits
 from lightrail.namespace.records import Name
 from lightrail.namespace.rights import demand_look
 from lightrail.wire.bodies import Answer
 
+if TYPE_CHECKING:
+    from lightrail.frontend.connection import ClientConnection
+
 ALL_SESSIONS_MS: Final = 253_402_300_799_999
 """The largest time of .NET, in milliseconds since the epoch: instead of a last-updated-time, all sessions."""
 
 
-async def renew(connection: NodeContext, record: Name, body: Fields) -> Fields:
+async def renew(connection: "ClientConnection", record: Name, body: Fields) -> Fields:
     """com.microsoft:renew-session-lock: renews the lock for its full duration. Raises RequestError."""
     link = link_of(connection, record, session_of(body))
     answer = await connection.frontend.ask_shard(queue_of(record), "renew_session", {"link": link.number})
@@ -50,7 +52,7 @@ def session_in(message: bytes, message_format: int = 0) -> str | None:
         return None
 
 
-def link_of(connection: NodeContext, record: Name, session: str) -> SessionLink:
+def link_of(connection: "ClientConnection", record: Name, session: str) -> SessionLink:
     """The link of this connection that receives the messages of a session. Raises RequestError."""
     for each in connection.links:
         if isinstance(each, SessionLink) and each.queue == record.name and each.session == session:
@@ -70,14 +72,14 @@ def _lost(session: str) -> RequestError:
 # --- states and lists ---------------------------------------------------------------------------------------
 
 
-async def get_state(connection: NodeContext, record: Name, body: Fields) -> Fields:
+async def get_state(connection: "ClientConnection", record: Name, body: Fields) -> Fields:
     """com.microsoft:get-session-state. Raises RequestError."""
     link = link_of(connection, record, session_of(body))
     answer = await _ask(connection, record, "session_state", {"link": link.number})
     return {"session-state": bytes(answer.blob) if answer.fields["found"] else None}
 
 
-async def set_state(connection: NodeContext, record: Name, body: Fields) -> Fields:
+async def set_state(connection: "ClientConnection", record: Name, body: Fields) -> Fields:
     """com.microsoft:set-session-state: the state is on disk before the answer. Raises RequestError."""
     link = link_of(connection, record, session_of(body))
     state = body.get("session-state")
@@ -94,7 +96,7 @@ async def set_state(connection: NodeContext, record: Name, body: Fields) -> Fiel
     return {}
 
 
-async def list_sessions(connection: NodeContext, record: Name, body: Fields) -> Fields | None:
+async def list_sessions(connection: "ClientConnection", record: Name, body: Fields) -> Fields | None:
     """com.microsoft:get-message-sessions: ids of sessions; None if there are none. Raises RequestError.
 
     With a last-updated-time, those whose state was set after it; otherwise those with messages or a state.
@@ -113,7 +115,7 @@ async def list_sessions(connection: NodeContext, record: Name, body: Fields) -> 
     return {"skip": Int(skip + len(found)), "sessions-ids": Array(found, 0xB1)}
 
 
-async def _ask(connection: NodeContext, record: Name, operation: str, fields: Fields) -> Answer:
+async def _ask(connection: "ClientConnection", record: Name, operation: str, fields: Fields) -> Answer:
     """The answer of the shard, which is repeated until the groups of the queue are read after a restart."""
     for _ in range(limits.REQUEST_MS // limits.SESSION_LOADING_AGAIN_MS):
         answer = await connection.frontend.ask_shard(queue_of(record), operation, fields)

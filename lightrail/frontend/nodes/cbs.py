@@ -8,7 +8,7 @@ clients of Azure Service Bus make with a key of a user (namespace/signatures.py)
 """
 
 import logging
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from lightrail.amqp.messages import Message, read_message
 from lightrail.amqp.sections import decode_properties
@@ -18,12 +18,14 @@ from lightrail.cluster.coordinator import CoordinatorError
 from lightrail.frontend.auth import Authenticator
 from lightrail.frontend.claims import Claim, Claims, TooManyTokensError
 from lightrail.frontend.errors import ConditionError
-from lightrail.frontend.nodes.links import NodeContext
 from lightrail.model import conditions, limits
 from lightrail.model.names import InvalidNameError, owner, queue_name
 from lightrail.namespace import signatures, tokens
 from lightrail.namespace.entity_paths import UnknownSubscriptionError, entity_name
 from lightrail.namespace.rights import Caller
+
+if TYPE_CHECKING:
+    from lightrail.frontend.connection import ClientConnection
 
 log = logging.getLogger("lightrail.frontend.nodes.cbs")
 
@@ -60,7 +62,7 @@ class Cbs:
         """Whether a request has only an outcome, as a set-token."""
         return decode_properties(payload).subject == SET_TOKEN
 
-    async def answer(self, connection: NodeContext, payload: bytes) -> Message | None:
+    async def answer(self, connection: "ClientConnection", payload: bytes) -> Message | None:
         """Stores a token, or answers with an error. Raises ConditionError for a set-token."""
         if self.silent(payload):
             try:
@@ -77,7 +79,7 @@ class Cbs:
             reply.application["error-condition"] = Symbol(error.condition)
             return reply
 
-    async def _operate(self, connection: NodeContext, message: Message) -> Message:
+    async def _operate(self, connection: "ClientConnection", message: Message) -> Message:
         operation = message.application.get("operation")
         audience = _audience(message.application.get("name"))
         claimed = _claimed(connection, audience)
@@ -92,7 +94,9 @@ class Cbs:
             return _reply(202, "Accepted")
         raise _TokenError(501, f"operation is {operation!r:.80}; expected put-token or delete-token")
 
-    async def _put(self, connection: NodeContext, audience: str, kind: Any, body: Any, claimed: str) -> None:
+    async def _put(
+        self, connection: "ClientConnection", audience: str, kind: Any, body: Any, claimed: str
+    ) -> None:
         if not isinstance(kind, str) or kind.lower() not in TYPES:
             expected = "jwt or servicebus.windows.net:sastoken"
             raise _TokenError(400, f"the type of the token is {kind!r:.80}; expected {expected}")
@@ -186,7 +190,7 @@ def _audience(value: Any) -> str:
         raise _TokenError(400, f"the audience can't be used: {error}") from None
 
 
-def _claimed(connection: NodeContext, audience: str) -> str:
+def _claimed(connection: "ClientConnection", audience: str) -> str:
     """The name at which a token for an audience grants rights."""
     directory = connection.frontend.directory
     # Administration clients use a subscription as soon as they have created it.

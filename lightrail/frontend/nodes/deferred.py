@@ -1,7 +1,7 @@
 """Deferred messages of one queue, which clients of Azure Service Bus receive by their sequence numbers."""
 
 import secrets
-from typing import Final
+from typing import TYPE_CHECKING, Final
 from uuid import UUID
 
 from lightrail.amqp.events import ACCEPTED, RELEASED
@@ -12,12 +12,14 @@ from lightrail.frontend.links.headers import with_new_header
 from lightrail.frontend.nodes import bus_sessions
 from lightrail.frontend.nodes.bus_fields import Fields, queue_of, sequences_of, whole
 from lightrail.frontend.nodes.bus_locks import KEY_BYTES, settle_deferred, token_of
-from lightrail.frontend.nodes.links import NodeContext
 from lightrail.frontend.nodes.requests import RequestError
 from lightrail.model.names import is_dead_letter
 from lightrail.namespace.records import Name, Right
 from lightrail.namespace.rights import demand
 from lightrail.wire.bodies import Answer
+
+if TYPE_CHECKING:
+    from lightrail.frontend.connection import ClientConnection
 
 NOT_FOUND: Final = "com.microsoft:message-not-found"
 LOCK_TOKEN: Final = Symbol("x-opt-lock-token")
@@ -25,7 +27,7 @@ AT_ONCE, LOCKED = 0, 1
 """receiver-settle-mode of a request: whether the messages leave the queue with the answer."""
 
 
-async def receive(connection: NodeContext, record: Name, body: Fields) -> Fields:
+async def receive(connection: "ClientConnection", record: Name, body: Fields) -> Fields:
     """com.microsoft:receive-by-sequence-number: locks deferred messages, or removes them at once.
 
     Raises RequestError if not all of them are deferred and unlocked; then none is locked.
@@ -86,7 +88,7 @@ def with_token(message: bytes, token: UUID) -> bytes:
 
 
 async def _demand_session(
-    connection: NodeContext, record: Name, session: str, answer: Answer, key: bytes
+    connection: "ClientConnection", record: Name, session: str, answer: Answer, key: bytes
 ) -> None:
     """Raises RequestError if a locked message is not of the session; then none stays locked."""
     rows = answer.fields["messages"]

@@ -7,7 +7,7 @@ links/bus_deliveries.py.
 
 from collections.abc import Awaitable, Callable, Iterator, Mapping
 from functools import partial
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from lightrail.amqp.messages import Message, read_message
 from lightrail.amqp.sections import attributes
@@ -20,10 +20,8 @@ from lightrail.frontend.links.bus_deliveries import (
     annotations_of,
 )
 from lightrail.frontend.links.bus_topics import due_ms
-from lightrail.frontend.links.requesting import OpenTransaction
 from lightrail.frontend.nodes import bus_locks, bus_sessions, deferred, entity_rules
 from lightrail.frontend.nodes.bus_fields import SEQUENCE_END, Fields, queue_of, sequences_of, whole
-from lightrail.frontend.nodes.links import NodeContext
 from lightrail.frontend.nodes.posting import Posting, PostingError
 from lightrail.frontend.nodes.requests import RequestError, error_of, reply
 from lightrail.model import conditions, limits
@@ -36,6 +34,10 @@ from lightrail.namespace.rights import demand, demand_look
 from lightrail.namespace.scheduled import scheduled_queue
 from lightrail.wire.bodies import Answer
 from lightrail.wire.frames import UNKNOWN_SEQUENCE
+
+if TYPE_CHECKING:
+    from lightrail.frontend.connection import ClientConnection
+    from lightrail.frontend.transactions.transaction import Transaction
 
 SUFFIX: Final = "/$management"
 PREFIX: Final = "com.microsoft:"
@@ -52,7 +54,7 @@ CONDITIONS: Final = {
 """errorCondition beside a status; internal-error for all others."""
 ALREADY_EXISTS: Final = "com.microsoft:entity-already-exists"
 
-OnRules = Callable[[NodeContext, str, Fields], Awaitable[Fields]]
+OnRules = Callable[["ClientConnection", str, Fields], Awaitable[Fields]]
 
 
 def is_entity_management(path: str) -> bool:
@@ -65,7 +67,9 @@ class EntityManagement:
 
     def __init__(self, address: str) -> None:
         self.address = address
-        self._operations: Mapping[str, Callable[[NodeContext, Name, Fields], Awaitable[Fields | None]]] = {
+        self._operations: Mapping[
+            str, Callable[[ClientConnection, Name, Fields], Awaitable[Fields | None]]
+        ] = {
             "peek-message": self._peek,
             "renew-lock": bus_locks.renew,
             SETTLE: bus_locks.settle,
@@ -85,7 +89,7 @@ class EntityManagement:
         """False: every request has an answer."""
         return False
 
-    async def answer(self, connection: NodeContext, payload: bytes) -> Message:
+    async def answer(self, connection: "ClientConnection", payload: bytes) -> Message:
         """Executes a request; its errors are in the answer."""
         try:
             operation, body = _parse(payload)
@@ -98,7 +102,7 @@ class EntityManagement:
         return reply(204, "No Content", None) if found is None else reply(200, "OK", found)
 
     async def answer_in(
-        self, connection: NodeContext, payload: bytes, transaction: OpenTransaction
+        self, connection: "ClientConnection", payload: bytes, transaction: "Transaction"
     ) -> Message:
         """Settles messages in a transaction, which fails with the request."""
         try:
@@ -116,7 +120,7 @@ class EntityManagement:
             return made
         return reply(200, "OK", {})
 
-    def _record(self, connection: NodeContext) -> Name:
+    def _record(self, connection: "ClientConnection") -> Name:
         """The queue of the node. Raises RequestError."""
         directory = connection.frontend.directory
         directory.refresh()
@@ -130,12 +134,14 @@ class EntityManagement:
         """The path of the node. Raises InvalidNameError."""
         return queue_name(self.address.removesuffix(SUFFIX))
 
-    async def _on_rules(self, work: OnRules, connection: NodeContext, _record: Name, body: Fields) -> Fields:
+    async def _on_rules(
+        self, work: OnRules, connection: "ClientConnection", _record: Name, body: Fields
+    ) -> Fields:
         return await work(connection, self._path(), body)
 
     # --- operations ------------------------------------------------------------------------------------
 
-    async def _peek(self, connection: NodeContext, record: Name, body: Fields) -> Fields | None:
+    async def _peek(self, connection: "ClientConnection", record: Name, body: Fields) -> Fields | None:
         """Messages from a sequence on, without locking or removing them; None if there are none."""
         demand_look(connection.frontend.directory, connection.client.caller_for(record.name), record)
         session = None if body.get("session-id") is None else bus_sessions.session_of(body)
@@ -159,7 +165,7 @@ class EntityManagement:
             fields["from"] = following
         return {"messages": messages} if messages else None
 
-    async def _schedule(self, connection: NodeContext, record: Name, body: Fields) -> Fields:
+    async def _schedule(self, connection: "ClientConnection", record: Name, body: Fields) -> Fields:
         """Stores messages that are delivered at their time, and answers with their sequences.
 
         Those of a router wait in a queue of their own, and are routed when they are due.
@@ -201,7 +207,7 @@ class EntityManagement:
             ) from None
         return {"sequence-numbers": Array(sequences, 0x81)}
 
-    async def _cancel(self, connection: NodeContext, record: Name, body: Fields) -> Fields:
+    async def _cancel(self, connection: "ClientConnection", record: Name, body: Fields) -> Fields:
         """Removes messages before their time."""
         demand(connection.frontend.directory, connection.client.caller_for(record.name), Right.SEND, record)
         sequences = sequences_of(body)
@@ -223,7 +229,7 @@ class EntityManagement:
         return {}
 
 
-def _refused(connection: NodeContext, error: Exception) -> Message:
+def _refused(connection: "ClientConnection", error: Exception) -> Message:
     """The answer to a request that has failed."""
     known = error_of(error, connection.client.caller_for)
     made = reply(known.status, str(known), None)

@@ -4,13 +4,12 @@ A rule is sent as a map with `sql-filter`, `correlation-filter`, `true-filter` o
 `sql-rule-action`. It is listed as described lists with descriptors of Service Bus.
 """
 
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from lightrail.amqp.values import Described, Timestamp, ULong
 from lightrail.filters import bus_rules
 from lightrail.filters.bus_rules import CORRELATED, Correlation
 from lightrail.filters.errors import FilterError
-from lightrail.frontend.nodes.links import NodeContext
 from lightrail.frontend.nodes.requests import RequestError
 from lightrail.model import limits
 from lightrail.namespace.directory import Directory
@@ -19,6 +18,9 @@ from lightrail.namespace.records import Right, Subscription
 from lightrail.namespace.rights import Caller, demand
 from lightrail.namespace.rule_changes import add_rule, remove_rule
 from lightrail.namespace.rules import Rule, rules_of
+
+if TYPE_CHECKING:
+    from lightrail.frontend.connection import ClientConnection
 
 DESCRIPTION: Final = ULong(0x13700000004)
 EMPTY_ACTION: Final = ULong(0x13700000005)
@@ -33,7 +35,7 @@ _ACTIONS: Final = ("sql-rule-action", "empty-rule-action")
 Fields = dict[str, Any]
 
 
-async def add(connection: NodeContext, name: str, body: Fields) -> Fields:
+async def add(connection: "ClientConnection", name: str, body: Fields) -> Fields:
     """add-rule: adds the rule `rule-description` under the name `rule-name`."""
     found, caller = _managed(connection, name)
     rule = _name(body)
@@ -48,14 +50,14 @@ async def add(connection: NodeContext, name: str, body: Fields) -> Fields:
     return {}
 
 
-async def remove(connection: NodeContext, name: str, body: Fields) -> Fields:
+async def remove(connection: "ClientConnection", name: str, body: Fields) -> Fields:
     """remove-rule: removes the rule of the name `rule-name`."""
     found, caller = _managed(connection, name)
     await remove_rule(connection.frontend.service, caller, found.router, found.id, _name(body))
     return {}
 
 
-async def enumerate(connection: NodeContext, name: str, body: Fields) -> Fields:
+async def enumerate(connection: "ClientConnection", name: str, body: Fields) -> Fields:
     """enumerate-rules: at most `top` rules after the first `skip` rules."""
     found, _ = _managed(connection, name)
     skip, top = (_count(body, key, default) for key, default in (("skip", 0), ("top", limits.RULES_MAX)))
@@ -69,7 +71,7 @@ async def enumerate(connection: NodeContext, name: str, body: Fields) -> Fields:
     }
 
 
-def _managed(connection: NodeContext, name: str) -> tuple[Subscription, Caller]:
+def _managed(connection: "ClientConnection", name: str) -> tuple[Subscription, Caller]:
     """The subscription of a path, and the caller. Raises RequestError, ForbiddenError.
 
     The token of the connection is for the path of the subscription.

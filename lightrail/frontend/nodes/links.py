@@ -27,31 +27,20 @@ from lightrail.amqp.sections import decode_properties
 from lightrail.amqp.values import DecodeError, Symbol
 from lightrail.frontend.errors import ConditionError
 from lightrail.frontend.links.bound import Bound
-from lightrail.frontend.links.context import LinkContext
-from lightrail.frontend.links.requesting import OpenTransaction, RequestingLink
+from lightrail.frontend.links.requesting import RequestingLink
 from lightrail.frontend.nodes.posting import Posting, PostingError
 from lightrail.model import conditions, limits
 from lightrail.model.names import InvalidNameError, queue_name
 
 if TYPE_CHECKING:
-    from lightrail.amqp.connection import Connection
     from lightrail.amqp.link import Link
+    from lightrail.frontend.connection import ClientConnection
+    from lightrail.frontend.transactions.transaction import Transaction
 
 log = logging.getLogger("lightrail.frontend.nodes")
 
 PAIRED: Final = "$me"
 """Reply-to for the receiver with the name of the request link; RabbitMQ's clients send it."""
-
-
-class NodeContext(LinkContext, Protocol):
-    """The connection of a client that uses nodes."""
-
-    node_links: "NodeLinks | None"
-    """Links to nodes; None before the first."""
-
-    @property
-    def amqp(self) -> "Connection | None":
-        """The engine, which has all links; None when the socket is closed."""
 
 
 class Node(Protocol):
@@ -60,7 +49,7 @@ class Node(Protocol):
     def silent(self, payload: bytes) -> bool:
         """Whether this request has only an outcome, and no answer."""
 
-    async def answer(self, connection: NodeContext, payload: bytes) -> Message | None:
+    async def answer(self, connection: "ClientConnection", payload: bytes) -> Message | None:
         """The answer without its address and correlation-id; None for a request that only has an outcome.
 
         Raises:
@@ -73,7 +62,7 @@ class TransactionalNode(Node, Protocol):
     """One whose requests may be part of a transaction."""
 
     async def answer_in(
-        self, connection: NodeContext, payload: bytes, transaction: OpenTransaction
+        self, connection: "ClientConnection", payload: bytes, transaction: "Transaction"
     ) -> Message:
         """The answer to a request that takes effect with the transaction; errors make that one fail."""
 
@@ -83,7 +72,7 @@ class _Waiting(NamedTuple):
     payload: bytes
     settled: bool
     message_format: int
-    transaction: OpenTransaction | None
+    transaction: "Transaction | None"
 
 
 class NodeLinks:
@@ -128,7 +117,7 @@ class RequestLink(RequestingLink):
 
     def __init__(
         self,
-        connection: NodeContext,
+        connection: "ClientConnection",
         node_links: NodeLinks,
         link: "Link",
         node: Node,
@@ -157,7 +146,7 @@ class RequestLink(RequestingLink):
         """See RequestingLink."""
         return isinstance(self.node, TransactionalNode)
 
-    def transacted(self, event: Transfers, transaction: OpenTransaction) -> None:
+    def transacted(self, event: Transfers, transaction: "Transaction") -> None:
         """Queues requests that are part of a transaction."""
         for _ in event.payloads:
             transaction.begin_request()
@@ -167,7 +156,7 @@ class RequestLink(RequestingLink):
         """Queues requests of the client."""
         self._queue(event, None)
 
-    def _queue(self, event: Transfers, transaction: OpenTransaction | None) -> None:
+    def _queue(self, event: Transfers, transaction: "Transaction | None") -> None:
         for id, payload in enumerate(event.payloads, event.first_delivery_id):
             self._line.append(_Waiting(id, payload, event.settled, event.message_format, transaction))
         if not self._busy:
@@ -235,7 +224,7 @@ class RequestLink(RequestingLink):
             return _error(conditions.INTERNAL_ERROR, "internal error; see the broker's log")
         return None
 
-    async def _execute(self, payload: bytes, transaction: OpenTransaction | None) -> None:
+    async def _execute(self, payload: bytes, transaction: "Transaction | None") -> None:
         if self.node.silent(payload):
             await self.node.answer(self._connection, payload)
             return
@@ -316,7 +305,7 @@ class ReplyLink(Bound):
     __slots__ = ("_connection", "_drain", "_line", "_link", "_node_links", "_settled", "node", "path")
 
     def __init__(
-        self, connection: NodeContext, node_links: NodeLinks, link: "Link", node: Node, path: str
+        self, connection: "ClientConnection", node_links: NodeLinks, link: "Link", node: Node, path: str
     ) -> None:
         self.node = node
         self.path = path

@@ -7,7 +7,7 @@ with the caller of the connection, so that rights and errors are the same.
 
 import logging
 from collections.abc import Awaitable, Callable, Mapping
-from typing import Any, Final, Protocol
+from typing import TYPE_CHECKING, Any, Final
 
 import lightrail
 from lightrail.amqp.messages import Message
@@ -21,7 +21,6 @@ from lightrail.frontend.nodes.entities import (
     TYPE_OF,
     Entity,
 )
-from lightrail.frontend.nodes.links import NodeContext
 from lightrail.frontend.nodes.queries import Queries
 from lightrail.frontend.nodes.renewing import OPERATION as RENEW_LOCKS
 from lightrail.frontend.nodes.renewing import renew_locks
@@ -36,22 +35,19 @@ from lightrail.namespace.service import Service
 from lightrail.wire.bodies import Answer
 from lightrail.wire.requests import ShardDownError, ShardRefusedError
 
+if TYPE_CHECKING:
+    from lightrail.frontend.connection import ClientConnection
+    from lightrail.frontend.engine import Frontend
+
 log = logging.getLogger("lightrail.frontend.nodes.management")
 
 ADDRESS: Final = "$management"
 
 
-class Queues(Protocol):
-    """Sends requests to the shards of queues: the frontend."""
-
-    async def ask_shard(self, queue: str, op: str, fields: dict[str, Any]) -> Answer:
-        """Raises ShardDownError, ShardRefusedError."""
-
-
 class Management:
     """The node; nodes/links.py receives requests and sends answers."""
 
-    def __init__(self, service: Service, queues: Queues) -> None:
+    def __init__(self, service: Service, queues: "Frontend") -> None:
         self._service = service
         self._directory = service.directory
         self._queues = queues
@@ -70,7 +66,7 @@ class Management:
         """False: every request has an answer."""
         return False
 
-    async def answer(self, connection: NodeContext, payload: bytes) -> Message:
+    async def answer(self, connection: "ClientConnection", payload: bytes) -> Message:
         """Executes a request; its errors are in the answer."""
         caller_for = connection.client.caller_for
         try:

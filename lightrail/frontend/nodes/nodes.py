@@ -1,14 +1,18 @@
 """Nodes that the frontend serves without a shard, such as $management."""
 
 from collections.abc import Mapping
+from typing import TYPE_CHECKING
 
 from lightrail.amqp.link import SETTLE_FIRST, Link
 from lightrail.amqp.performatives import Source, Target
 from lightrail.amqp.values import Symbol
 from lightrail.frontend.links.bound import Terms
 from lightrail.frontend.nodes.entity_management import EntityManagement, is_entity_management
-from lightrail.frontend.nodes.links import Node, NodeContext, NodeLinks, ReplyLink, RequestLink, path_of
+from lightrail.frontend.nodes.links import Node, NodeLinks, ReplyLink, RequestLink, path_of
 from lightrail.model import conditions, limits
+
+if TYPE_CHECKING:
+    from lightrail.frontend.connection import ClientConnection
 
 
 class Nodes:
@@ -17,7 +21,7 @@ class Nodes:
     def __init__(self, by_address: Mapping[str, Node]) -> None:
         self._by_address = dict(by_address)
 
-    def attach(self, connection: NodeContext, link: Link) -> bool:
+    def attach(self, connection: "ClientConnection", link: Link) -> bool:
         """Accepts or refuses a link at once, if its attach addresses a node.
 
         Returns:

@@ -5,7 +5,6 @@ from array import array
 from typing import TYPE_CHECKING, Self
 
 from lightrail.frontend.errors import ConditionError
-from lightrail.frontend.links.context import LinkContext, LinkFrontend
 from lightrail.frontend.links.resolving import resolve
 from lightrail.model import conditions, limits
 from lightrail.model.policy import Role
@@ -15,6 +14,8 @@ from lightrail.wire.frames import UNKNOWN_SEQUENCE, Kind, enqueue, frame
 from lightrail.wire.links import Producer
 
 if TYPE_CHECKING:
+    from lightrail.frontend.connection import ClientConnection
+    from lightrail.frontend.engine import Frontend
     from lightrail.wire.owner import Owner
 
 
@@ -45,9 +46,7 @@ class Posting(Producer):
         "sequence",
     )
 
-    def __init__(
-        self, frontend: LinkFrontend, owner: "Owner", queue: str, *, sequences: bool = False
-    ) -> None:
+    def __init__(self, frontend: "Frontend", owner: "Owner", queue: str, *, sequences: bool = False) -> None:
         self.number = frontend.next_link()
         self.queue = queue
         self.closed = False
@@ -61,7 +60,7 @@ class Posting(Producer):
         self._answer: asyncio.Future[Refusal | None] | None = None
 
     @classmethod
-    async def open(cls, connection: LinkContext, queue: str, *, sequences: bool = False) -> Self:
+    async def open(cls, connection: "ClientConnection", queue: str, *, sequences: bool = False) -> Self:
         """Opens a queue for messages on behalf of a client, which must have the right to send there.
 
         Raises:
@@ -77,7 +76,7 @@ class Posting(Producer):
         return await cls.open_at(frontend, record.name, sequences=sequences)
 
     @classmethod
-    async def open_at(cls, frontend: LinkFrontend, queue: str, *, sequences: bool = False) -> Self:
+    async def open_at(cls, frontend: "Frontend", queue: str, *, sequences: bool = False) -> Self:
         """Opens a queue for messages whose sender was checked before."""
         owner = await frontend.place(queue)
         posting = cls(frontend, owner, queue, sequences=sequences)

@@ -4,20 +4,22 @@ A delivery is identified by the name of the receiver's link and its delivery-tag
 of the requesting connection are searched, so no client renews the deliveries of another client.
 """
 
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from lightrail.amqp.messages import Message
 from lightrail.frontend.links.deliveries import ConsumerLink
-from lightrail.frontend.nodes.links import NodeContext
 from lightrail.frontend.nodes.requests import Request, RequestError, reply
 from lightrail.model import limits
+
+if TYPE_CHECKING:
+    from lightrail.frontend.connection import ClientConnection
 
 OPERATION: Final = "renew-locks"
 CAPABILITY: Final = "lightrail:renew-locks"
 """Offered in the broker's open: $management has the operation."""
 
 
-async def renew_locks(connection: NodeContext, request: Request) -> Message:
+async def renew_locks(connection: "ClientConnection", request: Request) -> Message:
     """Executes the request. Raises RequestError; ShardDownError, ShardRefusedError: no lock was renewed."""
     name = request.text("link")
     if not name:

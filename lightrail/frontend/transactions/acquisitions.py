@@ -17,7 +17,6 @@ from typing import TYPE_CHECKING, Final
 from lightrail.amqp.events import RELEASED, Outcome
 from lightrail.amqp.performatives import Modified, Released, TransactionalState
 from lightrail.frontend.errors import ConditionError
-from lightrail.frontend.links.context import LinkContext
 from lightrail.frontend.links.deliveries import ConsumerLink
 from lightrail.frontend.links.outcomes import FAILED, OUTCOMES
 from lightrail.frontend.transactions.transaction import Acquisition, Retirement, Transaction
@@ -25,6 +24,7 @@ from lightrail.model import conditions, limits
 
 if TYPE_CHECKING:
     from lightrail.amqp.link import Link
+    from lightrail.frontend.connection import ClientConnection
 
 UNFINISHED: Final = (
     "a transaction was rolled back while a message that the link had acquired in it was sent in part; "
@@ -68,7 +68,7 @@ class Acquisitions:
 
     __slots__ = ("_by_consumer", "_connection")
 
-    def __init__(self, connection: LinkContext) -> None:
+    def __init__(self, connection: "ClientConnection") -> None:
         self._connection = connection
         self._by_consumer: dict[ConsumerLink, list[tuple[Transaction, Acquisition]]] = {}
 

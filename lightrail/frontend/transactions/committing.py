@@ -8,12 +8,11 @@ import asyncio
 import contextlib
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from lightrail.cluster.coordinator import CoordinatorError
 from lightrail.frontend.errors import ConditionError
 from lightrail.frontend.links.bus_topics import due_ms
-from lightrail.frontend.links.context import LinkContext
 from lightrail.frontend.links.delaying import NO_DELAY, asks_for_delay, make_delay
 from lightrail.frontend.links.jms import node_of_message
 from lightrail.frontend.links.own_messages import left_out
@@ -28,9 +27,12 @@ from lightrail.model.transaction_ids import new_id
 from lightrail.namespace.errors import ServiceError
 from lightrail.namespace.records import Right
 from lightrail.namespace.router_plan import Group, earlier_expiry
-from lightrail.namespace.routing import UNROUTABLE
+from lightrail.namespace.routing import NO_ROUTER, UNROUTABLE
 from lightrail.namespace.scheduled import scheduled_queue
 from lightrail.wire.requests import ShardDownError, ShardRefusedError
+
+if TYPE_CHECKING:
+    from lightrail.frontend.connection import ClientConnection
 
 RETURNED: Final = (
     "a link whose deliveries the transaction settles was stolen, or has ended with an error, with its queue "
@@ -51,7 +53,7 @@ class Committing:
 
     __slots__ = ("_connection", "_frontend", "_number", "_producer")
 
-    def __init__(self, connection: LinkContext, link: int) -> None:
+    def __init__(self, connection: "ClientConnection", link: int) -> None:
         self._connection = connection
         self._frontend = connection.frontend
         self._producer = connection.frontend.boot << 32 | link
@@ -248,7 +250,7 @@ class Committing:
             await routers.turn()
         plan = routers.routing.plan(router, frontend.now_ms())
         if plan is None:
-            raise ConditionError(conditions.TRANSACTION_ROLLBACK, f"{router} is no longer a router")
+            raise ConditionError(conditions.TRANSACTION_ROLLBACK, NO_ROUTER.format(router=router))
         if plan.problem:
             raise ConditionError(conditions.TRANSACTION_ROLLBACK, plan.problem)
         if post.may_delay and asks_for_delay(post.payloads):

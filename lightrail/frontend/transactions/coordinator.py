@@ -6,7 +6,7 @@ A transaction belongs to the link on which it was declared, and is rolled back i
 
 import asyncio
 import logging
-from typing import Final, Protocol
+from typing import TYPE_CHECKING, Final
 
 from lightrail.amqp.events import ACCEPTED, RELEASED, Transfers
 from lightrail.amqp.link import SETTLE_FIRST, Link
@@ -24,12 +24,15 @@ from lightrail.amqp.transactions import read_coordinator_request
 from lightrail.amqp.values import DecodeError, Symbol
 from lightrail.frontend.errors import ConditionError
 from lightrail.frontend.links.bound import Bound
-from lightrail.frontend.links.context import LinkContext
 from lightrail.frontend.links.outcomes import FAILED
 from lightrail.frontend.transactions.committing import Committing
 from lightrail.frontend.transactions.transaction import Transaction
 from lightrail.model import conditions, limits
 from lightrail.model.ending import Ending
+
+if TYPE_CHECKING:
+    from lightrail.frontend.connection import ClientConnection
+    from lightrail.frontend.transactions.transactions import Transactions
 
 log = logging.getLogger("lightrail.frontend.transactions")
 
@@ -43,16 +46,6 @@ REJECTED: Final = Symbol("amqp:rejected:list")
 PARTIAL: Final = (
     "expected a discharge after the last frame of each message of the transaction, found one before"
 )
-
-
-class OpenTransactions(Protocol):
-    """The transactions of a connection, as its coordinators use them: transactions.py."""
-
-    def declare(self, control: Link) -> Transaction: ...
-    def discharge(self, transaction: Transaction) -> None: ...
-    def check(self, transaction: Transaction) -> None: ...
-    def committed(self, transaction: Transaction) -> None: ...
-    def roll_back(self, transaction: Transaction, state: Modified | Released = FAILED) -> None: ...
 
 
 class CoordinatorLink(Bound):
@@ -70,7 +63,7 @@ class CoordinatorLink(Bound):
     )
 
     def __init__(
-        self, connection: LinkContext, link: Link, transactions: OpenTransactions, number: int
+        self, connection: "ClientConnection", link: Link, transactions: "Transactions", number: int
     ) -> None:
         self._connection = connection
         self._link = link

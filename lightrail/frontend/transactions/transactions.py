@@ -12,7 +12,6 @@ from lightrail.frontend.links.anonymous import AnonymousLink, addressed, sends_d
 from lightrail.frontend.links.batched import BATCHED, unpacked
 from lightrail.frontend.links.bound import Terms
 from lightrail.frontend.links.bus_topics import is_scheduling
-from lightrail.frontend.links.context import LinkContext
 from lightrail.frontend.links.deliveries import ConsumerLink
 from lightrail.frontend.links.incoming import attributes_of
 from lightrail.frontend.links.outcomes import FAILED
@@ -30,7 +29,7 @@ from lightrail.wire.bodies import Refusal
 
 if TYPE_CHECKING:
     from lightrail.amqp.link import Link
-
+    from lightrail.frontend.connection import ClientConnection
 
 SEND_LOST: Final = "a message that the client sent in the transaction was dropped, because its link has ended"
 UNFINISHED: Final = "the transaction of this message was discharged before the message was complete"
@@ -45,7 +44,7 @@ class Transactions:
 
     __slots__ = ("_account", "_acquisitions", "_by_id", "_connection", "_frontend", "_last", "_unfinished")
 
-    def __init__(self, connection: LinkContext) -> None:
+    def __init__(self, connection: "ClientConnection") -> None:
         self._connection = connection
         self._frontend = connection.frontend
         self._account = Account(connection.frontend.counts)

@@ -14,7 +14,7 @@ from lightrail.gateway.forwarding.forwarder import ACCEPTED, Forwarder, Settleme
 from lightrail.gateway.forwarding.repeating import Attempt, Pause, RepeatingForwarder
 from lightrail.gateway.forwarding.roster import Roster
 from lightrail.gateway.forwarding.sink import Sink
-from lightrail.gateway.forwarding.source import Links
+from lightrail.gateway.links.shards import Shards
 from lightrail.model import names
 from lightrail.model.policy import Role
 from lightrail.namespace.directory import Directory
@@ -69,7 +69,7 @@ class DeadLetterForwarders:
     def __init__(
         self,
         directory: Directory,
-        links: Links,
+        shards: Shards,
         sink: Sink,
         counts: ForwardingCounts,
         *,
@@ -78,7 +78,7 @@ class DeadLetterForwarders:
         self._directory = directory
         self._counts = counts
         self._roster: Roster[str] = Roster(
-            links, lambda queue, target, lost: DeadLetterForwarder(queue, target, sink, counts, pause, lost)
+            shards, lambda queue, target, lost: DeadLetterForwarder(queue, target, sink, counts, pause, lost)
         )
 
     def start(self) -> None:

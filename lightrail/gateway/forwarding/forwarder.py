@@ -10,7 +10,8 @@ import logging
 from collections.abc import Callable
 
 from lightrail.gateway.forwarding.delivery import Delivery
-from lightrail.gateway.forwarding.source import Links, Source
+from lightrail.gateway.forwarding.source import Source
+from lightrail.gateway.links.shards import Shards
 from lightrail.model import limits
 from lightrail.wire.bodies import ConsumerOpen, Refusal, SettleDetail
 from lightrail.wire.frames import OutcomeCode
@@ -52,12 +53,12 @@ class Forwarder:
         """Sends a message to its target, however long that takes; returns its outcome for the queue."""
         raise NotImplementedError
 
-    async def open(self, links: Links) -> None:
+    async def open(self, shards: Shards) -> None:
         """Starts to consume. Raises ShardDownError, CoordinatorError: try again."""
-        owner = await links.route(self.queue)
+        owner = await shards.route(self.queue)
         if not self._is_closed and self._source is None:
             options = ConsumerOpen(self.queue, label=self._label)
-            self._source = Source(links.next_link(), owner, options, self)
+            self._source = Source(shards.next_link(), owner, options, self)
             self._source.open()
 
     def close(self) -> None:

@@ -7,10 +7,10 @@ from lightrail.gateway.forwarding.dead_letters import DeadLetterForwarders
 from lightrail.gateway.forwarding.endpoint import Endpoints
 from lightrail.gateway.forwarding.pushes import Pushers
 from lightrail.gateway.forwarding.scheduled import ScheduledForwarders
-from lightrail.gateway.forwarding.sender_sink import SenderSink
-from lightrail.gateway.forwarding.source import Links
+from lightrail.gateway.forwarding.sink import Sink
 from lightrail.gateway.forwarding.transfers import Transfers
 from lightrail.gateway.links.sending import Sender
+from lightrail.gateway.links.shards import Shards
 from lightrail.model.destinations import Destinations
 from lightrail.namespace.directory import Changes
 from lightrail.namespace.service import Service
@@ -21,16 +21,16 @@ log = logging.getLogger("lightrail.gateway.forwarding")
 class Forwarding:
     """Lives as long as the gateway, in its loop."""
 
-    def __init__(self, service: Service, links: Links, sender: Sender, destinations: Destinations) -> None:
+    def __init__(self, service: Service, shards: Shards, sender: Sender, destinations: Destinations) -> None:
         self.counts = ForwardingCounts()
-        sink = SenderSink(service, sender)
+        sink = Sink(service, sender)
         self._directory = service.directory
         self._destinations = destinations
         self._endpoints = Endpoints(destinations)
-        self.transfers = Transfers(service.directory, links, sink, self.counts)
-        self._dead_letters = DeadLetterForwarders(service.directory, links, sink, self.counts)
-        self._scheduled = ScheduledForwarders(service.directory, links, sink, self.counts)
-        self._pushers = Pushers(service, links, self._endpoints.post, self.counts)
+        self.transfers = Transfers(service.directory, shards, sink, self.counts)
+        self._dead_letters = DeadLetterForwarders(service.directory, shards, sink, self.counts)
+        self._scheduled = ScheduledForwarders(service.directory, shards, sink, self.counts)
+        self._pushers = Pushers(service, shards, self._endpoints.post, self.counts)
 
     def start(self) -> None:
         """Starts the forwarders that the namespace requires now; `changed` follows its changes."""

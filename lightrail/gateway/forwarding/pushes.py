@@ -20,9 +20,9 @@ from lightrail.gateway.forwarding.delivery import Delivery
 from lightrail.gateway.forwarding.endpoint import Result
 from lightrail.gateway.forwarding.forwarder import ACCEPTED, Forwarder, Settlement
 from lightrail.gateway.forwarding.roster import Roster
-from lightrail.gateway.forwarding.source import Links
 from lightrail.gateway.instants import rfc3339
 from lightrail.gateway.links import incoming
+from lightrail.gateway.links.shards import Shards
 from lightrail.gateway.paths import path_of
 from lightrail.model import limits
 from lightrail.model.names import subscription_name
@@ -112,7 +112,7 @@ class Pushers:
     def __init__(
         self,
         service: Service,
-        links: Links,
+        shards: Shards,
         post: Post,
         counts: ForwardingCounts,
         *,
@@ -121,7 +121,7 @@ class Pushers:
     ) -> None:
         self.counts = counts
         self.post = post
-        self.now_ms = links.now_ms
+        self.now_ms = shards.now_ms
         self.pause = pause
         self.draw = draw
         self._service = service
@@ -129,7 +129,7 @@ class Pushers:
         self._ending: dict[tuple[str, str], asyncio.Task[None]] = {}
         self._by_router: dict[str, set[str]] = {}
         """Queues of pushers, by router."""
-        self._roster: Roster[Push] = Roster(links, lambda queue, push, lost: Pusher(queue, push, self, lost))
+        self._roster: Roster[Push] = Roster(shards, lambda queue, push, lost: Pusher(queue, push, self, lost))
 
     def start(self) -> None:
         """Opens a pusher for every subscription to a URL; `changed` follows later changes."""

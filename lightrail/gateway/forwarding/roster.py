@@ -10,7 +10,7 @@ from collections.abc import Callable
 from typing import Generic, TypeVar
 
 from lightrail.gateway.forwarding.forwarder import Forwarder
-from lightrail.gateway.forwarding.source import Links
+from lightrail.gateway.links.shards import Shards
 from lightrail.model import limits
 
 log = logging.getLogger("lightrail.gateway.forwarding.roster")
@@ -27,9 +27,9 @@ class Roster(Generic[Wanted]):
     """
 
     def __init__(
-        self, links: Links, make: Callable[[str, Wanted, Callable[[Forwarder], None]], Forwarder]
+        self, shards: Shards, make: Callable[[str, Wanted, Callable[[Forwarder], None]], Forwarder]
     ) -> None:
-        self._links = links
+        self._shards = shards
         self._make = make
         self._loop = asyncio.get_running_loop()
         self._forwarders: dict[str, tuple[Wanted, Forwarder]] = {}
@@ -91,7 +91,7 @@ class Roster(Generic[Wanted]):
                 forwarder = next(iter(self._to_open))
                 del self._to_open[forwarder]
                 try:
-                    await forwarder.open(self._links)
+                    await forwarder.open(self._shards)
                 except Exception as error:
                     log.warning("%s can't be consumed now; this is tried again: %s", forwarder.queue, error)
                     self._lost(forwarder)

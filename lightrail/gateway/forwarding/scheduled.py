@@ -15,8 +15,8 @@ from lightrail.gateway.forwarding.forwarder import ACCEPTED, Forwarder, Settleme
 from lightrail.gateway.forwarding.repeating import Attempt, Pause, RepeatingForwarder
 from lightrail.gateway.forwarding.roster import Roster
 from lightrail.gateway.forwarding.sink import NotSentError, Sink
-from lightrail.gateway.forwarding.source import Links
 from lightrail.gateway.links.routing import Carried
+from lightrail.gateway.links.shards import Shards
 from lightrail.model import conditions
 from lightrail.model.names import scheduled_router
 from lightrail.model.policy import Role
@@ -34,7 +34,7 @@ class ScheduledForwarder(RepeatingForwarder):
         self,
         queue: str,
         router: str,
-        links: Links,
+        shards: Shards,
         sink: Sink,
         counts: ForwardingCounts,
         pause: Pause,
@@ -46,13 +46,13 @@ class ScheduledForwarder(RepeatingForwarder):
         )
         super().__init__(queue, f"schedule of {router}", pause, lost, log=log, waiting=waiting, again=again)
         self._router = router
-        self._links = links
+        self._shards = shards
         self._sink = sink
         self._counts = counts
 
     def attempt(self, delivery: Delivery) -> Attempt:
         """Accepted once every queue has stored the message; rejected if the router rejects it for good."""
-        message = due(delivery, self._links.now_ms())
+        message = due(delivery, self._shards.now_ms())
         carried: Carried = set()
 
         async def route() -> Settlement | None:
@@ -81,7 +81,7 @@ class ScheduledForwarders:
     def __init__(
         self,
         directory: Directory,
-        links: Links,
+        shards: Shards,
         sink: Sink,
         counts: ForwardingCounts,
         *,
@@ -90,8 +90,8 @@ class ScheduledForwarders:
         self._directory = directory
         self._counts = counts
         self._roster: Roster[str] = Roster(
-            links,
-            lambda queue, router, lost: ScheduledForwarder(queue, router, links, sink, counts, pause, lost),
+            shards,
+            lambda queue, router, lost: ScheduledForwarder(queue, router, shards, sink, counts, pause, lost),
         )
 
     def start(self) -> None:

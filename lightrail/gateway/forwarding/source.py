@@ -5,31 +5,11 @@ from typing import Protocol
 
 from lightrail.gateway.forwarding.delivery import Delivery
 from lightrail.model.ending import Ending
-from lightrail.wire.bodies import Answer, ConsumerOpen, Refusal, SettleDetail
+from lightrail.wire.bodies import ConsumerOpen, Refusal, SettleDetail
 from lightrail.wire.frames import DRAIN, Kind, OutcomeCode, frame
 from lightrail.wire.links import Consumer
 from lightrail.wire.owner import Owner
 from lightrail.wire.receiving import ReceiveWindow, decode_slice
-
-
-class Links(Protocol):
-    """The methods of the gateway's connections to shards that forwarding uses."""
-
-    def now_ms(self) -> int:
-        """Milliseconds since 1970."""
-        ...
-
-    def next_link(self) -> int:
-        """A number for a link, unique in the lifetime of this process."""
-        ...
-
-    async def route(self, name: str) -> Owner:
-        """The owner of a queue, for a link that is opened before the loop turns. Raises CoordinatorError."""
-        ...
-
-    async def request(self, name: str, op: str, fields: dict[str, object]) -> Answer:
-        """Sends a request to the shard of a queue. Raises ShardDownError, ShardRefusedError."""
-        ...
 
 
 class Listener(Protocol):

@@ -19,8 +19,9 @@ from lightrail.filters.message import MessageView
 from lightrail.gateway.forwarding.counts import ForwardingCounts
 from lightrail.gateway.forwarding.delivery import Delivery, dead_letter_source, moved, redriven
 from lightrail.gateway.forwarding.sink import NotSentError, Sink
-from lightrail.gateway.forwarding.source import Links, Source
+from lightrail.gateway.forwarding.source import Source
 from lightrail.gateway.links.outgoing import Outgoing
+from lightrail.gateway.links.shards import Shards
 from lightrail.model import conditions, limits
 from lightrail.model.names import InvalidNameError
 from lightrail.namespace.errors import ServiceError
@@ -73,7 +74,7 @@ class Task:
 class Transfer:
     """One transfer; `start` it, then look at `state`, `moved`, `total`, `error`, or wait for `done`."""
 
-    def __init__(self, id: str, task: Task, links: Links, sink: Sink, counts: ForwardingCounts) -> None:
+    def __init__(self, id: str, task: Task, shards: Shards, sink: Sink, counts: ForwardingCounts) -> None:
         self.id = id
         self.task = task
         self.state = State.RUNNING
@@ -82,9 +83,9 @@ class Transfer:
         self.total: int | None = task.count
         """Messages to move; None while unknown, with a filter and without a count."""
         self.error: str | None = None
-        self.started_at_ms = links.now_ms()
+        self.started_at_ms = shards.now_ms()
         self.ended_at_ms: int | None = None
-        self._links = links
+        self._shards = shards
         self._sink = sink
         self._counts = counts
         self._loop = asyncio.get_running_loop()
@@ -153,8 +154,8 @@ class Transfer:
     async def _begin(self) -> None:
         task = self.task
         try:
-            figures = (await self._links.request(task.source, "queue", {})).fields
-            owner = await self._links.route(task.source)
+            figures = (await self._shards.request(task.source, "queue", {})).fields
+            owner = await self._shards.route(task.source)
         except (ShardDownError, ShardRefusedError, CoordinatorError) as error:
             self._end(State.FAILED, f"{task.source} can't be read now: {error}")
             return
@@ -169,7 +170,7 @@ class Transfer:
             label=f"transfer {self.id}",
             user=task.caller.user,
         )
-        self._source = Source(self._links.next_link(), owner, options, self)
+        self._source = Source(self._shards.next_link(), owner, options, self)
         if self.state is State.RUNNING:
             self._source.open()
 
@@ -249,7 +250,7 @@ class Transfer:
 
     async def _send(self, deliveries: list[Delivery]) -> Sequence[NotSentError | None]:
         task = self.task
-        now_ms = self._links.now_ms()
+        now_ms = self._shards.now_ms()
         messages = [
             redriven(each, now_ms) if task.mode is Mode.REDRIVE else moved(each) for each in deliveries
         ]
@@ -353,7 +354,7 @@ class Transfer:
             return
         self.state = state
         self.error = error
-        self.ended_at_ms = self._links.now_ms()
+        self.ended_at_ms = self._shards.now_ms()
         self._counts.transfers_ended[state] += 1
         if self._source is not None:
             self._source.close()

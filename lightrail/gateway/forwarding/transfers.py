@@ -13,8 +13,8 @@ from lightrail.filters.errors import FilterError
 from lightrail.filters.filter import compile_filter
 from lightrail.gateway.forwarding.counts import ForwardingCounts
 from lightrail.gateway.forwarding.sink import Sink
-from lightrail.gateway.forwarding.source import Links
 from lightrail.gateway.forwarding.transfer import Mode, State, Task, Transfer
+from lightrail.gateway.links.shards import Shards
 from lightrail.model import limits, names
 from lightrail.model.policy import Role
 from lightrail.namespace.directory import Directory
@@ -35,14 +35,14 @@ class Transfers:
     def __init__(
         self,
         directory: Directory,
-        links: Links,
+        shards: Shards,
         sink: Sink,
         counts: ForwardingCounts,
         *,
         draw_id: Callable[[], str] = lambda: secrets.token_hex(8),
     ) -> None:
         self._directory = directory
-        self._links = links
+        self._shards = shards
         self._sink = sink
         self._counts = counts
         self._draw_id = draw_id
@@ -66,7 +66,7 @@ class Transfers:
         ended = [id for id, each in self._by_id.items() if each.state is not State.RUNNING]
         for id in ended[: max(0, len(ended) - limits.TRANSFERS_KEPT + 1)]:
             del self._by_id[id]
-        transfer = Transfer(self._draw_id(), task, self._links, self._sink, self._counts)
+        transfer = Transfer(self._draw_id(), task, self._shards, self._sink, self._counts)
         self._by_id[transfer.id] = transfer
         transfer.start()
         return transfer

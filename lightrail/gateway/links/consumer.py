@@ -12,10 +12,9 @@ import asyncio
 import logging
 import secrets
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 from lightrail.gateway.errors import refused
-from lightrail.gateway.links.shards import Shards
 from lightrail.gateway.links.waiting import WaitingLine
 from lightrail.model import limits
 from lightrail.model.ending import Ending
@@ -26,6 +25,9 @@ from lightrail.wire.frames import DRAIN, Kind, OutcomeCode, delivered_at, frame
 from lightrail.wire.links import Consumer
 from lightrail.wire.owner import Owner
 from lightrail.wire.receiving import ReceiveWindow, decode_slice
+
+if TYPE_CHECKING:
+    from lightrail.gateway.links.receiving import Receivers
 
 log = logging.getLogger("lightrail.gateway.links.consumer")
 
@@ -66,18 +68,6 @@ class Delivery:
         self.consumer.settle(self, OutcomeCode.RELEASED)
 
 
-class ConsumerHost(Protocol):
-    """What a consumer needs of the receivers that it serves."""
-
-    shards: Shards
-    loop: asyncio.AbstractEventLoop
-    waiting: int
-
-    def forget(self, consumer: "QueueConsumer") -> None:
-        """The consumer was closed."""
-        ...
-
-
 class QueueConsumer(Consumer):
     """The gateway's link that receives from one queue, for all requests that wait there."""
 
@@ -103,7 +93,7 @@ class QueueConsumer(Consumer):
         "queue",
     )
 
-    def __init__(self, host: ConsumerHost, owner: Owner, number: int, record: Name, user: str) -> None:
+    def __init__(self, host: "Receivers", owner: Owner, number: int, record: Name, user: str) -> None:
         self.number = number
         self.queue = record.name
         self.created = record.created

@@ -8,7 +8,7 @@ import asyncio
 import logging
 from collections.abc import Awaitable, Callable
 from importlib.resources import files
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import quote, unquote, urlsplit
 
 from aiohttp import web
@@ -19,7 +19,6 @@ from lightrail.gateway.pages.filters import FILTERS, url
 from lightrail.gateway.pages.graph import draw
 from lightrail.gateway.pages.history import SAMPLE_S, History
 from lightrail.gateway.pages.tree import Branch, branches
-from lightrail.gateway.pages.views import Views
 from lightrail.model import names
 from lightrail.model.policy import Role, fields_of
 from lightrail.namespace.errors import MissingError, ServiceError
@@ -29,6 +28,9 @@ from lightrail.namespace.rights import Caller, ForbiddenError, may
 from lightrail.namespace.service import Service
 from lightrail.wire.control import ControlDownError
 from lightrail.wire.requests import ShardDownError, ShardRefusedError
+
+if TYPE_CHECKING:
+    from lightrail.gateway.views import BrokerViews
 
 log = logging.getLogger("lightrail.gateway.pages")
 
@@ -66,7 +68,7 @@ class Pages:
         now_s: seconds since 1970, for charts.
     """
 
-    def __init__(self, service: Service, views: Views, now_s: Callable[[], float]) -> None:
+    def __init__(self, service: Service, views: "BrokerViews", now_s: Callable[[], float]) -> None:
         self._service = service
         self._views = views
         self._now_s = now_s

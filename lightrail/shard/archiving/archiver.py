@@ -10,10 +10,11 @@ from collections import deque
 from collections.abc import Callable, Mapping
 from typing import Final
 
+from lightrail.cluster.readers import Reader
 from lightrail.model import limits
 from lightrail.shard.archiving.contents import Contents, kept_of
 from lightrail.shard.archiving.folders import Folders
-from lightrail.shard.archiving.retention import Holder, Kept, Rule, Verdict, judge, unread_by_any
+from lightrail.shard.archiving.retention import Kept, Rule, Verdict, judge, unread_by_any
 from lightrail.shard.journal.files import NO_SPACE
 from lightrail.shard.journal.journal import Journal
 from lightrail.shard.journal.segment import Segment, name_of
@@ -21,7 +22,7 @@ from lightrail.telemetry.archive import ArchiveCounts
 
 log = logging.getLogger("lightrail.shard.archiving.archive")
 
-Readers = Callable[[], Mapping[str, Holder]]
+Readers = Callable[[], Mapping[str, Reader]]
 """The readers that are registered now, by name."""
 
 
@@ -44,7 +45,7 @@ class Round:
         self,
         archiver: "Archiver",
         segments: list[Segment],
-        readers: Mapping[str, Holder],
+        readers: Mapping[str, Reader],
         judging: bool,
         now_ms: int,
     ) -> None:

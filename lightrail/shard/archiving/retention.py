@@ -7,7 +7,10 @@ within its bytes. A reader whose unread segments are removed is reported as pass
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import Final, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+if TYPE_CHECKING:
+    from lightrail.cluster.readers import Reader
 
 HOUR_MS: Final = 3_600_000
 
@@ -28,22 +31,6 @@ SegmentId = tuple[str, int]
 """The id of a disk and the number of a segment in its journal."""
 
 
-class Holder(Protocol):
-    """A reader (cluster/readers.py)."""
-
-    @property
-    def positions(self) -> Mapping[str, int]:
-        """Next lsn to read by disk; journals that are missing are read from their beginning."""
-
-    @property
-    def hold_hours(self) -> float:
-        """Maximum time since the sealing of a segment that is held back for this reader."""
-
-    @property
-    def hold_bytes(self) -> int:
-        """Maximum bytes that are held back for this reader."""
-
-
 @dataclass(frozen=True, slots=True)
 class Rule:
     """How long an archive keeps segments that no reader holds back."""
@@ -56,11 +43,12 @@ class Rule:
 
 @dataclass(slots=True)
 class Standing:
-    """The state of a reader."""
+    """The state of a reader at the archiver's last round."""
 
     behind_ms: int = 0
-    """Age of the oldest segment that it has not read."""
+    """Age of the oldest segment that it has not read; 0 if it has read everything."""
     unread_bytes: int = 0
+    """Of segments in the archive."""
     held_bytes: int = 0
     """Bytes of segments that are kept only for this reader."""
     passed: list[SegmentId] = field(default_factory=list)
@@ -79,7 +67,7 @@ class Verdict:
 
 
 def judge(
-    kept: Mapping[str, Iterable[Kept]], readers: Mapping[str, Holder], rule: Rule, now_ms: int
+    kept: Mapping[str, Iterable[Kept]], readers: "Mapping[str, Reader]", rule: Rule, now_ms: int
 ) -> Verdict:
     """Judges the segments, by disk in the order of their numbers."""
     line = _by_age(kept)
@@ -117,7 +105,7 @@ def judge(
     return verdict
 
 
-def unread_by_any(disk: str, next_lsn: int, readers: Mapping[str, Holder]) -> bool:
+def unread_by_any(disk: str, next_lsn: int, readers: "Mapping[str, Reader]") -> bool:
     """Whether a reader has not read a segment that ends at `next_lsn`."""
     return any(reader.positions.get(disk, 0) < next_lsn for reader in readers.values())
 

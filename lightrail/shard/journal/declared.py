@@ -3,32 +3,12 @@
 import json
 from collections.abc import Mapping
 from types import MappingProxyType
-from typing import Any, Final, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
-from lightrail.model.policy import Policy, Role
+if TYPE_CHECKING:
+    from lightrail.namespace.records import Name
 
 NOTHING: Final[Mapping[str, Any]] = MappingProxyType({})
-
-
-class Named(Protocol):
-    """A name of the directory; `lightrail.namespace.records.Name` is one."""
-
-    @property
-    def name(self) -> str: ...
-
-    @property
-    def policy(self) -> Policy: ...
-
-    @property
-    def role(self) -> Role: ...
-
-    @property
-    def created(self) -> int:
-        """The revision that created the name."""
-
-    @property
-    def history(self) -> str:
-        """The coordinator's history in which `created` is a revision (cluster/history.py)."""
 
 
 class Declared(NamedTuple):
@@ -50,7 +30,7 @@ class Declared(NamedTuple):
     """All fields of the text, with the policy."""
 
 
-def fields_of(record: Named, epoch: int = 1, *, copy: bool = False, frozen: bool = False) -> dict[str, Any]:
+def fields_of(record: "Name", epoch: int = 1, *, copy: bool = False, frozen: bool = False) -> dict[str, Any]:
     """The fields of the policy text of a Queue record in the journal."""
     text: dict[str, Any] = {"created": record.created, "policy": record.policy.to_json()}
     if epoch != 1:
@@ -66,7 +46,7 @@ def fields_of(record: Named, epoch: int = 1, *, copy: bool = False, frozen: bool
     return text
 
 
-def encode_declared(record: Named, epoch: int = 1, *, copy: bool = False, frozen: bool = False) -> str:
+def encode_declared(record: "Name", epoch: int = 1, *, copy: bool = False, frozen: bool = False) -> str:
     """The policy text of a Queue record in the journal."""
     return json.dumps(fields_of(record, epoch, copy=copy, frozen=frozen), separators=(",", ":"))
 

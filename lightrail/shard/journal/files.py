@@ -71,10 +71,10 @@ class Files(Protocol):
         """Names of the files, sorted."""
 
     def open(self, name: str) -> DiskFile:
-        """Opens an existing file to read and write."""
+        """Opens an existing file to read and write. Raises FileNotFoundError."""
 
     def create(self, name: str) -> DiskFile:
-        """Creates an empty file and opens it."""
+        """Creates an empty file and opens it. Raises FileExistsError."""
 
     def rename(self, old: str, new: str) -> None:
         """Renames a file to a name that is free."""
@@ -91,7 +91,7 @@ class Files(Protocol):
         """
 
     def remove(self, name: str) -> None:
-        """Removes the name; the file can still be read through open handles."""
+        """Removes the name; open handles still read the file. Raises FileNotFoundError."""
 
     def sync(self) -> None:
         """Returns when the current names of the directory are on disk."""

@@ -53,7 +53,7 @@ class Exporting:
         self.selection.note(run)
 
     def read(self, run: Run, then: Callable[[Read], None]) -> None:
-        """See `Export.read`."""
+        """Reads the messages of a run from disk; `then` receives them."""
         self._performer.read(self.contents.queue, run, then)
 
     def piece(

@@ -2,14 +2,15 @@
 
 from array import array
 from collections.abc import Callable
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 from lightrail.model.attempts import of_journal
 from lightrail.shard.effects.reading import Read
 from lightrail.shard.moving.columns import Columns, ColumnsError, pack, put, rows
-from lightrail.shard.moving.contents import Contents
-from lightrail.shard.moving.selection import Selection
 from lightrail.shard.queue.values.runs import Batch, Run, ends_of
+
+if TYPE_CHECKING:
+    from lightrail.shard.moving.exporting import Exporting
 
 Done = Callable[[dict[str, Any], bytes], None]
 """Receives the answer: the fields of its JSON, and the blob."""
@@ -27,18 +28,6 @@ RUN_COLUMNS = {
 }
 """Columns of the runs of a piece: name and type; `expires_at_ms` is 0 for never. Then follow `ends` (u32, of
 all messages, each run's counted from its own first byte) and `data`."""
-
-
-class Export(Protocol):
-    """The interface of an export for its pieces."""
-
-    identity: str
-    ended: bool
-    contents: Contents
-    selection: Selection
-
-    def read(self, run: Run, then: Callable[[Read], None]) -> None:
-        """Reads the messages of a run from disk; `then` receives them."""
 
 
 class Piece:
@@ -62,7 +51,7 @@ class Piece:
 
     def __init__(
         self,
-        export: Export,
+        export: "Exporting",
         first: int,
         mark: int,
         bytes_max: int,

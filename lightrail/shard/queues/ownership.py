@@ -29,11 +29,14 @@ event carry out its consequences: shard/follower.py, moving/freezing.py and movi
 from collections.abc import Mapping
 from enum import Enum
 from types import MappingProxyType
-from typing import Final, Protocol
+from typing import TYPE_CHECKING, Final, Protocol
 
 from lightrail.model import names as rules
 from lightrail.model.policy import Role
-from lightrail.shard.journal.declared import Declared, Named
+from lightrail.shard.journal.declared import Declared
+
+if TYPE_CHECKING:
+    from lightrail.namespace.records import Name
 
 
 class State(Enum):
@@ -181,7 +184,7 @@ def judge(state: State, epoch: int, placed: StoredPlacement | None, shard: int) 
 
 
 def judge_name(
-    ownership: Ownership, stored: Named, found: Named, history: str, *, is_placed: bool
+    ownership: Ownership, stored: "Name", found: "Name", history: str, *, is_placed: bool
 ) -> Verdict:
     """The verdict of a changed name on a queue that is SERVING, FROZEN or UNOWNED.
 
@@ -207,7 +210,7 @@ def judge_name(
 
 
 def recovered(
-    declared: Declared, found: Named, history: str, placed: StoredPlacement | None, shard: int
+    declared: Declared, found: "Name", history: str, placed: StoredPlacement | None, shard: int
 ) -> tuple[State, int]:
     """State and epoch of a queue, not a copy, that the journal has after a start.
 

@@ -24,10 +24,10 @@ from lightrail.shard.queues.deadlines import Deadlines
 from lightrail.shard.queues.declarations import Names, shard_policy
 from lightrail.shard.queues.delivery_marks import DeliveryMarks
 from lightrail.shard.queues.field_access import look
+from lightrail.shard.queues.figures import Figures
 from lightrail.shard.queues.ownership import Event, Ownership, State
 from lightrail.shard.queues.shard_queue import Queue
 from lightrail.shard.queues.tenancy import Tenancy, moved, no_room
-from lightrail.telemetry.queues import QueueFigures
 from lightrail.wire.bodies import Refusal
 from lightrail.wire.frames import EPOCHS
 
@@ -63,7 +63,7 @@ class Queues:
         tenancy: Tenancy,
         max_delivery_count: int,
         marks: DeliveryMarks | None = None,
-        retire: Callable[[QueueFigures], None] = lambda _: None,
+        retire: Callable[[Figures], None] = lambda _: None,
         queues_max: int = limits.QUEUES_MAX,
     ) -> None:
         self._store = store
@@ -326,7 +326,7 @@ class Queues:
             return []
         return queue.machine.apply(commands.Change(policy), now_ms)
 
-    def figures(self, prefix: str) -> Sequence[tuple[str, Callable[[], QueueFigures]]]:
+    def figures(self, prefix: str) -> Sequence[tuple[str, Callable[[], Figures]]]:
         """(name, function that reads its figures) of every queue with this prefix, for a scrape."""
         return [(name, queue.figures) for name, queue in self._by_name.items() if name.startswith(prefix)]
 

@@ -1,34 +1,20 @@
 """A queue of this shard: its machine, its owner, its number in the journal, and its results of this step."""
 
 from collections.abc import Sequence
-from typing import NamedTuple, Protocol
+from typing import TYPE_CHECKING, NamedTuple
 
 from lightrail.namespace.records import Name
 from lightrail.shard.journal.declared import encode_declared
 from lightrail.shard.queue.footprint import NO_SIZES, Sizes
 from lightrail.shard.queue.machine import Machine
 from lightrail.shard.queue.values.effects import Reason
-from lightrail.shard.queue.values.runs import Batch
 from lightrail.shard.queues.figures import Figures
 from lightrail.shard.queues.ownership import Ownership, State
 from lightrail.shard.queues.pacing import Pace
 from lightrail.shard.queues.waiting import Waiter
-from lightrail.telemetry.queues import QueueFigures
 
-
-class Waiting(Protocol):
-    """A batch that waits for room in the queue; `lightrail.shard.links.ingress.parking.Parked` is one."""
-
-    @property
-    def batch(self) -> Batch: ...
-
-    @property
-    def done(self) -> int:
-        """Number of its messages that no longer wait."""
-
-    @property
-    def until_ms(self) -> int | None:
-        """Time at which the overflow of the policy is applied to the rest; None for never."""
+if TYPE_CHECKING:
+    from lightrail.shard.links.ingress.parking import Parked
 
 
 class Closing(NamedTuple):
@@ -95,7 +81,7 @@ class Queue:
         """While there is one, the queue opens no link, as it is about to be deleted; see closings.py."""
         self.sizes: Sizes = NO_SIZES
         """Of its footprint, as the memory of the shard has counted them; see Footprint.sizes."""
-        self.parked: Sequence[Waiting] | None = None
+        self.parked: Sequence[Parked] | None = None
         """Batches that wait for room, in order; None for none. Set by parking.py."""
         self.promised = 0
         """Number of undecided transactions with messages of this queue; it can't move before they end."""
@@ -220,7 +206,7 @@ class Queue:
         """Number of messages that wait for room."""
         return sum(entry.batch.count - entry.done for entry in self.parked or ())
 
-    def figures(self) -> QueueFigures:
+    def figures(self) -> Figures:
         """The current figures, for a scrape."""
         return Figures(self.view, self.parked_count)
 

@@ -8,12 +8,10 @@ readers of old segments must not delay consumers.
 import asyncio
 import logging
 from collections.abc import Callable
-from typing import Any, Final, Protocol
+from typing import Any, Final
 
-from lightrail.journal.archive import Incarnation
-from lightrail.journal.index import SegmentIndex
 from lightrail.model import conditions, limits
-from lightrail.shard.archiving.archive import BeyondCommittedError, NoSegmentError
+from lightrail.shard.archiving.archive import BeyondCommittedError, Journals, NoSegmentError
 from lightrail.shard.effects.peers import Peer
 from lightrail.shard.effects.request import Fields, Operation, RequestError, whole
 from lightrail.shard.journal.worker import Worker
@@ -29,19 +27,6 @@ PLAIN: Final = ("segment", "first_lsn", "next_lsn", "end", "messages", "last_ms"
 """The fields of a segment in a list."""
 
 
-class JournalSource(Protocol):
-    """The journals of a shard as readers see them; any thread may call."""
-
-    def journals(self) -> list[tuple[Incarnation, list[SegmentIndex]]]:
-        """All journals, with the committed and synced part of their segments."""
-
-    def segment(self, disk: str, number: int) -> SegmentIndex:
-        """One segment. Raises NoSegmentError."""
-
-    def read(self, disk: str, segment: int, start: int, end: int) -> bytes:
-        """Bytes of a segment. Raises NoSegmentError, BeyondCommittedError, OSError."""
-
-
 class JournalRequests:
     """Answers requests of readers.
 
@@ -49,9 +34,7 @@ class JournalRequests:
         turn: sends the answers.
     """
 
-    def __init__(
-        self, loop: asyncio.AbstractEventLoop, journals: JournalSource, turn: Callable[[], None]
-    ) -> None:
+    def __init__(self, loop: asyncio.AbstractEventLoop, journals: Journals, turn: Callable[[], None]) -> None:
         self._loop = loop
         self._journals = journals
         self._turn = turn

@@ -260,6 +260,8 @@ class FakeFiles:
     def open(self, name: str) -> FakeFile:
         self.alive()
         self.call("open")
+        if name not in self.inodes:
+            raise FileNotFoundError(name)
         self.opened.append(FakeFile(self, self.inodes[name]))
         return self.opened[-1]
 
@@ -303,6 +305,8 @@ class FakeFiles:
     def remove(self, name: str) -> None:
         self.step()
         self.call("remove")
+        if name not in self.inodes:
+            raise FileNotFoundError(name)
         self._changes.append(("remove", name, self.inodes.pop(name)))
 
     def sync(self) -> None:
@@ -359,10 +363,7 @@ class FakeFolder:
         )
 
     def open(self, name: str) -> FakeFile:
-        try:
-            return self.disk.open(self.prefix + name)
-        except KeyError:
-            raise FileNotFoundError(name) from None
+        return self.disk.open(self.prefix + name)
 
     def create(self, name: str) -> FakeFile:
         return self.disk.create(self.prefix + name)
@@ -377,8 +378,6 @@ class FakeFolder:
         raise AssertionError("nothing is linked out of an archive")
 
     def remove(self, name: str) -> None:
-        if self.prefix + name not in self.disk.inodes:
-            raise FileNotFoundError(name)
         self.disk.remove(self.prefix + name)
 
     def sync(self) -> None:

@@ -4,7 +4,7 @@ import asyncio
 import json
 from collections.abc import Awaitable, Callable
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, cast
 
 import aiohttp
 
@@ -96,7 +96,7 @@ class JournalScene:
         )
         loop = asyncio.get_running_loop()
         server = Server(loop, engine, store, counts, f"ipc://{self.directory}/shard-{shard}")
-        requests = JournalRequests(loop, self.journals[shard], server.turn)
+        requests = JournalRequests(loop, cast(Any, self.journals[shard]), server.turn)
         engine.answer(requests.operations)
         self.servers[shard], self.requests[shard] = server, requests
         await self.put(f"{SHARD_SETS}{shard}", ShardRecord(shard, f"d{shard}").encode())

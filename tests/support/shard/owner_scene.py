@@ -2,7 +2,7 @@
 
 import asyncio
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, cast
 
 import pytest
 import zmq
@@ -77,7 +77,7 @@ class OwnerScene:
         self.timers = HandLoop()
         self.resolver = FixedResolver()
         self.owners = self.resolver.owners = Owners(
-            self.resolver,
+            cast(Any, self.resolver),
             self.timers,  # type: ignore[arg-type]
             now_ms=lambda: self.now_ms,
             shard_wait_ms=shard_wait_ms,

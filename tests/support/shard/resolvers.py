@@ -8,7 +8,7 @@ from lightrail.wire.owners import Owners
 
 
 class FixedResolver:
-    """See lightrail/wire/resolver.py. `soon` is what the next refresh finds."""
+    """Stands in for ShardConnections. `soon` is what the next refresh finds."""
 
     def __init__(self) -> None:
         self.placements: dict[str, tuple[int, int]] = {}

@@ -2,7 +2,7 @@
 
 import asyncio
 from collections.abc import Awaitable, Callable, Coroutine, Sequence
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
@@ -52,7 +52,7 @@ class Rig:
         """Revisions for whose deletion a node was closed."""
         self.asked = asyncio.Event()
         self.followed: set[str] = set()
-        self.lifetimes = Lifetimes(self.service, "frontend-0", 7, self.spawn, self)
+        self.lifetimes = Lifetimes(self.service, "frontend-0", 7, self.spawn, cast(Any, self))
 
     def spawn(self, work: Coroutine[Any, Any, None]) -> None:
         self.tasks.add(asyncio.get_running_loop().create_task(work))

@@ -71,7 +71,8 @@ def test_every_request_has_a_status(requests: list[tuple[dict[str, Any], Any]]) 
     async def run() -> None:
         scene = await Scene.start()
         service = scene.frontend.service
-        node = Management(service, Queues())
+        queues: Any = Queues()
+        node = Management(service, queues)
         connection: Any = Connection()
         for application, body in requests:
             payload = write_message(Message(Properties(), application, body))

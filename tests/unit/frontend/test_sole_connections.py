@@ -2,7 +2,7 @@
 
 import asyncio
 from collections.abc import Callable, Coroutine, Sequence
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
@@ -56,13 +56,15 @@ class Frontend:
         self._numbers += 1
         connection = FakeConnection(self, self._numbers)
         properties = None if policy is None else {ENFORCEMENT: policy}
-        await self.sole.claim(connection, Open(container_id=container, properties=properties), user)
+        await self.sole.claim(
+            cast(Any, connection), Open(container_id=container, properties=properties), user
+        )
         return connection
 
     async def end(self, connection: FakeConnection) -> None:
         """The connection has closed, and its claim is deleted."""
         connection.is_open = False
-        self.sole.ended(connection)
+        self.sole.ended(cast(Any, connection))
         await self.scene.settle()
 
 
@@ -219,7 +221,7 @@ def test_a_process_that_was_thought_dead_closes_what_it_has_lost() -> None:
 
 def test_a_connection_that_ends_while_it_claims_keeps_nothing() -> None:
     async def test(scene: Scene, one: Frontend, other: Frontend) -> None:
-        connection = FakeConnection(one, 7)
+        connection: Any = FakeConnection(one, 7)
         connection.is_open = False
         await one.sole.claim(connection, Open(container_id="c"), "ann")
         await scene.settle()

@@ -3,6 +3,7 @@
 import asyncio
 from functools import partial
 from types import SimpleNamespace
+from typing import Any
 
 import aiohttp
 
@@ -25,7 +26,7 @@ async def get(port: int, path: str, **headers: str) -> tuple[int, str, str]:
 def test_the_paths() -> None:
     async def check() -> None:
         counts = ShardCounts()
-        figures = SimpleNamespace(**dict.fromkeys(QUEUE_FIGURES, 3))
+        figures: Any = SimpleNamespace(**dict.fromkeys(QUEUE_FIGURES, 3))
         counts.queues = lambda prefix: [
             (name, lambda: figures) for name in ("a", "b") if name.startswith(prefix)
         ]

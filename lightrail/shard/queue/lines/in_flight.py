@@ -2,23 +2,15 @@
 
 from bisect import bisect_right
 from dataclasses import replace
-from typing import Protocol
+from typing import TYPE_CHECKING
 
 from lightrail.model import limits
 from lightrail.shard.queue.lines.line import Line
 from lightrail.shard.queue.lines.merging import copied, evicted_deliveries, parted
 from lightrail.shard.queue.values.runs import Location, Run
 
-
-class Remembering(Protocol):
-    """Keeps the keys of messages that are in flight and only on disk."""
-
-    @property
-    def kept_bytes(self) -> int:
-        """Bytes that are kept for each message."""
-
-    def remember(self, run: Run) -> None:
-        """Called before the messages of this run leave memory."""
+if TYPE_CHECKING:
+    from lightrail.shard.queue.order.message_keys import MessageKeys
 
 
 class InFlight(Line):
@@ -55,7 +47,7 @@ class InFlight(Line):
         """Whether no delivery is in memory, as far as that is known without a search."""
         return not self.keys or self.keys[-1] < self.evicted_to
 
-    def evict(self, bytes_wanted: int, runs_max: int, memory: "Remembering | None") -> list[Run]:
+    def evict(self, bytes_wanted: int, runs_max: int, memory: "MessageKeys | None") -> list[Run]:
         """Drops the messages of deliveries that have a location, the oldest first.
 
         Args:

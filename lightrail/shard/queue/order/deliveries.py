@@ -1,10 +1,9 @@
 """Deliveries: assigns ready runs to consumers in each step, and counts messages in flight."""
 
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from lightrail.model import limits
 from lightrail.shard.queue.lines.consumers import Consumer, Consumers
-from lightrail.shard.queue.lines.in_flight import Remembering
 from lightrail.shard.queue.lines.ready import Ready, fitting
 from lightrail.shard.queue.memory.eviction import Eviction
 from lightrail.shard.queue.order.order import Order
@@ -14,6 +13,9 @@ from lightrail.shard.queue.values.counters import Counters
 from lightrail.shard.queue.values.effects import Deliver, Drained, Effect, Fetch, Larger, Reason, Removed
 from lightrail.shard.queue.values.runs import Run
 from lightrail.shard.queue.values.work import Work
+
+if TYPE_CHECKING:
+    from lightrail.shard.queue.order.message_keys import MessageKeys
 
 _SPARE_BYTES_MIN: Final = limits.SPARE_BYTES_MIN
 
@@ -86,7 +88,7 @@ class Deliveries:
         """Number of runs in flight, about."""
         return self.run_count.of(self.count)
 
-    def evict(self, bytes_wanted: int, memory: Remembering | None) -> int:
+    def evict(self, bytes_wanted: int, memory: "MessageKeys | None") -> int:
         """Drops messages in flight that are on disk from memory; returns the bytes that were freed.
 
         An accepted message is never read again. A returned message is ready and on disk; a message whose

@@ -42,7 +42,7 @@ class MessageKeys:
 
     @property
     def kept_bytes(self) -> int:
-        """Bytes that are kept for a message in flight that is only on disk; see `Remembering`."""
+        """Bytes that are kept for a message in flight that is only on disk."""
         return limits.KEYED_BYTES + self._size_max
 
     def pieces(self, run: Run) -> list[Run]:

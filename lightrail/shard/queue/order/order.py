@@ -4,7 +4,7 @@ The base class is the order by sequence with consumers that select: each of them
 every message once. Ranked and grouped orders are built on it (ranked.py, groups.py).
 """
 
-from typing import Protocol
+from typing import TYPE_CHECKING
 
 from lightrail.model import limits
 from lightrail.shard.queue.lines.consumers import Consumer
@@ -15,25 +15,8 @@ from lightrail.shard.queue.order.unoffered import Unoffered
 from lightrail.shard.queue.values.effects import Effect, Fetch
 from lightrail.shard.queue.values.runs import Run
 
-
-class Deliverer(Protocol):
-    """Delivers the runs that an order has chosen; `Deliveries` is one."""
-
-    def deliver(self, consumer: Consumer, share: int, effects: list[Effect]) -> tuple[bool, bool]:
-        """Delivers ready messages from the head; returns whether there were any, and whether the disk has to
-        be read first."""
-
-    def deliver_around(self, consumer: Consumer, share: int, effects: list[Effect]) -> tuple[bool, bool]:
-        """Like `deliver`, but skips runs that are barred for the consumer."""
-
-    def hand_over(self, consumer: Consumer, run: Run, size: int, effects: list[Effect]) -> None:
-        """Delivers a run that was removed from the ready ones."""
-
-    def show_copy(self, browser: Consumer, run: Run, effects: list[Effect]) -> None:
-        """Delivers a copy of a run to a browser."""
-
-    def report_larger(self, consumer: Consumer, effects: list[Effect]) -> None:
-        """Reports a message that is larger than the consumer's room."""
+if TYPE_CHECKING:
+    from lightrail.shard.queue.order.deliveries import Deliveries
 
 
 class Order:
@@ -54,7 +37,7 @@ class Order:
     )
 
     def __init__(
-        self, ready: Ready, eviction: Eviction, deliveries: Deliverer, next_sequence: int = 0
+        self, ready: Ready, eviction: Eviction, deliveries: "Deliveries", next_sequence: int = 0
     ) -> None:
         self._ready = ready
         self._eviction = eviction

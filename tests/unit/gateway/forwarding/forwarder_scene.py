@@ -1,6 +1,7 @@
 """A namespace whose changes forwarders follow, with one queue that they consume."""
 
 import asyncio
+from typing import Any, cast
 
 from lightrail.cluster.memory import MemoryCoordinator
 from lightrail.gateway.forwarding.counts import ForwardingCounts
@@ -31,7 +32,8 @@ class ForwarderScene:
         self.counts = ForwardingCounts()
         self.pauses: list[float] = []
         self.go_on = asyncio.Semaphore(0)
-        self.forwarders = forwarders(self.directory, self.links, self.sink, self.counts, pause=self.pause)
+        links, sink = cast(Any, self.links), cast(Any, self.sink)
+        self.forwarders = forwarders(self.directory, links, sink, self.counts, pause=self.pause)
         self.directory.listen(lambda changes: self.forwarders.changed(changes.names))
         self.queue = self.links.peer.queue(queue)
 

@@ -3,7 +3,7 @@
 import asyncio
 from collections.abc import Awaitable, Callable
 from functools import partial
-from typing import Any
+from typing import Any, cast
 
 from lightrail.gateway.forwarding.counts import ForwardingCounts
 from lightrail.gateway.forwarding.dead_letters import DeadLetterForwarders
@@ -122,7 +122,11 @@ def test_those_who_are_there_at_the_start_are_found_and_a_queue_that_is_away_is_
     async def check(scene: Scene) -> None:
         await scene.give("q", dead_letter="graves")
         late = DeadLetterForwarders(
-            scene.directory, scene.links, scene.sink, ForwardingCounts(), pause=scene.pause
+            scene.directory,
+            cast(Any, scene.links),
+            cast(Any, scene.sink),
+            ForwardingCounts(),
+            pause=scene.pause,
         )
         scene.forwarders.close()
         scene.links.peer.delete("q/$dlq")

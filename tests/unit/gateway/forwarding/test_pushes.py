@@ -4,7 +4,7 @@ import asyncio
 import json
 import time
 from collections.abc import Awaitable, Callable, Mapping
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
@@ -58,7 +58,7 @@ class Scene:
         self.pauses: list[float] = []
         self.pushers = Pushers(
             self.service,
-            self.links,
+            cast(Any, self.links),
             self.endpoints.post,
             self.counts,
             pause=self.pause,

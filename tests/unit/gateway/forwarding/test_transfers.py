@@ -3,7 +3,7 @@
 import asyncio
 from collections.abc import Awaitable, Callable
 from dataclasses import replace
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
@@ -41,7 +41,7 @@ class Scene:
         self.links = EngineLinks()
         self.sink = FakeSink()
         self.counts = ForwardingCounts()
-        self.transfers = Transfers(self.directory, self.links, self.sink, self.counts)
+        self.transfers = Transfers(self.directory, cast(Any, self.links), cast(Any, self.sink), self.counts)
 
     async def set_up(self) -> None:
         await self.coordinator.set_shards(1)

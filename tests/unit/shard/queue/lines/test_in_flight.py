@@ -1,5 +1,7 @@
 """In flight: deliveries leave memory from the oldest on, and keep their numbers wherever they are."""
 
+from typing import Any
+
 from lightrail.model import limits
 from lightrail.shard.queue.lines.in_flight import InFlight
 from lightrail.shard.queue.values.runs import Location, Run, batch_of
@@ -76,10 +78,11 @@ def test_keys_are_kept_of_what_leaves_memory_and_what_is_smaller_than_its_key_st
         large, small = delivered(2 if whole else 3), delivered(2 if whole else 3)
         for line in (large, small):
             line.take(2, 3)
-        memory = Memory(size - 1)
+        memory: Any = Memory(size - 1)
+        larger: Any = Memory(size)
         assert large.evict(1_000, 100, memory)
         assert memory.remembered == [1_000, 1_001]
-        assert not small.evict(1_000, 100, Memory(size))
+        assert not small.evict(1_000, 100, larger)
         assert not small.runs[0].batch.evicted
         assert small.is_evicted, "nobody looks at it again"
 

@@ -314,8 +314,7 @@ class RouterLink(IncomingLink):
         try:
             plan = await self._plan_anew(load)
             if plan is None:
-                deleted = Refusal(conditions.RESOURCE_DELETED, NO_ROUTER.format(router=self.router))
-                self._fail(load, deleted)
+                self._fail(load, Refusal(conditions.RESOURCE_DELETED, NO_ROUTER.format(router=self.router)))
                 return
             await self._distribute_again(load, plan)
         except Exception:

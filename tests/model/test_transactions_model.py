@@ -9,11 +9,13 @@ import copy
 import random
 from collections.abc import Callable
 from typing import Any
+from unittest import mock
 
 import pytest
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
+from lightrail.model import limits
 from lightrail.model.policy import Policy
 from lightrail.shard.journal.journal import Journal
 from lightrail.shard.queues.declarations import EveryName
@@ -48,6 +50,8 @@ FILLED = 6
 DEFERRED_AT_FIRST = 2
 OTHER = 2
 """The other shard, of every transaction over both."""
+ROOM_BYTES = 1 << 24
+"""Of prepared transactions, more than a history has."""
 UNANSWERED = -1
 WHICH = st.sampled_from(range(len(OUTCOMES)))
 CRASHES = st.sampled_from([None, UNANSWERED, *range(20, 1_200, 40)])
@@ -60,6 +64,9 @@ class TransactionModel(RuleBasedStateMachine):
     @initialize(memory_mark=st.sampled_from([1 << 30, 300]), seed=st.integers(0, 1_000))
     def begin(self, memory_mark: int, seed: int) -> None:
         self.memory_mark = memory_mark
+        # A model of what transactions do has no bound of their memory: test_room.py fills it.
+        self.room = mock.patch.object(limits, "TRANSACTIONS_PREPARED_BYTES_MIN", ROOM_BYTES)
+        self.room.start()
         self.chance = random.Random(seed)
         self.names = EveryName()
         self.names.give(SOURCE, Policy.parse({"role": "queue", "lock_duration": LOCK_MS // 1_000}))
@@ -76,6 +83,9 @@ class TransactionModel(RuleBasedStateMachine):
         self.start()
         self.connect()
         self.commit_now([(self.name(), SOURCE) for _ in range(FILLED)])
+
+    def teardown(self) -> None:
+        self.room.stop()
 
     def commit_now(self, posts: list[tuple[str, str]]) -> None:
         """Sends messages, each in a batch of its own, and defers some of them."""

@@ -44,7 +44,6 @@ NOT_FROM_OUTSIDE = {
     "GIVEN_BACK_ONE_BY_ONE": OWN_WORK,
     "PURGED_AT_ONCE": OWN_WORK,
     "TRANSACTIONS_PREPARED_SHARE": "test_room.py fills the room that it gives at the marks of its shards",
-    "TRANSACTIONS_PREPARED_BYTES_MIN": "test_room.py fills the room that it gives at a mark of nothing",
     "TRANSACTION_PREPARED_PART_BYTES": COST,
     "SETTLED_AT_ONCE": OWN_WORK,
     "KEPT_SHOWN_MAX": "of names in one answer to gateways; the others are counted",

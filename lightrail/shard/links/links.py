@@ -230,14 +230,14 @@ class Links:
     # --- frontends ---------------------------------------------------------------------------------------
 
     def end_link(self, peer: Peer, link: int, now_ms: int) -> None:
-        """Closes a link, whether it is a producer or a consumer; its deliveries return to the queue."""
+        """Closes a link of a frontend, a sending or a receiving one; see ReceivingLinks.close."""
         self.sending.close(peer, link)
         consumer = peer.consumers.get(link)
         if consumer is not None:
             self.receiving.close(consumer, now_ms)
 
     def forget(self, peer: Peer, now_ms: int) -> None:
-        """Closes all links of a lost frontend: deliveries return, and the numbers of producers are kept."""
+        """Closes all links of a lost frontend; their deliveries return or are suspended, numbers are kept."""
         for consumer in list(peer.consumers.values()):
             # The broker failed, not the client, so the delivery counts of messages do not change.
             self.receiving.close(consumer, now_ms, lost=True)

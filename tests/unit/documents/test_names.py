@@ -1,4 +1,4 @@
-"""The documents name only files, functions, exports and targets of make that exist, and have four walks."""
+"""The documents name only files, functions, exports and targets of make that exist, and have walks."""
 
 import ast
 import importlib
@@ -131,7 +131,16 @@ def test_what_users_import_is_exported(module: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "walk", ["a transfer is stored", "a queue is frozen", "a policy is checked", "a lease is refreshed"]
+    "walk",
+    [
+        "a transfer is stored",
+        "a queue is frozen",
+        "a policy is checked",
+        "a client is lost",
+        "a move is undone",
+        "a transaction over two shards is decided",
+        "a lease is refreshed",
+    ],
 )
 def test_there_is_a_walk_to_where(walk: str) -> None:
     """Its table has the heading, and steps of a file and a name each."""

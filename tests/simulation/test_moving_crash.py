@@ -92,6 +92,7 @@ def copy(scene: Scene, source: Source, progress: Progress) -> None:
     scene.settle_down()
     progress.verified = True
     importing.open(scene.engine._queues.names.get(QUEUE), 2, scene.now_ms)
+    scene.engine._links.receiving.serve(importing.queue, scene.now_ms)
     scene.settle_down()
 
 

@@ -9,6 +9,7 @@ default.
 import json
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
 from difflib import get_close_matches
 from enum import StrEnum
 from typing import Any, Final, NamedTuple
@@ -293,6 +294,10 @@ FIELDS: Final[tuple[Field, ...]] = (
 BY_NAME: Final[Mapping[str, Field]] = {field.name: field for field in FIELDS}
 
 
+_EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
+_MS: Final = timedelta(milliseconds=1)
+
+
 def _meant(name: object) -> str:
     """The field that a mistyped name may mean, as a part of a sentence."""
     near = get_close_matches(str(name), ["role", *BY_NAME], 1)
@@ -368,10 +373,10 @@ class Policy:
 
     @property
     def expires_at_ms(self) -> int | None:
-        """When the name falls back to none, in milliseconds since 1970."""
+        """When the name falls back to none, in milliseconds since 1970, rounded up: never before its time."""
         text = self["expires_at"]
         found = field_values.instant(text) if text else None
-        return None if found is None else int(found.timestamp() * 1000)
+        return None if found is None else -((_EPOCH - found) // _MS)
 
     def _check_together(self) -> None:
         if self.role is Role.METADATA and not self["reference"]:

@@ -79,6 +79,8 @@ def test_what_is_wrong_is_refused_with_field_value_and_what_is_allowed(
 def test_the_end_of_a_name_is_a_time_in_utc() -> None:
     policy = Policy.parse({"role": "queue", "expires_at": "1970-01-01T00:00:01.5Z"})
     assert policy.expires_at_ms == 1_500
+    later = Policy.parse({"role": "queue", "expires_at": "1970-01-01T00:00:01.500001Z"})
+    assert later.expires_at_ms == 1_501, "before its time"
     assert Policy.parse({"role": "queue"}).expires_at_ms is None
 
 

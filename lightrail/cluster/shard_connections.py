@@ -166,7 +166,10 @@ class ShardConnections:
         return self._answers.get(queue)
 
     def is_frozen(self, queue: str, epoch: int) -> bool:
-        """See Resolver."""
+        """Whether a move is known to freeze the queue at its shard in this epoch.
+
+        The shard refuses links until the queue is placed anew.
+        """
         move = self.map.moves.get(names.owner(queue))
         return move is not None and move.phase == "frozen" and move.epoch == epoch
 

@@ -5,7 +5,7 @@ from collections import Counter
 
 import pytest
 
-from lightrail.shard.moving.transactions import Transactions
+from lightrail.shard.moving.placing import Placing
 from lightrail.wire.bodies import decode_request
 from lightrail.wire.frames import HEADER, Kind
 from tests.support.sim.cluster import Cluster, Script
@@ -47,7 +47,7 @@ seen: list[tuple[int, str]] = []
 
 @pytest.fixture(autouse=True)
 def watched(monkeypatch: pytest.MonkeyPatch) -> None:
-    receive, begin = Life._receive, Transactions.begin
+    receive, begin = Life._receive, Placing.begin
 
     def received(life: Life, parts: list[bytes]) -> None:
         for part in parts[1:]:
@@ -57,12 +57,12 @@ def watched(monkeypatch: pytest.MonkeyPatch) -> None:
             seen.append((life.shard.id, name))
         receive(life, parts)
 
-    def begun(transactions: Transactions, queue: str) -> object:
-        seen.append((transactions._shard, "attempt"))
-        return begin(transactions, queue)
+    def begun(placing: Placing, queue: str) -> object:
+        seen.append((placing._shard, "attempt"))
+        return begin(placing, queue)
 
     monkeypatch.setattr(Life, "_receive", received)
-    monkeypatch.setattr(Transactions, "begin", begun)
+    monkeypatch.setattr(Placing, "begin", begun)
 
 
 def moved(seed: int) -> tuple[Counter[str], Counter[str]]:

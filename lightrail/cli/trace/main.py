@@ -180,7 +180,7 @@ async def _pass_one(sender: Sender, receiver: Receiver, recorder: Recorder) -> P
     await delivery.accept()
     passage = Passage(sent_ns, granted_ns, accepted_ns, [])
     while passage.settled_ns is None:
-        # No client is told that its settlement is on disk.
+        # A settlement that the client has settled gets no answer: only the record shows when it is on disk.
         await asyncio.sleep(LOOK_S)
         passage = replace(passage, calls=recorder.look())
     recorder.end()

@@ -1,7 +1,7 @@
 """The recorder of calls in processes that `lightrail trace` or `scripts/structure.py` started for it.
 
-Whoever starts the processes passes `environment` to them; then Python loads hook/sitecustomize.py at the
-start of each. Another process can't be recorded, and has no code for it.
+The command starts each process with the variables of `environment`, so that Python loads
+hook/sitecustomize.py at the start of the process. Processes without these variables have no recorder.
 """
 
 import json

@@ -144,7 +144,7 @@ class Engine:
         if self._takeovers:
             self._receiving.take_over(now_ms)
         self._dispatch(now_ms)
-        receivers = self._links.receivers
+        receivers = self._links.durable
         if receivers.dirty or receivers.waiting:
             receivers.hold(now_ms)
         if self._answers.is_due and not (self._answers.is_committing or self._store.pending):
@@ -168,7 +168,7 @@ class Engine:
     def _dispatch(self, now_ms: int) -> None:
         """Delivers, appends settlements, and keeps memory below its mark."""
         performer, store, memory = self._performer, self._store, self._memory
-        receivers = self._links.receivers
+        receivers = self._links.durable
         if memory.waiting and not memory.index_is_full:
             performer.touched.update(memory.waiting)
             memory.waiting.clear()

@@ -47,7 +47,6 @@ class Follower:
 
     __slots__ = (
         "_arrivals",
-        "_closings",
         "_exports",
         "_failed",
         "_freezing",
@@ -86,7 +85,6 @@ class Follower:
         self._freezing = freezing
         self._exports = exports
         self._arrivals = arrivals
-        self._closings = links.closings
         self._tenancy = queues.tenancy
         self._last_consumers = links.last_consumers
         self._when_synced = when_synced
@@ -198,7 +196,7 @@ class Follower:
             self._follow(name)
             if not rules.is_dead_letter(name):
                 self._follow(rules.dead_letter_name(name))
-            self._closings.node_changed(name, self._now_ms)
+            self._links.closings.node_changed(name, self._now_ms)
             self._relays.name_changed(name)
 
     def _follow(self, name: str) -> None:
@@ -236,7 +234,8 @@ class Follower:
             queue.view.held,
         )
         if queue.is_serving:
-            self._links.end(queue, _deleted(f"the coordinator was set back and does not know {queue.name}"))
+            why = _deleted(f"the coordinator was set back and does not know {queue.name}")
+            self._links.end_kept(queue, why, self._now_ms)
             queue.ownership.apply(Event.DISOWN)
 
     def _placed(self, changes: MapChanges) -> None:
@@ -315,7 +314,7 @@ class Follower:
             queue.epoch,
             queue.view.held,
         )
-        self._links.end(queue, moved(f"{queue.name} is at shard {placed.shard}"))
+        self._links.end_kept(queue, moved(f"{queue.name} is at shard {placed.shard}"), self._now_ms)
         queue.ownership.apply(Event.DISOWN)
         self._fetched(queue, self._freezing.forget(queue))
         self._performer.cancel_dispatch(queue)
@@ -366,7 +365,7 @@ class Follower:
         """Ends the links, releases the messages, and appends a record that the queue is deleted."""
         self._exports.end(queue)
         self._freezing.forget(queue)
-        self._closings.forget(queue)
+        self._links.closings.forget(queue)
         self._links.end(queue, why)
         self._queues.remove(queue)
         self._house.memory.remove(queue)

@@ -38,8 +38,8 @@ class Links:
         "_when_synced",
         "client_links",
         "closings",
+        "durable",
         "last_consumers",
-        "receivers",
         "receiving",
         "resending",
         "sending",
@@ -63,10 +63,10 @@ class Links:
         self.closings = Closings(queues, performer)
         self.last_consumers = LastConsumers(self.closings)
         self._when_synced = when_synced
-        self.receivers = DurableReceivers(performer.links, store, counts, when_synced)
+        self.durable = DurableReceivers(performer.links, store, counts, when_synced)
         self.resending = Resending(performer)
         self.client_links = ClientLinks()
-        self.receiving = ReceivingLinks(performer, self.client_links, self.receivers, self.last_consumers)
+        self.receiving = ReceivingLinks(performer, self.client_links, self.durable, self.last_consumers)
         self.sending = SendingLinks(self.client_links, admission, recovered, when_synced, store, counts)
 
     def open_producer(
@@ -182,8 +182,8 @@ class Links:
 
     def _recover(self, consumer: Consumer, now_ms: int) -> None:
         """Answers the opening of a link that its client may resume, with its unsettled deliveries."""
-        self.receivers.begin(consumer, now_ms)
-        self._when_synced(Recovery(consumer, self.receivers), 0)
+        self.durable.begin(consumer, now_ms)
+        self._when_synced(Recovery(consumer, self.durable), 0)
 
     def _go_on(self, awaited: ReceivingLink, peer: Peer, link: int, body: ConsumerOpen, now_ms: int) -> None:
         """Lets a link whose queue moved go on where it was."""
@@ -193,7 +193,7 @@ class Links:
             self.receiving.close(consumer, now_ms, lost=True, for_good=True)
             return
         self.client_links.add(queue, body.client_link, awaited)
-        self.receivers.begin(consumer, now_ms)
+        self.durable.begin(consumer, now_ms)
         peer.out.append(frame(Kind.CONSUMER_READY, link=link))
         if body.is_session:
             self.receiving.renew_session(consumer, now_ms)
@@ -217,7 +217,7 @@ class Links:
     def forget_sent_away(self, queue: Queue, refusal: Refusal | None = None) -> None:
         """Removes the links of a queue that is at another shard; those that are left get the refusal."""
         self.sending.end_all(queue, refusal)
-        self.receivers.forget(queue)
+        self.durable.forget(queue)
         self.receiving.end_all(queue, refusal)
         self.client_links.forget(queue)
 
@@ -226,6 +226,11 @@ class Links:
         if refusal.condition == conditions.MOVED:
             self.send_away(queue)
         self.forget_sent_away(queue, refusal)
+
+    def end_kept(self, queue: Queue, refusal: Refusal, now_ms: int) -> None:
+        """Ends all links of a queue that is kept here and not served; a restart locks no message for them."""
+        self.durable.end_all(queue, now_ms)
+        self.end(queue, refusal)
 
     # --- frontends ---------------------------------------------------------------------------------------
 

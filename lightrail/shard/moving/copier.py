@@ -12,7 +12,7 @@ from lightrail.shard.moving.arrivals import Arrival, Arrivals
 from lightrail.shard.moving.exporting import WhenSynced
 from lightrail.shard.moving.importing import ImportFailedError
 from lightrail.shard.moving.phases import Event, Progress
-from lightrail.shard.moving.transactions import MoveEndedError
+from lightrail.shard.moving.placing import MoveEndedError
 from lightrail.shard.queues.tenancy import ClusterMap
 from lightrail.wire.bodies import Answer
 from lightrail.wire.requests import ShardDownError

@@ -275,7 +275,7 @@ class Importing:
             self._store.append(terminus, now_ms)
         for holder in filter(self._is_durable, state.holders):
             opening = state.origins[holder.consumer].opened
-            self._store.append(self._links.receivers.record(self.queue, holder, opening), now_ms)
+            self._store.append(self._links.durable.record(self.queue, holder, opening), now_ms)
         if state.seen_to:
             # If the shard were killed before their links return, these messages would be delivered as new.
             self._queues.marks.note(self.queue.id, state.seen_to)
@@ -284,7 +284,7 @@ class Importing:
     def _is_durable(self, holder: Holder) -> bool:
         """Whether the deliveries of a consumer are recorded."""
         origin = self._state.origins.get(holder.consumer)
-        return origin is not None and bool(self._links.receivers.durability(origin.opened))
+        return origin is not None and bool(self._links.durable.durability(origin.opened))
 
     def _write_attempts(self, runs: list[Run], now_ms: int) -> None:
         ranges: dict[int, list[tuple[int, int]]] = {}

@@ -1,7 +1,7 @@
 """The mover: moves queues to this shard according to the entries `moves/QUEUE` of the coordinator.
 
 One task per move, at most limits.MOVES_AT_ONCE at a time, in the order in which they were requested. A task
-copies the queue (copier.py) and makes the transaction (transactions.py); the steps are those of
+copies the queue (copier.py) and makes the transaction (placing.py); the steps are those of
 docs/adr/0010-moving-queues.md, and phases.py has what follows from the failure of each. A move continues
 after a restart of its shard.
 """
@@ -22,7 +22,7 @@ from lightrail.shard.moving.arrivals import Arrival
 from lightrail.shard.moving.copier import Copier, Sources
 from lightrail.shard.moving.importing import ImportFailedError
 from lightrail.shard.moving.phases import DROPS_COPY, ENDS, Event, Progress
-from lightrail.shard.moving.transactions import MoveEndedError, Transactions
+from lightrail.shard.moving.placing import MoveEndedError, Placing
 from lightrail.shard.queues.tenancy import ClusterMap
 from lightrail.telemetry.shard import ShardCounts
 from lightrail.wire.requests import ShardDownError, ShardRefusedError
@@ -77,7 +77,7 @@ class Mover:
         self._now_ms = now_ms
         self._sleep = sleep
         self._copier = Copier(engine.arrivals, engine.when_synced, map, sources, turn, now_ms, sleep)
-        self._transactions = Transactions(shard, coordinator, map, sleep)
+        self._placing = Placing(shard, coordinator, map, sleep)
         self._tasks: dict[str, asyncio.Task[None]] = {}
         self._committed: dict[str, int] = {}
         """Epochs of committed moves that the map may still show, by queue."""
@@ -164,13 +164,13 @@ class Mover:
     async def _attempt(self, progress: Progress) -> None:
         """Passes all phases that remain. Raises the errors of their steps."""
         queue = progress.queue
-        move, placed = await self._transactions.begin(queue)
+        move, placed = await self._placing.begin(queue)
         arrival = None
         if self._get_name(queue).role is Role.CONNECTION_POINT:
             progress.apply(Event.SKIP)
         else:
             move, arrival = await self._copy(move, progress)
-        await self._transactions.commit(move, placed)
+        await self._placing.commit(move, placed)
         if arrival is None:
             self._counts.moves_in += 1
         else:
@@ -194,14 +194,14 @@ class Mover:
             # A complete copy is that of a former process, and lacks messages that arrived since. That
             # process may have sent its commit: while the commit can still succeed, the copy stays.
             if move.phase == "frozen":
-                move = await self._transactions.renew(move)
+                move = await self._placing.renew(move)
             self._drop(move.queue)
             progress.messages = progress.bytes = 0
             arrival = self._engine.arrivals.begin(move.queue, move.epoch + 1, self._now_ms())
         await self._copier.copy(move, arrival, progress)
         progress.apply(Event.FREEZE)
         if move.phase == "waiting":
-            move = await self._transactions.freeze(move)
+            move = await self._placing.freeze(move)
         progress.frozen_ms = self._now_ms()
         await self._copier.finish(move, arrival, progress)
         progress.apply(Event.SWITCH)
@@ -253,7 +253,7 @@ class Mover:
 
     async def _take_back(self, queue: str) -> None:
         try:
-            if await self._transactions.take_back(queue):
+            if await self._placing.take_back(queue):
                 self._follow()
         except CoordinatorError as error:
             log.warning("queue %s can't be taken back yet: %s", queue, error)

@@ -148,7 +148,7 @@ def test_the_time_of_a_suspended_link_begins_anew_at_the_start_of_the_shard() ->
     assert scene.queue("q") == {"ready": 6, "in_flight": 0}
     scene = disk.killed()
     assert scene.queue("q") == {"ready": 6, "in_flight": 0}
-    assert len(scene.engine._links.receivers) == 0
+    assert len(scene.engine._links.durable) == 0
 
 
 def test_locks_with_a_time_begin_anew_as_well() -> None:
@@ -170,7 +170,7 @@ def test_a_closed_link_leaves_nothing() -> None:
     peer.close_consumer(2)
     scene = disk.killed()
     assert scene.queue("q") == {"ready": 6, "in_flight": 0}
-    assert len(scene.engine._links.receivers) == 0
+    assert len(scene.engine._links.durable) == 0
 
 
 def test_a_released_message_is_not_locked_for_the_link_after_a_restart() -> None:
@@ -224,7 +224,7 @@ def test_a_deleted_queue_has_no_receivers_after_a_restart() -> None:
     names.give("q", Policy.parse({"role": "metadata", "reference": "elsewhere"}))
     disk.scene.refresh()
     scene = disk.killed()
-    assert len(scene.engine._links.receivers) == 0
+    assert len(scene.engine._links.durable) == 0
 
 
 def test_no_more_links_than_the_bound_are_suspended_after_a_restart(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -236,7 +236,7 @@ def test_no_more_links_than_the_bound_are_suspended_after_a_restart(monkeypatch:
     scene = disk.killed()
     scene.settle_down()
     assert scene.queue("q") == {"ready": 4, "in_flight": 2}
-    assert len(scene.engine._links.receivers) == 2
+    assert len(scene.engine._links.durable) == 2
 
 
 def test_a_frozen_queue_has_its_deliveries_after_a_restart_and_when_it_is_served_again() -> None:
@@ -284,7 +284,7 @@ def test_a_store_that_does_not_outlive_the_process_keeps_nothing_durably() -> No
     peer = scene.peer()
     attach(peer, 2)
     assert peer.durability[2] == Durability.NONE
-    assert len(scene.engine._links.receivers) == 0
+    assert len(scene.engine._links.durable) == 0
 
 
 def test_a_link_that_becomes_durable_has_the_deliveries_of_before() -> None:
@@ -401,7 +401,7 @@ def test_the_end_of_a_stolen_link_stays_behind_its_deliveries() -> None:
     peer.credit(2, 2)
     assert attach(other, 3) == [(0, 2)]
     assert [answer.kind for answer in peer.take(Kind.DELIVER, Kind.GONE)] == [Kind.DELIVER, Kind.GONE]
-    assert disk.scene.engine._links.receivers.waiting == {}
+    assert disk.scene.engine._links.durable.waiting == {}
 
 
 def test_ends_of_deliveries_are_recorded_ahead_of_new_ones() -> None:

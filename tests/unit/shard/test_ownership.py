@@ -22,6 +22,7 @@ from lightrail.shard.queues.ownership import (
     judge_name,
     recovered,
 )
+from tests.support.transitions import rows
 
 HERE, ELSEWHERE = 0, 1
 EPOCH = 3
@@ -37,23 +38,15 @@ unowned     -        -       -        serving  unowned  -        -      deleted
 moved       -        -       -        -        -        -        -      -
 deleted     -        -       -        -        -        -        -      -
 """
-
-
-def rows() -> list[tuple[State, Event, State | None]]:
-    head, *lines = (line.split() for line in TABLE.strip().splitlines())
-    return [
-        (State(state), Event(event), None if after == "-" else State(after))
-        for state, *cells in lines
-        for event, after in zip(head, cells, strict=True)
-    ]
+ROWS = rows(TABLE, State, Event)
 
 
 def test_the_table_has_every_state_with_every_event() -> None:
-    assert {(state, event) for state, event, _ in rows()} == set(product(State, Event))
-    assert len(TRANSITIONS) == sum(after is not None for _, _, after in rows())
+    assert {(state, event) for state, event, _ in ROWS} == set(product(State, Event))
+    assert len(TRANSITIONS) == sum(after is not None for _, _, after in ROWS)
 
 
-@pytest.mark.parametrize(("before", "event", "after"), rows())
+@pytest.mark.parametrize(("before", "event", "after"), ROWS)
 def test_an_event_leads_to_the_state_of_the_table_or_is_refused(
     before: State, event: Event, after: State | None
 ) -> None:
@@ -69,7 +62,7 @@ def test_an_event_leads_to_the_state_of_the_table_or_is_refused(
     assert ownership.is_serving is (ownership.state is State.SERVING)
 
 
-@pytest.mark.parametrize(("before", "event", "after"), [each for each in rows() if each[2] is not None])
+@pytest.mark.parametrize(("before", "event", "after"), [each for each in ROWS if each[2] is not None])
 def test_only_an_event_that_follows_a_placement_brings_its_epoch(
     before: State, event: Event, after: State
 ) -> None:

@@ -15,6 +15,7 @@ from lightrail.shard.effects.receiving_link import (
     State,
 )
 from lightrail.wire.bodies import ConsumerOpen
+from tests.support.transitions import rows
 
 # Every state with every event: the state that follows, or a dash where the event is refused.
 TABLE = """
@@ -25,23 +26,15 @@ awaited     attached  suspended  away    -        ended
 suspended   attached  -          away    -        ended
 ended       -         -          -       -        -
 """
-
-
-def rows() -> list[tuple[State, Event, State | None]]:
-    head, *lines = (line.split() for line in TABLE.strip().splitlines())
-    return [
-        (State(state), Event(event), None if after == "-" else State(after))
-        for state, *cells in lines
-        for event, after in zip(head, cells, strict=True)
-    ]
+ROWS = rows(TABLE, State, Event)
 
 
 def test_the_table_has_every_state_with_every_event() -> None:
-    assert {(state, event) for state, event, _ in rows()} == set(product(State, Event))
-    assert len(TRANSITIONS) == sum(after is not None for _, _, after in rows())
+    assert {(state, event) for state, event, _ in ROWS} == set(product(State, Event))
+    assert len(TRANSITIONS) == sum(after is not None for _, _, after in ROWS)
 
 
-@pytest.mark.parametrize(("before", "event", "after"), rows())
+@pytest.mark.parametrize(("before", "event", "after"), ROWS)
 def test_an_event_leads_to_the_state_of_the_table_or_is_refused(
     before: State, event: Event, after: State | None
 ) -> None:

@@ -122,7 +122,7 @@ def test_the_record_of_a_durable_link_ends_with_its_session() -> None:
     story.scene.settle_down()
     assert story.scene.queue("q")["in_flight"] == 0
     assert store.receivers()[-1] is ReceiverEvent.ENDED
-    assert len(story.scene.engine._links.receivers) == 0
+    assert len(story.scene.engine._links.durable) == 0
 
 
 def test_a_queue_waits_for_the_link_that_lost_its_session_as_the_queue_moved() -> None:
@@ -278,7 +278,7 @@ def test_the_end_of_a_durable_link_in_the_step_of_its_delivery_is_the_last_recor
     story.scene.settle_down()
     assert story.scene.queue("q") == {"ready": 6, "in_flight": 0}
     assert store.receivers()[-1] is ReceiverEvent.ENDED
-    assert len(story.scene.engine._links.receivers) == 0
+    assert len(story.scene.engine._links.durable) == 0
 
 
 def test_a_durable_link_that_is_closed_and_given_up_in_one_step_ends_once() -> None:
@@ -293,7 +293,7 @@ def test_a_durable_link_that_is_closed_and_given_up_in_one_step_ends_once() -> N
     story.scene.settle_down()
     assert story.scene.queue("q") == {"ready": 6, "in_flight": 0}
     assert store.receivers().count(ReceiverEvent.ENDED) == 1
-    assert len(story.scene.engine._links.receivers) == 0
+    assert len(story.scene.engine._links.durable) == 0
 
 
 def test_a_link_counts_to_the_share_of_the_user_that_had_it_as_it_was_suspended(
@@ -352,3 +352,25 @@ def test_only_links_that_get_messages_share_the_room_for_unsettled_runs(
     house.memory.unsettled_max = -1
     story.scene.turn()
     assert counted[-1] == 1
+
+
+@pytest.mark.parametrize("is_closed", [False, True])
+def test_a_queue_that_is_disowned_has_no_records_of_its_durable_links(is_closed: bool) -> None:
+    """Another link gets their messages when it is claimed; a restart would lock them for these."""
+    store = Outliving()
+    story = Story(store)
+    story.attach(story.peer, 2, 1, durability=Durability.UNSETTLED_STATE)
+    if is_closed:
+        story.peer.close_consumer(2)
+        story.scene.settle_down()
+    assert store.receivers()[-1] is ReceiverEvent.DELIVERED
+    story.map.give("q", 1, 2)
+    story.scene.refresh()
+    story.scene.settle_down()
+    assert store.receivers()[-1] is ReceiverEvent.ENDED
+    assert len(story.scene.engine._links.durable) == 0
+    story.map.give("q", 0, 5)
+    story.scene.refresh()
+    story.scene.settle_down()
+    assert story.scene.queue("q") == {"ready": 6, "in_flight": 0}
+    assert store.receivers().count(ReceiverEvent.ENDED) == 1

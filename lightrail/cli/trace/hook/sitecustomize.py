@@ -1,9 +1,9 @@
 """Records calls of Python functions in a process of the broker, for `recorder.py` in the folder above.
 
-Python imports a module of this name at its start if the module's folder is on PYTHONPATH. So whoever starts
-a process decides whether it can be traced, and the broker has no code for it. The process listens at the
-UNIX socket TRACE_SOCKETS/PID: "begin" starts a record, "look" returns what it has so far, and "end" returns
-it and stops recording. A record is JSON:
+Python imports a module of this name at its start if the module's folder is on PYTHONPATH. So only a process
+that was started with this folder can be traced, and the broker has no code for traces. The process listens
+at the UNIX socket TRACE_SOCKETS/PID: "begin" starts a record, "look" returns what it has so far, and "end"
+returns it and stops recording. A record is JSON:
 
     {"functions": [[FILE, NAME, LINE], ...], "calls": [[TIME, FUNCTION], ...], "dropped": 0}
 

@@ -152,6 +152,12 @@ class DurableReceivers:
             self.by_queue[link.queue].changed[link] = None
             self.dirty[link.queue] = None
 
+    def end_all(self, queue: Queue, now_ms: int) -> None:
+        """Ends the receivers of a queue that is kept here, and not served any more: their links end."""
+        found = self.by_queue.get(queue)
+        for link in [*found.by_client_link.values()] if found is not None else ():
+            self._end(link, now_ms)
+
     def forget(self, queue: Queue) -> None:
         """Removes the receivers of a queue that is no longer here; the record of its end ends theirs."""
         for link in self.by_queue.pop(queue, OfQueue()).by_client_link.values():

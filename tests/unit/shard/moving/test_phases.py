@@ -7,6 +7,7 @@ from itertools import product
 import pytest
 
 from lightrail.shard.moving.phases import ENDS, RETRIED, TRANSITIONS, Event, Phase, PhaseError, Progress
+from tests.support.transitions import rows
 
 # Every phase with every event: the phase that follows, or a dash where the event is refused.
 TABLE = """
@@ -20,17 +21,9 @@ DONE        -       -      -         -       -       -       -          -       
 CANCELLED   -       -      -         -       -       -       -          -       -         -         -
 BROKEN      -       -      -         -       -       -       -          -       -         -         -
 """
+ROWS = rows(TABLE, Phase.__getitem__, Event)
 
 FAILURES = {*RETRIED, Event.CANCEL, Event.BREAK}
-
-
-def rows() -> list[tuple[Phase, Event, Phase | None]]:
-    head, *lines = (line.split() for line in TABLE.strip().splitlines())
-    return [
-        (Phase[phase], Event(event), None if after == "-" else Phase[after])
-        for phase, *cells in lines
-        for event, after in zip(head, cells, strict=True)
-    ]
 
 
 def progress(phase: Phase = Phase.WAITING) -> Progress:
@@ -38,11 +31,11 @@ def progress(phase: Phase = Phase.WAITING) -> Progress:
 
 
 def test_the_table_has_every_phase_with_every_event() -> None:
-    assert {(phase, event) for phase, event, _ in rows()} == set(product(Phase, Event))
-    assert len(TRANSITIONS) == sum(after is not None for _, _, after in rows())
+    assert {(phase, event) for phase, event, _ in ROWS} == set(product(Phase, Event))
+    assert len(TRANSITIONS) == sum(after is not None for _, _, after in ROWS)
 
 
-@pytest.mark.parametrize(("before", "event", "after"), rows())
+@pytest.mark.parametrize(("before", "event", "after"), ROWS)
 def test_an_event_leads_to_the_phase_of_the_table_or_is_refused(
     before: Phase, event: Event, after: Phase | None
 ) -> None:

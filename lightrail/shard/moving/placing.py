@@ -1,4 +1,4 @@
-"""The transactions of a move that its destination makes, and the one by which a source takes a queue back."""
+"""Placing: the writes to the coordinator by which a queue moves to this shard, or by which it stays here."""
 
 import logging
 from collections.abc import Awaitable, Callable
@@ -17,8 +17,8 @@ class MoveEndedError(Exception):
     """The move has no next step, because it was cancelled or replaced by another one."""
 
 
-class Transactions:
-    """The mover's transactions at the coordinator.
+class Placing:
+    """Writes the entries of moves and the placements of queues; each write is one transaction.
 
     Args:
         sleep: sleeps for a number of seconds.

@@ -279,6 +279,6 @@ class Peer:
             for producer in self.acking:
                 producer.flush()
             self.acking.clear()
-        out, self.out = for_version(self.out, self.version), []
+        out, self.out = self.out, []
         self.said += 1
-        return out
+        return out if self.version == VERSION else for_version(out, self.version)

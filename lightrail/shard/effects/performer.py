@@ -110,7 +110,7 @@ class Performer:
         found = queue.machine.apply(command, now_ms)
         if found:
             self._perform(queue, found, now_ms)
-        self.touch(queue)
+        self.touched[queue] = None
         return found
 
     def perform(self, queue: Queue, found: list[Effect], now_ms: int) -> None:
@@ -129,7 +129,9 @@ class Performer:
 
     def dispatch(self, queue: Queue, now_ms: int) -> None:
         """Delivers what a queue can deliver."""
-        self._perform(queue, queue.machine.dispatch(now_ms), now_ms)
+        found = queue.machine.dispatch(now_ms)
+        if found:
+            self._perform(queue, found, now_ms)
 
     def _perform(self, queue: Queue, found: list[Effect], now_ms: int) -> None:
         """Turns the effects of a machine into frames and records, in their order."""

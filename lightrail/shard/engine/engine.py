@@ -141,7 +141,7 @@ class Engine:
             is_silent: the disk hangs, so nothing is sent, as if the shard hung.
             is_closing: the shard ends, so deliveries do not wait for delivery marks.
         """
-        if self._takeovers:
+        if self._takeovers.waiting:
             self._receiving.take_over(now_ms)
         self._dispatch(now_ms)
         receivers = self._links.durable
@@ -154,14 +154,15 @@ class Engine:
             receivers.send()
         output = [] if waits else self._frontends.take_output()
         reads, self._performer.reads = self._performer.reads, []
+        closings = self._links.closings
         return Actions(
             self._answers.failure,
             output,
             self._answers.failure is None and self._store.pending and self._answers.is_awaited,
             reads,
             self._last_consumers.take_expired(now_ms),
-            [*self._links.closings.take_kept()],
-            self.freezing.take_wanted(),
+            closings.take_kept() if closings.kept else [],
+            self.freezing.take_wanted() if self.freezing.wanted else [],
             self.deadline_ms,
         )
 
@@ -200,12 +201,12 @@ class Engine:
                 view = queue.view
                 was_over = looks.left <= 0 or work.deliveries <= 0
                 performer.dispatch(queue, now_ms)
-                if view.seen_to > queue.mark_asked:
+                if view.deliveries.seen_to > queue.mark_asked:
                     self._queues.mark(queue, now_ms)
                 if was_over and queue.machine.is_unfinished:
                     self._late[queue] = None
                 pace = queue.pace
-                if pace.held_credit or view.ready_count > limits.PACE_DEPTH_MIN:
+                if pace.held_credit or view.ready.count > limits.PACE_DEPTH_MIN:
                     for producer, count in pace.step(view, now_ms):
                         if producer.is_open:
                             producer.free_credit(count)
@@ -331,7 +332,7 @@ class Engine:
     @property
     def deadline_ms(self) -> int | None:
         """Time of the next Tick of a queue, or of the end of a batch's wait; None for never."""
-        if self._performer.leaving.departures or self._admission.unfinished or self._takeovers.is_due:
+        if self._performer.leaving.departures or self._admission.unfinished or self._takeovers.due:
             return 0
         if self._memory.paused and self._memory.may_resume:
             return 0

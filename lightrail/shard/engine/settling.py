@@ -76,7 +76,7 @@ class Settling:
             rest, count = _sliced(queue, consumer.id, part, code, number, count, most)
         # The settlement counts failures of the store from here on.
         answer = self._settlement(peer, link, count) if asked else None
-        deferred = queue.view.deferred_number
+        deferred = queue.view.deferred_number if asked else 0
         command = commands.Settle(consumer.id, number, number + count, outcome)
         self._performer.apply(queue, command, now_ms)
         if answer is not None and not queue.answer_when_applied(answer, number, deferred):

@@ -10,8 +10,6 @@ keeps it, which makes that later revision (Service.keep). If this frontend is lo
 the coordinator that the node is kept.
 """
 
-from collections.abc import Iterable
-
 from lightrail.model import limits
 from lightrail.model import names as rules
 from lightrail.model.policy import Role
@@ -25,7 +23,7 @@ from lightrail.shard.queues.shard_queue import Closing, Queue
 class Closings:
     """The closed queues by node, and the nodes to be kept."""
 
-    __slots__ = ("_by_node", "_due_ms", "_kept", "_performer", "_queues")
+    __slots__ = ("_by_node", "_due_ms", "_performer", "_queues", "kept")
 
     def __init__(self, queues: Queues, performer: Performer) -> None:
         self._queues = queues
@@ -33,7 +31,8 @@ class Closings:
         self._by_node: dict[str, dict[Queue, None]] = {}
         self._due_ms: dict[str, int] = {}
         """Nodes whose frontend was lost, and the time to request again that they are kept."""
-        self._kept: dict[str, Name] = {}
+        self.kept: dict[str, Name] = {}
+        """Nodes to keep in the directory, at the end of this turn."""
 
     def close(
         self, queue: Queue, now_ms: int, peer: Peer, revision: int | None, *, to_messages: bool
@@ -108,12 +107,13 @@ class Closings:
             found = self._queues.names.get(node)
             if due_ms <= now_ms and found.role is not Role.NONE:
                 self._due_ms[node] = now_ms + limits.PEER_SILENCE_MS
-                self._kept[node] = found
+                self.kept[node] = found
 
-    def take_kept(self) -> Iterable[Name]:
+    def take_kept(self) -> list[Name]:
         """Nodes to keep in the directory, at the end of a turn."""
-        found, self._kept = self._kept, {}
-        return found.values()
+        found = list(self.kept.values())
+        self.kept.clear()
+        return found
 
     def _apply_policy(self, queue: Queue, now_ms: int) -> None:
         if queue.is_serving:

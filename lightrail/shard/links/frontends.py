@@ -106,8 +106,10 @@ class Frontends:
 
     def take_output(self) -> list[tuple[bytes, list[bytes]]]:
         """(identity, parts) for every frontend with frames to send."""
-        output = [(identity, [answer]) for identity, answer in self._strangers.items()]
-        self._strangers.clear()
+        output: list[tuple[bytes, list[bytes]]] = []
+        if self._strangers:
+            output += ((identity, [answer]) for identity, answer in self._strangers.items())
+            self._strangers.clear()
         for peer in self._by_identity.values():
             if peer.out or peer.acking:
                 output.append((peer.identity, peer.take()))

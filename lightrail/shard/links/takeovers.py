@@ -58,26 +58,18 @@ class Takeovers:
     of a frontend, costs as much for each link as a single one.
     """
 
-    __slots__ = ("_by_name", "_changed", "_due", "_links", "_waiting")
+    __slots__ = ("_by_name", "_changed", "_links", "due", "waiting")
 
     def __init__(self, links: Links) -> None:
         self._links = links
-        self._waiting: dict[tuple[Peer, int], Takeover] = {}
+        self.waiting: dict[tuple[Peer, int], Takeover] = {}
         """In the order of their times."""
         self._by_name: dict[Name, dict[Takeover, None]] = {}
         self._changed: dict[Takeover, None] = {}
         """Those whose former link may have ended, or may be another one."""
-        self._due: dict[Takeover, None] = {}
+        self.due: dict[Takeover, None] = {}
         """Those that need not wait any more."""
         links.client_links.listen(self._name_changed)
-
-    def __len__(self) -> int:
-        return len(self._waiting)
-
-    @property
-    def is_due(self) -> bool:
-        """Whether openings are left for the next turn."""
-        return bool(self._due)
 
     def begin(self, opening: Opening, now_ms: int) -> bool:
         """Whether the opening has to wait; then `take_due` returns it later."""
@@ -98,7 +90,7 @@ class Takeovers:
 
     def _add(self, takeover: Takeover) -> None:
         peer, link, _, body, _ = takeover.opening
-        self._waiting[peer, link] = takeover
+        self.waiting[peer, link] = takeover
         self._by_name.setdefault((body.queue, body.client_link), {})[takeover] = None
 
     def _ask(self, takeover: Takeover) -> None:
@@ -111,27 +103,27 @@ class Takeovers:
 
     def credit(self, peer: Peer, link: int, part: bytes) -> bool:
         """Keeps the CREDIT of a link until it is open; False where the link does not wait."""
-        takeover = self._waiting.get((peer, link))
+        takeover = self.waiting.get((peer, link))
         if takeover is not None:
             takeover.credit = part
         return takeover is not None
 
     def drop(self, peer: Peer, link: int) -> bool:
         """The link is not opened any more; False where it does not wait."""
-        takeover = self._waiting.get((peer, link))
+        takeover = self.waiting.get((peer, link))
         if takeover is not None:
             self._remove(takeover)
         return takeover is not None
 
     def _remove(self, takeover: Takeover) -> None:
         peer, link, _, body, _ = takeover.opening
-        del self._waiting[peer, link]
+        del self.waiting[peer, link]
         name = (body.queue, body.client_link)
         del self._by_name[name][takeover]
         if not self._by_name[name]:
             del self._by_name[name]
         self._changed.pop(takeover, None)
-        self._due.pop(takeover, None)
+        self.due.pop(takeover, None)
 
     def yielded(self, peer: Peer, link: int) -> None:
         """A frontend has answered for its link."""
@@ -140,7 +132,7 @@ class Takeovers:
             return
         for takeover in self._by_name.get((former.queue.name, _client_link(former)), ()):
             if takeover.former is former:
-                self._due[takeover] = None
+                self.due[takeover] = None
 
     def _name_changed(self, queue: str, client_link: str) -> None:
         """A client's link was opened at a queue, or has ended there."""
@@ -151,11 +143,11 @@ class Takeovers:
         changed, self._changed = self._changed, {}
         for takeover in changed:
             self._look_again(takeover)
-        for takeover in self._waiting.values():
+        for takeover in self.waiting.values():
             if takeover.until_ms > now_ms:
                 break
-            self._due[takeover] = None
-        due = [*islice(self._due, limits.TAKEOVERS_AT_ONCE)]
+            self.due[takeover] = None
+        due = [*islice(self.due, limits.TAKEOVERS_AT_ONCE)]
         for takeover in due:
             self._remove(takeover)
         return due
@@ -164,7 +156,7 @@ class Takeovers:
         peer, link, _, body, _ = takeover.opening
         former = self._links.open_elsewhere(peer, link, body)
         if former is None:
-            self._due[takeover] = None
+            self.due[takeover] = None
         elif former is not takeover.former:
             # It was opened here, behind its queue, or stolen by another one.
             takeover.former = former

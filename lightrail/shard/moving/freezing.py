@@ -50,8 +50,8 @@ class Freezing:
         "_links",
         "_performer",
         "_queues",
-        "_wanted",
         "_were_awaited",
+        "wanted",
     )
 
     def __init__(self, queues: Queues, performer: Performer, links: Links, counts: ShardCounts) -> None:
@@ -59,7 +59,7 @@ class Freezing:
         self._performer = performer
         self._links = links
         self._counts = counts
-        self._wanted: list[str] = []
+        self.wanted: list[str] = []
         """Queues to take back, because their move did not complete within limits.MOVE_FROZEN_MS."""
         self._by_queue: dict[Queue, Frozen] = {}
         self._were_awaited: dict[tuple[int, int], tuple[str, int]] = {}
@@ -179,11 +179,11 @@ class Freezing:
                     )
                 frozen.asked = True
                 frozen.again_ms = now_ms + limits.MOVE_AGAIN_MS_MAX
-                self._wanted.append(queue.name)
+                self.wanted.append(queue.name)
 
     def take_wanted(self) -> list[str]:
         """Removes and returns the queues to take back."""
-        found, self._wanted = self._wanted, []
+        found, self.wanted = self.wanted, []
         return found
 
     # --- the end ---------------------------------------------------------------------------------------

@@ -86,7 +86,7 @@ def encode_state(contents: Contents, performer: Performer, links: Links) -> tupl
     described, blob = pack(columns)
     header = {
         "next_sequence": view.next_sequence,
-        "seen_to": view.seen_to,
+        "seen_to": view.deliveries.seen_to,
         "redelivered_before": queue.redelivered_before,
         "may_have_lost": queue.may_have_lost,
         "recovered_to": queue.recovered_to,

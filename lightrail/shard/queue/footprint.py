@@ -21,10 +21,11 @@ NO_SIZES: Final[Sizes] = (0, 0, 0, 0, 0)
 class Footprint:
     """The memory of one queue: of its messages, their index, its consumers and its message-ids."""
 
-    __slots__ = ("_contents",)
+    __slots__ = ("_contents", "consumers")
 
     def __init__(self, contents: Contents) -> None:
         self._contents = contents
+        self.consumers = contents.consumers
 
     # --- sizes --------------------------------------------------------------------------------------------
 
@@ -42,7 +43,8 @@ class Footprint:
         size = ready.bytes - ready.evicted_bytes + deliveries.bytes - deliveries.evicted_bytes
         size += deliveries.spare_bytes
         if special is None:
-            size += ready.kept_bytes
+            if ready.count or ready.spare_bytes:
+                size += ready.kept_bytes
             evicted = ready.evicted_runs
             index = limits.RUN_ON_DISK_BYTES * evicted
             # A part of a batch counts as well, because it is a separate run on disk.
@@ -58,27 +60,30 @@ class Footprint:
             else:
                 size += ready.kept_bytes
                 size += limits.RUN_BYTES * (len(ready) - ready.evicted_runs)
-        unsettled = 0
+        unsettled = ids = 0
         if deliveries.count > limits.RUNS_UNCOUNTED_MAX:
-            runs = deliveries.runs
+            runs = deliveries.run_count.of(deliveries.count)
             size += limits.RUN_EVICTED_BYTES * min(runs, deliveries.count - deliveries.evicted_count)
             if special is None or not special.singles:
                 unsettled = limits.RUN_ON_DISK_BYTES * runs
                 size += unsettled
             else:
                 unsettled = limits.SINGLE_BYTES * runs
-        for heap in (contents.deadlines.heap, contents.locks.heap):
-            if heap and len(heap) > limits.STALE_ENTRIES_MIN:
-                index += limits.TIMED_BYTES * len(heap)
-        ids = 0
+        if contents.deadlines.heap or contents.locks.heap:
+            index += self._timed_bytes()
         if contents.duplicates is not None:
             ids = len(contents.duplicates)
             size += limits.REMEMBERED_ID_BYTES * ids
-        consumers = contents.consumers
+        consumers = self.consumers
         links = consumers.attached_bytes
         if consumers.departed:
             links += limits.CONSUMER_BYTES * len(consumers.departed)
         return index, index + size, unsettled, links, ids
+
+    def _timed_bytes(self) -> int:
+        """Bytes of the times of messages and of locks."""
+        heaps = (self._contents.deadlines.heap, self._contents.locks.heap)
+        return limits.TIMED_BYTES * sum(len(heap) for heap in heaps if len(heap) > limits.STALE_ENTRIES_MIN)
 
     @property
     def message_bytes(self) -> int:
@@ -99,16 +104,8 @@ class Footprint:
 
     def take_changed_users(self) -> dict[str, int] | None:
         """By user: how many bytes more its consumers have than at the last call; None: no change."""
-        consumers = self._contents.consumers
-        changed = consumers.changed
-        if changed:
-            consumers.changed = None
+        changed, self.consumers.changed = self.consumers.changed, None
         return changed
-
-    @property
-    def has_paused(self) -> bool:
-        """Whether a consumer gets no more until fewer messages are unsettled."""
-        return bool(self._contents.deliveries.paused)
 
     @property
     def is_parted(self) -> bool:

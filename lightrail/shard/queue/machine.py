@@ -96,7 +96,7 @@ class Machine:
         self.locking = Locking(self.contents, self.outcomes, self._removals)
         self.view = View(self.contents, self.outcomes, self.locking.states, self._arrangement)
         self.footprint = Footprint(self.contents)
-        self._arrangement.follow(policy or PLAIN, 0)
+        self._follow(policy or PLAIN, 0)
 
     # --- commands -------------------------------------------------------------------------------------
 
@@ -145,11 +145,12 @@ class Machine:
             case Restore():
                 self._arrangement.restore(command, now_ms)
             case Change():
-                self._arrangement.follow(command.policy, now_ms)
+                self._follow(command.policy, now_ms)
                 self._end_sessions(now_ms, effects)
                 self._trim(effects)
             case Open():
                 self._arrangement.open(command, now_ms)
+                self.view.follow()
                 self._end_sessions(now_ms, effects)
                 self._trim(effects)
         return effects
@@ -182,6 +183,10 @@ class Machine:
             runs = consumer.in_flight.take(command.first, command.last)
             self.outcomes.settle(consumer, runs, command.outcome, now_ms, effects)
         return effects
+
+    def _follow(self, policy: Policy, now_ms: int) -> None:
+        self._arrangement.follow(policy, now_ms)
+        self.view.follow()
 
     def _attach(self, command: Attach, effects: list[Effect]) -> None:
         contents = self.contents

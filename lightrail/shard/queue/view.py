@@ -14,6 +14,7 @@ from lightrail.shard.queue.changes.outcomes import Outcomes
 from lightrail.shard.queue.changes.states import States
 from lightrail.shard.queue.lines.consumers import Consumer
 from lightrail.shard.queue.lines.ready import Ready
+from lightrail.shard.queue.order.deliveries import Deliveries
 from lightrail.shard.queue.order.sessions import Sessions
 from lightrail.shard.queue.timed.duplicates import Fresh
 from lightrail.shard.queue.values.commands import Outcome, Past
@@ -25,10 +26,19 @@ from lightrail.shard.queue.values.runs import Batch, Run
 class View:
     """The present state of one queue, read from its machine at each access.
 
-    Consumers, lines and sessions are the machine's own objects: a caller reads them and changes none.
+    Consumers, deliveries, lines and sessions are the machine's own objects: a caller reads them and changes none.
     """
 
-    __slots__ = ("_arrangement", "_contents", "_outcomes", "_states")
+    __slots__ = (
+        "_arrangement",
+        "_contents",
+        "_outcomes",
+        "_states",
+        "deliveries",
+        "policy",
+        "reads_messages",
+        "ready",
+    )
 
     def __init__(
         self, contents: Contents, outcomes: Outcomes, states: States, arrangement: Arrangement
@@ -37,12 +47,21 @@ class View:
         self._contents = contents
         self._outcomes = outcomes
         self._states = states
+        self.deliveries: Deliveries = contents.deliveries
+        """Sums of unsettled deliveries."""
+        self.follow()
+
+    def follow(self) -> None:
+        """Follows the arrangement; called by the machine alone. Each batch reads these, so they are no properties."""
+        contents = self._contents
+        self.policy: Policy = contents.policy
+        self.ready: Ready = contents.ready
+        """The line of ready messages."""
+        special = contents.special
+        self.reads_messages: bool = special is not None and special.singles
+        """Whether the queue looks into each message that arrives, for its key, its group or its rank."""
 
     # --- policy and sums ----------------------------------------------------------------------------------
-
-    @property
-    def policy(self) -> Policy:
-        return self._contents.policy
 
     @property
     def next_sequence(self) -> int:
@@ -60,18 +79,9 @@ class View:
         return self._contents.held_bytes
 
     @property
-    def ready_count(self) -> int:
-        return self._contents.ready.count
-
-    @property
     def in_flight_count(self) -> int:
         """Number of messages that are delivered and not settled."""
         return self._contents.in_flight_count
-
-    @property
-    def seen_to(self) -> int:
-        """The sequence below which messages may have been delivered."""
-        return self._contents.deliveries.seen_to
 
     @property
     def counters(self) -> Counters:
@@ -109,12 +119,6 @@ class View:
     def may_keep(self) -> bool:
         """Whether messages may be ready that no consumer can get, whatever its credit."""
         return self._arrangement.may_keep
-
-    @property
-    def reads_messages(self) -> bool:
-        """Whether the queue looks into each message that arrives, for its key, its group or its rank."""
-        special = self._contents.special
-        return special is not None and special.singles
 
     # --- consumers ----------------------------------------------------------------------------------------
 

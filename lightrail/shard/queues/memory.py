@@ -189,10 +189,10 @@ class Memory:
         sizes = footprint.sizes()
         if sizes != queue.sizes:
             self._count(queue, sizes)
-        if footprint.has_paused:
+        if queue.view.deliveries.paused:
             self.paused[queue] = None
-        if changed := footprint.take_changed_users():
-            self._count_users(changed)
+        if footprint.consumers.changed:
+            self._count_users(footprint.take_changed_users() or {})
 
     def _count(self, queue: "Queue", sizes: Sizes) -> None:
         index, resident, unsettled, links, ids = sizes

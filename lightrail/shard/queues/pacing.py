@@ -70,7 +70,7 @@ class Pace:
 
     def is_full(self, view: View) -> bool:
         """Whether answers to batches are marked HELD now."""
-        return self.depth is not None and view.ready_count > self.depth and view.has_active_consumer
+        return self.depth is not None and view.ready.count > self.depth and view.has_active_consumer
 
     def hold(self, producer: Paced, count: int) -> None:
         """Holds a producer's credit for `count` more messages."""
@@ -96,9 +96,9 @@ class Pace:
         self._expected = max(0, self._expected - (counters.enqueued - self._enqueued_before))
         self._enqueued_before = counters.enqueued
         # Credit is freed in larger pieces than there is room, because small batches cost more per message.
-        if view.ready_count < self.depth:
+        if view.ready.count < self.depth:
             self._delivered_before = counters.delivered
-            room = self.depth - view.ready_count - self._expected
+            room = self.depth - view.ready.count - self._expected
             return self._free(room) if room >= self.depth >> 1 else []
         # Half of the delivered messages, so that the queue becomes shorter while its senders continue.
         room = (counters.delivered - self._delivered_before) >> 1

@@ -336,7 +336,7 @@ class Queues:
         The faster the queue delivers, the further ahead the mark is written, so that the cost per delivery is
         very small.
         """
-        seen_to = queue.view.seen_to
+        seen_to = queue.view.deliveries.seen_to
         if seen_to > queue.mark_due:
             if 0 <= now_ms - queue.marked_ms < limits.DELIVERY_MARK_PAUSE_MS:
                 ahead = min(max(1, 2 * queue.mark_ahead), limits.DELIVERY_MARK_AHEAD_MAX)

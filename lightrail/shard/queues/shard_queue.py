@@ -178,7 +178,7 @@ class Queue:
 
     def holder_lost(self) -> None:
         """Notes that a frontend ended with unknown deliveries: any delivered message may be one of them."""
-        self.redelivered_before = self.view.seen_to
+        self.redelivered_before = self.view.deliveries.seen_to
 
     def repeated(self, count: int) -> None:
         """Notes that the next messages come again: a killed shard may have delivered them, and lost them."""
@@ -189,7 +189,7 @@ class Queue:
     @property
     def redelivered_after_start_before(self) -> int:
         """The sequence below which deliveries after the next start may be redeliveries."""
-        return self.view.seen_to if self.view.in_flight_count else self.redelivered_before
+        return self.view.deliveries.seen_to if self.view.in_flight_count else self.redelivered_before
 
     @property
     def held(self) -> int:

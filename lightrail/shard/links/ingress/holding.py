@@ -86,5 +86,7 @@ class Holding:
     @property
     def next_ms(self) -> int | None:
         """The earliest end of a batch's wait."""
+        if not self.lines:
+            return None
         heads = [line[0].wait for line in self.lines.values()]
         return min((w.until_ms for w in heads if w is not None and w.until_ms is not None), default=None)

@@ -53,7 +53,7 @@ def open_restored(
     now_ms: int,
 ) -> None:
     """Opens a queue that was restored as a copy, with suspended consumers that have these deliveries."""
-    seen_to = queue.view.seen_to
+    seen_to = queue.view.deliveries.seen_to
     opened = commands.Open(queues.policy_of(queue.record), holders, seen_to=seen_to)
     # The machine ends links of sessions at once if the queue has none any more.
     receiving.add(queue, origins, {each.consumer: each.deliveries for each in holders})

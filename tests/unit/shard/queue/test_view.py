@@ -55,8 +55,8 @@ def test_runs_and_sums_agree_wherever_messages_are(policy: Policy) -> None:
     assert sequences(view.runs) == [0, 1, 2, 3]
     assert sequences(list(view.locked_runs())) == [0]
     assert (view.held, view.held_bytes, view.next_sequence) == (4, 37, 4)
-    assert view.ready_count == sum(len(sequences(line.waiting())) for line in view.lines[:1])
-    assert (view.seen_to, view.in_flight_count, view.consumer_ids) == (1, 1, [1])
+    assert view.ready.count == sum(len(sequences(line.waiting())) for line in view.lines[:1])
+    assert (view.deliveries.seen_to, view.in_flight_count, view.consumer_ids) == (1, 1, [1])
     assert view.reads_messages == policy.examines
 
 

@@ -26,7 +26,8 @@ from lightrail.shard.queue.values.runs import Batch, Run
 class View:
     """The present state of one queue, read from its machine at each access.
 
-    Consumers, deliveries, lines and sessions are the machine's own objects: a caller reads them and changes none.
+    Consumers, deliveries, lines and sessions are the machine's own objects: a caller reads them and changes
+    none.
     """
 
     __slots__ = (
@@ -52,7 +53,10 @@ class View:
         self.follow()
 
     def follow(self) -> None:
-        """Follows the arrangement; called by the machine alone. Each batch reads these, so they are no properties."""
+        """Follows the arrangement; called by the machine alone.
+
+        Each batch reads these attributes, so they are no properties.
+        """
         contents = self._contents
         self.policy: Policy = contents.policy
         self.ready: Ready = contents.ready

@@ -94,9 +94,9 @@ class Machine:
         self._removals = Removals(self.contents)
         self.outcomes = Outcomes(self.contents, self._removals, annotate)
         self.locking = Locking(self.contents, self.outcomes, self._removals)
+        self._arrangement.follow(policy or PLAIN, 0)
         self.view = View(self.contents, self.outcomes, self.locking.states, self._arrangement)
         self.footprint = Footprint(self.contents)
-        self._follow(policy or PLAIN, 0)
 
     # --- commands -------------------------------------------------------------------------------------
 
@@ -144,12 +144,11 @@ class Machine:
                 self._removals.cancel(command.sequence, effects)
             case Restore():
                 self._arrangement.restore(command, now_ms)
-            case Change():
-                self._follow(command.policy, now_ms)
-                self._end_sessions(now_ms, effects)
-                self._trim(effects)
-            case Open():
-                self._arrangement.open(command, now_ms)
+            case Change() | Open():
+                if isinstance(command, Change):
+                    self._arrangement.follow(command.policy, now_ms)
+                else:
+                    self._arrangement.open(command, now_ms)
                 self.view.follow()
                 self._end_sessions(now_ms, effects)
                 self._trim(effects)
@@ -183,10 +182,6 @@ class Machine:
             runs = consumer.in_flight.take(command.first, command.last)
             self.outcomes.settle(consumer, runs, command.outcome, now_ms, effects)
         return effects
-
-    def _follow(self, policy: Policy, now_ms: int) -> None:
-        self._arrangement.follow(policy, now_ms)
-        self.view.follow()
 
     def _attach(self, command: Attach, effects: list[Effect]) -> None:
         contents = self.contents

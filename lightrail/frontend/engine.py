@@ -17,7 +17,6 @@ from lightrail.amqp.settings import ConnectionSettings
 from lightrail.amqp.values import Symbol
 from lightrail.cluster.coordinator import Coordinator, CoordinatorError
 from lightrail.cluster.living import Registered
-from lightrail.cluster.shard_connections import ShardConnections
 from lightrail.frontend import control, sole_connections
 from lightrail.frontend.auth import Authentication, Authenticator
 from lightrail.frontend.connection import ClientConnection
@@ -46,6 +45,9 @@ from lightrail.model.settings import Settings
 from lightrail.namespace.directory import Changes, Directory
 from lightrail.namespace.records import Name
 from lightrail.namespace.service import Service
+from lightrail.shard_client.owners.owner import Owner
+from lightrail.shard_client.peers.shards import ShardPeer
+from lightrail.shard_client.shard_connections import ShardConnections
 from lightrail.telemetry.frontend import FrontendCounts
 from lightrail.telemetry.open_files import OpenFiles
 from lightrail.telemetry.strangers import Strangers
@@ -53,8 +55,6 @@ from lightrail.wire.bodies import Answer
 from lightrail.wire.control import ControlServer
 from lightrail.wire.forwarded import Forwarded
 from lightrail.wire.keys import WireKey
-from lightrail.wire.owner import Owner
-from lightrail.wire.shards import ShardPeer
 
 log = logging.getLogger("lightrail.frontend")
 

@@ -15,7 +15,7 @@ from lightrail.namespace.directory import Directory
 from lightrail.namespace.errors import ServiceError
 from lightrail.namespace.records import Name
 from lightrail.namespace.rights import ANYBODY
-from lightrail.wire.requests import ShardDownError, ShardRefusedError
+from lightrail.shard_client.peers.requests import ShardDownError, ShardRefusedError
 
 log = logging.getLogger("lightrail.gateway.sweeper")
 

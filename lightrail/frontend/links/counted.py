@@ -16,15 +16,15 @@ from lightrail.model import conditions, names
 from lightrail.model.policy import Policy, Role
 from lightrail.namespace.records import Name
 from lightrail.namespace.rights import Caller
+from lightrail.shard_client.links import Producer
 from lightrail.wire.bodies import ProducerOpen, Refusal
 from lightrail.wire.frames import Kind, frame
-from lightrail.wire.links import Producer
 
 if TYPE_CHECKING:
     from lightrail.amqp.link import Link
     from lightrail.frontend.connection import ClientConnection
     from lightrail.frontend.engine import Frontend
-    from lightrail.wire.owner import Owner
+    from lightrail.shard_client.owners.owner import Owner
 
 
 class Presence(Producer):

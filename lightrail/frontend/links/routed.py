@@ -9,8 +9,8 @@ from lightrail.amqp.values import Symbol
 from lightrail.frontend.links.outcomes import FAILED
 from lightrail.model import conditions
 from lightrail.namespace.router_plan import Group, Walk
+from lightrail.shard_client.sending.lanes import Attributes, Load
 from lightrail.wire.bodies import Refusal
-from lightrail.wire.lanes import Attributes, Load
 
 if TYPE_CHECKING:
     from lightrail.amqp.link import Link

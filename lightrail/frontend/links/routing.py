@@ -1,9 +1,9 @@
 """A link that sends to a router: a plan distributes its batches, and each is answered when all parts are.
 
 A batch is routed by the plan when it arrives, and becomes one frame per set of queues on one shard
-(wire/lanes.py). It is accepted when every frame with its messages is; messages of a refused frame are
-rejected with the frame's reason. While the shard of a queue has to be looked up, or there is no subscription
-yet and the policy lets senders wait, batches wait in their order; credit bounds their number.
+(shard_client/sending/lanes.py). It is accepted when every frame with its messages is; messages of a refused
+frame are rejected with the frame's reason. While the shard of a queue has to be looked up, or there is no
+subscription yet and the policy lets senders wait, batches wait in their order; credit bounds their number.
 
 When a queue moves, its shard returns frames for it, with all frames behind them. They are sent to the queues'
 new shards, in their order, before any other frames of the link.
@@ -30,13 +30,13 @@ from lightrail.frontend.links.ways import ShardRoute, Ways
 from lightrail.model import conditions, limits
 from lightrail.namespace.router_plan import Plan, Routed
 from lightrail.namespace.routing import NO_ROUTER, UNROUTABLE
+from lightrail.shard_client.sending.lanes import QUEUE_MISSING, Attributes, Lane, Load
 from lightrail.wire.bodies import Refusal
-from lightrail.wire.lanes import QUEUE_MISSING, Attributes, Lane, Load
 
 if TYPE_CHECKING:
     from lightrail.amqp.link import Link
     from lightrail.frontend.connection import ClientConnection
-    from lightrail.wire.shards import ShardPeer
+    from lightrail.shard_client.peers.shards import ShardPeer
 
 log = logging.getLogger("lightrail.frontend.links.routing")
 

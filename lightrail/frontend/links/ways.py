@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, NamedTuple
 from lightrail.frontend.links.routed import RoutedBatch
 from lightrail.model import limits
 from lightrail.namespace.router_plan import earlier_expiry
-from lightrail.wire.lanes import Lane, Load
-from lightrail.wire.shards import ShardPeer
+from lightrail.shard_client.peers.shards import ShardPeer
+from lightrail.shard_client.sending.lanes import Lane, Load
 
 if TYPE_CHECKING:
     from lightrail.frontend.engine import Frontend

@@ -9,14 +9,14 @@ from lightrail.frontend.links.resolving import resolve
 from lightrail.model import conditions, limits
 from lightrail.model.policy import Role
 from lightrail.namespace.records import Right
+from lightrail.shard_client.links import Producer
 from lightrail.wire.bodies import ProducerOpen, Refusal
 from lightrail.wire.frames import UNKNOWN_SEQUENCE, Kind, enqueue, frame
-from lightrail.wire.links import Producer
 
 if TYPE_CHECKING:
     from lightrail.frontend.connection import ClientConnection
     from lightrail.frontend.engine import Frontend
-    from lightrail.wire.owner import Owner
+    from lightrail.shard_client.owners.owner import Owner
 
 
 class PostingError(Exception):

@@ -29,7 +29,7 @@ from lightrail.namespace.records import Right
 from lightrail.namespace.router_plan import Group, earlier_expiry
 from lightrail.namespace.routing import NO_ROUTER, UNROUTABLE
 from lightrail.namespace.scheduled import scheduled_queue
-from lightrail.wire.requests import ShardDownError, ShardRefusedError
+from lightrail.shard_client.peers.requests import ShardDownError, ShardRefusedError
 
 if TYPE_CHECKING:
     from lightrail.frontend.connection import ClientConnection

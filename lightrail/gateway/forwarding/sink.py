@@ -12,7 +12,7 @@ from lightrail.model import conditions
 from lightrail.model.policy import Role
 from lightrail.namespace.errors import ServiceError
 from lightrail.namespace.service import Service
-from lightrail.wire.requests import ShardDownError
+from lightrail.shard_client.peers.requests import ShardDownError
 
 UNKNOWN: Final = "lightrail:unknown"
 """Condition of a message that was not answered in time: it may or may not be stored."""

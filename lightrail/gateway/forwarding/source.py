@@ -5,11 +5,11 @@ from typing import Protocol
 
 from lightrail.gateway.forwarding.delivery import Delivery
 from lightrail.model.ending import Ending
+from lightrail.shard_client.links import Consumer
+from lightrail.shard_client.owners.owner import Owner
+from lightrail.shard_client.receiving.window import ReceiveWindow, decode_slice
 from lightrail.wire.bodies import ConsumerOpen, Refusal, SettleDetail
 from lightrail.wire.frames import DRAIN, Kind, OutcomeCode, frame
-from lightrail.wire.links import Consumer
-from lightrail.wire.owner import Owner
-from lightrail.wire.receiving import ReceiveWindow, decode_slice
 
 
 class Listener(Protocol):

@@ -26,9 +26,9 @@ from lightrail.model import conditions, limits
 from lightrail.model.names import InvalidNameError
 from lightrail.namespace.errors import ServiceError
 from lightrail.namespace.rights import Caller, ForbiddenError
+from lightrail.shard_client.peers.requests import ShardDownError, ShardRefusedError
 from lightrail.wire.bodies import ConsumerOpen, Refusal
 from lightrail.wire.frames import OutcomeCode
-from lightrail.wire.requests import ShardDownError, ShardRefusedError
 
 log = logging.getLogger("lightrail.gateway.forwarding.transfer")
 

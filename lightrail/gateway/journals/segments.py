@@ -13,9 +13,9 @@ from lightrail.gateway.errors import AGAIN, ProblemError
 from lightrail.gateway.journals.archived import Archived, ArchivedSegment
 from lightrail.gateway.links.shards import Shards
 from lightrail.model import conditions, limits
+from lightrail.shard_client.peers.requests import ShardDownError, ShardRefusedError
+from lightrail.shard_client.peers.shards import State
 from lightrail.wire.bodies import Answer
-from lightrail.wire.requests import ShardDownError, ShardRefusedError
-from lightrail.wire.shards import State
 
 PIECE: Final = "journal"
 """The operation whose answers are large."""

@@ -20,11 +20,11 @@ from lightrail.model import limits
 from lightrail.model.ending import Ending
 from lightrail.model.policy import LOCK_SECONDS_DEFAULT, Policy
 from lightrail.namespace.records import Name
+from lightrail.shard_client.links import Consumer
+from lightrail.shard_client.owners.owner import Owner
+from lightrail.shard_client.receiving.window import ReceiveWindow, decode_slice
 from lightrail.wire.bodies import ConsumerOpen, Refusal
 from lightrail.wire.frames import DRAIN, Kind, OutcomeCode, delivered_at, frame
-from lightrail.wire.links import Consumer
-from lightrail.wire.owner import Owner
-from lightrail.wire.receiving import ReceiveWindow, decode_slice
 
 if TYPE_CHECKING:
     from lightrail.gateway.links.receiving import Receivers

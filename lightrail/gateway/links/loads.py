@@ -9,7 +9,7 @@ from lightrail.cluster.map import Map
 from lightrail.gateway.links.shards import Shards
 from lightrail.model import limits, names
 from lightrail.model.plan import BASE, QueueLoad
-from lightrail.wire.requests import ShardDownError, ShardRefusedError
+from lightrail.shard_client.peers.requests import ShardDownError, ShardRefusedError
 
 
 class _Row(NamedTuple):

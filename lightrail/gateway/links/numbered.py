@@ -18,11 +18,11 @@ from typing import Final, NamedTuple
 from lightrail.gateway.errors import AGAIN, ProblemError, refused
 from lightrail.model import conditions
 from lightrail.namespace.router_plan import earlier_expiry
+from lightrail.shard_client.links import Producer
+from lightrail.shard_client.owners.owner import Owner
+from lightrail.shard_client.sending.window import SendWindow
 from lightrail.wire.bodies import ProducerOpen, Refusal
 from lightrail.wire.frames import IDENTITY, UNKNOWN_SEQUENCE, Kind, enqueue, frame
-from lightrail.wire.links import Producer
-from lightrail.wire.owner import Owner
-from lightrail.wire.sending import SendWindow
 
 _INDEX_BITS: Final = 16
 

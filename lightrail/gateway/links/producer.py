@@ -15,11 +15,11 @@ from time import monotonic
 from lightrail.gateway.errors import ProblemError, not_sent, refused, unknown
 from lightrail.gateway.links.outgoing import Outgoing
 from lightrail.namespace.records import Name
+from lightrail.shard_client.links import Producer
+from lightrail.shard_client.owners.owner import Owner
+from lightrail.shard_client.sending.window import SendWindow
 from lightrail.wire.bodies import ProducerOpen, Refusal
 from lightrail.wire.frames import Kind, enqueue, frame
-from lightrail.wire.links import Producer
-from lightrail.wire.owner import Owner
-from lightrail.wire.sending import SendWindow
 
 Stored = int | None
 """Sequence of a stored message, or None from a shard that does not report it."""

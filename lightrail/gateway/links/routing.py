@@ -13,10 +13,10 @@ from lightrail.namespace.records import Name
 from lightrail.namespace.router_plan import Group, Plan, Routed, Walk, earlier_expiry
 from lightrail.namespace.routing import UNROUTABLE, Routing
 from lightrail.namespace.statuses import STATUS_OF
+from lightrail.shard_client.peers.requests import ShardDownError
+from lightrail.shard_client.peers.shards import ShardPeer
+from lightrail.shard_client.sending.lanes import QUEUE_MISSING, Attributes, Lane, Load
 from lightrail.wire.bodies import Refusal
-from lightrail.wire.lanes import QUEUE_MISSING, Attributes, Lane, Load
-from lightrail.wire.requests import ShardDownError
-from lightrail.wire.shards import ShardPeer
 
 Carried = set[tuple[bytes, str]]
 """(encoded message, queue) of each stored message."""

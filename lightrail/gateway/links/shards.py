@@ -6,17 +6,17 @@ from collections.abc import Iterable
 from typing import Any
 
 from lightrail.cluster.coordinator import Coordinator
-from lightrail.cluster.shard_connections import ShardConnections
 from lightrail.model import limits
 from lightrail.model.clock import wall_ms
 from lightrail.model.placement import Placement
+from lightrail.shard_client.owners.owner import Owner
+from lightrail.shard_client.peers.bulk import BulkPeer
+from lightrail.shard_client.peers.pool import Pool
+from lightrail.shard_client.peers.requests import ShardDownError
+from lightrail.shard_client.peers.shards import ShardPeer
+from lightrail.shard_client.shard_connections import ShardConnections
 from lightrail.wire.bodies import Answer
-from lightrail.wire.bulk import BulkPeer
 from lightrail.wire.keys import WireKey
-from lightrail.wire.owner import Owner
-from lightrail.wire.pool import Pool
-from lightrail.wire.requests import ShardDownError
-from lightrail.wire.shards import ShardPeer
 
 
 class _Turn:

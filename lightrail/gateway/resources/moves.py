@@ -20,8 +20,8 @@ from lightrail.model import limits
 from lightrail.model.clock import wall_ms
 from lightrail.model.plan import FORMAT, KIND
 from lightrail.namespace.records import PLACED
-from lightrail.wire.requests import ShardDownError, ShardRefusedError
-from lightrail.wire.shards import ShardPeer
+from lightrail.shard_client.peers.requests import ShardDownError, ShardRefusedError
+from lightrail.shard_client.peers.shards import ShardPeer
 
 MEMBERS: Final = (
     "format",

@@ -15,7 +15,7 @@ from lightrail.model.clock import wall_ms
 from lightrail.model.plan import FORMAT, KIND, Plan, QueueLoad, Sum, plan
 from lightrail.namespace.directory import Directory
 from lightrail.namespace.records import PLACED
-from lightrail.wire.shards import State
+from lightrail.shard_client.peers.shards import State
 
 SAMPLE_S: Final = 1.0
 """Seconds over which messages are counted, by default."""

@@ -4,11 +4,11 @@ from array import array
 from collections.abc import Iterable
 from typing import Any
 
+from lightrail.shard_client.links import Consumer, Producer
+from lightrail.shard_client.peers.shards import State
 from lightrail.wire import frames
 from lightrail.wire.bodies import Answer, Refusal
 from lightrail.wire.frames import HEADER, Kind
-from lightrail.wire.links import Consumer, Producer
-from lightrail.wire.shards import State
 
 
 class FakePeer:

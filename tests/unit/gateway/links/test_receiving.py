@@ -14,9 +14,9 @@ from lightrail.gateway.links.waiting import STALE_MIN
 from lightrail.model import limits
 from lightrail.model.policy import Policy
 from lightrail.namespace.records import Name
+from lightrail.shard_client.peers.shards import State
 from lightrail.wire.bodies import ConsumerOpen, Refusal
 from lightrail.wire.frames import DRAIN, Kind, OutcomeCode
-from lightrail.wire.shards import State
 from tests.support.shard.fake_shards import FakePeer, FakeShards
 
 LONG_MS = 60_000

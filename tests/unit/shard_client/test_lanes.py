@@ -7,9 +7,9 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, 
 from hypothesis.strategies import booleans, sampled_from
 
 from lightrail.model import limits
+from lightrail.shard_client.sending.lanes import Attributes, Lane, Load
 from lightrail.wire.bodies import ProducerOpen, Refusal, Targets
 from lightrail.wire.frames import AFRESH, DURABLE, ENQUEUE_COLUMNS, ENQUEUE_ENDS, HEADER, HEADER_SIZE, Kind
-from lightrail.wire.lanes import Attributes, Lane, Load
 from tests.support.amqp.frontend_fakes import FakeShard, Said
 
 PLAIN = Attributes(False, 4, 0, 0)

@@ -11,9 +11,9 @@ from lightrail.amqp.events import ACCEPTED, RELEASED, Credit, Outcome
 from lightrail.amqp.performatives import Modified
 from lightrail.frontend.links.relays import RelayLink
 from lightrail.model import conditions, limits
+from lightrail.shard_client.peers.requests import ShardDownError, ShardRefusedError
 from lightrail.wire.bodies import ConsumerOpen, Refusal
 from lightrail.wire.frames import DRAIN, EXACT, Kind
-from lightrail.wire.requests import ShardDownError, ShardRefusedError
 from tests.support.amqp.frontend_fakes import FakeLink
 from tests.support.shard.model_shard import ModelQueue
 from tests.support.shard.owner_scene import OwnerReceiver, OwnerScene, OwnerSender

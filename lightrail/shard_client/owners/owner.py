@@ -12,20 +12,20 @@ import logging
 from typing import TYPE_CHECKING
 
 from lightrail.model.placement import Placement
-from lightrail.wire.assignments import Event
+from lightrail.shard_client.links import Consumer, Producer
+from lightrail.shard_client.owners.assignments import Event
+from lightrail.shard_client.owners.held import KEPT, HeldFrames
+from lightrail.shard_client.owners.queue_links import Assignment, QueueLinks
+from lightrail.shard_client.owners.timers import OwnerTimers
+from lightrail.shard_client.peers.requests import ShardDownError
+from lightrail.shard_client.peers.shards import ShardPeer, State
 from lightrail.wire.bodies import Refusal
 from lightrail.wire.frames import HEADER, Kind, frame
-from lightrail.wire.held import KEPT, HeldFrames
-from lightrail.wire.links import Consumer, Producer
-from lightrail.wire.owner_timers import OwnerTimers
-from lightrail.wire.queue_links import Assignment, QueueLinks
-from lightrail.wire.requests import ShardDownError
-from lightrail.wire.shards import ShardPeer, State
 
 if TYPE_CHECKING:
-    from lightrail.wire.owners import Owners
+    from lightrail.shard_client.owners.owners import Owners
 
-log = logging.getLogger("lightrail.wire.owner")
+log = logging.getLogger("lightrail.shard_client.owners.owner")
 
 
 class Owner:

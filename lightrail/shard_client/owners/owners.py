@@ -12,16 +12,16 @@ from typing import TYPE_CHECKING, Any, Final
 
 from lightrail.model import conditions, limits, names
 from lightrail.model.placement import Placement
+from lightrail.shard_client.owners.owner import Owner
+from lightrail.shard_client.peers.requests import ShardDownError, ShardRefusedError
+from lightrail.shard_client.peers.shards import ShardPeer
+from lightrail.shard_client.peers.watch import Watch
 from lightrail.wire.bodies import Answer, Refusal
-from lightrail.wire.owner import Owner
-from lightrail.wire.requests import ShardDownError, ShardRefusedError
-from lightrail.wire.shards import ShardPeer
-from lightrail.wire.watch import Watch
 
 if TYPE_CHECKING:
-    from lightrail.cluster.shard_connections import ShardConnections
+    from lightrail.shard_client.shard_connections import ShardConnections
 
-log = logging.getLogger("lightrail.wire.owners")
+log = logging.getLogger("lightrail.shard_client.owners.owners")
 
 TICK_MS: Final = 10
 """How often owners without a shard look for one."""

@@ -8,12 +8,12 @@ from typing import Any
 import zmq
 
 from lightrail.model import limits
+from lightrail.shard_client.peers.requests import ShardDownError
+from lightrail.shard_client.peers.shards import ShardPeer
+from lightrail.shard_client.peers.watch import Watch
 from lightrail.wire import keys
 from lightrail.wire.bodies import Answer
 from lightrail.wire.keys import WireKey
-from lightrail.wire.requests import ShardDownError
-from lightrail.wire.shards import ShardPeer
-from lightrail.wire.watch import Watch
 
 
 class Pooled(Watch[ShardPeer]):

@@ -17,15 +17,21 @@ import zmq
 
 from lightrail.model import conditions, limits
 from lightrail.model.ending import Ending
+from lightrail.shard_client.links import (
+    TO_CONSUMERS,
+    TO_PRODUCERS,
+    Consumer,
+    MissingDeliveriesError,
+    Producer,
+)
+from lightrail.shard_client.peers.requests import Requests, ShardDownError, ShardRefusedError
+from lightrail.shard_client.peers.watch import Watch
 from lightrail.wire.bodies import Answer, Hello, Refusal, Welcome, decode_request, encode_request
 from lightrail.wire.frames import COUNT_MASK, HEADER, HELD, VERSION, Kind, frame
-from lightrail.wire.links import TO_CONSUMERS, TO_PRODUCERS, Consumer, MissingDeliveriesError, Producer
-from lightrail.wire.requests import Requests, ShardDownError, ShardRefusedError
 from lightrail.wire.socket import LoopSocket, dealer
 from lightrail.wire.versions import VERSIONS, for_version, unknown
-from lightrail.wire.watch import Watch
 
-log = logging.getLogger("lightrail.wire.shards")
+log = logging.getLogger("lightrail.shard_client.peers.shards")
 
 COUNT: Final = int(Kind.COUNT)
 PING: Final = frame(Kind.PING)

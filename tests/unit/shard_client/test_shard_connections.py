@@ -6,16 +6,16 @@ from typing import Any
 
 import pytest
 
-from lightrail.cluster import shard_connections
 from lightrail.cluster.coordinator import CoordinatorError, Write
 from lightrail.cluster.map import PLACEMENT, SHARD_SETS, SHARDS, Member, Placed, unplacing
 from lightrail.cluster.memory import MemoryCoordinator
-from lightrail.cluster.shard_connections import ShardConnections
 from lightrail.model import conditions
-from lightrail.wire import shards
+from lightrail.shard_client import shard_connections
+from lightrail.shard_client.peers import shards
+from lightrail.shard_client.peers.shards import State
+from lightrail.shard_client.shard_connections import ShardConnections
 from lightrail.wire.bodies import Welcome
 from lightrail.wire.frames import VERSION, Kind, frame
-from lightrail.wire.shards import State
 from tests.support.shard.owner_scene import HandWire
 
 Check = Callable[[ShardConnections, MemoryCoordinator], Awaitable[None]]

@@ -6,8 +6,8 @@ shard must not send yet. So a repeated CREDIT grants no credit twice.
 
 from typing import NamedTuple
 
+from lightrail.shard_client.links import MissingDeliveriesError
 from lightrail.wire.frames import DELIVER_COLUMNS, DELIVER_ENDS, HEADER_SIZE
-from lightrail.wire.links import MissingDeliveriesError
 
 
 class ReceiveWindow:

@@ -6,11 +6,11 @@ from typing import Any
 import pytest
 
 from lightrail.model import limits
-from lightrail.wire import shards
+from lightrail.shard_client.peers import shards
+from lightrail.shard_client.peers.pool import Pool
+from lightrail.shard_client.peers.requests import ShardDownError
 from lightrail.wire.bodies import Welcome, encode_request
 from lightrail.wire.frames import VERSION, Kind, frame
-from lightrail.wire.pool import Pool
-from lightrail.wire.requests import ShardDownError
 from tests.support.sim.loop import SimLoop
 
 

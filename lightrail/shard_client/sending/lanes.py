@@ -13,11 +13,11 @@ from itertools import accumulate
 from typing import Any, Final, NamedTuple
 
 from lightrail.model import conditions, limits
+from lightrail.shard_client.links import Producer
+from lightrail.shard_client.peers.shards import ShardPeer
+from lightrail.shard_client.sending.window import SendWindow
 from lightrail.wire.bodies import ProducerOpen, Refusal, Targets
 from lightrail.wire.frames import AFRESH, HEADER, HEADER_SIZE, Kind, enqueue, frame
-from lightrail.wire.links import Producer
-from lightrail.wire.sending import SendWindow
-from lightrail.wire.shards import ShardPeer
 
 ROUTE: Final = int(Kind.ROUTE)
 QUEUE_MISSING: Final = frozenset({conditions.NOT_FOUND, conditions.RESOURCE_DELETED})

@@ -10,7 +10,7 @@ from typing import Final
 from lightrail.model import limits
 from lightrail.wire.frames import Kind
 
-log = logging.getLogger("lightrail.wire.held")
+log = logging.getLogger("lightrail.shard_client.owners.held")
 
 KEPT: Final = frozenset({int(Kind.SETTLE), int(Kind.CONSUMER_CLOSE)})
 """Kinds of frames that their links do not send again when they are reopened."""

@@ -7,11 +7,11 @@ import pytest
 
 from lightrail.model import conditions, limits
 from lightrail.model.placement import Placement
-from lightrail.wire.assignments import BEHIND, Assignment, AssignmentError, Event, LinkState
+from lightrail.shard_client.links import Consumer
+from lightrail.shard_client.owners.assignments import BEHIND, Assignment, AssignmentError, Event, LinkState
+from lightrail.shard_client.owners.owner import Owner
+from lightrail.shard_client.peers.shards import State
 from lightrail.wire.bodies import Refusal
-from lightrail.wire.links import Consumer
-from lightrail.wire.owner import Owner
-from lightrail.wire.shards import State
 from tests.support.shard.resolvers import FixedResolver
 
 GRID = """

@@ -4,7 +4,7 @@ from dataclasses import dataclass
 
 import pytest
 
-from lightrail.wire.sending import SendWindow
+from lightrail.shard_client.sending.window import SendWindow
 
 
 @dataclass(slots=True)

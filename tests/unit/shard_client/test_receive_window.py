@@ -4,9 +4,9 @@ from array import array
 
 import pytest
 
+from lightrail.shard_client.links import MissingDeliveriesError
+from lightrail.shard_client.receiving.window import ReceiveWindow, Slice, decode_slice
 from lightrail.wire.frames import deliver
-from lightrail.wire.links import MissingDeliveriesError
-from lightrail.wire.receiving import ReceiveWindow, Slice, decode_slice
 
 
 def test_credit_is_what_may_still_arrive() -> None:

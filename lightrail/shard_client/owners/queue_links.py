@@ -2,10 +2,10 @@
 
 from collections.abc import Iterator
 
-from lightrail.wire import assignments
-from lightrail.wire.assignments import Event, LinkState
-from lightrail.wire.links import Consumer, Producer
-from lightrail.wire.shards import ShardPeer
+from lightrail.shard_client.links import Consumer, Producer
+from lightrail.shard_client.owners import assignments
+from lightrail.shard_client.owners.assignments import Event, LinkState
+from lightrail.shard_client.peers.shards import ShardPeer
 
 Assignment = assignments.Assignment[ShardPeer]
 

@@ -5,8 +5,8 @@ copying them: copies and their memory were half of the 1 ms of CPU per MiB that 
 together (docs/operate/readers.md has the measurement).
 """
 
+from lightrail.shard_client.peers.shards import ShardPeer
 from lightrail.wire.frames import BLOB_FOLLOWS, HEADER, Kind
-from lightrail.wire.shards import ShardPeer
 from lightrail.wire.socket import Parts
 
 

@@ -15,13 +15,13 @@ from lightrail.cluster.coordinator import Coordinator, CoordinatorError
 from lightrail.cluster.map import Map, MapChanges
 from lightrail.model import conditions, limits, names
 from lightrail.model.placement import Placement
+from lightrail.shard_client.owners.owners import Owners
+from lightrail.shard_client.peers.shards import ShardPeer, State
 from lightrail.wire import keys
 from lightrail.wire.bodies import Refusal
 from lightrail.wire.keys import WireKey
-from lightrail.wire.owners import Owners
-from lightrail.wire.shards import ShardPeer, State
 
-log = logging.getLogger("lightrail.cluster.shard_connections")
+log = logging.getLogger("lightrail.shard_client.shard_connections")
 
 START_WAIT_S: Final = 10.0
 """How long a start waits for registered shards; after that the process serves with the connected ones."""

@@ -10,12 +10,12 @@ import pytest
 import zmq
 
 from lightrail.model import conditions, limits
-from lightrail.wire import shards
+from lightrail.shard_client.links import MissingDeliveriesError
+from lightrail.shard_client.peers import shards
+from lightrail.shard_client.peers.requests import ShardDownError
+from lightrail.shard_client.peers.shards import GREETING_MS, GREETING_MS_MAX, ShardPeer, State
 from lightrail.wire.bodies import Hello, Refusal, Welcome, encode_request
 from lightrail.wire.frames import VERSION, Kind, deliver, frame
-from lightrail.wire.links import MissingDeliveriesError
-from lightrail.wire.requests import ShardDownError
-from lightrail.wire.shards import GREETING_MS, GREETING_MS_MAX, ShardPeer, State
 from tests.support.amqp.frontend_fakes import Said
 from tests.support.now import now
 

@@ -5,26 +5,44 @@ shard is down, follows the shard to another address, and is closed when the shar
 """
 
 import asyncio
+import itertools
 import logging
 from collections.abc import Callable
-from typing import Final
+from typing import Any, Final
 
 import zmq
 
 from lightrail.cluster.coordinator import Coordinator, CoordinatorError
 from lightrail.cluster.map import Map, MapChanges
 from lightrail.model import conditions, limits, names
+from lightrail.model.clock import wall_ms
 from lightrail.model.placement import Placement
+from lightrail.shard_client.owners.owner import Owner
 from lightrail.shard_client.owners.owners import Owners
+from lightrail.shard_client.peers.pool import BulkPeer, OncePerTurn, Pool
+from lightrail.shard_client.peers.requests import ShardDownError
 from lightrail.shard_client.peers.shards import ShardPeer, State
 from lightrail.wire import keys
-from lightrail.wire.bodies import Refusal
+from lightrail.wire.bodies import Answer, Refusal
 from lightrail.wire.keys import WireKey
 
 log = logging.getLogger("lightrail.shard_client.shard_connections")
 
 START_WAIT_S: Final = 10.0
 """How long a start waits for registered shards; after that the process serves with the connected ones."""
+
+
+class _LookUp:
+    """The look-up of a queue's shard, and those who wait for it, one after the other."""
+
+    __slots__ = ("placing", "turn", "users")
+
+    def __init__(self, placing: "asyncio.Future[Placement]") -> None:
+        self.placing = placing
+        # An error is for those who still wait.
+        placing.add_done_callback(lambda done: done.cancelled() or done.exception())
+        self.turn = asyncio.Lock()
+        self.users = 0
 
 
 class ShardConnections:
@@ -35,6 +53,7 @@ class ShardConnections:
         boot: random number of this process.
         now_ms: wall clock, in milliseconds since 1970.
         schedule_flush: requests a call of `flush` at the end of this turn.
+        flush: calls that of this object, with what else the process sends; None: the connections do both.
         shard_wait_ms: how long senders wait for a shard that does not serve; 0: no limit.
         key: of the wire.
     """
@@ -46,13 +65,14 @@ class ShardConnections:
         *,
         name: str,
         boot: int,
-        now_ms: Callable[[], int],
-        schedule_flush: Callable[[], None],
-        flush: Callable[[], None],
+        now_ms: Callable[[], int] = wall_ms,
+        schedule_flush: Callable[[], None] | None = None,
+        flush: Callable[[], None] | None = None,
         shard_wait_ms: int = 0,
         key: WireKey | None = None,
     ) -> None:
         self.peers: dict[int, ShardPeer] = {}
+        self.now_ms = now_ms
         self.map = Map(coordinator)
         self.owners = Owners(self, loop, now_ms=now_ms, shard_wait_ms=shard_wait_ms)
         self.moved = 0
@@ -61,10 +81,23 @@ class ShardConnections:
         self._loop = loop
         self._name = name
         self._boot = boot
-        self._now_ms = now_ms
-        self._schedule_flush = schedule_flush
-        self._flush = flush
+        own = OncePerTurn(loop, self.flush)
+        self._schedule_flush = schedule_flush or own.request
+        self._flush = flush or own.call
         self._key = key
+        self.bulk = Pool(
+            loop,
+            name=f"{name}/bulk",
+            boot=boot,
+            address=self._address,
+            now_ms=now_ms,
+            idle_ms=limits.BULK_IDLE_MS,
+            key=key,
+            make=BulkPeer,
+        )
+        """Connections for answers of megabytes; none is open before the first request."""
+        self._links = itertools.count(1)
+        self._look_ups: dict[str, _LookUp] = {}
         self._boots: dict[int, int] = {}
         """Boot numbers of the registered shard processes."""
         self._answers: dict[str, Placement] = {}
@@ -94,7 +127,7 @@ class ShardConnections:
             address=address,
             frontend=self._name,
             boot=self._boot,
-            now_ms=self._now_ms,
+            now_ms=self.now_ms,
             schedule_flush=self._schedule_flush,
             flush=self._flush,
             watch=self.owners,
@@ -151,6 +184,72 @@ class ShardConnections:
         """Waits until `not_ready` is None; polls every few milliseconds, once in the life of the process."""
         while self.not_ready():  # noqa: ASYNC110
             await asyncio.sleep(0.005)
+
+    def _address(self, shard: int) -> str | None:
+        peer = self.peers.get(shard)
+        return None if peer is None else peer.address
+
+    # --- links and requests ----------------------------------------------------------------------------
+
+    def next_link(self) -> int:
+        """A number for a link, unique in the lifetime of this process."""
+        return next(self._links)
+
+    async def route(self, queue: str) -> Owner:
+        """The owner of a queue or relay, which is placed if necessary; open a link before the loop turns.
+
+        Raises CoordinatorError.
+        """
+        return self.owners.at(queue, await self.find(queue))
+
+    async def find(self, queue: str) -> Placement:
+        """The placement of a queue or relay, which is placed if necessary.
+
+        Callers continue in the order of their calls, so that messages don't overtake one another. Raises
+        CoordinatorError, to all who wait for one look-up.
+        """
+        known = self.placement(queue)
+        look_up = self._look_ups.get(queue)
+        if look_up is None:
+            if known is not None:
+                return known
+            look_up = self._look_ups[queue] = _LookUp(self._loop.create_task(self.place(queue)))
+        look_up.users += 1
+        try:
+            async with look_up.turn:
+                return await asyncio.shield(look_up.placing)
+        finally:
+            look_up.users -= 1
+            if not look_up.users:
+                del self._look_ups[queue]
+
+    def looks_up(self, queue: str) -> bool:
+        """Whether callers look up a queue now; later callers have to wait behind them to keep the order."""
+        return queue in self._look_ups
+
+    def placed(self, queue: str) -> ShardPeer | None:
+        """The shard of a queue if both are known here, otherwise None."""
+        known = self.placement(queue)
+        return None if known is None else self.peers.get(known.shard)
+
+    async def request(self, queue: str, op: str, fields: dict[str, Any]) -> Answer:
+        """See Owners.request."""
+        return await self.owners.request(queue, op, fields)
+
+    async def request_all(self, op: str, fields: dict[str, Any]) -> dict[int, Answer]:
+        """Sends a request to all shards. Returns the answers by shard, without shards that do not answer.
+        Raises ShardRefusedError."""
+        peers = [(shard, peer) for shard, peer in sorted(self.peers.items()) if peer.speaks]
+        requests = [peer.request(op, fields, wait_ms=limits.OVERVIEW_MS) for _, peer in peers]
+        answers = await asyncio.gather(*requests, return_exceptions=True)
+        found: dict[int, Answer] = {}
+        for (shard, _), answer in zip(peers, answers, strict=True):
+            if isinstance(answer, ShardDownError):
+                continue
+            if isinstance(answer, BaseException):
+                raise answer
+            found[shard] = answer
+        return found
 
     # --- placements ------------------------------------------------------------------------------------
 
@@ -234,6 +333,7 @@ class ShardConnections:
 
     def close(self) -> None:
         """Closes all connections, with a GOODBYE to each shard."""
+        self.bulk.close()
         self.owners.close()
         for peer in self.peers.values():
             peer.close()

@@ -11,8 +11,8 @@ from collections.abc import Callable
 
 from lightrail.gateway.forwarding.delivery import Delivery
 from lightrail.gateway.forwarding.source import Source
-from lightrail.gateway.links.shards import Shards
 from lightrail.model import limits
+from lightrail.shard_client.shard_connections import ShardConnections
 from lightrail.wire.bodies import ConsumerOpen, Refusal, SettleDetail
 from lightrail.wire.frames import OutcomeCode
 
@@ -53,7 +53,7 @@ class Forwarder:
         """Sends a message to its target, however long that takes; returns its outcome for the queue."""
         raise NotImplementedError
 
-    async def open(self, shards: Shards) -> None:
+    async def open(self, shards: ShardConnections) -> None:
         """Starts to consume. Raises ShardDownError, CoordinatorError: try again."""
         owner = await shards.route(self.queue)
         if not self._is_closed and self._source is None:

@@ -16,11 +16,11 @@ from lightrail.gateway.forwarding.repeating import Attempt, Pause, RepeatingForw
 from lightrail.gateway.forwarding.roster import Roster
 from lightrail.gateway.forwarding.sink import NotSentError, Sink
 from lightrail.gateway.links.routing import Carried
-from lightrail.gateway.links.shards import Shards
 from lightrail.model import conditions
 from lightrail.model.names import scheduled_router
 from lightrail.model.policy import Role
 from lightrail.namespace.directory import Directory
+from lightrail.shard_client.shard_connections import ShardConnections
 from lightrail.wire.bodies import SettleDetail
 from lightrail.wire.frames import OutcomeCode
 
@@ -34,7 +34,7 @@ class ScheduledForwarder(RepeatingForwarder):
         self,
         queue: str,
         router: str,
-        shards: Shards,
+        shards: ShardConnections,
         sink: Sink,
         counts: ForwardingCounts,
         pause: Pause,
@@ -81,7 +81,7 @@ class ScheduledForwarders:
     def __init__(
         self,
         directory: Directory,
-        shards: Shards,
+        shards: ShardConnections,
         sink: Sink,
         counts: ForwardingCounts,
         *,

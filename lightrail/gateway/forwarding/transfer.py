@@ -21,12 +21,12 @@ from lightrail.gateway.forwarding.delivery import Delivery, dead_letter_source, 
 from lightrail.gateway.forwarding.sink import NotSentError, Sink
 from lightrail.gateway.forwarding.source import Source
 from lightrail.gateway.links.outgoing import Outgoing
-from lightrail.gateway.links.shards import Shards
 from lightrail.model import conditions, limits
 from lightrail.model.names import InvalidNameError
 from lightrail.namespace.errors import ServiceError
 from lightrail.namespace.rights import Caller, ForbiddenError
 from lightrail.shard_client.peers.requests import ShardDownError, ShardRefusedError
+from lightrail.shard_client.shard_connections import ShardConnections
 from lightrail.wire.bodies import ConsumerOpen, Refusal
 from lightrail.wire.frames import OutcomeCode
 
@@ -74,7 +74,9 @@ class Task:
 class Transfer:
     """One transfer; `start` it, then look at `state`, `moved`, `total`, `error`, or wait for `done`."""
 
-    def __init__(self, id: str, task: Task, shards: Shards, sink: Sink, counts: ForwardingCounts) -> None:
+    def __init__(
+        self, id: str, task: Task, shards: ShardConnections, sink: Sink, counts: ForwardingCounts
+    ) -> None:
         self.id = id
         self.task = task
         self.state = State.RUNNING

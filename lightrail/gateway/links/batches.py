@@ -7,19 +7,19 @@ from collections.abc import Mapping, Sequence
 from lightrail.gateway.errors import AGAIN, ProblemError, problem_of, refused
 from lightrail.gateway.links.numbered import Batch, Message, NumberedProducer, Stored
 from lightrail.gateway.links.sending import Sender
-from lightrail.gateway.links.shards import Shards
 from lightrail.model import conditions, limits
 from lightrail.model.policy import Role
 from lightrail.namespace.directory import Directory
 from lightrail.namespace.records import Name
 from lightrail.namespace.routing import UNROUTABLE, Routing
+from lightrail.shard_client.shard_connections import ShardConnections
 
 
 class BatchSender:
     """Stores batches at queues, directly or through routers."""
 
     def __init__(
-        self, shards: Shards, directory: Directory, sender: Sender, loop: asyncio.AbstractEventLoop
+        self, shards: ShardConnections, directory: Directory, sender: Sender, loop: asyncio.AbstractEventLoop
     ) -> None:
         self._shards = shards
         self._directory = directory

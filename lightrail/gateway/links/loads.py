@@ -6,10 +6,10 @@ from collections.abc import Callable, Iterable
 from typing import Any, NamedTuple
 
 from lightrail.cluster.map import Map
-from lightrail.gateway.links.shards import Shards
 from lightrail.model import limits, names
 from lightrail.model.plan import BASE, QueueLoad
 from lightrail.shard_client.peers.requests import ShardDownError, ShardRefusedError
+from lightrail.shard_client.shard_connections import ShardConnections
 
 
 class _Row(NamedTuple):
@@ -29,7 +29,7 @@ class Loads(NamedTuple):
 
 
 async def measure(
-    map: Map, shards: Shards, sample_s: float, clock: Callable[[], float] = time.monotonic
+    map: Map, shards: ShardConnections, sample_s: float, clock: Callable[[], float] = time.monotonic
 ) -> Loads:
     """Loads of all queues: BASE and messages per second over `sample_s` seconds (0: not measured).
 
@@ -55,7 +55,7 @@ async def measure(
     return Loads(found, silent)
 
 
-async def _counters(map: Map, shards: Shards) -> tuple[dict[str, _Row], list[int]]:
+async def _counters(map: Map, shards: ShardConnections) -> tuple[dict[str, _Row], list[int]]:
     wanted = {placed.shard for placed in map.placements().values()} | set(map.shard_records)
     found: dict[str, _Row] = {}
     silent: list[int] = []
@@ -79,7 +79,7 @@ async def _counters(map: Map, shards: Shards) -> tuple[dict[str, _Row], list[int
     return found, silent
 
 
-async def rows_of(shards: Shards, shard: int) -> Iterable[tuple[str, dict[str, Any]]] | None:
+async def rows_of(shards: ShardConnections, shard: int) -> Iterable[tuple[str, dict[str, Any]]] | None:
     """Figures of all queues of a shard; None if the shard does not answer."""
     peer = shards.peers.get(shard)
     if peer is None:

@@ -5,16 +5,16 @@ from collections.abc import Iterable
 
 from lightrail.gateway.errors import AGAIN, ProblemError
 from lightrail.gateway.links.consumer import Delivery, QueueConsumer
-from lightrail.gateway.links.shards import Shards
 from lightrail.model import limits
 from lightrail.model.policy import Role
 from lightrail.namespace.records import Name
+from lightrail.shard_client.shard_connections import ShardConnections
 
 
 class Receivers:
     """All requests of this gateway that wait for messages; one consumer for each queue."""
 
-    def __init__(self, shards: Shards, loop: asyncio.AbstractEventLoop) -> None:
+    def __init__(self, shards: ShardConnections, loop: asyncio.AbstractEventLoop) -> None:
         self.shards = shards
         self.loop = loop
         self.waiting = 0

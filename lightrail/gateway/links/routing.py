@@ -6,7 +6,6 @@ from collections.abc import Iterable, Mapping
 from lightrail.filters.looks import Looks
 from lightrail.gateway.errors import ProblemError, refused, unknown
 from lightrail.gateway.links.outgoing import Outgoing
-from lightrail.gateway.links.shards import Shards
 from lightrail.model import conditions, limits
 from lightrail.namespace.directory import Changes, Directory
 from lightrail.namespace.records import Name
@@ -16,6 +15,7 @@ from lightrail.namespace.statuses import STATUS_OF
 from lightrail.shard_client.peers.requests import ShardDownError
 from lightrail.shard_client.peers.shards import ShardPeer
 from lightrail.shard_client.sending.lanes import QUEUE_MISSING, Attributes, Lane, Load
+from lightrail.shard_client.shard_connections import ShardConnections
 from lightrail.wire.bodies import Refusal
 
 Carried = set[tuple[bytes, str]]
@@ -33,7 +33,9 @@ class UnroutableError(ProblemError):
 class RouterSender:
     """Sends messages to routers."""
 
-    def __init__(self, shards: Shards, directory: Directory, loop: asyncio.AbstractEventLoop) -> None:
+    def __init__(
+        self, shards: ShardConnections, directory: Directory, loop: asyncio.AbstractEventLoop
+    ) -> None:
         self._shards = shards
         self._directory = directory
         self._loop = loop
@@ -77,14 +79,15 @@ class RouterSender:
                 # Its queue was moving: the message is sent again to queues that have not stored it.
                 if self._loop.time() + pause_ms / 1000 > until:
                     raise unknown(record.name)
-                await self._shards.shard_connections.owners.change(pause_ms)
+                await self._shards.owners.change(pause_ms)
                 pause_ms = min(2 * pause_ms, limits.OWNER_RETRY_MS_MAX)
                 continue
             if refusal.condition not in QUEUE_MISSING or is_repeated:
                 break
             is_repeated = True
             # A queue was deleted: the message is routed once more, to the queues that exist now.
-            self._shards.forget(queue for group in groups for queue in group.queues)
+            for queue in {queue for group in groups for queue in group.queues}:
+                self._shards.forget(queue)
         raise refused(refusal.condition, refusal.description)
 
     async def walked(self, walk: Walk) -> Routed:
@@ -153,7 +156,7 @@ class RouterSender:
                 for queue in group.queues:
                     if (payload, queue) not in carried:
                         shard, _ = await self._shards.find(queue)
-                        peer = self._shards.shard_connections.peer(shard)
+                        peer = self._shards.peer(shard)
                         if peer is None:
                             raise ShardDownError(f"{queue} is on shard {shard}, which is not registered")
                         by_shard.setdefault((peer.shard, latest.get(queue)), (peer, set()))[1].add(queue)

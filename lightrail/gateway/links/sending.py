@@ -9,17 +9,19 @@ from lightrail.gateway.errors import AGAIN, ProblemError, refused
 from lightrail.gateway.links.outgoing import Outgoing
 from lightrail.gateway.links.producer import QueueProducer, Stored
 from lightrail.gateway.links.routing import Carried, RouterSender
-from lightrail.gateway.links.shards import Shards
 from lightrail.model import conditions, limits
 from lightrail.model.policy import Role
 from lightrail.namespace.directory import Directory
 from lightrail.namespace.records import Name
+from lightrail.shard_client.shard_connections import ShardConnections
 
 
 class Sender:
     """Sends messages to names: to each queue through one producer, to routers through lanes."""
 
-    def __init__(self, shards: Shards, directory: Directory, loop: asyncio.AbstractEventLoop) -> None:
+    def __init__(
+        self, shards: ShardConnections, directory: Directory, loop: asyncio.AbstractEventLoop
+    ) -> None:
         self._shards = shards
         self._loop = loop
         self.routers = RouterSender(shards, directory, loop)

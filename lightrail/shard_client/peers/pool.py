@@ -1,4 +1,9 @@
-"""Pool: connections to shards that are closed when they are unused for a while."""
+"""Pool: connections to shards that are closed when they are unused for a while.
+
+Those for answers of megabytes are separate from those of messages: each has its own socket, so that no small
+frame waits behind a large one, and forwards the parts without copying them. Copies and their memory were half
+of the 1 ms of CPU per MiB that shard and gateway used together (docs/operate/readers.md has the measurement).
+"""
 
 import asyncio
 import contextlib
@@ -13,7 +18,49 @@ from lightrail.shard_client.peers.shards import ShardPeer
 from lightrail.shard_client.peers.watch import Watch
 from lightrail.wire import keys
 from lightrail.wire.bodies import Answer
+from lightrail.wire.frames import BLOB_FOLLOWS, HEADER, Kind
 from lightrail.wire.keys import WireKey
+from lightrail.wire.socket import Parts
+
+
+class OncePerTurn:
+    """A call at the end of each turn of the loop in which it was requested, however often."""
+
+    __slots__ = ("_call", "_is_requested", "_loop")
+
+    def __init__(self, loop: asyncio.AbstractEventLoop, call: Callable[[], None]) -> None:
+        self._loop = loop
+        self._call = call
+        self._is_requested = False
+
+    def request(self) -> None:
+        if not self._is_requested:
+            self._is_requested = True
+            self._loop.call_soon(self.call)
+
+    def call(self) -> None:
+        """Makes the call now."""
+        self._is_requested = False
+        self._call()
+
+
+class BulkPeer(ShardPeer):
+    """A connection to a shard for requests with large answers."""
+
+    __slots__ = ()
+
+    def _receive(self, parts: Parts) -> None:
+        """A blob may be a separate part, behind the answer that it belongs to."""
+        plain: Parts = []
+        rest = iter(parts)
+        for part in rest:
+            kind, flags, _, _, _, _, number = HEADER.unpack_from(part)
+            blob = next(rest, None) if kind == Kind.RESPONSE and flags & BLOB_FOLLOWS else None
+            if blob is not None:
+                self._requests.answered(number, part, memoryview(blob))
+            else:
+                plain.append(part)
+        super()._receive(plain)
 
 
 class Pooled(Watch[ShardPeer]):
@@ -67,7 +114,7 @@ class Pool:
         self._make = make
         self._context: zmq.Context[zmq.Socket[bytes]] | None = None
         self._pooled: dict[int, Pooled] = {}
-        self._flush_scheduled = False
+        self._flushing = OncePerTurn(loop, self._flush)
 
     def __len__(self) -> int:
         """Connections that are open."""
@@ -140,8 +187,8 @@ class Pool:
             frontend=self._name,
             boot=self._boot,
             now_ms=self._now_ms,
-            schedule_flush=self._schedule_flush,
-            flush=self._flush,
+            schedule_flush=self._flushing.request,
+            flush=self._flushing.call,
             watch=pooled,
         )
         return pooled
@@ -149,12 +196,6 @@ class Pool:
     def _close_idle(self, shard: int) -> None:
         self._pooled.pop(shard).peer.close()
 
-    def _schedule_flush(self) -> None:
-        if not self._flush_scheduled:
-            self._flush_scheduled = True
-            self._loop.call_soon(self._flush)
-
     def _flush(self) -> None:
-        self._flush_scheduled = False
         for pooled in list(self._pooled.values()):
             pooled.peer.flush()

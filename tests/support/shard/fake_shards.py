@@ -1,7 +1,6 @@
 """A shard that a gateway's senders and receivers think they talk to: what they said, and what it says."""
 
 from array import array
-from collections.abc import Iterable
 from typing import Any
 
 from lightrail.shard_client.links import Consumer, Producer
@@ -90,6 +89,7 @@ class FakeShards:
         self.peers: dict[int, Any] = {}
         self.requests: list[tuple[str, str, dict[str, Any]]] = []
         self._links = 0
+        self.moved = 0
 
     @staticmethod
     def now_ms() -> int:
@@ -99,7 +99,7 @@ class FakeShards:
         self._links += 1
         return self._links
 
-    def forget(self, names: Iterable[str]) -> None:
+    def forget(self, queue: str) -> None:
         """Nothing is remembered."""
 
     async def route(self, name: str) -> FakePeer:

@@ -92,7 +92,7 @@ class MoveScene:
         )
 
     async def request_all(self, op: str, fields: dict[str, Any]) -> dict[int, Answer]:
-        """See Shards.request_all."""
+        """See ShardConnections.request_all."""
         peers = sorted(self.peers.items())
         return {id: await peer.request(op, fields) for id, peer in peers if peer.state is State.SERVING}
 

@@ -9,7 +9,8 @@ from lightrail.amqp.values import Symbol
 from lightrail.frontend.links.outcomes import FAILED
 from lightrail.model import conditions
 from lightrail.namespace.router_plan import Group, Walk
-from lightrail.shard_client.sending.lanes import Attributes, Load
+from lightrail.shard_client.sending.lanes import Load
+from lightrail.shard_client.sending.window import Attributes
 from lightrail.wire.bodies import Refusal
 
 if TYPE_CHECKING:

@@ -30,7 +30,8 @@ from lightrail.frontend.links.ways import ShardRoute, Ways
 from lightrail.model import conditions, limits
 from lightrail.namespace.router_plan import Plan, Routed
 from lightrail.namespace.routing import NO_ROUTER, UNROUTABLE
-from lightrail.shard_client.sending.lanes import QUEUE_MISSING, Attributes, Lane, Load
+from lightrail.shard_client.sending.lanes import QUEUE_MISSING, Lane, Load
+from lightrail.shard_client.sending.window import Attributes
 from lightrail.wire.bodies import Refusal
 
 if TYPE_CHECKING:

@@ -14,7 +14,8 @@ from lightrail.namespace.routing import UNROUTABLE, Routing
 from lightrail.namespace.statuses import STATUS_OF
 from lightrail.shard_client.peers.requests import ShardDownError
 from lightrail.shard_client.peers.shards import ShardPeer
-from lightrail.shard_client.sending.lanes import QUEUE_MISSING, Attributes, Lane, Load
+from lightrail.shard_client.sending.lanes import QUEUE_MISSING, Lane, Load
+from lightrail.shard_client.sending.window import Attributes
 from lightrail.shard_client.shard_connections import ShardConnections
 from lightrail.wire.bodies import Refusal
 

@@ -2,18 +2,34 @@
 
 import asyncio
 from collections.abc import Iterable
+from dataclasses import dataclass
 from time import monotonic
 from typing import Self
 
-from lightrail.gateway.errors import AGAIN, ProblemError, refused
+from lightrail.gateway.errors import AGAIN, ProblemError, not_sent, refused, unknown
 from lightrail.gateway.links.outgoing import Outgoing
-from lightrail.gateway.links.producer import QueueProducer, Stored
 from lightrail.gateway.links.routing import Carried, RouterSender
 from lightrail.model import conditions, limits
 from lightrail.model.policy import Role
 from lightrail.namespace.directory import Directory
 from lightrail.namespace.records import Name
+from lightrail.shard_client.sending.queue_producer import QueueProducer
+from lightrail.shard_client.sending.window import MAYBE_STORED, NOT_STORED, Attributes
 from lightrail.shard_client.shard_connections import ShardConnections
+
+Stored = int | None
+"""Sequence of a stored message, or None from a shard that does not report it."""
+
+
+@dataclass(slots=True)
+class _Open:
+    """The producer of a queue."""
+
+    producer: QueueProducer
+    revision: int
+    """Of the queue's record: a shard reads the policy when the producer is opened."""
+    used_at: float
+    """Time of the last answer."""
 
 
 class Sender:
@@ -25,7 +41,7 @@ class Sender:
         self._shards = shards
         self._loop = loop
         self.routers = RouterSender(shards, directory, loop)
-        self._producers: dict[str, QueueProducer] = {}
+        self._open: dict[str, _Open] = {}
         self.bytes = 0
         """Bytes of bodies that are being read or sent."""
         self._sweeping: asyncio.TimerHandle | None = None
@@ -55,38 +71,51 @@ class Sender:
         if record.role is Role.ROUTER:
             await self.routers.send(record, message, carried)
             return None
-        producer = self._producers.get(record.name)
-        if producer is None or not producer.knows(record) or self._shards.looks_up(record.name):
+        open = self._present(record)
+        if open is None or self._shards.looks_up(record.name):
             owner = await self._shards.route(record.name)
-            producer = self._producers.get(record.name)
-            if producer is None or not producer.knows(record):
-                # A shard reads the policy when a producer is opened. Through the former producer the message
-                # would be stored under the former policy, or get lost with a queue that was deleted.
-                if producer is not None:
-                    producer.retire()
-                producer = self._producers[record.name] = QueueProducer(
-                    owner, self._shards.next_link(), record, self._loop, self._forget
-                )
-                owner.open_producer(producer)
+            open = self._present(record)
+            if open is None:
+                # Through the former producer the message would be stored under the former policy, or get lost
+                # with a queue that was deleted.
+                if (former := self._open.get(record.name)) is not None:
+                    former.producer.close_when_answered()
+                producer = QueueProducer(owner, self._shards.next_link(), label="http", sequences=True)
+                open = self._open[record.name] = _Open(producer, record.revision, monotonic())
                 self._watch()
         wait_ms = limits.REQUEST_MS + (record.policy.milliseconds("enqueue_timeout") or 0)
-        return await producer.send(message, wait_ms)
+        attributes = Attributes(
+            message.durable, message.priority, message.expires_at_ms, message.message_format
+        )
+        try:
+            sent = await open.producer.send([(attributes, (message.message,))], wait_ms)
+        finally:
+            open.used_at = monotonic()
+        if sent.refusal is None:
+            return sent.sequence
+        if sent.refusal is NOT_STORED:
+            raise not_sent(record.name)
+        if sent.refusal is MAYBE_STORED:
+            raise unknown(record.name)
+        raise refused(sent.refusal.condition, sent.refusal.description)
+
+    def _present(self, record: Name) -> _Open | None:
+        """The open producer of a queue, if it was opened with the policy of this record or a later one."""
+        open = self._open.get(record.name)
+        is_usable = open is not None and not open.producer.is_closed and open.revision >= record.revision
+        return open if is_usable else None
 
     async def send_many(self, record: Name, messages: Iterable[Outgoing]) -> list[Stored | BaseException]:
         """Sends all messages at once, in order; returns for each its sequence, or why it is not stored."""
         sending = (self.send(record, message) for message in messages)
         return await asyncio.gather(*sending, return_exceptions=True)
 
-    def _forget(self, producer: QueueProducer) -> None:
-        """A producer was closed; the next message opens another."""
-        if self._producers.get(producer.queue) is producer:
-            del self._producers[producer.queue]
-
     def close(self) -> None:
+        """Closes all producers: messages without an answer may or may not be stored."""
         if self._sweeping is not None:
             self._sweeping.cancel()
-        for producer in list(self._producers.values()):
-            producer.close()
+        for open in self._open.values():
+            open.producer.close()
         self.routers.close()
 
     def _watch(self) -> None:
@@ -97,10 +126,11 @@ class Sender:
         """Closes producers that sent no message for limits.SENDER_IDLE_MS."""
         self._sweeping = None
         before = monotonic() - limits.SENDER_IDLE_MS / 1000
-        for producer in list(self._producers.values()):
-            if producer.idle_since is not None and producer.idle_since < before:
-                producer.close()
-        if self._producers:
+        for name, open in list(self._open.items()):
+            if open.producer.is_closed or (open.producer.is_idle and open.used_at < before):
+                open.producer.close()
+                del self._open[name]
+        if self._open:
             self._watch()
 
 

@@ -2,36 +2,26 @@
 
 Each ROUTE frame is for a set of queues, which has a number at the shard (TARGETS). Sets are declared when
 they are first used, and again after each greeting. If a shard refuses a frame, it refuses all unanswered
-frames behind it, for any queues (rule 4 of docs/formats/wire.md); these are sent again, in order, when the
-last answer has arrived. If a shard refuses a frame because a queue has moved to another shard, this frame and
-all behind it return to the caller, in order, to be sent to that shard.
+frames behind it, for any queues; these are sent again, in order, when the last answer has arrived
+(window.py). If a shard refuses a frame because a queue has moved to another shard, this frame and all behind
+it return to the caller, in order, to be sent to that shard.
 """
 
 from array import array
 from collections.abc import Callable, Sequence
 from itertools import accumulate
-from typing import Any, Final, NamedTuple
+from typing import Any, Final
 
 from lightrail.model import conditions, limits
 from lightrail.shard_client.links import Producer
 from lightrail.shard_client.peers.shards import ShardPeer
-from lightrail.shard_client.sending.window import SendWindow
+from lightrail.shard_client.sending.window import Attributes, OrderedWindow
 from lightrail.wire.bodies import ProducerOpen, Refusal, Targets
 from lightrail.wire.frames import AFRESH, HEADER, HEADER_SIZE, Kind, enqueue, frame
 
 ROUTE: Final = int(Kind.ROUTE)
 QUEUE_MISSING: Final = frozenset({conditions.NOT_FOUND, conditions.RESOURCE_DELETED})
 """Refusals of a set with a queue that the shard does not have, or no longer has."""
-
-
-class Attributes(NamedTuple):
-    """Common fields of all messages of a frame."""
-
-    durable: bool
-    priority: int
-    expires_at_ms: int
-    """0: the messages do not expire."""
-    message_format: int
 
 
 class Load:
@@ -79,14 +69,11 @@ class Lane(Producer):
     """
 
     __slots__ = (
-        "_again",
         "_declared",
         "_displaced",
-        "_held",
         "_is_abandoned",
         "_is_displaced",
         "_is_open",
-        "_is_refusing",
         "_label",
         "_next_set",
         "_on_reconnect",
@@ -120,14 +107,9 @@ class Lane(Producer):
         self._on_reconnect = on_reconnect
         self._is_open = False
         self._is_abandoned = False
-        self._window: SendWindow[Load] = SendWindow()
-        self._is_refusing = False
+        self._window: OrderedWindow[Load] = OrderedWindow()
         self._is_displaced = False
         """Whether the refused load is for another shard."""
-        self._again: list[Load] = []
-        """Loads that were refused only for a load before them."""
-        self._held: list[Load] = []
-        """Loads whose `send` was called meanwhile."""
         self._sets: dict[frozenset[str], int] = {}
         self._declared: dict[int, frozenset[str]] = {}
         """The sets by their numbers at the shard."""
@@ -136,7 +118,7 @@ class Lane(Producer):
     @property
     def is_idle(self) -> bool:
         """Whether every load was answered."""
-        return not self._window and not self._is_refusing
+        return not self._window and not self._window.is_refusing
 
     @property
     def peer(self) -> ShardPeer:
@@ -145,7 +127,7 @@ class Lane(Producer):
 
     def sets_under_way(self) -> set[frozenset[str]]:
         """Sets of queues of unanswered loads."""
-        return {load.queues for load in (*self._window, *self._again, *self._held)}
+        return {load.queues for load in self._window.everything()}
 
     def send(self, load: Load, payloads: Sequence[bytes], attributes: Attributes) -> None:
         """Sends messages to the queues of a load."""
@@ -169,8 +151,8 @@ class Lane(Producer):
             size=ends[-1],
             kind=ROUTE,
         )
-        if self._is_refusing:
-            self._held.append(load)
+        if window.is_refusing:
+            window.wait(load)
             return
         window.add(window.next, load)
         if not self._is_open:
@@ -243,7 +225,7 @@ class Lane(Producer):
     def answered(self, number: int, count: int) -> None:
         """The frames number .. number+count-1 are stored."""
         stored = self._window.answer_run(number, count)
-        if not self._window and self._is_refusing:
+        if self._window.is_refusing:
             self._go_on()
         if stored:
             self._stored(stored)
@@ -255,33 +237,21 @@ class Lane(Producer):
             return
         if refusal.condition in QUEUE_MISSING:
             self.forget_sets()
-        if refusal.condition == conditions.MOVED:
+        is_displaced = refusal.condition == conditions.MOVED
+        if is_displaced:
             # Neither this load nor the loads that are refused behind it are stored.
             self.forget_sets()
             load.accepted = refusal.accepted
-            self._is_displaced = self._is_refusing = True
-            self._again.append(load)
-            if not self._window:
-                self._go_on()
-            return
-        innocent = self._is_refusing
-        if innocent:
-            self._again.append(load)
-        elif self._window:
-            self._is_refusing = True
-        if not self._window and self._is_refusing:
-            self._go_on()
-        if not innocent:
+            self._is_displaced = True
+        goes_again = self._window.refused(load, is_displaced=is_displaced)
+        self._go_on()
+        if not goes_again:
             self._refused(load, refusal)
 
     def ended(self, refusal: Refusal) -> None:
         """The shard has ended this lane; it is opened again for the next load."""
-        self._is_open = False
-        self._is_refusing = self._is_displaced = False
-        loads = [*self._again, *self._window.clear(), *self._held]
-        self._again.clear()
-        self._held.clear()
-        for load in loads:
+        self._is_open = self._is_displaced = False
+        for load in self._window.clear():
             self._refused(load, refusal)
 
     # --- while the shard is lost -----------------------------------------------------------------------
@@ -296,10 +266,8 @@ class Lane(Producer):
         """See Producer; a lane without `on_time_out` continues to wait."""
         if self._on_time_out is None:
             return
-        loads = [*self._again, *self._window.clear(), *self._held]
-        self._again.clear()
-        self._held.clear()
-        self._is_refusing = self._is_displaced = False
+        self._is_displaced = False
+        loads = self._window.clear()
         if loads:
             self._on_time_out(loads)
 
@@ -309,12 +277,9 @@ class Lane(Producer):
             self._on_reconnect()
 
     def _go_on(self) -> None:
-        """The last answer after a refusal has arrived: sends the waiting loads under new numbers."""
-        self._is_refusing = False
-        again = [*self._again, *self._held]
-        self._again.clear()
-        self._held.clear()
-        if self._is_displaced:
+        """Once the last answer after a refusal has arrived, sends the waiting loads under new numbers."""
+        again = self._window.take_waiting()
+        if self._is_displaced and again:
             self._is_displaced = False
             self._displaced(again)
             return

@@ -13,6 +13,8 @@ from lightrail.wire.frames import HEADER, Kind
 class FakePeer:
     """Notes every frame as (kind, flags, link, count, number)."""
 
+    queue = "q"
+
     def __init__(self) -> None:
         self.shard = 0
         self.epoch = 1

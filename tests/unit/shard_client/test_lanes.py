@@ -7,7 +7,8 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, 
 from hypothesis.strategies import booleans, sampled_from
 
 from lightrail.model import limits
-from lightrail.shard_client.sending.lanes import Attributes, Lane, Load
+from lightrail.shard_client.sending.lanes import Lane, Load
+from lightrail.shard_client.sending.window import Attributes
 from lightrail.wire.bodies import ProducerOpen, Refusal, Targets
 from lightrail.wire.frames import AFRESH, DURABLE, ENQUEUE_COLUMNS, ENQUEUE_ENDS, HEADER, HEADER_SIZE, Kind
 from tests.support.amqp.frontend_fakes import FakeShard, Said

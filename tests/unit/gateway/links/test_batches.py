@@ -6,7 +6,7 @@ from collections.abc import Awaitable, Callable
 import pytest
 
 from lightrail.gateway.errors import ProblemError
-from lightrail.gateway.links.numbered import Batch, Message, NumberedProducer, Stored
+from lightrail.gateway.links.batches import Batch, Message, Stored, store
 from lightrail.model import conditions
 from lightrail.wire.bodies import ProducerOpen, Refusal
 from lightrail.wire.frames import AFRESH, DURABLE, HEADER_SIZE, IDENTITY, UNKNOWN_SEQUENCE, Kind
@@ -16,10 +16,6 @@ FIRST = 8 << 16
 """The number of the first frame of batch 7."""
 
 
-class Owner(FakePeer):
-    queue = "q"
-
-
 def plain(text: str, durable: bool = True) -> Message:
     return Message(text.encode(), durable, 4, None, None)
 
@@ -27,13 +23,15 @@ def plain(text: str, durable: bool = True) -> Message:
 MIXED = Batch("user", "p", 7, [plain("a"), plain("b"), plain("c", durable=False), plain("d")])
 
 
-def sent(check: Callable[[Owner, "asyncio.Task[Stored]"], Awaitable[None]], wait_ms: int = 60_000) -> Owner:
+def sent(
+    check: Callable[[FakePeer, "asyncio.Task[Stored]"], Awaitable[None]], wait_ms: int = 60_000
+) -> FakePeer:
     """A batch is sent, and what the check makes the shard say is heard."""
 
-    async def run() -> Owner:
-        owner = Owner()
-        producer = NumberedProducer(owner, 3, MIXED, asyncio.get_running_loop())  # type: ignore[arg-type]
-        task = asyncio.create_task(producer.send(1_000_000, wait_ms))
+    async def run() -> FakePeer:
+        owner = FakePeer()
+        storing = store(owner, 3, MIXED, now_ms=1_000_000, wait_ms=wait_ms)  # type: ignore[arg-type]
+        task = asyncio.create_task(storing)
         await asyncio.sleep(0)
         await check(owner, task)
         return owner
@@ -42,7 +40,7 @@ def sent(check: Callable[[Owner, "asyncio.Task[Stored]"], Awaitable[None]], wait
 
 
 def test_runs_of_like_messages_are_frames_with_numbers_of_their_own() -> None:
-    async def check(owner: Owner, task: "asyncio.Task[Stored]") -> None:
+    async def check(owner: FakePeer, task: "asyncio.Task[Stored]") -> None:
         opened = ProducerOpen.decode(owner.parts[0][HEADER_SIZE:])
         assert (opened.queue, opened.sequences, opened.identity) == ("q", True, MIXED.identity("q"))
         assert opened.identity & IDENTITY
@@ -61,7 +59,7 @@ def test_runs_of_like_messages_are_frames_with_numbers_of_their_own() -> None:
 
 
 def test_a_shard_that_is_there_again_hears_what_has_no_answer() -> None:
-    async def check(owner: Owner, task: "asyncio.Task[Stored]") -> None:
+    async def check(owner: FakePeer, task: "asyncio.Task[Stored]") -> None:
         owner.producer.stored(FIRST, 1)
         owner.said()
         owner.producer.reopen()
@@ -73,7 +71,7 @@ def test_a_shard_that_is_there_again_hears_what_has_no_answer() -> None:
 
 
 def test_a_refusal_says_how_many_are_stored() -> None:
-    async def check(owner: Owner, task: "asyncio.Task[Stored]") -> None:
+    async def check(owner: FakePeer, task: "asyncio.Task[Stored]") -> None:
         owner.producer.stored(FIRST, 1)
         owner.producer.refused(FIRST + 1, FULL)
         owner.producer.refused(FIRST + 2, Refusal(FULL.condition, "a batch before this one was refused"))
@@ -93,7 +91,7 @@ def test_a_refusal_says_how_many_are_stored() -> None:
     ],
 )
 def test_a_producer_that_is_gone_is_told_why(condition: str, status: int, said: str) -> None:
-    async def check(owner: Owner, task: "asyncio.Task[Stored]") -> None:
+    async def check(owner: FakePeer, task: "asyncio.Task[Stored]") -> None:
         owner.producer.ended(Refusal(condition, "q was dropped"))
         with pytest.raises(ProblemError, match=said) as caught:
             await task
@@ -103,7 +101,7 @@ def test_a_producer_that_is_gone_is_told_why(condition: str, status: int, said: 
 
 
 def test_a_shard_that_does_not_answer_leaves_it_open() -> None:
-    async def check(owner: Owner, task: "asyncio.Task[Stored]") -> None:
+    async def check(owner: FakePeer, task: "asyncio.Task[Stored]") -> None:
         with pytest.raises(ProblemError, match="may or may not be stored; send it again, under the same"):
             await task
 

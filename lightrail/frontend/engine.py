@@ -25,7 +25,6 @@ from lightrail.frontend.intake import Intake
 from lightrail.frontend.lifetimes import Lifetimes
 from lightrail.frontend.links.anonymous import ANONYMOUS_RELAY
 from lightrail.frontend.links.retiring import RetiringConsumer
-from lightrail.frontend.links.routers import Routers
 from lightrail.frontend.links.subscribing import SHARED_SUBSCRIPTIONS
 from lightrail.frontend.node_usage import NodeUsage
 from lightrail.frontend.nodes import cbs, management, renewing
@@ -43,6 +42,7 @@ from lightrail.model.proxy_header import Address
 from lightrail.model.settings import Settings
 from lightrail.namespace.directory import Changes, Directory
 from lightrail.namespace.records import Name
+from lightrail.namespace.routers import Routers
 from lightrail.namespace.service import Service
 from lightrail.shard_client.owners.owner import Owner
 from lightrail.shard_client.peers.shards import ShardPeer
@@ -150,7 +150,7 @@ class Frontend:
             coordinator, self.name, self.boot, Registered(coordinator, self.settings).frontend, self.spawn
         )
         self.guard = Guard(self.directory, self.lifetimes.unused)
-        self.routers = Routers(self.directory, self.later)
+        self.routers = Routers(self.directory, self.later, lambda: self.now_ms())
         self.retiring: dict[str, RetiringConsumer] = {}
         """Consumers of queues with one consumer only whose links have ended, by queue: see retiring.py."""
         self.directory.listen(self._names_changed)

@@ -22,7 +22,7 @@ from lightrail.model.policy import Role
 from lightrail.namespace.directory import Directory
 from lightrail.namespace.records import Name
 from lightrail.namespace.router_plan import earlier_expiry
-from lightrail.namespace.routing import UNROUTABLE, Routing
+from lightrail.namespace.routing import UNROUTABLE
 from lightrail.shard_client.owners.owner import Owner
 from lightrail.shard_client.sending.queue_producer import Part, QueueProducer, Sent
 from lightrail.shard_client.sending.window import MAYBE_STORED, NOT_STORED, Attributes
@@ -142,7 +142,6 @@ class BatchSender:
         self._directory = directory
         self._sender = sender
         self._loop = loop
-        self._routing = Routing(directory)
 
     async def send(self, record: Name, batch: Batch) -> Stored:
         """Stores a batch at a queue, or at every queue that a router chooses for messages of it.
@@ -195,18 +194,18 @@ class BatchSender:
 
         The same batch has the same shares while the routing is unchanged.
         """
-        plan = await self._sender.routers.plan(record, self._routing)
+        routers = self._sender.routers
+        plan = await routers.plan(record)
         if plan.problem:
             raise refused(conditions.RESOURCE_LIMIT_EXCEEDED, plan.problem)
         # A router that chooses one of its subscriptions chooses the same one when the batch is sent again.
         chance = random.Random(f"{batch.identity(record.name)}-{batch.number}")
-        routers = self._sender.routers
         walk = plan.begin(
             [bytes(message.data) for message in batch.messages],
-            routers.looks,
+            routers.routers.looks,
             lambda count: int(chance.random() * count),
         )
-        groups, unroutable = await routers.walked(walk)
+        groups, unroutable = await routers.routers.routed(walk)
         if unroutable and plan.policy["unroutable"] == "reject":
             problem = UNROUTABLE.format(router=record.name)
             raise refused(

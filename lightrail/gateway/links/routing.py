@@ -1,16 +1,17 @@
 """Router sender: HTTP messages to routers, by the same plans as in frontends, with one lane per shard."""
 
 import asyncio
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 
-from lightrail.filters.looks import Looks
 from lightrail.gateway.errors import ProblemError, refused, unknown
 from lightrail.gateway.links.outgoing import Outgoing
 from lightrail.model import conditions, limits
 from lightrail.namespace.directory import Changes, Directory
 from lightrail.namespace.records import Name
-from lightrail.namespace.router_plan import Group, Plan, Routed, Walk, earlier_expiry
-from lightrail.namespace.routing import UNROUTABLE, Routing
+from lightrail.namespace.router_plan import Group, Plan
+from lightrail.namespace.routers import Routers
+from lightrail.namespace.routing import UNROUTABLE
+from lightrail.namespace.spreading import Spread, Ways
 from lightrail.namespace.statuses import STATUS_OF
 from lightrail.shard_client.peers.requests import ShardDownError
 from lightrail.shard_client.peers.shards import ShardPeer
@@ -31,6 +32,30 @@ class UnroutableError(ProblemError):
         super().__init__(STATUS_OF[condition], UNROUTABLE.format(router=router), condition=condition)
 
 
+class _Request(Spread):
+    """One message on its way to the queues of a router."""
+
+    __slots__ = ("answered", "refusals")
+
+    def __init__(self, attributes: Attributes, came_ms: int, answered: "asyncio.Future[None]") -> None:
+        super().__init__(attributes, came_ms)
+        self.answered = answered
+        """Completed when all loads are answered."""
+        self.refusals: dict[Load, Refusal] = {}
+        # The loads are not all sent before the shards of their queues are found: see `one_answered`.
+        self.outstanding = 1
+
+    def refuse(self, load: Load, refusal: Refusal) -> None:
+        self.refusals[load] = refusal
+        self.one_answered()
+
+    def one_answered(self) -> None:
+        """A load is answered, or, once, all loads are sent."""
+        self.outstanding -= 1
+        if not self.outstanding and not self.answered.done():
+            self.answered.set_result(None)
+
+
 class RouterSender:
     """Sends messages to routers."""
 
@@ -40,13 +65,10 @@ class RouterSender:
         self._shards = shards
         self._directory = directory
         self._loop = loop
-        self._routing = Routing(directory)
-        self._lanes: dict[int, Lane] = {}
-        self.looks = Looks()
-        """Budget of filtering for all requests in one turn of the loop."""
-        self._next_turn: asyncio.Future[None] | None = None
-        self._change: asyncio.Future[None] = loop.create_future()
-        """Completed when a name or subscription changes."""
+        self.routers = Routers(
+            directory, lambda wait_ms, call: loop.call_later(wait_ms / 1000, call), shards.now_ms
+        )
+        self._ways = Ways(shards, directory, self._open_lane)
         directory.listen(self._changed)
 
     async def send(self, record: Name, message: Outgoing, carried: Carried | None = None) -> None:
@@ -64,16 +86,17 @@ class RouterSender:
         pause_ms = limits.OWNER_RETRY_MS
         is_repeated = False
         while True:
-            plan = await self.plan(record, self._routing)
+            plan = await self.plan(record)
             if plan.problem:
                 raise refused(conditions.RESOURCE_LIMIT_EXCEEDED, plan.problem)
-            groups, unroutable = await self.walked(plan.begin([message.message], self.looks))
+            groups, unroutable = await self.routers.routed(plan.begin([message.message], self.routers.looks))
             if unroutable and not carried:
                 if plan.policy["unroutable"] == "reject":
                     raise UnroutableError(record.name)
                 return
-            latest = {queue: came_ms + age_ms for queue, age_ms in plan.ages_ms.items()}
-            refusal = await self._spread(record.name, groups, message, carried, latest)
+            attributes = Attributes(message.durable, message.priority, message.expires_at_ms, 0)
+            request = _Request(attributes, came_ms, self._loop.create_future())
+            refusal = await self._spread(record.name, groups, plan, request, carried)
             if refusal is None:
                 return
             if refusal.condition == conditions.MOVED:
@@ -91,122 +114,69 @@ class RouterSender:
                 self._shards.forget(queue)
         raise refused(refusal.condition, refusal.description)
 
-    async def walked(self, walk: Walk) -> Routed:
-        """Applies a plan to messages and returns their queues; a long walk yields to other requests."""
-        self._begin_turn()
-        while not walk.go_on():
-            await self._turn()
-        assert walk.routed is not None
-        return walk.routed
-
-    def _begin_turn(self) -> None:
-        """Renews the budget of filtering in the next turn of the loop."""
-        if self._next_turn is None:
-            self._next_turn = self._loop.create_future()
-            self._loop.call_later(0, self._end_turn)
-
-    async def _turn(self) -> None:
-        self._begin_turn()
-        assert self._next_turn is not None
-        await asyncio.shield(self._next_turn)
-
-    def _end_turn(self) -> None:
-        turn, self._next_turn = self._next_turn, None
-        self.looks.begin()
-        if turn is not None:
-            turn.set_result(None)
-
-    def close(self) -> None:
-        for lane in self._lanes.values():
-            lane.close()
-
-    async def plan(self, record: Name, routing: Routing) -> Plan:
+    async def plan(self, record: Name) -> Plan:
         """The plan of a router. While it feeds no queue, senders wait for as long as its policy allows."""
         self._directory.refresh()
         wait_ms = record.policy.milliseconds("buffer_timeout") or 0
         deadline = self._loop.time() + wait_ms / 1000
         while True:
-            while not routing.prepare(record.name, self._shards.now_ms(), self.looks):
-                await self._turn()
-            plan = routing.plan(record.name, self._shards.now_ms())
+            plan = await self.routers.plan(record.name)
             if plan is None:
                 raise refused(conditions.RESOURCE_DELETED, f"{record.name} is no router any more")
             left = deadline - self._loop.time()
             if not plan.is_empty or plan.problem or left <= 0:
                 return plan
-            await asyncio.wait([self._change], timeout=left)
+            await self.routers.change(left)
 
     async def _spread(
-        self,
-        router: str,
-        groups: Iterable[Group],
-        message: Outgoing,
-        carried: Carried,
-        latest: Mapping[str, int],
+        self, router: str, groups: Iterable[Group], plan: Plan, request: _Request, carried: Carried
     ) -> Refusal | None:
-        """Sends the message to queues that have not stored it; returns the first refusal, or None.
-
-        Args:
-            latest: time of the latest expiry by queue, in milliseconds since the epoch, where there is one.
-        """
-        attributes = Attributes(message.durable, message.priority, message.expires_at_ms, 0)
-        sent: list[tuple[bytes, Load]] = []
+        """Sends the message to queues that have not stored it; returns the first refusal, or None."""
+        payload_of: dict[Load, bytes] = {}
         for group in groups:
             for payload in group.payloads:
-                by_shard: dict[tuple[int, int | None], tuple[ShardPeer, set[str]]] = {}
-                for queue in group.queues:
-                    if (payload, queue) not in carried:
-                        shard, _ = await self._shards.find(queue)
-                        peer = self._shards.peer(shard)
-                        if peer is None:
-                            raise ShardDownError(f"{queue} is on shard {shard}, which is not registered")
-                        by_shard.setdefault((peer.shard, latest.get(queue)), (peer, set()))[1].add(queue)
-                for (_, latest_ms), (peer, queues) in by_shard.items():
-                    load = Load(self._loop.create_future(), frozenset(queues), (0,))
-                    aged = attributes
-                    if latest_ms is not None:
-                        expires = earlier_expiry(attributes.expires_at_ms, latest_ms)
-                        aged = attributes._replace(expires_at_ms=expires)
-                    self._lane(peer).send(load, [payload], aged)
-                    sent.append((payload, load))
-        if not sent:
-            return None
-        done, late = await asyncio.wait([load.batch for _, load in sent], timeout=limits.REQUEST_MS / 1000)
-        if late:
+                queues = frozenset(queue for queue in group.queues if (payload, queue) not in carried)
+                for queue in queues:
+                    await self._shards.find(queue)
+                missing: list[str] = []
+                ways = self._ways.find(queues, plan.ages_ms, missing)
+                if missing:
+                    raise ShardDownError(f"the shard of {missing[0]} is not registered; try again")
+                for way in ways:
+                    way.send(request, (0,), (payload,))
+                    payload_of[request.loads[-1]] = payload
+        request.one_answered()
+        await asyncio.wait([request.answered], timeout=limits.REQUEST_MS / 1000)
+        if not request.answered.done():
             raise unknown(router)
-        for payload, load in sent:
-            if load.batch.result() is None:
+        for load, payload in payload_of.items():
+            if load not in request.refusals:
                 carried.update((payload, queue) for queue in load.queues)
-        refusals = [each.result() for each in done if each.result() is not None]
         # A final refusal has precedence over one after which the client may try again.
-        refusals.sort(key=lambda refusal: refusal.condition == conditions.MOVED)
+        refusals = sorted(request.refusals.values(), key=lambda each: each.condition == conditions.MOVED)
         return refusals[0] if refusals else None
 
-    def _lane(self, peer: ShardPeer) -> Lane:
-        lane = self._lanes.get(peer.shard)
-        if lane is None or lane.peer is not peer:
-            lane = self._lanes[peer.shard] = Lane(
-                peer,
-                self._shards.next_link(),
-                label="http",
-                stored=_stored,
-                refused=_refused,
-                displaced=_displaced,
-            )
-        return lane
+    def close(self) -> None:
+        self._ways.close()
+
+    def _open_lane(self, peer: ShardPeer) -> Lane:
+        return Lane(
+            peer,
+            self._shards.next_link(),
+            label="http",
+            stored=_stored,
+            refused=_refused,
+            displaced=_displaced,
+        )
 
     def _changed(self, changes: Changes) -> None:
         if changes.names:
-            for lane in self._lanes.values():
-                lane.forget_sets()
-        change, self._change = self._change, self._loop.create_future()
-        change.set_result(None)
+            self._ways.forget()
 
 
 def _stored(loads: list[Load]) -> None:
     for load in loads:
-        if not load.batch.done():
-            load.batch.set_result(None)
+        load.batch.one_answered()
 
 
 def _displaced(loads: list[Load]) -> None:
@@ -215,5 +185,4 @@ def _displaced(loads: list[Load]) -> None:
 
 
 def _refused(load: Load, refusal: Refusal) -> None:
-    if not load.batch.done():
-        load.batch.set_result(refusal)
+    load.batch.refuse(load, refusal)

@@ -9,7 +9,7 @@ import logging
 from collections.abc import Callable, Iterable
 
 from lightrail.gateway.forwarding.counts import ForwardingCounts
-from lightrail.gateway.forwarding.delivery import Delivery, moved
+from lightrail.gateway.forwarding.delivery import moved
 from lightrail.gateway.forwarding.forwarder import ACCEPTED, Forwarder, Settlement
 from lightrail.gateway.forwarding.repeating import Attempt, Pause, RepeatingForwarder
 from lightrail.gateway.forwarding.roster import Roster
@@ -18,6 +18,7 @@ from lightrail.model import names
 from lightrail.model.policy import Role
 from lightrail.namespace.directory import Directory
 from lightrail.namespace.records import Name
+from lightrail.shard_client.receiving.queue_consumer import Delivery
 from lightrail.shard_client.shard_connections import ShardConnections
 
 log = logging.getLogger("lightrail.gateway.forwarding.dead_letters")

@@ -16,7 +16,6 @@ from typing import Final, NamedTuple
 
 from lightrail.cluster.coordinator import CoordinatorError
 from lightrail.gateway.forwarding.counts import ForwardingCounts
-from lightrail.gateway.forwarding.delivery import Delivery
 from lightrail.gateway.forwarding.endpoint import Result
 from lightrail.gateway.forwarding.forwarder import ACCEPTED, Forwarder, Settlement
 from lightrail.gateway.forwarding.roster import Roster
@@ -30,6 +29,7 @@ from lightrail.namespace.directory import Directory
 from lightrail.namespace.errors import ServiceError
 from lightrail.namespace.rights import ANYBODY
 from lightrail.namespace.service import Service
+from lightrail.shard_client.receiving.queue_consumer import Delivery
 from lightrail.shard_client.shard_connections import ShardConnections
 from lightrail.wire.bodies import SettleDetail
 from lightrail.wire.frames import OutcomeCode

@@ -10,7 +10,7 @@ import logging
 from collections.abc import Callable, Iterable
 
 from lightrail.gateway.forwarding.counts import ForwardingCounts
-from lightrail.gateway.forwarding.delivery import Delivery, due
+from lightrail.gateway.forwarding.delivery import due
 from lightrail.gateway.forwarding.forwarder import ACCEPTED, Forwarder, Settlement
 from lightrail.gateway.forwarding.repeating import Attempt, Pause, RepeatingForwarder
 from lightrail.gateway.forwarding.roster import Roster
@@ -20,6 +20,7 @@ from lightrail.model import conditions
 from lightrail.model.names import scheduled_router
 from lightrail.model.policy import Role
 from lightrail.namespace.directory import Directory
+from lightrail.shard_client.receiving.queue_consumer import Delivery
 from lightrail.shard_client.shard_connections import ShardConnections
 from lightrail.wire.bodies import SettleDetail
 from lightrail.wire.frames import OutcomeCode

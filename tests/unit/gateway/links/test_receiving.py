@@ -8,8 +8,7 @@ from typing import Any
 import pytest
 
 from lightrail.gateway.errors import ProblemError
-from lightrail.gateway.links.consumer import Delivery
-from lightrail.gateway.links.receiving import Receivers
+from lightrail.gateway.links.receiving import LockedMessage, Receivers
 from lightrail.gateway.links.waiting import STALE_MIN
 from lightrail.model import limits
 from lightrail.model.policy import Policy
@@ -65,8 +64,8 @@ def test_as_many_deliveries_are_asked_for_as_requests_wait() -> None:
         assert credit(shards.peer) == [(0, 3)]
         shards.peer.deliver(0, b"a", b"b", sequence=7)
         await turn()
-        assert [task.result().message for task in tasks[:2]] == [b"a", b"b"]
-        assert [task.result().sequence for task in tasks[:2]] == [7, 8]
+        assert [task.result().delivery.message for task in tasks[:2]] == [b"a", b"b"]
+        assert [task.result().delivery.sequence for task in tasks[:2]] == [7, 8]
         assert receivers.waiting == 1
         assert credit(shards.peer) == []
         tasks[2].cancel()
@@ -84,7 +83,7 @@ def test_who_waited_longest_is_first_and_who_left_is_passed_over() -> None:
         await turn()
         shards.peer.deliver(0, b"a")
         await turn()
-        assert second.result().message == b"a"
+        assert second.result().delivery.message == b"a"
         assert not third.done()
         third.cancel()
 
@@ -155,7 +154,7 @@ def test_who_does_not_want_to_wait_learns_that_there_is_nothing() -> None:
         shards.peer.deliver(0, b"a")
         shards.peer.consumer.drained(1)
         await turn()
-        assert patient.result().message == b"a"
+        assert patient.result().delivery.message == b"a"
         assert hasty.result() is None
         assert credit(shards.peer) == [(DRAIN, 2)]
         shards.peer.consumer.drained(1)
@@ -195,7 +194,7 @@ def test_after_a_new_greeting_old_deliveries_are_settled_by_their_lock() -> None
         task, other = waiting(receivers), waiting(receivers)
         await turn()
         shards.peer.deliver(0, b"a", sequence=4)
-        delivery: Delivery = await task
+        delivery: LockedMessage = await task
         shards.peer.said()
         shards.peer.consumer.reopen()
         opened = ConsumerOpen.decode(shards.peer.parts[0][24:])
@@ -208,7 +207,7 @@ def test_after_a_new_greeting_old_deliveries_are_settled_by_their_lock() -> None
             ("q", "settle", {"lock": delivery.lock, "sequence": 4, "outcome": "accepted"})
         ]
         shards.peer.deliver(0, b"b")
-        assert (await other).message == b"b"
+        assert (await other).delivery.message == b"b"
 
     scene(check)
 
@@ -291,7 +290,7 @@ def test_an_idle_consumer_goes_after_a_while(monkeypatch: pytest.MonkeyPatch) ->
         shards.peer.deliver(0, b"a")
         delivery = await task
         # What was handed out is not answered yet.
-        shards.peer.consumer._close_idle()
+        receivers._receivers["q"]._close_idle()
         assert shards.peer.consumers
         delivery.keep()
         await asyncio.wait_for(gone(shards.peer), 10)
@@ -332,8 +331,8 @@ def test_the_line_does_not_grow_with_those_who_left() -> None:
             for task in tasks:
                 task.cancel()
             await turn()
-        consumer = shards.peer.consumer
-        assert len(consumer._line._waiters) <= STALE_MIN + 1
-        assert len(consumer._line._deadlines) <= STALE_MIN + 1
+        receiver = receivers._receivers["q"]
+        assert len(receiver._line._waiters) <= STALE_MIN + 1
+        assert len(receiver._line._deadlines) <= STALE_MIN + 1
 
     scene(check)

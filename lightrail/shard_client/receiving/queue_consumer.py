@@ -1,26 +1,43 @@
-"""Source: a consumer of one queue for forwarding, with credit in windows and an outcome per delivery."""
+"""Queue consumer: receives messages from one queue for a listener in this process, which settles them."""
 
-from collections.abc import Iterable
-from typing import Protocol
+import secrets
+from collections.abc import Callable, Iterable
+from typing import NamedTuple, Protocol
 
-from lightrail.gateway.forwarding.delivery import Delivery
 from lightrail.model.ending import Ending
 from lightrail.shard_client.links import Consumer
 from lightrail.shard_client.owners.owner import Owner
 from lightrail.shard_client.receiving.window import ReceiveWindow, decode_slice
 from lightrail.wire.bodies import ConsumerOpen, Refusal, SettleDetail
-from lightrail.wire.frames import DRAIN, Kind, OutcomeCode, frame
+from lightrail.wire.frames import DRAIN, Kind, OutcomeCode, delivered_at, frame
+
+
+class Delivery(NamedTuple):
+    """A message that is locked for a consumer until it is settled."""
+
+    generation: int
+    """Number of times the consumer was opened; deliveries of earlier generations are in their queue again."""
+    number: int
+    sequence: int
+    attempts: int
+    """Failed deliveries of this message before this one."""
+    expires_at_ms: int
+    enqueued_at_ms: int
+    message_format: int
+    message: bytes
+    delivered_at_ms: int = 0
+    """Time of the delivery by the shard: locks begin then."""
 
 
 class Listener(Protocol):
-    """Receives the events of a source."""
+    """Receives the events of a consumer."""
 
     def opened(self, generation: int) -> None:
         """The consumer is open: grant credit. Deliveries of earlier generations are in the queue again."""
         ...
 
     def arrived(self, deliveries: list[Delivery]) -> None:
-        """Messages in the order of the queue; each is locked until it is settled or the source is closed."""
+        """Messages in the order of the queue; each is locked until it is settled or the consumer closes."""
         ...
 
     def drained(self, is_empty: bool) -> None:
@@ -32,17 +49,34 @@ class Listener(Protocol):
         ...
 
 
-class Source(Consumer):
+class QueueConsumer(Consumer):
     """A consumer; closing it releases its unsettled deliveries as if they had never been delivered.
 
+    Where `options` have `lock_ms`, each opening has a new random lock key. The lock of a delivery is
+    KEY-NUMBER and outlives the consumer: any process may settle the delivery by that id.
+
     Args:
+        number: of the link, unique in the lifetime of this process.
         options: of the consumer; its queue, browsing, filter, label.
+        now_ms: wall clock, for shards that do not send the times of deliveries.
     """
 
-    __slots__ = ("_drains", "_is_closed", "_listener", "_options", "_owner", "_window", "generation")
+    __slots__ = (
+        "_drains",
+        "_listener",
+        "_now_ms",
+        "_options",
+        "_owner",
+        "_window",
+        "generation",
+        "is_closed",
+    )
 
-    def __init__(self, number: int, owner: Owner, options: ConsumerOpen, listener: Listener) -> None:
+    def __init__(
+        self, owner: Owner, number: int, options: ConsumerOpen, listener: Listener, now_ms: Callable[[], int]
+    ) -> None:
         self.number = number
+        self._now_ms = now_ms
         self.generation = 0
         self._owner = owner
         self._options = options
@@ -52,17 +86,33 @@ class Source(Consumer):
         self._window = ReceiveWindow()
         self._drains = False
         """Whether the last grant had the drain flag and is not answered."""
-        self._is_closed = False
+        self.is_closed = False
+
+    @property
+    def lock_key(self) -> str:
+        """The present key of locks; "" before the first opening, or without locks."""
+        return self._options.lock_key
+
+    @property
+    def granted(self) -> int:
+        """Messages that may still arrive."""
+        return self._window.credit
 
     def open(self) -> None:
         """Opens now, or once the shard is connected."""
         self._owner.open_consumer(self)
 
-    def grant(self, count: int, *, drain: bool = False) -> None:
-        """Grants credit for `count` messages beyond those that have arrived; credit is never withdrawn."""
+    def grant(self, count: int, *, drain: bool = False, withdraws: bool = False) -> None:
+        """Grants credit for `count` messages beyond those that have arrived.
+
+        Args:
+            withdraws: whether credit above `count` ends; else the larger one stays.
+        """
         window = self._window
-        limit = max(window.next + count, window.limit)
-        if self._is_closed or (limit == window.limit and not drain):
+        limit = window.next + count
+        if not withdraws:
+            limit = max(limit, window.limit)
+        if self.is_closed or (limit == window.limit and not drain):
             return
         window.limit = limit
         self._drains = drain
@@ -80,16 +130,11 @@ class Source(Consumer):
             )
         )
 
-    @property
-    def granted(self) -> int:
-        """Messages that may still arrive."""
-        return self._window.credit
-
     def settle(
         self, deliveries: Iterable[Delivery], code: OutcomeCode, detail: SettleDetail | None = None
     ) -> None:
         """Settles deliveries, in rising order, with one outcome; those of earlier generations are skipped."""
-        if self._is_closed:
+        if self.is_closed:
             return
         body = detail.encode() if detail is not None else b""
         first = count = 0
@@ -105,12 +150,6 @@ class Source(Consumer):
         if count:
             self._post_settle(first, count, code, body)
 
-    def close(self) -> None:
-        """Ends deliveries; unsettled messages return to the queue."""
-        if not self._is_closed:
-            self._is_closed = True
-            self._owner.close_consumer(self.number, Ending.BY_BROKER)
-
     def _post_settle(self, first: int, count: int, code: OutcomeCode, body: bytes) -> None:
         self._owner.post(
             frame(
@@ -124,14 +163,24 @@ class Source(Consumer):
             )
         )
 
+    def close(self) -> None:
+        """Ends deliveries; unsettled messages return to the queue, unless they have locks."""
+        if not self.is_closed:
+            self.is_closed = True
+            self._owner.close_consumer(self.number, Ending.BY_BROKER)
+
     # --- from the shard --------------------------------------------------------------------------------
 
     def reopen(self) -> None:
         """Opens the consumer. Its unsettled deliveries are in the queue again, unless the queue has moved."""
-        resumes = self._options.resume = self._owner.resumes(self.number) and self.generation > 0
-        self._options.first = self._window.next
+        options = self._options
+        resumes = options.resume = self._owner.resumes(self.number) and self.generation > 0
+        if not resumes and options.lock_ms:
+            options.lock_key = secrets.token_hex(16)
+            self._window = ReceiveWindow()
+        options.first = self._window.next
         self._owner.post(
-            frame(Kind.CONSUMER_OPEN, link=self.number, epoch=self._owner.epoch, body=self._options.encode())
+            frame(Kind.CONSUMER_OPEN, link=self.number, epoch=self._owner.epoch, body=options.encode())
         )
         if resumes:
             if self._drains or self._window.credit:
@@ -147,10 +196,11 @@ class Source(Consumer):
 
     def deliver(self, part: bytes | memoryview, number: int, count: int) -> None:
         """Passes a slice of messages to the listener."""
-        if self._is_closed:
+        if self.is_closed:
             return
         self._window.advance(number, count, self._options.queue)
         found = decode_slice(part, count)
+        at_ms = delivered_at(part, self._now_ms())
         self._listener.arrived(
             [
                 Delivery(
@@ -162,6 +212,7 @@ class Source(Consumer):
                     found.enqueued_at_ms,
                     found.message_format,
                     message,
+                    at_ms,
                 )
                 for index, message in enumerate(found.messages)
             ]
@@ -169,7 +220,7 @@ class Source(Consumer):
 
     def drained(self, number: int) -> None:
         """The shard has used or dropped all credit."""
-        if not self._is_closed:
+        if not self.is_closed:
             self._drains = False
             is_empty = self._window.credit > 0
             self._window.withdraw()
@@ -177,6 +228,6 @@ class Source(Consumer):
 
     def ended(self, refusal: Refusal) -> None:
         """The shard refused or closed this consumer."""
-        if not self._is_closed:
-            self._is_closed = True
+        if not self.is_closed:
+            self.is_closed = True
             self._listener.ended(refusal)

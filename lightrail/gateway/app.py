@@ -22,10 +22,10 @@ from lightrail.gateway.forwarding.counts import FAMILIES as FORWARDING_FAMILIES
 from lightrail.gateway.forwarding.forwarding import Forwarding
 from lightrail.gateway.journals.archived import Archived
 from lightrail.gateway.journals.segments import Journals
-from lightrail.gateway.links.batches import BatchSender
-from lightrail.gateway.links.receiving import Receivers
-from lightrail.gateway.links.sending import Sender
 from lightrail.gateway.media_types import ATOM, JSON
+from lightrail.gateway.messages.batches import BatchSender
+from lightrail.gateway.messages.receiving import Receivers
+from lightrail.gateway.messages.sending import Sender
 from lightrail.gateway.metrics import FAMILIES as HTTP_FAMILIES
 from lightrail.gateway.openapi.document import routes
 from lightrail.gateway.pages.pages import CALLER, Pages

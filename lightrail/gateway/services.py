@@ -8,9 +8,9 @@ from lightrail.gateway.callers import Callers
 from lightrail.gateway.counts import Counts
 from lightrail.gateway.forwarding.forwarding import Forwarding
 from lightrail.gateway.journals.segments import Journals
-from lightrail.gateway.links.batches import BatchSender
-from lightrail.gateway.links.receiving import Receivers
-from lightrail.gateway.links.sending import Sender
+from lightrail.gateway.messages.batches import BatchSender
+from lightrail.gateway.messages.receiving import Receivers
+from lightrail.gateway.messages.sending import Sender
 from lightrail.gateway.processes.connections import Connections
 from lightrail.gateway.processes.health import Health
 from lightrail.gateway.processes.presence import Presence

@@ -10,7 +10,7 @@ from lightrail.amqp.sections import (
     without_annotations,
 )
 from lightrail.amqp.values import DecodeError, Symbol
-from lightrail.gateway.links.outgoing import Outgoing
+from lightrail.gateway.messages.outgoing import Outgoing
 from lightrail.shard_client.receiving.queue_consumer import Delivery
 
 PRIORITY_DEFAULT: Final = 4

@@ -9,7 +9,7 @@ from lightrail.gateway.forwarding.pushes import Pushers
 from lightrail.gateway.forwarding.scheduled import ScheduledForwarders
 from lightrail.gateway.forwarding.sink import Sink
 from lightrail.gateway.forwarding.transfers import Transfers
-from lightrail.gateway.links.sending import Sender
+from lightrail.gateway.messages.sending import Sender
 from lightrail.model.destinations import Destinations
 from lightrail.namespace.directory import Changes
 from lightrail.namespace.service import Service

@@ -20,7 +20,7 @@ from lightrail.gateway.forwarding.endpoint import Result
 from lightrail.gateway.forwarding.forwarder import ACCEPTED, Forwarder, Settlement
 from lightrail.gateway.forwarding.roster import Roster
 from lightrail.gateway.instants import rfc3339
-from lightrail.gateway.links import incoming
+from lightrail.gateway.messages import incoming
 from lightrail.gateway.paths import path_of
 from lightrail.model import limits
 from lightrail.model.names import subscription_name

@@ -15,7 +15,7 @@ from lightrail.gateway.forwarding.forwarder import ACCEPTED, Forwarder, Settleme
 from lightrail.gateway.forwarding.repeating import Attempt, Pause, RepeatingForwarder
 from lightrail.gateway.forwarding.roster import Roster
 from lightrail.gateway.forwarding.sink import NotSentError, Sink
-from lightrail.gateway.links.routing import Carried
+from lightrail.gateway.messages.routing import Carried
 from lightrail.model import conditions
 from lightrail.model.names import scheduled_router
 from lightrail.model.policy import Role

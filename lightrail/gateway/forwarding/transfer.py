@@ -19,7 +19,7 @@ from lightrail.filters.message import MessageView
 from lightrail.gateway.forwarding.counts import ForwardingCounts
 from lightrail.gateway.forwarding.delivery import dead_letter_source, moved, redriven
 from lightrail.gateway.forwarding.sink import NotSentError, Sink
-from lightrail.gateway.links.outgoing import Outgoing
+from lightrail.gateway.messages.outgoing import Outgoing
 from lightrail.model import conditions, limits
 from lightrail.model.names import InvalidNameError
 from lightrail.namespace.errors import ServiceError

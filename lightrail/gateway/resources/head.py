@@ -11,9 +11,9 @@ from aiohttp import web
 
 from lightrail.gateway.errors import ProblemError
 from lightrail.gateway.instants import rfc3339
-from lightrail.gateway.links import incoming
-from lightrail.gateway.links.receiving import LockedMessage
 from lightrail.gateway.media_types import AMQP
+from lightrail.gateway.messages import incoming
+from lightrail.gateway.messages.receiving import LockedMessage
 from lightrail.gateway.paths import path_of
 from lightrail.gateway.request import Request, nothing_at
 from lightrail.gateway.resources.names import refer

@@ -7,8 +7,8 @@ from aiohttp import web
 
 from lightrail.cluster.map import Map
 from lightrail.gateway.errors import ProblemError
-from lightrail.gateway.links import loads
-from lightrail.gateway.links.loads import Loads
+from lightrail.gateway.processes import loads
+from lightrail.gateway.processes.loads import Loads
 from lightrail.gateway.request import Request
 from lightrail.model import limits
 from lightrail.model.clock import wall_ms

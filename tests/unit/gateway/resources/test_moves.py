@@ -8,7 +8,7 @@ import pytest
 
 from lightrail.cluster.coordinator import Write
 from lightrail.cluster.map import PLACEMENT, SHARDS, Placed
-from lightrail.gateway.links import loads
+from lightrail.gateway.processes import loads
 from lightrail.gateway.resources import moves, plans, verification
 from lightrail.namespace.rights import Caller, ForbiddenError
 from lightrail.shard_client.peers.shards import State

@@ -9,8 +9,8 @@ import pytest
 
 from lightrail.cluster.memory import MemoryCoordinator
 from lightrail.gateway.errors import ProblemError
-from lightrail.gateway.links.outgoing import Outgoing
-from lightrail.gateway.links.sending import Sender
+from lightrail.gateway.messages.outgoing import Outgoing
+from lightrail.gateway.messages.sending import Sender
 from lightrail.model import limits
 from lightrail.model.policy import Policy
 from lightrail.namespace.directory import Directory

@@ -3,7 +3,7 @@
 import asyncio
 from collections.abc import Awaitable, Callable
 
-from lightrail.gateway.links.waiting import WaitingLine
+from lightrail.gateway.messages.waiting import WaitingLine
 
 Line = WaitingLine[str]
 

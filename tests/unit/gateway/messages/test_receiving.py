@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from lightrail.gateway.errors import ProblemError
-from lightrail.gateway.links.receiving import LockedMessage, Receivers
-from lightrail.gateway.links.waiting import STALE_MIN
+from lightrail.gateway.messages.receiving import LockedMessage, Receivers
+from lightrail.gateway.messages.waiting import STALE_MIN
 from lightrail.model import limits
 from lightrail.model.policy import Policy
 from lightrail.namespace.records import Name

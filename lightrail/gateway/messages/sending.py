@@ -7,8 +7,8 @@ from time import monotonic
 from typing import Self
 
 from lightrail.gateway.errors import AGAIN, ProblemError, not_sent, refused, unknown
-from lightrail.gateway.links.outgoing import Outgoing
-from lightrail.gateway.links.routing import Carried, RouterSender
+from lightrail.gateway.messages.outgoing import Outgoing
+from lightrail.gateway.messages.routing import Carried, RouterSender
 from lightrail.model import conditions, limits
 from lightrail.model.policy import Role
 from lightrail.namespace.directory import Directory

@@ -6,7 +6,7 @@ from collections.abc import Awaitable, Callable
 import pytest
 
 from lightrail.gateway.errors import ProblemError
-from lightrail.gateway.links.batches import Batch, Message, Stored, store
+from lightrail.gateway.messages.batches import Batch, Message, Stored, store
 from lightrail.model import conditions
 from lightrail.wire.bodies import ProducerOpen, Refusal
 from lightrail.wire.frames import AFRESH, DURABLE, HEADER_SIZE, IDENTITY, UNKNOWN_SEQUENCE, Kind

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from lightrail.gateway.errors import AGAIN, ProblemError, refused
-from lightrail.gateway.links.waiting import WaitingLine
+from lightrail.gateway.messages.waiting import WaitingLine
 from lightrail.model import limits
 from lightrail.model.policy import LOCK_SECONDS_DEFAULT, Policy, Role
 from lightrail.namespace.records import Name
@@ -22,7 +22,7 @@ from lightrail.shard_client.shard_connections import ShardConnections
 from lightrail.wire.bodies import ConsumerOpen, Refusal
 from lightrail.wire.frames import OutcomeCode
 
-log = logging.getLogger("lightrail.gateway.links.receiving")
+log = logging.getLogger("lightrail.gateway.messages.receiving")
 
 Waiter = asyncio.Future["LockedMessage | None"]
 

@@ -4,7 +4,7 @@ import asyncio
 from collections.abc import Iterable
 
 from lightrail.gateway.errors import ProblemError, refused, unknown
-from lightrail.gateway.links.outgoing import Outgoing
+from lightrail.gateway.messages.outgoing import Outgoing
 from lightrail.model import conditions, limits
 from lightrail.namespace.directory import Changes, Directory
 from lightrail.namespace.records import Name

@@ -16,7 +16,7 @@ from itertools import groupby
 from typing import Final, NamedTuple
 
 from lightrail.gateway.errors import AGAIN, ProblemError, problem_of, refused
-from lightrail.gateway.links.sending import Sender
+from lightrail.gateway.messages.sending import Sender
 from lightrail.model import conditions, limits
 from lightrail.model.policy import Role
 from lightrail.namespace.directory import Directory

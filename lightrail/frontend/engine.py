@@ -6,7 +6,6 @@ shard, one write per connection.
 
 import asyncio
 import contextlib
-import itertools
 import logging
 from collections.abc import Callable, Coroutine
 from importlib.metadata import version
@@ -17,7 +16,6 @@ from lightrail.amqp.settings import ConnectionSettings
 from lightrail.amqp.values import Symbol
 from lightrail.cluster.coordinator import Coordinator, CoordinatorError
 from lightrail.cluster.living import Registered
-from lightrail.cluster.shard_connections import ShardConnections
 from lightrail.frontend import control, sole_connections
 from lightrail.frontend.auth import Authentication, Authenticator
 from lightrail.frontend.connection import ClientConnection
@@ -27,7 +25,6 @@ from lightrail.frontend.intake import Intake
 from lightrail.frontend.lifetimes import Lifetimes
 from lightrail.frontend.links.anonymous import ANONYMOUS_RELAY
 from lightrail.frontend.links.retiring import RetiringConsumer
-from lightrail.frontend.links.routers import Routers
 from lightrail.frontend.links.subscribing import SHARED_SUBSCRIPTIONS
 from lightrail.frontend.node_usage import NodeUsage
 from lightrail.frontend.nodes import cbs, management, renewing
@@ -45,7 +42,11 @@ from lightrail.model.proxy_header import Address
 from lightrail.model.settings import Settings
 from lightrail.namespace.directory import Changes, Directory
 from lightrail.namespace.records import Name
+from lightrail.namespace.routers import Routers
 from lightrail.namespace.service import Service
+from lightrail.shard_client.owners.owner import Owner
+from lightrail.shard_client.peers.shards import ShardPeer
+from lightrail.shard_client.shard_connections import ShardConnections
 from lightrail.telemetry.frontend import FrontendCounts
 from lightrail.telemetry.open_files import OpenFiles
 from lightrail.telemetry.strangers import Strangers
@@ -53,8 +54,6 @@ from lightrail.wire.bodies import Answer
 from lightrail.wire.control import ControlServer
 from lightrail.wire.forwarded import Forwarded
 from lightrail.wire.keys import WireKey
-from lightrail.wire.owner import Owner
-from lightrail.wire.shards import ShardPeer
 
 log = logging.getLogger("lightrail.frontend")
 
@@ -114,9 +113,7 @@ class Frontend:
             log, f"AMQP 1.0 is served at {settings.amqp}, {tls_at}", {protocols.PROXY: UNTRUSTED}
         )
         self.open_files = OpenFiles(log, loop.time)
-        self._links = itertools.count(1)
         self._control: ControlServer | None = None
-        self._placing: dict[str, asyncio.Future[Placement]] = {}
         self._using: dict[str, asyncio.Future[Name]] = {}
         self._tasks: set[asyncio.Task[None]] = set()
 
@@ -153,7 +150,7 @@ class Frontend:
             coordinator, self.name, self.boot, Registered(coordinator, self.settings).frontend, self.spawn
         )
         self.guard = Guard(self.directory, self.lifetimes.unused)
-        self.routers = Routers(self.directory, self.later)
+        self.routers = Routers(self.directory, self.later, lambda: self.now_ms())
         self.retiring: dict[str, RetiringConsumer] = {}
         """Consumers of queues with one consumer only whose links have ended, by queue: see retiring.py."""
         self.directory.listen(self._names_changed)
@@ -185,30 +182,19 @@ class Frontend:
 
     async def place(self, queue: str) -> Owner:
         """The owner of a queue, for a link that is opened before the loop turns; a new queue is placed."""
-        return self.shard_connections.owners.at(queue, await self.find(queue))
+        return await self.shard_connections.route(queue)
 
     async def find(self, queue: str) -> Placement:
         """The placement of a queue; a new queue is placed by the coordinator."""
-        known = self.shard_connections.placement(queue)
-        if known is None:
-            # One look-up per name: many links of one queue are often attached together.
-            pending = self._placing.get(queue)
-            if pending is None:
-                pending = self._placing[queue] = asyncio.ensure_future(self.shard_connections.place(queue))
-            try:
-                known = await asyncio.shield(pending)
-            finally:
-                self._placing.pop(queue, None)
-        return known
+        return await self.shard_connections.find(queue)
 
     def placed(self, queue: str) -> ShardPeer | None:
         """The shard of a queue if both are known here, otherwise None."""
-        known = self.shard_connections.placement(queue)
-        return None if known is None else self.shard_connections.peer(known.shard)
+        return self.shard_connections.placed(queue)
 
     async def ask_shard(self, queue: str, op: str, fields: dict[str, Any]) -> Answer:
         """Sends a request to the shard of a queue. Raises ShardDownError, ShardRefusedError."""
-        return await self.shard_connections.owners.request(queue, op, fields)
+        return await self.shard_connections.request(queue, op, fields)
 
     # --- names -----------------------------------------------------------------------------------------
 
@@ -291,7 +277,7 @@ class Frontend:
 
     def next_link(self) -> int:
         """A number for a link, unique in the lifetime of this process."""
-        return next(self._links)
+        return self.shard_connections.next_link()
 
     def soon(self, call: Callable[[], None]) -> None:
         """Makes a call in the next turn of the loop, after other sockets were read."""

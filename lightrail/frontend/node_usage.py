@@ -12,13 +12,13 @@ from collections.abc import Awaitable, Callable, Sequence
 from typing import Any, Final, NamedTuple
 
 from lightrail.cluster.coordinator import CoordinatorError
-from lightrail.cluster.shard_connections import ShardConnections
 from lightrail.model import limits, names
 from lightrail.model.policy import Role
 from lightrail.namespace.directory import Directory
 from lightrail.namespace.records import Name
+from lightrail.shard_client.peers.requests import ShardDownError, ShardRefusedError
+from lightrail.shard_client.shard_connections import ShardConnections
 from lightrail.wire.bodies import Answer
-from lightrail.wire.requests import ShardDownError, ShardRefusedError
 
 STATES: Final = ("ready", "delayed", "deferred", "in_flight", "parked", "promised")
 """Figures that together count the messages of a queue, with those that wait and those of transactions."""

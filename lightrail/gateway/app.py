@@ -22,11 +22,10 @@ from lightrail.gateway.forwarding.counts import FAMILIES as FORWARDING_FAMILIES
 from lightrail.gateway.forwarding.forwarding import Forwarding
 from lightrail.gateway.journals.archived import Archived
 from lightrail.gateway.journals.segments import Journals
-from lightrail.gateway.links.batches import BatchSender
-from lightrail.gateway.links.receiving import Receivers
-from lightrail.gateway.links.sending import Sender
-from lightrail.gateway.links.shards import Shards
 from lightrail.gateway.media_types import ATOM, JSON
+from lightrail.gateway.messages.batches import BatchSender
+from lightrail.gateway.messages.receiving import Receivers
+from lightrail.gateway.messages.sending import Sender
 from lightrail.gateway.metrics import FAMILIES as HTTP_FAMILIES
 from lightrail.gateway.openapi.document import routes
 from lightrail.gateway.pages.pages import CALLER, Pages
@@ -47,6 +46,7 @@ from lightrail.model.settings import Settings
 from lightrail.namespace.directory import Changes, Directory
 from lightrail.namespace.rights import Caller
 from lightrail.namespace.service import Service
+from lightrail.shard_client.shard_connections import ShardConnections
 from lightrail.telemetry.http_connections import Connections as HttpConnections
 from lightrail.wire.keys import WireKey
 
@@ -66,7 +66,7 @@ def open_services(
     *,
     settings: Settings,
     coordinator: Coordinator,
-    shards: Shards,
+    shards: ShardConnections,
     members: Members,
     health: Health,
     sockets: str | None = None,
@@ -129,7 +129,8 @@ class Gateway:
 
     def _changed(self, changes: Changes) -> None:
         services = self.services
-        services.shards.forget(changes.names)
+        for name in changes.names:
+            services.shards.forget(name)
         services.forwarding.changed(changes)
         services.receivers.changed(services.directory.get(name) for name in changes.names)
 
@@ -173,6 +174,7 @@ class Gateway:
         services.receivers.close()
         services.sender.close()
         services.shards.close()
+        services.shards.end()
         services.connections.close()
 
     async def _handle(self, http: web.Request) -> web.StreamResponse:

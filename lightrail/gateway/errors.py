@@ -9,8 +9,8 @@ from aiohttp import web
 
 from lightrail.model.policy import InvalidPolicyError
 from lightrail.namespace.statuses import STATUS_OF, status_of
+from lightrail.shard_client.peers.requests import ShardRefusedError
 from lightrail.wire.control import ControlRefusedError
-from lightrail.wire.requests import ShardRefusedError
 
 PROBLEM: Final = "application/problem+json"
 AGAIN: Final = {"Retry-After": "1"}

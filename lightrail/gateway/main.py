@@ -8,7 +8,6 @@ from lightrail.cluster.joining import Joining, advertised, patiently, reachable_
 from lightrail.cluster.map import GATEWAYS
 from lightrail.cluster.opening import listing_key
 from lightrail.gateway.app import Gateway, open_services
-from lightrail.gateway.links.shards import Shards
 from lightrail.gateway.metrics import CONNECTION_FAMILIES
 from lightrail.gateway.processes.health import Health
 from lightrail.gateway.processes.members import Members
@@ -16,6 +15,7 @@ from lightrail.gateway.sweeper import sweep
 from lightrail.gateway.websockets import WebSockets
 from lightrail.model import limits
 from lightrail.model.endpoint import Endpoint
+from lightrail.shard_client.shard_connections import ShardConnections
 from lightrail.telemetry import exposition, http_server, process
 from lightrail.telemetry.http_connections import Connections
 from lightrail.telemetry.metrics import registry
@@ -33,7 +33,7 @@ async def serve(process: process.Process) -> None:
     await joining.take_number(GATEWAYS)
     shards = await _connect(process, joining)
     if settings.etcd or not process.supervised:
-        members.follow(shards.shard_connections.map, process.boot, joining.own.host)
+        members.follow(shards.map, process.boot, joining.own.host)
     process.running.show(COORDINATOR_FAMILIES, coordinator.counts)
     health = _health(process, members, shards)
     health.listing_key = await patiently(process, lambda: listing_key(coordinator))
@@ -45,7 +45,7 @@ async def serve(process: process.Process) -> None:
         members=members,
         health=health,
         sockets=process.sockets,
-        map=shards.shard_connections.map,
+        map=shards.map,
         key=joining.key,
         websockets=WebSockets(
             settings.amqp.reachable if process.supervised else None,
@@ -63,7 +63,7 @@ async def serve(process: process.Process) -> None:
     # All gateways of the machine share these sockets.
     endpoints = ((settings.http, None), (settings.https, tls))
     runner, ports = await http_server.serve(gateway.application(), admitted, endpoints, shared=True)
-    await shards.shard_connections.until_ready()
+    await shards.until_ready()
     sweeping = asyncio.create_task(sweep(services))
     try:
         here = Endpoint(settings.http.host, ports[0])
@@ -81,7 +81,7 @@ async def serve(process: process.Process) -> None:
         await joining.leave()
 
 
-def _health(process: process.Process, members: Members, shards: Shards) -> Health:
+def _health(process: process.Process, members: Members, shards: ShardConnections) -> Health:
     def not_ready() -> str | None:
         if process.supervised and not members.known:
             return "the supervisor has not listed the other processes yet"
@@ -90,11 +90,13 @@ def _health(process: process.Process, members: Members, shards: Shards) -> Healt
     return Health(process.id, members, not_ready, process.running)
 
 
-async def _connect(process: process.Process, joining: Joining) -> Shards:
+async def _connect(process: process.Process, joining: Joining) -> ShardConnections:
     """Connections to all shards that are known now."""
     loop = asyncio.get_running_loop()
-    shards = Shards(joining.coordinator, loop, name=process.name, boot=process.boot, key=joining.key)
-    shards.shard_connections.refresh()
+    shards = ShardConnections(
+        joining.coordinator, loop, name=process.name, boot=process.boot, key=joining.key
+    )
+    shards.refresh()
     if not process.settings.etcd:
         for shard in range(await joining.coordinator.shards() or process.settings.shards):
             if shard not in shards.peers:

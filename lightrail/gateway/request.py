@@ -8,7 +8,7 @@ from typing import Any
 from aiohttp import web
 
 from lightrail.gateway.errors import ProblemError, invalid
-from lightrail.gateway.links.sending import Room
+from lightrail.gateway.messages.sending import Room
 from lightrail.gateway.rights import demand_all, demand_name
 from lightrail.gateway.services import Services
 from lightrail.model import limits

@@ -8,10 +8,9 @@ from lightrail.gateway.callers import Callers
 from lightrail.gateway.counts import Counts
 from lightrail.gateway.forwarding.forwarding import Forwarding
 from lightrail.gateway.journals.segments import Journals
-from lightrail.gateway.links.batches import BatchSender
-from lightrail.gateway.links.receiving import Receivers
-from lightrail.gateway.links.sending import Sender
-from lightrail.gateway.links.shards import Shards
+from lightrail.gateway.messages.batches import BatchSender
+from lightrail.gateway.messages.receiving import Receivers
+from lightrail.gateway.messages.sending import Sender
 from lightrail.gateway.processes.connections import Connections
 from lightrail.gateway.processes.health import Health
 from lightrail.gateway.processes.presence import Presence
@@ -19,6 +18,7 @@ from lightrail.gateway.websockets import WebSockets
 from lightrail.model.settings import Settings
 from lightrail.namespace.directory import Directory
 from lightrail.namespace.service import Service
+from lightrail.shard_client.shard_connections import ShardConnections
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,7 +31,7 @@ class Services:
     """Map of queues and members; the same as that of `shards`."""
     directory: Directory
     namespace: Service
-    shards: Shards
+    shards: ShardConnections
     sender: Sender
     batches: BatchSender
     receivers: Receivers

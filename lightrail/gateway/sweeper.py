@@ -15,7 +15,7 @@ from lightrail.namespace.directory import Directory
 from lightrail.namespace.errors import ServiceError
 from lightrail.namespace.records import Name
 from lightrail.namespace.rights import ANYBODY
-from lightrail.wire.requests import ShardDownError, ShardRefusedError
+from lightrail.shard_client.peers.requests import ShardDownError, ShardRefusedError
 
 log = logging.getLogger("lightrail.gateway.sweeper")
 
@@ -30,7 +30,7 @@ async def sweep(services: Services) -> None:
     while True:
         await asyncio.sleep(limits.DIRECTORY_POLL_MS / 1000)
         count += 1
-        services.shards.shard_connections.refresh()
+        services.shards.refresh()
         try:
             services.directory.refresh()
             services.map.refresh()
@@ -40,7 +40,7 @@ async def sweep(services: Services) -> None:
                 if living is not None:
                     for key in await living.forget_ended(services.coordinator, services.map):
                         log.info("the registration %s is deleted, its process has ended", key)
-                frontends = services.shards.shard_connections.map.frontends
+                frontends = services.shards.map.frontends
                 for record in orphans.look(services.directory, frontends, services.now_ms()):
                     if record.role is Role.QUEUE and await in_use(services, record.name):
                         continue

@@ -15,8 +15,8 @@ from lightrail.namespace.errors import (
     TakenError,
 )
 from lightrail.namespace.rights import ForbiddenError
+from lightrail.shard_client.peers.requests import ShardDownError, ShardRefusedError
 from lightrail.wire.control import ControlDownError, ControlRefusedError
-from lightrail.wire.requests import ShardDownError, ShardRefusedError
 
 STATUS_OF: Final[Mapping[str, int]] = {
     conditions.NOT_FOUND: 404,

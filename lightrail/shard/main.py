@@ -28,11 +28,11 @@ from lightrail.shard.startup.start import Start
 from lightrail.shard.startup.storage import Storage, recover
 from lightrail.shard.transactions.decision_requests import DecisionRequests
 from lightrail.shard.upkeep.collecting import Collecting
+from lightrail.shard_client.peers.pool import Pool
 from lightrail.telemetry import exposition
 from lightrail.telemetry.metrics import registry
 from lightrail.telemetry.process import CannotServeError, Process, main
 from lightrail.telemetry.shard import SHARD_FAMILIES, ShardCounts
-from lightrail.wire.pool import Pool
 
 log = logging.getLogger("lightrail.shard")
 

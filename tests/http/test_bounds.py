@@ -10,7 +10,7 @@ import pytest
 from lightrail.cluster import readers, users
 from lightrail.cluster.coordinator import Write
 from lightrail.cluster.sqlite import SqliteCoordinator
-from lightrail.gateway.links import outgoing
+from lightrail.gateway.messages import outgoing
 from lightrail.gateway.pages import pages
 from lightrail.gateway.resources import connections, journals, messages, tail
 from lightrail.model import limits

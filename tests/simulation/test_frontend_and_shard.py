@@ -21,10 +21,10 @@ from lightrail.frontend.links.transfers import ProducerLink
 from lightrail.model import limits
 from lightrail.model.placement import Placement
 from lightrail.shard.journal.journal import Journal
-from lightrail.wire import shards
+from lightrail.shard_client.owners.owners import Owners
+from lightrail.shard_client.peers import shards
+from lightrail.shard_client.peers.shards import ShardPeer, State
 from lightrail.wire.bodies import ConsumerOpen
-from lightrail.wire.owners import Owners
-from lightrail.wire.shards import ShardPeer, State
 from tests.support.amqp.frontend_fakes import FakeConnection, FakeLink
 from tests.support.shard.fake_files import FakeFiles
 from tests.support.shard.resolvers import FixedResolver

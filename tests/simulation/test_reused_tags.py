@@ -17,7 +17,7 @@ from lightrail.model.durability import Durability
 from lightrail.model.policy import Policy
 from lightrail.shard.journal.journal import Journal
 from lightrail.shard.queues.declarations import EveryName
-from lightrail.wire import shards
+from lightrail.shard_client.peers import shards
 from tests.support.shard.fake_files import FakeFiles
 from tests.support.shard.resuming_client import QUEUE, Attach, Client, Frontend, HastyClient, Shard
 from tests.support.shard.scene import Peer

@@ -11,7 +11,7 @@ from selenium.webdriver.common.by import By
 from selenium.webdriver.common.keys import Keys
 from selenium.webdriver.support.ui import WebDriverWait
 
-from lightrail.gateway.links.incoming import as_json
+from lightrail.gateway.messages.incoming import as_json
 from lightrail.namespace.rights import Caller
 from tests.ui import browser
 from tests.ui.browser import complaints

@@ -12,7 +12,7 @@ from lightrail.namespace.records import Name, Right
 if TYPE_CHECKING:
     from lightrail.frontend.connection import ClientConnection
     from lightrail.frontend.engine import Frontend
-    from lightrail.wire.owner import Owner
+    from lightrail.shard_client.owners.owner import Owner
 
 
 def right_of(link: Link) -> Right:

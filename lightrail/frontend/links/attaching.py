@@ -56,8 +56,8 @@ from lightrail.namespace.records import Right
 
 if TYPE_CHECKING:
     from lightrail.frontend.connection import ClientConnection
+    from lightrail.shard_client.owners.owner import Owner
     from lightrail.wire.bodies import ConsumerOpen
-    from lightrail.wire.owner import Owner
 
 log = logging.getLogger("lightrail.frontend.links.attaching")
 

@@ -45,7 +45,7 @@ from lightrail.wire.frames import (
 if TYPE_CHECKING:
     from lightrail.amqp.link import Link
     from lightrail.frontend.connection import ClientConnection
-    from lightrail.wire.owner import Owner
+    from lightrail.shard_client.owners.owner import Owner
 
 TAG_PREFIX_BYTES: Final = 12
 """Precedes the four bytes of the delivery-id: a lock token is a UUID."""

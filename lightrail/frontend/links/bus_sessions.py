@@ -23,7 +23,7 @@ from lightrail.wire.bodies import ConsumerOpen, Refusal
 if TYPE_CHECKING:
     from lightrail.amqp.link import Link
     from lightrail.frontend.connection import ClientConnection
-    from lightrail.wire.owner import Owner
+    from lightrail.shard_client.owners.owner import Owner
 
 SESSION_FILTER: Final = Symbol("com.microsoft:session-filter")
 LOCKED_UNTIL: Final = Symbol("com.microsoft:locked-until-utc")

@@ -22,8 +22,9 @@ from lightrail.model.policy import Role
 from lightrail.namespace.errors import ServiceError
 from lightrail.namespace.router_plan import Group, Plan, Routed
 from lightrail.namespace.scheduled import scheduled_queue
+from lightrail.shard_client.sending.lanes import Load
+from lightrail.shard_client.sending.window import Attributes
 from lightrail.wire.bodies import Refusal
-from lightrail.wire.lanes import Attributes, Load
 
 if TYPE_CHECKING:
     from lightrail.frontend.connection import ClientConnection

@@ -16,64 +16,19 @@ from lightrail.model import conditions, names
 from lightrail.model.policy import Policy, Role
 from lightrail.namespace.records import Name
 from lightrail.namespace.rights import Caller
-from lightrail.wire.bodies import ProducerOpen, Refusal
-from lightrail.wire.frames import Kind, frame
-from lightrail.wire.links import Producer
+from lightrail.shard_client.sending.queue_producer import QueueProducer
 
 if TYPE_CHECKING:
     from lightrail.amqp.link import Link
     from lightrail.frontend.connection import ClientConnection
     from lightrail.frontend.engine import Frontend
-    from lightrail.wire.owner import Owner
-
-
-class Presence(Producer):
-    """The producer that stands for a sender, and sends nothing."""
-
-    __slots__ = ("_is_closed", "_link", "_owner", "_queue")
-
-    def __init__(self, link: "CountedRouterLink", owner: "Owner", number: int, queue: str) -> None:
-        self.number = number
-        self._link = link
-        self._owner = owner
-        self._queue = queue
-        self._is_closed = False
-
-    def reopen(self) -> None:
-        """Opens this producer at the shard."""
-        if not self._is_closed:
-            body = ProducerOpen(self._queue, label=self._link.label).encode()
-            self._owner.post(
-                frame(Kind.PRODUCER_OPEN, link=self.number, epoch=self._owner.epoch, number=1, body=body)
-            )
-
-    def ready(self) -> None:
-        """The sender is counted: its attach is answered."""
-        if not self._is_closed:
-            self._link.counted()
-
-    def answered(self, number: int, count: int) -> None:
-        """Nothing was sent that is answered."""
-
-    def refused(self, number: int, refusal: Refusal) -> None:
-        """Nothing was sent that is refused."""
-
-    def ended(self, refusal: Refusal) -> None:
-        """The queue was deleted, with its topic."""
-        if not self._is_closed:
-            self._is_closed = True
-            self._link.lost(refusal)
-
-    def close(self) -> None:
-        if not self._is_closed:
-            self._is_closed = True
-            self._owner.close_producer(self.number)
+    from lightrail.shard_client.owners.owner import Owner
 
 
 class CountedRouterLink(RouterLink):
     """One incoming link (the client sends) bound to a dynamic topic whose links are counted."""
 
-    __slots__ = ("_presence", "_presence_owner", "label")
+    __slots__ = ("_presence",)
 
     def __init__(
         self,
@@ -86,21 +41,13 @@ class CountedRouterLink(RouterLink):
         label: str,
     ) -> None:
         super().__init__(connection, link, number=number, router=router, label=label)
-        self.label = label
-        self._presence_owner = owner
-        self._presence = Presence(self, owner, self._frontend.next_link(), names.senders_name(router))
+        self._presence = QueueProducer(
+            owner, self._frontend.next_link(), label=label, ready=self._attach, ended=self._lose
+        )
 
     def start(self) -> None:
         """Opens the producer that is counted; the attach is answered when it is open."""
-        self._presence_owner.open_producer(self._presence)
-
-    def counted(self) -> None:
-        """The shard counts this sender."""
-        self._attach()
-
-    def lost(self, refusal: Refusal) -> None:
-        """The topic was deleted."""
-        self._lose(refusal)
+        self._presence.open()
 
     def close(self) -> None:
         """The client's link has ended."""

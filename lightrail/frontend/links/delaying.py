@@ -22,14 +22,14 @@ from lightrail.model import conditions, limits
 from lightrail.model.policy import InvalidPolicyError, Policy
 from lightrail.namespace.errors import ChangedError, ServiceError
 from lightrail.namespace.rights import ANYBODY
+from lightrail.shard_client.peers.requests import ShardDownError, ShardRefusedError
 from lightrail.wire.bodies import Refusal
-from lightrail.wire.requests import ShardDownError, ShardRefusedError
 
 if TYPE_CHECKING:
     from lightrail.amqp.link import Link
     from lightrail.frontend.connection import ClientConnection
     from lightrail.frontend.engine import Frontend
-    from lightrail.wire.owner import Owner
+    from lightrail.shard_client.owners.owner import Owner
 
 log = logging.getLogger("lightrail.frontend.links.delaying")
 

@@ -18,14 +18,14 @@ from lightrail.frontend.links.retiring import RetirableConsumer
 from lightrail.frontend.links.settlements import Settlements
 from lightrail.model import limits
 from lightrail.model.ending import Ending
+from lightrail.shard_client.receiving.window import ReceiveWindow
 from lightrail.wire.bodies import ConsumerOpen, Refusal
 from lightrail.wire.frames import DELIVER_COLUMNS, DELIVER_ENDS, DRAIN, EXACT, HEADER_SIZE, MORE, Kind, frame
-from lightrail.wire.receiving import ReceiveWindow
 
 if TYPE_CHECKING:
     from lightrail.amqp.link import Link
     from lightrail.frontend.connection import ClientConnection
-    from lightrail.wire.owner import Owner
+    from lightrail.shard_client.owners.owner import Owner
 
 
 class ConsumerLink(RetirableConsumer):

@@ -16,8 +16,8 @@ from lightrail.frontend.links.batched import Run, one_by_one, reject, runs
 from lightrail.frontend.links.bound import Bound
 from lightrail.frontend.links.bus_clients import is_bus_link
 from lightrail.model import conditions, limits
+from lightrail.shard_client.links import Producer
 from lightrail.wire.bodies import Refusal
-from lightrail.wire.links import Producer
 
 if TYPE_CHECKING:
     from lightrail.amqp.link import Link

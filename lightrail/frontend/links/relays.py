@@ -20,7 +20,7 @@ from lightrail.wire.frames import Kind, OutcomeCode, enqueue, frame
 if TYPE_CHECKING:
     from lightrail.amqp.link import Link
     from lightrail.frontend.connection import ClientConnection
-    from lightrail.wire.owner import Owner
+    from lightrail.shard_client.owners.owner import Owner
 
 
 class Passing:

@@ -27,7 +27,7 @@ from lightrail.wire.tags import encode_tags
 if TYPE_CHECKING:
     from lightrail.amqp.link import Link
     from lightrail.frontend.connection import ClientConnection
-    from lightrail.wire.owner import Owner
+    from lightrail.shard_client.owners.owner import Owner
 
 
 class ResumableLink(ProducerLink):

@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 
     from lightrail.amqp.link import Link
     from lightrail.frontend.connection import ClientConnection
-    from lightrail.wire.owner import Owner
+    from lightrail.shard_client.owners.owner import Owner
 
 TERMINUS_BYTES: Final = 8
 """Length of the prefix of a delivery-tag, before the number."""

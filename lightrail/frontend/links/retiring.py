@@ -12,14 +12,14 @@ from lightrail.frontend.links.bound import Bound
 from lightrail.frontend.links.settlements import Settlements
 from lightrail.model.ending import Ending
 from lightrail.model.policy import Role
+from lightrail.shard_client.links import Consumer
+from lightrail.shard_client.receiving.window import ReceiveWindow
 from lightrail.wire.bodies import ConsumerOpen, Refusal
 from lightrail.wire.frames import Kind, frame
-from lightrail.wire.links import Consumer
-from lightrail.wire.receiving import ReceiveWindow
 
 if TYPE_CHECKING:
     from lightrail.frontend.engine import Frontend
-    from lightrail.wire.owner import Owner
+    from lightrail.shard_client.owners.owner import Owner
 
 
 class RetiringConsumer(Consumer):

@@ -1,42 +1,26 @@
 """A batch that a client sent to a router, and the present outcome of each of its messages."""
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any
 
 from lightrail.amqp.events import ACCEPTED, RELEASED, Transfers
 from lightrail.amqp.performatives import AmqpError, Rejected
 from lightrail.amqp.values import Symbol
 from lightrail.frontend.links.outcomes import FAILED
-from lightrail.model import conditions
 from lightrail.namespace.router_plan import Group, Walk
+from lightrail.namespace.spreading import Spread
+from lightrail.shard_client.sending.lanes import Load
+from lightrail.shard_client.sending.window import MAYBE_STORED, NOT_STORED, Attributes
 from lightrail.wire.bodies import Refusal
-from lightrail.wire.lanes import Attributes, Load
 
 if TYPE_CHECKING:
     from lightrail.amqp.link import Link
 
-NOT_STORED: Final = Refusal(conditions.INTERNAL_ERROR, "its shard is not connected, and can't have stored it")
-MAYBE_STORED: Final = Refusal(conditions.INTERNAL_ERROR, "its shard is not connected, and may have stored it")
-"""Reasons after which messages are released, or modified with delivery-failed, and not rejected."""
 
-
-class RoutedBatch:
+class RoutedBatch(Spread):
     """One batch, until all of its messages have outcomes."""
 
-    __slots__ = (
-        "attributes",
-        "came_ms",
-        "count",
-        "first_id",
-        "loads",
-        "outstanding",
-        "payloads",
-        "refused",
-        "settled",
-        "size",
-        "walk",
-        "whole",
-    )
+    __slots__ = ("count", "first_id", "payloads", "refused", "settled", "size", "walk", "whole")
 
     def __init__(
         self,
@@ -46,16 +30,12 @@ class RoutedBatch:
         now_ms: int,
         whole: "OneOutcome | None" = None,
     ) -> None:
+        super().__init__(attributes, now_ms)
         self.first_id = event.first_delivery_id
         self.settled = event.settled
         self.payloads = event.payloads
         self.count = len(event.payloads)
         self.size = size
-        self.attributes = attributes
-        self.came_ms = now_ms
-        self.outstanding = 0
-        """Unanswered loads."""
-        self.loads: list[Load] = []
         self.refused: dict[int, Refusal] | None = None
         """Reasons of refused messages by index in the batch."""
         self.walk: Walk | None = None
@@ -94,6 +74,7 @@ class RoutedBatch:
             start = index
 
     def state_of(self, refusal: Refusal | None) -> Any:
+        """The state of messages with this reason; those of lost shards are not rejected."""
         if refusal is None:
             return ACCEPTED
         if refusal is NOT_STORED:

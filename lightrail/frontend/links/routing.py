@@ -1,9 +1,9 @@
 """A link that sends to a router: a plan distributes its batches, and each is answered when all parts are.
 
 A batch is routed by the plan when it arrives, and becomes one frame per set of queues on one shard
-(wire/lanes.py). It is accepted when every frame with its messages is; messages of a refused frame are
-rejected with the frame's reason. While the shard of a queue has to be looked up, or there is no subscription
-yet and the policy lets senders wait, batches wait in their order; credit bounds their number.
+(shard_client/sending/lanes.py). It is accepted when every frame with its messages is; messages of a refused
+frame are rejected with the frame's reason. While the shard of a queue has to be looked up, or there is no
+subscription yet and the policy lets senders wait, batches wait in their order; credit bounds their number.
 
 When a queue moves, its shard returns frames for it, with all frames behind them. They are sent to the queues'
 new shards, in their order, before any other frames of the link.
@@ -18,25 +18,19 @@ from lightrail.amqp.events import Transfers
 from lightrail.frontend.links.batched import BATCHED
 from lightrail.frontend.links.incoming import IncomingLink
 from lightrail.frontend.links.own_messages import container_of, left_out
-from lightrail.frontend.links.routed import (
-    MAYBE_STORED,
-    NOT_STORED,
-    OneOutcome,
-    RoutedBatch,
-    left_over,
-    settle,
-)
-from lightrail.frontend.links.ways import ShardRoute, Ways
+from lightrail.frontend.links.routed import OneOutcome, RoutedBatch, left_over, settle
 from lightrail.model import conditions, limits
 from lightrail.namespace.router_plan import Plan, Routed
 from lightrail.namespace.routing import NO_ROUTER, UNROUTABLE
+from lightrail.namespace.spreading import ShardRoute, Ways
+from lightrail.shard_client.sending.lanes import QUEUE_MISSING, Lane, Load
+from lightrail.shard_client.sending.window import MAYBE_STORED, NOT_STORED, Attributes
 from lightrail.wire.bodies import Refusal
-from lightrail.wire.lanes import QUEUE_MISSING, Attributes, Lane, Load
 
 if TYPE_CHECKING:
     from lightrail.amqp.link import Link
     from lightrail.frontend.connection import ClientConnection
-    from lightrail.wire.shards import ShardPeer
+    from lightrail.shard_client.peers.shards import ShardPeer
 
 log = logging.getLogger("lightrail.frontend.links.routing")
 
@@ -64,7 +58,8 @@ class RouterLink(IncomingLink):
         self.router = router
         self._routers = connection.frontend.routers
         self._label = label
-        self._ways = Ways(self._frontend, self._open_lane)
+        frontend = connection.frontend
+        self._ways = Ways(frontend.shard_connections, frontend.directory, self._open_lane)
         self._plan: Plan | None = None
         self._waiting: deque[RoutedBatch] = deque()
         self._looking_up = False
@@ -113,7 +108,7 @@ class RouterLink(IncomingLink):
         """Sends a batch to its queues, or refuses it; returns False if it has to wait."""
         self._frontend.poll()
         ways = self._ways
-        if ways.moved != ways.shard_connections.moved:
+        if ways.moved != ways.connections.moved:
             ways.follow()
         if ways.leaving and not ways.has_left:
             return False
@@ -124,7 +119,7 @@ class RouterLink(IncomingLink):
         plan = routers.routing.plan(self.router, now_ms)
         if plan is not self._plan:
             self._plan = plan
-            ways.plan_changed({} if plan is None else plan.ages_ms)
+            ways.forget()
         if plan is None:
             self._end_with(batch)
             return True
@@ -139,9 +134,9 @@ class RouterLink(IncomingLink):
     def _distribute(self, batch: RoutedBatch, plan: Plan, routed: Routed) -> bool:
         """Sends the groups of a batch; returns False if the shard of a queue has to be looked up."""
         groups, unroutable = left_out(routed, plan, container_of(self._link)) if plan.no_local else routed
-        ways, known = self._ways, self._ways.known
+        ways = self._ways
         unknown: list[str] = []
-        found = [(group, known.get(group.queues) or ways.find(group.queues, unknown)) for group in groups]
+        found = [(group, ways.to(group.queues, plan.ages_ms, unknown)) for group in groups]
         if unknown:
             self._look_up(unknown)
             return False
@@ -198,9 +193,10 @@ class RouterLink(IncomingLink):
             return
         loads, self._adrift = self._adrift, []
         self._ways.follow()
+        ages_ms = {} if self._plan is None else self._plan.ages_ms
         for index, load in enumerate(loads):
             unknown: list[str] = []
-            ways = self._ways.find(load.queues, unknown)
+            ways = self._ways.find(load.queues, ages_ms, unknown)
             if unknown:
                 # The shard of a queue is not registered yet.
                 self._adrift = loads[index:]
@@ -258,7 +254,7 @@ class RouterLink(IncomingLink):
                 await self._frontend.find(queue)
                 if self._frontend.placed(queue) is None:
                     # The shard of a queue is not registered yet.
-                    await self._ways.shard_connections.owners.change(limits.OWNER_RETRY_MS_MAX)
+                    await self._frontend.shard_connections.owners.change(limits.OWNER_RETRY_MS_MAX)
         except Exception:
             log.exception("the coordinator could not place the queues of %s", self.router)
             refusal = Refusal(conditions.INTERNAL_ERROR, "the shard of a queue is not known; try again")
@@ -325,14 +321,12 @@ class RouterLink(IncomingLink):
         self._stored([load])
 
     async def _plan_anew(self, load: Load) -> Plan | None:
-        frontend, routers = self._frontend, self._routers
+        frontend = self._frontend
         for queue in load.queues:
             frontend.forget_route(queue)
         self._ways.known.clear()
         frontend.poll()
-        while not routers.routing.prepare(self.router, frontend.now_ms(), routers.looks):
-            await routers.turn()
-        return routers.routing.plan(self.router, frontend.now_ms())
+        return await self._routers.plan(self.router)
 
     async def _distribute_again(self, load: Load, plan: Plan) -> None:
         """Sends messages of a load to those of their queues that are in no other load of the batch."""
@@ -340,18 +334,14 @@ class RouterLink(IncomingLink):
         carried = batch.carried_beside(load)
         positions = sorted(set(load.indices))
         walk = plan.begin([batch.payloads[index] for index in positions], self._routers.looks)
-        while not walk.go_on():
-            await self._routers.turn()
-        assert walk.routed is not None
-        groups, unroutable = walk.routed
+        groups, unroutable = await self._routers.routed(walk)
         if unroutable:
             self._unroutable(batch, [each for i in unroutable if (each := positions[i]) not in carried], plan)
         for group in groups:
             for queue in group.queues:
                 await self._frontend.find(queue)
-        self._ways.ages_ms = plan.ages_ms
         for queues, indices, payloads in left_over(groups, positions, carried):
-            for way in self._ways.find(queues, []):
+            for way in self._ways.find(queues, plan.ages_ms, []):
                 way.send(batch, indices, payloads, is_repeated=True)
         if self._closed:
             self._ways.abandon()

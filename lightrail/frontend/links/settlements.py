@@ -17,14 +17,14 @@ from lightrail.frontend.links.outcomes import FAILED, OUTCOMES, Deferral, encode
 from lightrail.frontend.links.too_large import TooLarge
 from lightrail.frontend.links.unconfirmed import UNCONFIRMED, Unconfirmed
 from lightrail.model import conditions, limits
+from lightrail.shard_client.peers.requests import ShardDownError, ShardRefusedError
 from lightrail.wire.bodies import ConsumerOpen
 from lightrail.wire.frames import ASKED, COUNT_MASK, Kind, OutcomeCode, frame
-from lightrail.wire.requests import ShardDownError, ShardRefusedError
 
 if TYPE_CHECKING:
     from lightrail.amqp.link import Link
     from lightrail.frontend.connection import ClientConnection
-    from lightrail.wire.owner import Owner
+    from lightrail.shard_client.owners.owner import Owner
 
 ELSEWHERE: Final = Modified(undeliverable_here=True)
 """The outcome of messages that the client does not accept, for other receivers."""

@@ -40,8 +40,8 @@ from lightrail.model.policy import Policy, Role
 from lightrail.namespace.errors import ChangedError, MissingError, TakenError
 from lightrail.namespace.records import Name
 from lightrail.namespace.rights import ANYBODY
+from lightrail.shard_client.peers.requests import ShardDownError, ShardRefusedError
 from lightrail.wire.bodies import Refusal
-from lightrail.wire.requests import ShardDownError, ShardRefusedError
 
 if TYPE_CHECKING:
     from lightrail.amqp.link import Link

@@ -13,14 +13,14 @@ from lightrail.frontend.links.batched import BATCHED
 from lightrail.frontend.links.incoming import IncomingLink, header_attributes
 from lightrail.frontend.links.outcomes import FAILED
 from lightrail.model.orders import PRIORITY_MIXED
+from lightrail.shard_client.sending.window import SendWindow
 from lightrail.wire.bodies import ProducerOpen, Refusal
 from lightrail.wire.frames import Kind, enqueue, frame
-from lightrail.wire.sending import SendWindow
 
 if TYPE_CHECKING:
     from lightrail.amqp.link import Link
     from lightrail.frontend.connection import ClientConnection
-    from lightrail.wire.owner import Owner
+    from lightrail.shard_client.owners.owner import Owner
 
 
 class Batch:

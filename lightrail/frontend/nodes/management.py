@@ -32,8 +32,8 @@ from lightrail.namespace.listing import visible
 from lightrail.namespace.records import Name, Right, Subscription
 from lightrail.namespace.rights import demand, demand_look
 from lightrail.namespace.service import Service
+from lightrail.shard_client.peers.requests import ShardDownError, ShardRefusedError
 from lightrail.wire.bodies import Answer
-from lightrail.wire.requests import ShardDownError, ShardRefusedError
 
 if TYPE_CHECKING:
     from lightrail.frontend.connection import ClientConnection

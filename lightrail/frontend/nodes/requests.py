@@ -9,7 +9,7 @@ from lightrail.amqp.values import DecodeError, Int
 from lightrail.frontend.nodes.entities import NAME, OPERATIONS, InvalidAttributeError
 from lightrail.namespace.rights import Caller, ForbiddenError
 from lightrail.namespace.statuses import status_of
-from lightrail.wire.requests import ShardRefusedError
+from lightrail.shard_client.peers.requests import ShardRefusedError
 
 log = logging.getLogger("lightrail.frontend.nodes.requests")
 

@@ -29,7 +29,7 @@ from lightrail.namespace.records import Right
 from lightrail.namespace.router_plan import Group, earlier_expiry
 from lightrail.namespace.routing import NO_ROUTER, UNROUTABLE
 from lightrail.namespace.scheduled import scheduled_queue
-from lightrail.wire.requests import ShardDownError, ShardRefusedError
+from lightrail.shard_client.peers.requests import ShardDownError, ShardRefusedError
 
 if TYPE_CHECKING:
     from lightrail.frontend.connection import ClientConnection
@@ -246,21 +246,15 @@ class Committing:
     async def _routed(self, router: str, post: Post) -> Iterable[Batch]:
         """The messages, distributed by the plan of a router."""
         frontend, routers = self._frontend, self._frontend.routers
-        while not routers.routing.prepare(router, frontend.now_ms(), routers.looks):
-            await routers.turn()
-        plan = routers.routing.plan(router, frontend.now_ms())
+        plan = await routers.plan(router)
         if plan is None:
             raise ConditionError(conditions.TRANSACTION_ROLLBACK, NO_ROUTER.format(router=router))
         if plan.problem:
             raise ConditionError(conditions.TRANSACTION_ROLLBACK, plan.problem)
         if post.may_delay and asks_for_delay(post.payloads):
             raise ConditionError(conditions.TRANSACTION_ROLLBACK, NO_DELAY)
-        walk = plan.begin(post.payloads, routers.looks)
-        routers.begin_turn()
-        while not walk.go_on():
-            await routers.turn()
-        assert walk.routed is not None
-        groups, unroutable = left_out(walk.routed, plan, post.container)
+        routed = await routers.routed(plan.begin(post.payloads, routers.looks))
+        groups, unroutable = left_out(routed, plan, post.container)
         if unroutable:
             frontend.counts.messages_unroutable += len(unroutable)
             if plan.policy["unroutable"] == "reject":

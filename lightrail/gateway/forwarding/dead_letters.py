@@ -9,16 +9,17 @@ import logging
 from collections.abc import Callable, Iterable
 
 from lightrail.gateway.forwarding.counts import ForwardingCounts
-from lightrail.gateway.forwarding.delivery import Delivery, moved
+from lightrail.gateway.forwarding.delivery import moved
 from lightrail.gateway.forwarding.forwarder import ACCEPTED, Forwarder, Settlement
 from lightrail.gateway.forwarding.repeating import Attempt, Pause, RepeatingForwarder
 from lightrail.gateway.forwarding.roster import Roster
 from lightrail.gateway.forwarding.sink import Sink
-from lightrail.gateway.links.shards import Shards
 from lightrail.model import names
 from lightrail.model.policy import Role
 from lightrail.namespace.directory import Directory
 from lightrail.namespace.records import Name
+from lightrail.shard_client.receiving.queue_consumer import Delivery
+from lightrail.shard_client.shard_connections import ShardConnections
 
 log = logging.getLogger("lightrail.gateway.forwarding.dead_letters")
 
@@ -69,7 +70,7 @@ class DeadLetterForwarders:
     def __init__(
         self,
         directory: Directory,
-        shards: Shards,
+        shards: ShardConnections,
         sink: Sink,
         counts: ForwardingCounts,
         *,

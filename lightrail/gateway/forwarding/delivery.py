@@ -1,6 +1,6 @@
-"""Deliveries of a source, and the messages that forwarding sends for them."""
+"""The messages that forwarding sends for deliveries."""
 
-from typing import Any, Final, NamedTuple
+from typing import Any, Final
 
 from lightrail.amqp.sections import (
     attributes,
@@ -10,7 +10,8 @@ from lightrail.amqp.sections import (
     without_annotations,
 )
 from lightrail.amqp.values import DecodeError, Symbol
-from lightrail.gateway.links.outgoing import Outgoing
+from lightrail.gateway.messages.outgoing import Outgoing
+from lightrail.shard_client.receiving.queue_consumer import Delivery
 
 PRIORITY_DEFAULT: Final = 4
 SOURCE: Final = Symbol("x-opt-dead-letter-source")
@@ -20,21 +21,6 @@ PRESENT: Final = (
     Symbol("x-opt-dead-letter-time"),
 )
 """Annotations that a message has while it is a dead letter; its history (first error, count) stays."""
-
-
-class Delivery(NamedTuple):
-    """A message that is locked for a source until it is settled."""
-
-    generation: int
-    """Number of times the consumer was opened; deliveries of earlier generations are in their queue again."""
-    number: int
-    sequence: int
-    attempts: int
-    """Failed deliveries of this message before this one."""
-    expires_at_ms: int
-    enqueued_at_ms: int
-    message_format: int
-    message: bytes
 
 
 def moved(delivery: Delivery) -> Outgoing:

@@ -9,10 +9,9 @@ import asyncio
 import logging
 from collections.abc import Callable
 
-from lightrail.gateway.forwarding.delivery import Delivery
-from lightrail.gateway.forwarding.source import Source
-from lightrail.gateway.links.shards import Shards
 from lightrail.model import limits
+from lightrail.shard_client.receiving.queue_consumer import Delivery, QueueConsumer
+from lightrail.shard_client.shard_connections import ShardConnections
 from lightrail.wire.bodies import ConsumerOpen, Refusal, SettleDetail
 from lightrail.wire.frames import OutcomeCode
 
@@ -37,7 +36,7 @@ class Forwarder:
         self._window = window
         self._label = label
         self._lost = lost
-        self._source: Source | None = None
+        self._source: QueueConsumer | None = None
         self._is_closed = False
         self._mean_bytes = 0.0
         """Mean size of messages; 0 before the first."""
@@ -53,12 +52,12 @@ class Forwarder:
         """Sends a message to its target, however long that takes; returns its outcome for the queue."""
         raise NotImplementedError
 
-    async def open(self, shards: Shards) -> None:
+    async def open(self, shards: ShardConnections) -> None:
         """Starts to consume. Raises ShardDownError, CoordinatorError: try again."""
         owner = await shards.route(self.queue)
         if not self._is_closed and self._source is None:
             options = ConsumerOpen(self.queue, label=self._label)
-            self._source = Source(shards.next_link(), owner, options, self)
+            self._source = QueueConsumer(owner, shards.next_link(), options, self, shards.now_ms)
             self._source.open()
 
     def close(self) -> None:

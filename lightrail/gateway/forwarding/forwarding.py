@@ -9,11 +9,11 @@ from lightrail.gateway.forwarding.pushes import Pushers
 from lightrail.gateway.forwarding.scheduled import ScheduledForwarders
 from lightrail.gateway.forwarding.sink import Sink
 from lightrail.gateway.forwarding.transfers import Transfers
-from lightrail.gateway.links.sending import Sender
-from lightrail.gateway.links.shards import Shards
+from lightrail.gateway.messages.sending import Sender
 from lightrail.model.destinations import Destinations
 from lightrail.namespace.directory import Changes
 from lightrail.namespace.service import Service
+from lightrail.shard_client.shard_connections import ShardConnections
 
 log = logging.getLogger("lightrail.gateway.forwarding")
 
@@ -21,7 +21,9 @@ log = logging.getLogger("lightrail.gateway.forwarding")
 class Forwarding:
     """Lives as long as the gateway, in its loop."""
 
-    def __init__(self, service: Service, shards: Shards, sender: Sender, destinations: Destinations) -> None:
+    def __init__(
+        self, service: Service, shards: ShardConnections, sender: Sender, destinations: Destinations
+    ) -> None:
         self.counts = ForwardingCounts()
         sink = Sink(service, sender)
         self._directory = service.directory

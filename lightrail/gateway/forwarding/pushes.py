@@ -16,13 +16,11 @@ from typing import Final, NamedTuple
 
 from lightrail.cluster.coordinator import CoordinatorError
 from lightrail.gateway.forwarding.counts import ForwardingCounts
-from lightrail.gateway.forwarding.delivery import Delivery
 from lightrail.gateway.forwarding.endpoint import Result
 from lightrail.gateway.forwarding.forwarder import ACCEPTED, Forwarder, Settlement
 from lightrail.gateway.forwarding.roster import Roster
 from lightrail.gateway.instants import rfc3339
-from lightrail.gateway.links import incoming
-from lightrail.gateway.links.shards import Shards
+from lightrail.gateway.messages import incoming
 from lightrail.gateway.paths import path_of
 from lightrail.model import limits
 from lightrail.model.names import subscription_name
@@ -31,6 +29,8 @@ from lightrail.namespace.directory import Directory
 from lightrail.namespace.errors import ServiceError
 from lightrail.namespace.rights import ANYBODY
 from lightrail.namespace.service import Service
+from lightrail.shard_client.receiving.queue_consumer import Delivery
+from lightrail.shard_client.shard_connections import ShardConnections
 from lightrail.wire.bodies import SettleDetail
 from lightrail.wire.frames import OutcomeCode
 
@@ -112,7 +112,7 @@ class Pushers:
     def __init__(
         self,
         service: Service,
-        shards: Shards,
+        shards: ShardConnections,
         post: Post,
         counts: ForwardingCounts,
         *,

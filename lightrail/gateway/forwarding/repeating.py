@@ -3,9 +3,9 @@
 import logging
 from collections.abc import Awaitable, Callable
 
-from lightrail.gateway.forwarding.delivery import Delivery
 from lightrail.gateway.forwarding.forwarder import Forwarder, Settlement
 from lightrail.model import limits
+from lightrail.shard_client.receiving.queue_consumer import Delivery
 
 Pause = Callable[[float], Awaitable[None]]
 """Waits the given number of seconds; tests inject it."""

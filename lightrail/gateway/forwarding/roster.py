@@ -10,8 +10,8 @@ from collections.abc import Callable
 from typing import Generic, TypeVar
 
 from lightrail.gateway.forwarding.forwarder import Forwarder
-from lightrail.gateway.links.shards import Shards
 from lightrail.model import limits
+from lightrail.shard_client.shard_connections import ShardConnections
 
 log = logging.getLogger("lightrail.gateway.forwarding.roster")
 
@@ -27,7 +27,7 @@ class Roster(Generic[Wanted]):
     """
 
     def __init__(
-        self, shards: Shards, make: Callable[[str, Wanted, Callable[[Forwarder], None]], Forwarder]
+        self, shards: ShardConnections, make: Callable[[str, Wanted, Callable[[Forwarder], None]], Forwarder]
     ) -> None:
         self._shards = shards
         self._make = make

@@ -10,17 +10,18 @@ import logging
 from collections.abc import Callable, Iterable
 
 from lightrail.gateway.forwarding.counts import ForwardingCounts
-from lightrail.gateway.forwarding.delivery import Delivery, due
+from lightrail.gateway.forwarding.delivery import due
 from lightrail.gateway.forwarding.forwarder import ACCEPTED, Forwarder, Settlement
 from lightrail.gateway.forwarding.repeating import Attempt, Pause, RepeatingForwarder
 from lightrail.gateway.forwarding.roster import Roster
 from lightrail.gateway.forwarding.sink import NotSentError, Sink
-from lightrail.gateway.links.routing import Carried
-from lightrail.gateway.links.shards import Shards
+from lightrail.gateway.messages.routing import Carried
 from lightrail.model import conditions
 from lightrail.model.names import scheduled_router
 from lightrail.model.policy import Role
 from lightrail.namespace.directory import Directory
+from lightrail.shard_client.receiving.queue_consumer import Delivery
+from lightrail.shard_client.shard_connections import ShardConnections
 from lightrail.wire.bodies import SettleDetail
 from lightrail.wire.frames import OutcomeCode
 
@@ -34,7 +35,7 @@ class ScheduledForwarder(RepeatingForwarder):
         self,
         queue: str,
         router: str,
-        shards: Shards,
+        shards: ShardConnections,
         sink: Sink,
         counts: ForwardingCounts,
         pause: Pause,
@@ -81,7 +82,7 @@ class ScheduledForwarders:
     def __init__(
         self,
         directory: Directory,
-        shards: Shards,
+        shards: ShardConnections,
         sink: Sink,
         counts: ForwardingCounts,
         *,

@@ -5,14 +5,14 @@ from typing import Final
 
 from lightrail.cluster.coordinator import CoordinatorError
 from lightrail.gateway.errors import ProblemError
-from lightrail.gateway.links.outgoing import Outgoing
-from lightrail.gateway.links.routing import Carried, UnroutableError
-from lightrail.gateway.links.sending import Sender
+from lightrail.gateway.messages.outgoing import Outgoing
+from lightrail.gateway.messages.routing import Carried, UnroutableError
+from lightrail.gateway.messages.sending import Sender
 from lightrail.model import conditions
 from lightrail.model.policy import Role
 from lightrail.namespace.errors import ServiceError
 from lightrail.namespace.service import Service
-from lightrail.wire.requests import ShardDownError
+from lightrail.shard_client.peers.requests import ShardDownError
 
 UNKNOWN: Final = "lightrail:unknown"
 """Condition of a message that was not answered in time: it may or may not be stored."""

@@ -17,18 +17,18 @@ from lightrail.cluster.coordinator import CoordinatorError
 from lightrail.filters.filter import compile_filter
 from lightrail.filters.message import MessageView
 from lightrail.gateway.forwarding.counts import ForwardingCounts
-from lightrail.gateway.forwarding.delivery import Delivery, dead_letter_source, moved, redriven
+from lightrail.gateway.forwarding.delivery import dead_letter_source, moved, redriven
 from lightrail.gateway.forwarding.sink import NotSentError, Sink
-from lightrail.gateway.forwarding.source import Source
-from lightrail.gateway.links.outgoing import Outgoing
-from lightrail.gateway.links.shards import Shards
+from lightrail.gateway.messages.outgoing import Outgoing
 from lightrail.model import conditions, limits
 from lightrail.model.names import InvalidNameError
 from lightrail.namespace.errors import ServiceError
 from lightrail.namespace.rights import Caller, ForbiddenError
+from lightrail.shard_client.peers.requests import ShardDownError, ShardRefusedError
+from lightrail.shard_client.receiving.queue_consumer import Delivery, QueueConsumer
+from lightrail.shard_client.shard_connections import ShardConnections
 from lightrail.wire.bodies import ConsumerOpen, Refusal
 from lightrail.wire.frames import OutcomeCode
-from lightrail.wire.requests import ShardDownError, ShardRefusedError
 
 log = logging.getLogger("lightrail.gateway.forwarding.transfer")
 
@@ -74,7 +74,9 @@ class Task:
 class Transfer:
     """One transfer; `start` it, then look at `state`, `moved`, `total`, `error`, or wait for `done`."""
 
-    def __init__(self, id: str, task: Task, shards: Shards, sink: Sink, counts: ForwardingCounts) -> None:
+    def __init__(
+        self, id: str, task: Task, shards: ShardConnections, sink: Sink, counts: ForwardingCounts
+    ) -> None:
         self.id = id
         self.task = task
         self.state = State.RUNNING
@@ -90,7 +92,7 @@ class Transfer:
         self._counts = counts
         self._loop = asyncio.get_running_loop()
         self.done: asyncio.Future[None] = self._loop.create_future()
-        self._source: Source | None = None
+        self._source: QueueConsumer | None = None
         self._tasks: set[asyncio.Task[None]] = set()
         self._end_sequence = 1 << 63
         """Messages from this sequence on arrived after the start."""
@@ -170,7 +172,7 @@ class Transfer:
             label=f"transfer {self.id}",
             user=task.caller.user,
         )
-        self._source = Source(self._shards.next_link(), owner, options, self)
+        self._source = QueueConsumer(owner, self._shards.next_link(), options, self, self._shards.now_ms)
         if self.state is State.RUNNING:
             self._source.open()
 

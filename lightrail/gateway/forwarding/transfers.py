@@ -14,13 +14,13 @@ from lightrail.filters.filter import compile_filter
 from lightrail.gateway.forwarding.counts import ForwardingCounts
 from lightrail.gateway.forwarding.sink import Sink
 from lightrail.gateway.forwarding.transfer import Mode, State, Task, Transfer
-from lightrail.gateway.links.shards import Shards
 from lightrail.model import limits, names
 from lightrail.model.policy import Role
 from lightrail.namespace.directory import Directory
 from lightrail.namespace.errors import MissingError, ServiceError
 from lightrail.namespace.records import Name, Right
 from lightrail.namespace.rights import Caller, demand
+from lightrail.shard_client.shard_connections import ShardConnections
 
 MEMBERS: Final = ("from", "to", "mode", "count", "filter")
 
@@ -35,7 +35,7 @@ class Transfers:
     def __init__(
         self,
         directory: Directory,
-        shards: Shards,
+        shards: ShardConnections,
         sink: Sink,
         counts: ForwardingCounts,
         *,

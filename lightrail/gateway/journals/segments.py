@@ -11,11 +11,11 @@ from typing import Any, Final, NamedTuple
 from lightrail.cluster.map import Map
 from lightrail.gateway.errors import AGAIN, ProblemError
 from lightrail.gateway.journals.archived import Archived, ArchivedSegment
-from lightrail.gateway.links.shards import Shards
 from lightrail.model import conditions, limits
+from lightrail.shard_client.peers.requests import ShardDownError, ShardRefusedError
+from lightrail.shard_client.peers.shards import State
+from lightrail.shard_client.shard_connections import ShardConnections
 from lightrail.wire.bodies import Answer
-from lightrail.wire.requests import ShardDownError, ShardRefusedError
-from lightrail.wire.shards import State
 
 PIECE: Final = "journal"
 """The operation whose answers are large."""
@@ -43,7 +43,7 @@ class Segment(NamedTuple):
 class Journals:
     """The journals of all shards, and of an archive on this machine."""
 
-    def __init__(self, shards: Shards, map: Map, archived: Archived) -> None:
+    def __init__(self, shards: ShardConnections, map: Map, archived: Archived) -> None:
         self._shards = shards
         self._map = map
         self._archived = archived

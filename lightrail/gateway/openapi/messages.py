@@ -2,7 +2,7 @@
 
 from typing import Final
 
-from lightrail.gateway.links.outgoing import BROKER_PROPERTIES
+from lightrail.gateway.messages.outgoing import BROKER_PROPERTIES
 from lightrail.gateway.openapi.operation import (
     ANY,
     FLAG,

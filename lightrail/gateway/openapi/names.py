@@ -2,8 +2,8 @@
 
 from typing import Final
 
-from lightrail.gateway.links.outgoing import BROKER_PROPERTIES
 from lightrail.gateway.media_types import AMQP, ATOM, BATCH, JSON, POLICY
+from lightrail.gateway.messages.outgoing import BROKER_PROPERTIES
 from lightrail.gateway.openapi.operation import (
     AFTER,
     ANY,

@@ -26,8 +26,8 @@ from lightrail.namespace.listing import visible
 from lightrail.namespace.records import Name, Right
 from lightrail.namespace.rights import Caller, ForbiddenError, may
 from lightrail.namespace.service import Service
+from lightrail.shard_client.peers.requests import ShardDownError, ShardRefusedError
 from lightrail.wire.control import ControlDownError
-from lightrail.wire.requests import ShardDownError, ShardRefusedError
 
 if TYPE_CHECKING:
     from lightrail.gateway.views import BrokerViews

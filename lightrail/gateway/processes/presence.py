@@ -8,8 +8,8 @@ from collections.abc import Iterable, Mapping
 from typing import Final
 
 from lightrail.cluster.map import Map
+from lightrail.shard_client.peers.shards import ShardPeer, State
 from lightrail.telemetry.metrics import AnyFamily, Family, Labels
-from lightrail.wire.shards import ShardPeer, State
 
 
 class Presence:

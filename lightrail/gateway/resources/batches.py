@@ -17,7 +17,7 @@ from aiohttp import web
 from lightrail.amqp.sections import attributes, scan
 from lightrail.amqp.values import DecodeError
 from lightrail.gateway.errors import ProblemError, refused
-from lightrail.gateway.links.numbered import Batch, Message
+from lightrail.gateway.messages.batches import Batch, Message
 from lightrail.gateway.request import Request, whole_number
 from lightrail.gateway.resources.names import used
 from lightrail.model import conditions, limits

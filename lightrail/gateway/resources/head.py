@@ -11,9 +11,9 @@ from aiohttp import web
 
 from lightrail.gateway.errors import ProblemError
 from lightrail.gateway.instants import rfc3339
-from lightrail.gateway.links import incoming
-from lightrail.gateway.links.consumer import Delivery
 from lightrail.gateway.media_types import AMQP
+from lightrail.gateway.messages import incoming
+from lightrail.gateway.messages.receiving import LockedMessage
 from lightrail.gateway.paths import path_of
 from lightrail.gateway.request import Request, nothing_at
 from lightrail.gateway.resources.names import refer
@@ -34,11 +34,11 @@ async def lock(request: Request) -> web.StreamResponse:
 
 
 async def _next(request: Request, *, locked: bool) -> web.StreamResponse:
-    delivery = await _receive(request)
-    return web.Response(status=204) if delivery is None else await _hand_out(request, delivery, locked=locked)
+    message = await _receive(request)
+    return web.Response(status=204) if message is None else await _hand_out(request, message, locked=locked)
 
 
-async def _receive(request: Request) -> Delivery | None:
+async def _receive(request: Request) -> LockedMessage | None:
     request.directory.refresh()
     record = request.directory.get(request.name)
     demand(request.directory, request.caller, Right.LISTEN, record)
@@ -53,29 +53,30 @@ async def _receive(request: Request) -> Delivery | None:
     return await request.services.receivers.receive(record, round(wait_s * 1000), request.caller.user)
 
 
-async def _hand_out(request: Request, delivery: Delivery, *, locked: bool) -> web.StreamResponse:
+async def _hand_out(request: Request, message: LockedMessage, *, locked: bool) -> web.StreamResponse:
     transport = request.http.transport
     handed_out = request.services.counts.handed_out
     try:
-        response = _shown(request, delivery, locked=locked)
+        response = _shown(request, message, locked=locked)
         if transport is None or transport.is_closing():
             raise ConnectionResetError("the client did not wait")
         await response.prepare(request.http)
         await response.write_eof()
     except BaseException:
         handed_out["released"] += 1
-        delivery.release()
+        message.release()
         raise
     if locked:
         handed_out["locked"] += 1
-        delivery.keep()
+        message.keep()
     else:
         handed_out["received"] += 1
-        delivery.accept()
+        message.accept()
     return response
 
 
-def _shown(request: Request, delivery: Delivery, *, locked: bool) -> web.Response:
+def _shown(request: Request, message: LockedMessage, *, locked: bool) -> web.Response:
+    delivery = message.delivery
     properties, headers, content_type, body = incoming.answer(
         delivery.message, delivery.message_format, delivery.attempts, whole=request.wants(AMQP)
     )
@@ -84,9 +85,9 @@ def _shown(request: Request, delivery: Delivery, *, locked: bool) -> web.Respons
     if delivery.expires_at_ms:
         properties["ExpiresAtUtc"] = rfc3339(delivery.expires_at_ms)
     if locked:
-        properties["LockToken"] = delivery.lock
-        properties["LockedUntilUtc"] = rfc3339(delivery.locked_until_ms)
-        path = path_of(request.name, "!messages", str(delivery.sequence), delivery.lock)
+        properties["LockToken"] = message.lock
+        properties["LockedUntilUtc"] = rfc3339(message.locked_until_ms)
+        path = path_of(request.name, "!messages", str(delivery.sequence), message.lock)
         headers.append(("Location", path))
     headers.append(("BrokerProperties", json.dumps(properties)))
     headers.append(("Content-Type", content_type))

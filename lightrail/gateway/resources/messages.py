@@ -9,8 +9,8 @@ from lightrail.amqp.encoder import encode
 from lightrail.amqp.values import Symbol
 from lightrail.gateway.errors import ProblemError, invalid
 from lightrail.gateway.instants import rfc3339
-from lightrail.gateway.links import incoming
 from lightrail.gateway.media_types import JSON
+from lightrail.gateway.messages import incoming
 from lightrail.gateway.request import Request, whole_number
 from lightrail.gateway.resources.queues import demand_queue
 from lightrail.gateway.services import Services

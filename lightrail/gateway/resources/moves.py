@@ -13,15 +13,15 @@ from lightrail.cluster import moves
 from lightrail.cluster.coordinator import ConflictError
 from lightrail.cluster.map import Map
 from lightrail.gateway.errors import ProblemError
-from lightrail.gateway.links.shards import Shards
 from lightrail.gateway.request import Request
 from lightrail.gateway.resources.plans import placement_revision, takers_of
 from lightrail.model import limits
 from lightrail.model.clock import wall_ms
 from lightrail.model.plan import FORMAT, KIND
 from lightrail.namespace.records import PLACED
-from lightrail.wire.requests import ShardDownError, ShardRefusedError
-from lightrail.wire.shards import ShardPeer
+from lightrail.shard_client.peers.requests import ShardDownError, ShardRefusedError
+from lightrail.shard_client.peers.shards import ShardPeer
+from lightrail.shard_client.shard_connections import ShardConnections
 
 MEMBERS: Final = (
     "format",
@@ -172,7 +172,7 @@ async def list_all(request: Request) -> web.Response:
     return web.json_response({"moves": running, "ended": ended})
 
 
-async def _reported(shards: Shards) -> dict[str, list[dict[str, Any]]]:
+async def _reported(shards: ShardConnections) -> dict[str, list[dict[str, Any]]]:
     """Reports of moves by the shards that receive the queues, by queue; without shards that do not answer."""
 
     async def ask(peer: ShardPeer) -> list[dict[str, Any]]:

@@ -7,15 +7,15 @@ from aiohttp import web
 
 from lightrail.cluster.map import Map
 from lightrail.gateway.errors import ProblemError
-from lightrail.gateway.links import loads
-from lightrail.gateway.links.loads import Loads
+from lightrail.gateway.processes import loads
+from lightrail.gateway.processes.loads import Loads
 from lightrail.gateway.request import Request
 from lightrail.model import limits
 from lightrail.model.clock import wall_ms
 from lightrail.model.plan import FORMAT, KIND, Plan, QueueLoad, Sum, plan
 from lightrail.namespace.directory import Directory
 from lightrail.namespace.records import PLACED
-from lightrail.wire.shards import State
+from lightrail.shard_client.peers.shards import State
 
 SAMPLE_S: Final = 1.0
 """Seconds over which messages are counted, by default."""

@@ -12,8 +12,8 @@ from lightrail.cluster.map import PLACEMENT, SHARD_SETS, Map, Placed, ShardRecor
 from lightrail.cluster.placement import choose
 from lightrail.gateway.errors import ProblemError
 from lightrail.gateway.request import Request, whole_number
-from lightrail.wire.requests import ShardDownError, ShardRefusedError
-from lightrail.wire.shards import ShardPeer, State
+from lightrail.shard_client.peers.requests import ShardDownError, ShardRefusedError
+from lightrail.shard_client.peers.shards import ShardPeer, State
 
 STATES: Final = ("active", "draining")
 

@@ -9,8 +9,8 @@ from aiohttp import web
 
 from lightrail.gateway.errors import ProblemError, problem_of
 from lightrail.gateway.instants import rfc3339
-from lightrail.gateway.links import outgoing
 from lightrail.gateway.media_types import AMQP, BATCH, JSON
+from lightrail.gateway.messages import outgoing
 from lightrail.gateway.paths import path_of
 from lightrail.gateway.request import Request
 from lightrail.gateway.resources import names

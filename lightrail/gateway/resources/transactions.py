@@ -9,7 +9,7 @@ from lightrail.gateway.errors import ProblemError
 from lightrail.gateway.request import Request
 from lightrail.gateway.services import Services
 from lightrail.model import limits
-from lightrail.wire.requests import ShardDownError, ShardRefusedError
+from lightrail.shard_client.peers.requests import ShardDownError, ShardRefusedError
 
 DECISIONS: Final = ("commit", "abort")
 

@@ -5,7 +5,7 @@ from typing import Final
 
 from aiohttp import web
 
-from lightrail.gateway.links import loads
+from lightrail.gateway.processes import loads
 from lightrail.gateway.request import Request
 from lightrail.namespace.records import PLACED
 

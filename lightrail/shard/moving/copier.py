@@ -14,12 +14,12 @@ from lightrail.shard.moving.importing import ImportFailedError
 from lightrail.shard.moving.phases import Event, Progress
 from lightrail.shard.moving.placing import MoveEndedError
 from lightrail.shard.queues.tenancy import ClusterMap
+from lightrail.shard_client.peers.requests import ShardDownError
 from lightrail.wire.bodies import Answer
-from lightrail.wire.requests import ShardDownError
 
 
 class Sources(Protocol):
-    """The shards that queues are copied from; `lightrail.wire.pool.Pool` is one."""
+    """The shards that queues are copied from; `lightrail.shard_client.peers.pool.Pool` is one."""
 
     async def request(self, shard: int, op: str, fields: dict[str, Any], *, greeting_ms: int) -> Answer:
         """Sends a request when the shard is greeted, which takes at most `greeting_ms`.

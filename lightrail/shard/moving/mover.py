@@ -24,8 +24,8 @@ from lightrail.shard.moving.importing import ImportFailedError
 from lightrail.shard.moving.phases import DROPS_COPY, ENDS, Event, Progress
 from lightrail.shard.moving.placing import MoveEndedError, Placing
 from lightrail.shard.queues.tenancy import ClusterMap
+from lightrail.shard_client.peers.requests import ShardDownError, ShardRefusedError
 from lightrail.telemetry.shard import ShardCounts
-from lightrail.wire.requests import ShardDownError, ShardRefusedError
 
 if TYPE_CHECKING:
     from lightrail.shard.engine.engine import Engine

@@ -13,8 +13,8 @@ from lightrail.model import limits
 from lightrail.shard.effects.request import RequestError
 from lightrail.shard.journal.store import StoreError
 from lightrail.shard.transactions.transactions import Transactions
+from lightrail.shard_client.peers.requests import ShardDownError, ShardRefusedError
 from lightrail.wire.bodies import Answer
-from lightrail.wire.requests import ShardDownError, ShardRefusedError
 
 log = logging.getLogger("lightrail.shard.transactions")
 

@@ -8,13 +8,13 @@ from lightrail.frontend.client import Client
 from lightrail.frontend.errors import ConditionError
 from lightrail.frontend.guard import Guard
 from lightrail.frontend.intake import Intake
-from lightrail.frontend.links.routers import Routers
 from lightrail.frontend.outflow import Outflow
 from lightrail.model import conditions, limits
 from lightrail.model.policy import Policy
 from lightrail.model.settings import Settings
 from lightrail.namespace.directory import Directory
 from lightrail.namespace.records import Name
+from lightrail.namespace.routers import Routers
 from lightrail.telemetry.frontend import FrontendCounts
 from lightrail.wire.bodies import Refusal
 from lightrail.wire.frames import HEADER, HEADER_SIZE, Kind

@@ -17,7 +17,7 @@ from lightrail.frontend.engine import Frontend
 from lightrail.frontend.links.deliveries import ConsumerLink
 from lightrail.frontend.links.transfers import ProducerLink
 from lightrail.model.settings import Settings
-from lightrail.wire.shards import State
+from lightrail.shard_client.peers.shards import State
 from tests.support.amqp.frontend_fakes import FakeShard
 
 Found = TypeVar("Found", bound=events.Event)

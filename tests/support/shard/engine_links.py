@@ -7,10 +7,10 @@ from typing import Any
 
 from lightrail.model.policy import Policy
 from lightrail.shard.queues.declarations import EveryName
+from lightrail.shard_client.links import Consumer
+from lightrail.shard_client.peers.requests import Requests
 from lightrail.wire.bodies import Answer, ConsumerOpen, Refusal, SettleDetail, encode_request
 from lightrail.wire.frames import DELIVER_COLUMNS, HEADER, HEADER_SIZE, Kind, OutcomeCode, frame
-from lightrail.wire.links import Consumer
-from lightrail.wire.requests import Requests
 from tests.support.shard.scene import Peer, Scene
 
 BATCH_MESSAGES = 100

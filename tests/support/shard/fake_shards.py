@@ -1,18 +1,19 @@
 """A shard that a gateway's senders and receivers think they talk to: what they said, and what it says."""
 
 from array import array
-from collections.abc import Iterable
 from typing import Any
 
+from lightrail.shard_client.links import Consumer, Producer
+from lightrail.shard_client.peers.shards import State
 from lightrail.wire import frames
 from lightrail.wire.bodies import Answer, Refusal
 from lightrail.wire.frames import HEADER, Kind
-from lightrail.wire.links import Consumer, Producer
-from lightrail.wire.shards import State
 
 
 class FakePeer:
     """Notes every frame as (kind, flags, link, count, number)."""
+
+    queue = "q"
 
     def __init__(self) -> None:
         self.shard = 0
@@ -90,6 +91,7 @@ class FakeShards:
         self.peers: dict[int, Any] = {}
         self.requests: list[tuple[str, str, dict[str, Any]]] = []
         self._links = 0
+        self.moved = 0
 
     @staticmethod
     def now_ms() -> int:
@@ -99,7 +101,7 @@ class FakeShards:
         self._links += 1
         return self._links
 
-    def forget(self, names: Iterable[str]) -> None:
+    def forget(self, queue: str) -> None:
         """Nothing is remembered."""
 
     async def route(self, name: str) -> FakePeer:

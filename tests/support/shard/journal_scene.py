@@ -12,7 +12,6 @@ from lightrail.cluster.coordinator import Write
 from lightrail.cluster.map import SHARD_SETS, SHARDS, Member, ShardRecord
 from lightrail.cluster.memory import MemoryCoordinator
 from lightrail.gateway.app import Gateway, open_services
-from lightrail.gateway.links.shards import Shards
 from lightrail.gateway.processes.health import Health
 from lightrail.gateway.processes.members import Members
 from lightrail.gateway.services import Services
@@ -22,6 +21,7 @@ from lightrail.shard.engine.server import Server
 from lightrail.shard.journal.memory import MemoryStore
 from lightrail.shard.journal.store import Recovered
 from lightrail.shard.requests.journal_requests import JournalRequests
+from lightrail.shard_client.shard_connections import ShardConnections
 from lightrail.telemetry import exposition
 from lightrail.telemetry.shard import ShardCounts
 from tests.support import wait
@@ -53,7 +53,7 @@ class JournalScene:
         self.journals: dict[int, FakeJournals] = {}
         self.servers: dict[int, Server] = {}
         self.requests: dict[int, JournalRequests] = {}
-        self.shards: Shards
+        self.shards: ShardConnections
         self.services: Services
         self.url = ""
         self._session: aiohttp.ClientSession
@@ -65,8 +65,8 @@ class JournalScene:
             self.journals[shard] = FakeJournals()
             self.journals[shard].journal(f"d{shard}", shard)
             await self.start(shard)
-        self.shards = Shards(self.coordinator, loop, name="gateway-0", boot=1)
-        self.shards.shard_connections.refresh()
+        self.shards = ShardConnections(self.coordinator, loop, name="gateway-0", boot=1)
+        self.shards.refresh()
         members = Members()
         self.services = open_services(
             settings=Settings(archive=str(self.directory / "archive")),

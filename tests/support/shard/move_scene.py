@@ -21,9 +21,9 @@ from lightrail.namespace.directory import Directory
 from lightrail.namespace.records import NAMES, Name
 from lightrail.namespace.rights import ANYBODY, Caller
 from lightrail.shard.requests.requests import COLUMNS
+from lightrail.shard_client.peers.requests import ShardDownError, ShardRefusedError
+from lightrail.shard_client.peers.shards import State
 from lightrail.wire.bodies import Answer
-from lightrail.wire.requests import ShardDownError, ShardRefusedError
-from lightrail.wire.shards import State
 
 Handler = Callable[[Request], Awaitable[web.StreamResponse]]
 
@@ -92,7 +92,7 @@ class MoveScene:
         )
 
     async def request_all(self, op: str, fields: dict[str, Any]) -> dict[int, Answer]:
-        """See Shards.request_all."""
+        """See ShardConnections.request_all."""
         peers = sorted(self.peers.items())
         return {id: await peer.request(op, fields) for id, peer in peers if peer.state is State.SERVING}
 

@@ -17,9 +17,9 @@ from lightrail.cluster.memory import MemoryCoordinator
 from lightrail.shard.journal.journal import Journal
 from lightrail.shard.moving.mover import Mover
 from lightrail.shard.queues.declarations import EveryName
+from lightrail.shard_client.peers.requests import ShardDownError, ShardRefusedError
 from lightrail.wire.bodies import Answer
 from lightrail.wire.frames import ENQUEUE_ENDS, HEADER, Kind, OutcomeCode, frame
-from lightrail.wire.requests import ShardDownError, ShardRefusedError
 from tests.support.shard.fake_files import FakeFiles
 from tests.support.shard.scene import Peer, PeerScene, Scene, batch
 

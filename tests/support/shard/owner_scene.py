@@ -11,11 +11,11 @@ from lightrail.amqp.events import Transfers
 from lightrail.frontend.links.deliveries import ConsumerLink
 from lightrail.frontend.links.transfers import ProducerLink
 from lightrail.model.placement import Placement
-from lightrail.wire import shards
+from lightrail.shard_client.owners.owner import Owner
+from lightrail.shard_client.owners.owners import Owners
+from lightrail.shard_client.peers import shards
+from lightrail.shard_client.peers.shards import ShardPeer
 from lightrail.wire.bodies import ConsumerOpen
-from lightrail.wire.owner import Owner
-from lightrail.wire.owners import Owners
-from lightrail.wire.shards import ShardPeer
 from tests.support.amqp.frontend_fakes import FakeConnection, FakeLink, Said
 from tests.support.shard.model_shard import ModelQueue, ModelShard
 from tests.support.shard.resolvers import FixedResolver

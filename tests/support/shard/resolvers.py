@@ -3,8 +3,8 @@
 from typing import Any
 
 from lightrail.model.placement import Placement
+from lightrail.shard_client.owners.owners import Owners
 from lightrail.wire.bodies import Refusal
-from lightrail.wire.owners import Owners
 
 
 class FixedResolver:

@@ -18,9 +18,9 @@ from lightrail.frontend.links.bound import Terms
 from lightrail.frontend.links.resumable import ResumableLink
 from lightrail.model.durability import Durability
 from lightrail.model.placement import Placement
+from lightrail.shard_client.owners.owners import Owners
+from lightrail.shard_client.peers.shards import ShardPeer
 from lightrail.wire.bodies import Refusal
-from lightrail.wire.owners import Owners
-from lightrail.wire.shards import ShardPeer
 from tests.support.amqp.frontend_fakes import FakeConnection, FakeLink
 from tests.support.shard.resolvers import FixedResolver
 from tests.support.shard.scene import Scene

@@ -3,17 +3,17 @@
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from lightrail.cluster.shard_connections import ShardConnections
 from lightrail.model.ending import Ending
+from lightrail.shard_client.links import Consumer, MissingDeliveriesError, Producer
+from lightrail.shard_client.shard_connections import ShardConnections
 from lightrail.wire.bodies import ConsumerOpen, ProducerOpen, Refusal
 from lightrail.wire.frames import Kind, OutcomeCode, frame
-from lightrail.wire.links import Consumer, MissingDeliveriesError, Producer
 from tests.support.shard.life import Id, id_of, message
 from tests.support.shard.scene import batch, delivered
 from tests.support.sim.coordinator import SimCoordinator
 
 if TYPE_CHECKING:
-    from lightrail.wire.owner import Owner
+    from lightrail.shard_client.owners.owner import Owner
     from tests.support.sim.cluster import Cluster
 
 WINDOW: int = 12

@@ -14,8 +14,8 @@ from lightrail.shard.engine.engine import Engine
 from lightrail.shard.journal.journal import Journal
 from lightrail.shard.journal.store import Commit
 from lightrail.shard.moving.mover import Mover
+from lightrail.shard_client.peers.pool import Pool
 from lightrail.telemetry.shard import ShardCounts
-from lightrail.wire.pool import Pool
 from lightrail.wire.socket import LoopSocket
 from tests.support.shard.fake_files import FakeFiles
 from tests.support.sim.coordinator import SimCoordinator

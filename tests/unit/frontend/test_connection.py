@@ -178,7 +178,7 @@ def test_a_coordinator_that_fails_refuses_the_link() -> None:
         (detached,) = client.take(events.Detached)
         assert detached.error is not None
         assert detached.error.condition == conditions.INTERNAL_ERROR
-        assert scene.frontend._placing == {}
+        assert scene.frontend.shard_connections._look_ups == {}
         scene.frontend.shard_connections.end()
 
     asyncio.run(test())

@@ -14,8 +14,8 @@ from lightrail.model import conditions, limits
 from lightrail.model.policy import Policy, Role
 from lightrail.namespace.records import Right
 from lightrail.namespace.rights import ANYBODY, Caller
+from lightrail.shard_client.peers.requests import ShardDownError, ShardRefusedError
 from lightrail.wire.bodies import Answer
-from lightrail.wire.requests import ShardDownError, ShardRefusedError
 from tests.support.amqp.frontend_scene import Scene
 from tests.support.amqp.frontend_scene import play as play_scene
 from tests.support.amqp.requests import Requester

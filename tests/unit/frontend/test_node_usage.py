@@ -12,8 +12,8 @@ from lightrail.model.policy import QUEUE, Policy, Role
 from lightrail.namespace.directory import Directory
 from lightrail.namespace.rights import ANYBODY
 from lightrail.namespace.service import Service
+from lightrail.shard_client.peers.requests import ShardDownError
 from lightrail.wire.bodies import Answer
-from lightrail.wire.requests import ShardDownError
 
 NODE = "$temporary/n"
 EMPTY = {"consumer_count": 0, "producer_count": 0, "ready": 0, "delayed": 0, "deferred": 0, "in_flight": 0}

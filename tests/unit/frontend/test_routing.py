@@ -10,12 +10,12 @@ from proton import Message
 from lightrail.amqp.events import ACCEPTED, RELEASED, Transfers
 from lightrail.amqp.performatives import Modified, Rejected
 from lightrail.amqp.sections import Header, encode_header
-from lightrail.frontend.links.routers import Routers
 from lightrail.frontend.links.routing import RouterLink
 from lightrail.model import conditions, limits
 from lightrail.model.placement import Placement
 from lightrail.model.policy import Policy
 from lightrail.namespace.rights import ANYBODY
+from lightrail.namespace.routers import Routers
 from lightrail.wire.bodies import Refusal, Targets
 from lightrail.wire.frames import DURABLE, ENQUEUE_COLUMNS, ENQUEUE_ENDS, HEADER_SIZE, Kind
 from tests.support.amqp.frontend_fakes import FakeConnection, FakeFrontend, FakeLink, FakeShard, Said
@@ -33,7 +33,8 @@ class RouterFrontend(FakeFrontend):
         self.graph = graph
         self.shards = [FakeShard(0), FakeShard(1)]
         self.directory = graph.directory
-        self.routers = Routers(graph.directory, self.later)
+        self.routers = Routers(graph.directory, self.later, self.now_ms)
+        self.shard_connections.placed = self.placed  # type: ignore[attr-defined]
         self.broken = False
 
     def now_ms(self) -> int:

@@ -15,8 +15,8 @@ from lightrail.model import limits
 from lightrail.model.policy import Policy
 from lightrail.model.settings import Settings
 from lightrail.namespace.rights import ANYBODY
+from lightrail.shard_client.peers.requests import ShardDownError
 from lightrail.wire.bodies import Answer
-from lightrail.wire.requests import ShardDownError
 from tests.support.routers import Graph
 from tests.support.shard.fake_shards import FakeShards
 

@@ -1,5 +1,6 @@
 """The clock: it rises evenly whatever the wall clock does, and follows it in a time that is documented."""
 
+import asyncio
 import logging
 
 import pytest
@@ -8,11 +9,11 @@ from hypothesis import strategies as st
 
 from lightrail.cluster.memory import MemoryCoordinator
 from lightrail.frontend.engine import Frontend
-from lightrail.gateway.links.shards import Shards
 from lightrail.model import clock, limits
 from lightrail.model.clock import Clock
 from lightrail.namespace.directory import Directory
 from lightrail.shard.engine.server import Server
+from lightrail.shard_client.shard_connections import ShardConnections
 
 SECOND = 1_000_000_000
 START = 1_700_000_000 * SECOND + 123_456
@@ -144,13 +145,15 @@ def test_everything_that_has_locks_and_times_to_live_goes_by_it(monkeypatch: pyt
     machine = Machine()
     for slot in Clock.__slots__:
         monkeypatch.setattr(clock._CLOCK, slot, getattr(machine.clock, slot))
+    loop = asyncio.new_event_loop()
     readers = (
         Server.now_ms,
         Frontend.now_ms,
-        Shards.now_ms,
+        ShardConnections(MemoryCoordinator(), loop, name="gateway-0", boot=1).now_ms,
         Directory(MemoryCoordinator())._now_ms,
     )
     before = clock.wall_ms()
     machine.set_by = 3_600 * SECOND
     machine.steady += SECOND
     assert {read() for read in readers} == {before + 1_100}
+    loop.close()

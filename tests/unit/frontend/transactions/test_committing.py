@@ -20,8 +20,8 @@ from lightrail.model.policy import QUEUE
 from lightrail.model.transaction_ids import born_ms
 from lightrail.namespace.errors import MissingError
 from lightrail.namespace.records import Name, Right
+from lightrail.shard_client.peers.requests import ShardDownError, ShardRefusedError
 from lightrail.wire.bodies import ConsumerOpen
-from lightrail.wire.requests import ShardDownError, ShardRefusedError
 from tests.support.amqp.frontend_fakes import FakeConnection, FakeFrontend, FakeGuard
 from tests.unit.amqp.peer import data
 

@@ -4,8 +4,8 @@ import asyncio
 from collections.abc import Callable, Sequence
 
 from lightrail.gateway.forwarding.sink import NotSentError
-from lightrail.gateway.links.outgoing import Outgoing
-from lightrail.gateway.links.routing import Carried
+from lightrail.gateway.messages.outgoing import Outgoing
+from lightrail.gateway.messages.routing import Carried
 
 
 class FakeSink:

@@ -10,8 +10,8 @@ from lightrail.cluster.coordinator import Write
 from lightrail.cluster.map import Map, Member, Placed, ShardRecord
 from lightrail.cluster.memory import MemoryCoordinator
 from lightrail.gateway.processes.presence import PRESENCE_FAMILIES, Presence
+from lightrail.shard_client.peers.shards import ShardPeer, State
 from lightrail.telemetry.metrics import registry
-from lightrail.wire.shards import ShardPeer, State
 
 
 def peers(**states: State) -> dict[int, ShardPeer]:

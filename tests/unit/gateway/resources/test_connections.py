@@ -13,12 +13,12 @@ from aiohttp import web
 from lightrail.cluster.memory import MemoryCoordinator
 from lightrail.gateway.app import Gateway, open_services
 from lightrail.gateway.callers import Callers
-from lightrail.gateway.links.shards import Shards
 from lightrail.gateway.processes.health import Health
 from lightrail.gateway.processes.members import Members
 from lightrail.model import conditions, limits
 from lightrail.model.settings import Settings
 from lightrail.namespace.rights import ANYBODY, Caller
+from lightrail.shard_client.shard_connections import ShardConnections
 from lightrail.telemetry import exposition
 from lightrail.wire.control import ControlClient, ControlRefusedError, ControlServer, address
 
@@ -85,7 +85,7 @@ def with_gateway(
             }
         )
 
-        shards = Shards(coordinator, loop, name="gateway-0", boot=1)
+        shards = ShardConnections(coordinator, loop, name="gateway-0", boot=1)
         services = open_services(
             settings=Settings(),
             coordinator=coordinator,

@@ -346,7 +346,7 @@ def test_a_shard_that_starts_again_elsewhere_is_read_there(tmp_path: Path) -> No
         scene.directory = scene.directory / "elsewhere"
         scene.directory.mkdir()
         await scene.start(0)
-        await eventually(lambda: scene.shards.shard_connections.not_serving() == [])
+        await eventually(lambda: scene.shards.not_serving() == [])
         assert (await scene.get("/!journals/d0/1")).body == data
 
     with_journals(check, tmp_path)

@@ -8,10 +8,10 @@ import pytest
 
 from lightrail.cluster.coordinator import Write
 from lightrail.cluster.map import PLACEMENT, SHARDS, Placed
-from lightrail.gateway.links import loads
+from lightrail.gateway.processes import loads
 from lightrail.gateway.resources import moves, plans, verification
 from lightrail.namespace.rights import Caller, ForbiddenError
-from lightrail.wire.shards import State
+from lightrail.shard_client.peers.shards import State
 from tests.support.shard.move_scene import MoveScene, with_scene
 
 MANY = tuple(f"q{i:02}" for i in range(20))

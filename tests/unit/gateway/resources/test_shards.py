@@ -8,7 +8,7 @@ from lightrail.cluster.coordinator import WRITES_MAX
 from lightrail.cluster.map import MOVES, PLACEMENT, SHARDS
 from lightrail.gateway.resources import shards
 from lightrail.namespace.rights import Caller, ForbiddenError
-from lightrail.wire.shards import State
+from lightrail.shard_client.peers.shards import State
 from tests.support.shard.move_scene import MoveScene, with_scene
 
 

@@ -6,7 +6,7 @@ import pytest
 
 from lightrail.gateway.resources import transactions
 from lightrail.namespace.rights import Caller, ForbiddenError
-from lightrail.wire.shards import State
+from lightrail.shard_client.peers.shards import State
 from tests.support.shard.move_scene import MoveScene, with_scene
 
 ID = "0f" * 16

@@ -13,8 +13,8 @@ from lightrail.model import limits
 from lightrail.model.policy import Policy
 from lightrail.shard.journal.store import StoreError
 from lightrail.shard.moving.importing import ImportFailedError
+from lightrail.shard_client.peers.requests import ShardDownError, ShardRefusedError
 from lightrail.wire.frames import Kind, OutcomeCode
-from lightrail.wire.requests import ShardDownError, ShardRefusedError
 from tests.support.shard.moving_scene import Cluster
 from tests.support.shard.scene import Peer
 

@@ -5,8 +5,8 @@ from typing import Any
 
 from lightrail.model import limits
 from lightrail.shard.transactions.decision_requests import DecisionRequests
+from lightrail.shard_client.peers.requests import ShardDownError
 from lightrail.wire.bodies import Answer
-from lightrail.wire.requests import ShardDownError
 from tests.support.shard.scene import Peer, Scene
 from tests.unit.shard.transactions.test_prepared import answer
 from tests.unit.shard.transactions.test_transactions import post, ready, transact

@@ -1,1 +1,0 @@
-"""Links to shards: producers, consumers, lanes of routers and requests, and the messages that they carry."""

@@ -1,0 +1,162 @@
+"""Spreading: the ways of a sender to the queues of routers: its lane to each shard, the lanes of each set."""
+
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from typing import NamedTuple
+
+from lightrail.model import limits
+from lightrail.namespace.directory import Directory
+from lightrail.namespace.router_plan import earlier_expiry
+from lightrail.shard_client.peers.shards import ShardPeer
+from lightrail.shard_client.sending.lanes import Lane, Load
+from lightrail.shard_client.sending.window import Attributes
+from lightrail.shard_client.shard_connections import ShardConnections
+
+
+class Spread:
+    """A batch on its way to the queues that a plan has chosen for it."""
+
+    __slots__ = ("attributes", "came_ms", "loads", "outstanding")
+
+    def __init__(self, attributes: Attributes, came_ms: int) -> None:
+        self.attributes = attributes
+        self.came_ms = came_ms
+        self.outstanding = 0
+        """Unanswered loads."""
+        self.loads: list[Load] = []
+
+
+class ShardRoute(NamedTuple):
+    """The way to queues of one shard."""
+
+    lane: Lane
+    queues: frozenset[str]
+    most: int
+    """Most messages in one load: the shard decodes each, once for each queue that requires it."""
+    age_ms: int | None
+    """Age at which messages expire in these queues, by the policies of routers; None for no bound."""
+
+    def send(
+        self, batch: Spread, indices: Sequence[int], payloads: Sequence[bytes], *, is_repeated: bool = False
+    ) -> None:
+        """Sends messages of a batch, given by index and by content."""
+        lane, queues, most, age_ms = self
+        attributes = batch.attributes
+        if age_ms is not None:
+            expires = earlier_expiry(attributes.expires_at_ms, batch.came_ms + age_ms)
+            attributes = attributes._replace(expires_at_ms=expires)
+        for start in range(0, len(indices), most):
+            load = Load(batch, queues, indices[start : start + most], is_repeated)
+            batch.loads.append(load)
+            batch.outstanding += 1
+            lane.send(load, payloads[start : start + most], attributes)
+
+
+class Ways:
+    """All ways of one sender.
+
+    Args:
+        open_lane: makes the sender's lane to a shard.
+    """
+
+    __slots__ = ("_directory", "_lanes", "_open_lane", "connections", "known", "leaving", "moved")
+
+    def __init__(
+        self, connections: ShardConnections, directory: Directory, open_lane: Callable[[ShardPeer], Lane]
+    ) -> None:
+        self.connections = connections
+        self._directory = directory
+        self._open_lane = open_lane
+        self._lanes: dict[int, Lane] = {}
+        """By shard."""
+        self.known: dict[frozenset[str], list[ShardRoute]] = {}
+        """Ways by sets of queues of the current plan, of a sender to one router: see `to`."""
+        self.moved = connections.moved
+        """`ShardConnections.moved` when the ways were last changed: a different value means that queues have
+        moved."""
+        self.leaving: list[Lane] = []
+        """Lanes with unanswered messages for a queue that has moved: later messages wait for these."""
+
+    @property
+    def has_left(self) -> bool:
+        """Whether all messages that were sent to former shards are answered."""
+        return all(lane.is_idle for lane in self.leaving)
+
+    def to(self, queues: frozenset[str], ages_ms: Mapping[str, int], unknown: list[str]) -> list[ShardRoute]:
+        """As `find`, for a sender to one router: complete ways are known until `forget` or `follow`."""
+        found = self.known.get(queues)
+        if found is None:
+            missing: list[str] = []
+            found = self.find(queues, ages_ms, missing)
+            if missing:
+                unknown += missing
+            else:
+                self.known[queues] = found
+        return found
+
+    def find(
+        self, queues: frozenset[str], ages_ms: Mapping[str, int], unknown: list[str]
+    ) -> list[ShardRoute]:
+        """The ways to these queues; queues whose shard is not known here are added to `unknown`.
+
+        Args:
+            ages_ms: see Plan.
+        """
+        by_shard: dict[tuple[int, int | None], tuple[Lane, list[str]]] = {}
+        for queue in queues:
+            peer = self.connections.placed(queue)
+            if peer is None:
+                unknown.append(queue)
+                continue
+            key = peer.shard, ages_ms.get(queue)
+            by_shard.setdefault(key, (self._lane(peer), []))[1].append(queue)
+        most = limits.ROUTE_TARGETS_MAX
+        return [
+            self._way(lane, names[start : start + most], age_ms)
+            for (_, age_ms), (lane, names) in by_shard.items()
+            for start in range(0, len(names), most)
+        ]
+
+    def _way(self, lane: Lane, queues: list[str], age_ms: int | None) -> ShardRoute:
+        directory = self._directory
+        looking = sum(directory.get(queue).policy.examines for queue in queues)
+        most = max(1, limits.ROUTED_LOOKS_AT_ONCE // looking) if looking else sys.maxsize
+        return ShardRoute(lane, frozenset(queues), most, age_ms)
+
+    def _lane(self, peer: ShardPeer) -> Lane:
+        lane = self._lanes.get(peer.shard)
+        if lane is None or lane.peer is not peer:
+            lane = self._lanes[peer.shard] = self._open_lane(peer)
+        return lane
+
+    def forget(self) -> None:
+        """Names or the plan have changed: sets of queues are resolved and declared anew."""
+        self.known.clear()
+        for lane in self._lanes.values():
+            lane.forget_sets()
+
+    def follow(self) -> None:
+        """Queues have moved: unanswered messages for them have to be answered before later ones are sent."""
+        connections = self.connections
+        self.moved = connections.moved
+        self.known.clear()
+        self.leaving = [
+            lane
+            for lane in self._lanes.values()
+            if not lane.is_idle
+            and any(
+                placement is not None and placement.shard != lane.peer.shard
+                for queues in lane.sets_under_way()
+                for placement in map(connections.placement, queues)
+            )
+        ]
+
+    def abandon(self) -> None:
+        """The client's link has ended: shards store sent messages only if there is room now."""
+        for lane in self._lanes.values():
+            lane.abandon()
+
+    def close(self) -> None:
+        """Closes the lanes, since every message is answered."""
+        for lane in self._lanes.values():
+            lane.close()

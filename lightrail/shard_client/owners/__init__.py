@@ -1,0 +1,1 @@
+"""Owners: the links of each queue, at the shard that owns the queue now."""

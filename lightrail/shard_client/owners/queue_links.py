@@ -1,0 +1,133 @@
+"""Queue links: producers and consumers of one queue in this process, each with its assignment to a shard."""
+
+from collections.abc import Iterator
+
+from lightrail.shard_client.links import Consumer, Producer
+from lightrail.shard_client.owners import assignments
+from lightrail.shard_client.owners.assignments import Event, LinkState
+from lightrail.shard_client.peers.shards import ShardPeer
+
+Assignment = assignments.Assignment[ShardPeer]
+
+
+class QueueLinks:
+    """All links of one queue, by number."""
+
+    __slots__ = ("_assignments", "consumers", "producers")
+
+    def __init__(self) -> None:
+        self.producers: dict[int, Producer] = {}
+        self.consumers: dict[int, Consumer] = {}
+        self._assignments: dict[int, Assignment] = {}
+
+    def __getitem__(self, number: int) -> Assignment:
+        return self._assignments[number]
+
+    def __iter__(self) -> Iterator[Assignment]:
+        """A snapshot of the links in the order of their numbers.
+
+        Producers of one client are opened in this order, and so are waiting consumers.
+        """
+        return iter([self._assignments[number] for number in sorted(self._assignments)])
+
+    def __len__(self) -> int:
+        return len(self._assignments)
+
+    def get(self, number: int) -> Assignment | None:
+        return self._assignments.get(number)
+
+    def add_producer(self, producer: Producer) -> Assignment:
+        self.producers[producer.number] = producer
+        return self._add(producer.number)
+
+    def add_consumer(self, consumer: Consumer) -> Assignment:
+        self.consumers[consumer.number] = consumer
+        return self._add(consumer.number)
+
+    def _add(self, number: int) -> Assignment:
+        link = self._assignments[number] = Assignment(number)
+        return link
+
+    def replace_consumer(self, consumer: Consumer) -> None:
+        """Another object is the consumer of a link, unless the link has ended."""
+        link = self._assignments.get(consumer.number)
+        if link is not None:
+            self.consumers[consumer.number] = consumer
+            if link.peer is not None and consumer.number in link.peer.consumers:
+                link.peer.consumers[consumer.number] = consumer
+
+    def remove(self, number: int) -> bool:
+        """Forgets a link; returns False if it is not known."""
+        self.producers.pop(number, None)
+        self.consumers.pop(number, None)
+        return self._assignments.pop(number, None) is not None
+
+    # --- queries ---------------------------------------------------------------------------------------
+
+    def unassigned(self) -> list[Assignment]:
+        return [link for link in self if link.state is LinkState.UNASSIGNED]
+
+    def at_owner(self) -> list[Assignment]:
+        return [link for link in self if link.is_at_owner]
+
+    def behind(self, owner: ShardPeer | None) -> list[tuple[Assignment, ShardPeer]]:
+        """Links that wait for an answer of a shard other than the owner's, with that shard."""
+        behind = [(link, link.peer) for link in self if link.is_behind]
+        return [(link, peer) for link, peer in behind if peer is not None and peer is not owner]
+
+    def at(self, peer: ShardPeer) -> list[Assignment]:
+        """Links that are open at one shard, whether the owner is there or has left it."""
+        return [link for link in self if link.peer is peer]
+
+    # --- at shards -------------------------------------------------------------------------------------
+
+    def open(self, link: Assignment, peer: ShardPeer | None) -> None:
+        """Opens an unassigned link at the owner's shard; without a shard it stays unassigned."""
+        if peer is None:
+            return
+        link.assign(peer)
+        if (producer := self.producers.get(link.number)) is not None:
+            peer.open_producer(producer)
+        else:
+            peer.open_consumer(self.consumers[link.number])
+
+    def open_unassigned(self, peer: ShardPeer | None) -> None:
+        for link in self.unassigned():
+            self.open(link, peer)
+
+    def withdraw(self, link: Assignment, event: Event) -> None:
+        """A link leaves its shard: further frames of the shard for the link are ignored."""
+        if link.peer is not None:
+            link.peer.producers.pop(link.number, None)
+            link.peer.consumers.pop(link.number, None)
+        link.apply(event)
+
+    def withdraw_from(self, peer: ShardPeer | None, event: Event) -> None:
+        """All links at one shard leave it."""
+        if peer is not None:
+            for link in self.at(peer):
+                self.withdraw(link, event)
+
+    def withdraw_all(self) -> list[Producer | Consumer]:
+        """Every link leaves its shard without an answer; returns the links."""
+        for link in self:
+            if link.peer is not None:
+                self.withdraw(link, Event.LOST)
+        return [*self.producers.values(), *self.consumers.values()]
+
+    # --- notices to links ------------------------------------------------------------------------------
+
+    def disconnected(self) -> None:
+        """See Producer."""
+        for producer in list(self.producers.values()):
+            producer.disconnected()
+
+    def reconnected(self) -> None:
+        """See Producer."""
+        for producer in list(self.producers.values()):
+            producer.reconnected()
+
+    def timed_out(self) -> None:
+        """See Producer."""
+        for producer in list(self.producers.values()):
+            producer.timed_out()

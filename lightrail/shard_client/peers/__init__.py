@@ -1,0 +1,1 @@
+"""Connections to shards: greeting, heartbeats, links and requests."""

@@ -1,0 +1,1 @@
+"""What receivers have at shards: windows of deliveries, and consumers."""

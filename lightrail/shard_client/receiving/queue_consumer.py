@@ -1,0 +1,233 @@
+"""Queue consumer: receives messages from one queue for a listener in this process, which settles them."""
+
+import secrets
+from collections.abc import Callable, Iterable
+from typing import NamedTuple, Protocol
+
+from lightrail.model.ending import Ending
+from lightrail.shard_client.links import Consumer
+from lightrail.shard_client.owners.owner import Owner
+from lightrail.shard_client.receiving.window import ReceiveWindow, decode_slice
+from lightrail.wire.bodies import ConsumerOpen, Refusal, SettleDetail
+from lightrail.wire.frames import DRAIN, Kind, OutcomeCode, delivered_at, frame
+
+
+class Delivery(NamedTuple):
+    """A message that is locked for a consumer until it is settled."""
+
+    generation: int
+    """Number of times the consumer was opened; deliveries of earlier generations are in their queue again."""
+    number: int
+    sequence: int
+    attempts: int
+    """Failed deliveries of this message before this one."""
+    expires_at_ms: int
+    enqueued_at_ms: int
+    message_format: int
+    message: bytes
+    delivered_at_ms: int = 0
+    """Time of the delivery by the shard: locks begin then."""
+
+
+class Listener(Protocol):
+    """Receives the events of a consumer."""
+
+    def opened(self, generation: int) -> None:
+        """The consumer is open: grant credit. Deliveries of earlier generations are in the queue again."""
+        ...
+
+    def arrived(self, deliveries: list[Delivery]) -> None:
+        """Messages in the order of the queue; each is locked until it is settled or the consumer closes."""
+        ...
+
+    def drained(self, is_empty: bool) -> None:
+        """Answers a grant with drain: the queue is empty, or the whole grant was delivered."""
+        ...
+
+    def ended(self, refusal: Refusal) -> None:
+        """The shard refused or closed this consumer; its unsettled deliveries are in the queue again."""
+        ...
+
+
+class QueueConsumer(Consumer):
+    """A consumer; closing it releases its unsettled deliveries as if they had never been delivered.
+
+    Where `options` have `lock_ms`, each opening has a new random lock key. The lock of a delivery is
+    KEY-NUMBER and outlives the consumer: any process may settle the delivery by that id.
+
+    Args:
+        number: of the link, unique in the lifetime of this process.
+        options: of the consumer; its queue, browsing, filter, label.
+        now_ms: wall clock, for shards that do not send the times of deliveries.
+    """
+
+    __slots__ = (
+        "_drains",
+        "_listener",
+        "_now_ms",
+        "_options",
+        "_owner",
+        "_window",
+        "generation",
+        "is_closed",
+    )
+
+    def __init__(
+        self, owner: Owner, number: int, options: ConsumerOpen, listener: Listener, now_ms: Callable[[], int]
+    ) -> None:
+        self.number = number
+        self._now_ms = now_ms
+        self.generation = 0
+        self._owner = owner
+        self._options = options
+        self._options.default_outcome = OutcomeCode.RELEASED
+        self._options.default_failed = False
+        self._listener = listener
+        self._window = ReceiveWindow()
+        self._drains = False
+        """Whether the last grant had the drain flag and is not answered."""
+        self.is_closed = False
+
+    @property
+    def lock_key(self) -> str:
+        """The present key of locks; "" before the first opening, or without locks."""
+        return self._options.lock_key
+
+    @property
+    def granted(self) -> int:
+        """Messages that may still arrive."""
+        return self._window.credit
+
+    def open(self) -> None:
+        """Opens now, or once the shard is connected."""
+        self._owner.open_consumer(self)
+
+    def grant(self, count: int, *, drain: bool = False, withdraws: bool = False) -> None:
+        """Grants credit for `count` messages beyond those that have arrived.
+
+        Args:
+            withdraws: whether credit above `count` ends; else the larger one stays.
+        """
+        window = self._window
+        limit = window.next + count
+        if not withdraws:
+            limit = max(limit, window.limit)
+        if self.is_closed or (limit == window.limit and not drain):
+            return
+        window.limit = limit
+        self._drains = drain
+        self._post_credit()
+
+    def _post_credit(self) -> None:
+        flags = DRAIN if self._drains else 0
+        self._owner.post(
+            frame(
+                Kind.CREDIT,
+                flags=flags,
+                link=self.number,
+                epoch=self._owner.epoch,
+                number=self._window.limit,
+            )
+        )
+
+    def settle(
+        self, deliveries: Iterable[Delivery], code: OutcomeCode, detail: SettleDetail | None = None
+    ) -> None:
+        """Settles deliveries, in rising order, with one outcome; those of earlier generations are skipped."""
+        if self.is_closed:
+            return
+        body = detail.encode() if detail is not None else b""
+        first = count = 0
+        for delivery in deliveries:
+            if delivery.generation != self.generation:
+                continue
+            if count and delivery.number == first + count:
+                count += 1
+                continue
+            if count:
+                self._post_settle(first, count, code, body)
+            first, count = delivery.number, 1
+        if count:
+            self._post_settle(first, count, code, body)
+
+    def _post_settle(self, first: int, count: int, code: OutcomeCode, body: bytes) -> None:
+        self._owner.post(
+            frame(
+                Kind.SETTLE,
+                flags=code,
+                link=self.number,
+                epoch=self._owner.epoch,
+                count=count,
+                number=first,
+                body=body,
+            )
+        )
+
+    def close(self) -> None:
+        """Ends deliveries; unsettled messages return to the queue, unless they have locks."""
+        if not self.is_closed:
+            self.is_closed = True
+            self._owner.close_consumer(self.number, Ending.BY_BROKER)
+
+    # --- from the shard --------------------------------------------------------------------------------
+
+    def reopen(self) -> None:
+        """Opens the consumer. Its unsettled deliveries are in the queue again, unless the queue has moved."""
+        options = self._options
+        resumes = options.resume = self._owner.resumes(self.number) and self.generation > 0
+        if not resumes and options.lock_ms:
+            options.lock_key = secrets.token_hex(16)
+            self._window = ReceiveWindow()
+        options.first = self._window.next
+        self._owner.post(
+            frame(Kind.CONSUMER_OPEN, link=self.number, epoch=self._owner.epoch, body=options.encode())
+        )
+        if resumes:
+            if self._drains or self._window.credit:
+                self._post_credit()
+            return
+        self.generation += 1
+        self._window.withdraw()
+        self._drains = False
+        self._listener.opened(self.generation)
+
+    def ready(self) -> None:
+        """No action: credit was granted with the opening."""
+
+    def deliver(self, part: bytes | memoryview, number: int, count: int) -> None:
+        """Passes a slice of messages to the listener."""
+        if self.is_closed:
+            return
+        self._window.advance(number, count, self._options.queue)
+        found = decode_slice(part, count)
+        at_ms = delivered_at(part, self._now_ms())
+        self._listener.arrived(
+            [
+                Delivery(
+                    self.generation,
+                    number + index,
+                    found.sequence + index,
+                    found.attempts,
+                    found.expires_at_ms,
+                    found.enqueued_at_ms,
+                    found.message_format,
+                    message,
+                    at_ms,
+                )
+                for index, message in enumerate(found.messages)
+            ]
+        )
+
+    def drained(self, number: int) -> None:
+        """The shard has used or dropped all credit."""
+        if not self.is_closed:
+            self._drains = False
+            is_empty = self._window.credit > 0
+            self._window.withdraw()
+            self._listener.drained(is_empty)
+
+    def ended(self, refusal: Refusal) -> None:
+        """The shard refused or closed this consumer."""
+        if not self.is_closed:
+            self.is_closed = True
+            self._listener.ended(refusal)

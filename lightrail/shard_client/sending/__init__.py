@@ -1,0 +1,1 @@
+"""What senders have at shards: windows of unanswered batches, and lanes."""

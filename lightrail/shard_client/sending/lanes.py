@@ -1,0 +1,297 @@
+"""Lane: the unanswered batches of one sending link of a router at one shard, and their answers.
+
+Each ROUTE frame is for a set of queues, which has a number at the shard (TARGETS). Sets are declared when
+they are first used, and again after each greeting. If a shard refuses a frame, it refuses all unanswered
+frames behind it, for any queues; these are sent again, in order, when the last answer has arrived
+(window.py). If a shard refuses a frame because a queue has moved to another shard, this frame and all behind
+it return to the caller, in order, to be sent to that shard.
+"""
+
+from array import array
+from collections.abc import Callable, Sequence
+from itertools import accumulate
+from typing import Any, Final
+
+from lightrail.model import conditions, limits
+from lightrail.shard_client.links import Producer
+from lightrail.shard_client.peers.shards import ShardPeer
+from lightrail.shard_client.sending.window import Attributes, OrderedWindow
+from lightrail.wire.bodies import ProducerOpen, Refusal, Targets
+from lightrail.wire.frames import AFRESH, HEADER, HEADER_SIZE, Kind, enqueue, frame
+
+ROUTE: Final = int(Kind.ROUTE)
+QUEUE_MISSING: Final = frozenset({conditions.NOT_FOUND, conditions.RESOURCE_DELETED})
+"""Refusals of a set with a queue that the shard does not have, or no longer has."""
+
+
+class Load:
+    """Messages for queues of one shard, in one frame."""
+
+    __slots__ = (
+        "accepted",
+        "batch",
+        "indices",
+        "is_repeated",
+        "may_be_stored",
+        "number_of_set",
+        "part",
+        "queues",
+    )
+
+    def __init__(
+        self, batch: Any, queues: frozenset[str], indices: Sequence[int], is_repeated: bool = False
+    ) -> None:
+        self.batch = batch
+        """A value of the caller."""
+        self.queues = queues
+        self.indices = indices
+        """Indices of the messages in their batch."""
+        self.is_repeated = is_repeated
+        """Whether the load was refused once, and resolved again."""
+        self.part = b""
+        self.number_of_set = 0
+        self.accepted = 0
+        """Number of its first messages that are stored, though the load was displaced."""
+        self.may_be_stored = False
+        """Whether the load may have reached a shard that was lost later."""
+
+
+class Lane(Producer):
+    """The connection of one sending link to one shard.
+
+    Args:
+        number: of the lane; unique among the lanes to all shards.
+        stored: called with loads that are stored.
+        refused: called with a load that is not stored, or only its first `refusal.accepted` messages.
+        displaced: called with loads, in order, that are not stored: a queue of the first has moved.
+        on_time_out: called with loads that have waited for a shard for too long; they are never sent again.
+        on_reconnect: called when the shard serves again.
+    """
+
+    __slots__ = (
+        "_declared",
+        "_displaced",
+        "_is_abandoned",
+        "_is_displaced",
+        "_is_open",
+        "_label",
+        "_next_set",
+        "_on_reconnect",
+        "_on_time_out",
+        "_peer",
+        "_refused",
+        "_sets",
+        "_stored",
+        "_window",
+    )
+
+    def __init__(
+        self,
+        peer: ShardPeer,
+        number: int,
+        *,
+        label: str,
+        stored: Callable[[list[Load]], None],
+        refused: Callable[[Load, Refusal], None],
+        displaced: Callable[[list[Load]], None],
+        on_time_out: Callable[[list[Load]], None] | None = None,
+        on_reconnect: Callable[[], None] | None = None,
+    ) -> None:
+        self.number = number
+        self._peer = peer
+        self._label = label
+        self._stored = stored
+        self._refused = refused
+        self._displaced = displaced
+        self._on_time_out = on_time_out
+        self._on_reconnect = on_reconnect
+        self._is_open = False
+        self._is_abandoned = False
+        self._window: OrderedWindow[Load] = OrderedWindow()
+        self._is_displaced = False
+        """Whether the refused load is for another shard."""
+        self._sets: dict[frozenset[str], int] = {}
+        self._declared: dict[int, frozenset[str]] = {}
+        """The sets by their numbers at the shard."""
+        self._next_set = 0
+
+    @property
+    def is_idle(self) -> bool:
+        """Whether every load was answered."""
+        return not self._window and not self._window.is_refusing
+
+    @property
+    def peer(self) -> ShardPeer:
+        """The connection to the lane's shard."""
+        return self._peer
+
+    def sets_under_way(self) -> set[frozenset[str]]:
+        """Sets of queues of unanswered loads."""
+        return {load.queues for load in self._window.everything()}
+
+    def send(self, load: Load, payloads: Sequence[bytes], attributes: Attributes) -> None:
+        """Sends messages to the queues of a load."""
+        ends = array("I", accumulate(map(len, payloads)))
+        number_of_set = self._sets.get(load.queues)
+        if number_of_set is None:
+            number_of_set = self._declare(load.queues)
+        load.number_of_set = number_of_set
+        window = self._window
+        load.part = enqueue(
+            self.number,
+            number_of_set,
+            window.next,
+            ends.tobytes(),
+            payloads,
+            durable=attributes.durable,
+            afresh=not window,
+            priority=attributes.priority,
+            expires_at_ms=attributes.expires_at_ms,
+            message_format=attributes.message_format,
+            size=ends[-1],
+            kind=ROUTE,
+        )
+        if window.is_refusing:
+            window.wait(load)
+            return
+        window.add(window.next, load)
+        if not self._is_open:
+            # Opening sends all unanswered loads, including this one.
+            self._is_open = True
+            self._peer.open_producer(self)
+        else:
+            self._peer.post(load.part)
+
+    def abandon(self) -> None:
+        """The link has ended before every load was answered: no load waits for room any longer."""
+        self._is_abandoned = True
+        if self._is_open:
+            self._peer.post(frame(Kind.PRODUCER_ABANDON, link=self.number))
+
+    def close(self) -> None:
+        """The link has ended, and every load was answered."""
+        if self._is_open:
+            self._is_open = False
+            self._peer.close_producer(self.number)
+
+    # --- sets ------------------------------------------------------------------------------------------
+
+    def forget_sets(self) -> None:
+        """Names have changed: loads that are sent from now on are for the queues that exist now.
+
+        A shard resolves names when a set is declared. It may not have seen yet that a queue was deleted and
+        created again, and would continue to store in the queue that is about to be dropped.
+        """
+        self._declared.clear()
+        self._sets.clear()
+
+    def _declare(self, queues: frozenset[str]) -> int:
+        """A number for a set of queues. If there are too many, the oldest number is used again: frames for
+        its former set are before the declaration, or are sent again with their own declaration."""
+        number = self._next_set = self._next_set % limits.ROUTE_SETS_MAX + 1
+        self._declare_as(number, queues)
+        return number
+
+    def _declare_as(self, number: int, queues: frozenset[str]) -> None:
+        former = self._declared.get(number)
+        if former is not None:
+            self._sets.pop(former, None)
+        self._declared[number] = queues
+        self._sets[queues] = number
+        if self._is_open:
+            body = Targets(sorted(queues)).encode()
+            self._peer.post(frame(Kind.TARGETS, link=self.number, number=number, body=body))
+
+    # --- from the shard --------------------------------------------------------------------------------
+
+    def reopen(self) -> None:
+        """Opens this lane at the shard and sends unanswered loads again, in order."""
+        body = ProducerOpen("", label=self._label, sent_below=self._window.sent_below).encode()
+        self._peer.post(frame(Kind.PRODUCER_OPEN, link=self.number, number=self._window.next, body=body))
+        self._declared.clear()
+        self._sets.clear()
+        for load in self._window:
+            load.may_be_stored = True
+            if self._declared.get(load.number_of_set) != load.queues:
+                self._declare_as(load.number_of_set, load.queues)
+            self._peer.post(load.part)
+        self._window.mark_sent()
+        if self._is_abandoned:
+            self._peer.post(frame(Kind.PRODUCER_ABANDON, link=self.number))
+
+    def ready(self) -> None:
+        """No action: frames are sent with the opening."""
+
+    def answered(self, number: int, count: int) -> None:
+        """The frames number .. number+count-1 are stored."""
+        stored = self._window.answer_run(number, count)
+        if self._window.is_refusing:
+            self._go_on()
+        if stored:
+            self._stored(stored)
+
+    def refused(self, number: int, refusal: Refusal) -> None:
+        """One frame could not be stored, or only a part of it."""
+        load = self._window.answer(number)
+        if load is None:
+            return
+        if refusal.condition in QUEUE_MISSING:
+            self.forget_sets()
+        is_displaced = refusal.condition == conditions.MOVED
+        if is_displaced:
+            # Neither this load nor the loads that are refused behind it are stored.
+            self.forget_sets()
+            load.accepted = refusal.accepted
+            self._is_displaced = True
+        goes_again = self._window.refused(load, is_displaced=is_displaced)
+        self._go_on()
+        if not goes_again:
+            self._refused(load, refusal)
+
+    def ended(self, refusal: Refusal) -> None:
+        """The shard has ended this lane; it is opened again for the next load."""
+        self._is_open = self._is_displaced = False
+        for load in self._window.clear():
+            self._refused(load, refusal)
+
+    # --- while the shard is lost -----------------------------------------------------------------------
+
+    def disconnected(self) -> None:
+        """See Producer."""
+        self._window.mark_sent()
+        for load in self._window:
+            load.may_be_stored = True
+
+    def timed_out(self) -> None:
+        """See Producer; a lane without `on_time_out` continues to wait."""
+        if self._on_time_out is None:
+            return
+        self._is_displaced = False
+        loads = self._window.clear()
+        if loads:
+            self._on_time_out(loads)
+
+    def reconnected(self) -> None:
+        """See Producer."""
+        if self._on_reconnect is not None:
+            self._on_reconnect()
+
+    def _go_on(self) -> None:
+        """Once the last answer after a refusal has arrived, sends the waiting loads under new numbers."""
+        again = self._window.take_waiting()
+        if self._is_displaced and again:
+            self._is_displaced = False
+            self._displaced(again)
+            return
+        for load in again:
+            if self._declared.get(load.number_of_set) != load.queues:
+                load.number_of_set = self._sets.get(load.queues) or self._declare(load.queues)
+            kind, flags, priority, _, link, count, _ = HEADER.unpack_from(load.part)
+            flags = flags & ~AFRESH if self._window else flags | AFRESH
+            number = self._window.next
+            load.part = (
+                HEADER.pack(kind, flags, priority, load.number_of_set, link, count, number)
+                + load.part[HEADER_SIZE:]
+            )
+            self._window.add(number, load)
+            self._peer.post(load.part)

@@ -1,0 +1,224 @@
+"""Messages on their way to a shard: answers, refusals that hit those behind them, and what is sent again."""
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from dataclasses import replace
+from typing import Any, cast
+
+import pytest
+
+from lightrail.cluster.memory import MemoryCoordinator
+from lightrail.gateway.errors import ProblemError
+from lightrail.gateway.messages.outgoing import Outgoing
+from lightrail.gateway.messages.sending import Sender
+from lightrail.model import limits
+from lightrail.model.policy import Policy
+from lightrail.namespace.directory import Directory
+from lightrail.namespace.records import Name
+from lightrail.wire.bodies import Refusal
+from lightrail.wire.frames import AFRESH, DURABLE, Kind
+from tests.support.shard.fake_shards import FULL, FakePeer, FakeShards
+
+MESSAGE = Outgoing(b"message", True, 4, 0)
+Q = Name("q", Policy.parse({"role": "queue", "max_message_bytes": 100}))
+
+
+def scene(check: Callable[[Sender, FakePeer], Awaitable[None]]) -> None:
+    async def run() -> None:
+        shards = FakeShards()
+        directory = Directory(MemoryCoordinator())
+        sender = Sender(shards, directory, asyncio.get_running_loop())  # type: ignore[arg-type]
+        await check(sender, shards.peer)
+        sender.close()
+
+    asyncio.run(run())
+
+
+async def turn() -> None:
+    for _ in range(5):
+        await asyncio.sleep(0)
+
+
+async def gone(peer: FakePeer) -> None:
+    while peer.producers:  # noqa: ASYNC110 - the fake tells nobody
+        await asyncio.sleep(0)
+
+
+def sending(sender: Sender) -> Any:
+    return asyncio.create_task(sender.send(Q, MESSAGE))
+
+
+def test_the_answer_is_the_sequence() -> None:
+    async def check(sender: Sender, peer: FakePeer) -> None:
+        tasks = [sending(sender) for _ in range(2)]
+        await turn()
+        assert peer.said(Kind.ENQUEUE) == [(DURABLE | AFRESH, 1, 1), (DURABLE, 1, 2)]
+        peer.producer.stored(1, 41)
+        peer.producer.stored(2, 42)
+        assert [await task for task in tasks] == [41, 42]
+
+    scene(check)
+
+
+def test_those_behind_a_refusal_are_sent_again_afresh() -> None:
+    async def check(sender: Sender, peer: FakePeer) -> None:
+        tasks = [sending(sender) for _ in range(3)]
+        await turn()
+        peer.said()
+        behind = Refusal(FULL.condition, "a batch before this one was refused")
+        peer.producer.refused(1, FULL)
+        late = sending(sender)
+        peer.producer.refused(2, behind)
+        await turn()
+        assert peer.said(Kind.ENQUEUE) == []
+        peer.producer.refused(3, behind)
+        assert peer.said(Kind.ENQUEUE) == [(DURABLE | AFRESH, 1, 4), (DURABLE, 1, 5), (DURABLE, 1, 6)]
+        with pytest.raises(ProblemError) as raised:
+            await tasks[0]
+        assert raised.value.status == 503
+        for number, sequence in ((4, 1), (5, 2), (6, 3)):
+            peer.producer.stored(number, sequence)
+        # What came while the others were held back is behind none of them that was sent before it.
+        assert sorted([await task for task in (*tasks[1:], late)]) == [1, 2, 3]
+
+    scene(check)
+
+
+def test_after_a_greeting_what_has_no_answer_is_said_again() -> None:
+    async def check(sender: Sender, peer: FakePeer) -> None:
+        answered, open_ = sending(sender), sending(sender)
+        await turn()
+        peer.producer.stored(1, 1)
+        await answered
+        peer.said()
+        peer.producer.reopen()
+        assert peer.said(Kind.PRODUCER_OPEN, Kind.ENQUEUE) == [(0, 0, 3), (DURABLE, 1, 2)]
+        peer.producer.stored(2, 2)
+        assert await open_ == 2
+
+    scene(check)
+
+
+def test_who_went_is_not_sent_again() -> None:
+    async def check(sender: Sender, peer: FakePeer) -> None:
+        task = sending(sender)
+        await turn()
+        task.cancel()
+        await turn()
+        peer.said()
+        peer.producer.reopen()
+        assert peer.said(Kind.ENQUEUE) == []
+
+    scene(check)
+
+
+def test_a_shard_that_says_nothing_is_told_as_unknown(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(limits, "REQUEST_MS", 10)
+
+    async def check(sender: Sender, peer: FakePeer) -> None:
+        with pytest.raises(ProblemError) as raised:
+            await sender.send(Q, MESSAGE)
+        assert raised.value.status == 503
+        assert "may or may not" in raised.value.detail
+
+    scene(check)
+
+
+def test_a_queue_that_is_gone_is_told_to_all() -> None:
+    async def check(sender: Sender, peer: FakePeer) -> None:
+        tasks = [sending(sender) for _ in range(2)]
+        await turn()
+        peer.producer.ended(Refusal("amqp:not-found", "there is no q"))
+        for task in tasks:
+            with pytest.raises(ProblemError) as raised:
+                await task
+            assert raised.value.status == 404
+
+    scene(check)
+
+
+def test_a_queue_that_was_made_again_has_a_producer_of_its_own() -> None:
+    async def check(sender: Sender, peer: FakePeer) -> None:
+        before = sending(sender)
+        await turn()
+        old = peer.producer
+        after = asyncio.create_task(sender.send(replace(Q, revision=Q.revision + 1), MESSAGE))
+        await turn()
+        (_, new) = cast(Any, peer.producers.values())
+        assert len(peer.said(Kind.PRODUCER_OPEN, Kind.ENQUEUE)) == 4
+        old.ended(Refusal("amqp:resource-deleted", "q was dropped and made again"))
+        with pytest.raises(ProblemError):
+            await before
+        new.stored(1, 0)
+        assert await after == 0
+        # The end of the former one has left the new one where it is.
+        again = asyncio.create_task(sender.send(replace(Q, revision=Q.revision + 1), MESSAGE))
+        await turn()
+        assert len(peer.producers) == 2
+        new.stored(2, 1)
+        assert await again == 1
+
+    scene(check)
+
+
+def test_a_policy_that_changed_is_known_to_the_shard_before_the_next_message() -> None:
+    async def check(sender: Sender, peer: FakePeer) -> None:
+        before = sending(sender)
+        await turn()
+        old = peer.producer
+        after = asyncio.create_task(sender.send(replace(Q, revision=Q.revision + 1), MESSAGE))
+        await turn()
+        old.stored(1, 0)
+        assert await before == 0
+        # The former one is closed when it has its answers; who read the name earlier uses the new one.
+        new = peer.producer
+        assert new is not old
+        late = sending(sender)
+        await turn()
+        new.stored(1, 1)
+        new.stored(2, 2)
+        assert (await after, await late) == (1, 2)
+
+    scene(check)
+
+
+def test_what_is_too_large_is_not_sent() -> None:
+    async def check(sender: Sender, peer: FakePeer) -> None:
+        with pytest.raises(ProblemError) as raised:
+            await sender.send(Q, Outgoing(b"x" * 101, True, 4, 0))
+        assert raised.value.status == 413
+        assert not peer.producers
+
+    scene(check)
+
+
+def test_bodies_have_a_limit_in_sum(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(limits, "HTTP_BODIES_BYTES", 100)
+
+    async def check(sender: Sender, peer: FakePeer) -> None:
+        with sender.room() as first, sender.room() as second:
+            first.take(90)
+            with pytest.raises(ProblemError) as raised:
+                second.take(20)
+            assert raised.value.status == 503
+        # One that is larger than the limit passes alone: it is within what the server takes.
+        with sender.room() as alone:
+            alone.take(200)
+        assert sender.bytes == 0
+
+    scene(check)
+
+
+def test_an_idle_producer_goes(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(limits, "SENDER_IDLE_MS", 10)
+
+    async def check(sender: Sender, peer: FakePeer) -> None:
+        task = sending(sender)
+        await turn()
+        sender._sweep()
+        assert peer.producers
+        peer.producer.stored(1, 1)
+        await task
+        await asyncio.wait_for(gone(peer), 10)
+
+    scene(check)

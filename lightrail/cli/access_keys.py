@@ -3,8 +3,8 @@
 import argparse
 import json
 
-from lightrail.cluster.access_keys import keys_of, user_for_keys, with_key, without_key
 from lightrail.cluster.coordinator import Coordinator, UnknownUserError
+from lightrail.service_bus.access_keys import keys_of, user_for_keys, with_key, without_key
 
 
 async def make(coordinator: Coordinator, name: str) -> bool:

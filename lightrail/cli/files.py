@@ -12,7 +12,6 @@ from dataclasses import replace
 from typing import Final
 
 from lightrail.cli import access_keys
-from lightrail.cluster.access_keys import AccessKeyError
 from lightrail.cluster.coordinator import Coordinator, CoordinatorError
 from lightrail.cluster.generations import accept_disk
 from lightrail.cluster.map import SHARDS, Member
@@ -28,6 +27,7 @@ from lightrail.namespace.directory import Directory
 from lightrail.namespace.records import Right
 from lightrail.namespace.rights import Caller
 from lightrail.namespace.service import Service
+from lightrail.service_bus.access_keys import AccessKeyError
 from lightrail.shard.journal.repair import repair
 from lightrail.shard.journal.store import StoreError
 from lightrail.telemetry.directories import DirectoryRefusedError, make_data_directory

@@ -21,6 +21,7 @@ from lightrail.frontend.auth import Authentication, Authenticator
 from lightrail.frontend.connection import ClientConnection
 from lightrail.frontend.connections import Connections, Deadlines
 from lightrail.frontend.guard import Guard
+from lightrail.frontend.hooks import FrontendHooks
 from lightrail.frontend.intake import Intake
 from lightrail.frontend.lifetimes import Lifetimes
 from lightrail.frontend.links.anonymous import ANONYMOUS_RELAY
@@ -79,6 +80,7 @@ class Frontend:
         authenticator: Authenticator,
         loop: asyncio.AbstractEventLoop,
         key: WireKey | None = None,
+        hooks: FrontendHooks | None = None,
     ) -> None:
         self.name = name
         self.boot = boot
@@ -86,6 +88,8 @@ class Frontend:
         self.settings = settings
         self.websocket_origins = settings.websocket_origins
         """Origins of pages that may connect by WebSocket."""
+        self.hooks = hooks or FrontendHooks()
+        """What else plugs into this frontend; without it, clients of AMQP alone are served."""
         self.stopping = False
         """Whether the process ends, and no more credit is granted."""
         self._authenticator = authenticator

@@ -17,6 +17,7 @@ from lightrail.frontend.engine import Frontend
 from lightrail.frontend.listener import Listener, listen
 from lightrail.model import limits
 from lightrail.model.endpoint import Endpoint
+from lightrail.service_bus import frontend as service_bus
 from lightrail.telemetry import exposition
 from lightrail.telemetry.frontend import FRONTEND_FAMILIES
 from lightrail.telemetry.metrics import FamilyCollector, registry
@@ -91,6 +92,7 @@ async def _frontend(
         authenticator=authenticator,
         loop=asyncio.get_running_loop(),
         key=joining.key,
+        hooks=service_bus.HOOKS,
     )
     frontend.counts.scanner_compiled = int(COMPILED)
     if not COMPILED:

@@ -28,8 +28,8 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("lightrail.frontend.websocket")
 
-SUBPROTOCOLS: Final = ("amqp", "AMQPWSB10")
-"""The subprotocol of the binding, and the one that clients of Azure Service Bus used formerly."""
+SUBPROTOCOL: Final = "amqp"
+"""The subprotocol of the binding."""
 ALL_ORIGINS: Final = "*"
 _END_OF_HEAD: Final = b"\r\n\r\n"
 _FORWARDED: Final = FIELD.lower().encode()
@@ -95,7 +95,8 @@ class ServedWebSocket(WebSocket):
         if origin and not self._allows(origin.lower(), event.host.lower()):
             self._refuse(HTTPStatus.FORBIDDEN, f"pages of {origin!a} may not connect: see websocket_origins")
             return
-        chosen = next((name for name in SUBPROTOCOLS if name in event.subprotocols), None)
+        known = SUBPROTOCOL, *self._connection.frontend.hooks.subprotocols
+        chosen = next((name for name in known if name in event.subprotocols), None)
         if chosen is None:
             found = ", ".join(event.subprotocols) or "none"
             self._refuse(HTTPStatus.BAD_REQUEST, f"expected the subprotocol amqp, found {found}")

@@ -20,6 +20,7 @@ from lightrail.gateway.counts import Counts
 from lightrail.gateway.errors import ProblemError, problem_of
 from lightrail.gateway.forwarding.counts import FAMILIES as FORWARDING_FAMILIES
 from lightrail.gateway.forwarding.forwarding import Forwarding
+from lightrail.gateway.hooks import GatewayHooks
 from lightrail.gateway.journals.archived import Archived
 from lightrail.gateway.journals.segments import Journals
 from lightrail.gateway.media_types import ATOM, JSON
@@ -36,7 +37,6 @@ from lightrail.gateway.processes.members import Members
 from lightrail.gateway.processes.presence import PRESENCE_FAMILIES, Presence
 from lightrail.gateway.request import Request
 from lightrail.gateway.rights import demand_all
-from lightrail.gateway.service_bus import administration
 from lightrail.gateway.services import Services
 from lightrail.gateway.views import BrokerViews
 from lightrail.gateway.websockets import WebSockets, is_request
@@ -75,6 +75,7 @@ def open_services(
     map: Map | None = None,
     key: WireKey | None = None,
     websockets: WebSockets | None = None,
+    hooks: GatewayHooks | None = None,
 ) -> Services:
     """The services of one gateway, and their metrics in `health`.
 
@@ -85,7 +86,9 @@ def open_services(
         map: of queues and members; the same as that of the shards.
         key: of the wire.
         websockets: forwards WebSockets to a frontend of this machine; None without such a frontend.
+        hooks: what else plugs into the gateway; None for its own interface alone.
     """
+    hooks = hooks or GatewayHooks()
     loop = asyncio.get_running_loop()
     map = map or Map(coordinator)
     directory = directory or Directory(coordinator, auto_create=settings.auto_create)
@@ -109,8 +112,9 @@ def open_services(
         presence=presence,
         connections=Connections(members, sockets, key),
         websockets=websockets or WebSockets(None, b"", HttpConnections(1)),
-        callers=callers or Callers(coordinator, settings),
+        callers=callers or Callers(coordinator, settings, schemes=hooks.schemes),
         counts=Counts(),
+        hooks=hooks,
     )
     health.show(HTTP_FAMILIES, services)
     health.show(PLACEMENT_FAMILIES, map)
@@ -180,8 +184,8 @@ class Gateway:
     async def _handle(self, http: web.Request) -> web.StreamResponse:
         if is_request(http):
             return await self.services.websockets.serve(http)
-        if administration.is_administration(http):
-            return await administration.serve(self.services, http)
+        if (other := self.services.hooks.handler(http)) is not None:
+            return await other(self.services, http)
         found = parse_path(http.rel_url.raw_path)
         table = NAMED if found.name else ROOT
         methods = table.get((found.part, len(found.rest)))

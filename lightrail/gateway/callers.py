@@ -1,5 +1,4 @@
-"""Callers: authenticates requests by HTTP Basic, a bearer token or a shared access signature, with the users
-of AMQP.
+"""Callers: authenticates requests by HTTP Basic, a bearer token or the scheme of a hook, as users of AMQP.
 
 Hashing a password is slow by design, so verified credentials are cached under a keyed digest of their header,
 and their user is read again every CALLER_FRESH_MS: a removed user, or one with another password, is refused
@@ -11,7 +10,7 @@ import base64
 import binascii
 import ipaddress
 import secrets
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from hashlib import blake2b
@@ -22,23 +21,21 @@ from urllib.parse import unquote, urlsplit
 from aiohttp import web
 
 from lightrail.amqp import sasl
-from lightrail.cluster.access_keys import keys_of
 from lightrail.cluster.coordinator import Coordinator
 from lightrail.cluster.logins import Logins, TooManyLoginsError, source_of
 from lightrail.cluster.users import UserRecord
 from lightrail.gateway.errors import ProblemError
+from lightrail.gateway.hooks import Verify
 from lightrail.model import limits
 from lightrail.model.clock import wall_ms
 from lightrail.model.endpoint import is_loopback
 from lightrail.model.settings import Settings
-from lightrail.namespace import signatures, tokens
+from lightrail.namespace import tokens
+from lightrail.namespace.resources import EVERYTHING, Resource
 from lightrail.namespace.rights import ANYBODY, Caller
-from lightrail.namespace.signatures import EVERYTHING, Resource
 
 SAFE: Final = ("GET", "HEAD")
 """Methods that change nothing; browsers don't let a page of another site read the answers."""
-SUPPLEMENTARY: Final = ("ServiceBusSupplementaryAuthorization", "ServiceBusDlqSupplementaryAuthorization")
-"""Headers with the credentials of Azure's clients for the names to which an entity forwards messages."""
 ASK: Final = {"WWW-Authenticate": 'Basic realm="LightRail", charset="UTF-8"'}
 ANONYMOUS: Final = Caller("anonymous")
 ANYBODY_TLS: Final = replace(ANYBODY, tls=True)
@@ -62,19 +59,25 @@ def monotonic_ms() -> int:
     return monotonic_ns() // 1_000_000
 
 
-@dataclass(slots=True)
-class _Known:
+@dataclass(frozen=True, slots=True)
+class VerifiedCredentials:
     """Verified credentials."""
 
     caller: Caller
-    key_digest: str
-    fresh_until_ms: int
+    is_current: Callable[[UserRecord], bool]
+    """Whether they are still good, by the user's present record."""
     expires_ms: int | None
     """Expiry of a token or a signature, by the wall clock."""
     resource: Resource = EVERYTHING
     """What a signature is for; everything for other credentials."""
-    salts: tuple[bytes, ...] | None = None
-    """Salts of the user's access keys when the signature was verified; None for other credentials."""
+
+
+@dataclass(slots=True)
+class _Known:
+    """Verified credentials, and until when their user is not read again."""
+
+    credentials: VerifiedCredentials
+    fresh_until_ms: int
 
 
 @dataclass(slots=True)
@@ -96,8 +99,10 @@ class Callers:
         monotonic: Callable[[], int] = monotonic_ms,
         wall: Callable[[], int] = wall_ms,
         logins: Logins | None = None,
+        schemes: Mapping[str, Verify] | None = None,
     ) -> None:
         self._coordinator = coordinator
+        self._schemes = dict(schemes or {})
         self._settings = settings
         self._monotonic = monotonic
         self._wall = wall
@@ -132,7 +137,7 @@ class Callers:
                 "passwords and tokens are accepted from other machines over TLS only; use the https address, "
                 "or set plain_without_tls if something else protects the connection",
             )
-        known = await self._verified(header, request)
+        known = await self.verified(header, request)
         if not known.resource.opens(unquote(request.rel_url.raw_path).strip("/")):
             raise ProblemError(
                 401,
@@ -141,18 +146,6 @@ class Callers:
                 headers=ASK,
             )
         return replace(known.caller, tls=True) if tls else known.caller
-
-    async def supplements(self, request: web.Request) -> tuple[Caller, ...]:
-        """The callers by the further credentials of a request that forwards messages to other names.
-
-        Only for a request whose caller has been found. Raises ProblemError: 401.
-        """
-        headers = [request.headers[each] for each in SUPPLEMENTARY if each in request.headers]
-        if not self.has_users or not headers:
-            return ()
-        known = [await self._verified(each, request) for each in headers]
-        # Bound in every case: a signature for a path that is no name opens no name.
-        return tuple(replace(each.caller, resource=each.resource) for each in known)
 
     async def user_record(self, caller: Caller) -> UserRecord | None:
         """The user record of a caller; None where no user is defined."""
@@ -185,30 +178,24 @@ class Callers:
             )
         return ANYBODY_TLS if tls else ANYBODY
 
-    async def _verified(self, header: str, request: web.Request) -> _Known:
+    async def verified(self, header: str, request: web.Request) -> VerifiedCredentials:
         """The credentials of a header, verified now or before. Raises ProblemError: 401, 429."""
         digest = blake2b(header.encode(errors="surrogateescape"), key=self._key, digest_size=32).digest()
         known = self._known.get(digest)
         if known is None or not await self._still_good(known):
             self._known.pop(digest, None)
             known = await self._checked(digest, header, _source(request))
-        return known
+        return known.credentials
 
     async def _still_good(self, known: _Known) -> bool:
-        if known.expires_ms is not None and known.expires_ms <= self._wall():
+        credentials = known.credentials
+        if credentials.expires_ms is not None and credentials.expires_ms <= self._wall():
             return False
         now_ms = self._monotonic()
         if now_ms < known.fresh_until_ms:
             return True
-        record = await self._coordinator.user(known.caller.user)
-        if record is None:
-            return False
-        # A signature is bound to the keys of its user, and a password or a token to the password.
-        if known.salts is not None:
-            is_same = record.access_keys == known.salts
-        else:
-            is_same = tokens.key_digest(record) == known.key_digest
-        if not is_same:
+        record = await self._coordinator.user(credentials.caller.user)
+        if record is None or not credentials.is_current(record):
             return False
         known.fresh_until_ms = now_ms + limits.CALLER_FRESH_MS
         return True
@@ -242,18 +229,22 @@ class Callers:
         scheme, _, value = header.partition(" ")
         match scheme.lower():
             case "basic":
-                return await self._basic(value.strip(), source)
+                found = await self._basic(value.strip(), source)
             case "bearer":
-                return await self._bearer(value.strip())
-            case "sharedaccesssignature":
-                return await self._signature(signatures.PREFIX + value.strip())
-        raise ProblemError(
-            401,
-            f"expected Basic, Bearer or SharedAccessSignature credentials, found {scheme[:40]!a}",
-            headers=ASK,
-        )
+                found = await self._bearer(value.strip())
+            case other:
+                verify = next((each for name, each in self._schemes.items() if name.lower() == other), None)
+                if verify is None:
+                    *others, last = ("Basic", "Bearer", *self._schemes)
+                    expected = f"{', '.join(others)} or {last} credentials"
+                    raise ProblemError(401, f"expected {expected}, found {scheme[:40]!a}", headers=ASK)
+                try:
+                    found = await verify(self._coordinator, self.secret, value.strip(), self._wall())
+                except tokens.InvalidTokenError as error:
+                    raise ProblemError(401, str(error), headers=ASK) from None
+        return _Known(found, self._monotonic() + limits.CALLER_FRESH_MS)
 
-    async def _basic(self, value: str, source: str) -> _Known:
+    async def _basic(self, value: str, source: str) -> VerifiedCredentials:
         try:
             user, colon, password = base64.b64decode(value, validate=True).decode().partition(":")
             if not colon:
@@ -267,9 +258,9 @@ class Callers:
             raise ProblemError(429, str(error), headers={"Retry-After": "10"}) from None
         if record is None:
             raise ProblemError(401, "unknown user or wrong password", headers=ASK)
-        return self._made(Caller(user), tokens.key_digest(record), None)
+        return VerifiedCredentials(Caller(user), _of_password(tokens.key_digest(record)), None)
 
-    async def _bearer(self, value: str) -> _Known:
+    async def _bearer(self, value: str) -> VerifiedCredentials:
         try:
             claims = tokens.read(self.logins.secret, value, self._wall())
         except tokens.InvalidTokenError as error:
@@ -278,23 +269,12 @@ class Callers:
         if record is None or tokens.key_digest(record) != claims.key_digest:
             raise ProblemError(401, "the token's user was removed or has another password now", headers=ASK)
         caller = Caller(claims.user, scope=claims.scope)
-        return self._made(caller, claims.key_digest, claims.expires_s * 1000)
+        return VerifiedCredentials(caller, _of_password(claims.key_digest), claims.expires_s * 1000)
 
-    async def _signature(self, value: str) -> _Known:
-        try:
-            found = signatures.read(value, self._wall())
-        except tokens.InvalidTokenError as error:
-            raise ProblemError(401, str(error), headers=ASK) from None
-        record = await self._coordinator.user(found.user)
-        if record is None or not any(found.verify(key.text) for key in keys_of(self.secret, record)):
-            raise ProblemError(401, signatures.unsigned(found.user), headers=ASK)
-        resource = found.resource
-        bound = resource if resource.is_name else None
-        known = self._made(Caller(found.user, resource=bound), "", found.expires_s * 1000)
-        return replace(known, resource=resource, salts=record.access_keys)
 
-    def _made(self, caller: Caller, digest: str, expires_ms: int | None) -> _Known:
-        return _Known(caller, digest, self._monotonic() + limits.CALLER_FRESH_MS, expires_ms)
+def _of_password(digest: str) -> Callable[[UserRecord], bool]:
+    """Whether a user has the password still that a password or a token was verified with."""
+    return lambda user: tokens.key_digest(user) == digest
 
 
 def _peer(request: web.Request) -> str | None:

@@ -15,6 +15,7 @@ from lightrail.gateway.sweeper import sweep
 from lightrail.gateway.websockets import WebSockets
 from lightrail.model import limits
 from lightrail.model.endpoint import Endpoint
+from lightrail.service_bus import gateway as service_bus
 from lightrail.shard_client.shard_connections import ShardConnections
 from lightrail.telemetry import exposition, http_server, process
 from lightrail.telemetry.http_connections import Connections
@@ -53,6 +54,7 @@ async def serve(process: process.Process) -> None:
             admitted,
             settings.proxy_protocol_from,
         ),
+        hooks=service_bus.HOOKS,
     )
     gateway = Gateway(services)
     services.directory.refresh()

@@ -7,6 +7,7 @@ from lightrail.cluster.map import Map
 from lightrail.gateway.callers import Callers
 from lightrail.gateway.counts import Counts
 from lightrail.gateway.forwarding.forwarding import Forwarding
+from lightrail.gateway.hooks import GatewayHooks
 from lightrail.gateway.journals.segments import Journals
 from lightrail.gateway.messages.batches import BatchSender
 from lightrail.gateway.messages.receiving import Receivers
@@ -43,6 +44,7 @@ class Services:
     websockets: WebSockets
     callers: Callers
     counts: Counts
+    hooks: GatewayHooks
 
     def now_ms(self) -> int:
         """Milliseconds since 1970."""

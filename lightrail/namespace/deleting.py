@@ -6,8 +6,8 @@ from lightrail.cluster.coordinator import Write
 from lightrail.cluster.map import unplacing
 from lightrail.model import names as spelling
 from lightrail.model.policy import Role
-from lightrail.namespace import entity_paths
 from lightrail.namespace.directory import Directory
+from lightrail.namespace.own_queues import own_queues
 from lightrail.namespace.records import NAMES, PLACED, Name
 
 
@@ -21,7 +21,7 @@ def writes_of(directory: Directory, record: Name) -> list[Write]:
     if record.role is Role.ROUTER:
         # The queues of its subscriptions are deleted as well.
         leaving += _queues_of(directory, name)
-        leaving += entity_paths.own_queues(directory, name)
+        leaving += own_queues(directory, name)
     gone = {each.name for each in leaving} | {spelling.dead_letter_name(each.name) for each in leaving}
     writes = [Write(NAMES + each.name, None) for each in leaving[1:]]
     ended = {each.key: None for each in directory.subscriptions(name)}

@@ -6,7 +6,7 @@ from typing import Final
 from lightrail.model import names
 from lightrail.namespace.directory import Directory
 from lightrail.namespace.records import Name, Right
-from lightrail.namespace.signatures import Resource
+from lightrail.namespace.resources import Resource
 
 
 class ForbiddenError(Exception):

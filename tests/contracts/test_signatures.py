@@ -13,7 +13,6 @@ from aiohttp.test_utils import make_mocked_request
 
 from lightrail.amqp.messages import Message, write_message
 from lightrail.amqp.sections import Properties
-from lightrail.cluster.access_keys import keys_of, with_key
 from lightrail.cluster.users import UserRecord
 from lightrail.frontend.nodes.cbs import Cbs
 from lightrail.gateway.callers import Callers
@@ -21,6 +20,8 @@ from lightrail.gateway.errors import ProblemError
 from lightrail.model.settings import Settings
 from lightrail.namespace.records import Right
 from lightrail.namespace.rights import ANYBODY, Caller, rights_of
+from lightrail.service_bus.access_keys import keys_of, with_key
+from lightrail.service_bus.gateway import HOOKS
 from tests.support.amqp.frontend_scene import Scene
 from tests.support.amqp.frontend_scene import play as play_scene
 
@@ -127,7 +128,13 @@ def mistakes() -> list[str]:
         await scene.frontend.service.permit(ANYBODY, "ann", "", frozenset(Right))
         scene.time_ms = NOW_MS
         await scene.client().open()
-        callers = Callers(scene.coordinator, Settings(), monotonic=lambda: 0, wall=lambda: NOW_MS)
+        callers = Callers(
+            scene.coordinator,
+            Settings(),
+            monotonic=lambda: 0,
+            wall=lambda: NOW_MS,
+            schemes=HOOKS.schemes,
+        )
         await callers.refresh()
         holder = Holder(scene, callers, record)
         random = Random(1)

@@ -26,9 +26,6 @@ from lightrail.frontend.links.anonymous import (
 )
 from lightrail.frontend.links.attach import Attach, right_of
 from lightrail.frontend.links.bound import Terms
-from lightrail.frontend.links.bus_clients import is_bus_link
-from lightrail.frontend.links.bus_deliveries import BusConsumerLink
-from lightrail.frontend.links.bus_sessions import request_session, session_link
 from lightrail.frontend.links.delaying import DELAYED_DELIVERY, DelayingProducer, may_delay
 from lightrail.frontend.links.deliveries import ConsumerLink
 from lightrail.frontend.links.filters import source_filter
@@ -277,24 +274,28 @@ async def _consume(attach: Attach, *, relay: bool = False) -> None:
     options.relay = relay
     if not relay:
         options.client_link = client_link_of(link, client.user)
-    if not request_session(attach, options):
+    kind = attach.frontend.hooks.consumer_link(attach, options)
+    if not options.is_session:
         options.filter, attach.terms.filter = source_filter(link.source)
     if (queue_owner := await attach.place()) is None:
         return
-    consumer = _consumer(attach, queue_owner, options)
+    consumer = _consumer(attach, queue_owner, options, kind)
     attach.bind(consumer)
     # Credit often arrives with the attach, before the queue's shard is known.
     consumer.start(link.limit, link.drain)
     queue_owner.open_consumer(consumer)
 
 
-def _consumer(attach: Attach, queue_owner: "Owner", options: "ConsumerOpen") -> ConsumerLink:
-    """The object of a link that receives from a queue or a connection point."""
+def _consumer(
+    attach: Attach, queue_owner: "Owner", options: "ConsumerOpen", kind: Callable[..., ConsumerLink] | None
+) -> ConsumerLink:
+    """The object of a link that receives from a queue or a connection point.
+
+    Args:
+        kind: its class, if a hook has chosen one.
+    """
     link, connection = attach.link, attach.connection
-    if options.is_session:
-        return session_link(attach, queue_owner, options)
-    is_bus = not options.relay and is_bus_link(link)
-    seconds = None if is_bus else consumer_suspended_s(link, options)
+    seconds = consumer_suspended_s(link, options) if kind is None else None
     if seconds is not None:
         return ResumableConsumer(
             connection,
@@ -307,8 +308,7 @@ def _consumer(attach: Attach, queue_owner: "Owner", options: "ConsumerOpen") -> 
             terms=attach.terms,
         )
     refuse_incomplete(link)
-    kind = BusConsumerLink if is_bus else ConsumerLink
-    return kind(connection, link, queue_owner, number=attach.number, options=options)
+    return (kind or ConsumerLink)(connection, link, queue_owner, number=attach.number, options=options)
 
 
 async def open_address(sender: AnonymousLink, address: str, message: Buffer) -> ToAddress:

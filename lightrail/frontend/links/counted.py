@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING
 
 from lightrail.frontend.errors import ConditionError
 from lightrail.frontend.links.attach import Attach
-from lightrail.frontend.links.bus_topics import router_link
 from lightrail.frontend.links.routing import RouterLink
+from lightrail.frontend.links.scheduling import SchedulingRouterLink
 from lightrail.frontend.links.terminus import label_of
 from lightrail.model import conditions, names
 from lightrail.model.policy import Policy, Role
@@ -84,7 +84,8 @@ async def open_sender(attach: Attach) -> None:
     senders = names.senders_name(topic.name)
     router: RouterLink
     if frontend.directory.find(senders) is None:
-        router = router_link(attach, label_of(link))
+        kind = SchedulingRouterLink if frontend.hooks.schedules(link) else RouterLink
+        router = kind(attach.connection, link, number=attach.number, router=topic.name, label=label_of(link))
     else:
         owner = await frontend.place(senders)
         if frontend.directory.get(topic.name).created != topic.created:

@@ -14,7 +14,6 @@ from lightrail.amqp.sections import decode_header
 from lightrail.frontend.errors import ConditionError
 from lightrail.frontend.links.batched import Run, one_by_one, reject, runs
 from lightrail.frontend.links.bound import Bound
-from lightrail.frontend.links.bus_clients import is_bus_link
 from lightrail.model import conditions, limits
 from lightrail.shard_client.links import Producer
 from lightrail.wire.bodies import Refusal
@@ -31,10 +30,10 @@ def header_attributes(head: bytes) -> tuple[bool, int, int | None]:
     return header.durable, header.priority, header.ttl
 
 
-def attributes_of(event: Transfers, now_ms: int) -> tuple[bool, int, int]:
+def attributes_of(event: Transfers, now_ms: int, *, stores_all: bool) -> tuple[bool, int, int]:
     """(durable, priority, expiry of the last message or 0) of a batch; see SenderLink."""
     durable, priority, ttl = header_attributes(bytes(event.head))
-    return durable or is_bus_link(event.link), priority, expiry_of(event, ttl, now_ms)
+    return durable or stores_all, priority, expiry_of(event, ttl, now_ms)
 
 
 def expiry_of(event: Transfers, ttl: int | None, now_ms: int) -> int:
@@ -78,8 +77,7 @@ class SenderLink(Bound, Producer):
         self._link = link
         self._attached = False
         self._closed = False
-        # Service Bus has no transient messages, and its clients send no `durable`.
-        self._stores_all = is_bus_link(link)
+        self._stores_all = connection.frontend.hooks.stores_all(link)
         self._head: bytes | None = None
         self._head_attributes: tuple[bool, int, int | None] = (False, 4, None)
 

@@ -1,6 +1,5 @@
 """Outcomes between AMQP and the wire: of deliveries to the shard, and of a listener to its senders."""
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -15,14 +14,14 @@ from lightrail.wire.frames import OutcomeCode
 
 @dataclass(slots=True)
 class Deferral:
-    """An outcome by which a client of Azure Service Bus defers messages."""
+    """An outcome by which a client defers messages (queue/timed/aside.py)."""
 
     state: Modified
     """The state when the broker settles: undeliverable-here."""
+    annotations: dict[Symbol, Any] | None = None
+    """Annotations that the messages get; None for none."""
 
 
-PROPERTY_PREFIX: Final = "x-opt-property-"
-"""Precedes the name of an application property that an outcome has set, in the annotations of its message."""
 OUTCOMES: Final = (Accepted, Rejected, Released, Modified, Deferral)
 """Terminal states (messaging 3.4): other states do not settle a delivery."""
 FAILED: Final = Modified(delivery_failed=True)
@@ -50,8 +49,7 @@ def encode_outcome(state: object, options: ConsumerOpen) -> tuple[OutcomeCode, b
                 detail.annotations = encode(notes).hex()
         return OutcomeCode.REJECTED, detail.encode()
     if isinstance(state, Deferral):
-        changes = changed_properties(state.state.message_annotations)
-        annotations = encode(changes).hex() if changes else ""
+        annotations = encode(state.annotations).hex() if state.annotations else ""
         return OutcomeCode.MODIFIED, SettleDetail(annotations=annotations, deferred=True).encode()
     if isinstance(state, Modified):
         annotations = encode(state.message_annotations).hex() if state.message_annotations else ""
@@ -62,17 +60,6 @@ def encode_outcome(state: object, options: ConsumerOpen) -> tuple[OutcomeCode, b
         ).encode()
     # Settled without an outcome: the source's default-outcome, or modified(delivery-failed) (3.5.3).
     return OutcomeCode(options.default_outcome), SettleDetail.default_of(options).encode()
-
-
-def changed_properties(changes: Mapping[Any, Any] | None) -> dict[Symbol, Any] | None:
-    """The annotations of an outcome by which a client of Azure Service Bus sets application properties.
-
-    None for none. A name of an annotation, with x-opt- (messaging 3.2.10), is no property and stays.
-    """
-    return {
-        Symbol(str(name) if str(name).startswith("x-opt-") else f"{PROPERTY_PREFIX}{name}"): value
-        for name, value in (changes or {}).items()
-    } or None
 
 
 def decode_outcome(code: int, detail: SettleDetail) -> Any:

@@ -9,7 +9,6 @@ from lightrail.frontend.links.jms import node_of_message
 from lightrail.frontend.links.terminus import name_of
 from lightrail.model import conditions, names
 from lightrail.model.policy import Role
-from lightrail.namespace.entity_paths import UnknownSubscriptionError, entity_name
 from lightrail.namespace.records import Name, Right
 from lightrail.namespace.service import policy_at_first_use
 
@@ -54,10 +53,7 @@ def _find(
     directory.refresh()
     record, role = directory.get(name), None
     if record.role is Role.NONE:
-        try:
-            record = directory.get(name := entity_name(directory, name))
-        except UnknownSubscriptionError as error:
-            raise ConditionError(conditions.NOT_FOUND, str(error)) from None
+        record = directory.get(name := connection.frontend.hooks.name_at(directory, name))
     if record.role is Role.NONE and not names.is_temporary(name):
         template = directory.template(names.owner(name))
         wanted = Role.ROUTER if expected is Role.ROUTER else Role.QUEUE

@@ -3,8 +3,7 @@
 There are two ways. `put-token`, of the working drafts and of Azure's clients, is a request with the token in
 its body and the audience as the property name, answered with status-code. `set-token`, of the committee
 draft with the capability AMQP_CBS_V1_0, is answered only by its outcome, and its token is for every name.
-Tokens are JSON web tokens that POST /!tokens issues (namespace/tokens.py), or shared access signatures that
-clients of Azure Service Bus make with a key of a user (namespace/signatures.py).
+Tokens are JSON web tokens that POST /!tokens issues (namespace/tokens.py), or of a kind that a hook verifies.
 """
 
 import logging
@@ -13,15 +12,14 @@ from typing import TYPE_CHECKING, Any, Final
 from lightrail.amqp.messages import Message, read_message
 from lightrail.amqp.sections import decode_properties
 from lightrail.amqp.values import DecodeError, Int, Symbol
-from lightrail.cluster.access_keys import keys_of
 from lightrail.cluster.coordinator import CoordinatorError
 from lightrail.frontend.auth import Authenticator
 from lightrail.frontend.claims import Claim, Claims, TooManyTokensError
 from lightrail.frontend.errors import ConditionError
 from lightrail.model import conditions, limits
 from lightrail.model.names import InvalidNameError, owner, queue_name
-from lightrail.namespace import signatures, tokens
-from lightrail.namespace.entity_paths import UnknownSubscriptionError, entity_name
+from lightrail.namespace import tokens
+from lightrail.namespace.resources import MANAGEMENT_SUFFIX, SCHEMES
 from lightrail.namespace.rights import Caller
 
 if TYPE_CHECKING:
@@ -32,7 +30,8 @@ log = logging.getLogger("lightrail.frontend.nodes.cbs")
 ADDRESS: Final = "$cbs"
 CAPABILITY: Final = "AMQP_CBS_V1_0"
 SET_TOKEN: Final = "set-token"
-TYPES: Final = frozenset({"jwt", "amqp:jwt", "servicebus.windows.net:sastoken"})
+TYPES: Final = ("jwt", "amqp:jwt")
+"""Types of JSON web tokens."""
 CONDITION_OF: Final = {
     401: conditions.UNAUTHORIZED_ACCESS,
     403: conditions.UNAUTHORIZED_ACCESS,
@@ -97,8 +96,10 @@ class Cbs:
     async def _put(
         self, connection: "ClientConnection", audience: str, kind: Any, body: Any, claimed: str
     ) -> None:
-        if not isinstance(kind, str) or kind.lower() not in TYPES:
-            expected = "jwt or servicebus.windows.net:sastoken"
+        client, frontend = connection.client, connection.frontend
+        further = frontend.hooks.token_types
+        if not isinstance(kind, str) or kind.lower() not in (*TYPES, *further):
+            expected = " or ".join((TYPES[0], *further))
             raise _TokenError(400, f"the type of the token is {kind!r:.80}; expected {expected}")
         if isinstance(body, bytes):
             body = body.decode("ascii", "replace")
@@ -106,21 +107,17 @@ class Cbs:
             found = type(body).__name__
             raise _TokenError(400, f"the body is of type {found}; expected the token as a string")
         settings = self._authenticator.settings
-        client, frontend = connection.client, connection.frontend
         if not (client.tls or client.loopback or settings.plain_without_tls):
             raise _TokenError(
                 403,
                 "tokens are accepted beyond this machine over TLS only; connect by amqps, or set "
                 "plain_without_tls if something else protects the connection",
             )
-        # Some clients send either kind under the type jwt.
-        resource = None
+        text, now_ms = str(body), frontend.now_ms()
         try:
-            if signatures.is_signature(str(body)):
-                signature = signatures.read(str(body), frontend.now_ms())
-                token, resource = await self._signature(signature, audience), signature.resource
-            else:
-                token = await self._token(str(body), frontend.now_ms())
+            # Some clients send tokens of either kind under the type jwt.
+            verified = await frontend.hooks.token(self._authenticator, text, audience, now_ms)
+            token, resource = verified or (await self._token(text, now_ms), None)
         except tokens.InvalidTokenError as error:
             raise _TokenError(401, str(error)) from None
         except CoordinatorError as error:
@@ -150,19 +147,6 @@ class Cbs:
             raise tokens.InvalidTokenError("the token's user no longer exists, or has a new password")
         return token
 
-    async def _signature(self, found: signatures.Signature, audience: str) -> tokens.Claims:
-        """The claims of a shared access signature. Raises InvalidTokenError, CoordinatorError."""
-        if not found.resource.opens(audience):
-            raise tokens.InvalidTokenError(
-                f"the signature is for {found.resource.path!a:.200} and names below, and not for "
-                f"{audience!a:.200}; one for a host begins with a scheme: sb://HOST/"
-            )
-        record = await self._authenticator.coordinator.user(found.user)
-        keys = () if record is None else keys_of(self._authenticator.secret, record)
-        if not any(found.verify(key.text) for key in keys):
-            raise tokens.InvalidTokenError(signatures.unsigned(found.user))
-        return tokens.Claims(found.user, "", found.expires_s)
-
 
 def _read(payload: bytes) -> Message:
     try:
@@ -179,9 +163,9 @@ def _audience(value: Any) -> str:
         )
     path = str(value)
     scheme, separator, rest = path.partition("://")
-    if separator and scheme.lower() in signatures.SCHEMES:
+    if separator and scheme.lower() in SCHEMES:
         path = rest.partition("/")[2]
-    path = path.strip("/").removesuffix(signatures.MANAGEMENT_SUFFIX)
+    path = path.strip("/").removesuffix(MANAGEMENT_SUFFIX)
     if not path:
         return ""
     try:
@@ -196,8 +180,8 @@ def _claimed(connection: "ClientConnection", audience: str) -> str:
     # Administration clients use a subscription as soon as they have created it.
     directory.refresh()
     try:
-        return entity_name(directory, audience)
-    except UnknownSubscriptionError:
+        return connection.frontend.hooks.name_at(directory, audience)
+    except ConditionError:
         return audience
 
 

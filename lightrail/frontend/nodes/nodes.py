@@ -7,7 +7,6 @@ from lightrail.amqp.link import SETTLE_FIRST, Link
 from lightrail.amqp.performatives import Source, Target
 from lightrail.amqp.values import Symbol
 from lightrail.frontend.links.bound import Terms
-from lightrail.frontend.nodes.entity_management import EntityManagement, is_entity_management
 from lightrail.frontend.nodes.links import Node, NodeLinks, ReplyLink, RequestLink, path_of
 from lightrail.model import conditions, limits
 
@@ -34,8 +33,8 @@ class Nodes:
         if not isinstance(address, str) or "$" not in address:
             return False
         path = path_of(address)
-        node = self._by_address.get(path)
-        if node is None and not is_entity_management(path):
+        made = self._by_address.get(path) or connection.frontend.hooks.node(path)
+        if made is None:
             return False
         node_links = connection.node_links
         if node_links is None:
@@ -47,10 +46,8 @@ class Nodes:
                 f"this connection has {limits.NODE_LINKS_MAX} links to {path} and similar nodes, the maximum",
             )
             return True
-        if node is None:
-            # The links for requests and answers of one name share one node.
-            found = (each for address, each in node_links.nodes() if address == path)
-            node = next(found, None) or EntityManagement(path)
+        # The links for requests and answers at one address share one node.
+        node = next((each for address, each in node_links.nodes() if address == path), made)
         terminus.durable, terminus.timeout = 0, 0
         terminus.expiry_policy = Symbol("link-detach")
         number = connection.frontend.next_link()

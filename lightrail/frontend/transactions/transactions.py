@@ -11,7 +11,6 @@ from lightrail.frontend.errors import ConditionError
 from lightrail.frontend.links.anonymous import AnonymousLink, addressed, sends_delays
 from lightrail.frontend.links.batched import BATCHED, unpacked
 from lightrail.frontend.links.bound import Terms
-from lightrail.frontend.links.bus_topics import is_scheduling
 from lightrail.frontend.links.deliveries import ConsumerLink
 from lightrail.frontend.links.incoming import attributes_of
 from lightrail.frontend.links.outcomes import FAILED
@@ -19,6 +18,7 @@ from lightrail.frontend.links.own_messages import container_of
 from lightrail.frontend.links.requesting import RequestingLink
 from lightrail.frontend.links.resolving import check_sendable
 from lightrail.frontend.links.routing import RouterLink
+from lightrail.frontend.links.scheduling import SchedulingRouterLink
 from lightrail.frontend.links.transfers import ProducerLink
 from lightrail.frontend.transactions.acquisitions import Acquisitions
 from lightrail.frontend.transactions.committing import RETURNED
@@ -188,6 +188,7 @@ class Transactions:
         elif event.message_format == BATCHED:
             parts = unpacked(event, now_ms)
         hold = self._connection.links.hold_of(bound)
+        stores_all = self._frontend.hooks.stores_all(link)
         for address, part in parts:
             if isinstance(address, str):
                 try:
@@ -202,8 +203,9 @@ class Transactions:
             name = bound.queue if isinstance(bound, ProducerLink) else ""
             name = bound.router if isinstance(bound, RouterLink) else address or name
             payloads = part.payloads if part.pieces is None else [b"".join(part.pieces)]
-            attributes = Attributes(*attributes_of(part, now_ms), part.message_format)
-            container, delays, schedules = container_of(link), sends_delays(bound), is_scheduling(bound)
+            attributes = Attributes(*attributes_of(part, now_ms, stores_all=stores_all), part.message_format)
+            container, delays = container_of(link), sends_delays(bound)
+            schedules = isinstance(bound, SchedulingRouterLink)
             post = Post(name, address is not None, payloads, attributes, container, delays, schedules, hold)
             transaction.post(post)
             if isinstance(bound, AnonymousLink):

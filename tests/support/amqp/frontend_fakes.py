@@ -7,6 +7,7 @@ from lightrail.amqp.link import ATTACHED
 from lightrail.frontend.client import Client
 from lightrail.frontend.errors import ConditionError
 from lightrail.frontend.guard import Guard
+from lightrail.frontend.hooks import FrontendHooks
 from lightrail.frontend.intake import Intake
 from lightrail.frontend.outflow import Outflow
 from lightrail.model import conditions, limits
@@ -91,6 +92,7 @@ class FakeFrontend:
     def __init__(self) -> None:
         self.policies: dict[str, dict[str, Any]] = {}
         self.directory: FakeDirectory | Directory = FakeDirectory(self.policies)
+        self.hooks = FrontendHooks()
         self.counts = FrontendCounts()
         self.settings = Settings()
         self.intake = Intake(

@@ -14,9 +14,11 @@ from lightrail.cluster.memory import MemoryCoordinator
 from lightrail.frontend.auth import Authenticator
 from lightrail.frontend.connection import ClientConnection
 from lightrail.frontend.engine import Frontend
+from lightrail.frontend.hooks import FrontendHooks
 from lightrail.frontend.links.deliveries import ConsumerLink
 from lightrail.frontend.links.transfers import ProducerLink
 from lightrail.model.settings import Settings
+from lightrail.service_bus.frontend import HOOKS
 from lightrail.shard_client.peers.shards import State
 from tests.support.amqp.frontend_fakes import FakeShard
 
@@ -178,7 +180,7 @@ class Client:
 class Scene:
     """One frontend with one shard."""
 
-    def __init__(self, coordinator: MemoryCoordinator, **settings: Any) -> None:
+    def __init__(self, coordinator: MemoryCoordinator, hooks: FrontendHooks = HOOKS, **settings: Any) -> None:
         self.coordinator = coordinator
         self.shard = Shard()
         self.time_ms = 1_000_000
@@ -190,15 +192,18 @@ class Scene:
             coordinator=coordinator,
             authenticator=self.authenticator,
             loop=asyncio.get_running_loop(),
+            hooks=hooks,
         )
         self.frontend.now_ms = lambda: self.time_ms
         self.frontend.shards[0] = self.shard  # type: ignore[assignment]
 
     @classmethod
-    async def start(cls, coordinator: MemoryCoordinator | None = None, **settings: Any) -> "Scene":
+    async def start(
+        cls, coordinator: MemoryCoordinator | None = None, hooks: FrontendHooks = HOOKS, **settings: Any
+    ) -> "Scene":
         coordinator = coordinator or MemoryCoordinator()
         await coordinator.set_shards(1)
-        scene = cls(coordinator, **settings)
+        scene = cls(coordinator, hooks, **settings)
         await scene.authenticator.refresh()
         return scene
 
@@ -220,11 +225,11 @@ class Scene:
         return counts.links_opened - counts.links_closed
 
 
-def play(test: Callable[[Scene], Any], **settings: Any) -> None:
-    """Runs a test on a loop, with a frontend."""
+def play(test: Callable[[Scene], Any], hooks: FrontendHooks = HOOKS, **settings: Any) -> None:
+    """Runs a test on a loop, with a frontend, into which the same plugs as in its process."""
 
     async def run() -> None:
-        scene = await Scene.start(**settings)
+        scene = await Scene.start(hooks=hooks, **settings)
         try:
             await test(scene)
         finally:

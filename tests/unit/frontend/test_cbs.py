@@ -12,7 +12,6 @@ from lightrail.amqp import events
 from lightrail.amqp.messages import Message
 from lightrail.amqp.performatives import Accepted, Rejected
 from lightrail.amqp.sections import Properties
-from lightrail.cluster.access_keys import keys_of, with_key
 from lightrail.cluster.users import UserRecord
 from lightrail.frontend.connection import ClientConnection
 from lightrail.model import conditions, limits
@@ -22,6 +21,7 @@ from lightrail.namespace.directory import Directory
 from lightrail.namespace.records import Right
 from lightrail.namespace.rights import ANYBODY, Caller, rights_of
 from lightrail.namespace.service import Service
+from lightrail.service_bus.access_keys import keys_of, with_key
 from tests.support.amqp.frontend_scene import Client, Scene
 from tests.support.amqp.frontend_scene import play as play_scene
 from tests.support.amqp.requests import Requester

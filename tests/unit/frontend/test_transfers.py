@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from lightrail.amqp.events import ACCEPTED, Transfers
 from lightrail.amqp.performatives import Attach, Rejected
 from lightrail.amqp.sections import Header, encode_header
-from lightrail.amqp.values import Symbol
+from lightrail.frontend.hooks import FrontendHooks
 from lightrail.frontend.links.transfers import ProducerLink
 from lightrail.model import conditions, limits
 from lightrail.model.orders import PRIORITY_MIXED
@@ -23,8 +23,11 @@ NOW_MS = 1_000_000
 
 
 class Rig:
-    def __init__(self, *, ready: bool = True, attach: Attach | None = None) -> None:
+    def __init__(
+        self, *, ready: bool = True, attach: Attach | None = None, hooks: FrontendHooks | None = None
+    ) -> None:
         self.connection = FakeConnection()
+        self.connection.frontend.hooks = hooks or FrontendHooks()
         self.link = FakeLink()
         self.link.attach = attach
         self.shard = FakeShard()
@@ -148,16 +151,6 @@ def test_headers_whose_ttl_differs_are_one_batch_for_each_priority_and_expire_wi
             for each in rig.shard.take(Kind.ENQUEUE)
         ]
         assert found == expected
-
-
-@pytest.mark.parametrize(
-    "head", [b"", encode_header(Header(priority=7)), encode_header(Header(durable=True))]
-)
-def test_what_a_client_of_service_bus_sends_is_durable(head: bytes) -> None:
-    properties = {Symbol("com.microsoft:timeout"): 1}
-    rig = Rig(attach=Attach(name="x", handle=0, role=False, properties=properties))
-    rig.transfers(1, head=head)
-    assert rig.columns()[0] == DURABLE
 
 
 def test_the_header_says_how_a_batch_is_kept() -> None:

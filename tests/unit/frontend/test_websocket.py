@@ -22,6 +22,7 @@ from wsproto.frame_protocol import CloseReason
 from lightrail.amqp import events
 from lightrail.amqp.performatives import Source, Target
 from lightrail.frontend.control import connections
+from lightrail.frontend.hooks import FrontendHooks
 from lightrail.model import limits
 from lightrail.model.ending import Ending
 from lightrail.wire.forwarded import FIELD, Forwarded
@@ -180,6 +181,16 @@ def test_another_subprotocol_is_refused_by_name() -> None:
         assert refusal(browser).endswith(b"expected the subprotocol amqp, found mqtt\n")
 
     play(check)
+
+
+def test_a_further_name_of_amqp_is_that_of_a_hook() -> None:
+    async def check(scene: Scene) -> None:
+        browser = Browser(scene)
+        browser.send(Request(host="localhost", target="/", subprotocols=["AMQPWSB10"]))
+        await scene.settle()
+        assert refusal(browser).endswith(b"expected the subprotocol amqp, found AMQPWSB10\n")
+
+    play(check, FrontendHooks())
 
 
 @pytest.mark.parametrize(

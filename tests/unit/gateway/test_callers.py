@@ -10,7 +10,6 @@ from urllib.parse import quote_plus
 import pytest
 from aiohttp.test_utils import make_mocked_request
 
-from lightrail.cluster.access_keys import keys_of, with_key, without_key
 from lightrail.cluster.memory import MemoryCoordinator
 from lightrail.cluster.users import UserRecord
 from lightrail.gateway.callers import Callers
@@ -19,6 +18,8 @@ from lightrail.model import limits
 from lightrail.model.settings import Settings
 from lightrail.namespace import tokens
 from lightrail.namespace.records import Right
+from lightrail.service_bus.access_keys import keys_of, with_key, without_key
+from lightrail.service_bus.gateway import HOOKS
 
 ITERATIONS = 4_096
 
@@ -60,7 +61,9 @@ def scene(check: Check, users: bool = True, **settings: Any) -> None:
         if users:
             await coordinator.add_user(UserRecord.make("alice", "secret", ITERATIONS))
         clock = Clock()
-        callers = Callers(coordinator, Settings(**settings), monotonic=clock, wall=clock)
+        callers = Callers(
+            coordinator, Settings(**settings), monotonic=clock, wall=clock, schemes=HOOKS.schemes
+        )
         await callers.refresh()
         await check(callers, coordinator, clock)
 
@@ -281,6 +284,22 @@ def test_anonymous_is_let_in_where_that_was_said() -> None:
         assert (caller.user, caller.everything) == ("anonymous", False)
 
     scene(check, allow_anonymous=True)
+
+
+def test_a_scheme_is_known_by_its_hook_alone() -> None:
+    async def check(known: Callers, coordinator: MemoryCoordinator, clock: Clock) -> None:
+        plain = Callers(coordinator, Settings(), monotonic=clock, wall=clock)
+        await plain.refresh()
+        for callers, header, text in (
+            (plain, "SharedAccessSignature sr=x", "expected Basic or Bearer credentials"),
+            (known, "Other x", "expected Basic, Bearer or SharedAccessSignature credentials"),
+            (known, "sharedaccesssignature sr=x", "lacks"),
+        ):
+            with pytest.raises(ProblemError, match=text) as refused:
+                await callers.caller(request(header))
+            assert refused.value.status == 401
+
+    scene(check)
 
 
 def test_what_is_remembered_has_a_limit(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -24,10 +24,10 @@ from lightrail.namespace.errors import (
 )
 from lightrail.namespace.listing import every_name
 from lightrail.namespace.records import NAMES, Name, Right
+from lightrail.namespace.resources import resource_of
 from lightrail.namespace.rights import ANYBODY, Caller, ForbiddenError, demand
 from lightrail.namespace.scheduled import scheduled_queue
 from lightrail.namespace.service import Service, policy_from
-from lightrail.namespace.signatures import resource_of
 from tests.support import work
 
 

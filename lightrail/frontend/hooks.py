@@ -1,0 +1,73 @@
+"""Hooks: where a package with the habits of another broker's clients plugs into a frontend.
+
+The process is put together in `main.py`, which gives the frontend one table. Each field has a default, which
+says that there is no such habit. A hook is called for an attach, a token or a handshake, never for a message:
+what a link does differently with messages is in the class that a hook chooses for the link.
+"""
+
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from lightrail.amqp.link import Link
+    from lightrail.frontend.auth import Authenticator
+    from lightrail.frontend.links.attach import Attach
+    from lightrail.frontend.links.deliveries import ConsumerLink
+    from lightrail.frontend.nodes.links import Node
+    from lightrail.namespace.directory import Directory
+    from lightrail.namespace.resources import Resource
+    from lightrail.namespace.tokens import Claims
+    from lightrail.wire.bodies import ConsumerOpen
+
+
+def _none(*_: object) -> None:
+    return None
+
+
+def _never(_: object) -> bool:
+    return False
+
+
+def _unchanged(_: object, name: str) -> str:
+    return name
+
+
+async def _no_token(*_: object) -> None:
+    return None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FrontendHooks:
+    """The table of one frontend."""
+
+    # --- links -----------------------------------------------------------------------------------------
+
+    stores_all: "Callable[[Link], bool]" = _never
+    """Whether all messages on a link are durable, whatever their headers say."""
+    schedules: "Callable[[Link], bool]" = _never
+    """Whether messages that a client sends to a router may wait for their time (links/scheduling.py)."""
+    consumer_link: "Callable[[Attach, ConsumerOpen], Callable[..., ConsumerLink] | None]" = _none
+    """The class of a link on which a client receives from a queue or a connection point; None for others.
+
+    A function with the arguments of the constructor will do. A link of such a class can't be resumed. The
+    hook may request a session in the options; then it alone reads the filters of the source.
+    Raises ConditionError.
+    """
+    name_at: "Callable[[Directory, str], str]" = _unchanged
+    """The name for which an address stands; the address itself for all others. Raises ConditionError."""
+
+    # --- what the broker answers itself ----------------------------------------------------------------
+
+    node: "Callable[[str], Node | None]" = _none
+    """The node at an address with a `$`, made for one connection; None without one."""
+    token_types: tuple[str, ...] = ()
+    """Types of tokens that $cbs accepts beside those of JSON web tokens, in small letters."""
+    token: "Callable[[Authenticator, str, str, int], Awaitable[tuple[Claims, Resource] | None]]" = _no_token
+    """Verifies the text of a token, put for an audience at a time in milliseconds since 1970.
+
+    Returns its claims and what it opens; None for a text of another kind. Raises InvalidTokenError,
+    CoordinatorError.
+    """
+    subprotocols: tuple[str, ...] = ()
+    """Further names of AMQP as a subprotocol of WebSockets."""

@@ -1,0 +1,180 @@
+"""Call: one request of an administration client, its caller, and the parts of its answers."""
+
+from typing import Any, Final, TypeVar
+from urllib.parse import quote, urlencode
+from xml.etree import ElementTree as Xml
+
+from aiohttp import web
+
+from lightrail.gateway.errors import ProblemError
+from lightrail.gateway.request import Request
+from lightrail.gateway.resources.queues import rows_of
+from lightrail.gateway.rights import demand_name
+from lightrail.gateway.services import Services
+from lightrail.model import limits
+from lightrail.model.names import dead_letter_name, is_system
+from lightrail.model.policy import Policy, Role
+from lightrail.namespace.directory import Directory
+from lightrail.namespace.errors import MissingError
+from lightrail.namespace.records import Name, Right, Subscription
+from lightrail.namespace.rights import Caller, may
+from lightrail.service_bus.administration import entries
+from lightrail.service_bus.administration.entries import Entry
+from lightrail.service_bus.administration.places import Kind, Place
+from lightrail.service_bus.administration.properties import Server
+
+T = TypeVar("T")
+Figures = dict[str, dict[str, Any]]
+"""Figures of queues by name (gateway/resources/queues.py)."""
+COUNTS: Final = (
+    "ActiveMessageCount",
+    "DeadLetterMessageCount",
+    "ScheduledMessageCount",
+    "TransferMessageCount",
+    "TransferDeadLetterMessageCount",
+)
+
+
+class Call:
+    """The argument of this package's handlers."""
+
+    __slots__ = ("caller", "place", "request", "services")
+
+    def __init__(self, request: Request, place: Place) -> None:
+        self.request = request
+        self.place = place
+        self.services: Services = request.services
+        self.caller: Caller = request.caller
+
+    @property
+    def directory(self) -> Directory:
+        return self.services.directory
+
+    @property
+    def server(self) -> Server:
+        settings = self.services.settings
+        host = self.request.http.host
+        return Server(host, settings.max_delivery_count, settings.max_message_bytes)
+
+    # --- entities --------------------------------------------------------------------------------------
+
+    def entity(self) -> Name:
+        """The queue or topic that the caller manages. Raises MissingError, ForbiddenError."""
+        record = demand_name(self.directory, self.caller, self.place.name, Right.MANAGE)
+        if record.role not in (Role.QUEUE, Role.ROUTER):
+            raise MissingError(f"there is no queue or topic {self.place.name!a:.200}")
+        return record
+
+    def topic(self) -> Name:
+        """The topic of the place. Raises MissingError, ForbiddenError."""
+        record = self.entity()
+        if record.role is not Role.ROUTER:
+            raise MissingError(f"{record.name} is a queue; expected a topic")
+        return record
+
+    def subscription(self) -> Subscription:
+        """The subscription of the place. Raises MissingError, ForbiddenError."""
+        topic = self.topic()
+        found = self.directory.subscription(topic.name, self.place.subscription)
+        if found is None or not self.is_shown(found):
+            raise MissingError(f"{topic.name} has no subscription {self.place.subscription!a:.200}")
+        self.caller = self.caller.at(found.target)
+        return found
+
+    def subscriptions(self, topic: str) -> list[Subscription]:
+        """The subscriptions that are shown, by their names."""
+        found = [each for each in self.directory.subscriptions(topic) if self.is_shown(each)]
+        return sorted(found, key=lambda each: each.id)
+
+    def is_shown(self, subscription: Subscription) -> bool:
+        """Whether a subscription is shown: it sends to a queue, and no receiver created it for its link."""
+        target = subscription.target
+        if subscription.push or is_system(target):
+            return False
+        return self.directory.get(target).role is Role.QUEUE
+
+    def manages(self, record: Name) -> bool:
+        return may(self.directory, self.caller, Right.MANAGE, record)
+
+    def demand_present(self, is_there: bool, what: str) -> bool:
+        """Whether the request changes an entity that exists; False: it creates one. Raises ProblemError."""
+        updates = self.request.http.headers.get("If-Match") is not None
+        if updates and not is_there:
+            raise ProblemError(404, f"{what} does not exist, so it can't be changed")
+        if is_there and not updates:
+            raise ProblemError(409, f"{what} exists already; a change has the header If-Match: *")
+        return updates
+
+    async def change(self, record: Name, policy: Policy) -> Name:
+        """Gives a name another policy, which was made from that of the record.
+
+        Raises ChangedError if the name was changed since, or is not at the revision that the client has read.
+        """
+        revision = self.request.revision()
+        if revision is None:
+            # The policy has fields that no property shows: those of a change in between would be lost.
+            revision = record.revision
+        return await self.services.namespace.change(self.caller, record.name, policy, revision)
+
+    # --- answers ---------------------------------------------------------------------------------------
+
+    def url(self, *segments: str) -> str:
+        """The URL of an entity."""
+        path = "/".join(quote(each, safe="/$") for each in segments)
+        return f"{self.request.http.scheme}://{self.request.http.host}/{path}"
+
+    def shown(self, entry: Entry, status: int = 200, revision: int = 0) -> web.Response:
+        """The answer with one entry."""
+        headers = {"ETag": f'"{revision}"'} if revision else {}
+        return entries.answer(entries.text_of(entry.element()), "entry", status, headers)
+
+    def page(self, found: list[T]) -> tuple[list[T], str | None]:
+        """The part of a list that $skip and $top request, and the URL of the next part."""
+        skip = self.request.whole("$skip", 0, 0, 1 << 31)
+        most = limits.ADMINISTRATION_PAGE_MAX
+        top = min(self.request.whole("$top", most, 1, 1 << 31), most)
+        if skip + top >= len(found):
+            return found[skip : skip + top], None
+        query = urlencode({"$skip": skip + top, "$top": top, "api-version": self.version}, safe="$")
+        return found[skip : skip + top], f"{self.here}?{query}"
+
+    @property
+    def version(self) -> str:
+        return self.request.http.query.get("api-version", "")
+
+    @property
+    def here(self) -> str:
+        """The URL of the request without its query."""
+        http = self.request.http
+        return f"{http.scheme}://{http.host}{http.rel_url.raw_path}"
+
+    def feed(self, made: list[Entry], following: str | None) -> web.Response:
+        changed_at_ms = max((each.changed_at_ms for each in made), default=0)
+        title = {Kind.QUEUES: "Queues", Kind.TOPICS: "Topics", Kind.RULES: "Rules"}
+        text = entries.feed(
+            self.here, title.get(self.place.kind, "Subscriptions"), made, changed_at_ms, following
+        )
+        return entries.answer(text, "feed")
+
+    # --- figures ---------------------------------------------------------------------------------------
+
+    async def figures(self, queues: list[str]) -> Figures:
+        """Figures of queues and their dead-letter queues."""
+        names = [each for name in queues for each in (name, dead_letter_name(name))]
+        return {row["name"]: row for row in await rows_of(self.services, names)} if names else {}
+
+    @staticmethod
+    def counted(queue: str, figures: Figures) -> dict[str, str | Xml.Element]:
+        """MessageCount, CountDetails and SizeInBytes of a queue; empty while its shard does not answer."""
+        row = figures.get(queue, {})
+        if row.get("ready") is None:
+            return {}
+        dead = figures.get(dead_letter_name(queue), {})
+        active = row["ready"] + row["in_flight"]
+        letters = sum(dead.get(state) or 0 for state in ("ready", "delayed", "in_flight"))
+        values = (active, letters, row["delayed"], 0, 0)
+        return {
+            "SizeInBytes": str(row["bytes"] + (dead.get("bytes") or 0)),
+            "MessageCount": str(active + letters + row["delayed"]),
+            "CountDetails": entries.counts(dict(zip(COUNTS, values, strict=True))),
+        }

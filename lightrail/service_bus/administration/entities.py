@@ -1,0 +1,160 @@
+"""Queues and topics of the administration clients: queues and routers."""
+
+from typing import Final
+from xml.etree import ElementTree as Xml
+
+from aiohttp import web
+
+from lightrail.gateway.errors import ProblemError
+from lightrail.gateway.instants import rfc3339
+from lightrail.gateway.rights import demand_name
+from lightrail.model import names as rules
+from lightrail.model.policy import Role
+from lightrail.namespace.listing import every_name
+from lightrail.namespace.own_queues import is_subscription_queue
+from lightrail.namespace.records import Name, Right
+from lightrail.namespace.rights import ForbiddenError
+from lightrail.service_bus.administration import entries
+from lightrail.service_bus.administration.call import COUNTS, Call, Figures
+from lightrail.service_bus.administration.entries import Entry
+from lightrail.service_bus.administration.properties import (
+    NEW_QUEUE,
+    NEW_TOPIC,
+    changed,
+    queue_properties,
+    shown,
+    topic_properties,
+)
+
+QUEUE: Final = "QueueDescription"
+TOPIC: Final = "TopicDescription"
+_ROLES: Final = {QUEUE: Role.QUEUE, TOPIC: Role.ROUTER}
+
+
+async def read(call: Call) -> web.Response:
+    """GET /NAME."""
+    record = call.entity()
+    return await _answer(call, record)
+
+
+async def put(call: Call) -> web.Response:
+    """PUT /NAME: creates a queue or a topic; with If-Match changes it."""
+    name = call.place.name
+    # The right comes first: a stranger's body is not parsed.
+    demand_name(call.directory, call.caller, name, Right.MANAGE)
+    kind, wanted = entries.description_in(await call.request.body(), (QUEUE, TOPIC))
+    role = _ROLES[kind]
+    call.directory.refresh()
+    record = call.directory.get(name)
+    if record.role is not Role.NONE or call.directory.find(name) is not None:
+        record = call.entity()
+    is_there = record.role is not Role.NONE
+    if not call.demand_present(is_there, name):
+        _demand_ordinary(name)
+        policy = NEW_QUEUE if role is Role.QUEUE else NEW_TOPIC
+        present = (queue_properties if role is Role.QUEUE else topic_properties)(policy, call.server)
+        made = await call.services.namespace.give(call.caller, name, changed(policy, wanted, present))
+        return await _answer(call, made, status=201)
+    if record.role is not role:
+        raise ProblemError(409, f"{name} is a {_word(record)}, and no {kind} can change it")
+    present = (queue_properties if role is Role.QUEUE else topic_properties)(record.policy, call.server)
+    policy = changed(record.policy, wanted, present)
+    record = await call.change(record, policy)
+    return await _answer(call, record)
+
+
+async def delete(call: Call) -> web.Response:
+    """DELETE /NAME: also deletes the subscriptions of a topic."""
+    record = call.entity()
+    await call.services.namespace.drop(call.caller, record.name, call.request.revision())
+    return web.Response(status=200)
+
+
+async def queues(call: Call) -> web.Response:
+    """GET /$Resources/queues: the queues that the caller manages, without those of subscriptions."""
+    found, following = call.page(await _listed(call, Role.QUEUE))
+    figures = await call.figures([each.name for each in found])
+    return call.feed([_entry(call, each, figures) for each in found], following)
+
+
+async def topics(call: Call) -> web.Response:
+    """GET /$Resources/topics."""
+    found, following = call.page(await _listed(call, Role.ROUTER))
+    return call.feed([_entry(call, each, {}) for each in found], following)
+
+
+async def namespace(call: Call) -> web.Response:
+    """GET /$namespaceinfo: for callers who manage any name."""
+    directory = call.directory
+    if not call.caller.everything and not any(
+        Right.MANAGE in each.rights for each in directory.permissions(call.caller.user)
+    ):
+        raise ForbiddenError(f"user {call.caller.user} manages no name")
+    host = call.request.http.host
+    first_ms = min((each.created_at_ms for each in directory.below("") if each.created_at_ms), default=0)
+    properties: dict[str, str | Xml.Element] = {
+        "CreatedTime": rfc3339(first_ms),
+        "MessagingSKU": "Standard",
+        "ModifiedTime": rfc3339(first_ms),
+        "Name": host,
+        "NamespaceType": "Messaging",
+    }
+    description = entries.described("NamespaceInfo", properties)
+    return call.shown(Entry(call.url("$namespaceinfo"), host, first_ms, first_ms, description))
+
+
+async def _answer(call: Call, record: Name, status: int = 200) -> web.Response:
+    figures = await call.figures([record.name]) if record.role is Role.QUEUE else {}
+    return call.shown(_entry(call, record, figures), status, record.revision)
+
+
+def _entry(call: Call, record: Name, figures: Figures) -> Entry:
+    times = times_of(record)
+    if record.role is Role.QUEUE:
+        kind = QUEUE
+        properties = shown(queue_properties(record.policy, call.server))
+        figures_shown = call.counted(record.name, figures)
+    else:
+        kind = TOPIC
+        properties = shown(topic_properties(record.policy, call.server))
+        count = len(call.subscriptions(record.name))
+        # Messages are in the queues of the subscriptions; a topic itself has none.
+        figures_shown = {
+            "SizeInBytes": "0",
+            "SubscriptionCount": str(count),
+            "CountDetails": entries.counts(dict.fromkeys(COUNTS, 0)),
+        }
+    description = entries.described(
+        kind, {**properties, **figures_shown, **times, "EntityAvailabilityStatus": "Available"}
+    )
+    return Entry(call.url(record.name), record.name, record.created_at_ms, record.changed_at_ms, description)
+
+
+def times_of(record: Name) -> dict[str, str | Xml.Element]:
+    """Times at which a name was created and changed; the time of its last use is not known."""
+    return {
+        "CreatedAt": rfc3339(record.created_at_ms),
+        "UpdatedAt": rfc3339(record.changed_at_ms),
+        "AccessedAt": rfc3339(record.changed_at_ms),
+    }
+
+
+async def _listed(call: Call, role: Role) -> list[Name]:
+    directory = call.directory
+    return [
+        record
+        async for record in every_name(directory, lambda _: call.caller)
+        if record.role is role
+        and call.manages(record)
+        and not rules.is_system(record.name)
+        and not is_subscription_queue(directory, record.name)
+    ]
+
+
+def _demand_ordinary(name: str) -> None:
+    if rules.is_dead_letter(name) or rules.is_system(name):
+        raise ProblemError(400, f"{name} is a system name; expected another name for a new entity")
+
+
+def _word(record: Name) -> str:
+    return "queue" if record.role is Role.QUEUE else "topic"

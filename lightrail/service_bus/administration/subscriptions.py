@@ -1,0 +1,130 @@
+"""Subscriptions of the administration clients: a subscription of a router, and the queue that it sends to.
+
+A subscription that is created here has its own queue, TOPIC/Subscriptions/NAME. Other subscriptions show the
+policy of the queue that they send to.
+"""
+
+from collections.abc import Mapping
+from typing import Final
+from xml.etree import ElementTree as Xml
+
+from aiohttp import web
+
+from lightrail.gateway.errors import ProblemError
+from lightrail.model.names import InvalidNameError
+from lightrail.model.policy import Policy, Role
+from lightrail.namespace.errors import ServiceError
+from lightrail.namespace.own_queues import OWN_QUEUE, has_own_queue, own_queue
+from lightrail.namespace.records import Subscription
+from lightrail.namespace.rights import ForbiddenError
+from lightrail.namespace.rules import DEFAULT, fields_of
+from lightrail.service_bus.administration import descriptions, entries
+from lightrail.service_bus.administration.call import Call, Figures
+from lightrail.service_bus.administration.entities import times_of
+from lightrail.service_bus.administration.entries import Entry
+from lightrail.service_bus.administration.properties import (
+    NEW_SUBSCRIPTION,
+    Shown,
+    changed,
+    shown,
+    subscription_properties,
+    with_fields_of,
+)
+
+SUBSCRIPTION: Final = "SubscriptionDescription"
+_RULE: Final = "DefaultRuleDescription"
+
+
+async def read(call: Call) -> web.Response:
+    """GET /TOPIC/subscriptions/NAME."""
+    return await _answer(call, call.subscription())
+
+
+async def list_all(call: Call) -> web.Response:
+    """GET /TOPIC/subscriptions: subscriptions that send to queues."""
+    found, following = call.page(call.subscriptions(call.topic().name))
+    figures = await call.figures(list(dict.fromkeys(each.target for each in found)))
+    return call.feed([_entry(call, each, figures) for each in found], following)
+
+
+async def put(call: Call) -> web.Response:
+    """PUT /TOPIC/subscriptions/NAME: creates one; with If-Match changes the policy of its queue."""
+    topic, name = call.topic().name, call.place.subscription
+    _, wanted = entries.description_in(await call.request.body(), (SUBSCRIPTION,))
+    rule = wanted.pop(_RULE, None)
+    call.directory.refresh()
+    found = call.directory.subscription(topic, name)
+    if call.demand_present(found is not None, f"subscription {name} of {topic}"):
+        if rule is not None:
+            raise ProblemError(400, f"{_RULE} is for a new subscription; change its rules instead")
+        found = call.subscription()
+        record = call.directory.get(found.target)
+        await call.change(record, changed(record.policy, wanted, _properties(call, record.policy)))
+        return await _answer(call, found)
+    rule_name, first = (DEFAULT, {"filter": None}) if rule is None else descriptions.named_rule(rule, DEFAULT)
+    queue, namespace = own_queue(topic, name), call.services.namespace
+    call.caller = call.caller.at(queue)
+    is_new = await _give_queue(call, queue, wanted)
+    try:
+        made = await namespace.subscribe(call.caller, topic, queue, id=name, **fields_of({rule_name: first}))
+    except (ServiceError, ForbiddenError, InvalidNameError):
+        if is_new:
+            await namespace.drop(call.caller, queue)
+        raise
+    return await _answer(call, made, status=201)
+
+
+async def delete(call: Call) -> web.Response:
+    """DELETE /TOPIC/subscriptions/NAME: also deletes the queue that was created with it."""
+    found = call.subscription()
+    namespace = call.services.namespace
+    if has_own_queue(found):
+        # Deleting a queue deletes the subscriptions to it.
+        await namespace.drop(call.caller, found.target)
+    else:
+        await namespace.unsubscribe(call.caller, found.router, found.id)
+    return web.Response(status=200)
+
+
+async def _give_queue(call: Call, queue: str, wanted: Mapping[str, Xml.Element]) -> bool:
+    """Creates the queue of a subscription, or uses an existing one, as after an interrupted attempt.
+
+    An existing one keeps the fields of its policy that have no property; the others are as of a new queue.
+
+    Returns whether the queue is new.
+    """
+    record = call.directory.get(queue)
+    is_new = record.role is not Role.QUEUE
+    before = NEW_SUBSCRIPTION
+    if not is_new:
+        before = with_fields_of(record.policy, NEW_SUBSCRIPTION, _properties(call, before))
+    policy = changed(before, wanted, _properties(call, before))
+    if is_new:
+        await call.services.namespace.give(call.caller, queue, policy)
+    else:
+        await call.services.namespace.change(call.caller, queue, policy, record.revision)
+    return is_new
+
+
+def _properties(call: Call, policy: Policy) -> Shown:
+    return subscription_properties(policy, call.server)
+
+
+async def _answer(call: Call, found: Subscription, status: int = 200) -> web.Response:
+    figures = await call.figures([found.target])
+    return call.shown(_entry(call, found, figures), status, call.directory.get(found.target).revision)
+
+
+def _entry(call: Call, found: Subscription, figures: Figures) -> Entry:
+    queue = call.directory.get(found.target)
+    counted: dict[str, str | Xml.Element] = call.counted(queue.name, figures)
+    counted.pop("SizeInBytes", None)
+    properties = {
+        **shown(subscription_properties(queue.policy, call.server)),
+        **counted,
+        **times_of(queue),
+        "EntityAvailabilityStatus": "Available",
+    }
+    url = call.url(found.router, OWN_QUEUE, found.id)
+    description = entries.described(SUBSCRIPTION, properties)
+    return Entry(url, found.id, queue.created_at_ms, queue.changed_at_ms, description)

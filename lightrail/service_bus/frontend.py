@@ -1,0 +1,81 @@
+"""What plugs into a frontend: how links of Azure Service Bus's clients are recognised, and what is theirs."""
+
+from collections.abc import Callable
+from functools import partial
+from typing import TYPE_CHECKING, Final
+
+from lightrail.amqp.values import Symbol
+from lightrail.frontend.hooks import FrontendHooks
+from lightrail.frontend.links.attach import Attach
+from lightrail.frontend.links.deliveries import ConsumerLink
+from lightrail.namespace.resources import Resource
+from lightrail.namespace.tokens import Claims, InvalidTokenError
+from lightrail.service_bus import signatures
+from lightrail.service_bus.links.deliveries import BusConsumerLink
+from lightrail.service_bus.links.sessions import SessionLink, request_session
+from lightrail.service_bus.nodes.management import node_at
+from lightrail.service_bus.paths import entity_name
+from lightrail.wire.bodies import ConsumerOpen
+
+if TYPE_CHECKING:
+    from lightrail.amqp.link import Link
+    from lightrail.frontend.auth import Authenticator
+
+VENDOR: Final = "com.microsoft:"
+PRODUCT: Final = Symbol("product")
+GO_PRODUCT: Final = "MSGolangClient"
+AGENT: Final = Symbol("user-agent")
+SDK: Final = "azsdk-"
+SERVICE: Final = "servicebus"
+"""Parts of the user-agent of Azure's clients for this service, in small letters."""
+TOKEN_TYPE: Final = "servicebus.windows.net:sastoken"
+SUBPROTOCOL: Final = "AMQPWSB10"
+"""The subprotocol of WebSockets that these clients used formerly."""
+
+
+def is_bus_link(link: "Link") -> bool:
+    """Whether the client is for Service Bus, by a property of its attach or by those of its open."""
+    attach = link.attach
+    found = None if attach is None else attach.properties
+    if any(str(key).startswith(VENDOR) for key in found or ()):
+        return True
+    opened = link.session.connection.peer_open
+    if opened is None or not opened.properties:
+        return False
+    agent = str(opened.properties.get(AGENT, "")).lower()
+    return opened.properties.get(PRODUCT) == GO_PRODUCT or (SDK in agent and SERVICE in agent)
+
+
+def _consumer_link(attach: Attach, options: ConsumerOpen) -> Callable[..., ConsumerLink] | None:
+    if request_session(attach, options):
+        return partial(SessionLink, terms=attach.terms)
+    return BusConsumerLink if not options.relay and is_bus_link(attach.link) else None
+
+
+async def _token(
+    authenticator: "Authenticator", text: str, audience: str, now_ms: int
+) -> tuple[Claims, Resource] | None:
+    """A shared access signature; some clients send it under the type of another token."""
+    if not signatures.is_signature(text):
+        return None
+    found = signatures.read(text, now_ms)
+    if not found.resource.opens(audience):
+        raise InvalidTokenError(
+            f"the signature is for {found.resource.path!a:.200} and names below, and not for "
+            f"{audience!a:.200}; one for a host begins with a scheme: sb://HOST/"
+        )
+    await signatures.signer(authenticator.coordinator, authenticator.secret, found)
+    return Claims(found.user, "", found.expires_s), found.resource
+
+
+HOOKS: Final = FrontendHooks(
+    # Service Bus has no transient messages, and its clients send no `durable`.
+    stores_all=is_bus_link,
+    schedules=is_bus_link,
+    consumer_link=_consumer_link,
+    name_at=entity_name,
+    node=node_at,
+    token_types=(TOKEN_TYPE,),
+    token=_token,
+    subprotocols=(SUBPROTOCOL,),
+)

@@ -1,0 +1,322 @@
+"""A link of a client of Azure Service Bus that receives from a queue: deliveries in the form of Service Bus.
+
+Each message has annotations with its sequence, the time at which it was enqueued and the end of its lock. Its
+delivery-tag, of 16 bytes, is the lock token with which the client renews the lock. Sequences are one higher
+than those of the queue, since these clients count from 1. A dead letter has its reason and its description as
+application properties.
+
+What a client changes with an outcome are application properties, too. The queue keeps them as annotations
+whose names begin with `x-opt-property-`, as it keeps all that an outcome adds (messaging 3.4.5).
+"""
+
+import secrets
+from array import array
+from collections import deque
+from collections.abc import Mapping
+from hashlib import blake2b
+from typing import TYPE_CHECKING, Any, Final
+
+from lightrail.amqp.composite import write_composite
+from lightrail.amqp.events import Outcome
+from lightrail.amqp.performatives import AmqpError, Modified, Rejected, TransactionalState
+from lightrail.amqp.sections import (
+    decode_annotations,
+    decode_application_properties,
+    decode_header,
+    decode_properties,
+    with_annotations,
+    with_application_properties,
+    with_properties,
+    without_annotations,
+)
+from lightrail.amqp.survey import survey
+from lightrail.amqp.values import DecodeError, Int, Long, Symbol, Timestamp
+from lightrail.frontend.links.deliveries import ConsumerLink
+from lightrail.frontend.links.outcomes import OUTCOMES, Deferral
+from lightrail.model import limits
+from lightrail.model.names import is_dead_letter
+from lightrail.wire.bodies import ConsumerOpen
+from lightrail.wire.frames import (
+    DELIVER_COLUMNS,
+    DELIVER_ENDS,
+    HEADER_SIZE,
+    delivered_at,
+)
+
+if TYPE_CHECKING:
+    from lightrail.amqp.link import Link
+    from lightrail.frontend.connection import ClientConnection
+    from lightrail.shard_client.owners.owner import Owner
+
+TAG_PREFIX_BYTES: Final = 12
+"""Precedes the four bytes of the delivery-id: a lock token is a UUID."""
+TTL_MS_MAX: Final = (1 << 32) - 1
+"""Largest ttl of a header: a uint (messaging 3.2.1)."""
+SEQUENCE: Final = Symbol("x-opt-sequence-number")
+ENQUEUED: Final = Symbol("x-opt-enqueued-time")
+FIRST_SEQUENCE: Final = 1
+"""The clients' sequence of a queue's first message, which is 0 here."""
+ACTIVE, DEFERRED, SCHEDULED = 0, 1, 2
+"""x-opt-message-state of a message: deferred by a receiver, or before its time, or neither."""
+REASON: Final = "DeadLetterReason"
+DESCRIPTION: Final = "DeadLetterErrorDescription"
+NOTED_REASON: Final = Symbol("x-opt-deadletter-reason")
+NOTED_DESCRIPTION: Final = Symbol("x-opt-deadletter-description")
+"""Annotations of a dead letter with both."""
+PROPERTY_PREFIX: Final = "x-opt-property-"
+"""Precedes the name of an application property that an outcome has set, in the annotations of its message."""
+_MARK: Final = PROPERTY_PREFIX.encode()
+"""No outcome has changed the properties of a message without these bytes: its annotations are not decoded."""
+REASONS: Final = {"expired": "TTLExpiredException", "max-delivery-count": "MaxDeliveryCountExceeded"}
+"""Names of Service Bus for the conditions of this broker."""
+
+
+class LockEnds:
+    """Separates deliveries whose locks have certainly not ended from those of which only the shard knows.
+
+    A renewal is not noted: a delivery whose lock was renewed is of the second kind near its first end.
+    """
+
+    __slots__ = ("_doubtful", "_ends", "_next")
+
+    def __init__(self) -> None:
+        self._doubtful = 0
+        self._next = 0
+        """The number of the next delivery."""
+        self._ends: deque[tuple[int, int]] = deque()
+        """Rising: a delivery number, and the earliest end of the locks from there to the next entry."""
+
+    def add(self, first: int, count: int, until_ms: int) -> None:
+        """The deliveries numbered first .. first+count-1, the latest, are locked until `until_ms`."""
+        self._next = first + count
+        ends = self._ends
+        while ends and ends[-1][1] > until_ms:
+            # Locks became shorter meanwhile.
+            first, _ = ends.pop()
+        if ends and (until_ms - ends[-1][1] < limits.LOCK_ENDS_APART_MS or len(ends) == limits.LOCK_ENDS_MAX):
+            return
+        ends.append((first, until_ms))
+
+    def doubtful(self, now_ms: int) -> int:
+        """The number below which the lock of a delivery may have ended; all others have not."""
+        ends = self._ends
+        while ends and ends[0][1] - limits.LOCK_DOUBT_MS <= now_ms:
+            ends.popleft()
+            self._doubtful = ends[0][0] if ends else self._next
+        return self._doubtful
+
+
+class BusConsumerLink(ConsumerLink):
+    """One outgoing link (the client receives) bound to a queue."""
+
+    __slots__ = ("_bus_queue", "_is_dead", "_lock_ends", "_prefix")
+
+    def __init__(
+        self,
+        connection: "ClientConnection",
+        link: "Link",
+        owner: "Owner",
+        *,
+        number: int,
+        options: ConsumerOpen,
+    ) -> None:
+        super().__init__(connection, link, owner, number=number, options=options)
+        self._bus_queue = options.queue
+        self._is_dead = is_dead_letter(options.queue)
+        self._lock_ends = LockEnds()
+        self._prefix = secrets.token_bytes(TAG_PREFIX_BYTES)
+        link.prefix_tags(self._prefix)
+        # To these clients an error in the answer would be an error of the broker.
+        self.settlements.confirms_plainly = True
+
+    @property
+    def queue(self) -> str:
+        """The queue that the link receives from."""
+        return self._bus_queue
+
+    def has_tag(self, tag: bytes) -> bool:
+        """Whether a delivery-tag belongs to this link."""
+        return tag.startswith(self._prefix)
+
+    def deliver(self, part: bytes | memoryview, number: int, count: int) -> None:
+        """Sends a slice of the queue to the client, each message with its annotations."""
+        sequence, expires, enqueued, attempts, message_format, base, _size = DELIVER_COLUMNS.unpack_from(
+            part, HEADER_SIZE
+        )
+        until_ms = 0
+        is_locked = not self.options.presettled
+        if is_locked:
+            until_ms = self._locked_until(part)
+            self._lock_ends.add(number, count, until_ms)
+        if not message_format:
+            blob_at = DELIVER_ENDS + 4 * count
+            # These clients add the ttl to the time of enqueueing: it is not reduced by the time in the queue.
+            life_ms = max(0, expires - enqueued) if expires else None
+            messages: list[bytes] = []
+            start = blob_at
+            for index, end in enumerate(memoryview(part)[DELIVER_ENDS:blob_at].cast("I")):
+                stop = blob_at + end - base
+                notes = annotations_of(sequence + index, enqueued)
+                if is_locked:
+                    notes[Symbol("x-opt-locked-until")] = Timestamp(until_ms)
+                message = bytes(part[start:stop])
+                messages.append(annotated(message, notes, is_dead=self._is_dead, life_ms=life_ms))
+                start = stop
+            ends = array("I")
+            size = 0
+            for message in messages:
+                size += len(message)
+                ends.append(size)
+            columns = DELIVER_COLUMNS.pack(sequence, 0, enqueued, attempts, 0, 0, size)
+            part = b"".join((part[:HEADER_SIZE], columns, ends.tobytes(), *messages))
+        super().deliver(part, number, count)
+
+    def _locked_until(self, part: bytes | memoryview) -> int:
+        """The end of the locks of a slice, in milliseconds since the epoch."""
+        policy = self.connection.frontend.directory.get(self._bus_queue).policy
+        lock_ms = policy.milliseconds("lock_duration") or limits.BUS_LOCK_SHOWN_MS
+        return delivered_at(part, self.connection.frontend.now_ms()) + lock_ms
+
+    def outcome(self, event: Outcome) -> None:
+        """The client's outcome: a dead letter has its reasons, and undeliverable-here defers.
+
+        For one that comes when the lock may have ended, the shard is asked: these clients report a lost lock.
+        """
+        event = _translated(event)
+        if not event.settled and not self.options.presettled and isinstance(event.state, OUTCOMES):
+            doubtful = self._lock_ends.doubtful(self.connection.frontend.now_ms())
+            if event.first < doubtful:
+                last = min(event.last, doubtful - 1)
+                self.settlements.settle_doubtful(event.first, last, event.state)
+                if last == event.last:
+                    return
+                event = Outcome(event.link, doubtful, event.last, event.state, settled=False)
+        super().outcome(event)
+
+    def transacted(self, event: Outcome, state: TransactionalState) -> Outcome:
+        """See ConsumerLink; these clients commit only after the broker has settled each outcome."""
+        if not event.settled:
+            # To these clients an error in the answer would be an error of the broker.
+            outcome = Rejected() if isinstance(state.outcome, Rejected) else state.outcome
+            answer = TransactionalState(txn_id=state.txn_id, outcome=outcome)
+            event.link.settle_sent(event.first, event.last, answer)
+            self.connection.touch()
+        return _translated(Outcome(event.link, event.first, event.last, state.outcome, settled=True))
+
+
+def _translated(event: Outcome) -> Outcome:
+    """The outcome as the shard applies it.
+
+    Reasons become annotations, undeliverable-here defers, and an abandoned message is a failed delivery.
+    """
+    state = event.state
+    if isinstance(state, Rejected):
+        state = with_reason(state)
+    elif isinstance(state, Modified):
+        changes = changed_properties(state.message_annotations)
+        if state.undeliverable_here:
+            state = Deferral(state, changes)
+        else:
+            state = Modified(delivery_failed=True, message_annotations=changes)
+    return Outcome(event.link, event.first, event.last, state, event.settled)
+
+
+def changed_properties(changes: Mapping[Any, Any] | None) -> dict[Symbol, Any] | None:
+    """The annotations of an outcome by which a client sets application properties.
+
+    None for none. A name of an annotation, with x-opt- (messaging 3.2.10), is no property and stays.
+    """
+    return {
+        Symbol(str(name) if str(name).startswith("x-opt-") else f"{PROPERTY_PREFIX}{name}"): value
+        for name, value in (changes or {}).items()
+    } or None
+
+
+def annotations_of(sequence: int, enqueued_at_ms: int, state: int = ACTIVE) -> dict[Symbol, Any]:
+    """The annotations of a message in a queue for these clients; `sequence` is that of the queue."""
+    return {
+        SEQUENCE: Long(sequence + FIRST_SEQUENCE),
+        ENQUEUED: Timestamp(enqueued_at_ms),
+        Symbol("x-opt-message-state"): Int(state),
+    }
+
+
+def annotated(
+    message: bytes, notes: dict[Symbol, Any], *, is_dead: bool, life_ms: int | None = None
+) -> bytes:
+    """The message with these annotations; unchanged if it has none of AMQP's sections.
+
+    `life_ms` is how long it may be in its queue, which bounds its ttl; None for no bound.
+    """
+    try:
+        if _MARK in message:
+            message = _with_changes(message)
+        if is_dead:
+            message = _with_reasons(message, notes)
+        properties = decode_properties(message)
+        if properties.message_id is None:
+            # The client for JavaScript settles no message without an id.
+            properties.message_id = message_id_of(message, notes)
+            message = with_properties(message, properties)
+        # These clients read the delivery-count, so the header has to contain it.
+        header = decode_header(message)
+        if life_ms is not None:
+            header.ttl = min(life_ms, TTL_MS_MAX if header.ttl is None else header.ttl)
+        return with_annotations(write_composite(header) + message[survey(message).head_end :], notes)
+    except (DecodeError, ValueError):
+        return message
+
+
+def _with_changes(message: bytes) -> bytes:
+    """The message with what outcomes have set as application properties. Raises DecodeError, ValueError."""
+    changes = {name: value for name, value in decode_annotations(message).items() if _is_change(name)}
+    if not changes:
+        return message
+    properties = decode_application_properties(message)
+    properties.update({str(name)[len(PROPERTY_PREFIX) :]: value for name, value in changes.items()})
+    return with_application_properties(without_annotations(message, changes), properties)
+
+
+def _is_change(name: object) -> bool:
+    return isinstance(name, str) and name.startswith(PROPERTY_PREFIX)
+
+
+def message_id_of(message: bytes, notes: dict[Symbol, Any]) -> str:
+    """An id for a message without one: the same at each delivery of the message."""
+    place = f"{notes[SEQUENCE]} {notes[ENQUEUED]}".encode()
+    return blake2b(message[survey(message).head_end :], key=place, digest_size=16).hexdigest()
+
+
+def _with_reasons(message: bytes, notes: dict[Symbol, Any]) -> bytes:
+    """A dead letter with the reason in the form of these clients; adds its original queue to `notes`."""
+    found = decode_annotations(message)
+    source = found.get("x-opt-dead-letter-source")
+    if isinstance(source, str):
+        notes[Symbol("x-opt-deadletter-source")] = source
+    reason = found.get(NOTED_REASON)
+    if reason is None:
+        own = str(found.get("x-opt-dead-letter-reason", ""))
+        reason = str(found.get("x-opt-dead-letter-condition") or REASONS.get(own, own))
+    description = found.get(NOTED_DESCRIPTION) or found.get("x-opt-dead-letter-description") or ""
+    properties = decode_application_properties(message)
+    properties[REASON] = str(reason)
+    properties[DESCRIPTION] = str(description)
+    return with_application_properties(message, properties)
+
+
+def with_reason(state: Rejected) -> Rejected:
+    """A rejection whose info becomes annotations of the dead letter.
+
+    These are the reason and the description, cut to their bound, and changed properties.
+    """
+    error = state.error
+    if error is None or not error.info:
+        return state
+    changes: dict[Any, Any] = dict(error.info)
+    notes: dict[Symbol, Any] = {}
+    for key, note in ((REASON, NOTED_REASON), (DESCRIPTION, NOTED_DESCRIPTION)):
+        text = changes.pop(key, None)
+        if isinstance(text, str):
+            notes[note] = str(text)[: limits.BUS_REASON_CHARACTERS]
+    notes.update(changed_properties(changes) or {})
+    return Rejected(error=AmqpError(condition=error.condition, description=error.description, info=notes))

@@ -1,0 +1,303 @@
+"""NAME/$management: requests of Azure Service Bus's clients for one queue (operations `com.microsoft:...`).
+
+Requests have the operation as an application property and a map in the body; answers have statusCode,
+statusDescription, for some errors errorCondition, and a map. Sequences are one higher than the queue's, as in
+links/deliveries.py.
+"""
+
+from collections.abc import Awaitable, Callable, Iterator, Mapping
+from functools import partial
+from typing import TYPE_CHECKING, Any, Final
+
+from lightrail.amqp.messages import Message, read_message
+from lightrail.amqp.sections import attributes
+from lightrail.amqp.values import Array, DecodeError, Long, Symbol
+from lightrail.frontend.errors import ConditionError
+from lightrail.frontend.links.scheduling import due_ms
+from lightrail.frontend.nodes.posting import Posting, PostingError
+from lightrail.frontend.nodes.requests import RequestError, error_of, reply
+from lightrail.model import conditions, limits
+from lightrail.model.names import InvalidNameError, is_dead_letter, queue_name, scheduled_name
+from lightrail.model.policy import Role
+from lightrail.namespace.errors import TakenError
+from lightrail.namespace.records import Name, Right
+from lightrail.namespace.rights import demand, demand_look
+from lightrail.namespace.scheduled import scheduled_queue
+from lightrail.service_bus.links.deliveries import (
+    DEFERRED,
+    FIRST_SEQUENCE,
+    SCHEDULED,
+    annotated,
+    annotations_of,
+)
+from lightrail.service_bus.nodes import deferred, locks, rules, sessions
+from lightrail.service_bus.nodes.fields import SEQUENCE_END, Fields, queue_of, sequences_of, whole
+from lightrail.service_bus.paths import entity_name
+from lightrail.wire.bodies import Answer
+from lightrail.wire.frames import UNKNOWN_SEQUENCE
+
+if TYPE_CHECKING:
+    from lightrail.frontend.connection import ClientConnection
+    from lightrail.frontend.transactions.transaction import Transaction
+
+SUFFIX: Final = "/$management"
+PREFIX: Final = "com.microsoft:"
+SETTLE: Final = "update-disposition"
+CONDITIONS: Final = {
+    400: "com.microsoft:argument-error",
+    401: conditions.UNAUTHORIZED_ACCESS,
+    403: conditions.UNAUTHORIZED_ACCESS,
+    404: conditions.NOT_FOUND,
+    410: conditions.MESSAGE_LOCK_LOST,
+    501: conditions.NOT_IMPLEMENTED,
+    503: "com.microsoft:server-busy",
+}
+"""errorCondition beside a status; internal-error for all others."""
+ALREADY_EXISTS: Final = "com.microsoft:entity-already-exists"
+
+OnRules = Callable[["ClientConnection", str, Fields], Awaitable[Fields]]
+
+
+class EntityManagement:
+    """The node of one name on one connection; nodes/links.py receives requests and sends answers."""
+
+    def __init__(self, address: str) -> None:
+        self.address = address
+        self._operations: Mapping[
+            str, Callable[[ClientConnection, Name, Fields], Awaitable[Fields | None]]
+        ] = {
+            "peek-message": self._peek,
+            "renew-lock": locks.renew,
+            SETTLE: locks.settle,
+            "renew-session-lock": sessions.renew,
+            "get-session-state": sessions.get_state,
+            "set-session-state": sessions.set_state,
+            "get-message-sessions": sessions.list_sessions,
+            "receive-by-sequence-number": deferred.receive,
+            "schedule-message": self._schedule,
+            "cancel-scheduled-message": self._cancel,
+            "add-rule": partial(self._on_rules, rules.add),
+            "remove-rule": partial(self._on_rules, rules.remove),
+            "enumerate-rules": partial(self._on_rules, rules.enumerate),
+        }
+
+    def silent(self, payload: bytes) -> bool:
+        """False: every request has an answer."""
+        return False
+
+    async def answer(self, connection: "ClientConnection", payload: bytes) -> Message:
+        """Executes a request; its errors are in the answer."""
+        try:
+            operation, body = _parse(payload)
+            if operation not in self._operations:
+                known = ", ".join(sorted(self._operations))
+                raise RequestError(501, f"{PREFIX}{operation!a:.80} is not known; there are {known}")
+            found = await self._operations[operation](connection, self._record(connection), body)
+        except Exception as error:
+            return _refused(connection, error)
+        return reply(204, "No Content", None) if found is None else reply(200, "OK", found)
+
+    async def answer_in(
+        self, connection: "ClientConnection", payload: bytes, transaction: "Transaction"
+    ) -> Message:
+        """Settles messages in a transaction, which fails with the request."""
+        try:
+            operation, body = _parse(payload)
+            if operation != SETTLE:
+                raise RequestError(
+                    501,
+                    f"{PREFIX}{operation!a:.80} can't be part of a transaction; expected {PREFIX}{SETTLE}",
+                )
+            await locks.settle_in(transaction, connection, self._record(connection), body)
+        except Exception as error:
+            made = _refused(connection, error)
+            why = made.application["statusDescription"]
+            transaction.fail(conditions.TRANSACTION_ROLLBACK, f"a request of the transaction failed: {why}")
+            return made
+        return reply(200, "OK", {})
+
+    def _record(self, connection: "ClientConnection") -> Name:
+        """The queue of the node. Raises RequestError."""
+        directory = connection.frontend.directory
+        directory.refresh()
+        try:
+            name = entity_name(directory, self._path())
+        except InvalidNameError as error:
+            raise RequestError(404, str(error)) from None
+        except ConditionError as error:
+            raise RequestError(404, error.description) from None
+        return directory.get(name)
+
+    def _path(self) -> str:
+        """The path of the node. Raises InvalidNameError."""
+        return queue_name(self.address.removesuffix(SUFFIX))
+
+    async def _on_rules(
+        self, work: OnRules, connection: "ClientConnection", _record: Name, body: Fields
+    ) -> Fields:
+        return await work(connection, self._path(), body)
+
+    # --- operations ------------------------------------------------------------------------------------
+
+    async def _peek(self, connection: "ClientConnection", record: Name, body: Fields) -> Fields | None:
+        """Messages from a sequence on, without locking or removing them; None if there are none."""
+        demand_look(connection.frontend.directory, connection.client.caller_for(record.name), record)
+        session = None if body.get("session-id") is None else sessions.session_of(body)
+        start = max(0, whole(body, "from-sequence-number", -SEQUENCE_END, SEQUENCE_END) - FIRST_SEQUENCE)
+        count = min(whole(body, "message-count", 1, 1 << 31), limits.MANAGEMENT_PAGE_MAX)
+        fields = {"from": start, "count": count, "bytes": limits.MANAGEMENT_PAGE_BYTES}
+        if session is not None:
+            fields["count"] = limits.MANAGEMENT_PAGE_MAX
+        messages: list[Fields] = []
+        size = 0
+        for _ in range(1 if session is None else limits.SESSION_PEEK_PAGES_MAX):
+            answer = await connection.frontend.ask_shard(queue_of(record), "peek", fields)
+            for message in _peeked(answer, session, is_dead_letter(record.name)):
+                if len(messages) == count or (messages and size > limits.MANAGEMENT_PAGE_BYTES):
+                    break
+                messages.append({"message": message})
+                size += len(message)
+            following = answer.fields.get("next")
+            if following is None or len(messages) == count or size > limits.MANAGEMENT_PAGE_BYTES:
+                break
+            fields["from"] = following
+        return {"messages": messages} if messages else None
+
+    async def _schedule(self, connection: "ClientConnection", record: Name, body: Fields) -> Fields:
+        """Stores messages that are delivered at their time, and answers with their sequences.
+
+        Those of a router wait in a queue of their own, and are routed when they are due.
+        """
+        demand(connection.frontend.directory, connection.client.caller_for(record.name), Right.SEND, record)
+        is_router = record.role is Role.ROUTER
+        if not is_router and not record.policy["delay"]:
+            queue_of(record)
+            raise RequestError(
+                501, f"{record.name} delays no messages; a manager sets its policy's field delay to true"
+            )
+        given = body.get("messages")
+        if not isinstance(given, list) or not 0 < len(given) <= limits.MANAGEMENT_PAGE_MAX:
+            raise RequestError(
+                400,
+                f"expected messages, a list of 1 to {limits.MANAGEMENT_PAGE_MAX} maps with a message each",
+            )
+        messages = [_scheduled(each, connection.frontend.now_ms(), record) for each in given]
+        sequences: list[Long] = []
+        try:
+            if is_router:
+                queue = await scheduled_queue(connection.frontend.service, record.name)
+                posting = await Posting.open_at(connection.frontend, queue.name, sequences=True)
+            else:
+                posting = await Posting.open(connection, record.name, sequences=True)
+            try:
+                for message, durable, priority, expires_at_ms in messages:
+                    await posting.post(
+                        message, durable=durable, priority=priority, expires_at_ms=expires_at_ms
+                    )
+                    if posting.sequence == UNKNOWN_SEQUENCE:
+                        raise RequestError(503, "a message is stored, but its sequence is not known")
+                    sequences.append(Long(posting.sequence + FIRST_SEQUENCE))
+            finally:
+                posting.close()
+        except PostingError as error:
+            raise RequestError(
+                503, f"{len(sequences)} messages are scheduled, the others not: {error}"
+            ) from None
+        return {"sequence-numbers": Array(sequences, 0x81)}
+
+    async def _cancel(self, connection: "ClientConnection", record: Name, body: Fields) -> Fields:
+        """Removes messages before their time."""
+        demand(connection.frontend.directory, connection.client.caller_for(record.name), Right.SEND, record)
+        sequences = sequences_of(body)
+        wanted = len(set(sequences))
+        fields = {"sequences": sequences}
+        if record.role is Role.ROUTER:
+            queue = scheduled_name(record.name)
+            if connection.frontend.directory.get(queue).role is not Role.QUEUE:
+                raise RequestError(404, f"no message is scheduled in {record.name}")
+        else:
+            queue = queue_of(record)
+        answer = await connection.frontend.ask_shard(queue, "cancel", fields)
+        if answer.fields.get("cancelled", 0) < wanted:
+            raise RequestError(
+                404,
+                f"{answer.fields.get('cancelled', 0)} of {wanted} messages were cancelled; the "
+                f"others are not scheduled in {record.name} (any more)",
+            )
+        return {}
+
+
+def node_at(path: str) -> EntityManagement | None:
+    """The node at an address; None for an address of another kind."""
+    return EntityManagement(path) if path.endswith(SUFFIX) and len(path) > len(SUFFIX) else None
+
+
+def _refused(connection: "ClientConnection", error: Exception) -> Message:
+    """The answer to a request that has failed."""
+    known = error_of(error, connection.client.caller_for)
+    made = reply(known.status, str(known), None)
+    condition = known.condition or CONDITIONS.get(known.status, conditions.INTERNAL_ERROR)
+    if isinstance(error, TakenError):
+        condition = ALREADY_EXISTS
+    made.application["errorCondition"] = Symbol(condition)
+    return made
+
+
+def _peeked(answer: Answer, session: str | None, is_dead: bool) -> Iterator[bytes]:
+    """The messages of an answer to `peek` with their annotations; those of one session, if there is one."""
+    at = 0
+    for each in answer.fields.get("messages", ()):
+        end = at + int(each["size"])
+        message = bytes(answer.blob[at:end])
+        at = end
+        if session is not None and sessions.session_in(message, int(each["message_format"])) != session:
+            continue
+        if not each["message_format"]:
+            state = SCHEDULED if each["state"] == "delayed" else DEFERRED * bool(each.get("deferred"))
+            notes = annotations_of(int(each["sequence"]), int(each["enqueued_at_ms"]), state)
+            message = annotated(message, notes, is_dead=is_dead)
+        yield message
+
+
+def _parse(payload: bytes) -> tuple[str, Fields]:
+    """The operation without its prefix, and the map of the body. Raises RequestError."""
+    try:
+        message = read_message(payload)
+    except DecodeError as error:
+        raise RequestError(400, str(error)) from None
+    operation = message.application.get("operation")
+    if not isinstance(operation, str) or not operation.startswith(PREFIX):
+        raise RequestError(
+            400, f"operation is {operation!r:.80}; expected one that begins with {PREFIX}, at this address"
+        )
+    body = message.body
+    if not isinstance(body, dict):
+        raise RequestError(400, "expected the body to be an amqp-value with a map")
+    return str(operation).removeprefix(PREFIX), {str(key): value for key, value in body.items()}
+
+
+def _scheduled(value: Any, now_ms: int, record: Name) -> tuple[bytes, bool, int, int]:
+    """A message to schedule with its durability, its priority and its expiry. Raises RequestError.
+
+    The ttl begins when the message is due; at a router, when it is routed. These clients write an
+    absolute-expiry-time beside a ttl, from the creation of the message: it is used only without a ttl.
+    """
+    message = value.get("message") if isinstance(value, dict) else None
+    if not isinstance(message, bytes):
+        raise RequestError(400, "expected each of messages to be a map with an encoded message as message")
+    try:
+        _, priority, ttl, expiry = attributes(message)
+    except DecodeError as error:
+        raise RequestError(400, f"a message can't be read: {error}") from None
+    if record.role is Role.ROUTER:
+        most = record.policy["max_message_bytes"]
+        if most is not None and len(message) > most:
+            raise RequestError(
+                413,
+                f"a message has {len(message)} bytes; {record.name} accepts at most {most}",
+                conditions.MESSAGE_SIZE_EXCEEDED,
+            )
+        return message, True, priority, 0
+    if ttl is not None:
+        return message, True, priority, max(now_ms, due_ms(message)) + ttl
+    return message, True, priority, 0 if expiry is None else max(1, expiry)

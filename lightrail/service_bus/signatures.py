@@ -1,0 +1,84 @@
+"""Shared access signatures: tokens that clients of Azure Service Bus sign with a key of a user.
+
+The text is `SharedAccessSignature sr=URI&sig=SIGNATURE&se=END&skn=NAME`, each value percent-encoded: the
+resource, base64 of HMAC-SHA256 over "URI\\nEND" with the text of the key (URI in the form that it has in the
+token), the end in seconds since 1970, and the name of the key, which is a user here.
+"""
+
+import base64
+import hmac
+from typing import Final, NamedTuple
+from urllib.parse import unquote_plus
+
+from lightrail.cluster.coordinator import Coordinator
+from lightrail.cluster.users import UserRecord
+from lightrail.namespace.resources import Resource, resource_of
+from lightrail.namespace.tokens import TOKEN_BYTES_MAX, InvalidTokenError
+from lightrail.service_bus.access_keys import keys_of
+
+PREFIX: Final = "SharedAccessSignature "
+_FIELDS: Final = frozenset({"sr", "sig", "se", "skn"})
+_END_DIGITS: Final = 15
+
+
+class Signature(NamedTuple):
+    """A signature that was read, and not verified yet."""
+
+    user: str
+    resource: Resource
+    expires_s: int
+    signed: bytes
+    """The text that was signed."""
+    digest: str
+
+    def verify(self, key: str) -> bool:
+        """Whether the signature was made with this key."""
+        made = base64.b64encode(hmac.digest(key.encode(), self.signed, "sha256"))
+        return hmac.compare_digest(made, self.digest.encode(errors="replace"))
+
+
+def is_signature(token: str) -> bool:
+    """Whether a token is a shared access signature, and no JSON web token."""
+    return token.startswith(PREFIX)
+
+
+def read(token: str, now_ms: int) -> Signature:
+    """A signature that has not expired. Raises InvalidTokenError."""
+    if len(token) > TOKEN_BYTES_MAX:
+        raise InvalidTokenError(f"expected a token of at most {TOKEN_BYTES_MAX} bytes, found {len(token)}")
+    fields: dict[str, str] = {}
+    for part in token.removeprefix(PREFIX).split("&"):
+        name, _, value = part.partition("=")
+        if name not in _FIELDS or name in fields or not value:
+            raise InvalidTokenError(
+                f"expected a signature with sr, sig, se and skn, once each, found {part[:40]!a} in it"
+            )
+        fields[name] = value
+    if missing := _FIELDS - fields.keys():
+        raise InvalidTokenError(f"the signature lacks {', '.join(sorted(missing))}")
+    end = fields["se"]
+    if not end.isascii() or not end.isdigit() or len(end) > _END_DIGITS:
+        raise InvalidTokenError(f"expected the end se in seconds since 1970, found {end[:40]!a}")
+    if int(end) * 1000 <= now_ms:
+        raise InvalidTokenError("the signature has expired; make another one")
+    return Signature(
+        unquote_plus(fields["skn"]),
+        resource_of(unquote_plus(fields["sr"])),
+        int(end),
+        f"{fields['sr']}\n{end}".encode(errors="replace"),
+        unquote_plus(fields["sig"]),
+    )
+
+
+async def signer(coordinator: Coordinator, secret: bytes, found: Signature) -> UserRecord:
+    """The user whose key made a signature; `secret` is the coordinator's.
+
+    Raises InvalidTokenError: none of the user's keys made it. Raises CoordinatorError.
+    """
+    record = await coordinator.user(found.user)
+    if record is None or not any(found.verify(key.text) for key in keys_of(secret, record)):
+        raise InvalidTokenError(
+            f"no user {found.user!a:.80} has an access key that made this signature; `lightrail-admin key "
+            "list` shows the users that have keys"
+        )
+    return record

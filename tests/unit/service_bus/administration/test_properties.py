@@ -1,0 +1,180 @@
+"""Properties: each has a counterpart, or is refused by its name."""
+
+from collections.abc import Mapping
+from typing import Any
+
+import pytest
+
+from lightrail.gateway.errors import ProblemError
+from lightrail.model.policy import Policy
+from lightrail.service_bus.administration.durations import FOREVER
+from lightrail.service_bus.administration.entries import element
+from lightrail.service_bus.administration.properties import (
+    NEW_QUEUE,
+    NEW_SUBSCRIPTION,
+    NEW_TOPIC,
+    READ_ONLY,
+    UNLIMITED_COUNT,
+    UNLIMITED_MB,
+    Server,
+    changed,
+    queue_properties,
+    subscription_properties,
+    topic_properties,
+)
+
+SERVER = Server("host:1", 5, 1 << 20)
+
+
+def queue(properties: Mapping[str, str], policy: Policy = NEW_QUEUE) -> dict[str, Any]:
+    """Fields of the policy after properties were sent."""
+    wanted = {name: element(name, value) for name, value in properties.items()}
+    return dict(changed(policy, wanted, queue_properties(policy, SERVER)).given)
+
+
+def test_what_is_shown_and_sent_back_changes_nothing() -> None:
+    for given in (
+        {},
+        NEW_QUEUE.given,
+        {"duplicate_window": 7.5, "max_bytes": 1_000_001, "max_age": 3, "max_delivery_count": 0},
+        {"dead_letter": "a/b", "groups": True, "expired": "discard", "description": "PT1M", "max_length": 9},
+    ):
+        policy = Policy.parse({"role": "queue", **given})
+        shown = queue_properties(policy, SERVER)
+        assert queue(shown, policy) == policy.given
+    for policy, shown in (
+        (NEW_TOPIC, topic_properties(NEW_TOPIC, SERVER)),
+        (NEW_SUBSCRIPTION, subscription_properties(NEW_SUBSCRIPTION, SERVER)),
+    ):
+        wanted = {name: element(name, value) for name, value in shown.items()}
+        assert changed(policy, wanted, shown) == policy
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "field", "found"),
+    [
+        ("LockDuration", "PT30S", "lock_duration", 30),
+        ("MaxSizeInMegabytes", "5120", "max_bytes", 5120 << 20),
+        ("MaxSizeInMegabytes", str(UNLIMITED_MB), "max_bytes", None),
+        ("RequiresSession", "true", "groups", True),
+        ("DefaultMessageTimeToLive", "P14D", "max_age", 14 * 86_400),
+        ("DefaultMessageTimeToLive", FOREVER, "max_age", None),
+        ("DeadLetteringOnMessageExpiration", "True", "expired", None),
+        ("MaxDeliveryCount", "3", "max_delivery_count", 3),
+        ("MaxDeliveryCount", str(UNLIMITED_COUNT), "max_delivery_count", 0),
+        ("UserMetadata", "true", "description", "true"),
+        ("ForwardDeadLetteredMessagesTo", "sb://other/a/b", "dead_letter", "a/b"),
+        ("ForwardDeadLetteredMessagesTo", "a", "dead_letter", "a"),
+        ("MaxMessageSizeInKilobytes", "64", "max_message_bytes", 64 << 10),
+        ("RequiresDuplicateDetection", "true", "duplicate_window", 600),
+    ],
+)
+def test_a_property_is_a_field_of_the_policy(name: str, value: str, field: str, found: Any) -> None:
+    """A field that has its default is not in the policy."""
+    assert queue({name: value}).get(field) == found
+
+
+def test_a_window_counts_with_detection_alone() -> None:
+    window = {"DuplicateDetectionHistoryTimeWindow": "PT20S"}
+    assert "duplicate_window" not in queue(window)
+    found = queue({**window, "RequiresDuplicateDetection": "true"})
+    assert found["duplicate_window"] == 20
+    policy = Policy.parse({"role": "queue", **found})
+    assert queue(window, policy)["duplicate_window"] == 20
+    assert "duplicate_window" not in queue({"RequiresDuplicateDetection": "false"}, policy)
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("EnablePartitioning", "true"),
+        ("EnableExpress", "true"),
+        ("EnableBatchedOperations", "perhaps"),
+        ("SupportOrdering", "perhaps"),
+        ("Status", "Disabled"),
+        ("AutoDeleteOnIdle", "PT5M"),
+        ("ForwardTo", "elsewhere"),
+        ("LockDuration", "PT0S"),
+        ("LockDuration", "a minute"),
+        ("LockDuration", FOREVER + "x"),
+        ("MaxDeliveryCount", "0"),
+        ("MaxDeliveryCount", "1000001"),
+        ("MaxDeliveryCount", "9" * 30),
+        ("MaxSizeInMegabytes", "-1"),
+        ("RequiresSession", "perhaps"),
+        ("RequiresDuplicateDetection", "perhaps"),
+        ("ForwardDeadLetteredMessagesTo", "a//b"),
+        ("UserMetadata", "x" * 1_025),
+        ("NoSuchProperty", "1"),
+    ],
+)
+def test_what_has_no_counterpart_is_refused_by_its_name(name: str, value: str) -> None:
+    with pytest.raises(ProblemError, match=name) as refused:
+        queue({name: value})
+    assert refused.value.status == 400
+
+
+@pytest.mark.parametrize("name", ["SupportOrdering", "EnableBatchedOperations"])
+def test_what_is_done_in_any_case_may_be_left_out(name: str) -> None:
+    assert queue({name: "false"}) == NEW_QUEUE.given
+    shown = topic_properties(NEW_TOPIC, SERVER)
+    assert changed(NEW_TOPIC, {name: element(name, "false")}, shown) == NEW_TOPIC
+    assert shown[name] == "true"
+
+
+def test_a_window_that_cannot_be_is_refused_by_its_name() -> None:
+    with pytest.raises(ProblemError, match="DuplicateDetectionHistoryTimeWindow"):
+        queue({"RequiresDuplicateDetection": "true", "DuplicateDetectionHistoryTimeWindow": "PT0S"})
+
+
+def test_what_only_the_broker_sets_is_not_read() -> None:
+    assert queue(dict.fromkeys(READ_ONLY, "whatever")) == NEW_QUEUE.given
+
+
+def test_keys_are_not_made_here() -> None:
+    rules = element("AuthorizationRules")
+    present = queue_properties(NEW_QUEUE, SERVER)
+    assert changed(NEW_QUEUE, {"AuthorizationRules": rules}, present) == NEW_QUEUE
+    rules.append(element("AuthorizationRule"))
+    with pytest.raises(ProblemError, match="lightrail-admin key make"):
+        changed(NEW_QUEUE, {"AuthorizationRules": rules}, present)
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("RequiresDuplicateDetection", "true"),
+        ("MaxSizeInMegabytes", "2048"),
+        ("EnableSubscriptionPartitioning", "true"),
+        ("FilteringMessagesBeforePublishing", "true"),
+        ("LockDuration", "PT1M"),
+    ],
+)
+def test_a_topic_stores_nothing(name: str, value: str) -> None:
+    present = topic_properties(NEW_TOPIC, SERVER)
+    with pytest.raises(ProblemError, match=name):
+        changed(NEW_TOPIC, {name: element(name, value)}, present)
+    wanted = {"UserMetadata": element("UserMetadata", "orders")}
+    assert changed(NEW_TOPIC, wanted, present)["description"] == "orders"
+
+
+def test_the_time_to_live_of_a_topic_is_its_age_and_the_longest_duration_is_none() -> None:
+    def with_life(policy: Policy, value: str) -> Policy:
+        present = topic_properties(policy, SERVER)
+        return changed(policy, {"DefaultMessageTimeToLive": element("x", value)}, present)
+
+    aged = with_life(NEW_TOPIC, "PT10M")
+    assert aged.given == {"unroutable": "drop", "max_age": 600}
+    assert topic_properties(aged, SERVER)["DefaultMessageTimeToLive"] == "PT10M"
+    ageless = with_life(aged, "P10675199DT2H48M5.4775807S")
+    assert ageless == NEW_TOPIC
+    assert topic_properties(ageless, SERVER)["DefaultMessageTimeToLive"] == FOREVER
+    with pytest.raises(ProblemError, match="DefaultMessageTimeToLive"):
+        with_life(NEW_TOPIC, "PT0S")
+
+
+def test_elements_where_text_is_expected_are_refused() -> None:
+    nested = element("LockDuration")
+    nested.append(element("x"))
+    with pytest.raises(ProblemError, match="expected text"):
+        changed(NEW_QUEUE, {"LockDuration": nested}, queue_properties(NEW_QUEUE, SERVER))

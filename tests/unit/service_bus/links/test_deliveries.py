@@ -1,0 +1,357 @@
+"""BusConsumerLink: what clients of Azure Service Bus read in deliveries, and what their outcomes become."""
+
+import asyncio
+from typing import Any
+
+import pytest
+
+from lightrail.amqp.composite import write_composite
+from lightrail.amqp.decoder import decode
+from lightrail.amqp.events import ACCEPTED, Credit, Outcome
+from lightrail.amqp.performatives import (
+    AmqpError,
+    Modified,
+    Rejected,
+    TransactionalState,
+)
+from lightrail.amqp.sections import (
+    Header,
+    Properties,
+    decode_annotations,
+    decode_application_properties,
+    decode_header,
+    decode_properties,
+    with_annotations,
+    with_application_properties,
+)
+from lightrail.amqp.values import Symbol
+from lightrail.frontend.links.outcomes import Deferral
+from lightrail.model import conditions, limits
+from lightrail.model.policy import Policy
+from lightrail.namespace.records import Name
+from lightrail.service_bus.links.deliveries import (
+    BusConsumerLink,
+    annotated,
+    annotations_of,
+)
+from lightrail.wire.bodies import Answer, ConsumerOpen, SettleDetail
+from lightrail.wire.frames import Kind, OutcomeCode
+from tests.support.amqp.frontend_fakes import FakeConnection, FakeLink, FakeShard
+from tests.unit.amqp.peer import data
+from tests.unit.frontend.test_deliveries import slice_of
+
+MESSAGE = write_composite(Properties(message_id="m")) + data(b"body")
+
+
+class Directory:
+    def __init__(self, policy: dict[str, Any]) -> None:
+        self.policy = Policy.parse({"role": "queue", **policy})
+
+    def get(self, name: str) -> Name:
+        return Name(name, self.policy)
+
+
+class Link(FakeLink):
+    prefix = b""
+
+    def prefix_tags(self, prefix: bytes) -> None:
+        self.prefix = prefix
+
+
+class Rig:
+    def __init__(self, queue: str = "q", **policy: Any) -> None:
+        self.connection = FakeConnection()
+        self.connection.frontend.directory = Directory(policy)  # type: ignore[assignment]
+        self.link = Link()
+        self.shard = FakeShard()
+        self.consumer = BusConsumerLink(
+            self.connection,  # type: ignore[arg-type]
+            self.link,  # type: ignore[arg-type]
+            self.shard,  # type: ignore[arg-type]
+            number=6,
+            options=ConsumerOpen(queue),
+        )
+        self.consumer.reopen()
+        self.consumer.ready()
+        self.consumer.credit(Credit(self.link, 10, False))  # type: ignore[arg-type]
+
+    def delivered(self, *messages: bytes) -> list[bytes]:
+        """The messages as the client gets them."""
+        before = len(self.link.sent)
+        self.consumer.deliver(slice_of(0, list(messages)), 0, len(messages))
+        return self.link.sent[before:]
+
+    def outcome(self, state: Any, settled: bool = False) -> list[Any]:
+        self.shard.take()
+        event = Outcome(self.link, 0, 0, state, settled)  # type: ignore[arg-type]
+        self.consumer.outcome(event)
+        return self.shard.take(Kind.SETTLE)
+
+
+def test_a_delivery_has_a_sequence_from_one_on_a_count_and_the_end_of_its_lock() -> None:
+    rig = Rig(lock_duration=30)
+    first, second = rig.delivered(MESSAGE, MESSAGE)
+    for sequence, found in ((1, first), (2, second)):
+        notes = decode_annotations(found)
+        assert notes["x-opt-sequence-number"] == sequence
+        assert notes["x-opt-locked-until"] - rig.connection.frontend.now_ms() <= 30_000
+        assert decode_properties(found).message_id == "m"
+        assert found.endswith(data(b"body"))
+        assert decode_header(found).delivery_count == 0
+
+
+@pytest.mark.parametrize(
+    ("ttl", "expires", "attempts", "shown"),
+    [
+        (5_000, 5_000, 0, 5_000),
+        (5_000, 5_000, 2, 5_000),
+        (5_000, 5_004, 0, 5_000),  # it expires with its batch
+        (5_000, 3_000, 0, 3_000),  # by the queue's max_age
+        (None, 3_000, 0, 3_000),
+        (None, 1 << 40, 0, (1 << 32) - 1),
+        (5_000, 0, 0, 5_000),  # a dead letter
+        (None, 0, 0, None),
+    ],
+)
+def test_a_ttl_counts_from_when_the_message_was_enqueued(
+    ttl: int | None, expires: int, attempts: int, shown: int | None
+) -> None:
+    """The frontend's clock is far beyond: for other clients the ttl is what is left."""
+    rig = Rig()
+    message = write_composite(Header(ttl=ttl)) + MESSAGE
+    rig.consumer.deliver(slice_of(0, [message], expires=expires, attempts=attempts), 0, 1)
+    header = decode_header(rig.link.sent[-1])
+    assert (header.ttl, header.delivery_count) == (shown, attempts)
+
+
+def test_a_lock_that_no_time_ends_is_shown_with_an_end() -> None:
+    (found,) = Rig().delivered(MESSAGE)
+    shown = decode_annotations(found)["x-opt-locked-until"]
+    assert limits.BUS_LOCK_SHOWN_MS - 70_000 < shown - 1_000_000 <= limits.BUS_LOCK_SHOWN_MS
+
+
+def test_a_lock_token_is_a_delivery_tag_of_sixteen_bytes_of_this_link() -> None:
+    rig, other = Rig(), Rig()
+    assert len(rig.link.prefix) == 12
+    assert rig.consumer.has_tag(rig.link.prefix + b"\0\0\0\0")
+    assert not other.consumer.has_tag(rig.link.prefix + b"\0\0\0\0")
+
+
+def test_what_is_no_message_is_delivered_as_it_is() -> None:
+    assert Rig().delivered(b"no sections") == [b"no sections"]
+
+
+def test_a_reason_is_kept_with_the_dead_letter_and_is_no_longer_than_its_bound() -> None:
+    rig = Rig()
+    info = {
+        Symbol("DeadLetterReason"): "why " + "x" * limits.BUS_REASON_CHARACTERS,
+        Symbol("DeadLetterErrorDescription"): "größer",
+        Symbol("other"): 1,
+    }
+    error = AmqpError(condition=Symbol("com.microsoft:dead-letter"), description="größer", info=info)
+    (said,) = rig.outcome(Rejected(error=error))
+    assert said.flags == OutcomeCode.REJECTED
+    detail = SettleDetail.decode(said.body)
+    found = annotated(with_annotations(MESSAGE, _notes(detail)), annotations_of(0, 1), is_dead=True)
+    properties = decode_application_properties(found)
+    assert len(properties["DeadLetterReason"]) == limits.BUS_REASON_CHARACTERS
+    assert properties["DeadLetterErrorDescription"] == "größer"
+
+
+@pytest.mark.parametrize(
+    "state",
+    [
+        Modified(message_annotations={Symbol("colour"): "red", Symbol("x-opt-note"): 1}),
+        Modified(undeliverable_here=True, message_annotations={Symbol("colour"): "red"}),
+        Rejected(error=AmqpError(condition=Symbol("x"), info={Symbol("colour"): "red"})),
+    ],
+)
+def test_what_an_outcome_changes_is_an_application_property_from_then_on(state: Any) -> None:
+    rig = Rig()
+    (said,) = rig.outcome(state)
+    message = with_application_properties(MESSAGE, {"colour": "blue", "size": 2})
+    kept = with_annotations(message, _notes(SettleDetail.decode(said.body)))
+    found = annotated(kept, annotations_of(0, 1), is_dead=False)
+    assert decode_application_properties(found) == {"colour": "red", "size": 2}
+    assert not any(str(name).startswith("x-opt-property-") for name in decode_annotations(found))
+    # Other clients see the message as it was sent, and the change as an annotation.
+    assert decode_application_properties(kept)["colour"] == "blue"
+    assert decode_annotations(kept)["x-opt-property-colour"] == "red"
+
+
+def _notes(detail: SettleDetail) -> dict[Symbol, Any]:
+    encoded = bytes.fromhex(detail.annotations)
+    notes: dict[Symbol, Any] = decode(encoded, 0, len(encoded))[0]
+    return notes
+
+
+@pytest.mark.parametrize(
+    ("notes", "reason"),
+    [
+        ({"x-opt-dead-letter-reason": Symbol("expired")}, "TTLExpiredException"),
+        ({"x-opt-dead-letter-reason": Symbol("other")}, "other"),
+        ({"x-opt-dead-letter-condition": Symbol("amqp:x")}, "amqp:x"),
+        ({}, ""),
+    ],
+)
+def test_a_dead_letter_of_the_broker_has_its_reason(notes: dict[str, Any], reason: str) -> None:
+    message = with_annotations(MESSAGE, {Symbol(key): value for key, value in notes.items()})
+    found = annotated(message, annotations_of(0, 1), is_dead=True)
+    assert decode_application_properties(found)["DeadLetterReason"] == reason
+
+
+def test_application_properties_are_replaced_and_all_else_stays() -> None:
+    once = with_application_properties(MESSAGE, {"a": "1"})
+    twice = with_application_properties(once, {"a": "1", "b": 2})
+    assert decode_application_properties(twice) == {"a": "1", "b": 2}
+    assert decode_properties(twice).message_id == "m"
+    assert twice.endswith(data(b"body"))
+    assert with_application_properties(data(b""), {}).endswith(data(b""))
+
+
+def test_a_confirmed_rejection_comes_back_without_its_error() -> None:
+    rig = Rig()
+    rig.link.rcv_settle_mode = 1
+    rig.delivered(MESSAGE)
+    rig.outcome(Rejected(error=AmqpError(condition=Symbol("x"))))
+    rig.consumer.settled(0, 1, True)
+    assert rig.link.settled_sent == [(0, 0, Rejected())]
+
+
+def test_undeliverable_here_defers_and_is_no_failed_delivery() -> None:
+    rig = Rig()
+    rig.delivered(MESSAGE)
+    notes = {Symbol("x-opt-a"): 1}
+    (said,) = rig.outcome(
+        Modified(delivery_failed=True, undeliverable_here=True, message_annotations=notes), settled=True
+    )
+    detail = SettleDetail.decode(said.body)
+    assert said.flags == OutcomeCode.MODIFIED
+    assert (detail.deferred, detail.delivery_failed, detail.undeliverable_here) == (True, False, False)
+    assert _notes(detail) == notes
+
+
+def test_a_confirmed_deferral_comes_back_as_the_client_sent_it() -> None:
+    rig = Rig()
+    rig.link.rcv_settle_mode = 1
+    rig.delivered(MESSAGE)
+    state = Modified(delivery_failed=True, undeliverable_here=True)
+    rig.outcome(state)
+    rig.consumer.settled(0, 1, True)
+    assert rig.link.settled_sent == [(0, 0, state)]
+
+
+def test_other_outcomes_are_those_of_any_receiver() -> None:
+    rig = Rig()
+    rig.delivered(MESSAGE)
+    (said,) = rig.outcome(ACCEPTED, settled=True)
+    assert said.flags == OutcomeCode.ACCEPTED
+
+
+def test_a_message_without_an_id_has_the_same_one_whenever_it_is_delivered() -> None:
+    first, again = (annotated(data(b"x"), annotations_of(3, 5), is_dead=False) for _ in range(2))
+    other = annotated(data(b"x"), annotations_of(4, 5), is_dead=False)
+    assert decode_properties(first).message_id == decode_properties(again).message_id
+    assert decode_properties(other).message_id != decode_properties(first).message_id
+    assert first.endswith(data(b"x"))
+
+
+@pytest.mark.parametrize("failed", [None, False, True])
+def test_an_abandoned_message_counts_as_a_failed_delivery(failed: bool | None) -> None:
+    rig = Rig()
+    rig.delivered(MESSAGE)
+    (said,) = rig.outcome(Modified(delivery_failed=failed, undeliverable_here=False), settled=True)
+    assert SettleDetail.decode(said.body).delivery_failed
+
+
+def transacted(rig: Rig, outcome: Any, settled: bool = False) -> Outcome:
+    """An outcome of the first delivery, in a transaction."""
+    state = TransactionalState(txn_id=b"1", outcome=outcome)
+    event = Outcome(rig.link, 0, 0, state, settled)  # type: ignore[arg-type]
+    return rig.consumer.transacted(event, state)
+
+
+def test_an_outcome_in_a_transaction_is_answered_at_once_and_is_the_transactions_then() -> None:
+    """The client for Java waits for the answer before it commits."""
+    rig = Rig()
+    rig.delivered(MESSAGE)
+    found = transacted(rig, ACCEPTED)
+    assert (found.first, found.last, found.state, found.settled) == (0, 0, ACCEPTED, True)
+    assert rig.link.settled_sent == [(0, 0, TransactionalState(txn_id=b"1", outcome=ACCEPTED))]
+    assert rig.shard.take(Kind.SETTLE) == []
+
+
+def test_an_outcome_in_a_transaction_that_the_client_settles_needs_no_answer() -> None:
+    rig = Rig()
+    rig.delivered(MESSAGE)
+    found = transacted(rig, Modified(delivery_failed=None), settled=True)
+    assert found is not None
+    assert found.state == Modified(delivery_failed=True)
+    assert rig.link.settled_sent == []
+
+
+def test_a_dead_letter_of_a_transaction_keeps_its_reason() -> None:
+    rig = Rig()
+    rig.delivered(MESSAGE)
+    info = {Symbol("DeadLetterReason"): "why"}
+    found = transacted(rig, Rejected(error=AmqpError(condition=Symbol("x"), info=info)))
+    assert found is not None
+    assert found.state.error.info == {Symbol("x-opt-deadletter-reason"): "why"}
+    # The client for .NET takes an error in the answer for a failure of its call.
+    assert rig.link.settled_sent == [(0, 0, TransactionalState(txn_id=b"1", outcome=Rejected()))]
+
+
+def test_a_deferral_in_a_transaction_is_answered_at_once_and_is_the_transactions_then() -> None:
+    rig = Rig()
+    rig.delivered(MESSAGE)
+    state = Modified(undeliverable_here=True, message_annotations={Symbol("x-opt-a"): 1})
+    found = transacted(rig, state)
+    assert (found.state, found.settled) == (Deferral(state, {Symbol("x-opt-a"): 1}), True)
+    assert rig.link.settled_sent == [(0, 0, TransactionalState(txn_id=b"1", outcome=state))]
+    assert rig.shard.take(Kind.SETTLE) == []
+
+
+def test_only_the_shard_knows_whether_a_message_is_locked_when_its_lock_may_have_ended() -> None:
+    """Of three messages the second has another receiver when the outcomes come."""
+
+    async def test() -> None:
+        rig = Rig(lock_duration=30)
+        frontend = rig.connection.frontend
+        frontend.time_ms = 1 << 20  # The slice has the last 16 bits of when it was delivered: 0.
+        work: list[Any] = []
+        frontend.spawn = work.append  # type: ignore[attr-defined]
+
+        async def ask(queue: str, op: str, fields: dict[str, Any]) -> Answer:
+            assert (queue, op, fields["outcome"]) == ("q", "settle_deliveries", "accepted")
+            return Answer({"found": [each != 1 for each in fields["numbers"]]}, memoryview(b""))
+
+        frontend.ask_shard = ask  # type: ignore[attr-defined]
+        rig.link.rcv_settle_mode = 1
+        rig.delivered(MESSAGE, MESSAGE, MESSAGE)
+        rig.shard.take()
+
+        def accept(first: int, last: int, settled: bool = False) -> None:
+            rig.consumer.outcome(Outcome(rig.link, first, last, ACCEPTED, settled))  # type: ignore[arg-type]
+
+        frontend.time_ms += 28_000
+        accept(0, 0)
+        assert (len(work), len(rig.shard.take(Kind.SETTLE))) == (0, 1)
+        frontend.time_ms += 2_000
+        rig.consumer.settled(0, 1, True)
+        accept(1, 2)
+        accept(1, 1)  # The client repeats it: there is one answer.
+        assert rig.shard.take(Kind.SETTLE) == []
+        for each in work:
+            await each
+        (_, first), (second, lost), (third, last) = [(at, state) for at, _, state in rig.link.settled_sent]
+        assert (first, last, second, third) == (ACCEPTED, ACCEPTED, 1, 2)
+        assert lost.error.condition == conditions.MESSAGE_LOCK_LOST
+
+    asyncio.run(test())
+
+
+def test_a_client_that_waits_for_no_answer_asks_nothing() -> None:
+    rig = Rig(lock_duration=30)
+    rig.delivered(MESSAGE)
+    rig.connection.frontend.time_ms += 60_000
+    assert [each.count for each in rig.outcome(ACCEPTED, settled=True)] == [1]

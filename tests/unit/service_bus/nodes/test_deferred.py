@@ -1,0 +1,110 @@
+"""com.microsoft:receive-by-sequence-number: deferred messages with lock tokens, or removed at once."""
+
+import uuid
+from typing import Any
+
+import pytest
+
+from lightrail.amqp.decoder import decode
+from lightrail.amqp.messages import Message, write_message
+from lightrail.amqp.sections import decode_annotations, decode_header, scan
+from lightrail.amqp.values import Array, Long
+from lightrail.model.policy import Policy
+from lightrail.namespace.rights import ANYBODY
+from lightrail.service_bus.nodes.locks import lock_of
+from lightrail.wire.bodies import Answer
+from tests.support.amqp.frontend_scene import Scene, play
+from tests.support.amqp.requests import Requester
+
+RECEIVE = "com.microsoft:receive-by-sequence-number"
+MESSAGE = write_message(Message(body="m"))
+UNTIL_MS = 1_060_000
+
+
+def answer_for(scene: Scene, *sequences: int, is_settled: bool = True) -> list[tuple[str, dict[str, Any]]]:
+    """The shard locks these messages; what it was asked is written down."""
+    asked: list[tuple[str, dict[str, Any]]] = []
+
+    async def ask(queue: str, op: str, fields: dict[str, Any]) -> Answer:
+        asked.append((op, fields))
+        if op == "settle":
+            return Answer({"found": is_settled}, memoryview(b""))
+        rows = [
+            {
+                "sequence": each,
+                "attempts": 2,
+                "enqueued_at_ms": 900_000,
+                "expires_at_ms": None,
+                "message_format": 0,
+                "size": len(MESSAGE),
+            }
+            for each in sequences
+        ]
+        return Answer({"messages": rows, "locked_until_ms": UNTIL_MS}, memoryview(MESSAGE * len(rows)))
+
+    scene.frontend.ask_shard = ask  # type: ignore[method-assign]
+    return asked
+
+
+async def receive(scene: Scene, *numbers: int, **fields: Any) -> Message:
+    await scene.frontend.service.give(ANYBODY, "q", Policy.parse({"role": "queue"}))
+    requester = await Requester.attach(scene.client(), "q/$management")
+    body = {"sequence-numbers": Array([Long(number) for number in numbers], 0x81), **fields}
+    return await requester.ask(body, operation=RECEIVE)
+
+
+@pytest.mark.parametrize("fields", [{}, {"receiver-settle-mode": 1}])
+def test_messages_come_with_the_tokens_of_their_locks(fields: dict[str, Any]) -> None:
+    async def test(scene: Scene) -> None:
+        asked = answer_for(scene, 3, 7)
+        answer = await receive(scene, 8, 4, 8, **fields)
+        assert answer.application["statusCode"] == 200
+        ((op, said),) = asked
+        assert (op, said["sequences"]) == ("receive_deferred", [7, 3])
+        for sequence, found in zip((3, 7), answer.body["messages"], strict=True):
+            notes = decode_annotations(found["message"])
+            assert notes["x-opt-sequence-number"] == sequence + 1
+            assert notes["x-opt-message-state"] == 1
+            assert notes["x-opt-locked-until"] == UNTIL_MS
+            assert decode_header(found["message"]).delivery_count == 2
+            token = found["lock-token"]
+            assert isinstance(token, uuid.UUID)
+            area = scan(found["message"]).delivery_annotations
+            assert area is not None
+            section, _ = decode(found["message"], *area)
+            assert section.value == {"x-opt-lock-token": token}
+            assert lock_of(token) == {"lock": f"{said['key']}-{sequence}", "sequence": sequence}
+
+    play(test)
+
+
+def test_what_is_received_and_deleted_is_settled_before_the_answer() -> None:
+    async def test(scene: Scene) -> None:
+        asked = answer_for(scene, 3)
+        answer = await receive(scene, 4, **{"receiver-settle-mode": 0})
+        (found,) = answer.body["messages"]
+        assert "x-opt-locked-until" not in decode_annotations(found["message"])
+        assert [op for op, _ in asked] == ["receive_deferred", "settle"]
+        assert asked[1][1]["outcome"] == "accepted"
+
+    play(test)
+
+
+@pytest.mark.parametrize(
+    ("here", "fields", "text"),
+    [
+        ((), {}, "found fewer"),
+        ((3,), {}, "that 9 can't be read"),
+        ((3, 8), {"receiver-settle-mode": 0}, "message 4 was not removed in time"),
+    ],
+)
+def test_messages_that_are_not_there_are_not_found(
+    here: tuple[int, ...], fields: dict[str, Any], text: str
+) -> None:
+    async def test(scene: Scene) -> None:
+        answer_for(scene, *here, is_settled=False)
+        found = (await receive(scene, 4, 9, **fields)).application
+        assert (found["statusCode"], found["errorCondition"]) == (404, "com.microsoft:message-not-found")
+        assert text in found["statusDescription"]
+
+    play(test)

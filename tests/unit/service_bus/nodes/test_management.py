@@ -1,0 +1,207 @@
+"""NAME/$management: what it refuses, and with which status and condition."""
+
+import uuid
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+import pytest
+
+from lightrail.amqp.sections import with_annotations
+from lightrail.amqp.values import Array, Long, Symbol, Timestamp
+from lightrail.model import limits
+from lightrail.model.policy import Policy
+from lightrail.namespace.rights import ANYBODY
+from lightrail.namespace.scheduled import scheduled_queue
+from lightrail.service_bus.nodes.management import EntityManagement, node_at
+from lightrail.wire.bodies import Answer
+from tests.support.amqp.frontend_scene import Scene, play
+from tests.support.amqp.requests import Requester
+from tests.unit.amqp.peer import data
+
+UUID = uuid.UUID(int=7)
+FOREIGN = uuid.UUID(bytes_le=b"\xff" * 16)
+
+
+async def made(scene: Scene, **policy: Any) -> None:
+    await scene.frontend.service.give(ANYBODY, "q", Policy.parse({"role": "queue", **policy}))
+
+
+def refused(operation: str, body: Any, status: int, condition: str, text: str, **policy: Any) -> None:
+    """What a request is answered with."""
+
+    async def test(scene: Scene) -> None:
+        await made(scene, **policy)
+        requester = await Requester.attach(scene.client(), "q/$management")
+        answer = await requester.ask(body, operation=operation)
+        found = answer.application
+        assert text in found["statusDescription"]
+        assert (found["statusCode"], found["errorCondition"]) == (status, condition)
+
+    play(test)
+
+
+ARGUMENT = "com.microsoft:argument-error"
+PEEK, RENEW = "com.microsoft:peek-message", "com.microsoft:renew-lock"
+SCHEDULE, CANCEL = "com.microsoft:schedule-message", "com.microsoft:cancel-scheduled-message"
+RECEIVE = "com.microsoft:receive-by-sequence-number"
+STATE, SESSIONS = "com.microsoft:get-session-state", "com.microsoft:get-message-sessions"
+MANY = limits.MANAGEMENT_PAGE_MAX + 1
+
+
+@pytest.mark.parametrize(
+    ("operation", "body", "status", "condition", "text"),
+    [
+        ("READ", {}, 400, ARGUMENT, "begins with com.microsoft:"),
+        (
+            "com.microsoft:other",
+            {},
+            501,
+            "amqp:not-implemented",
+            "there are add-rule, cancel-scheduled-message",
+        ),
+        (PEEK, [], 400, ARGUMENT, "with a map"),
+        (PEEK, {}, 400, ARGUMENT, "from-sequence-number is None"),
+        (PEEK, {"from-sequence-number": 1, "message-count": 0}, 400, ARGUMENT, "message-count is 0"),
+        (PEEK, {"from-sequence-number": True}, 400, ARGUMENT, "from-sequence-number is True"),
+        (PEEK, {"session-id": 1}, 400, ARGUMENT, "session-id is 1; expected a string"),
+        (RENEW, {}, 400, ARGUMENT, f"1 to {limits.LOCKS_RENEWED_MAX} UUIDs"),
+        (RENEW, {"lock-tokens": []}, 400, ARGUMENT, "lock-tokens"),
+        (RENEW, {"lock-tokens": ["x"]}, 400, ARGUMENT, "lock-tokens"),
+        (RENEW, {"lock-tokens": [UUID] * (limits.LOCKS_RENEWED_MAX + 1)}, 400, ARGUMENT, "lock-tokens"),
+        (
+            RENEW,
+            {"lock-tokens": [FOREIGN]},
+            410,
+            "com.microsoft:message-lock-lost",
+            "found 1 that have ended",
+        ),
+        (RECEIVE, {}, 400, ARGUMENT, "sequence-numbers"),
+        (RECEIVE, {"sequence-numbers": [1], "receiver-settle-mode": 2}, 400, ARGUMENT, "from 0 to 1"),
+        (
+            RECEIVE,
+            {"sequence-numbers": [1], "session-id": "s"},
+            410,
+            "com.microsoft:session-lock-lost",
+            "found 's'",
+        ),
+        (STATE, {"session-id": "s"}, 410, "com.microsoft:session-lock-lost", "found 's'"),
+        (STATE, {}, 400, ARGUMENT, "session-id is None; expected a string"),
+        (SESSIONS, {"skip": 0, "top": 0}, 400, ARGUMENT, "top is 0"),
+        (SESSIONS, {"skip": 0, "top": 1}, 400, ARGUMENT, "last-updated-time is None"),
+        (SCHEDULE, {"messages": []}, 400, ARGUMENT, "expected messages"),
+        (SCHEDULE, {"messages": [{"message": data(b"")}] * MANY}, 400, ARGUMENT, "expected messages"),
+        (SCHEDULE, {"messages": ["x"]}, 400, ARGUMENT, "a map with an encoded message"),
+        (SCHEDULE, {"messages": [{"message": b"\0\0"}]}, 400, ARGUMENT, "can't be read"),
+        (CANCEL, {}, 400, ARGUMENT, "sequence-numbers"),
+        (CANCEL, {"sequence-numbers": [0]}, 400, ARGUMENT, "from 1 on"),
+        (CANCEL, {"sequence-numbers": [1] * MANY}, 400, ARGUMENT, "sequence-numbers"),
+    ],
+)
+def test_a_bad_request_says_what_was_expected(
+    operation: str, body: Any, status: int, condition: str, text: str
+) -> None:
+    refused(operation, body, status, condition, text, delay=True)
+
+
+def test_a_queue_without_delays_schedules_nothing() -> None:
+    body = {"messages": [{"message": data(b"")}]}
+    refused(SCHEDULE, body, 501, "amqp:not-implemented", "field delay to true")
+
+
+def test_what_was_not_cancelled_is_not_found() -> None:
+    async def test(scene: Scene) -> None:
+        await made(scene)
+        asked: list[Any] = []
+
+        async def ask(queue: str, op: str, fields: dict[str, Any]) -> Answer:
+            asked.append((queue, op, fields))
+            return Answer({"cancelled": 1}, memoryview(b""))
+
+        scene.frontend.ask_shard = ask  # type: ignore[method-assign]
+        requester = await Requester.attach(scene.client(), "q/$management")
+        numbers = Array([Long(1), Long(3)], 0x81)
+        answer = await requester.ask({"sequence-numbers": numbers}, operation=CANCEL)
+        assert answer.application["statusCode"] == 404
+        assert asked == [("q", "cancel", {"sequences": [0, 2]})]
+        answer = await requester.ask({"sequence-numbers": Array([Long(1)], 0x81)}, operation=CANCEL)
+        assert answer.application["statusCode"] == 200
+
+    play(test)
+
+
+def test_answers_meet_their_requests_at_the_node_of_one_name() -> None:
+    async def test(scene: Scene) -> None:
+        await made(scene)
+        client = scene.client()
+        one = await Requester.attach(client, "q/$management")
+        two = await Requester.attach(client, "q2/$management", session=one.session)
+        for requester in (one, two):
+            answer = await requester.ask({}, operation="com.microsoft:add-rule")
+            assert answer.application["statusCode"] == 404
+
+    play(test)
+
+
+def test_the_node_is_below_a_name() -> None:
+    node = node_at("q/$management")
+    assert isinstance(node, EntityManagement)
+    assert node_at("$management") is None
+    assert node_at("/$management") is None
+    assert not node.silent(b"")
+
+
+def scheduled(body: bytes, due_ms: int) -> bytes:
+    """An encoded message for this time."""
+    annotations = {Symbol("x-opt-scheduled-enqueue-time"): Timestamp(due_ms)}
+    return with_annotations(data(body), annotations)
+
+
+def of_topic(check: Callable[[Scene, Requester], Awaitable[None]], **policy: Any) -> None:
+    """Runs a check with the management node of a router."""
+
+    async def test(scene: Scene) -> None:
+        await scene.frontend.service.give(ANYBODY, "t", Policy.parse({"role": "router", **policy}))
+        await check(scene, await Requester.attach(scene.client(), "t/$management"))
+
+    play(test)
+
+
+def test_nothing_is_cancelled_at_a_router_without_scheduled_messages() -> None:
+    async def check(_scene: Scene, requester: Requester) -> None:
+        answer = await requester.ask({"sequence-numbers": Array([Long(1)], 0x81)}, operation=CANCEL)
+        found = answer.application
+        assert (found["statusCode"], found["errorCondition"]) == (404, "amqp:not-found")
+        assert "no message is scheduled in t" in found["statusDescription"]
+
+    of_topic(check)
+
+
+def test_what_is_cancelled_at_a_router_waits_in_its_queue_of_scheduled_messages() -> None:
+    async def check(scene: Scene, requester: Requester) -> None:
+        await scheduled_queue(scene.frontend.service, "t")
+        asked: list[Any] = []
+
+        async def ask(queue: str, op: str, fields: dict[str, Any]) -> Answer:
+            asked.append((queue, op, fields))
+            return Answer({"cancelled": 2}, memoryview(b""))
+
+        scene.frontend.ask_shard = ask  # type: ignore[method-assign]
+        numbers = Array([Long(1), Long(3)], 0x81)
+        answer = await requester.ask({"sequence-numbers": numbers}, operation=CANCEL)
+        assert answer.application["statusCode"] == 200
+        assert asked == [("t/$scheduled", "cancel", {"sequences": [0, 2]})]
+
+    of_topic(check)
+
+
+def test_a_message_that_is_too_large_for_a_router_is_not_scheduled() -> None:
+    async def check(scene: Scene, requester: Requester) -> None:
+        body = {"messages": [{"message": scheduled(b"x" * 100, 1 << 50)}]}
+        found = (await requester.ask(body, operation=SCHEDULE)).application
+        condition = "amqp:link:message-size-exceeded"
+        assert (found["statusCode"], found["errorCondition"]) == (413, condition)
+        assert "t accepts at most 100" in found["statusDescription"]
+        scene.frontend.directory.refresh()
+        assert scene.frontend.directory.find("t/$scheduled") is None
+
+    of_topic(check, max_message_bytes=100)

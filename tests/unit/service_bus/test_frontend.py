@@ -1,0 +1,55 @@
+"""How links of Azure Service Bus's clients are recognised, and that what they send is durable."""
+
+import pytest
+
+from lightrail.amqp.performatives import Attach, Open
+from lightrail.amqp.sections import Header, encode_header
+from lightrail.amqp.values import Symbol
+from lightrail.service_bus.frontend import HOOKS, is_bus_link
+from lightrail.wire.frames import DURABLE
+from tests.support.amqp.frontend_fakes import FakeLink
+from tests.unit.frontend.test_transfers import Rig
+
+
+def test_a_link_is_the_bus_by_a_property_of_its_attach() -> None:
+    link = FakeLink()
+    link.attach = None
+    assert not is_bus_link(link)  # type: ignore[arg-type]
+    for properties, expected in (
+        (None, False),
+        ({}, False),
+        ({Symbol("product"): "x"}, False),
+        ({Symbol("com.microsoft:receiver-name"): "x"}, True),
+    ):
+        link.attach = Attach(name="x", handle=0, role=True, properties=properties)
+        assert is_bus_link(link) is expected  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("properties", "expected"),
+    [
+        (None, False),
+        ({"product": "MSGolangClient"}, True),
+        ({"product": "other"}, False),
+        ({"user-agent": "azsdk-python-servicebus/7.15.0 Python/3.11.7"}, True),
+        ({"user-agent": "mine azsdk-net-Messaging.ServiceBus/7.17.5"}, True),
+        ({"user-agent": "azsdk-python-eventhub/5.11.0"}, False),
+    ],
+)
+def test_a_link_is_the_bus_by_the_open_of_its_connection(
+    properties: dict[Symbol, str] | None, expected: bool
+) -> None:
+    link = FakeLink()
+    link.attach = Attach(name="x", handle=0, role=True)
+    link.session.connection.peer_open = Open(container_id="x", properties=properties)
+    assert is_bus_link(link) is expected  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    "head", [b"", encode_header(Header(priority=7)), encode_header(Header(durable=True))]
+)
+def test_what_a_client_of_service_bus_sends_is_durable(head: bytes) -> None:
+    properties = {Symbol("com.microsoft:timeout"): 1}
+    rig = Rig(attach=Attach(name="x", handle=0, role=False, properties=properties), hooks=HOOKS)
+    rig.transfers(1, head=head)
+    assert rig.columns()[0] == DURABLE

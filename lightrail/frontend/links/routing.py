@@ -208,7 +208,7 @@ class RouterLink(IncomingLink):
     def _send_elsewhere(self, load: Load, ways: list[ShardRoute]) -> None:
         batch: RoutedBatch = load.batch
         indices = load.indices[load.accepted :]
-        payloads = [batch.payloads[index] for index in indices]
+        payloads = load.payloads[load.accepted :]
         for way in ways:
             way.send(batch, indices, payloads, is_repeated=load.is_repeated)
             if self._closed:
@@ -336,7 +336,9 @@ class RouterLink(IncomingLink):
         walk = plan.begin([batch.payloads[index] for index in positions], self._routers.looks)
         groups, unroutable = await self._routers.routed(walk)
         if unroutable:
-            self._unroutable(batch, [each for i in unroutable if (each := positions[i]) not in carried], plan)
+            elsewhere = {index for index, _, _ in carried}
+            nowhere = [position for i in unroutable if (position := positions[i]) not in elsewhere]
+            self._unroutable(batch, nowhere, plan)
         for group in groups:
             for queue in group.queues:
                 await self._frontend.find(queue)

@@ -132,7 +132,6 @@ class RouterSender:
         self, router: str, groups: Iterable[Group], plan: Plan, request: _Request, carried: Carried
     ) -> Refusal | None:
         """Sends the message to queues that have not stored it; returns the first refusal, or None."""
-        payload_of: dict[Load, bytes] = {}
         for group in groups:
             for payload in group.payloads:
                 queues = frozenset(queue for queue in group.queues if (payload, queue) not in carried)
@@ -144,14 +143,13 @@ class RouterSender:
                     raise ShardDownError(f"the shard of {missing[0]} is not registered; try again")
                 for way in ways:
                     way.send(request, (0,), (payload,))
-                    payload_of[request.loads[-1]] = payload
         request.one_answered()
         await asyncio.wait([request.answered], timeout=limits.REQUEST_MS / 1000)
         if not request.answered.done():
             raise unknown(router)
-        for load, payload in payload_of.items():
+        for load in request.loads:
             if load not in request.refusals:
-                carried.update((payload, queue) for queue in load.queues)
+                carried.update((load.payloads[0], queue) for queue in load.queues)
         # A final refusal has precedence over one after which the client may try again.
         refusals = sorted(request.refusals.values(), key=lambda each: each.condition == conditions.MOVED)
         return refusals[0] if refusals else None

@@ -510,6 +510,40 @@ def test_what_is_stored_of_messages_that_are_given_back_is_not_sent_again() -> N
     run(check)
 
 
+def test_what_an_action_has_changed_is_sent_changed_to_where_the_queue_is_then() -> None:
+    async def check(rig: Rig) -> None:
+        await rig.graph.queue("a")
+        await rig.graph.subscribe("r", "a", action={"set": {"subject": "new"}})
+        await rig.send(message("old"))
+        ((queues, changed),) = rig.said()
+        assert message("old") not in changed
+        rig.frontend.shard_connections.placements["a"] = (1, 2)
+        await rig.refuse(1, MOVED)
+        assert rig.said(1) == [(queues, changed)]
+
+    run(check)
+
+
+def test_a_queue_gets_each_content_though_another_queue_of_one_of_them_is_deleted() -> None:
+    async def check(rig: Rig) -> None:
+        await rig.graph.queue("a", "b")
+        await rig.graph.subscribe("r", "a")
+        await rig.graph.subscribe("r", "a", action={"set": {"subject": "new"}})
+        gone = await rig.graph.subscribe("r", "b", action={"set": {"subject": "new"}})
+        await rig.send(message("old"))
+        sent = {tuple(queues): payloads for queues, payloads in rig.said()}
+        assert sent.keys() == {("a",), ("a", "b")}
+        await rig.graph.unsubscribe(gone)
+        await rig.graph.drop("b")
+        await rig.refuse(1 if list(sent) == [("a", "b"), ("a",)] else 2, AWAY)
+        rig.answer(1, 2)
+        assert rig.said() == [(["a"], sent["a", "b"])]
+        rig.answer(3)
+        assert rig.outcomes() == ["accepted"]
+
+    run(check)
+
+
 def test_nothing_overtakes_what_is_on_its_way_to_the_shard_that_a_queue_has_left() -> None:
     async def check(rig: Rig) -> None:
         await fan_out(rig, "a", "b")

@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import Awaitable, Callable, Coroutine
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -36,6 +37,8 @@ class RouterFrontend(FakeFrontend):
         self.routers = Routers(graph.directory, self.later, self.now_ms)
         self.shard_connections.placed = self.placed  # type: ignore[attr-defined]
         self.broken = False
+        self.unregistered: set[int] = set()
+        """Shards whose addresses are not known."""
 
     def now_ms(self) -> int:
         return self.graph.now_ms
@@ -45,7 +48,9 @@ class RouterFrontend(FakeFrontend):
 
     def placed(self, queue: str) -> FakeShard | None:
         placement = self.shard_connections.placement(queue)
-        return None if placement is None else self.shards[placement.shard]
+        if placement is None or placement.shard in self.unregistered:
+            return None
+        return self.shards[placement.shard]
 
     async def find(self, queue: str) -> Placement:
         await asyncio.sleep(0)
@@ -405,6 +410,43 @@ def test_messages_are_resolved_anew_once() -> None:
         assert rig.outcomes() == []
         await rig.refuse(2, AWAY)
         assert rig.outcomes() == [AWAY.condition]
+
+    run(check)
+
+
+def test_what_is_resolved_anew_waits_for_a_shard_that_is_not_registered() -> None:
+    async def check(rig: Rig) -> None:
+        await fan_out(rig, "a")
+        await rig.send(b"1")
+        rig.said()
+        await rig.graph.drop("a")
+        await fan_out(rig, "b", "far")
+        rig.frontend.unregistered.add(1)
+        await rig.refuse(1, AWAY)
+        rig.answer(2)
+        assert rig.outcomes() == []
+        rig.frontend.unregistered.clear()
+        await rig.settle()
+        assert (rig.said(), rig.said(1)) == ([(["b"], [b"1"])], [(["far"], [b"1"])])
+        rig.answer(2)
+        rig.answer(1, shard=1)
+        assert rig.outcomes() == ["accepted"]
+
+    run(check)
+
+
+def test_what_is_resolved_anew_stays_away_from_subscriptions_of_its_own_container() -> None:
+    async def check(rig: Rig) -> None:
+        rig.link.session.connection.peer_open = SimpleNamespace(container_id="me")
+        await fan_out(rig, "a")
+        await rig.graph.queue("own")
+        await rig.graph.subscribe("r", "own", no_local="me")
+        await rig.send(b"1")
+        assert rig.said() == [(["a"], [b"1"])]
+        await rig.graph.drop("a")
+        await fan_out(rig, "b")
+        await rig.refuse(1, AWAY)
+        assert rig.said() == [(["b"], [b"1"])]
 
     run(check)
 

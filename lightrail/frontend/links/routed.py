@@ -17,6 +17,11 @@ if TYPE_CHECKING:
     from lightrail.amqp.link import Link
 
 
+Carried = set[tuple[int, bytes, str]]
+"""Messages by index in their batch and content, with each queue that they are for: actions of subscriptions
+make several contents of one message."""
+
+
 class RoutedBatch(Spread):
     """One batch, until all of its messages have outcomes."""
 
@@ -50,14 +55,15 @@ class RoutedBatch(Spread):
         for index in indices:
             self.refused.setdefault(index, refusal)
 
-    def carried_beside(self, load: Load) -> dict[int, set[str]]:
-        """The queues of each message in other loads, by index."""
-        carried: dict[int, set[str]] = {}
-        for other in self.loads:
-            if other is not load:
-                for index in other.indices:
-                    carried.setdefault(index, set()).update(other.queues)
-        return carried
+    def carried_beside(self, load: Load) -> Carried:
+        """What other loads have."""
+        return {
+            (index, payload, queue)
+            for other in self.loads
+            if other is not load
+            for index, payload in zip(other.indices, other.payloads, strict=True)
+            for queue in other.queues
+        }
 
     def outcomes(self) -> Iterator[tuple[int, int, Any]]:
         """Ranges of delivery-ids with one outcome each: first, last, state."""
@@ -130,7 +136,7 @@ class OneOutcome:
 
 
 def left_over(
-    groups: Iterable[Group], positions: Sequence[int], carried: Mapping[int, set[str]]
+    groups: Iterable[Group], positions: Sequence[int], carried: Carried
 ) -> Iterator[tuple[frozenset[str], list[int], list[bytes]]]:
     """Messages for queues for which they are in no load yet: the queues, indices in the batch, and contents.
 
@@ -140,10 +146,11 @@ def left_over(
     for group in groups:
         parts: dict[frozenset[str], tuple[list[int], list[bytes]]] = {}
         for index, payload in zip(group.indices, group.payloads, strict=True):
-            left = group.queues - carried.get(positions[index], frozenset())
+            position = positions[index]
+            left = frozenset(queue for queue in group.queues if (position, payload, queue) not in carried)
             if left:
                 indices, payloads = parts.setdefault(left, ([], []))
-                indices.append(positions[index])
+                indices.append(position)
                 payloads.append(payload)
         for queues, (indices, payloads) in parts.items():
             yield queues, indices, payloads

@@ -208,7 +208,7 @@ class RouterLink(IncomingLink):
     def _send_elsewhere(self, load: Load, ways: list[ShardRoute]) -> None:
         batch: RoutedBatch = load.batch
         indices = load.indices[load.accepted :]
-        payloads = [batch.payloads[index] for index in indices]
+        payloads = load.payloads[load.accepted :]
         for way in ways:
             way.send(batch, indices, payloads, is_repeated=load.is_repeated)
             if self._closed:
@@ -334,11 +334,17 @@ class RouterLink(IncomingLink):
         carried = batch.carried_beside(load)
         positions = sorted(set(load.indices))
         walk = plan.begin([batch.payloads[index] for index in positions], self._routers.looks)
-        groups, unroutable = await self._routers.routed(walk)
+        routed = await self._routers.routed(walk)
+        groups, unroutable = left_out(routed, plan, container_of(self._link))
         if unroutable:
-            self._unroutable(batch, [each for i in unroutable if (each := positions[i]) not in carried], plan)
-        for group in groups:
-            for queue in group.queues:
+            elsewhere = {index for index, _, _ in carried}
+            nowhere = [position for i in unroutable if (position := positions[i]) not in elsewhere]
+            self._unroutable(batch, nowhere, plan)
+        for queue in {queue for group in groups for queue in group.queues}:
+            await self._frontend.find(queue)
+            while self._frontend.placed(queue) is None:
+                # Its shard is not registered yet.
+                await self._frontend.shard_connections.owners.change(limits.OWNER_RETRY_MS_MAX)
                 await self._frontend.find(queue)
         for queues, indices, payloads in left_over(groups, positions, carried):
             for way in self._ways.find(queues, plan.ages_ms, []):

@@ -24,7 +24,7 @@ from lightrail.namespace.records import Name
 from lightrail.namespace.router_plan import earlier_expiry
 from lightrail.namespace.routing import UNROUTABLE
 from lightrail.shard_client.owners.owner import Owner
-from lightrail.shard_client.sending.queue_producer import Part, QueueProducer, Sent
+from lightrail.shard_client.sending.queue_producer import BatchAnswer, Part, QueueProducer
 from lightrail.shard_client.sending.window import MAYBE_STORED, NOT_STORED, Attributes
 from lightrail.shard_client.shard_connections import ShardConnections
 from lightrail.wire.bodies import Refusal
@@ -70,17 +70,12 @@ class Batch(NamedTuple):
             yield Attributes(durable, priority, expires_at_ms, 0), [message.data for message in run]
 
 
-class Stored(NamedTuple):
-    """The result of a batch that one queue has stored as its policy requires."""
-
-    messages: int
-    """Messages that this request stored; the others were stored before."""
-
-
 async def store(
     owner: Owner, number: int, batch: Batch, *, now_ms: int, wait_ms: int, age_ms: int | None = None
-) -> Stored:
+) -> int:
     """Stores a batch at its queue; returns once all of it is stored as the policy requires.
+
+    Returns how many of its messages this request stored; the others were stored before.
 
     Args:
         number: of the link, which is open until the batch is answered.
@@ -102,10 +97,10 @@ async def store(
         producer.close()
     if sent.refusal is not None:
         raise _not_stored(batch, owner.queue, sent, sent.refusal)
-    return Stored(sent.new)
+    return sent.new
 
 
-def _not_stored(batch: Batch, queue: str, sent: Sent, refusal: Refusal) -> ProblemError:
+def _not_stored(batch: Batch, queue: str, sent: BatchAnswer, refusal: Refusal) -> ProblemError:
     if refusal is NOT_STORED or refusal is MAYBE_STORED:
         return ProblemError(
             503,
@@ -143,8 +138,8 @@ class BatchSender:
         self._sender = sender
         self._loop = loop
 
-    async def send(self, record: Name, batch: Batch) -> Stored:
-        """Stores a batch at a queue, or at every queue that a router chooses for messages of it.
+    async def send(self, record: Name, batch: Batch) -> int:
+        """Stores a batch at a queue, or at every queue that a router chooses for messages of it: see `store`.
 
         Raises ProblemError (only a part is stored, or nothing), CoordinatorError.
         """
@@ -155,13 +150,13 @@ class BatchSender:
             return await self._through(record, batch)
         raise ProblemError(501, f"batches can't be sent to a {record.role}; expected a queue or a router")
 
-    async def _to_queue(self, record: Name, batch: Batch, age_ms: int | None = None) -> Stored:
+    async def _to_queue(self, record: Name, batch: Batch, age_ms: int | None = None) -> int:
         owner = await self._shards.route(record.name)
         wait_ms = limits.REQUEST_MS + (record.policy.milliseconds("enqueue_timeout") or 0)
         now_ms, number = self._shards.now_ms(), self._shards.next_link()
         return await store(owner, number, batch, now_ms=now_ms, wait_ms=wait_ms, age_ms=age_ms)
 
-    async def _through(self, record: Name, batch: Batch) -> Stored:
+    async def _through(self, record: Name, batch: Batch) -> int:
         """Each queue receives its share as a separate batch, with the same number.
 
         So each queue detects a repeated batch, even if it moved or other queues were subscribed meanwhile.
@@ -173,7 +168,7 @@ class BatchSender:
             self._check_sizes(records[queue], messages)
         turn = asyncio.Semaphore(limits.HTTP_BATCH_QUEUES_AT_ONCE)
 
-        async def store(queue: str) -> Stored:
+        async def store(queue: str) -> int:
             async with turn:
                 share = batch._replace(messages=by_queue[queue])
                 return await self._to_queue(records[queue], share, ages_ms.get(queue))
@@ -187,7 +182,7 @@ class BatchSender:
             problems.append(problem)
         if problems:
             raise self._failed(record.name, len(results), problems)
-        return Stored(sum(each.messages for each in results if isinstance(each, Stored)))
+        return sum(each for each in results if isinstance(each, int))
 
     async def _shares(self, record: Name, batch: Batch) -> tuple[dict[str, list[Message]], Mapping[str, int]]:
         """Messages by queue, in order, and the ages at which they expire there, where there is one.

@@ -35,18 +35,26 @@ class UnroutableError(ProblemError):
 class _Request(Spread):
     """One message on its way to the queues of a router."""
 
-    __slots__ = ("answered", "refusals")
+    __slots__ = ("answered", "carried", "refusals")
 
-    def __init__(self, attributes: Attributes, came_ms: int, answered: "asyncio.Future[None]") -> None:
+    def __init__(
+        self, attributes: Attributes, came_ms: int, answered: "asyncio.Future[None]", carried: Carried
+    ) -> None:
         super().__init__(attributes, came_ms)
         self.answered = answered
         """Completed when all loads are answered."""
-        self.refusals: dict[Load, Refusal] = {}
+        self.carried = carried
+        self.refusals: list[Refusal] = []
         # The loads are not all sent before the shards of their queues are found: see `one_answered`.
         self.outstanding = 1
 
-    def refuse(self, load: Load, refusal: Refusal) -> None:
-        self.refusals[load] = refusal
+    def stored(self, load: Load) -> None:
+        """Another attempt does not send this load again, even if the time of this one is up."""
+        self.carried.update((load.payloads[0], queue) for queue in load.queues)
+        self.one_answered()
+
+    def refused(self, refusal: Refusal) -> None:
+        self.refusals.append(refusal)
         self.one_answered()
 
     def one_answered(self) -> None:
@@ -95,8 +103,8 @@ class RouterSender:
                     raise UnroutableError(record.name)
                 return
             attributes = Attributes(message.durable, message.priority, message.expires_at_ms, 0)
-            request = _Request(attributes, came_ms, self._loop.create_future())
-            refusal = await self._spread(record.name, groups, plan, request, carried)
+            request = _Request(attributes, came_ms, self._loop.create_future(), carried)
+            refusal = await self._spread(record.name, groups, plan, request)
             if refusal is None:
                 return
             if refusal.condition == conditions.MOVED:
@@ -129,13 +137,12 @@ class RouterSender:
             await self.routers.change(left)
 
     async def _spread(
-        self, router: str, groups: Iterable[Group], plan: Plan, request: _Request, carried: Carried
+        self, router: str, groups: Iterable[Group], plan: Plan, request: _Request
     ) -> Refusal | None:
         """Sends the message to queues that have not stored it; returns the first refusal, or None."""
-        payload_of: dict[Load, bytes] = {}
         for group in groups:
             for payload in group.payloads:
-                queues = frozenset(queue for queue in group.queues if (payload, queue) not in carried)
+                queues = frozenset(queue for queue in group.queues if (payload, queue) not in request.carried)
                 for queue in queues:
                     await self._shards.find(queue)
                 missing: list[str] = []
@@ -144,16 +151,12 @@ class RouterSender:
                     raise ShardDownError(f"the shard of {missing[0]} is not registered; try again")
                 for way in ways:
                     way.send(request, (0,), (payload,))
-                    payload_of[request.loads[-1]] = payload
         request.one_answered()
         await asyncio.wait([request.answered], timeout=limits.REQUEST_MS / 1000)
         if not request.answered.done():
             raise unknown(router)
-        for load, payload in payload_of.items():
-            if load not in request.refusals:
-                carried.update((payload, queue) for queue in load.queues)
         # A final refusal has precedence over one after which the client may try again.
-        refusals = sorted(request.refusals.values(), key=lambda each: each.condition == conditions.MOVED)
+        refusals = sorted(request.refusals, key=lambda each: each.condition == conditions.MOVED)
         return refusals[0] if refusals else None
 
     def close(self) -> None:
@@ -176,7 +179,7 @@ class RouterSender:
 
 def _stored(loads: list[Load]) -> None:
     for load in loads:
-        load.batch.one_answered()
+        load.batch.stored(load)
 
 
 def _displaced(loads: list[Load]) -> None:
@@ -185,4 +188,4 @@ def _displaced(loads: list[Load]) -> None:
 
 
 def _refused(load: Load, refusal: Refusal) -> None:
-    load.batch.refuse(load, refusal)
+    load.batch.refused(refusal)

@@ -41,8 +41,8 @@ async def store(request: Request) -> web.Response:
         messages = await _messages(body, services.settings.max_message_bytes)
         batch = Batch(request.caller.user, producer, number, messages)
         stored = await services.batches.send(record, batch)
-    services.counts.sent += stored.messages
-    return web.json_response({"stored": stored.messages, "duplicate": not stored.messages})
+    services.counts.sent += stored
+    return web.json_response({"stored": stored, "duplicate": not stored})
 
 
 def _producer(request: Request) -> str:

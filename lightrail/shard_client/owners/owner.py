@@ -3,9 +3,9 @@
 Links know their owner, and the owner knows the shard. When the queue moves, the shard sends MOVED: the owner
 leaves the shard and opens the links at the shard that the placement names, or, while the placement is
 unchanged, at the same shard again. Nothing is lost meanwhile: batches without an answer stay with their
-links, within their credit; settlements and closes wait here (held.py) until a shard has confirmed that it
-owns the queue by opening a link, for another shard ignores them. To send one twice is harmless. Which link is
-open at which shard is the table in assignments.py; what is due when is owner_timers.py.
+links, within their credit; settlements and closes wait here (`HeldFrames`) until a shard has confirmed that
+it owns the queue by opening a link, for another shard ignores them. To send one twice is harmless. Which link
+is open at which shard is the table in assignments.py; what is due when is timers.py.
 """
 
 import logging
@@ -14,8 +14,7 @@ from typing import TYPE_CHECKING
 from lightrail.model.placement import Placement
 from lightrail.shard_client.links import Consumer, Producer
 from lightrail.shard_client.owners.assignments import Event
-from lightrail.shard_client.owners.held import KEPT, HeldFrames
-from lightrail.shard_client.owners.queue_links import Assignment, QueueLinks
+from lightrail.shard_client.owners.queue_links import KEPT, Assignment, HeldFrames, QueueLinks
 from lightrail.shard_client.owners.timers import OwnerTimers
 from lightrail.shard_client.peers.requests import ShardDownError
 from lightrail.shard_client.peers.shards import ShardPeer, State

@@ -1,13 +1,21 @@
 """Queue links: producers and consumers of one queue in this process, each with its assignment to a shard."""
 
+import logging
 from collections.abc import Iterator
+from typing import Final
 
+from lightrail.model import limits
 from lightrail.shard_client.links import Consumer, Producer
 from lightrail.shard_client.owners import assignments
 from lightrail.shard_client.owners.assignments import Event, LinkState
 from lightrail.shard_client.peers.shards import ShardPeer
+from lightrail.wire.frames import Kind
+
+log = logging.getLogger("lightrail.shard_client.owners.queue_links")
 
 Assignment = assignments.Assignment[ShardPeer]
+KEPT: Final = frozenset({int(Kind.SETTLE), int(Kind.CONSUMER_CLOSE)})
+"""Kinds of frames that their links do not send again when they are reopened."""
 
 
 class QueueLinks:
@@ -131,3 +139,41 @@ class QueueLinks:
         """See Producer."""
         for producer in list(self.producers.values()):
             producer.timed_out()
+
+
+class HeldFrames:
+    """Settlements and closes that wait for the shard that owns the queue; at most limits.OWNER_HELD_MAX.
+
+    Each once, in their order. The links do not send these frames again when they are reopened, so this is
+    their only copy.
+    """
+
+    __slots__ = ("_frames", "_overflowed", "_queue")
+
+    def __init__(self, queue: str) -> None:
+        self._queue = queue
+        self._frames: dict[bytes, None] = {}
+        self._overflowed = False
+        """Whether a frame was dropped and this was logged."""
+
+    def __iter__(self) -> Iterator[bytes]:
+        return iter(self._frames)
+
+    def __len__(self) -> int:
+        return len(self._frames)
+
+    def add(self, part: bytes) -> None:
+        if len(self._frames) < limits.OWNER_HELD_MAX:
+            self._frames[part] = None
+            self._overflowed = False
+        elif not self._overflowed:
+            # Logged once: the number of a client's settlements is not limited.
+            self._overflowed = True
+            log.error(
+                "%d settlements wait for the shard of %s; further ones are dropped, and delivered again",
+                limits.OWNER_HELD_MAX,
+                self._queue,
+            )
+
+    def clear(self) -> None:
+        self._frames.clear()

@@ -35,6 +35,7 @@ class Load:
         "may_be_stored",
         "number_of_set",
         "part",
+        "payloads",
         "queues",
     )
 
@@ -48,6 +49,8 @@ class Load:
         """Indices of the messages in their batch."""
         self.is_repeated = is_repeated
         """Whether the load was refused once, and resolved again."""
+        self.payloads: Sequence[bytes] = ()
+        """The messages, as actions of subscriptions have changed them."""
         self.part = b""
         self.number_of_set = 0
         self.accepted = 0
@@ -136,6 +139,7 @@ class Lane(Producer):
         if number_of_set is None:
             number_of_set = self._declare(load.queues)
         load.number_of_set = number_of_set
+        load.payloads = payloads
         window = self._window
         load.part = enqueue(
             self.number,

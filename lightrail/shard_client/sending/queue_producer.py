@@ -21,7 +21,7 @@ Part = tuple[Attributes, Sequence[bytes | memoryview]]
 """Messages of one frame: their common fields, and their bytes."""
 
 
-class Sent(NamedTuple):
+class BatchAnswer(NamedTuple):
     """What became of a batch."""
 
     stored: int
@@ -41,9 +41,9 @@ class _Sending:
 
     __slots__ = ("answer", "frames", "new", "refusal", "sequence", "stored", "unanswered")
 
-    def __init__(self, answer: "asyncio.Future[Sent]", parts: Sequence[Part]) -> None:
+    def __init__(self, answer: "asyncio.Future[BatchAnswer]", parts: Sequence[Part]) -> None:
         self.answer = answer
-        self.frames = [_Frame(self, *part) for part in parts]
+        self.frames = [_SentFrame(self, *part) for part in parts]
         self.unanswered = len(self.frames)
         self.stored = self.new = 0
         self.sequence: int | None = None
@@ -56,10 +56,10 @@ class _Sending:
 
     def end(self, refusal: Refusal | None, *, is_ended: bool = False) -> None:
         if not self.answer.done():
-            self.answer.set_result(Sent(self.stored, self.new, self.sequence, refusal, is_ended))
+            self.answer.set_result(BatchAnswer(self.stored, self.new, self.sequence, refusal, is_ended))
 
 
-class _Frame:
+class _SentFrame:
     """An unanswered frame."""
 
     __slots__ = ("attributes", "number", "part", "payloads", "sending")
@@ -119,7 +119,7 @@ class QueueProducer(Producer):
         self._identity = identity
         self._on_ready = ready
         self._on_end = ended
-        self._window: OrderedWindow[_Frame] = OrderedWindow()
+        self._window: OrderedWindow[_SentFrame] = OrderedWindow()
         self._window.next = first
         self._is_open = self._is_closing = False
         self.is_closed = False
@@ -140,7 +140,7 @@ class QueueProducer(Producer):
             self._is_open = True
             self._owner.open_producer(self)
 
-    async def send(self, parts: Sequence[Part], wait_ms: int) -> Sent:
+    async def send(self, parts: Sequence[Part], wait_ms: int) -> BatchAnswer:
         """Stores a batch, and waits for its answers, at most `wait_ms`.
 
         A batch whose caller is cancelled, or waits no longer, is not sent again if the shard is lost.
@@ -163,7 +163,7 @@ class QueueProducer(Producer):
                     self._window.answer(each.number)
                 self._go_on()
 
-    def _post(self, each: _Frame) -> None:
+    def _post(self, each: _SentFrame) -> None:
         ends = array("I", accumulate(map(len, each.payloads)))
         window = self._window
         number = each.number = window.next

@@ -1,5 +1,6 @@
 """Resolvers that a test sets: where queues are and which shards are known, without a coordinator."""
 
+import asyncio
 from typing import Any
 
 from lightrail.model.placement import Placement
@@ -58,5 +59,6 @@ class FakeShardConnections:
         return None if found is None else Placement(*found)
 
     async def change(self, wait_ms: int) -> None:
-        """Nothing is waited for."""
+        """Nothing is waited for but a turn of the loop."""
+        await asyncio.sleep(0)
         self.waits.append(wait_ms)

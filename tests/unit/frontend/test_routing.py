@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import Awaitable, Callable, Coroutine
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -36,6 +37,8 @@ class RouterFrontend(FakeFrontend):
         self.routers = Routers(graph.directory, self.later, self.now_ms)
         self.shard_connections.placed = self.placed  # type: ignore[attr-defined]
         self.broken = False
+        self.unregistered: set[int] = set()
+        """Shards whose addresses are not known."""
 
     def now_ms(self) -> int:
         return self.graph.now_ms
@@ -45,7 +48,9 @@ class RouterFrontend(FakeFrontend):
 
     def placed(self, queue: str) -> FakeShard | None:
         placement = self.shard_connections.placement(queue)
-        return None if placement is None else self.shards[placement.shard]
+        if placement is None or placement.shard in self.unregistered:
+            return None
+        return self.shards[placement.shard]
 
     async def find(self, queue: str) -> Placement:
         await asyncio.sleep(0)
@@ -409,6 +414,43 @@ def test_messages_are_resolved_anew_once() -> None:
     run(check)
 
 
+def test_what_is_resolved_anew_waits_for_a_shard_that_is_not_registered() -> None:
+    async def check(rig: Rig) -> None:
+        await fan_out(rig, "a")
+        await rig.send(b"1")
+        rig.said()
+        await rig.graph.drop("a")
+        await fan_out(rig, "b", "far")
+        rig.frontend.unregistered.add(1)
+        await rig.refuse(1, AWAY)
+        rig.answer(2)
+        assert rig.outcomes() == []
+        rig.frontend.unregistered.clear()
+        await rig.settle()
+        assert (rig.said(), rig.said(1)) == ([(["b"], [b"1"])], [(["far"], [b"1"])])
+        rig.answer(2)
+        rig.answer(1, shard=1)
+        assert rig.outcomes() == ["accepted"]
+
+    run(check)
+
+
+def test_what_is_resolved_anew_stays_away_from_subscriptions_of_its_own_container() -> None:
+    async def check(rig: Rig) -> None:
+        rig.link.session.connection.peer_open = SimpleNamespace(container_id="me")
+        await fan_out(rig, "a")
+        await rig.graph.queue("own")
+        await rig.graph.subscribe("r", "own", no_local="me")
+        await rig.send(b"1")
+        assert rig.said() == [(["a"], [b"1"])]
+        await rig.graph.drop("a")
+        await fan_out(rig, "b")
+        await rig.refuse(1, AWAY)
+        assert rig.said() == [(["b"], [b"1"])]
+
+    run(check)
+
+
 def test_a_router_that_is_none_any_more_ends_the_link() -> None:
     async def check(rig: Rig) -> None:
         await rig.graph.drop("r")
@@ -506,6 +548,40 @@ def test_what_is_stored_of_messages_that_are_given_back_is_not_sent_again() -> N
         assert rig.said(1) == [(["a"], [b"3"])]
         rig.answer(1, shard=1)
         assert rig.outcomes() == ["accepted"] * 3
+
+    run(check)
+
+
+def test_what_an_action_has_changed_is_sent_changed_to_where_the_queue_is_then() -> None:
+    async def check(rig: Rig) -> None:
+        await rig.graph.queue("a")
+        await rig.graph.subscribe("r", "a", action={"set": {"subject": "new"}})
+        await rig.send(message("old"))
+        ((queues, changed),) = rig.said()
+        assert message("old") not in changed
+        rig.frontend.shard_connections.placements["a"] = (1, 2)
+        await rig.refuse(1, MOVED)
+        assert rig.said(1) == [(queues, changed)]
+
+    run(check)
+
+
+def test_a_queue_gets_each_content_though_another_queue_of_one_of_them_is_deleted() -> None:
+    async def check(rig: Rig) -> None:
+        await rig.graph.queue("a", "b")
+        await rig.graph.subscribe("r", "a")
+        await rig.graph.subscribe("r", "a", action={"set": {"subject": "new"}})
+        gone = await rig.graph.subscribe("r", "b", action={"set": {"subject": "new"}})
+        await rig.send(message("old"))
+        sent = {tuple(queues): payloads for queues, payloads in rig.said()}
+        assert sent.keys() == {("a",), ("a", "b")}
+        await rig.graph.unsubscribe(gone)
+        await rig.graph.drop("b")
+        await rig.refuse(1 if list(sent) == [("a", "b"), ("a",)] else 2, AWAY)
+        rig.answer(1, 2)
+        assert rig.said() == [(["a"], sent["a", "b"])]
+        rig.answer(3)
+        assert rig.outcomes() == ["accepted"]
 
     run(check)
 

@@ -5,7 +5,7 @@ from collections.abc import Awaitable, Callable
 from typing import Any
 
 from lightrail.shard_client.peers.shards import State
-from lightrail.shard_client.sending.queue_producer import QueueProducer, Sent
+from lightrail.shard_client.sending.queue_producer import BatchAnswer, QueueProducer
 from lightrail.shard_client.sending.window import MAYBE_STORED, NOT_STORED, Attributes
 from lightrail.wire.bodies import ProducerOpen, Refusal
 from lightrail.wire.frames import AFRESH, DURABLE, HEADER_SIZE, IDENTITY, Kind
@@ -26,7 +26,7 @@ class Rig:
 
     async def send(
         self, *parts: tuple[Attributes, list[bytes]], wait_ms: int = LONG_MS
-    ) -> "asyncio.Task[Sent]":
+    ) -> "asyncio.Task[BatchAnswer]":
         task = asyncio.create_task(self.producer.send(parts, wait_ms))
         await asyncio.sleep(0)
         return task
@@ -51,7 +51,7 @@ def test_the_link_opens_with_the_first_batch() -> None:
         assert rig.sent() == [(DURABLE | AFRESH, 2, 1), (0, 1, 2)]
         rig.producer.stored(1, 10)
         rig.producer.stored(2, 12)
-        assert await task == Sent(3, 3, 10, None, False)
+        assert await task == BatchAnswer(3, 3, 10, None, False)
         assert rig.producer.is_idle
 
     run(check, label="me")
@@ -68,7 +68,7 @@ def test_a_batch_is_stored_up_to_its_refused_frame_and_batches_behind_it_are_sen
         for number in (3, 4, 5):
             assert rig.sent() == []
             rig.producer.refused(number, BEHIND)
-        assert await first == Sent(3, 2, 10, Refusal(FULL.condition, "full", 1), False)
+        assert await first == BatchAnswer(3, 2, 10, Refusal(FULL.condition, "full", 1), False)
         assert rig.sent() == [(DURABLE | AFRESH, 1, 6), (0, 1, 7), (DURABLE, 1, 8)]
         for number in (6, 7, 8):
             rig.producer.stored(number, number)

@@ -6,7 +6,7 @@ from collections.abc import Awaitable, Callable
 import pytest
 
 from lightrail.gateway.errors import ProblemError
-from lightrail.gateway.messages.batches import Batch, Message, Stored, store
+from lightrail.gateway.messages.batches import Batch, Message, store
 from lightrail.model import conditions
 from lightrail.wire.bodies import ProducerOpen, Refusal
 from lightrail.wire.frames import AFRESH, DURABLE, HEADER_SIZE, IDENTITY, UNKNOWN_SEQUENCE, Kind
@@ -24,7 +24,7 @@ MIXED = Batch("user", "p", 7, [plain("a"), plain("b"), plain("c", durable=False)
 
 
 def sent(
-    check: Callable[[FakePeer, "asyncio.Task[Stored]"], Awaitable[None]], wait_ms: int = 60_000
+    check: Callable[[FakePeer, "asyncio.Task[int]"], Awaitable[None]], wait_ms: int = 60_000
 ) -> FakePeer:
     """A batch is sent, and what the check makes the shard say is heard."""
 
@@ -40,7 +40,7 @@ def sent(
 
 
 def test_runs_of_like_messages_are_frames_with_numbers_of_their_own() -> None:
-    async def check(owner: FakePeer, task: "asyncio.Task[Stored]") -> None:
+    async def check(owner: FakePeer, task: "asyncio.Task[int]") -> None:
         opened = ProducerOpen.decode(owner.parts[0][HEADER_SIZE:])
         assert (opened.queue, opened.sequences, opened.identity) == ("q", True, MIXED.identity("q"))
         assert opened.identity & IDENTITY
@@ -52,26 +52,26 @@ def test_runs_of_like_messages_are_frames_with_numbers_of_their_own() -> None:
         owner.producer.stored(FIRST, UNKNOWN_SEQUENCE)
         owner.producer.stored(FIRST + 1, 10)
         owner.producer.stored(FIRST + 2, 11)
-        assert await task == Stored(2)
+        assert await task == 2
         assert owner.producers == {}
 
     sent(check)
 
 
 def test_a_shard_that_is_there_again_hears_what_has_no_answer() -> None:
-    async def check(owner: FakePeer, task: "asyncio.Task[Stored]") -> None:
+    async def check(owner: FakePeer, task: "asyncio.Task[int]") -> None:
         owner.producer.stored(FIRST, 1)
         owner.said()
         owner.producer.reopen()
         assert [number for _, _, number in owner.said(Kind.ENQUEUE)] == [FIRST + 1, FIRST + 2]
         owner.producer.answered(FIRST + 1, 2)
-        assert await task == Stored(2)
+        assert await task == 2
 
     sent(check)
 
 
 def test_a_refusal_says_how_many_are_stored() -> None:
-    async def check(owner: FakePeer, task: "asyncio.Task[Stored]") -> None:
+    async def check(owner: FakePeer, task: "asyncio.Task[int]") -> None:
         owner.producer.stored(FIRST, 1)
         owner.producer.refused(FIRST + 1, FULL)
         owner.producer.refused(FIRST + 2, Refusal(FULL.condition, "a batch before this one was refused"))
@@ -91,7 +91,7 @@ def test_a_refusal_says_how_many_are_stored() -> None:
     ],
 )
 def test_a_producer_that_is_gone_is_told_why(condition: str, status: int, said: str) -> None:
-    async def check(owner: FakePeer, task: "asyncio.Task[Stored]") -> None:
+    async def check(owner: FakePeer, task: "asyncio.Task[int]") -> None:
         owner.producer.ended(Refusal(condition, "q was dropped"))
         with pytest.raises(ProblemError, match=said) as caught:
             await task
@@ -101,7 +101,7 @@ def test_a_producer_that_is_gone_is_told_why(condition: str, status: int, said: 
 
 
 def test_a_shard_that_does_not_answer_leaves_it_open() -> None:
-    async def check(owner: FakePeer, task: "asyncio.Task[Stored]") -> None:
+    async def check(owner: FakePeer, task: "asyncio.Task[int]") -> None:
         with pytest.raises(ProblemError, match="may or may not be stored; send it again, under the same"):
             await task
 

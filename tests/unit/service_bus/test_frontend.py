@@ -11,7 +11,16 @@ from tests.support.amqp.frontend_fakes import FakeLink
 from tests.support.broker import ROOT
 from tests.unit.frontend.test_transfers import Rig
 
-WORDS = ("com.microsoft:", "azsdk", "MSGolang", "AMQPWSB", "sastoken", "SharedAccessSignature", "ServiceBus")
+WORDS = (
+    "com.microsoft:",
+    "azsdk",
+    "MSGolang",
+    "AMQPWSB",
+    "MSSBCBS",
+    "sastoken",
+    "SharedAccessSignature",
+    "ServiceBus",
+)
 """What these clients write, and no other client."""
 
 

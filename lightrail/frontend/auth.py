@@ -17,7 +17,7 @@ from lightrail.cluster.logins import LOCAL, Logins, TooManyLoginsError, source_o
 from lightrail.cluster.users import UserRecord
 from lightrail.model.endpoint import is_loopback
 from lightrail.model.proxy_header import Address
-from lightrail.model.setting_values import WITHOUT_USER
+from lightrail.model.setting_values import ANONYMOUS
 from lightrail.model.settings import Settings
 from lightrail.namespace.directory import Directory
 from lightrail.namespace.rights import Caller
@@ -39,10 +39,16 @@ class Step:
 
 
 class Authenticator:
-    """Shared state of all connections: users, settings, and the secret for the salts of unknown users."""
+    """Shared state of all connections: users, settings, and the secret for the salts of unknown users.
 
-    def __init__(self, coordinator: Coordinator, settings: Settings) -> None:
+    Args:
+        aliases: further names of the mechanism ANONYMOUS.
+    """
+
+    def __init__(self, coordinator: Coordinator, settings: Settings, aliases: tuple[str, ...] = ()) -> None:
         self.coordinator = coordinator
+        self.without_user = ANONYMOUS, *aliases
+        """Mechanisms of a client that does not say who it is."""
         self.settings = settings
         self.has_users = False
         self.logins = Logins(coordinator)
@@ -70,6 +76,9 @@ class Authenticator:
         """
         loopback = is_loopback(host) if host is not None else True
         mechanisms = self.settings.offered_mechanisms(loopback=loopback, tls=tls, has_users=self.has_users)
+        if ANONYMOUS in mechanisms:
+            at = mechanisms.index(ANONYMOUS)
+            mechanisms = (*mechanisms[:at], *self.without_user, *mechanisms[at + 1 :])
         if certificate is not None:
             mechanisms = ("EXTERNAL", *mechanisms)
         return Authentication(self, mechanisms, certificate, tls=tls, source=source_of(host))
@@ -116,7 +125,7 @@ class Authentication:
     @property
     def anonymous(self) -> bool:
         """Whether a client may connect without SASL as well."""
-        return "ANONYMOUS" in self.mechanisms
+        return ANONYMOUS in self.mechanisms
 
     def caller(self, user: str | None, directory: Directory) -> Caller:
         """The caller with the rights of an authenticated user; `anonymous` without SASL.
@@ -147,7 +156,7 @@ class Authentication:
         """The client chose a mechanism."""
         if mechanism not in self.mechanisms:
             return Step(reason=f"mechanism {mechanism!r} is not offered to this client")
-        if mechanism in WITHOUT_USER:
+        if mechanism in self._owner.without_user:
             return Step(user="anonymous")
         if mechanism == "EXTERNAL":
             return Step(user=self._certificate)

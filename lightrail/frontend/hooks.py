@@ -69,5 +69,7 @@ class FrontendHooks:
     Returns its claims and what it opens; None for a text of another kind. Raises InvalidTokenError,
     CoordinatorError.
     """
+    anonymous_mechanisms: tuple[str, ...] = ()
+    """Further names of SASL's mechanism ANONYMOUS."""
     subprotocols: tuple[str, ...] = ()
     """Further names of AMQP as a subprotocol of WebSockets."""

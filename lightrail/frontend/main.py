@@ -68,7 +68,9 @@ async def serve(process: Process) -> None:
 
 async def _authenticator(process: Process, joining: Joining) -> Authenticator:
     """Checks clients by the users that are defined now."""
-    authenticator = Authenticator(joining.coordinator, process.settings)
+    authenticator = Authenticator(
+        joining.coordinator, process.settings, service_bus.HOOKS.anonymous_mechanisms
+    )
     await patiently(process, authenticator.refresh)
     joining.refuse_strangers(authenticator.has_users)
     if not authenticator.has_users:

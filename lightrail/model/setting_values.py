@@ -10,9 +10,8 @@ Value = TypeVar("Value")
 
 SASL_MECHANISMS: Final = ("SCRAM-SHA-512", "SCRAM-SHA-256", "PLAIN")
 """Mechanisms that check a password, the strongest first; ANONYMOUS has a setting of its own."""
-WITHOUT_USER: Final = ("ANONYMOUS", "MSSBCBS")
-"""Mechanisms of a client that does not say who it is. MSSBCBS is ANONYMOUS by the name that older clients of
-Azure Service Bus insist on: they present their token to $cbs afterwards."""
+ANONYMOUS: Final = "ANONYMOUS"
+"""Mechanism of a client that does not say who it is."""
 LABEL: Final = re.compile(r"[A-Za-z0-9._-]{1,63}")
 """Name of a cluster or a zone: part of a key, and of a metric's label."""
 ORIGIN: Final = re.compile(r"[a-z][a-z0-9+.-]*://[^\s/,?#@]+")

@@ -18,8 +18,8 @@ from lightrail.model import configuration_file, limits, units
 from lightrail.model.destinations import parse_patterns
 from lightrail.model.endpoint import Endpoint, endpoint, endpoint_or_host, endpoints, host_name
 from lightrail.model.setting_values import (
+    ANONYMOUS,
     SASL_MECHANISMS,
-    WITHOUT_USER,
     SettingsError,
     choice,
     flag,
@@ -340,10 +340,10 @@ class Settings:
         beyond loopback it needs TLS, unless plain_without_tls is set.
         """
         if not has_users:
-            return (*WITHOUT_USER, "PLAIN") if loopback else WITHOUT_USER if self.insecure_no_users else ()
+            return (ANONYMOUS, "PLAIN") if loopback else (ANONYMOUS,) if self.insecure_no_users else ()
         plain = loopback or tls or self.plain_without_tls
         offered = tuple(name for name in self.sasl_mechanisms if plain or name != "PLAIN")
-        return (*offered, *WITHOUT_USER) if self.allow_anonymous else offered
+        return (*offered, ANONYMOUS) if self.allow_anonymous else offered
 
     def to_json(self) -> str:
         """One line that from_json reads, by which the supervisor passes settings to its children."""

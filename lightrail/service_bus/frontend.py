@@ -29,6 +29,8 @@ SDK: Final = "azsdk-"
 SERVICE: Final = "servicebus"
 """Parts of the user-agent of Azure's clients for this service, in small letters."""
 TOKEN_TYPE: Final = "servicebus.windows.net:sastoken"
+MECHANISM: Final = "MSSBCBS"
+"""ANONYMOUS by the name that older clients insist on: they put their token to $cbs afterwards."""
 SUBPROTOCOL: Final = "AMQPWSB10"
 """The subprotocol of WebSockets that these clients used formerly."""
 
@@ -77,5 +79,6 @@ HOOKS: Final = FrontendHooks(
     node=node_at,
     token_types=(TOKEN_TYPE,),
     token=_token,
+    anonymous_mechanisms=(MECHANISM,),
     subprotocols=(SUBPROTOCOL,),
 )

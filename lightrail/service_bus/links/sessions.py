@@ -28,6 +28,8 @@ SESSION_FILTER: Final = Symbol("com.microsoft:session-filter")
 LOCKED_UNTIL: Final = Symbol("com.microsoft:locked-until-utc")
 TIMEOUT: Final = Symbol("com.microsoft:timeout")
 """Property of an attach: milliseconds that the client waits for a session."""
+TIMED_OUT: Final = "com.microsoft:timeout"
+"""Condition for a client for which no session became available in time."""
 EPOCH_TICKS: Final = 621_355_968_000_000_000
 """1970 in ticks of .NET: 100 nanoseconds each, from the year 1 on."""
 TICKS_PER_MS: Final = 10_000
@@ -134,7 +136,7 @@ class SessionLink(BusConsumerLink):
         if not (self._is_answered or self.settlements.is_closed):
             self.connection.links.detach(
                 self._session_link,
-                conditions.BUS_TIMEOUT,
+                TIMED_OUT,
                 f"no session of {self.queue} became available in time: each is with another receiver, or has "
                 "no message",
             )

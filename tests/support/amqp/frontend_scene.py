@@ -184,7 +184,7 @@ class Scene:
         self.coordinator = coordinator
         self.shard = Shard()
         self.time_ms = 1_000_000
-        self.authenticator = Authenticator(coordinator, Settings(**settings))
+        self.authenticator = Authenticator(coordinator, Settings(**settings), hooks.anonymous_mechanisms)
         self.frontend = Frontend(
             name="frontend-0",
             boot=7,

@@ -15,6 +15,7 @@ from lightrail.frontend.auth import Authentication, Authenticator, Step
 from lightrail.model.settings import Settings
 from lightrail.namespace.directory import Directory
 from lightrail.namespace.rights import Caller
+from lightrail.service_bus.frontend import HOOKS
 
 Value = TypeVar("Value")
 ITERATIONS = 4_096
@@ -45,7 +46,7 @@ async def authenticator(*users: str, **settings: Any) -> Authenticator:
     coordinator = MemoryCoordinator()
     for name in users:
         await coordinator.add_user(UserRecord.make(name, f"{name}'s password", ITERATIONS))
-    made = Authenticator(coordinator, Settings(**settings))
+    made = Authenticator(coordinator, Settings(**settings), HOOKS.anonymous_mechanisms)
     await made.refresh()
     return made
 
@@ -66,6 +67,18 @@ def test_without_users_everybody_on_this_machine_gets_in_and_nobody_else() -> No
     assert there.mechanisms == ()
     assert not there.anonymous
     assert run(begin(host="10.0.0.1", insecure_no_users=True)).anonymous
+
+
+def test_without_hooks_anonymous_has_one_name() -> None:
+    async def test() -> None:
+        made = Authenticator(MemoryCoordinator(), Settings())
+        await made.refresh()
+        here = made.begin_for("127.0.0.1", tls=False)
+        assert here.mechanisms == ("ANONYMOUS", "PLAIN")
+        assert (await here.start("ANONYMOUS", None)).user == "anonymous"
+        assert "not offered" in (await here.start("MSSBCBS", None)).reason
+
+    run(test())
 
 
 def test_with_users_a_password_is_needed() -> None:

@@ -5,6 +5,7 @@ from typing import Any
 import pytest
 
 from lightrail.amqp import events
+from lightrail.amqp.performatives import Accepted
 from lightrail.amqp.values import Symbol
 from lightrail.frontend.connection import ClientConnection
 from lightrail.frontend.errors import ConditionError
@@ -19,6 +20,7 @@ from lightrail.wire.frames import DURABLE, Kind
 from tests.support.amqp.frontend_scene import Client, Scene, play
 from tests.support.amqp.requests import Requester
 from tests.unit.amqp.peer import data
+from tests.unit.frontend.test_deliveries import slice_of
 
 PLAIN = FrontendHooks()
 VENDOR = {Symbol("com.microsoft:receiver-name"): "x"}
@@ -102,6 +104,46 @@ def test_a_hook_chooses_the_class_of_a_link_and_a_session() -> None:
         assert consumer.options.is_session
 
     play(test, FrontendHooks(consumer_link=consumer_link, schedules=lambda _: True))
+
+
+def test_no_hook_is_called_for_a_message() -> None:
+    called: list[str] = []
+
+    def counted(name: str, answer: Any = None) -> Any:
+        def hook(*_: Any) -> Any:
+            called.append(name)
+            return answer
+
+        return hook
+
+    async def test(scene: Scene) -> None:
+        client = scene.client()
+        session = await client.open()
+        receiver = await client.receiver(session)
+        sender = await client.sender(session)
+        scene.shard.ready()
+        await client.turn()
+        receiver.grant(200)
+        await client.turn()
+        assert sorted(called) == ["consumer_link", "stores_all"]
+        (consumer,) = scene.shard.consumers.values()
+        for first in (0, 100):
+            consumer.deliver(slice_of(first, [data(b"x")] * 100), first, 100)
+            sender.send_one(data(b"x"))
+            await client.turn()
+            receiver.settle(first, first + 99, Accepted())
+            await client.turn()
+        said = [each.kind for each in scene.shard.take()]
+        assert said.count(Kind.ENQUEUE) == said.count(Kind.SETTLE) == 2
+        assert sorted(called) == ["consumer_link", "stores_all"]
+
+    hooks = FrontendHooks(
+        stores_all=counted("stores_all", False),
+        schedules=counted("schedules", False),
+        consumer_link=counted("consumer_link"),
+        node=counted("node"),
+    )
+    play(test, hooks)
 
 
 def test_a_hook_refuses_an_attach_with_its_condition() -> None:

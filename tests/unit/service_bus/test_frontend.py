@@ -8,7 +8,31 @@ from lightrail.amqp.values import Symbol
 from lightrail.service_bus.frontend import HOOKS, is_bus_link
 from lightrail.wire.frames import DURABLE
 from tests.support.amqp.frontend_fakes import FakeLink
+from tests.support.broker import ROOT
 from tests.unit.frontend.test_transfers import Rig
+
+WORDS = (
+    "com.microsoft:",
+    "azsdk",
+    "MSGolang",
+    "AMQPWSB",
+    "MSSBCBS",
+    "sastoken",
+    "SharedAccessSignature",
+    "ServiceBus",
+)
+"""What these clients write, and no other client."""
+
+
+def test_what_these_clients_write_is_read_in_their_package_alone() -> None:
+    package = ROOT / "lightrail"
+    found = {
+        str(path.relative_to(package))
+        for path in package.rglob("*.py")
+        if "service_bus" not in path.parts and any(word in path.read_text() for word in WORDS)
+    }
+    # Conditions of locks and sessions, which shards send, too.
+    assert found == {"model/conditions.py"}
 
 
 def test_a_link_is_the_bus_by_a_property_of_its_attach() -> None:

@@ -22,6 +22,7 @@ from lightrail.service_bus.links.sessions import (
     EPOCH_TICKS,
     LOCKED_UNTIL,
     SESSION_FILTER,
+    TIMED_OUT,
     SessionLink,
     request_session,
 )
@@ -124,7 +125,7 @@ def test_a_client_waits_for_a_session_as_long_as_its_time_out_says(
     rig = Rig(properties=properties)
     assert [timer.wait_ms for timer in rig.timers] == [wait_ms]
     rig.timers[0].call()
-    assert [condition for condition, _ in rig.connection.lost] == [conditions.BUS_TIMEOUT]
+    assert [condition for condition, _ in rig.connection.lost] == [TIMED_OUT]
 
 
 def test_a_client_with_the_id_of_a_session_does_not_wait() -> None:

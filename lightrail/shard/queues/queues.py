@@ -20,13 +20,12 @@ from lightrail.shard.queue.values.effects import Effect
 from lightrail.shard.queue.values.policy import Policy
 from lightrail.shard.queue.values.work import Work
 from lightrail.shard.queues.dead_letters import merge_annotations
-from lightrail.shard.queues.deadlines import Deadlines
 from lightrail.shard.queues.declarations import Names, shard_policy
 from lightrail.shard.queues.delivery_marks import DeliveryMarks
 from lightrail.shard.queues.field_access import look
 from lightrail.shard.queues.figures import Figures
 from lightrail.shard.queues.ownership import Event, Ownership, State
-from lightrail.shard.queues.shard_queue import Queue
+from lightrail.shard.queues.shard_queue import Deadlines, Queue
 from lightrail.shard.queues.tenancy import Tenancy, moved, no_room
 from lightrail.wire.bodies import Refusal
 from lightrail.wire.frames import EPOCHS

@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, fields, replace
 from typing import Any, Final, Self, TypeVar
 
-from lightrail.model import configuration_file, limits, units
+from lightrail.model import limits, units
 from lightrail.model.destinations import parse_patterns
 from lightrail.model.endpoint import Endpoint, endpoint, endpoint_or_host, endpoints, host_name
 from lightrail.model.setting_values import (
@@ -29,6 +29,7 @@ from lightrail.model.setting_values import (
     optional,
     origins,
     path,
+    read_file,
     user,
     whole,
 )
@@ -257,7 +258,7 @@ class Settings:
         """
         given: dict[str, Any] = {}
         if config:
-            for key, text in configuration_file.read(config, names()).items():
+            for key, text in read_file(config, names()).items():
                 given[key] = _parse(key, text, f"{key} in {config}")
         for name in names():
             variable = VARIABLE_PREFIX + name.upper()

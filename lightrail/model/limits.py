@@ -1,6 +1,6 @@
-"""Limits: every bound of the broker by name; sizes in bytes, times in milliseconds, the rest counts.
+"""Bounds that several files use, by name; sizes in bytes, times in milliseconds, the rest counts.
 
-This is the one table of all bounds, which tests patch by name, so it stays one file however long it gets.
+A bound of one file stands at the top of that file, declared `Final[int]`. Tests replace bounds by name.
 """
 
 from typing import Final

@@ -15,7 +15,7 @@ A client that `uses_sasl` begins with the SASL header, and answers SaslOffered a
 SaslSucceeded says that its AMQP header is written, and that it may `open`.
 """
 
-from typing import Any
+from typing import Any, Final
 
 from lightrail.amqp import frames
 from lightrail.amqp.connection_endpoint import ConnectionEndpoint
@@ -27,6 +27,9 @@ from lightrail.amqp.security import AUTH, OK, SaslClient, SaslServer
 from lightrail.amqp.settings import ConnectionSettings
 from lightrail.amqp.windows import MAPPED
 from lightrail.model import conditions, limits, protocols
+
+PIPELINED_BYTES_MAX: Final[int] = 32 * 1024
+"""Bytes that a peer may send after a SASL frame before its answer: open, begin and some attaches."""
 
 
 def read_header(connection: ConnectionEndpoint, data: bytes, position: int, end: int) -> int:
@@ -206,7 +209,7 @@ class Connection(ConnectionEndpoint):
     def _waiting_bytes_max(self) -> int:
         """Bytes that may wait for the rest of their frame, or for the answer to a SASL frame or an open."""
         if self.phase in (SASL, DECIDING):
-            return max(self.settings.max_sasl_frame_size, limits.PIPELINED_BYTES_MAX)
+            return max(self.settings.max_sasl_frame_size, PIPELINED_BYTES_MAX)
         return self.settings.max_frame_size
 
     # --- input -------------------------------------------------------------------------------------------

@@ -34,6 +34,8 @@ from lightrail.model.setting_values import (
     whole,
 )
 
+MEMORY_MARK_BYTES: Final[int] = 1024 * 1024 * 1024
+"""Bytes of messages that a shard keeps in memory before it spills to disk."""
 PROCESSES_MAX: Final = 256
 """Most frontends, and most shards, of one machine."""
 VARIABLE_PREFIX: Final = "LIGHTRAIL_"
@@ -100,7 +102,7 @@ class Settings:
         "where shards keep messages: journal, sqlite, or memory (nothing survives a restart)",
     )
     memory_mark: int = _setting(
-        limits.MEMORY_MARK_BYTES,
+        MEMORY_MARK_BYTES,
         units.size(1_000_000, 1 << 50),
         "SIZE",
         "bytes of messages that a shard keeps in memory before it spills to disk, such as 64MB or 1GiB",

@@ -20,6 +20,11 @@ from lightrail.telemetry import handshakes
 from lightrail.telemetry.http_connections import Connections
 from lightrail.telemetry.strangers import Strangers
 
+HTTP_HEAD_MS: Final[int] = 10_000
+"""Time from accept to the complete head (line and headers) of the first request; the same for the TLS
+handshake before it, and from the first byte of a later request to its complete head."""
+HTTP_WRITE_MS: Final[int] = 60_000
+"""Time without reading after which a client's connection is closed during an answer."""
 TOO_LARGE: Final = 431
 """Request Header Fields Too Large (RFC 6585)."""
 TOO_MANY: Final = "Too many headers received"
@@ -118,7 +123,7 @@ class HttpConnection(RequestHandler):
             if tls is None:
                 await self._loop.connect_accepted_socket(lambda: self, client)
             else:
-                seconds = limits.HTTP_HEAD_MS / 1000
+                seconds = HTTP_HEAD_MS / 1000
                 await handshakes.shake(
                     client, tls, lambda: self, seconds, self._strangers, self.source, self._now_ms()
                 )
@@ -209,7 +214,7 @@ class HttpConnection(RequestHandler):
         return self._request_count == 0 or (self._waiter is not None and not self._messages)
 
     def _await_head(self) -> None:
-        self._head_timer = self._loop.call_later(limits.HTTP_HEAD_MS / 1000, self._head_is_late)
+        self._head_timer = self._loop.call_later(HTTP_HEAD_MS / 1000, self._head_is_late)
 
     def _head_is_late(self) -> None:
         self._head_timer = None
@@ -221,7 +226,7 @@ class HttpConnection(RequestHandler):
     def _await_reading(self) -> None:
         if self.transport is not None:
             self._left = self.transport.get_write_buffer_size()
-            self._write_timer = self._loop.call_later(limits.HTTP_WRITE_MS / 1000, self._look_for_reading)
+            self._write_timer = self._loop.call_later(HTTP_WRITE_MS / 1000, self._look_for_reading)
 
     def _look_for_reading(self) -> None:
         self._write_timer = None

@@ -21,6 +21,11 @@ from lightrail.shard.journal.files import NO_SPACE, DiskFile, Files
 from lightrail.shard.journal.segment import Segment, name_of
 from lightrail.shard.journal.store import StoreBusyError, StoreFullError
 
+CLEAN_LIVE_FACTOR: Final[int] = 2
+"""Disk use stays below this times the live bytes, and CLEAN_SLACK_SEGMENTS segments."""
+CLEAN_SLACK_SEGMENTS: Final[int] = 2
+CLEAN_SLACK_FILES: Final[int] = 16
+"""Files beyond the number that the bytes need that are not cleaned: each restart makes a short file."""
 NOT_READY: Final = (
     "expected the next segment to be ready, found that the commit before it has not ended, because the disk "
     "is slower than the incoming messages: send again in a moment"
@@ -48,8 +53,8 @@ def oldest_to_clean(
         return oldest.number
     total = spare_bytes + sum([segment.capacity for segment in segments])
     live = sum([segment.live_bytes for segment in segments])
-    needed = limits.CLEAN_LIVE_FACTOR * live + limits.CLEAN_SLACK_SEGMENTS * segment_bytes
-    if total <= needed and len(segments) <= limits.CLEAN_SLACK_FILES + 2 * (total // segment_bytes):
+    needed = CLEAN_LIVE_FACTOR * live + CLEAN_SLACK_SEGMENTS * segment_bytes
+    if total <= needed and len(segments) <= CLEAN_SLACK_FILES + 2 * (total // segment_bytes):
         return None
     if room is not None and oldest.live_bytes * 2 > room:
         return None

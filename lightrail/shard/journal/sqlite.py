@@ -35,6 +35,9 @@ from lightrail.shard.journal.store import (
 from lightrail.shard.journal.tables import Tables
 from lightrail.shard.queue.values.runs import Location, Run
 
+STORE_RESERVE_BYTES: Final[int] = limits.SEGMENT_BYTES
+"""Free space that SQLite's store leaves for settlements when the disk runs full."""
+
 
 class SqliteCommit:
     """See `Commit` in store.py."""
@@ -74,7 +77,7 @@ class SqliteStore:
         shard: int = 0,
         *,
         producers_max: int = limits.PRODUCERS_MAX,
-        reserve_bytes: int = limits.STORE_RESERVE_BYTES,
+        reserve_bytes: int = STORE_RESERVE_BYTES,
     ) -> None:
         self._path = os.fspath(path)
         self._cluster = cluster

@@ -9,10 +9,13 @@ import pyarrow as pa
 
 from lightrail.journal.archive import Incarnation
 from lightrail.journal.index import SegmentIndex
-from lightrail.model import limits
 from lightrail.spark.columns import DECODED, SCHEMA, Decode
 from lightrail.spark.decoding.tables import Entry
 
+SPARK_BATCH_ROWS: Final[int] = 65_536
+"""Rows of a record batch."""
+SPARK_BATCH_BYTES: Final[int] = 16 * 1024 * 1024
+"""Bytes of the messages in a record batch; a larger message is a batch of its own."""
 _WORTH: Final = 4
 """A batch of at least this part (1/4) of the wanted size is not joined with others."""
 
@@ -46,8 +49,8 @@ class Wanted:
     """Only records from this time on."""
     before_ms: int | None = None
     """Only records before this time."""
-    batch_rows: int = limits.SPARK_BATCH_ROWS
-    batch_bytes: int = limits.SPARK_BATCH_BYTES
+    batch_rows: int = SPARK_BATCH_ROWS
+    batch_bytes: int = SPARK_BATCH_BYTES
 
     def schema(self) -> pa.Schema:
         """The schema of every batch."""

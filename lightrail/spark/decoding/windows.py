@@ -13,8 +13,9 @@ import numpy.typing as npt
 
 from lightrail.journal.layout import FRONT, FRONT_SIZE, GAP, HEADER_SIZE, RECORD_SIZE_MIN, U64
 from lightrail.journal.scan import Readable, Scan
-from lightrail.model import limits
 
+SPARK_WINDOW_BYTES: Final[int] = 8 * 1024 * 1024
+"""Bytes of a segment that are read at once; a larger record is read on its own."""
 _PIECE_BYTES: Final = 65_536
 """Minimum size of a read; Queue records are close to each other."""
 Numbers = npt.NDArray[Any]
@@ -103,7 +104,7 @@ class Walk:
         offset, count = self.offset, self._stop - self.lsn
         if offset >= self._end or count <= 0:
             return None
-        data: bytes | memoryview = self._file.read(offset, min(limits.SPARK_WINDOW_BYTES, self._end - offset))
+        data: bytes | memoryview = self._file.read(offset, min(SPARK_WINDOW_BYTES, self._end - offset))
         starts = _whole(memoryview(data), self._salt, count)
         if not starts:
             # A record larger than a window, or no record: the scan decides.

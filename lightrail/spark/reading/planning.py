@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 from lightrail.journal.archive import Incarnation
 from lightrail.journal.index import SegmentIndex
@@ -10,12 +10,14 @@ from lightrail.journal.layout import QUEUE, SNAPSHOT, decode_small
 from lightrail.journal.record import Queue, QueueEvent, Snapshot
 from lightrail.journal.scan import Found, Scan
 from lightrail.journal.segment_header import SEGMENT_HEADER_SIZE, decode_segment_header
-from lightrail.model import limits
 from lightrail.spark.decoding.tables import read_policy
 from lightrail.spark.decoding.wanted import Part
 from lightrail.spark.journals.journal import Held, Journal, first_answer
 from lightrail.spark.journals.sources import File, SegmentMissingError, Source
 from lightrail.spark.reading.losses import Loss
+
+SPARK_TASK_BYTES: Final[int] = 64 * 1024 * 1024
+"""Bytes of journals that a task reads: smaller segments are joined, larger ones split at blocks."""
 
 SayLoss = Callable[[Loss], None]
 
@@ -98,12 +100,12 @@ def present(journal: Journal, first_lsn: int, next_lsn: int) -> Iterator[tuple[H
 def tasks(found: Iterable[Piece], partitions_min: int | None) -> list[list[Piece]]:
     """The pieces of each task: small segments of a journal are joined, large ones split at blocks.
 
-    Without `partitions_min` a task reads about limits.SPARK_TASK_BYTES. With it, tasks read less, so that
+    Without `partitions_min` a task reads about SPARK_TASK_BYTES. With it, tasks read less, so that
     there are that many tasks, as far as there are enough blocks.
     """
     every = list(found)
     total = sum(piece.size for piece in every)
-    size = limits.SPARK_TASK_BYTES
+    size = SPARK_TASK_BYTES
     if partitions_min is not None:
         size = min(size, max(1, total // partitions_min))
     planned: list[list[Piece]] = []

@@ -25,6 +25,12 @@ from lightrail.spark.http import Access, GatewayClient, GatewayError, path_of
 from lightrail.spark.writing.chunks import Chunk, Chunks
 from lightrail.spark.writing.encoding import BadRowError, Encoder, check
 
+SPARK_SINK_MESSAGES: Final[int] = 1_000
+"""Messages of one request of the sink."""
+SPARK_SINK_CHUNK_BYTES: Final[int] = 1024 * 1024
+"""Bytes of one request of the sink."""
+SPARK_SINK_ID_BYTES: Final[int] = 200
+"""Longest name of a write; the name of a producer is made of it and the partition."""
 REPLAYED: Final = Symbol("x-opt-lightrail-replayed")
 """When the replay began; a timestamp."""
 FROM_QUEUE: Final = Symbol("x-opt-lightrail-replayed-queue")
@@ -103,16 +109,14 @@ class SinkOptions:
         except ValueError as error:
             raise SinkError(str(error)) from None
         id = given.get("id", "")
-        if not (id.isascii() and id.isprintable()) or len(id) > limits.SPARK_SINK_ID_BYTES:
-            raise SinkError(
-                f"id is {id[:80]!a}; expected up to {limits.SPARK_SINK_ID_BYTES} characters of ASCII"
-            )
+        if not (id.isascii() and id.isprintable()) or len(id) > SPARK_SINK_ID_BYTES:
+            raise SinkError(f"id is {id[:80]!a}; expected up to {SPARK_SINK_ID_BYTES} characters of ASCII")
         return cls(
             access,
             given.get("target", "").strip("/"),
             id,
-            int(_number(given, "batchMessages", limits.SPARK_SINK_MESSAGES, 1, limits.HTTP_BATCH_MESSAGES)),
-            int(_number(given, "batchBytes", limits.SPARK_SINK_CHUNK_BYTES, 1, limits.HTTP_BATCH_BYTES // 2)),
+            int(_number(given, "batchMessages", SPARK_SINK_MESSAGES, 1, limits.HTTP_BATCH_MESSAGES)),
+            int(_number(given, "batchBytes", SPARK_SINK_CHUNK_BYTES, 1, limits.HTTP_BATCH_BYTES // 2)),
             _number(given, "messagesPerSecond", 0, 0, 1e9),
             int(_number(given, "replayedAt", 0, 0, 1 << 53)),
             int(1000 * _number(given, "retrySeconds", limits.SPARK_RETRY_MS / 1000, 0, 86_400)),

@@ -4,7 +4,8 @@ import json
 import sys
 from pathlib import Path
 
-from lightrail.model.policy import FIELDS, Field, Role
+from lightrail.model.policy import FIELDS, Role
+from lightrail.model.policy_field import Field
 
 PAGE = Path(__file__).parents[1] / "docs" / "operate" / "policies.md"
 HEAD = """# Policies

@@ -15,19 +15,69 @@ A client that `uses_sasl` begins with the SASL header, and answers SaslOffered a
 SaslSucceeded says that its AMQP header is written, and that it may `open`.
 """
 
-from typing import Any
+from typing import Any, Final
 
 from lightrail.amqp import frames
 from lightrail.amqp.connection_endpoint import ConnectionEndpoint
 from lightrail.amqp.errors import ConnectionProtocolError, FramingError, LocalError
-from lightrail.amqp.events import Event
-from lightrail.amqp.headers import read_header
+from lightrail.amqp.events import Event, HeaderRejected
 from lightrail.amqp.phases import CLOSED, CLOSING, DECIDING, HEADER, OPEN, OPENING, SASL
 from lightrail.amqp.reader import discard_frames, read_frames
 from lightrail.amqp.security import AUTH, OK, SaslClient, SaslServer
 from lightrail.amqp.settings import ConnectionSettings
 from lightrail.amqp.windows import MAPPED
-from lightrail.model import conditions, limits
+from lightrail.model import conditions, limits, protocols
+
+PIPELINED_BYTES_MAX: Final[int] = 32 * 1024
+"""Bytes that a peer may send after a SASL frame before its answer: open, begin and some attaches."""
+
+
+def read_header(connection: ConnectionEndpoint, data: bytes, position: int, end: int) -> int:
+    """Read a whole protocol header (transport 2.2, security 5.3.1), and answer it.
+
+    Returns:
+        The position after the header; `end` for a rejected one.
+    """
+    header = data[position : position + frames.HEADER_BYTES]
+    settings = connection.settings
+    if len(header) < frames.HEADER_BYTES:
+        if header and not header.startswith(b"AMQP"[: len(header)]):
+            _reject_header(connection, header)
+            return end
+        return position
+    if not settings.is_server:
+        negotiates = settings.uses_sasl and not connection.sasl_done
+        wanted = frames.SASL_HEADER if negotiates else frames.AMQP_HEADER
+        if header != wanted:
+            connection.terminate(conditions.FRAMING_ERROR, f"expected {wanted!r}, found {header!r}")
+            return end
+        if negotiates:
+            connection.sasl = SaslClient(connection)
+        connection.phase = SASL if negotiates else OPENING
+        return position + frames.HEADER_BYTES
+    plain_allowed = settings.allow_plain_header or not settings.sasl_mechanisms
+    if header == frames.AMQP_HEADER and (connection.sasl_done or plain_allowed):
+        connection.output.append(frames.AMQP_HEADER)
+        connection.phase = OPENING
+        return position + frames.HEADER_BYTES
+    if header == frames.SASL_HEADER and settings.sasl_mechanisms and not connection.sasl_done:
+        connection.sasl = SaslServer(connection)
+        connection.phase = SASL
+        return position + frames.HEADER_BYTES
+    _reject_header(connection, bytes(data[position : min(end, position + protocols.BYTES)]))
+    return end
+
+
+def _reject_header(connection: ConnectionEndpoint, found: bytes) -> None:
+    """Write a header that would have been accepted, and close (2.2)."""
+    settings = connection.settings
+    wanted = frames.AMQP_HEADER
+    if settings.sasl_mechanisms and not settings.allow_plain_header and not connection.sasl_done:
+        wanted = frames.SASL_HEADER
+    if settings.is_server:
+        connection.output.append(wanted)
+    connection.events.append(HeaderRejected(wanted, bytes(found)))
+    connection.phase = CLOSED
 
 
 class Connection(ConnectionEndpoint):
@@ -159,7 +209,7 @@ class Connection(ConnectionEndpoint):
     def _waiting_bytes_max(self) -> int:
         """Bytes that may wait for the rest of their frame, or for the answer to a SASL frame or an open."""
         if self.phase in (SASL, DECIDING):
-            return max(self.settings.max_sasl_frame_size, limits.PIPELINED_BYTES_MAX)
+            return max(self.settings.max_sasl_frame_size, PIPELINED_BYTES_MAX)
         return self.settings.max_frame_size
 
     # --- input -------------------------------------------------------------------------------------------

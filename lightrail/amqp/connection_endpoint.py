@@ -29,6 +29,8 @@ from lightrail.amqp.values import Symbol
 from lightrail.amqp.windows import BEGIN_SENT, END_SENT, Windows
 from lightrail.model import conditions, limits
 
+MIN_MAX_FRAME_SIZE: Final[int] = 512
+"""No peer may ask for less (spec 2.4.1)."""
 ESTABLISHMENT_FAILED: Final = Symbol("amqp:connection-establishment-failed")
 """Property of an open that a close with the reason follows."""
 
@@ -82,7 +84,7 @@ class ConnectionEndpoint:
         self._channels: dict[int, Session] = {}
         self.names: dict[tuple[str, bool], LinkEndpoint] = {}
         self.peer_open: Open | None = None
-        self.peer_max_frame_size = limits.MIN_MAX_FRAME_SIZE
+        self.peer_max_frame_size = MIN_MAX_FRAME_SIZE
         self.peer_channel_max = 0
         self.sasl_done = False
         self.sasl: SaslServer | SaslClient | None = None
@@ -192,10 +194,10 @@ class ConnectionEndpoint:
             raise ConnectionProtocolError(
                 conditions.FRAMING_ERROR, f"expected open on channel 0, found it on channel {channel}"
             )
-        if peer.max_frame_size < limits.MIN_MAX_FRAME_SIZE:
+        if peer.max_frame_size < MIN_MAX_FRAME_SIZE:
             raise ConnectionProtocolError(
                 conditions.INVALID_FIELD,
-                f"expected max-frame-size >= {limits.MIN_MAX_FRAME_SIZE}, found {peer.max_frame_size}",
+                f"expected max-frame-size >= {MIN_MAX_FRAME_SIZE}, found {peer.max_frame_size}",
             )
         idle = peer.idle_time_out or 0
         if 0 < idle < self.settings.peer_idle_time_out_ms_min:

@@ -23,7 +23,7 @@ link that the caller ended (a queue deleted, a link stolen) may have transfers o
 credit: those are dropped, and only transfers beyond the credit are errant.
 """
 
-from typing import TYPE_CHECKING, Any, Unpack
+from typing import TYPE_CHECKING, Any, Final, Unpack
 
 from lightrail.amqp.encoder import encode
 from lightrail.amqp.errors import LinkProtocolError, LocalError, SessionProtocolError
@@ -52,10 +52,13 @@ from lightrail.amqp.performatives import (
 )
 from lightrail.amqp.serial import WIRE
 from lightrail.amqp.values import Described, Symbol
-from lightrail.model import conditions, limits
+from lightrail.model import conditions
 
 if TYPE_CHECKING:
     from lightrail.amqp.session import Session
+
+DROPPED_RANGES_A_FRAME: Final[int] = 256
+"""Ranges searched for those of a link that ends, in the time of one frame."""
 
 
 def encode_state(state: Any) -> bytes:
@@ -235,7 +238,7 @@ class LinkEndpoint(Link):
         """Drop unsettled deliveries, messages under way and the name."""
         session = self.session
         ranges = len(session.incoming.ranges) + len(session.outgoing.ranges)
-        session.connection.work -= ranges // limits.DROPPED_RANGES_A_FRAME
+        session.connection.work -= ranges // DROPPED_RANGES_A_FRAME
         session.incoming.drop(self)
         session.outgoing.drop(self)
         self.release()

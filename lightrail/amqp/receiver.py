@@ -24,6 +24,10 @@ from lightrail.model import conditions, limits
 if TYPE_CHECKING:
     from lightrail.amqp.session import Session
 
+FRAGMENT_OVERHEAD: Final[int] = 64
+"""Bytes that each frame of an unfinished message counts beyond its own, for its object."""
+SHAPES_PER_LINK_MAX: Final[int] = 16
+"""Header sections whose transfers a link reads by comparison; there are ten priorities."""
 OUTCOMES: Final = (Accepted, Modified, Rejected, Released)
 _ALL: Final = 1 << 64
 """Above every delivery-id, unwrapped."""
@@ -234,7 +238,7 @@ class ReceivingLink(LinkEndpoint):
         if assembly.txn_id is not None and not assembly.is_posting:
             assembly.is_posting = True
             self.session.connection.events.append(Posting(self, assembly.txn_id, Posting.BEGUN))
-        self._hold(assembly, more_bytes + limits.FRAGMENT_OVERHEAD)
+        self._hold(assembly, more_bytes + FRAGMENT_OVERHEAD)
 
     def _survey(self, assembly: Assembly, payload: bytes) -> tuple[Opening | None, int | None]:
         """What is known of the beginning of a message, and its absolute-expiry-time."""
@@ -272,7 +276,7 @@ class ReceivingLink(LinkEndpoint):
         self.shape = connection.shape = shape
         if shape is not None:
             self.shapes[shape.head] = shape
-            if len(self.shapes) > limits.SHAPES_PER_LINK_MAX:
+            if len(self.shapes) > SHAPES_PER_LINK_MAX:
                 del self.shapes[next(iter(self.shapes))]
 
     def copy_views(self) -> None:

@@ -8,7 +8,7 @@ forgotten.
 Windows of transfers are in windows.py, the deliveries in settlement.py.
 """
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 from lightrail.amqp import frames
 from lightrail.amqp.errors import (
@@ -38,10 +38,13 @@ from lightrail.amqp.serial import WIRE
 from lightrail.amqp.settlement import Settlement
 from lightrail.amqp.values import Symbol
 from lightrail.amqp.windows import BEGIN_SENT, END_SENT, ENDED, MAPPED, OUTGOING_WINDOW
-from lightrail.model import conditions, limits
+from lightrail.model import conditions
 
 if TYPE_CHECKING:
     from lightrail.amqp.connection_endpoint import ConnectionEndpoint
+
+ATTACH_FRAMES: Final[int] = 6
+"""Frames that an attach counts for, including the broker's work for it in the next turn."""
 
 
 class Session(Settlement):
@@ -296,7 +299,7 @@ class Session(Settlement):
         link = self._requests.pop(key, None) if self._requests else None
         if link is None:
             self.connection.steal(key)
-            self.connection.work -= limits.ATTACH_FRAMES
+            self.connection.work -= ATTACH_FRAMES
             # A link whose closing detach waits for our answer has no handle of the peer, but our handle.
             most = min(self.peer_handle_max, settings.handle_max) + 1
             if len(self.outputs) >= most:

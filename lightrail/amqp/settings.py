@@ -1,11 +1,28 @@
 """Settings that the connections of one listener share: names, limits, security, times."""
 
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Final
 
 from lightrail.amqp.compiled import COMPILED
 from lightrail.amqp.values import Symbol
 from lightrail.model import limits
+
+MAX_FRAME_SIZE: Final[int] = 65_536
+"""Largest frame that we announce in open (spec 2.7.1); proton and rhea announce 32 KiB and 1 MiB."""
+MAX_SASL_FRAME_SIZE: Final[int] = 16_384
+"""Largest SASL frame. SCRAM and OAuth tokens outgrow the 512 bytes of the specification (5.3.2)."""
+CHANNEL_MAX: Final[int] = 255
+"""Highest channel number of a connection."""
+HANDLE_MAX: Final[int] = 4_095
+"""Highest link handle of a session."""
+LINKS_PER_CONNECTION_MAX: Final[int] = 4_096
+"""Links of a connection over all of its sessions, as many as one session may have. More are refused; at twice
+as many the connection is closed."""
+ATTACH_BYTES_MAX: Final[int] = 2 * 1024 * 1024
+"""Bytes that a connection's links may occupy: whole attaches until they are answered, then name and
+addresses. Enforced like LINKS_PER_CONNECTION_MAX."""
+SESSION_INCOMING_WINDOW: Final[int] = 8_192
+"""Transfer frames a session may send us before we open its window again."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -14,12 +31,12 @@ class ConnectionSettings:
 
     container_id: str = "lightrail"
     hostname: str | None = None
-    max_frame_size: int = limits.MAX_FRAME_SIZE
-    channel_max: int = limits.CHANNEL_MAX
-    handle_max: int = limits.HANDLE_MAX
-    links_max: int = limits.LINKS_PER_CONNECTION_MAX
-    attach_bytes_max: int = limits.ATTACH_BYTES_MAX
-    session_incoming_window: int = limits.SESSION_INCOMING_WINDOW
+    max_frame_size: int = MAX_FRAME_SIZE
+    channel_max: int = CHANNEL_MAX
+    handle_max: int = HANDLE_MAX
+    links_max: int = LINKS_PER_CONNECTION_MAX
+    attach_bytes_max: int = ATTACH_BYTES_MAX
+    session_incoming_window: int = SESSION_INCOMING_WINDOW
     max_message_size: int = limits.MAX_MESSAGE_BYTES
     unfinished_bytes_max: int = limits.UNFINISHED_MESSAGES_MAX * limits.MAX_MESSAGE_BYTES
     """Memory of incomplete messages over all links."""
@@ -38,7 +55,7 @@ class ConnectionSettings:
     """Whether a client begins with the SASL header."""
     allow_plain_header: bool = True
     """Whether a peer may connect without SASL."""
-    max_sasl_frame_size: int = limits.MAX_SASL_FRAME_SIZE
+    max_sasl_frame_size: int = MAX_SASL_FRAME_SIZE
     offered_capabilities: tuple[str, ...] = ()
     open_deciding: frozenset[str] = frozenset()
     """Capabilities: where a client desires one of them, the caller decides on its open (event OpenAsked)."""

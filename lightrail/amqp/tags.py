@@ -18,8 +18,11 @@ from lightrail.amqp.errors import LinkProtocolError
 from lightrail.amqp.link import SETTLE_SETTLED, Link
 from lightrail.amqp.scanner import TAG_DECIMAL, TAG_NUMBER_BYTES_MAX
 from lightrail.amqp.unsettled import Unsettled
-from lightrail.model import conditions, limits
+from lightrail.model import conditions
 
+LINK_TAGS_MAX: Final[int] = 16_384
+"""Unsettled deliveries of a link whose delivery-tags are not consecutive numbers, so that each tag is kept.
+Unsettled tags are counted again when half more tags are kept than after the last count."""
 PRUNE_AT: Final = 1_024
 """Entries, at least, when those of settled deliveries are removed."""
 
@@ -195,9 +198,9 @@ class Tags:
                 yield tag, number
 
     def _check_room(self, count: int) -> None:
-        if count > limits.LINK_TAGS_MAX:
+        if count > LINK_TAGS_MAX:
             raise LinkProtocolError(
                 conditions.RESOURCE_LIMIT_EXCEEDED,
-                f"expected at most {limits.LINK_TAGS_MAX} unsettled deliveries with delivery-tags that"
+                f"expected at most {LINK_TAGS_MAX} unsettled deliveries with delivery-tags that"
                 f" are not numbered on link {self._link.name!r}, found {count}",
             )

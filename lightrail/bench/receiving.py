@@ -12,9 +12,8 @@ from typing import Any, Final
 from lightrail.bench import board as words
 from lightrail.bench.arrivals import Arrivals
 from lightrail.bench.board import Board
-from lightrail.bench.engine import ACCEPTED, Connection, lib
+from lightrail.bench.engine import ACCEPTED, Connection, ffi, lib
 from lightrail.bench.histogram import Histogram
-from lightrail.bench.incoming import Incoming
 from lightrail.bench.message import (
     MARKER,
     SEQUENCE_MAX,
@@ -26,11 +25,83 @@ from lightrail.bench.message import (
     run_of,
 )
 from lightrail.bench.pacing import SPIN_NS, Waiter
-from lightrail.bench.plan import ReceiverResult, Share
+from lightrail.bench.plan import Options, ReceiverResult, Share
 
+NO_LENGTH: Final = -2
+"""Stands for an unknown length: no read of the engine has this size."""
+ROOM_BYTES: Final = 65_536
+"""Bytes of the buffer beyond a body."""
 _NONE: Final = -1
 QUIET_NS: Final = 100_000_000
 """The longest wait for events; the board is read at least this often."""
+
+
+class Incoming:
+    """A receiving link: its credit, and whole messages, however many reads of the engine they need.
+
+    Messages are accepted when they are read.
+    """
+
+    __slots__ = (
+        "buffer",
+        "capacity",
+        "connection",
+        "credit",
+        "length",
+        "link",
+        "owed",
+        "pieces",
+        "settled",
+        "start",
+    )
+
+    def __init__(self, connection: Connection, link: Any, options: Options, credit: int) -> None:
+        self.connection = connection
+        self.link = link
+        self.settled = options.pre_settled
+        self.credit = credit
+        self.capacity = options.size + ROOM_BYTES
+        self.buffer = bytearray(self.capacity)
+        self.start: Any = ffi.from_buffer("char[]", self.buffer)
+        self.length = NO_LENGTH
+        """Bytes of a message of the known form; NO_LENGTH: unknown, or a message has arrived in part."""
+        self.pieces = bytearray()
+        """The part of a message that has arrived."""
+        self.owed = 0
+        """Messages since the last grant of credit."""
+
+    def open_credit(self) -> None:
+        """Grant the first credit."""
+        lib.pn_link_flow(self.link, self.credit)
+
+    def give_back(self, taken: int) -> None:
+        """Grant credit for the messages read, once they are half of the credit."""
+        self.owed += taken
+        if self.owed * 2 >= self.credit:
+            lib.pn_link_flow(self.link, self.owed)
+            self.owed = 0
+
+    def gather(self, size: int) -> bytearray | None:
+        """Complete the message of which ``size`` bytes were just read; None when there is none."""
+        link = self.link
+        while True:
+            handle = lib.pn_link_current(link)
+            if not handle:
+                return None
+            if size > 0:
+                self.pieces += self.buffer[:size]
+                size = lib.pn_link_recv(link, self.start, self.capacity)
+                continue
+            if size == 0 or lib.pn_delivery_partial(handle):
+                self.length = NO_LENGTH
+                return None
+            break
+        whole, self.pieces = self.pieces, bytearray()
+        aborted = size != lib.PN_EOS
+        if not self.settled and not aborted:
+            lib.pn_delivery_update(handle, ACCEPTED)
+        lib.pn_delivery_settle(handle)
+        return bytearray() if aborted else whole
 
 
 class Receiver(Incoming):

@@ -37,14 +37,13 @@ from lightrail.bus.formats import CloudEvents, Format, Json
 from lightrail.bus.handlers import Batch, Handlers, Middleware
 from lightrail.bus.limits import KillSwitch, RateLimit
 from lightrail.bus.masstransit import MassTransit
-from lightrail.bus.memory_store import MemoryStore
 from lightrail.bus.messages import Kind, MessageType, command, message
 from lightrail.bus.retry import Retry
 from lightrail.bus.sagas import Saga, SagaContext
 from lightrail.bus.sending import Scheduled
 from lightrail.bus.slips import Activity, RoutingSlip, SlipCompleted, SlipContext, SlipFaulted
 from lightrail.bus.sqlite import SqliteStore
-from lightrail.bus.store import Store, StoreError
+from lightrail.bus.store import MemoryStore, Store, StoreError
 
 __all__ = [
     "Activity",

@@ -10,12 +10,11 @@ from enum import Enum
 from functools import partial
 from typing import Any, Final
 
-from lightrail.bus.batches import Collector
 from lightrail.bus.context import Context
 from lightrail.bus.errors import MiddlewareError
 from lightrail.bus.fault import Faults
 from lightrail.bus.formats import Formats
-from lightrail.bus.handlers import Middleware, Registration
+from lightrail.bus.handlers import Collector, Middleware, Registration
 from lightrail.bus.limits import Gate
 from lightrail.bus.messages import MessageType, known_type
 from lightrail.bus.outgoing import Outgoing

@@ -11,8 +11,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Final
 
-from lightrail.cli import access_keys
-from lightrail.cluster.coordinator import Coordinator, CoordinatorError
+from lightrail.cluster.coordinator import Coordinator, CoordinatorError, UnknownUserError
 from lightrail.cluster.generations import accept_disk
 from lightrail.cluster.map import SHARDS, Member
 from lightrail.cluster.membership import MemberRefusedError, until_free
@@ -27,7 +26,7 @@ from lightrail.namespace.directory import Directory
 from lightrail.namespace.records import Right
 from lightrail.namespace.rights import Caller
 from lightrail.namespace.service import Service
-from lightrail.service_bus.access_keys import AccessKeyError
+from lightrail.service_bus.access_keys import AccessKeyError, keys_of, user_for_keys, with_key, without_key
 from lightrail.shard.journal.repair import repair
 from lightrail.shard.journal.store import StoreError
 from lightrail.telemetry.directories import DirectoryRefusedError, make_data_directory
@@ -167,7 +166,7 @@ async def _user(coordinator: Coordinator, parsed: argparse.Namespace) -> int:
 async def _key(coordinator: Coordinator, parsed: argparse.Namespace) -> int:
     match parsed.action:
         case "make":
-            is_new = await access_keys.make(coordinator, parsed.name)
+            is_new = await _make_key(coordinator, parsed.name)
             if is_new:
                 rights, prefix = parsed.rights or frozenset(Right), parsed.prefix or ""
                 await _service(coordinator).permit(OPERATOR, parsed.name, prefix, rights)
@@ -175,13 +174,13 @@ async def _key(coordinator: Coordinator, parsed: argparse.Namespace) -> int:
             elif parsed.rights is not None or parsed.prefix is not None:
                 what = "the user exists already, and keeps its rights; see `permission set`"
                 print(what, file=sys.stderr)
-            await access_keys.show(coordinator, parsed, newest=True)
+            await _show_keys(coordinator, parsed, newest=True)
         case "show":
-            await access_keys.show(coordinator, parsed)
+            await _show_keys(coordinator, parsed)
         case "list":
-            await access_keys.show_all(coordinator, parsed)
+            await _show_all_keys(coordinator, parsed)
         case "delete":
-            await access_keys.delete(coordinator, parsed.name, parsed.id)
+            await _delete_key(coordinator, parsed.name, parsed.id)
     return 0
 
 
@@ -278,3 +277,51 @@ def _password(parsed: argparse.Namespace) -> str:
 
 def _first_line(line: str) -> str:
     return line.removesuffix("\n").removesuffix("\r")
+
+
+async def _make_key(coordinator: Coordinator, name: str) -> bool:
+    """Stores a new key; returns whether the user is new, too. Raises AccessKeyError, CoordinatorError."""
+    record = await coordinator.user(name)
+    if record is None:
+        await coordinator.add_user(user_for_keys(name))
+        return True
+    await coordinator.replace_user(with_key(record))
+    return False
+
+
+async def _delete_key(coordinator: Coordinator, name: str, id: str) -> None:
+    """Deletes a key. Raises AccessKeyError, UnknownUserError."""
+    record = await coordinator.user(name)
+    if record is None:
+        raise UnknownUserError(f"there is no user {name!a}")
+    await coordinator.replace_user(without_key(record, id))
+    print(f"key {id} of user {name} is deleted; connections continue until their present token expires")
+
+
+async def _show_keys(coordinator: Coordinator, parsed: argparse.Namespace, *, newest: bool = False) -> None:
+    """Prints the keys of a user as parts of connection strings, or the newest one."""
+    record = await coordinator.user(parsed.name)
+    if record is None:
+        raise UnknownUserError(f"there is no user {parsed.name!a}")
+    found = list(keys_of(await coordinator.secret(), record))[-1 if newest else 0 :]
+    if parsed.json:
+        rows = [{"id": key.id, "key": key.text} for key in found]
+        print(json.dumps({"name": record.name, "keys": rows}))
+        return
+    for key in found:
+        print(f"{key.id}\tSharedAccessKeyName={record.name};SharedAccessKey={key.text}")
+
+
+async def _show_all_keys(coordinator: Coordinator, parsed: argparse.Namespace) -> None:
+    """Prints the users that have keys, without the keys."""
+    secret = await coordinator.secret()
+    rows = []
+    for name in await coordinator.users():
+        record = await coordinator.user(name)
+        if record is not None and record.access_keys:
+            rows.append({"name": name, "keys": [key.id for key in keys_of(secret, record)]})
+    if parsed.json:
+        print(json.dumps({"users": rows}))
+        return
+    for row in rows:
+        print(f"{row['name']}\t{','.join(row['keys'])}")

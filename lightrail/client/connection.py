@@ -20,7 +20,7 @@ from lightrail.client.events import Event, Reporter
 from lightrail.client.link import Link
 from lightrail.client.link_factory import LinkFactory
 from lightrail.client.links import Links, LinkType
-from lightrail.client.locks import Locks
+from lightrail.client.management import Locks
 from lightrail.client.opening import Opening
 from lightrail.client.options import Address, Credentials, ReconnectPolicy, pause_s
 from lightrail.client.sender import CLOSE_S

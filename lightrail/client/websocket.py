@@ -5,7 +5,9 @@ from typing import Final
 
 from lightrail.client.errors import ConnectError
 from lightrail.client.options import Address
-from lightrail.model import limits
+
+WEBSOCKET_REFUSAL_BYTES: Final[int] = 200
+"""Bytes of a server's refusal of a WebSocket that the client's error quotes."""
 
 try:
     from wsproto import ConnectionType
@@ -75,8 +77,8 @@ class RequestedWebSocket(WebSocket):
             if not event.has_body:
                 self.abort()
         elif isinstance(event, RejectData):
-            self._refusal += event.data[: limits.WEBSOCKET_REFUSAL_BYTES - len(self._refusal)]
-            if event.body_finished or len(self._refusal) == limits.WEBSOCKET_REFUSAL_BYTES:
+            self._refusal += event.data[: WEBSOCKET_REFUSAL_BYTES - len(self._refusal)]
+            if event.body_finished or len(self._refusal) == WEBSOCKET_REFUSAL_BYTES:
                 self.abort()
         elif isinstance(event, CloseConnection):
             self._why = self._why or ConnectionError(

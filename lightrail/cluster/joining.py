@@ -37,6 +37,9 @@ from lightrail.telemetry.process import CannotServeError, Process, StoppedError
 from lightrail.wire import keys
 from lightrail.wire.keys import WireKey, WireKeyError
 
+ETCD_OPEN_MS_MAX: Final[int] = 60_000
+"""The same for one attempt of a process."""
+
 log = logging.getLogger("lightrail.cluster.joining")
 
 Answer = TypeVar("Answer")
@@ -88,7 +91,7 @@ class Joining:
                 settings.wire,
             )
         process.waiting = f"waiting for {where(settings)}"
-        wait_s = itertools.chain(FIRST_OPENINGS_S, itertools.repeat(limits.ETCD_OPEN_MS_MAX / 1000))
+        wait_s = itertools.chain(FIRST_OPENINGS_S, itertools.repeat(ETCD_OPEN_MS_MAX / 1000))
         coordinator = await patiently(process, lambda: open_coordinator(settings, next(wait_s)))
         process.may_list = partial(may_list, coordinator)
         return cls(process, coordinator, key)

@@ -11,15 +11,76 @@ the store, and in a method here that forwards the call.
 import asyncio
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
+from typing import Final
 
-from lightrail.cluster.coordinator import WRITES_MAX, NotSetBackError, PutBack, SetBack, Write
+from lightrail.cluster.coordinator import (
+    ATTEMPTS_MAX,
+    WRITES_MAX,
+    ConflictError,
+    CoordinatorError,
+    KeySpace,
+    NotSetBackError,
+    PutBack,
+    SetBack,
+    UnknownUserError,
+    UserExistsError,
+    Write,
+)
 from lightrail.cluster.counts import CoordinatorCounts
 from lightrail.cluster.entries import Entry, News
 from lightrail.cluster.keyed_placements import KeyedPlacements
-from lightrail.cluster.keyed_users import KeyedUsers
 from lightrail.cluster.registrations import Registrations
 from lightrail.cluster.users import UserRecord
 from lightrail.model.placement import Placement
+
+USERS: Final = "users/"
+
+
+class KeyedUsers:
+    """Users as entries of a key space, ``users/NAME``; Users (coordinator.py) describes the methods."""
+
+    def __init__(self, space: KeySpace) -> None:
+        self._space = space
+
+    async def user(self, name: str) -> UserRecord | None:
+        found = await self._space.entry(USERS + name)
+        if found is None or found.value is None:
+            return None
+        try:
+            return UserRecord.decode(name, found.value)
+        except ValueError as error:
+            raise CoordinatorError(f"the entry {found.key} can't be read: {error}") from None
+
+    async def users(self) -> list[str]:
+        return [each.key.removeprefix(USERS) for each in await self._space.entries(USERS)]
+
+    async def has_users(self) -> bool:
+        return bool(await self._space.entries(USERS))
+
+    async def add_user(self, record: UserRecord) -> None:
+        try:
+            await self._space.write([Write(USERS + record.name, record.encode(), 0)])
+        except ConflictError:
+            raise UserExistsError(f"the user {record.name!a} exists already") from None
+
+    async def replace_user(self, record: UserRecord) -> None:
+        await self._change_user(record.name, record.encode())
+
+    async def remove_user(self, name: str) -> None:
+        await self._change_user(name, None)
+
+    async def _change_user(self, name: str, value: str | None) -> None:
+        key = USERS + name
+        for _ in range(ATTEMPTS_MAX):
+            found = await self._space.entry(key)
+            if found is None:
+                raise UnknownUserError(f"there is no user {name!a}")
+            try:
+                await self._space.write([Write(key, value, found.revision)])
+            except ConflictError:
+                continue
+            return
+        raise CoordinatorError(f"other processes keep changing the user {name!a}: try again")
 
 
 class KeyedCoordinator(ABC):

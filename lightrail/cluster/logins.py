@@ -30,6 +30,30 @@ from lightrail.cluster.coordinator import Coordinator, CoordinatorError
 from lightrail.cluster.users import UserRecord, stronger
 from lightrail.model import limits
 
+LOGIN_HASHES_AT_ONCE: Final[int] = 2
+"""Passwords that a process hashes at a time."""
+LOGIN_SOURCE_FREE: Final[int] = 10
+"""Wrong log-ins of one address after which its next log-ins have to wait."""
+LOGIN_SOURCE_MS: Final[int] = 1_000
+"""Time between two checks of log-ins from such an address; one wrong log-in is forgotten in this time."""
+LOGIN_USER_FREE: Final[int] = 20
+"""Wrong log-ins for one user, from whatever addresses, before those from new addresses take longer."""
+LOGIN_USER_MS: Final[int] = 2_000
+"""How much longer such a log-in takes."""
+LOGIN_USER_PACE_MS: Final[int] = 6_000
+"""Time in which one wrong log-in for a user is forgotten."""
+LOGIN_WRONG_COUNTED: Final[int] = 100
+"""Most wrong log-ins that are remembered of an address or a user, which bounds the time to forget them."""
+LOGINS_WAITING: Final[int] = 100
+"""Log-ins of one address that wait for their check; more are refused."""
+LOGIN_SOURCES_MAX: Final[int] = 10_000
+"""Addresses, and users, whose wrong log-ins a process counts; the longest silent are dropped first."""
+LOGIN_LINES: Final[int] = 100
+"""Lines in the log about wrong log-ins per LOGIN_LOG_MS; one line at the end counts the others."""
+LOGIN_LOG_MS: Final[int] = 60_000
+LOGIN_USERS_SAMPLED: Final[int] = 50
+"""Users whose numbers of rounds a process remembers, to answer for unknown users in the same way."""
+
 log = logging.getLogger("lightrail.cluster.logins")
 
 LOCAL: Final = "this machine"
@@ -73,7 +97,7 @@ class _Wrong:
         return self._count
 
     def add(self, now: float) -> None:
-        self._count = min(self.count(now) + 1, limits.LOGIN_WRONG_COUNTED)
+        self._count = min(self.count(now) + 1, LOGIN_WRONG_COUNTED)
 
 
 class _Turns:
@@ -132,7 +156,7 @@ class Logins:
         self._sleep = sleep
         self._later = later
         self._key = token_bytes(32)
-        self._turns = _Turns(limits.LOGIN_HASHES_AT_ONCE)
+        self._turns = _Turns(LOGIN_HASHES_AT_ONCE)
         self._sources: OrderedDict[str, _Wrong] = OrderedDict()
         self._users: OrderedDict[str, _Wrong] = OrderedDict()
         self._next_s: dict[str, float] = {}
@@ -161,7 +185,7 @@ class Logins:
         if not self.secret:
             self.secret = await self._coordinator.secret()
         names = await self._coordinator.users()
-        sample = names[: limits.LOGIN_USERS_SAMPLED]
+        sample = names[:LOGIN_USERS_SAMPLED]
         if sample == self._sampled:
             return bool(names)
         try:
@@ -183,19 +207,17 @@ class Logins:
         """Waits for the delay of this source and of this user's log-ins. Raises TooManyLoginsError."""
         now = self._clock()
         wait_s = 0.0
-        if self._wrong_of(self._sources, source, now) >= limits.LOGIN_SOURCE_FREE:
-            due = max(now, self._next_s.get(source, 0.0)) + limits.LOGIN_SOURCE_MS / 1000
+        if self._wrong_of(self._sources, source, now) >= LOGIN_SOURCE_FREE:
+            due = max(now, self._next_s.get(source, 0.0)) + LOGIN_SOURCE_MS / 1000
             self._next_s[source] = due
             wait_s = due - now
-        if (source, user) not in self._proven and self._wrong_of(
-            self._users, user, now
-        ) >= limits.LOGIN_USER_FREE:
-            wait_s = max(wait_s, limits.LOGIN_USER_MS / 1000)
+        if (source, user) not in self._proven and self._wrong_of(self._users, user, now) >= LOGIN_USER_FREE:
+            wait_s = max(wait_s, LOGIN_USER_MS / 1000)
         if not wait_s:
             return
         waiting = self._waiting.get(source, 0)
-        if waiting >= limits.LOGINS_WAITING:
-            self._next_s[source] = self._next_s.get(source, now) - limits.LOGIN_SOURCE_MS / 1000
+        if waiting >= LOGINS_WAITING:
+            self._next_s[source] = self._next_s.get(source, now) - LOGIN_SOURCE_MS / 1000
             raise TooManyLoginsError(
                 f"{waiting} log-ins from {source} wait because many from there were wrong; try again later"
             )
@@ -286,20 +308,20 @@ class Logins:
         """A user has logged in from a source."""
         self._proven[source, user] = None
         self._proven.move_to_end((source, user))
-        while len(self._proven) > limits.LOGIN_SOURCES_MAX:
+        while len(self._proven) > LOGIN_SOURCES_MAX:
             self._proven.popitem(last=False)
 
     def wrong(self, source: str, user: str) -> None:
         """A password was wrong, or there is no such user."""
         now = self._clock()
         for table, key, pace_ms in (
-            (self._sources, source, limits.LOGIN_SOURCE_MS),
-            (self._users, user, limits.LOGIN_USER_PACE_MS),
+            (self._sources, source, LOGIN_SOURCE_MS),
+            (self._users, user, LOGIN_USER_PACE_MS),
         ):
             wrong = table.setdefault(key, _Wrong(pace_ms / 1000, now))
             wrong.add(now)
             table.move_to_end(key)
-            while len(table) > limits.LOGIN_SOURCES_MAX:
+            while len(table) > LOGIN_SOURCES_MAX:
                 self._next_s.pop(table.popitem(last=False)[0], None)
         self._log(source, user)
 
@@ -307,7 +329,7 @@ class Logins:
         each = source, user
         if each in self._counted:
             self._counted[each] += 1
-        elif len(self._counted) < limits.LOGIN_LINES:
+        elif len(self._counted) < LOGIN_LINES:
             self._counted[each] = 0
             log.warning("wrong password, or no such user: %.80a from %s", user, source)
         else:
@@ -315,14 +337,14 @@ class Logins:
         if not self._logging:
             self._logging = True
             later = self._later or asyncio.get_running_loop().call_later
-            later(limits.LOGIN_LOG_MS / 1000, self._sum_up)
+            later(LOGIN_LOG_MS / 1000, self._sum_up)
 
     def _sum_up(self) -> None:
         """Logs one line for each source and user with more wrong log-ins than the first, after a minute."""
         self._logging = False
         counted, self._counted = self._counted, {}
         others, self._unlogged = self._unlogged, 0
-        seconds = limits.LOGIN_LOG_MS // 1000
+        seconds = LOGIN_LOG_MS // 1000
         for (source, user), count in counted.items():
             if count:
                 log.warning(

@@ -14,7 +14,10 @@ from typing import Final
 from lightrail.cluster.coordinator import ATTEMPTS_MAX, ConflictError, CoordinatorError, KeySpace, Write
 from lightrail.cluster.entries import Entry
 from lightrail.cluster.map import SHARD_SETS, SHARDS, Member, ShardRecord, known
-from lightrail.model import limits
+
+LEASE_MARGIN_MS: Final[int] = 3_000
+"""Time beyond ETCD_LEASE_MS after which a registration counts as that of a living process: etcd revokes
+expired leases with some delay, and its leader may change."""
 
 Clock = Callable[[], float]
 """Seconds, rising."""
@@ -111,7 +114,7 @@ async def until_free(
         if first is None or found.boot != first.boot:
             if first is not None:
                 raise MemberRefusedError(_held(key, found))
-            first, end = found, now + (lease_ms + limits.LEASE_MARGIN_MS) / 1000
+            first, end = found, now + (lease_ms + LEASE_MARGIN_MS) / 1000
         if now >= look_again:
             remaining = await coordinator.remaining_ms(key)
             refreshes += before is not None and remaining is not None and remaining > before

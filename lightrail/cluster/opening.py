@@ -8,14 +8,15 @@ from typing import Final
 from lightrail.cluster.coordinator import Coordinator, CoordinatorRefusedError
 from lightrail.cluster.sqlite import FILE_NAME, SqliteCoordinator
 from lightrail.cluster.users import PASSWORD_BYTES_MAX
-from lightrail.model import limits
 from lightrail.model.settings import Settings
 
+ETCD_OPEN_MS: Final[int] = 10_000
+"""How long a command waits for etcd and for reading its key space."""
 OUTSIDE: Final = ("amqp", "amqps", "http", "https")
 """Settings of listeners that other machines may reach."""
 
 
-async def open_coordinator(settings: Settings, wait_s: float = limits.ETCD_OPEN_MS / 1000) -> Coordinator:
+async def open_coordinator(settings: Settings, wait_s: float = ETCD_OPEN_MS / 1000) -> Coordinator:
     """Makes one attempt of at most `wait_s` seconds.
 
     Raises:

@@ -228,11 +228,6 @@ def _decode_columns(data: Bytes, start: int, end: int, count: int) -> tuple[dict
     return dict(zip(names, numbers, strict=True)), stop
 
 
-def encode_ids(record: Ids) -> bytes:
-    """Body of an Ids record."""
-    return IDS_FIXED.pack(record.queue, record.until_ms, len(record.digests)) + record.digests
-
-
 def decode_ids(data: Bytes, start: int, end: int, flags: int) -> Ids:
     """The Ids record whose body is data[start:end]."""
     queue, until_ms, size = IDS_FIXED.unpack_from(data, start)
@@ -240,11 +235,6 @@ def decode_ids(data: Bytes, start: int, end: int, flags: int) -> Ids:
     if position + size != end or size % DIGEST_BYTES:
         raise LayoutError(f"an Ids of {size} bytes of digests has {end - start} bytes")
     return Ids(queue, until_ms, bytes(data[position:end]), flags)
-
-
-def encode_taken(record: Taken) -> bytes:
-    """Body of a Taken record."""
-    return TAKEN_FIXED.pack(record.producer, record.number, record.taken)
 
 
 def decode_taken(data: Bytes, start: int, end: int, flags: int) -> Taken:
@@ -352,8 +342,8 @@ _ENCODERS: Final[dict[type, tuple[int, Callable[..., bytes]]]] = {
     Delivered: (DELIVERED, encode_delivered),
     Queue: (QUEUE, encode_queue),
     Snapshot: (SNAPSHOT, encode_snapshot),
-    Ids: (IDS, encode_ids),
-    Taken: (TAKEN, encode_taken),
+    Ids: (IDS, lambda ids: IDS_FIXED.pack(ids.queue, ids.until_ms, len(ids.digests)) + ids.digests),
+    Taken: (TAKEN, lambda record: TAKEN_FIXED.pack(record.producer, record.number, record.taken)),
     Numbers: (NUMBERS, encode_numbers),
     Transaction: (TRANSACTION, encode_transaction),
     Terminus: (TERMINUS, encode_terminus),

@@ -13,7 +13,11 @@ from collections.abc import Callable
 from functools import partial
 from typing import Final
 
-from lightrail.model import limits
+CLOCK_SLEW: Final[int] = 10
+"""After the wall clock was set, a process's clock gains or loses at most 1/CLOCK_SLEW of the passing time: a
+jump of a minute is corrected in ten minutes, and a lock of 30 s is meanwhile 27 to 33 s long."""
+CLOCK_JUMP_MS: Final[int] = 1_000
+"""Jump of the wall clock that counts as setting it and is logged."""
 
 log = logging.getLogger("lightrail.model.clock")
 
@@ -61,11 +65,11 @@ class Clock:
             # The system paused the process between the two readings; the difference would contain the pause.
             wall = self._ns + self._off
         off = wall - self._ns
-        most = passed // limits.CLOCK_SLEW
+        most = passed // CLOCK_SLEW
         step = most if off > most else -most if off < -most else off
         self._ns += step
         off -= step
-        if abs(off - self._off) > limits.CLOCK_JUMP_MS * _MS + passed:
+        if abs(off - self._off) > CLOCK_JUMP_MS * _MS + passed:
             self._tell(off)
         self._off = off
         self._ms = self._ns // _MS
@@ -79,7 +83,7 @@ class Clock:
             "follows it in about %.0f s; locks and time-outs are not moved by that",
             seconds,
             "before" if off > 0 else "behind",
-            seconds * limits.CLOCK_SLEW,
+            seconds * CLOCK_SLEW,
         )
 
 

@@ -10,7 +10,9 @@ from collections.abc import Sequence
 from typing import Final
 from urllib.parse import urlsplit
 
-from lightrail.model import limits
+PUSH_URL_BYTES: Final[int] = 2_048
+PUSH_ALLOW_MAX: Final[int] = 1_000
+"""Patterns in the setting push_allow."""
 
 Address = ipaddress.IPv4Address | ipaddress.IPv6Address
 Network = ipaddress.IPv4Network | ipaddress.IPv6Network
@@ -24,7 +26,7 @@ _LETTERS: Final = frozenset("abcdefghijklmnopqrstuvwxyz0123456789-._")
 def parse_patterns(text: str) -> tuple[str, ...]:
     """The patterns of a setting. Raises ValueError with what is allowed."""
     patterns = tuple(each.strip().lower().strip("[]") for each in text.split(",") if each.strip())
-    if len(patterns) > limits.PUSH_ALLOW_MAX or not all(_is_pattern(each) for each in patterns):
+    if len(patterns) > PUSH_ALLOW_MAX or not all(_is_pattern(each) for each in patterns):
         raise ValueError(PATTERNS)
     return patterns
 
@@ -49,14 +51,14 @@ class Destinations:
         """Why a URL may not be called, or None."""
         shown = ascii(url[:120])
         if (
-            len(url) > limits.PUSH_URL_BYTES
+            len(url) > PUSH_URL_BYTES
             or not url.isascii()
             or not url.isprintable()
             or set(url) & set(' \\"<>')
         ):
             return (
                 f"the URL {shown} has characters that need to be percent-encoded, or more than "
-                f"{limits.PUSH_URL_BYTES} of them"
+                f"{PUSH_URL_BYTES} of them"
             )
         try:
             parts = urlsplit(url)

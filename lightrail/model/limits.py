@@ -1,57 +1,26 @@
-"""Limits: every bound of the broker by name; sizes in bytes, times in milliseconds, the rest counts.
+"""Bounds that several files use, by name; sizes in bytes, times in milliseconds, the rest counts.
 
-This is the one table of all bounds, which tests patch by name, so it stays one file however long it gets.
+A bound of one file stands at the top of that file, declared `Final[int]`. Tests replace bounds by name.
 """
 
 from typing import Final
 
 # --- AMQP engine: bounds of untrusted peers ------------------------------------------------------------
-MAX_FRAME_SIZE: Final = 65_536
-"""Largest frame that we announce in open (spec 2.7.1); proton and rhea announce 32 KiB and 1 MiB."""
-MIN_MAX_FRAME_SIZE: Final = 512
-"""No peer may ask for less (spec 2.4.1)."""
-MAX_SASL_FRAME_SIZE: Final = 16_384
-"""Largest SASL frame. SCRAM and OAuth tokens outgrow the 512 bytes of the specification (5.3.2)."""
-CHANNEL_MAX: Final = 255
-"""Highest channel number of a connection."""
-HANDLE_MAX: Final = 4_095
-"""Highest link handle of a session."""
-LINKS_PER_CONNECTION_MAX: Final = 4_096
-"""Links of a connection over all of its sessions, as many as one session may have. More are refused; at twice
-as many the connection is closed."""
-ATTACH_BYTES_MAX: Final = 2 * 1024 * 1024
-"""Bytes that a connection's links may occupy: whole attaches until they are answered, then name and
-addresses. Enforced like LINKS_PER_CONNECTION_MAX."""
-PIPELINED_BYTES_MAX: Final = 32 * 1024
-"""Bytes that a peer may send after a SASL frame before its answer: open, begin and some attaches."""
-SESSION_INCOMING_WINDOW: Final = 8_192
-"""Transfer frames a session may send us before we open its window again."""
 MAX_MESSAGE_BYTES: Final = 128 * 1024 * 1024
 """Largest message that a link accepts (attach.max-message-size)."""
 UNFINISHED_MESSAGES_MAX: Final = 2
 """Unfinished messages of the largest size that a connection may have, over all of its links."""
-FRAGMENT_OVERHEAD: Final = 64
-"""Bytes that each frame of an unfinished message counts beyond its own, for its object."""
 NESTING_DEPTH_MAX: Final = 32
 """Compound values inside compound values; JSON parsers stop at 20 to 1000."""
 FRAMES_OF_A_TURN: Final = 3_000
 """Frames that one connection reads in one turn (30 ms), not counting transfers that resemble the previous
 one. A frame that causes more work counts for several."""
-ATTACH_FRAMES: Final = 6
-"""Frames that an attach counts for, including the broker's work for it in the next turn."""
 SETTLED_RANGES_AT_ONCE: Final = 4_000
 """Ranges of deliveries, and deliveries in them, that a disposition settles in one step; the rest follows in
 the next. Four ranges count for a frame, and so do 32 deliveries beyond the first hundred."""
 SETTLED_AT_ONCE: Final = 32_000
-DROPPED_RANGES_A_FRAME: Final = 256
-"""Ranges searched for those of a link that ends, in the time of one frame."""
 SYMBOL_CACHE_MAX: Final = 1_024
 """Interned symbols per process."""
-SHAPES_PER_LINK_MAX: Final = 16
-"""Header sections whose transfers a link reads by comparison; there are ten priorities."""
-LINK_TAGS_MAX: Final = 16_384
-"""Unsettled deliveries of a link whose delivery-tags are not consecutive numbers, so that each tag is kept.
-Unsettled tags are counted again when half more tags are kept than after the last count."""
 IDLE_TIME_OUT_MS: Final = 60_000
 """Silence after which we close a connection; announced as half of it (spec 2.4.5)."""
 OPENING_TIME_MS: Final = 10_000
@@ -61,15 +30,9 @@ PROXY_HEADER_BYTES: Final = 4 * 1024
 protocol requires 536 (2.2), and HAProxy writes no more than these and the names of a TLS certificate."""
 WEBSOCKET_HEAD_BYTES: Final = 16 * 1024
 """Bytes of the HTTP request that opens a WebSocket; h11 parses no more than this."""
-WEBSOCKET_FRAMES_AT_ONCE: Final = 256
-"""Frames of a WebSocket that are read before other sockets are read: 10 µs each, even if they are tiny."""
-WEBSOCKET_MESSAGE_BYTES: Final = 64 * 1024
-"""Bytes of a WebSocket message to a client; some client libraries refuse more than 1 MiB."""
 FORWARDED_AGE_MS: Final = 60_000
 """Greatest age of the header that a gateway adds to a forwarded request; a frontend is never busy for
 longer."""
-WEBSOCKET_REFUSAL_BYTES: Final = 200
-"""Bytes of a server's refusal of a WebSocket that the client's error quotes."""
 CLOSING_TIME_MS: Final = 5_000
 """Time from our close to the peer's; then the socket is closed."""
 CLOSE_ANSWER_MS: Final = 250
@@ -82,33 +45,16 @@ COPIED_BYTES: Final = 64 * 1024
 """A slice of deliveries below this is copied out of its frame: a view costs more than the copy."""
 LARGE_PIECE_BYTES: Final = 16 * 1024
 """From this size on a piece of a message is not copied; below, a copy costs less than one more piece."""
-PACE_SAMPLE_MS: Final = 10
-"""How often a queue of at least PACE_DEPTH_MIN messages compares its rates of deliveries and of enqueued
-ones."""
-PACE_MEAN_MS: Final = 1_000
-"""Time over which both rates are averaged."""
 PACE_DEPTH_MIN: Final = 512
 """Ready messages in a queue from which its rates are compared."""
 PACE_FREED_MIN: Final = 512
 """Least number of messages for which credit is freed at a time."""
-PACE_AHEAD_MS: Final = 12
-"""Senders get no credit while more messages are ready than consumers get in this time."""
-PACE_SLOWNESS: Final = 8
-"""Consumers that get less than one message per so many enqueued ones do not slow senders: the queue fills."""
 CREDIT_HELD_MS: Final = 500
 """Time without a frame FREED after which a frontend itself frees credit for PACE_FREED_MIN messages."""
 LINK_CREDIT_MIN: Final = 20
 """Least credit of a link, whatever the size of its messages."""
 UNSETTLED_TAGS_MAX: Final = 10_000
 """Delivery-tags that a shard keeps of a link that may be resumed; the client's credit ends before."""
-TERMINI_MAX: Final = 20_000
-"""Links of a shard that may be resumed, attached or suspended; those beyond the share of their user
-(user_shares.py) can't be resumed."""
-TERMINI_TAGS_MAX: Final = 1_000_000
-"""Delivery-tags of all of these links; beyond the share of a user, its links with most of them can't be
-resumed any more."""
-TERMINI_MOVED_TAGS: Final = 20_000
-"""Tags, and runs of deliveries, of durable links that the cleaner writes again in one turn: 10 ms."""
 SUSPENDED_DELIVERIES_MAX: Final = 10_000
 """Unsettled deliveries of a link that a client may resume as receiver; its credit ends before."""
 SUSPENDED_CONSUMERS_MAX: Final = 20_000
@@ -116,11 +62,6 @@ SUSPENDED_CONSUMERS_MAX: Final = 20_000
 its links that was suspended first is released."""
 SUSPENDED_DELIVERIES_SUM_MAX: Final = 1_000_000
 """Unsettled deliveries of all of these links, shared in the same way."""
-RESENT_BYTES: Final = 1024 * 1024
-"""Bytes of deliveries that a shard sends again at once to a resumed link, which requests more when its
-client has read them."""
-RESENT_MESSAGES: Final = 500
-"""The same in messages: the frontend writes each by itself, in 15 us."""
 TERMINUS_TIMEOUT_S_MAX: Final = 3_600
 """Longest time for which a link is suspended, whatever the client requests; the attach answer has this
 time."""
@@ -155,17 +96,9 @@ LOCK_ENDS_APART_MS: Final = 250
 """Locks of one link that end within this time of each other have one end at the frontend, the first."""
 LOCK_ENDS_MAX: Final = 1_024
 """Ends of locks that a frontend knows for one link; later ones are assumed to be the last of these."""
-DEFERRED_LOCK_MS: Final = 60_000
-"""How long a deferred message is locked for who asks for it, where the queue has no lock_duration: no link
-would end the lock of a client that has died."""
-DEFERRED_RECEIVED_MAX: Final = 500
-"""Deferred messages that one request receives."""
 BUS_REASON_CHARACTERS: Final = 1_024
 """Characters of a dead letter's reason, and of its description, from a client of Azure Service Bus; the rest
 is cut."""
-SESSION_ID_CHARACTERS_MAX: Final = 128
-"""Characters of the id of a session, as in Azure Service Bus; below KEY_BYTES_MAX, so that the key of a group
-has all of them."""
 SESSION_STATE_BYTES_MAX: Final = 256 * 1024
 """Bytes of the state of a session, as in Azure Service Bus."""
 SESSIONS_SHOWN_MAX: Final = 1_000
@@ -182,8 +115,6 @@ SESSION_WAIT_MS_MAX: Final = 3_600_000
 SESSION_ANSWER_MS: Final = 100
 """How long before the client's time-out it is answered that there is no session: the answer is on its way for
 a while, and a client whose own time ends first reports another error."""
-ACCESS_KEYS_MAX: Final = 4
-"""Shared access keys of one user: replacing a key needs two; a signature is checked with each."""
 BATCHED_MESSAGES_MAX: Final = 16_384
 """Messages in one transfer of format 0x80013700; a longer batch is refused whole."""
 BATCHED_EXPIRY_SPAN_MS: Final = 1_000
@@ -258,15 +189,10 @@ EXPIRE_AGAIN_MS: Final = 1_000
 SOLE_CONNECTION_END_MS: Final = 500
 """A connection that is refused for another one of its container waits so long for the end of that one: its
 client may have the answer to its close while its frontend deletes the claim."""
-YIELD_MS: Final = 500
-"""A link that its client attaches anew waits so long for the frontend that still has it open: outcomes of the
-client may be on their way from there."""
 ATTACH_AGAIN_MS: Final = 25
 """An attach whose name is deleted meanwhile is repeated at this interval."""
 ATTACH_REPEATED_MS: Final = 5_000
 """For so long; then its client is asked to attach again."""
-TAKEOVERS_AT_ONCE: Final = 500
-"""Links that a shard opens in one turn in the place of former links of their clients: 10 to 20 ms."""
 NODE_LINKS_MAX: Final = 64
 """Links of a connection to nodes of the frontend itself: $management, $cbs."""
 NODE_REQUESTS_MAX: Final = 20
@@ -281,9 +207,6 @@ TRANSACTION_MESSAGES_MAX: Final = 10_000
 """Messages that one transaction sends."""
 TRANSACTION_BYTES_MAX: Final = 64 * 1024 * 1024
 """Bytes of the messages that one transaction sends."""
-TRANSACTION_REWRITTEN_BYTES_MAX: Final = 64 * 1024 * 1024
-"""Bytes that one transaction writes at a shard for what it settles as rejected or modified: dead letters, and
-messages with annotations."""
 TRANSACTION_PARTS_MAX: Final = 10_000
 """Batches that one transaction sends, ranges of deliveries that it settles, and ranges that it acquires."""
 TRANSACTIONS_BYTES_MAX: Final = 256 * 1024 * 1024
@@ -299,32 +222,10 @@ TRANSACTION_MESSAGE_OVERHEAD: Final = 64
 TRANSACTION_TIME_MS: Final = 300_000
 """Time without a discharge after which a transaction that has work is rolled back; one without work, if its
 connection declares more transactions than it may have open."""
-TRANSACTIONS_PREPARED_MAX: Final = 10_000
-"""Transactions over several shards that wait for their decision at one shard. One user may have as many as
-are free besides: the first one a half, each of two a third."""
 TRANSACTIONS_PREPARED_SHARE: Final = 2
 """Their bytes in memory, at most the memory mark divided by this, are shared by users in the same way."""
-TRANSACTIONS_PREPARED_BYTES_MIN: Final = 64 * 1024
-"""They may have so much whatever the mark is."""
-TRANSACTION_PREPARED_BYTES: Final = 3 * 1024
-"""Bytes in memory for such a transaction beside its messages."""
-TRANSACTION_PREPARED_PART_BYTES: Final = 1024
-"""Bytes in memory for each of its batches and ranges of deliveries."""
 TRANSACTIONS_AT_ONCE: Final = 500
 """Transactions that a shard concludes, forgets or asks about in one turn."""
-DECISIONS_ASKED_AT_ONCE: Final = 16
-"""Decisions that a shard requests from another one at the same time."""
-TRANSACTIONS_SHOWN_MAX: Final = 1_000
-"""Prepared transactions that a shard reports, the oldest first; the others are counted."""
-TRANSACTION_QUEUES_SHOWN_MAX: Final = 20
-"""Queues of each of them that are named."""
-TRANSACTION_RESOLVE_MS: Final = 5_000
-"""Time after which a shard with a prepared transaction asks the deciding shard for the decision."""
-TRANSACTION_ABORTED_MS: Final = 3_600_000
-"""How long the deciding shard remembers that it answered such a request with an abort; afterwards it refuses
-all transactions that are not younger."""
-TRANSACTIONS_ABORTED_MAX: Final = 100_000
-"""Aborted transactions that it remembers; the oldest are forgotten earlier."""
 TRANSACTION_COMMIT_MS: Final = 60_000
 """How long a commit looks for queues that move before the transaction is rolled back."""
 NODE_REQUEST_BYTES: Final = 1024 * 1024
@@ -357,11 +258,6 @@ HEARTBEAT_MS: Final = 1_000
 PEER_SILENCE_MS: Final = 5_000
 """Silence after which a shard or frontend counts as unreachable until it sends again."""
 
-DISK_SILENCE_MS: Final = 5_000
-"""Time of a commit after which the disk counts as hanging, and the shard is silent until it answers."""
-DISK_ROOM_MS: Final = 10_000
-"""Time for which messages must find room until a full disk counts as having room again."""
-
 REQUEST_MS: Final = 30_000
 """How long a request waits for a shard's answer."""
 OVERVIEW_MS: Final = 2_000
@@ -381,48 +277,11 @@ CONTROL_LINKS_SHOWN: Final = 16
 """Links of each connection in a list of connections; a request for one connection returns all of them."""
 CONTROL_LINKS_MAX: Final = 4_000
 """Links in the answer about one connection."""
-KEPT_SHOWN_MAX: Final = 100
-"""Queues stored and not served whose names a shard reports; the others are counted."""
-LEASE_MARGIN_MS: Final = 3_000
-"""Time beyond ETCD_LEASE_MS after which a registration counts as that of a living process: etcd revokes
-expired leases with some delay, and its leader may change."""
 COORDINATOR_PAUSE_MS: Final = 100
 """Between two attempts to reach a coordinator that a process needs to start; doubles each time."""
 COORDINATOR_PAUSE_MS_MAX: Final = 2_000
 DIRECTORY_POLL_MS: Final = 50
 """Interval at which a process applies changes of names, subscriptions and rights."""
-
-# --- time ----------------------------------------------------------------------------------------------
-CLOCK_SLEW: Final = 10
-"""After the wall clock was set, a process's clock gains or loses at most 1/CLOCK_SLEW of the passing time: a
-jump of a minute is corrected in ten minutes, and a lock of 30 s is meanwhile 27 to 33 s long."""
-CLOCK_JUMP_MS: Final = 1_000
-"""Jump of the wall clock that counts as setting it and is logged."""
-
-# --- log-ins -------------------------------------------------------------------------------------------
-LOGIN_HASHES_AT_ONCE: Final = 2
-"""Passwords that a process hashes at a time."""
-LOGIN_SOURCE_FREE: Final = 10
-"""Wrong log-ins of one address after which its next log-ins have to wait."""
-LOGIN_SOURCE_MS: Final = 1_000
-"""Time between two checks of log-ins from such an address; one wrong log-in is forgotten in this time."""
-LOGIN_USER_FREE: Final = 20
-"""Wrong log-ins for one user, from whatever addresses, before those from new addresses take longer."""
-LOGIN_USER_MS: Final = 2_000
-"""How much longer such a log-in takes."""
-LOGIN_USER_PACE_MS: Final = 6_000
-"""Time in which one wrong log-in for a user is forgotten."""
-LOGIN_WRONG_COUNTED: Final = 100
-"""Most wrong log-ins that are remembered of an address or a user, which bounds the time to forget them."""
-LOGINS_WAITING: Final = 100
-"""Log-ins of one address that wait for their check; more are refused."""
-LOGIN_SOURCES_MAX: Final = 10_000
-"""Addresses, and users, whose wrong log-ins a process counts; the longest silent are dropped first."""
-LOGIN_LINES: Final = 100
-"""Lines in the log about wrong log-ins per LOGIN_LOG_MS; one line at the end counts the others."""
-LOGIN_LOG_MS: Final = 60_000
-LOGIN_USERS_SAMPLED: Final = 50
-"""Users whose numbers of rounds a process remembers, to answer for unknown users in the same way."""
 
 # --- gateway -------------------------------------------------------------------------------------------
 HTTP_JSON_BYTES: Final = 1024 * 1024
@@ -448,32 +307,13 @@ HTTP_BATCH_QUEUES_AT_ONCE: Final = 16
 """Queues of a router that a numbered batch is sent to at a time."""
 HTTP_BODY_MS: Final = 60_000
 """Time for the body of a request; then the request ends and frees its share of memory."""
-HTTP_BACKLOG: Final = 4_096
-"""Connections that wait to be accepted."""
 HTTP_CONNECTIONS_MAX: Final = 65_536
 """Connections of one gateway to HTTP clients, where the descriptors of its process allow as many."""
-HTTP_OWN_CONNECTIONS_MAX: Final = 256
-"""The same at the page with a process's own metrics and health, which Prometheus and probes read."""
 HTTP_WEBSOCKET_BUFFER_BYTES: Final = 256 * 1024
 """Bytes of a client that may wait for a frontend that does not read; beyond, the client's socket is not
 read."""
-HTTP_FILES_RESERVED: Final = 1_024
-"""Descriptors of a process reserved for everything but HTTP connections."""
 HTTP_FILES_PART: Final = 2
 """1 / this of the descriptors is for a gateway's HTTP connections if the reserve would leave fewer."""
-HTTP_OWN_FILES_PART: Final = 8
-"""The same for connections to the page with a process's own metrics."""
-HTTP_SOURCE_PART: Final = 2
-"""1 / this of the connections of a listener may come from one source."""
-HTTP_IDLE_LOOKS: Final = 64
-"""Connections that a full listener searches for one without a request, for a new client."""
-HTTP_HEAD_MS: Final = 10_000
-"""Time from accept to the complete head (line and headers) of the first request; the same for the TLS
-handshake before it, and from the first byte of a later request to its complete head."""
-HTTP_IDLE_MS: Final = 75_000
-"""How long a connection may stay open without another request, as in nginx."""
-HTTP_WRITE_MS: Final = 60_000
-"""Time without reading after which a client's connection is closed during an answer."""
 RECEIVE_WAIT_MS_MAX: Final = 600_000
 """Longest time-out of a request for a message."""
 RECEIVERS_MAX: Final = 50_000
@@ -513,8 +353,6 @@ READER_HOLD_BYTES: Final = 100 * 1000**3
 READER_HOLD_BYTES_MAX: Final = 1 << 60
 JOURNAL_READ_BYTES: Final = 4 * 1024 * 1024
 """Bytes of a journal in one answer of a shard."""
-JOURNAL_READS_MAX: Final = 16
-"""Such answers of one shard that wait for its disk; further requests are refused and have to be repeated."""
 JOURNAL_READS_AHEAD: Final = 8
 """The same of one gateway at one shard; further requests wait in the gateway."""
 BULK_GREETING_MS: Final = 5_000
@@ -533,15 +371,11 @@ JOURNAL_STREAM_WAIT_MS: Final = 10_000
 """How long further requests wait."""
 JOURNAL_WRITE_MS: Final = 60_000
 """Time without reading after which a client of a journal is disconnected, since its pieces occupy memory."""
-SEGMENTS_SHOWN_MAX: Final = 2_000
-"""Segments of journals in one answer of a shard."""
 
 # --- shard ---------------------------------------------------------------------------------------------
 DELIVERY_SLICE_MESSAGES: Final = 500
 DELIVERY_SLICE_BYTES: Final = 256 * 1024
 """Most messages that one consumer gets in one turn."""
-ANNOTATIONS_BYTES_MAX: Final = 64 * 1024
-"""Bytes of all message-annotations of a message after consumers added theirs with modified or rejected."""
 DELIVERY_COUNT_MAX_DEFAULT: Final = 10
 """Failed deliveries that make a message a dead letter; RabbitMQ's quorum queues use 20, Service Bus 10."""
 RETRY_DELAY_FACTOR_MAX: Final = 100
@@ -556,28 +390,10 @@ RESIDENT_HEAD_BYTES: Final = 4 * 1024 * 1024
 """Bytes at the head of a queue that are never spilled to disk."""
 HEAD_BYTES_MIN: Final = 10 * 1024
 """A larger batch at the head of a queue is spilled when memory is above the mark after all others were."""
-MEMORY_MARK_BYTES: Final = 1024 * 1024 * 1024
-"""Bytes of messages that a shard keeps in memory before it spills to disk."""
-MEMORY_LOW_WATER: Final = 0.9
-"""Spilling continues down to this part of the mark, so that it is not needed again at once."""
-FETCH_RETRY_MS: Final = 1_000
-"""Pause after a failed read, before the same run is read again."""
 JOINED_BYTES: Final = 64 * 1024
 """Largest size of a batch that is joined from small ones in memory; small is at most half of it."""
-JOINED_SPAN_MS: Final = 60_000
-"""Messages of one joined batch arrived within this time; it keeps the earliest time of arrival."""
 JOIN_AT_BYTES: Final = 2 * JOINED_BYTES
 """Bytes that arrive in a queue before its batches are joined again."""
-JOIN_BACKLOG_BYTES: Final = 8 * JOINED_BYTES
-"""Ready bytes below which batches are not joined: they will be delivered before joining pays."""
-LOCATION_BYTES: Final = 1024 * 1024
-"""Largest area of the journal that one batch stands for, and so the largest read of a fetch."""
-LOCATION_SPARSE_BYTES: Final = 8 * 1024 * 1024
-"""The same with records of other queues in between, if at least one byte in LOCATION_SPARSENESS is the
-queue's."""
-LOCATION_SPARSENESS: Final = 32
-LOCATION_SPARSE_MESSAGES_BYTES: Final = 256 * 1024
-"""Most messages that such a sparse area stands for."""
 SLIM_BYTES_MIN: Final = 16 * 1024
 """Smaller batches stay in memory until the last of their messages leaves."""
 SLIM_AT_BYTES: Final = 1024 * 1024
@@ -593,14 +409,8 @@ RUN_EVICTED_BYTES: Final = RUN_BYTES - RUN_ON_DISK_BYTES
 """Bytes besides its messages that the eviction of a run frees."""
 RUNS_UNCOUNTED_MAX: Final = 16
 """Unsettled messages of a queue whose runs do not count towards the memory mark."""
-RENEWED_LOCK_BYTES: Final = 100
-"""Bytes of the note of a lock that was renewed, beside its run."""
-RENEWED_LOCKS_UNCOUNTED_MAX: Final = 1_000
-"""Renewed locks of a consumer that count with its next deliveries and settlements, and not at once."""
 SINGLE_BYTES: Final = 250
 """Bytes in memory of a message that is a run of its own, on disk or not, with its due time; measured."""
-KEYED_BYTES: Final = 150
-"""Further bytes of such a message in an order by key, with a key of 16 characters."""
 RANGE_BYTES: Final = 100
 """Bytes of a range of sequences that a consumer has yet to examine, or of a message's entry in its group."""
 GROUP_BYTES: Final = 400
@@ -609,36 +419,14 @@ REMEMBERED_ID_BYTES: Final = 170
 """Bytes of a message-id in a window of duplicates."""
 TIMED_BYTES: Final = 200
 """Bytes of an entry for the expiry of a message or a lock."""
-KEY_BYTES_MAX: Final = 256
-"""Characters or bytes of a key. Longer keys are sorted by their beginning and distinguished by a digest."""
 INDEX_SHARE: Final = 2
 """The indexes of all queues may take the memory mark divided by this; beyond, senders to queues with an index
 wait."""
-INDEX_BYTES_MIN: Final = 64 * 1024
-"""Bytes that the indexes may always take."""
-IDS_SHARE: Final = 4
-"""The message-ids in the windows of duplicates may take the memory mark divided by this; beyond, the queues
-with most of them forget their oldest early."""
 CONSUMER_BYTES: Final = 1_500
 """Bytes of a consumer at its shard: measured are 1,440 with a label of 34 characters."""
-SELECTOR_FACTOR: Final = 120
-"""Bytes of a selector for each character of its filter: measured are 119 with LIKE, 95 where numbers are
-compared, 72 with texts, 17 with IN."""
 LINKS_SHARE: Final = 4
 """Consumers and their selectors may take the memory mark divided by this; beyond the share of a user, none of
 its consumers is attached."""
-LINKS_BYTES_MIN: Final = 4 * 1024 * 1024
-"""They may have so much whatever the mark is."""
-UNSETTLED_SHARE: Final = 4
-"""What stays in memory of unsettled deliveries may take the memory mark divided by this; beyond, consumers
-with many of them get no more until they have settled some."""
-UNSETTLED_RUNS_MIN: Final = 16
-"""Runs that each consumer may have unsettled whatever others have."""
-UNSPILLABLE_SLACK_BYTES: Final = 1024 * 1024
-"""Bytes beyond the memory mark that can't be spilled, from which no sender is answered."""
-LOCATION_SINGLES_BYTES: Final = 32 * 1024
-"""Largest area of the journal that is read for one message of a queue with a run per message, if no record is
-larger."""
 SINGLES_SHARING_MAX: Final = 256
 """Messages of such a queue that are described by one batch while they are only on disk."""
 FETCHES_AHEAD_MAX: Final = 64
@@ -650,48 +438,19 @@ STALE_ENTRIES_MIN: Final = 256
 structures the dead entries are at most as many as the live ones, or twice as many."""
 STALE_RANGES_MIN: Final = 1_024
 """The same for unused ranges, and for keys of last values."""
-LOG_NAMES_MAX: Final = 20
-"""Queues that the log names; the others are counted."""
 SEGMENT_BYTES: Final = 64 * 1024 * 1024
 FULL_RETRY_MS: Final = 250
 """How often a full disk is tried again."""
-STORE_RESERVE_BYTES: Final = SEGMENT_BYTES
-"""Free space that SQLite's store leaves for settlements when the disk runs full."""
 STORE_RECORDS_AT_ONCE: Final = 1_024
 """Records whose messages a store without segments releases together."""
 SPAN_BYTES_MAX: Final = 1024 * 1024
 """Longest area of a segment that one span of live messages covers, and so the largest read for them."""
-FILE_COPY_BYTES: Final = 1024 * 1024
-"""Bytes of a copied file in memory at a time."""
-CLEAN_LIVE_FACTOR: Final = 2
-"""Disk use stays below this times the live bytes, and CLEAN_SLACK_SEGMENTS segments."""
-CLEAN_SLACK_SEGMENTS: Final = 2
-CLEAN_SLACK_FILES: Final = 16
-"""Files beyond the number that the bytes need that are not cleaned: each restart makes a short file."""
-LAZY_COMMIT_MS: Final = 5
-"""How long settlements without a waiting client are collected for a commit; a crash redelivers their
-messages."""
-CAPTURE_GATHERED_BYTES_MAX: Final = 16 * 1024 * 1024
-"""Bytes of transient messages of captured queues that are collected for a commit; beyond, senders wait for
-it."""
 CLEAN_BYTES: Final = 2 * 1024 * 1024
 """Bytes of live messages that the cleaner rewrites between two commits."""
-CLEAN_RUNS: Final = 1_000
-"""Runs of messages that the cleaner rewrites between two commits."""
-ARCHIVE_LOOK_MS: Final = 10_000
-"""How often a shard applies retention to its archive."""
-ARCHIVE_RETRY_MS: Final = 5_000
-"""Pause before another attempt after the archive's disk failed."""
-ARCHIVE_SEGMENTS_AT_ONCE: Final = 16
-"""Segments that one round of the archiver copies."""
 PRODUCERS_MAX: Final = 100_000
 """Producers whose last batch number a shard remembers; the longest silent is dropped first."""
 DUPLICATE_IDS_MAX: Final = 100_000
 """Message-ids that a queue remembers for its duplicate window; the oldest are forgotten early."""
-PARKED_BYTES_MAX: Final = 256 * 1024 * 1024
-"""Bytes of batches that wait in a shard for room in their queues, at most half of its memory mark; batches
-beyond are refused."""
-QUEUE_NAME_BYTES_MAX: Final = 512
 NAMES_MAX: Final = 200_000
 """Names with a role."""
 SUBSCRIPTIONS_MAX: Final = 10_000
@@ -711,105 +470,37 @@ EQUAL_VALUES_MAX: Final = 1_024
 """Different policies, and placements, that a process decodes once; more of them are decoded again."""
 ROUTE_PATHS_MAX: Final = 100_000
 """Paths of a message from a router to queues, over all routers behind it."""
-QUEUE_BYTES: Final = 4_340
-"""Bytes of a queue at its shard without any message or link; measured."""
-QUEUES_SHARE: Final = 2
-"""Queues may take the memory mark of their shard divided by this; beyond, no further one is created there."""
-QUEUES_BYTES_MIN: Final = 4 * 1024 * 1024
-"""They may take so much whatever the mark is."""
 QUEUES_MAX: Final = 100_000
 """Queues created by attaching, per shard."""
-PEEK_MESSAGES_MAX: Final = 1_000
-PEEK_BYTES_DEFAULT: Final = 1024 * 1024
 PEEK_BYTES_MAX: Final = 8 * 1024 * 1024
 """Most messages, and bytes of them, that one peek at a queue returns; at least one message."""
 PEEKS_MAX: Final = 64
 """Peeks at a shard's queues that wait for the disk."""
 QUEUES_SHOWN_MAX: Final = 1_000
 """Queues in one answer of figures."""
-CONSUMERS_SHOWN_MAX: Final = 1_000
-"""Consumers in the figures of one queue."""
-SEQUENCES_KEPT: Final = 4_096
-"""Batches of a producer that requested sequences whose first one is remembered for repeats."""
-SEQUENCE_PRODUCERS_KEPT: Final = 1_024
-"""Closed producers of this kind that are remembered."""
 ROUTE_TARGETS_MAX: Final = 10_000
 """Queues of a shard in one set of a router's link; the journal would take 65,535."""
 ROUTE_SETS_MAX: Final = 10_000
 """Sets of one link; the oldest is dropped for the next."""
-PRIORITIES_MAX: Final = 10
-"""Levels of priority of a queue, as in JMS; AMQP's header has 256 values, of which ten are in use."""
-COLLECT_YOUNG: Final = 50_000
-"""New objects after which Python's garbage collector scans the new objects of a shard; every third time it
-also scans those of the two scans before."""
-COLLECT_LOOK_MS: Final = 500
-"""How often a shard checks how many objects the collector would have to scan."""
-COLLECT_ALL_BLOCKS: Final = 400_000
-"""Blocks of memory of a shard beyond which no full scan is made, since it takes 0.25 us for each object. A
-shard without queues has 225,000 blocks, 60,000 of them scanned objects; a message that arrived alone adds six
-blocks, four of them scanned objects."""
-COLLECT_ALL_LOOKS: Final = 120
-"""Least number of these checks between two full scans."""
-SELECTOR_LOOKS: Final = 2_000
-"""Messages that the selectors of a queue's consumers examine in one step; the next step continues there."""
-QUEUE_WORK_OF_A_TURN: Final = 20_000
-"""Units of about a microsecond that the queues of a shard may spend in one step on expiry, a lost frontend or
-a new policy; the next step continues."""
-DELIVERIES_OF_A_TURN: Final = 20_000
-"""Runs that the queues of a shard deliver in one step, 2.2 us each; the next step continues."""
 GIVEN_BACK_ONE_BY_ONE: Final = 16
 """Returned runs that are inserted into a line one by one; more of them are merged in at once."""
-RETURNED_AT_ONCE: Final = 4_000
-"""Deliveries that a closing consumer returns at once; more return in several steps."""
-EXPIRED_AT_ONCE: Final = 500
-"""Messages of one batch that become dead letters in one step."""
 PURGED_AT_ONCE: Final = 4_000
 """Runs of messages that a purge removes in one step."""
 LOOKS_OF_A_TURN: Final = 200_000
 """Budget of filters in one step of a shard, in units of about 0.1 microseconds: operators, and work that
 depends on the message (filters/message.py). The next step continues."""
-SETTLE_SLICE: Final = 4_000
-"""Runs of deliveries that a range settles, or a closing consumer returns, in one turn."""
-SETTLE_SLICE_REWRITTEN: Final = 1_000
-"""The same where each run returns to the queue, or is rewritten."""
-SETTLE_SLICE_MESSAGES: Final = 2_000
-"""Delivery numbers in the same, however few runs they are."""
-SETTLE_SLICE_BYTES: Final = 8 * 1024 * 1024
-"""Bytes of the same: those of the settlement, annotations included, for each message it is written into."""
 LOOKED_INTO_AT_ONCE: Final = 1_000
 """Messages for queues with an index (keys, groups, delays, duplicates) that a shard stores between two looks
 at the clock, at 12 microseconds each. Larger batches are split."""
 ROUTED_LOOKS_AT_ONCE: Final = 2_000
 """Messages of one routed batch times the queues with an index among its targets at one shard. Frontends split
 a larger batch, down to one message."""
-JOINED_SLICE_MESSAGES: Final = 8
-"""Slices of so few messages, of batches up to JOINED_SLICE_BYTES, are joined with those that follow."""
-JOINED_SLICE_BYTES: Final = 8 * 1024
-JOINED_SLICES: Final = 64
-"""Most slices that are joined to one."""
-SHARD_PARTS: Final = 256
-"""Frames that a shard receives between two looks at the clock."""
-SHARD_MESSAGES: Final = 4_000
-"""ZeroMQ messages that a shard reads in a turn; those beyond SHARD_INTAKE_MS wait in its backlog."""
 WIRE_MESSAGES_AHEAD: Final = 4_000
 """ZeroMQ messages between a frontend and a shard that were received and not read yet. They lie in
 buffers of 8 KiB, which live as long as the last message in them; a message that arrives alone occupies a
 buffer of its own. Further messages wait at the sender, where they occupy only their length."""
-SHARD_INTAKE_MS: Final = 20
-"""Part of a shard's turn for frames of frontends; the rest waits for the next turns, in each frontend's
-order."""
-LOADING_BYTES: Final = 16 * 1024 * 1024
-"""Bytes that are read at once to build the index of a queue."""
 LOADING_LOOKS: Final = 2_000
 """Messages that are indexed in one step while a queue is loaded; at least a batch."""
-DELIVERY_MARK_PAUSE_MS: Final = 10
-"""A delivery mark that is due again sooner than this is written further ahead."""
-DELIVERY_MARK_WAIT_MS: Final = 1_000
-"""How long deliveries beyond the mark in the file wait for a new mark; if the disk hangs, they are sent
-anyway."""
-DELIVERY_MARK_AHEAD_MAX: Final = 16_384
-"""Most messages by which a delivery mark is ahead of the deliveries; it is rewritten after half as many.
-After a crash up to this number of undelivered messages may count as delivered."""
 
 # --- filters and actions -------------------------------------------------------------------------------
 FILTER_EXPRESSION_BYTES: Final = 8 * 1024
@@ -848,8 +539,6 @@ TARGET_SETS_MAX: Final = 4_096
 """Different sets of subscriptions that a matcher caches; then it starts with an empty cache."""
 TARGETS_KEPT_MAX: Final = 65_536
 """Subscriptions in all of these sets together, with the same consequence; 70 bytes for each."""
-RELAY_IDLE_MS: Final = 1_000
-"""Time after which an unused grant of a connection point's sender passes to a sender that waits."""
 
 # --- forwarding of the gateway -------------------------------------------------------------------------
 TRANSFERS_RUNNING: Final = 16
@@ -890,15 +579,8 @@ PUSH_BACKOFF_FACTOR_MAX: Final = 100
 it."""
 PUSH_RETRY_AFTER_MS_MAX: Final = 3_600_000
 """Longest pause that an endpoint may ask for."""
-PUSH_URL_BYTES: Final = 2_048
-PUSH_ALLOW_MAX: Final = 1_000
-"""Patterns in the setting push_allow."""
 
 # --- moving queues ------------------------------------------------------------------------------------------
-MOVES_AT_ONCE: Final = 8
-"""Queues that one shard copies to itself at the same time."""
-MOVE_FROZEN_MS: Final = 10_000
-"""Time after which the source of a frozen queue tries to win it back."""
 MOVE_CHUNK_BYTES: Final = 2 * 1024 * 1024
 """Bytes of messages in one answer to `export`; at least one message."""
 MOVE_CHUNK_MESSAGES: Final = 20_000
@@ -911,18 +593,8 @@ PLAN_SAMPLE_S_MAX: Final = 10
 """Seconds over which a plan may count messages."""
 
 # --- etcd ---------------------------------------------------------------------------------------------------
-ETCD_CALL_MS: Final = 5_000
-"""How long a read or write waits for etcd, all attempts together."""
-ETCD_ATTEMPT_MS: Final = 2_000
-"""How long one endpoint may take for its answer before the next one is asked."""
 ETCD_CALLS_WAITING: Final = 100_000
 """Writes of one process that wait for etcd: some hundred bytes each."""
-ETCD_GROUP_BYTES: Final = 512 * 1024
-"""Keys and values of writes that are sent as one transaction; etcd takes 1.5 MiB (--max-request-bytes)."""
-ETCD_OPEN_MS: Final = 10_000
-"""How long a command waits for etcd and for reading its key space."""
-ETCD_OPEN_MS_MAX: Final = 60_000
-"""The same for one attempt of a process."""
 ETCD_THREADS: Final = 4
 """Calls of one process that are under way to etcd at a time."""
 ETCD_STREAM_THREADS: Final = 2
@@ -930,22 +602,6 @@ ETCD_STREAM_THREADS: Final = 2
 process is such a stream, and so is each refresh of its lease."""
 ETCD_LEASE_MS: Final = 10_000
 """Life of a registration without a refresh; refreshed at a third of it."""
-EXTENT_REPORT_MS: Final = 5_000
-"""How often a shard reports the end of its journal. A copy of its directory that lacks less than that is not
-recognised as outdated."""
-ETCD_BEHIND_MS: Final = 2_000
-"""How long a write waits until it is visible in the process's own view."""
-ETCD_PAUSE_MS: Final = 100
-"""Pause before another request to an unreachable etcd; it doubles up to ETCD_PAUSE_MS_MAX."""
-ETCD_PAUSE_MS_MAX: Final = 2_000
-ETCD_PING_MS: Final = 10_000
-"""Silence of etcd after which gRPC pings it; servers refuse less than 5 s."""
-ETCD_PING_ANSWER_MS: Final = 3_000
-"""How long etcd has to answer the ping."""
-ETCD_ANSWER_BYTES: Final = 256 * 1024 * 1024
-"""Largest answer of etcd: a page of 1,000 entries, or the changes of one transaction."""
-ETCD_CHANGES_KEPT: Final = 20_000
-"""Changes that a process remembers for followers in the process that have not read them yet."""
 OWNER_RETRY_MS: Final = 10
 """Pause before links are opened again at a shard that did not own their queue; it doubles up to
 OWNER_RETRY_MS_MAX."""
@@ -967,83 +623,18 @@ MOVE_AGAIN_MS_MAX: Final = 2_000
 MOVE_SOURCE_AGAIN_MS_MAX: Final = 250
 """Longest pause before an unreachable source is asked again, and how long a request waits for its greeting:
 its queue may be frozen and wait for the destination."""
-MOVE_THROTTLED_CHUNK_BYTES_MIN: Final = 64 * 1024
-"""Least answer of a copy with a throttle: with smaller ones it would never catch up with a busy queue."""
-MOVE_THROTTLE_LOOK_S: Final = 0.25
-"""How often a copy that waits for its throttle checks whether it was cancelled."""
-MOVE_SOURCE_IDLE_MS: Final = 5_000
-"""Idle time after which a connection to another shard is closed."""
-MOVES_SHOWN_MS: Final = 600_000
-"""How long an ended move is shown."""
-MOVES_SHOWN_MAX: Final = 1_000
-"""Ended moves that are shown; the oldest are dropped first."""
 MOVED_LINKS_MAX: Final = 65_536
 """Moved consumers of one frontend that a shard remembers, to return their settlements to the frontend."""
 MOVE_HELD_FRAMES_MAX: Final = 10_000
 """Settlements of a consumer whose queue is about to be opened here; those beyond are dropped, and their
 messages are delivered again."""
-MOVE_CHUNK_RUNS: Final = 2_000
-"""Runs of messages in the same, each of which is a record at the destination."""
 
 # --- Spark ------------------------------------------------------------------------------------------------
-SPARK_WINDOW_BYTES: Final = 8 * 1024 * 1024
-"""Bytes of a segment that are read at once; a larger record is read on its own."""
-SPARK_BATCH_ROWS: Final = 65_536
-"""Rows of a record batch."""
-SPARK_BATCH_BYTES: Final = 16 * 1024 * 1024
-"""Bytes of the messages in a record batch; a larger message is a batch of its own."""
-SPARK_MAP_PAIRS: Final = 64
-"""Entries of maps that are read in all messages of a batch at once; larger maps are read one by one."""
 SPARK_RETRY_MS: Final = 300_000
 """How long a task repeats a request that fails temporarily: recovery of a shard takes a while."""
-SPARK_RETRY_PAUSE_MS: Final = 100
-"""Pause before the first of these attempts; it doubles up to SPARK_RETRY_PAUSE_MS_MAX."""
 SPARK_RETRY_PAUSE_MS_MAX: Final = 5_000
-SPARK_ANSWER_MS: Final = 90_000
-"""How long a gateway may be silent; longer than a gateway waits for a shard."""
-SPARK_ANSWER_BYTES_MAX: Final = 256 * 1024 * 1024
-"""Largest answer of a gateway that a task reads."""
+"""Longest pause between two attempts of a request of a task."""
 SPARK_LAKE_BUFFER_BYTES: Final = 128 * 1024 * 1024
 """Rows that a task of `capture` collects before it writes them to files."""
-SPARK_LAKE_BATCH_BYTES: Final = 1024 * 1024 * 1024
-"""Bytes of journals in one commit of `capture`, by default."""
-SPARK_LAKE_FILE_BYTES: Final = 256 * 1024 * 1024
-"""Target size of files of `compact`."""
 SPARK_LAKE_AGAIN: Final = 10
 """How often a commit that conflicts with another one is tried again."""
-SPARK_LAKE_VACUUM_HOURS_MIN: Final = 24
-"""Age below which files without a commit may belong to a batch under way."""
-
-# --- Spark's side ---------------------------------------------------------------------------------------
-SPARK_CLOCK_MS: Final = 600_000
-"""How much earlier a record's time may be than that of earlier records, after a clock was set back."""
-SPARK_RANGE_BYTES: Final = 4 * 1024 * 1024
-"""Bytes of a journal in one request."""
-SPARK_TASK_BYTES: Final = 64 * 1024 * 1024
-"""Bytes of journals that a task reads: smaller segments are joined, larger ones split at blocks."""
-SPARK_PIN_MS: Final = 30_000
-"""How long a query tries to move its pin; the next micro-batch tries again."""
-SPARK_SINK_MESSAGES: Final = 1_000
-"""Messages of one request of the sink."""
-SPARK_SINK_CHUNK_BYTES: Final = 1024 * 1024
-"""Bytes of one request of the sink."""
-SPARK_SINK_BYTES: Final = 16 * 1024 * 1024
-"""Bytes of messages for several targets that a task gathers before it sends them; the driver sends the
-rest."""
-SPARK_SINK_TARGETS: Final = 10_000
-"""Targets that a task gathers messages for before it sends them."""
-SPARK_SINK_ID_BYTES: Final = 200
-"""Longest name of a write; the name of a producer is made of it and the partition."""
-
-SPARK_REPORT_TOP_MAX: Final = 50
-"""Queues and shards that a report names; the others are summed."""
-SPARK_REPORT_STEPS_MAX: Final = 120
-"""Points in time of a chart."""
-SPARK_REPORT_REASONS_MAX: Final = 12
-"""Reasons of dead letters that a report names."""
-SPARK_REPORT_TEXT_MAX: Final = 120
-"""Characters of a name or reason in a report; of a longer one the end is shown."""
-SPARK_PLAN_QUEUES_MAX: Final = 1_000_000
-"""Queues whose loads the driver of `lightrail-spark plan` keeps in memory."""
-SPARK_LAST_HOURS_MAX: Final = 24 * 366 * 100
-"""Most hours of --last, so that the time stays within the calendar."""

@@ -15,8 +15,7 @@ from collections.abc import Iterator
 from typing import Final
 from urllib.parse import unquote_to_bytes
 
-from lightrail.model import limits
-
+QUEUE_NAME_BYTES_MAX: Final[int] = 512
 DEAD_LETTER_SEGMENT: Final = "$dlq"
 DEAD_LETTER_ALIAS: Final = "$deadletterqueue"
 """How clients of Azure Service Bus write it in addresses, with letters of either case."""
@@ -72,9 +71,9 @@ def check(name: str) -> None:
     if not name:
         raise InvalidNameError("the name is empty; expected a path such as myapp/orders")
     size = len(owner(name).encode(errors="replace"))
-    if size > limits.QUEUE_NAME_BYTES_MAX:
+    if size > QUEUE_NAME_BYTES_MAX:
         raise InvalidNameError(
-            f"the name {_shown(name)} has {size} bytes; at most {limits.QUEUE_NAME_BYTES_MAX} are allowed"
+            f"the name {_shown(name)} has {size} bytes; at most {QUEUE_NAME_BYTES_MAX} are allowed"
         )
     bad = next((c for c in name if unicodedata.category(c) in ("Cc", "Cs", "Zl", "Zp")), None)
     if bad is not None:

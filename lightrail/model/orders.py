@@ -13,8 +13,8 @@ Consumers may select on each of them.
 from functools import cache
 from typing import Final
 
-from lightrail.model import limits
-
+PRIORITIES_MAX: Final[int] = 10
+"""Levels of priority of a queue, as in JMS; AMQP's header has 256 values, of which ten are in use."""
 FIFO: Final = "fifo"
 LAST_VALUE: Final = "last_value"
 SORTED: Final = "sorted"
@@ -26,8 +26,8 @@ while it holds such batches delivers them first, in their order."""
 
 def conflict(priorities: int, order: str, order_key: str, groups: bool) -> str | None:
     """The error in these fields of a queue's policy, or None."""
-    if not 1 <= priorities <= limits.PRIORITIES_MAX:
-        return f"priorities: expected 1 to {limits.PRIORITIES_MAX} levels, found {priorities}"
+    if not 1 <= priorities <= PRIORITIES_MAX:
+        return f"priorities: expected 1 to {PRIORITIES_MAX} levels, found {priorities}"
     if order not in ORDERS:
         return f"order: expected one of {', '.join(ORDERS)}, found {order}"
     if order != FIFO and not order_key:

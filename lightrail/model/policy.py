@@ -9,16 +9,14 @@ default.
 import json
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from datetime import UTC, datetime, timedelta
 from difflib import get_close_matches
 from enum import StrEnum
-from typing import Any, Final, NamedTuple
+from typing import Any, Final
 
-from lightrail.model import field_values
+from lightrail.model.policy_field import COUNT_MAX, Field, instant_ms
 
 SECONDS_MAX: Final = 10 * 365 * 86_400.0
 """Longest duration: ten years."""
-COUNT_MAX: Final = 1_000_000_000
 BYTES_MAX: Final = 1 << 50
 MESSAGE_BYTES_MAX: Final = 1 << 30
 LOCK_SECONDS_DEFAULT: Final = 60.0
@@ -50,46 +48,6 @@ class InvalidPolicyError(ValueError):
         self.field = field
         self.found = found
         self.allowed = allowed
-
-
-class Field(NamedTuple):
-    """One field of a policy."""
-
-    name: str
-    roles: frozenset[Role]
-    kind: str
-    """`seconds`, `number`, `bytes`, `count`, `boolean`, `choice`, `name`, `time`, `text`, `key`, `object`."""
-    default: Any
-    doc: str
-    low: float = 0
-    high: float = COUNT_MAX
-    choices: tuple[str, ...] = ()
-
-    @property
-    def allowed(self) -> str:
-        """What a value may be, in words."""
-        words = field_values.in_words(self.kind, self.low, self.high, self.choices)
-        return words + (", or null" if self.default is None else "")
-
-    def check(self, value: Any) -> Any:
-        """The value as it is stored. Raises InvalidPolicyError."""
-        if value is None and self.default is None:
-            return None
-        if self.kind == "object" and isinstance(value, dict):
-            return self._policy(value)
-        if not field_values.is_allowed(self.kind, value, self.low, self.high, self.choices):
-            raise InvalidPolicyError(self.name, value, self.allowed)
-        return value
-
-    def _policy(self, value: dict[str, Any]) -> dict[str, Any]:
-        """A policy of a queue inside another policy, without its role."""
-        try:
-            policy = Policy.parse({"role": "queue", **value})
-        except InvalidPolicyError as error:
-            raise InvalidPolicyError(f"{self.name}.{error.field}", error.found, error.allowed) from None
-        if policy.role is not Role.QUEUE:
-            raise InvalidPolicyError(self.name, value, self.allowed)
-        return dict(policy.given)
 
 
 _ALL: Final = frozenset(Role)
@@ -294,10 +252,6 @@ FIELDS: Final[tuple[Field, ...]] = (
 BY_NAME: Final[Mapping[str, Field]] = {field.name: field for field in FIELDS}
 
 
-_EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
-_MS: Final = timedelta(milliseconds=1)
-
-
 def _meant(name: object) -> str:
     """The field that a mistyped name may mean, as a part of a sentence."""
     near = get_close_matches(str(name), ["role", *BY_NAME], 1)
@@ -307,6 +261,27 @@ def _meant(name: object) -> str:
 def fields_of(role: Role) -> Iterable[Field]:
     """The fields that a policy of this role may have, in order."""
     return [field for field in FIELDS if role in field.roles]
+
+
+def field_value(name: str, value: Any) -> Any:
+    """The value of a field as it is stored. Raises InvalidPolicyError."""
+    field = BY_NAME[name]
+    if field.kind == "object" and isinstance(value, dict):
+        return _inner(field, value)
+    if not field.allows(value):
+        raise InvalidPolicyError(field.name, value, field.allowed)
+    return value
+
+
+def _inner(field: Field, value: dict[str, Any]) -> dict[str, Any]:
+    """A policy of a queue inside another policy, without its role. Raises InvalidPolicyError."""
+    try:
+        policy = Policy.parse({"role": "queue", **value})
+    except InvalidPolicyError as error:
+        raise InvalidPolicyError(f"{field.name}.{error.field}", error.found, error.allowed) from None
+    if policy.role is not Role.QUEUE:
+        raise InvalidPolicyError(field.name, value, field.allowed)
+    return dict(policy.given)
 
 
 @dataclass(frozen=True, slots=True)
@@ -342,7 +317,7 @@ class Policy:
                 known = ", ".join(each.name for each in fields_of(role))
                 allowed = f"no such field for role {role}{_meant(name)}; it has {known}"
                 raise InvalidPolicyError(str(name), found, allowed)
-            checked = field.check(found)
+            checked = field_value(name, found)
             if checked != field.default:
                 given[field.name] = checked
         policy = cls(role, given)
@@ -375,8 +350,7 @@ class Policy:
     def expires_at_ms(self) -> int | None:
         """When the name falls back to none, in milliseconds since 1970, rounded up: never before its time."""
         text = self["expires_at"]
-        found = field_values.instant(text) if text else None
-        return None if found is None else -((_EPOCH - found) // _MS)
+        return instant_ms(text) if text else None
 
     def _check_together(self) -> None:
         if self.role is Role.METADATA and not self["reference"]:

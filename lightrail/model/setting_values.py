@@ -1,8 +1,12 @@
-"""Setting values: parsers of the text of one setting; their ValueError says what is allowed."""
+"""Setting values: parsers of the text of one setting, and the texts of a configuration file.
+
+The ValueError of a parser says what is allowed.
+"""
 
 import os
 import re
-from collections.abc import Callable
+import tomllib
+from collections.abc import Callable, Iterable
 from ipaddress import ip_network
 from typing import Final, TypeVar
 
@@ -104,3 +108,36 @@ def networks(text: str) -> tuple[str, ...]:
 def optional(parse: Callable[[str], Value]) -> Callable[[str], Value | None]:
     """As ``parse``; an empty text is None."""
     return lambda text: parse(text) if text else None
+
+
+def read_file(path: str, known: Iterable[str]) -> dict[str, str]:
+    """The text of each setting in a TOML file, as a flag could have it.
+
+    Raises SettingsError, as for an unknown key.
+    """
+    try:
+        with open(path, "rb") as file:
+            table = tomllib.load(file)
+    except OSError as error:
+        raise SettingsError(f"the configuration file {path} can't be read: {error.strerror}") from None
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise SettingsError(f"the configuration file {path} is not TOML: {error}") from None
+    allowed = list(known)
+    for key in table:
+        if key not in allowed:
+            raise SettingsError(
+                f"{path} sets {key!r}, which is no setting; settings are " + ", ".join(allowed)
+            )
+    return {key: _text(key, value, path) for key, value in table.items()}
+
+
+def _text(key: str, value: object, path: str) -> str:
+    """A TOML value as a flag would spell it, so that each setting is parsed in one place."""
+    match value:
+        case bool():
+            return "true" if value else "false"
+        case str() | int() | float():
+            return str(value)
+        case list() if all(isinstance(item, str) for item in value):
+            return ",".join(value)
+    raise SettingsError(f"{key} in {path} is {value!r}; expected a string, a number, or true or false")

@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, fields, replace
 from typing import Any, Final, Self, TypeVar
 
-from lightrail.model import configuration_file, limits, units
+from lightrail.model import limits, units
 from lightrail.model.destinations import parse_patterns
 from lightrail.model.endpoint import Endpoint, endpoint, endpoint_or_host, endpoints, host_name
 from lightrail.model.setting_values import (
@@ -29,10 +29,13 @@ from lightrail.model.setting_values import (
     optional,
     origins,
     path,
+    read_file,
     user,
     whole,
 )
 
+MEMORY_MARK_BYTES: Final[int] = 1024 * 1024 * 1024
+"""Bytes of messages that a shard keeps in memory before it spills to disk."""
 PROCESSES_MAX: Final = 256
 """Most frontends, and most shards, of one machine."""
 VARIABLE_PREFIX: Final = "LIGHTRAIL_"
@@ -99,7 +102,7 @@ class Settings:
         "where shards keep messages: journal, sqlite, or memory (nothing survives a restart)",
     )
     memory_mark: int = _setting(
-        limits.MEMORY_MARK_BYTES,
+        MEMORY_MARK_BYTES,
         units.size(1_000_000, 1 << 50),
         "SIZE",
         "bytes of messages that a shard keeps in memory before it spills to disk, such as 64MB or 1GiB",
@@ -257,7 +260,7 @@ class Settings:
         """
         given: dict[str, Any] = {}
         if config:
-            for key, text in configuration_file.read(config, names()).items():
+            for key, text in read_file(config, names()).items():
                 given[key] = _parse(key, text, f"{key} in {config}")
         for name in names():
             variable = VARIABLE_PREFIX + name.upper()

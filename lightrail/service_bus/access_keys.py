@@ -13,8 +13,9 @@ from dataclasses import replace
 from typing import Final, NamedTuple
 
 from lightrail.cluster.users import UserRecord
-from lightrail.model import limits
 
+ACCESS_KEYS_MAX: Final[int] = 4
+"""Shared access keys of one user: replacing a key needs two; a signature is checked with each."""
 SALT_BYTES: Final = 16
 PASSWORD_BYTES: Final = 48
 """Length of the random password of a user that has only keys."""
@@ -43,9 +44,9 @@ def keys_of(secret: bytes, record: UserRecord) -> Iterator[AccessKey]:
 
 def with_key(record: UserRecord) -> UserRecord:
     """The user with one more key. Raises AccessKeyError: it has ACCESS_KEYS_MAX already."""
-    if len(record.access_keys) >= limits.ACCESS_KEYS_MAX:
+    if len(record.access_keys) >= ACCESS_KEYS_MAX:
         raise AccessKeyError(
-            f"user {record.name} has {limits.ACCESS_KEYS_MAX} access keys, the most; delete one that no "
+            f"user {record.name} has {ACCESS_KEYS_MAX} access keys, the most; delete one that no "
             "client uses any more"
         )
     return replace(record, access_keys=(*record.access_keys, secrets.token_bytes(SALT_BYTES)))

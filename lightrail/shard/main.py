@@ -4,6 +4,7 @@ import asyncio
 import logging
 import sys
 import time
+from typing import Final
 
 import zmq
 
@@ -12,7 +13,6 @@ from lightrail.cluster.counts import COORDINATOR_FAMILIES
 from lightrail.cluster.history import begin
 from lightrail.cluster.joining import Joining, patiently
 from lightrail.cluster.map import Map
-from lightrail.model import limits
 from lightrail.namespace.directory import Directory
 from lightrail.namespace.service import Service
 from lightrail.shard.effects.actions import Actions
@@ -33,6 +33,9 @@ from lightrail.telemetry import exposition
 from lightrail.telemetry.metrics import registry
 from lightrail.telemetry.process import CannotServeError, Process, main
 from lightrail.telemetry.shard import SHARD_FAMILIES, ShardCounts
+
+MOVE_SOURCE_IDLE_MS: Final[int] = 5_000
+"""Idle time after which a connection to another shard is closed."""
 
 log = logging.getLogger("lightrail.shard")
 
@@ -202,7 +205,7 @@ def moving(
         boot=engine.boot,
         address=address,
         now_ms=server.now_ms,
-        idle_ms=limits.MOVE_SOURCE_IDLE_MS,
+        idle_ms=MOVE_SOURCE_IDLE_MS,
         key=joining.key,
     )
     mover = Mover(

@@ -19,6 +19,13 @@ from urllib.parse import quote, urlencode, urlsplit
 
 from lightrail.model import limits
 
+SPARK_RETRY_PAUSE_MS: Final[int] = 100
+"""Pause before the first of these attempts; it doubles up to SPARK_RETRY_PAUSE_MS_MAX."""
+SPARK_ANSWER_MS: Final[int] = 90_000
+"""How long a gateway may be silent; longer than a gateway waits for a shard."""
+SPARK_ANSWER_BYTES_MAX: Final[int] = 256 * 1024 * 1024
+"""Largest answer of a gateway that a task reads."""
+
 log = logging.getLogger("lightrail.spark.http")
 
 AGAIN_STATUSES: Final = frozenset({429, 502, 503, 504})
@@ -212,7 +219,7 @@ class GatewayClient:
         if self._authorization:
             sent["Authorization"] = self._authorization
         until = self._monotonic() + self._retry_ms / 1000
-        pause_s = limits.SPARK_RETRY_PAUSE_MS / 1000
+        pause_s = SPARK_RETRY_PAUSE_MS / 1000
         is_logged = False
         while True:
             url = self._url
@@ -298,17 +305,15 @@ class GatewayClient:
             connection = self._connection = self._connect()
         connection.request(method, target, body, dict(headers))
         answer = connection.getresponse()
-        data = answer.read(limits.SPARK_ANSWER_BYTES_MAX + 1)
-        if len(data) > limits.SPARK_ANSWER_BYTES_MAX:
+        data = answer.read(SPARK_ANSWER_BYTES_MAX + 1)
+        if len(data) > SPARK_ANSWER_BYTES_MAX:
             self.close()
-            raise GatewayError(
-                f"{method} {target}: the answer has more than {limits.SPARK_ANSWER_BYTES_MAX} bytes"
-            )
+            raise GatewayError(f"{method} {target}: the answer has more than {SPARK_ANSWER_BYTES_MAX} bytes")
         return Response(answer.status, {key.lower(): value for key, value in answer.getheaders()}, data)
 
     def _connect(self) -> http.client.HTTPConnection:
         scheme, host, port = _parts(self._url)
-        wait_s = limits.SPARK_ANSWER_MS / 1000
+        wait_s = SPARK_ANSWER_MS / 1000
         connection: http.client.HTTPConnection
         if scheme == "https":
             try:

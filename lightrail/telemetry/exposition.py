@@ -7,7 +7,6 @@ from typing import Final
 from aiohttp import web
 from prometheus_client import CollectorRegistry, generate_latest
 
-from lightrail.model import limits
 from lightrail.model.endpoint import Endpoint
 from lightrail.telemetry import http_server
 from lightrail.telemetry.http_connections import Connections
@@ -18,6 +17,10 @@ from lightrail.telemetry.queues import DETAILED_FAMILIES, QueueSelection
 from lightrail.telemetry.running import Running
 from lightrail.telemetry.shard import ShardCounts
 
+HTTP_OWN_CONNECTIONS_MAX: Final[int] = 256
+"""The same at the page with a process's own metrics and health, which Prometheus and probes read."""
+HTTP_OWN_FILES_PART: Final[int] = 8
+"""The same for connections to the page with a process's own metrics."""
 TEXT: Final = "text/plain; version=0.0.4; charset=utf-8"
 LISTED_TO_MANAGERS: Final = (
     "names of queues are not public: request /metrics/detailed from a gateway, as a user who may manage all\n"
@@ -113,7 +116,7 @@ async def of_process(
 
 async def listen(app: web.Application, host: str, port: int) -> tuple[web.AppRunner, int]:
     """Serve an application; returns (runner, bound port)."""
-    most = http_server.admitted(limits.HTTP_OWN_CONNECTIONS_MAX, limits.HTTP_OWN_FILES_PART)
+    most = http_server.admitted(HTTP_OWN_CONNECTIONS_MAX, HTTP_OWN_FILES_PART)
     endpoints = [(Endpoint(host, port), None)]
     runner, (bound,) = await http_server.serve(app, Connections(most), endpoints, shared=False)
     return runner, bound

@@ -9,23 +9,56 @@ import asyncio
 import logging
 import socket
 import ssl
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from aiohttp import web
-from aiohttp.http_exceptions import HttpProcessingError
+from aiohttp.http_exceptions import BadHttpMethod, HttpProcessingError, LineTooLong
 from aiohttp.web_protocol import RequestHandler
 
 from lightrail.model import limits, protocols
-from lightrail.telemetry import handshakes, http_unreadable
+from lightrail.telemetry import handshakes
 from lightrail.telemetry.http_connections import Connections
 from lightrail.telemetry.strangers import Strangers
 
+HTTP_HEAD_MS: Final[int] = 10_000
+"""Time from accept to the complete head (line and headers) of the first request; the same for the TLS
+handshake before it, and from the first byte of a later request to its complete head."""
+HTTP_WRITE_MS: Final[int] = 60_000
+"""Time without reading after which a client's connection is closed during an answer."""
+TOO_LARGE: Final = 431
+"""Request Header Fields Too Large (RFC 6585)."""
+TOO_MANY: Final = "Too many headers received"
+"""aiohttp's message of this error; nothing else distinguishes it from other errors."""
 TOO_LATE: Final = (
     b"HTTP/1.1 408 Request Timeout\r\nConnection: close\r\nContent-Type: text/plain; charset=utf-8\r\n\r\n"
     b"The head of the request was not complete in time.\n"
 )
 
 log = logging.getLogger(__name__)
+
+
+class Unreadable(NamedTuple):
+    """A request that can't be read, for its client and for the log.
+
+    Clients can send any number of them before they authenticate.
+    """
+
+    status: int
+    text: str
+    spoken: str
+    """Kind of the request, one of few, for `Strangers`; empty if its first bytes were logged already."""
+
+
+def described(error: HttpProcessingError) -> Unreadable:
+    """The answer to a request that aiohttp's parser refused, and its kind for the log."""
+    if isinstance(error, LineTooLong):
+        most = f"expected a request line and headers of at most {limits.HTTP_HEADER_BYTES} bytes each"
+        return Unreadable(TOO_LARGE, f"{most}, found a longer one", "HTTP with too long a line or header")
+    if TOO_MANY in error.message:
+        most = f"expected at most {limits.HTTP_HEADERS_MAX} headers"
+        return Unreadable(TOO_LARGE, f"{most}, found more", "HTTP with too many headers")
+    spoken = "" if isinstance(error, BadHttpMethod) else "HTTP that can't be read"
+    return Unreadable(400, error.message, spoken)
 
 
 class HttpConnection(RequestHandler):
@@ -90,7 +123,7 @@ class HttpConnection(RequestHandler):
             if tls is None:
                 await self._loop.connect_accepted_socket(lambda: self, client)
             else:
-                seconds = limits.HTTP_HEAD_MS / 1000
+                seconds = HTTP_HEAD_MS / 1000
                 await handshakes.shake(
                     client, tls, lambda: self, seconds, self._strangers, self.source, self._now_ms()
                 )
@@ -166,7 +199,7 @@ class HttpConnection(RequestHandler):
         """
         if not isinstance(exc, HttpProcessingError):
             return super().handle_error(request, status, exc, message)
-        found = http_unreadable.described(exc)
+        found = described(exc)
         if found.spoken:
             self._strangers.spoke(found.spoken, self.source, self._now_ms())
         if request.writer is not None and request.writer.output_size > 0:
@@ -181,7 +214,7 @@ class HttpConnection(RequestHandler):
         return self._request_count == 0 or (self._waiter is not None and not self._messages)
 
     def _await_head(self) -> None:
-        self._head_timer = self._loop.call_later(limits.HTTP_HEAD_MS / 1000, self._head_is_late)
+        self._head_timer = self._loop.call_later(HTTP_HEAD_MS / 1000, self._head_is_late)
 
     def _head_is_late(self) -> None:
         self._head_timer = None
@@ -193,7 +226,7 @@ class HttpConnection(RequestHandler):
     def _await_reading(self) -> None:
         if self.transport is not None:
             self._left = self.transport.get_write_buffer_size()
-            self._write_timer = self._loop.call_later(limits.HTTP_WRITE_MS / 1000, self._look_for_reading)
+            self._write_timer = self._loop.call_later(HTTP_WRITE_MS / 1000, self._look_for_reading)
 
     def _look_for_reading(self) -> None:
         self._write_timer = None

@@ -10,8 +10,10 @@ of idle clients.
 import ipaddress
 from typing import Final, Protocol
 
-from lightrail.model import limits
-
+HTTP_SOURCE_PART: Final[int] = 2
+"""1 / this of the connections of a listener may come from one source."""
+HTTP_IDLE_LOOKS: Final[int] = 64
+"""Connections that a full listener searches for one without a request, for a new client."""
 IPV6_SOURCE_BITS: Final = 64
 """The IPv6 prefix that a provider assigns to one subscriber; all addresses in it are one source."""
 
@@ -39,7 +41,7 @@ class Connections:
 
     def __init__(self, most: int) -> None:
         self.most = most
-        self.most_of_a_source = max(1, most // limits.HTTP_SOURCE_PART)
+        self.most_of_a_source = max(1, most // HTTP_SOURCE_PART)
         self.refused = 0
         """Connections that were not admitted."""
         self.closed = {"idle": 0, "head": 0, "write": 0}
@@ -87,7 +89,7 @@ class Connections:
 
     def _close_idle(self, among: dict[Connection, None]) -> bool:
         """Checks the oldest connections; those with a request in progress are moved behind all others."""
-        for _ in range(min(len(among), limits.HTTP_IDLE_LOOKS)):
+        for _ in range(min(len(among), HTTP_IDLE_LOOKS)):
             oldest = next(iter(among))
             if oldest.idle():
                 self.closed["idle"] += 1

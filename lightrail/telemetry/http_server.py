@@ -21,6 +21,12 @@ from lightrail.telemetry.http_connection import HttpConnection
 from lightrail.telemetry.http_connections import Connections, source_of
 from lightrail.telemetry.strangers import Strangers
 
+HTTP_BACKLOG: Final[int] = 4_096
+"""Connections that wait to be accepted."""
+HTTP_FILES_RESERVED: Final[int] = 1_024
+"""Descriptors of a process reserved for everything but HTTP connections."""
+HTTP_IDLE_MS: Final[int] = 75_000
+"""How long a connection may stay open without another request, as in nginx."""
 SHUTDOWN_S: Final = 1.0
 """Time that requests have to end when the process ends; requests that wait for a message are answered
 before."""
@@ -80,7 +86,7 @@ class HttpSite(web.BaseSite):
 
     async def start(self) -> None:
         await super().start()
-        self._socket.listen(limits.HTTP_BACKLOG)
+        self._socket.listen(HTTP_BACKLOG)
         self._listen()
 
     async def stop(self) -> None:
@@ -154,7 +160,7 @@ class HttpRunner(web.AppRunner):
     def __init__(self, app: web.Application, connections: Connections) -> None:
         self._options: dict[str, Any] = {
             "access_log": None,
-            "keepalive_timeout": limits.HTTP_IDLE_MS / 1000,
+            "keepalive_timeout": HTTP_IDLE_MS / 1000,
             "max_line_size": limits.HTTP_HEADER_BYTES,
             "max_field_size": limits.HTTP_HEADER_BYTES,
             "max_headers": limits.HTTP_HEADERS_MAX,
@@ -238,4 +244,4 @@ def admitted(most: int, part: int) -> int:
     soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
     if soft == resource.RLIM_INFINITY:
         return most
-    return max(1, min(most, max(soft - limits.HTTP_FILES_RESERVED, soft // part)))
+    return max(1, min(most, max(soft - HTTP_FILES_RESERVED, soft // part)))

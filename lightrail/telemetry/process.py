@@ -15,6 +15,7 @@ A role is one coroutine::
 import argparse
 import asyncio
 import contextlib
+import ctypes
 import faulthandler
 import logging
 import os
@@ -31,11 +32,17 @@ import uvloop
 from lightrail.model import limits
 from lightrail.model.settings import Settings
 from lightrail.telemetry import logs
-from lightrail.telemetry.allocation import keep_freed_memory
 from lightrail.telemetry.channel import Channel, ChannelClosedError, Message
 from lightrail.telemetry.directories import socket_directory
 from lightrail.telemetry.running import Running
 
+KEPT_BYTES_MAX: Final = 32 * 1024 * 1024
+"""Free memory at the end of a heap; glibc's own bound rises to twice this with the sizes of freed blocks."""
+MAPPED_BYTES_MIN: Final = 32 * 1024 * 1024
+"""Blocks of this size and more are mapped separately; glibc allows no larger value, its own bound rises to
+it."""
+_TRIM_THRESHOLD: Final = -1
+_MMAP_THRESHOLD: Final = -3
 STOP_TIME_MAX_S: Final = 25
 """Time for an orderly end; a process that hangs ends itself after it, with its stack on stderr.
 Kubernetes and Docker wait 30 s and 10 s before they kill."""
@@ -50,6 +57,30 @@ OPEN_FILES_MAX: Final = limits.CONNECTIONS_MAX + 1_024
 """Sockets of clients, and some files for other uses."""
 
 log = logging.getLogger(__name__)
+
+
+def keep_freed_memory() -> bool:
+    """Lets the C library keep freed memory instead of returning it to the kernel at once.
+
+    By default glibc returns the memory of a message of a mebibyte to the kernel and allocates it again for
+    the next one: 256 pages, each of which the kernel clears and maps. That cost as much CPU as the remaining
+    copies of messages (ADR 36).
+
+    Returns:
+        False if the C library has no such bounds, or the environment sets them.
+    """
+    if "MALLOC_TRIM_THRESHOLD_" in os.environ or "MALLOC_MMAP_THRESHOLD_" in os.environ:
+        return False
+    if "glibc.malloc." in os.environ.get("GLIBC_TUNABLES", ""):
+        return False
+    try:
+        mallopt = ctypes.CDLL(None).mallopt
+    except (AttributeError, OSError, TypeError):
+        return False
+    # Each of the two calls ends glibc's adjustment of both bounds, so both have to be set.
+    kept = mallopt(_TRIM_THRESHOLD, KEPT_BYTES_MAX)
+    mapped = mallopt(_MMAP_THRESHOLD, MAPPED_BYTES_MIN)
+    return bool(kept and mapped)
 
 
 class CannotServeError(Exception):

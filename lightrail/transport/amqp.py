@@ -22,8 +22,7 @@ from lightrail.client import (
     TransactionError,
 )
 from lightrail.client.connecting import ConnectOptions
-from lightrail.transport.amqp_messages import envelope_of, message_of
-from lightrail.transport.amqp_received import AmqpReceived, pass_over, unless_lost
+from lightrail.transport.amqp_messages import AmqpReceived, envelope_of, message_of, pass_over, unless_lost
 from lightrail.transport.declaring import declare
 from lightrail.transport.envelope import Envelope
 from lightrail.transport.errors import SendRefusedError, TransportClosedError, TransportError

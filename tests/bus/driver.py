@@ -24,7 +24,7 @@ from lightrail.bus import (
     sqlite,
 )
 from lightrail.bus.forwarder import Forwarder
-from lightrail.transport.amqp_received import AmqpReceived
+from lightrail.transport.amqp_messages import AmqpReceived
 from tests.support.killed_at import KilledAt
 
 URL, PREFIX, FOLDER, ORDERS, STEP, PASSING = sys.argv[1:]

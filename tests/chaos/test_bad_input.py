@@ -17,7 +17,9 @@ import pytest
 
 from lightrail.amqp import events, frames
 from lightrail.amqp.performatives import Attach, Close, Open, Source, Target, Transfer
+from lightrail.amqp.settings import MAX_FRAME_SIZE
 from lightrail.amqp.values import Symbol
+from lightrail.cluster.logins import LOGIN_HASHES_AT_ONCE, LOGIN_SOURCE_FREE, LOGINS_WAITING
 from lightrail.model import conditions, limits
 from tests.chaos import attacks
 from tests.chaos.attacks import Attacker, frame
@@ -86,7 +88,7 @@ def test_frame_length(tmp_path: Path) -> None:
         (frames.AMQP_HEADER, 0xFFFFFFFF),
         (opened, 0xFFFFFFFF),
         (opened, 0x80000000),
-        (opened, limits.MAX_FRAME_SIZE + 1),
+        (opened, MAX_FRAME_SIZE + 1),
         (opened, 7),
         (opened, 0),
     ]
@@ -545,10 +547,7 @@ def test_sasl_flood(tmp_path: Path) -> None:
         assert log_in(them.broker, b"\x00ann\x00correct horse")
         hashed = hashes.read_text().splitlines()
         print(f"{hashed.count('wrong')} wrong passwords were hashed before the right one")
-        assert (
-            hashed.count("wrong")
-            <= limits.LOGIN_SOURCE_FREE + limits.LOGINS_WAITING + limits.LOGIN_HASHES_AT_ONCE
-        )
+        assert hashed.count("wrong") <= LOGIN_SOURCE_FREE + LOGINS_WAITING + LOGIN_HASHES_AT_ONCE
         assert not log_in(them.broker, plain)
 
 

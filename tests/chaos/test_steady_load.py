@@ -26,7 +26,7 @@ LOADS = (
 ROUND_S = 2.0
 """Of each load."""
 GIVEN_BACK = {"MALLOC_TRIM_THRESHOLD_": "131072", "MALLOC_MMAP_THRESHOLD_": "131072"}
-"""Freed memory goes back to the kernel: what is resident is what is used (telemetry/allocation.py)."""
+"""Freed memory goes back to the kernel: what is resident is what is used (`keep_freed_memory`)."""
 ROUNDS_MIN = 4
 GROWTH_BYTES_MAX = 12_000_000
 """Of all processes, from the second quarter of the rounds to the last. A byte kept of each message of half an

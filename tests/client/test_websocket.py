@@ -16,8 +16,9 @@ from wsproto.events import AcceptConnection, BytesMessage, CloseConnection, Ping
 
 from lightrail.client import ConnectError, Event, ReconnectPolicy, connect, sync
 from lightrail.client.options import Address, Credentials
-from lightrail.model import limits
+from lightrail.client.websocket import WEBSOCKET_REFUSAL_BYTES
 from lightrail.transport import open_transport
+from lightrail.websocket import WEBSOCKET_FRAMES_AT_ONCE, WEBSOCKET_MESSAGE_BYTES
 from tests.client.conftest import play
 from tests.support import wait
 from tests.support.amqp.returning_broker import ReturningBroker
@@ -42,7 +43,7 @@ def again(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ReturningBroker]
 
 def test_messages_of_every_size_go_there_and_back(broker: Broker) -> None:
     """Small ones share a WebSocket message, large ones need several: borders of both mean nothing."""
-    bodies = [b"x" * size for size in (0, 1, limits.WEBSOCKET_MESSAGE_BYTES, 3_000_000)] + list(range(2_000))
+    bodies = [b"x" * size for size in (0, 1, WEBSOCKET_MESSAGE_BYTES, 3_000_000)] + list(range(2_000))
 
     async def test() -> None:
         async with (
@@ -154,7 +155,7 @@ def refusal(server: Server, **options: Any) -> str:
     return found[0]
 
 
-LONG = b"x" * (limits.WEBSOCKET_REFUSAL_BYTES + 1)
+LONG = b"x" * (WEBSOCKET_REFUSAL_BYTES + 1)
 OPENING = AcceptConnection(subprotocol="amqp")
 
 
@@ -192,7 +193,7 @@ def test_a_server_that_never_answers_the_handshake_is_given_up() -> None:
 
 def test_many_pings_are_answered_in_turns() -> None:
     """More than are read in one turn, and a close behind them."""
-    pings = [Ping()] * (3 * limits.WEBSOCKET_FRAMES_AT_ONCE)
+    pings = [Ping()] * (3 * WEBSOCKET_FRAMES_AT_ONCE)
     assert "later (1013)" in refusal(Server(OPENING, *pings, CloseConnection(code=1013, reason="later")))
 
 

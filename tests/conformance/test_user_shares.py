@@ -7,13 +7,15 @@ import pytest
 from lightrail.amqp.performatives import Source
 from lightrail.amqp.values import Described, Symbol
 from lightrail.cli import admin
-from lightrail.model import conditions, limits
+from lightrail.model import conditions
+from lightrail.shard.links.receiving.consumer_options import SELECTOR_FACTOR
+from lightrail.shard.queues.memory import LINKS_BYTES_MIN
 from tests.support.amqp.frame_peer import Peer, receiver
 from tests.support.broker import Broker
 
 LARGE = "a = '" + "x" * 8_000 + "'"
 """A selector of which two have room in a half of LINKS_BYTES_MIN."""
-FITTING = limits.LINKS_BYTES_MIN // 2 // (limits.SELECTOR_FACTOR * len(LARGE))
+FITTING = LINKS_BYTES_MIN // 2 // (SELECTOR_FACTOR * len(LARGE))
 
 
 @pytest.fixture(scope="module")

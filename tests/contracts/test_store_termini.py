@@ -9,6 +9,7 @@ from lightrail.journal.receiver import DeliveryRun, Receiver, ReceiverEvent
 from lightrail.journal.record import Queue, QueueEvent
 from lightrail.journal.terminus import Terminus, TerminusEvent
 from lightrail.model import limits
+from lightrail.shard.journal import small_records
 from lightrail.shard.journal.journal import Journal
 from lightrail.shard.journal.record import Append
 from lightrail.shard.journal.store import Store
@@ -100,7 +101,7 @@ def test_termini_are_written_again_before_their_segment_is_removed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Also those with so many tags that it takes several turns."""
-    monkeypatch.setattr(limits, "TERMINI_MOVED_TAGS", 5)
+    monkeypatch.setattr(small_records, "TERMINI_MOVED_TAGS", 5)
     files = FakeFiles()
     journal = Journal(files, "c", 0, segment_bytes=1_500)
     journal.recover(0)
@@ -241,7 +242,7 @@ def test_only_the_beginning_and_the_deliveries_of_receivers_are_synced(make: Mak
 def test_receivers_are_written_again_before_their_segment_is_removed(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(limits, "TERMINI_MOVED_TAGS", 2)
+    monkeypatch.setattr(small_records, "TERMINI_MOVED_TAGS", 2)
     files = FakeFiles()
     journal = Journal(files, "c", 0, segment_bytes=1_500)
     journal.recover(0)

@@ -11,9 +11,9 @@ from typing import Any
 import pytest
 
 from lightrail.cluster.coordinator import Write
+from lightrail.cluster.logins import LOGIN_SOURCE_FREE, LOGIN_SOURCE_MS
 from lightrail.cluster.sqlite import FILE_NAME, SqliteCoordinator
 from lightrail.cluster.users import UserRecord
-from lightrail.model import limits
 from lightrail.namespace.records import Permission, Right
 from tests.support import wait
 from tests.support.batches import message, post, texts
@@ -130,9 +130,9 @@ def test_wrong_passwords_over_http_are_slowed_down_and_the_log_has_one_line(tmp_
             return client("GET", "/!permissions").status, time.monotonic() - begun
 
     with Broker(data, "--shards", "1") as broker:
-        for number in range(limits.LOGIN_SOURCE_FREE + 1):
+        for number in range(LOGIN_SOURCE_FREE + 1):
             assert status(f"guess {number}")[0] == 401
-        slow_s = 0.8 * limits.LOGIN_SOURCE_MS / 1000
+        slow_s = 0.8 * LOGIN_SOURCE_MS / 1000
         answer, seconds = status("one more guess")
         assert answer == 401
         assert seconds >= slow_s

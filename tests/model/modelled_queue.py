@@ -12,7 +12,10 @@ from unittest.mock import patch
 from hypothesis.stateful import RuleBasedStateMachine
 
 from lightrail.model import limits, orders
+from lightrail.shard.queue.changes import joining
+from lightrail.shard.queue.lines import merging
 from lightrail.shard.queue.machine import Machine
+from lightrail.shard.queue.order import loading, message_keys, order
 from lightrail.shard.queue.values.commands import ConsumerOptions, Outcome
 from lightrail.shard.queue.values.effects import (
     DeadLetter,
@@ -28,15 +31,15 @@ from lightrail.shard.queue.values.runs import Location, Run
 
 SMALL_LIMITS = [
     (limits, "JOINED_BYTES", 48),
-    (limits, "LOCATION_BYTES", 200),
-    (limits, "LOCATION_SPARSE_BYTES", 300),
+    (merging, "LOCATION_BYTES", 200),
+    (merging, "LOCATION_SPARSE_BYTES", 300),
     (limits, "JOIN_AT_BYTES", 24),
-    (limits, "JOIN_BACKLOG_BYTES", 24),
+    (joining, "JOIN_BACKLOG_BYTES", 24),
     (limits, "DELIVERY_SLICE_MESSAGES", 4),
     (limits, "DELIVERY_SLICE_BYTES", 40),
-    (limits, "SELECTOR_LOOKS", 7),
-    (limits, "KEYED_BYTES", 0),
-    (limits, "LOADING_BYTES", 30),
+    (order, "SELECTOR_LOOKS", 7),
+    (message_keys, "KEYED_BYTES", 0),
+    (loading, "LOADING_BYTES", 30),
     (limits, "STALE_RANGES_MIN", 2),
     (limits, "STALE_ENTRIES_MIN", 2),
 ]

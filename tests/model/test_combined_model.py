@@ -16,6 +16,7 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, 
 from lightrail.model import limits
 from lightrail.shard.queue import invariants
 from lightrail.shard.queue.machine import Machine
+from lightrail.shard.queue.order import order as order_module
 from lightrail.shard.queue.timed.aside import NOBODY
 from lightrail.shard.queue.values.commands import (
     ACCEPTED,
@@ -54,7 +55,7 @@ from tests.model.histories import SOAK_S, checked, soak
 
 SMALL_LIMITS = [
     (limits, "DELIVERY_SLICE_MESSAGES", 4),
-    (limits, "SELECTOR_LOOKS", 7),
+    (order_module, "SELECTOR_LOOKS", 7),
     (limits, "STALE_RANGES_MIN", 2),
     (limits, "STALE_ENTRIES_MIN", 2),
 ]

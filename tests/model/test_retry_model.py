@@ -18,6 +18,7 @@ from lightrail.model import limits
 from lightrail.model.attempts import failures, waits_until_ms
 from lightrail.model.ending import Ending
 from lightrail.shard.queue import invariants
+from lightrail.shard.queue.changes import removals
 from lightrail.shard.queue.machine import Machine
 from lightrail.shard.queue.values.commands import (
     ACCEPTED,
@@ -88,8 +89,12 @@ class RetryModel(RuleBasedStateMachine):
     def __init__(self) -> None:
         super().__init__()
         self.stack = ExitStack()
-        for name, value in (("DELIVERY_SLICE_MESSAGES", 3), ("STALE_ENTRIES_MIN", 2), ("EXPIRED_AT_ONCE", 2)):
-            self.stack.enter_context(patch.object(limits, name, value))
+        for module, name, value in (
+            (limits, "DELIVERY_SLICE_MESSAGES", 3),
+            (limits, "STALE_ENTRIES_MIN", 2),
+            (removals, "EXPIRED_AT_ONCE", 2),
+        ):
+            self.stack.enter_context(patch.object(module, name, value))
         self.policy = WAIT
         self.machine = Machine("orders", WAIT, annotate=annotated, look=look)
         self.now = 1_000

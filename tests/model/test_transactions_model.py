@@ -15,9 +15,9 @@ import pytest
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from lightrail.model import limits
 from lightrail.model.policy import Policy
 from lightrail.shard.journal.journal import Journal
+from lightrail.shard.queues import memory
 from lightrail.shard.queues.declarations import EveryName
 from lightrail.wire.bodies import SettleDetail
 from lightrail.wire.frames import OutcomeCode
@@ -65,7 +65,7 @@ class TransactionModel(RuleBasedStateMachine):
     def begin(self, memory_mark: int, seed: int) -> None:
         self.memory_mark = memory_mark
         # A model of what transactions do has no bound of their memory: test_room.py fills it.
-        self.room = mock.patch.object(limits, "TRANSACTIONS_PREPARED_BYTES_MIN", ROOM_BYTES)
+        self.room = mock.patch.object(memory, "TRANSACTIONS_PREPARED_BYTES_MIN", ROOM_BYTES)
         self.room.start()
         self.chance = random.Random(seed)
         self.names = EveryName()

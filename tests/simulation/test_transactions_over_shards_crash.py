@@ -11,9 +11,9 @@ from typing import Any
 
 import pytest
 
-from lightrail.model import limits
 from lightrail.model.attempts import DEFERRED, failures
 from lightrail.shard.journal.journal import Journal
+from lightrail.shard.transactions.preparing import TRANSACTION_RESOLVE_MS
 from lightrail.wire.bodies import SettleDetail
 from lightrail.wire.frames import OutcomeCode
 from tests.support.shard.fake_files import Crash, FakeFiles
@@ -208,7 +208,7 @@ class World:
             shard.peer.greet()
         for shard in self.shards:
             transactions = shard.scene.engine.transactions
-            now_ms = shard.scene.now_ms + limits.TRANSACTION_RESOLVE_MS
+            now_ms = shard.scene.now_ms + TRANSACTION_RESOLVE_MS
             for id, decides in transactions.prepared.overdue(now_ms):
                 answer = self.shards[decides].ask("outcome", id=id.hex())
                 assert answer is not None

@@ -6,7 +6,7 @@ import sys
 from typing import Final
 
 from lightrail.cli.administration import (
-    coordination,
+    decisions,
     definitions,
     messages,
     names,
@@ -14,7 +14,6 @@ from lightrail.cli.administration import (
     rebalance,
     shards,
     state,
-    transactions,
 )
 from lightrail.cli.administration.client import (
     URL_DEFAULT,
@@ -91,8 +90,7 @@ def register(parser: argparse.ArgumentParser, things: Subparsers, journals: Subp
     rebalance.register(things)
     shards.register(things)
     readers.register(things, journals)
-    coordination.register(things)
-    transactions.register(things)
+    decisions.register(things)
 
 
 def given(parsed: argparse.Namespace) -> list[str]:

@@ -17,6 +17,22 @@ from typing import Any, Final, TypeVar
 from lightrail.cluster.coordinator import CoordinatorError, CoordinatorFullError, CoordinatorRefusedError
 from lightrail.model import limits
 
+ETCD_CALL_MS: Final[int] = 5_000
+"""How long a read or write waits for etcd, all attempts together."""
+ETCD_ATTEMPT_MS: Final[int] = 2_000
+"""How long one endpoint may take for its answer before the next one is asked."""
+ETCD_BEHIND_MS: Final[int] = 2_000
+"""How long a write waits until it is visible in the process's own view."""
+ETCD_PAUSE_MS: Final[int] = 100
+"""Pause before another request to an unreachable etcd; it doubles up to ETCD_PAUSE_MS_MAX."""
+ETCD_PAUSE_MS_MAX: Final[int] = 2_000
+ETCD_PING_MS: Final[int] = 10_000
+"""Silence of etcd after which gRPC pings it; servers refuse less than 5 s."""
+ETCD_PING_ANSWER_MS: Final[int] = 3_000
+"""How long etcd has to answer the ping."""
+ETCD_ANSWER_BYTES: Final[int] = 256 * 1024 * 1024
+"""Largest answer of etcd: a page of 1,000 entries, or the changes of one transaction."""
+
 # The package's generated code is for an older protobuf and works with the pure Python implementation only,
 # which is chosen when protobuf is imported. Child processes do not inherit this setting.
 _IMPLEMENTATION: Final = "PROTOCOL_BUFFERS_PYTHON_IMPLEMENTATION"
@@ -89,15 +105,15 @@ class EtcdSettings:
 class EtcdTimes:
     """Times in seconds; only tests set other values."""
 
-    call: float = limits.ETCD_CALL_MS / 1000
-    attempt: float = limits.ETCD_ATTEMPT_MS / 1000
+    call: float = ETCD_CALL_MS / 1000
+    attempt: float = ETCD_ATTEMPT_MS / 1000
     lease: float = limits.ETCD_LEASE_MS / 1000
-    behind: float = limits.ETCD_BEHIND_MS / 1000
-    pause: float = limits.ETCD_PAUSE_MS / 1000
-    pause_max: float = limits.ETCD_PAUSE_MS_MAX / 1000
-    ping: float = limits.ETCD_PING_MS / 1000
+    behind: float = ETCD_BEHIND_MS / 1000
+    pause: float = ETCD_PAUSE_MS / 1000
+    pause_max: float = ETCD_PAUSE_MS_MAX / 1000
+    ping: float = ETCD_PING_MS / 1000
     """Silence of the watch after which its server is pinged."""
-    ping_answer: float = limits.ETCD_PING_ANSWER_MS / 1000
+    ping_answer: float = ETCD_PING_ANSWER_MS / 1000
 
 
 class LeaseLostError(CoordinatorError):
@@ -154,7 +170,7 @@ class EtcdChannels:
             ("grpc.max_reconnect_backoff_ms", int(times.pause_max * 1000)),
             # A new channel connects at once; an older channel would first wait for gRPC's back-off.
             ("grpc.use_local_subchannel_pool", 1),
-            ("grpc.max_receive_message_length", limits.ETCD_ANSWER_BYTES),
+            ("grpc.max_receive_message_length", ETCD_ANSWER_BYTES),
         )
         try:
             return etcd3.client(

@@ -5,16 +5,17 @@ opened.
 
 A thread lists and watches entries (following.py) and passes them to the loop, which has the view (view.py):
 `news`, `entry` and `entries` are answered from the view, also while etcd cannot be reached. Writes run in a
-few threads (calls.py), and end when the view has seen them (waits.py). A task keeps the lease of this
+few threads (calls.py), and end when the view has seen them (`ViewWaits`). A task keeps the lease of this
 process's registrations (leases.py), or pings etcd if there are none, so that `counts` soon shows that etcd
 cannot be reached.
 """
 
 import asyncio
+import heapq
 import logging
 import secrets
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 
 from lightrail.cluster.coordinator import (
@@ -35,11 +36,74 @@ from lightrail.cluster.etcd.grouping import Grouping
 from lightrail.cluster.etcd.identity import IDENTITY, Identity, identify
 from lightrail.cluster.etcd.leases import LeasedRegistrations
 from lightrail.cluster.etcd.view import Change, View
-from lightrail.cluster.etcd.waits import ViewWaits
 from lightrail.cluster.history import HISTORY, History, restoring
 from lightrail.cluster.keyed import KeyedCoordinator
 
 log = logging.getLogger("lightrail.cluster.etcd")
+
+
+class ViewWaits:
+    """Writers that wait until the view has their write, or the write that theirs conflicted with.
+
+    Each wait takes at most `times.behind` seconds.
+
+    Args:
+        problem: returns why the view does not follow etcd now, or an empty text; for the log.
+    """
+
+    def __init__(
+        self, view: View, loop: asyncio.AbstractEventLoop, times: EtcdTimes, problem: Callable[[], str]
+    ) -> None:
+        self._view = view
+        self._loop = loop
+        self._times = times
+        self._problem = problem
+        self._behind: list[tuple[int, int, asyncio.Future[None]]] = []
+        """A heap by revision."""
+        self._behind_count = 0
+        self._stale: list[tuple[str, int, asyncio.Future[None]]] = []
+
+    def wake(self) -> None:
+        """Ends the waits whose revision the view has reached."""
+        while self._behind and self._behind[0][0] <= self._view.revision:
+            _, _, future = heapq.heappop(self._behind)
+            if not future.done():
+                future.set_result(None)
+        for key, guard, future in self._stale:
+            if self._revision_of(key) != guard and not future.done():
+                future.set_result(None)
+
+    async def seen(self, revision: int) -> None:
+        """Waits until the view has reached a revision."""
+        if self._view.revision >= revision:
+            return
+        future = self._loop.create_future()
+        self._behind_count += 1
+        heapq.heappush(self._behind, (revision, self._behind_count, future))
+        await self._wait(future)
+
+    async def seen_another(self, key: str, guard: int) -> None:
+        """Waits until the view has another revision of a key than the writer's guard."""
+        if self._revision_of(key) != guard:
+            return
+        waiting = (key, guard, self._loop.create_future())
+        self._stale.append(waiting)
+        try:
+            await self._wait(waiting[2])
+        finally:
+            self._stale.remove(waiting)
+
+    def _revision_of(self, key: str) -> int:
+        found = self._view.entries.get(key)
+        return found.revision if found is not None else 0
+
+    async def _wait(self, future: "asyncio.Future[None]") -> None:
+        try:
+            async with asyncio.timeout(self._times.behind):
+                await future
+        except TimeoutError:
+            why = self._problem() or "etcd is slow"
+            log.warning("a write to etcd is not in this process's view yet: %s", why)
 
 
 class EtcdCoordinator(KeyedCoordinator):

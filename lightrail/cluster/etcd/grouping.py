@@ -12,10 +12,13 @@ waited for longer than the time limit of a call fail with it.
 import asyncio
 from collections import deque
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 from lightrail.cluster.coordinator import WRITES_MAX, ConflictError, CoordinatorError, Write
 from lightrail.model import limits
+
+ETCD_GROUP_BYTES: Final[int] = 512 * 1024
+"""Keys and values of writes that are sent as one transaction; etcd takes 1.5 MiB (--max-request-bytes)."""
 
 Answer = tuple[int, bool]
 """The revision, and whether an entry changed."""
@@ -86,7 +89,7 @@ class Grouping:
                 count += len(each.writes)
                 if group and (
                     count > WRITES_MAX
-                    or size > limits.ETCD_GROUP_BYTES
+                    or size > ETCD_GROUP_BYTES
                     or any(not _fits(write, keys) for write in each.writes)
                 ):
                     break

@@ -8,9 +8,12 @@ history, and the revisions in `News` keep rising.
 
 from collections import deque
 from collections.abc import Iterable, Sequence
+from typing import Final
 
 from lightrail.cluster.entries import Entry, News
-from lightrail.model import limits
+
+ETCD_CHANGES_KEPT: Final[int] = 20_000
+"""Changes that a process remembers for followers in the process that have not read them yet."""
 
 Change = tuple[str, str | None, int, int]
 """Key, value (None: deleted), revision that made the key, revision that changed it."""
@@ -19,7 +22,7 @@ Change = tuple[str, str | None, int, int]
 class View:
     """All entries, and a bounded log of changes in order of their revisions."""
 
-    def __init__(self, changes_max: int = limits.ETCD_CHANGES_KEPT) -> None:
+    def __init__(self, changes_max: int = ETCD_CHANGES_KEPT) -> None:
         self._changes_max = changes_max
         self._log: deque[Entry] = deque()
         self.entries: dict[str, Entry] = {}

@@ -25,7 +25,8 @@ from lightrail.gateway.openapi.operation import (
     ref,
 )
 from lightrail.gateway.resources import names, tail
-from lightrail.model.policy import Field, Role, fields_of
+from lightrail.model.policy import Role, fields_of
+from lightrail.model.policy_field import Field
 
 
 def _schema_name(role: Role) -> str:

@@ -13,7 +13,7 @@ from xml.etree import ElementTree as Xml
 from lightrail.gateway.errors import ProblemError, invalid
 from lightrail.model import limits
 from lightrail.model.names import InvalidNameError, queue_name
-from lightrail.model.policy import BY_NAME, BYTES_MAX, InvalidPolicyError, Policy, Role
+from lightrail.model.policy import BYTES_MAX, InvalidPolicyError, Policy, Role, field_value
 from lightrail.service_bus.administration.durations import FOREVER, duration_of, seconds_of
 from lightrail.service_bus.administration.entries import local, plain_text
 
@@ -327,7 +327,7 @@ def _is_same(name: str, value: str, present: str) -> bool:
 def _read(counterpart: _Counterpart, name: str, value: str) -> Any:
     try:
         found = counterpart.read(value)
-        return BY_NAME[counterpart.field].check(found)
+        return field_value(counterpart.field, found)
     except InvalidPolicyError as error:
         raise invalid(name, value, f"what {counterpart.field} may be: {error.allowed}", 400) from None
     except ValueError as error:

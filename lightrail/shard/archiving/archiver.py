@@ -11,7 +11,6 @@ from collections.abc import Callable, Mapping
 from typing import Final
 
 from lightrail.cluster.readers import Reader
-from lightrail.model import limits
 from lightrail.shard.archiving.contents import Contents, kept_of
 from lightrail.shard.archiving.folders import Folders
 from lightrail.shard.archiving.retention import Kept, Rule, Verdict, judge, unread_by_any
@@ -19,6 +18,13 @@ from lightrail.shard.journal.files import NO_SPACE
 from lightrail.shard.journal.journal import Journal
 from lightrail.shard.journal.segment import Segment, name_of
 from lightrail.telemetry.archive import ArchiveCounts
+
+ARCHIVE_LOOK_MS: Final[int] = 10_000
+"""How often a shard applies retention to its archive."""
+ARCHIVE_RETRY_MS: Final[int] = 5_000
+"""Pause before another attempt after the archive's disk failed."""
+ARCHIVE_SEGMENTS_AT_ONCE: Final[int] = 16
+"""Segments that one round of the archiver copies."""
 
 log = logging.getLogger("lightrail.shard.archiving.archive")
 
@@ -175,9 +181,7 @@ class Archiver:
         readers = self._readers()
         seen = (journal.committed.segment, bool(readers))
         judging = timed and (
-            self._judged_ms is None
-            or journal.full
-            or not 0 <= now_ms - self._judged_ms < limits.ARCHIVE_LOOK_MS
+            self._judged_ms is None or journal.full or not 0 <= now_ms - self._judged_ms < ARCHIVE_LOOK_MS
         )
         if seen == self._seen and not judging:
             return None
@@ -187,7 +191,7 @@ class Archiver:
             return None
         if judging:
             self._judged_ms = now_ms
-        segments = [segment for segment in waiting[: limits.ARCHIVE_SEGMENTS_AT_ONCE] if segment.pin()]
+        segments = [segment for segment in waiting[:ARCHIVE_SEGMENTS_AT_ONCE] if segment.pin()]
         if len(segments) == len(waiting):
             self._seen = seen
         self._round = Round(self, segments, dict(readers), judging, now_ms)
@@ -221,10 +225,10 @@ class Archiver:
                     "the archive could not be written (%s): segments to archive stay in the journal, next "
                     "attempts every %d s",
                     round.error,
-                    limits.ARCHIVE_RETRY_MS // 1000,
+                    ARCHIVE_RETRY_MS // 1000,
                 )
             self._errno = round.error.errno
-            self._again_ms = now_ms + limits.ARCHIVE_RETRY_MS
+            self._again_ms = now_ms + ARCHIVE_RETRY_MS
             self._seen = (-1, False)
         if round.verdict is not None:
             self._tell(round.verdict)

@@ -3,7 +3,6 @@
 from array import array
 from typing import Final
 
-from lightrail.model import limits
 from lightrail.shard.effects.peers import Consumer
 from lightrail.shard.effects.receiving_link import ReceivingLink
 from lightrail.shard.queue.values import effects
@@ -12,6 +11,8 @@ from lightrail.shard.queues.shard_queue import Queue
 from lightrail.telemetry.shard import ShardCounts
 from lightrail.wire.frames import deliver
 
+JOINED_SLICES: Final[int] = 64
+"""Most slices that are joined to one."""
 WAITS_SAMPLED_EVERY: Final = 8
 """Number of slices of which one has its waiting time measured, which costs 0.1 us per slice."""
 
@@ -139,7 +140,7 @@ def follows(row: list[effects.Deliver], effect: effects.Deliver) -> bool:
         and new.enqueued_at_ms == old.enqueued_at_ms
         and new.expires_at_ms == old.expires_at_ms
         and new.message_format == old.message_format
-        and len(row) < limits.JOINED_SLICES
+        and len(row) < JOINED_SLICES
     )
 
 

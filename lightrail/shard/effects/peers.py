@@ -1,7 +1,7 @@
 """Peers: a frontend's producers and consumers at this shard, and the frames to send to it."""
 
 from collections.abc import Callable
-from typing import ClassVar
+from typing import ClassVar, Final
 
 from lightrail.journal.terminus import Terminus
 from lightrail.model import limits
@@ -9,6 +9,9 @@ from lightrail.shard.queues.shard_queue import Queue
 from lightrail.wire.bodies import ConsumerOpen, Refusal
 from lightrail.wire.frames import HELD, IDENTITY, SEQUENCE, UNCERTAIN, UNKNOWN_SEQUENCE, VERSION, Kind, frame
 from lightrail.wire.versions import for_version
+
+SEQUENCES_KEPT: Final[int] = 4_096
+"""Batches of a producer that requested sequences whose first one is remembered for repeats."""
 
 
 class NumberMissingError(Exception):
@@ -136,7 +139,7 @@ class Producer(Numbered):
         """Stores the first sequence of a batch."""
         if self.stored is not None:
             self.stored[number] = sequence
-            if len(self.stored) > limits.SEQUENCES_KEPT:
+            if len(self.stored) > SEQUENCES_KEPT:
                 del self.stored[next(iter(self.stored))]
 
     def accept(self, number: int) -> None:

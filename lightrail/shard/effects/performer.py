@@ -6,7 +6,6 @@ from typing import Final, Protocol
 
 from lightrail.journal import record
 from lightrail.journal.record import DEFERRED_REASON, REWRITTEN, SPILLED, Delivered, Settle
-from lightrail.model import limits
 from lightrail.model.ending import Ending
 from lightrail.shard.effects.dead_lettering import DeadLettering
 from lightrail.shard.effects.delivering import Delivering, follows
@@ -25,6 +24,13 @@ from lightrail.shard.queues.shard_queue import Queue
 from lightrail.telemetry.shard import ShardCounts
 from lightrail.wire.bodies import Refusal
 from lightrail.wire.frames import Kind, frame
+
+CAPTURE_GATHERED_BYTES_MAX: Final[int] = 16 * 1024 * 1024
+"""Bytes of transient messages of captured queues that are collected for a commit; beyond, senders wait for
+it."""
+JOINED_SLICE_MESSAGES: Final[int] = 8
+"""Slices of so few messages, of batches up to JOINED_SLICE_BYTES, are joined with those that follow."""
+JOINED_SLICE_BYTES: Final[int] = 8 * 1024
 
 log = logging.getLogger("lightrail.shard.effects.performer")
 
@@ -141,8 +147,7 @@ class Performer:
             if isinstance(effect, effects.Deliver):
                 run = effect.run
                 is_small = (
-                    run.last - run.first <= limits.JOINED_SLICE_MESSAGES
-                    and run.batch.size <= limits.JOINED_SLICE_BYTES
+                    run.last - run.first <= JOINED_SLICE_MESSAGES and run.batch.size <= JOINED_SLICE_BYTES
                 )
                 if row and not (is_small and follows(row, effect)):
                     delivering.deliver_row(queue, row, now_ms)
@@ -278,7 +283,7 @@ class Performer:
     def capture_lags(self) -> bool:
         """Whether senders of transient messages to captured queues wait for the next commit, because the disk
         is slow."""
-        return self.captured_bytes > limits.CAPTURE_GATHERED_BYTES_MAX
+        return self.captured_bytes > CAPTURE_GATHERED_BYTES_MAX
 
     def journal_delivered(self, queue: Queue, now_ms: int) -> None:
         """Appends a Delivered record per consumer of a captured queue for its deliveries in this step.

@@ -6,6 +6,7 @@ import time
 from collections import OrderedDict, deque
 from collections.abc import Callable
 from functools import partial
+from typing import Final
 
 import zmq
 
@@ -21,6 +22,17 @@ from lightrail.shard.startup.disk import DiskWatch
 from lightrail.telemetry.shard import ShardCounts
 from lightrail.wire.keys import Admission, WireKey
 from lightrail.wire.socket import LoopSocket, bind
+
+LAZY_COMMIT_MS: Final[int] = 5
+"""How long settlements without a waiting client are collected for a commit; a crash redelivers their
+messages."""
+SHARD_PARTS: Final[int] = 256
+"""Frames that a shard receives between two looks at the clock."""
+SHARD_MESSAGES: Final[int] = 4_000
+"""ZeroMQ messages that a shard reads in a turn; those beyond SHARD_INTAKE_MS wait in its backlog."""
+SHARD_INTAKE_MS: Final[int] = 20
+"""Part of a shard's turn for frames of frontends; the rest waits for the next turns, in each frontend's
+order."""
 
 log = logging.getLogger("lightrail.shard")
 
@@ -95,7 +107,7 @@ class Server:
         socket.setsockopt(zmq.ROUTER_HANDOVER, 1)
         bound = bind(socket, address)
         looped = LoopSocket(self._loop, socket, self._receive, self._turn)
-        looped.messages_per_turn = limits.SHARD_MESSAGES
+        looped.messages_per_turn = SHARD_MESSAGES
         # A large batch stays in the queue as ZeroMQ received it, because its part has a separate buffer.
         looped.copies = False
         return looped, bound
@@ -107,7 +119,7 @@ class Server:
     def _receive(self, parts: list[bytes]) -> None:
         identity = parts[0]
         if self._until_s is None:
-            self._until_s = time.perf_counter() + limits.SHARD_INTAKE_MS / 1000
+            self._until_s = time.perf_counter() + SHARD_INTAKE_MS / 1000
         if identity in self._backlog or time.perf_counter() >= self._until_s:
             self._engine.heard(identity, self.now_ms())
             self._wait_in_line(identity, parts[1:])
@@ -122,12 +134,12 @@ class Server:
     def _apply(self, identity: bytes, parts: list[bytes]) -> list[bytes]:
         """Applies as many frames of a frontend as one turn may have; returns the others."""
         try:
-            rest = self._engine.receive(identity, parts[: limits.SHARD_PARTS], self.now_ms())
+            rest = self._engine.receive(identity, parts[:SHARD_PARTS], self.now_ms())
         except Exception as error:
             log.exception("a message of %d frames could not be applied", len(parts))
             self._fail(error)
             return []
-        return rest + parts[limits.SHARD_PARTS :] if len(parts) > limits.SHARD_PARTS else rest
+        return rest + parts[SHARD_PARTS:] if len(parts) > SHARD_PARTS else rest
 
     def _wait_in_line(self, identity: bytes, parts: list[bytes]) -> None:
         """Keeps the rest of a message for a later turn."""
@@ -145,7 +157,7 @@ class Server:
         if self._closed:
             return
         backlog = self._backlog
-        until_s = self._until_s = time.perf_counter() + limits.SHARD_INTAKE_MS / 1000
+        until_s = self._until_s = time.perf_counter() + SHARD_INTAKE_MS / 1000
         while backlog and not self._store.is_crowded:
             identity, line = next(iter(backlog.items()))
             rest = self._apply(identity, line.popleft())
@@ -217,7 +229,7 @@ class Server:
                 self._begin_commit()
             elif self._lazy_timer is None:
                 # Only records without waiting answers, such as settlements: a later commit has more of them.
-                self._lazy_timer = self._loop.call_later(limits.LAZY_COMMIT_MS / 1000, self._commit_lazily)
+                self._lazy_timer = self._loop.call_later(LAZY_COMMIT_MS / 1000, self._commit_lazily)
         for read in actions.reads:
             self._begin_read(read)
         if actions.expired or actions.kept or actions.wanted:

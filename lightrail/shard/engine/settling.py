@@ -1,6 +1,7 @@
 """Settling: SETTLE and CREDIT frames of consumers, and the return of deliveries of closing consumers."""
 
-from lightrail.model import limits
+from typing import Final
+
 from lightrail.model.ending import Ending
 from lightrail.shard.effects.answers import Answers
 from lightrail.shard.effects.outcomes import outcome_in
@@ -16,6 +17,15 @@ from lightrail.shard.queue.values import commands
 from lightrail.shard.queues.shard_queue import Queue
 from lightrail.telemetry.shard import ShardCounts
 from lightrail.wire.frames import DRAIN, ENDING, EXACT, HEADER, HEADER_SIZE, Kind
+
+SETTLE_SLICE: Final[int] = 4_000
+"""Runs of deliveries that a range settles, or a closing consumer returns, in one turn."""
+SETTLE_SLICE_REWRITTEN: Final[int] = 1_000
+"""The same where each run returns to the queue, or is rewritten."""
+SETTLE_SLICE_MESSAGES: Final[int] = 2_000
+"""Delivery numbers in the same, however few runs they are."""
+SETTLE_SLICE_BYTES: Final[int] = 8 * 1024 * 1024
+"""Bytes of the same: those of the settlement, annotations included, for each message it is written into."""
 
 
 class Settling:
@@ -71,8 +81,8 @@ class Settling:
         queue = consumer.queue
         rest = None
         # Annotations are written into every message, so a turn of the same length has fewer of them.
-        most = min(limits.SETTLE_SLICE_MESSAGES, max(1, limits.SETTLE_SLICE_BYTES // len(part)))
-        if count > (min(most, limits.SETTLE_SLICE_REWRITTEN) if code else limits.SETTLE_SLICE):
+        most = min(SETTLE_SLICE_MESSAGES, max(1, SETTLE_SLICE_BYTES // len(part)))
+        if count > (min(most, SETTLE_SLICE_REWRITTEN) if code else SETTLE_SLICE):
             rest, count = _sliced(queue, consumer.id, part, code, number, count, most)
         # The settlement counts failures of the store from here on.
         answer = self._settlement(peer, link, count) if asked else None
@@ -106,9 +116,9 @@ class Settling:
         self._performer.mark(consumer.queue, consumer.id, ending)
         line = found.in_flight
         first = line.keys[line.head]
-        last = first + limits.SETTLE_SLICE_MESSAGES
-        if len(line) > limits.SETTLE_SLICE_REWRITTEN:
-            last = min(last, line.keys[line.head + limits.SETTLE_SLICE_REWRITTEN])
+        last = first + SETTLE_SLICE_MESSAGES
+        if len(line) > SETTLE_SLICE_REWRITTEN:
+            last = min(last, line.keys[line.head + SETTLE_SLICE_REWRITTEN])
         outcome = outcome_of_rest(found.options.default_outcome, ending)
         if fails_oldest(found.options.default_outcome, ending):
             # The oldest delivery counts; those behind it return as after an end by the broker.
@@ -140,7 +150,7 @@ def _sliced(
     if not len(line):
         return None, count
     end = min(number + count, line.keys[-1] + line.runs[-1].count)
-    most = limits.SETTLE_SLICE_REWRITTEN if code else limits.SETTLE_SLICE
+    most = SETTLE_SLICE_REWRITTEN if code else SETTLE_SLICE
     first = line.index(number)
     index = first + most
     left = line.keys[index] if index < len(line.keys) else end

@@ -1,10 +1,11 @@
-"""Finds the begun segments of a journal: those whose header is on disk, not only in the page cache.
+"""Headers of segments: finds the begun segments, whose header is on disk and not only in the page cache.
 
 After a failed sync the kernel marks written pages as clean although they are not on disk, so a new process
 may read a header that is lost when the machine restarts. Only the newest segment can be in this state: a
 segment is synced before anything is written to the next one.
 """
 
+import contextlib
 from collections.abc import Mapping
 from typing import Final
 
@@ -15,8 +16,8 @@ from lightrail.journal.segment_header import (
     decode_segment_header,
     encode_segment_header,
 )
-from lightrail.shard.journal.files import DiskFile
-from lightrail.shard.journal.segment import name_of
+from lightrail.shard.journal.files import DiskFile, Files
+from lightrail.shard.journal.segment import name_of, numbers
 from lightrail.shard.journal.store import JournalDamagedError, NewerFormatError
 
 
@@ -93,3 +94,13 @@ class _Headers:
         header = decode_segment_header(data)
         assert header is not None
         return header
+
+
+def salt_of(files: Files) -> int | None:
+    """The salt in the first segment header that can be read: for a directory that lost its identity file."""
+    for number in numbers(files):
+        with contextlib.closing(files.open(name_of(number))) as file:
+            header = decode_segment_header(file.read(0, SEGMENT_HEADER_SIZE))
+            if header is not None:
+                return header.salt
+    return None

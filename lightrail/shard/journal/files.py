@@ -9,7 +9,8 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Final, Protocol
 
-from lightrail.model import limits
+FILE_COPY_BYTES: Final[int] = 1024 * 1024
+"""Bytes of a copied file in memory at a time."""
 
 Buffer = bytes | bytearray | memoryview
 
@@ -124,7 +125,7 @@ def copy(source: DiskFile, to: Files, name: str, goes_on: Callable[[], bool] = l
     target = to.create(partial)
     try:
         offset = 0
-        while data := source.read(offset, limits.FILE_COPY_BYTES):
+        while data := source.read(offset, FILE_COPY_BYTES):
             if not goes_on():
                 raise OSError(errno.ECANCELED, "the copy was cancelled because this process ends")
             target.write(offset, [data])

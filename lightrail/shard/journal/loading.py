@@ -1,14 +1,24 @@
-"""Reads the heads of all queues into memory after the replay; the rest stays on disk as evicted runs."""
+"""Opens the files of a journal: checks identity and extent, reads all records, loads the heads of all queues.
+
+What is not loaded into memory stays on disk as evicted runs.
+"""
 
 from array import array
-from typing import Final
+from collections.abc import Callable
+from typing import Final, NamedTuple
 
+from lightrail.journal.archive import Incarnation
 from lightrail.journal.layout import APPEND, AppendHead, decode_append_head
 from lightrail.journal.record import SPILLED
 from lightrail.journal.scan import Found, Scan
 from lightrail.journal.segment_header import SEGMENT_HEADER_SIZE
 from lightrail.model import limits
+from lightrail.shard.journal import extent as extents
+from lightrail.shard.journal import identity, recovery
 from lightrail.shard.journal.batches import lay_over, load
+from lightrail.shard.journal.begun import salt_of
+from lightrail.shard.journal.extent import Extent
+from lightrail.shard.journal.files import Files
 from lightrail.shard.journal.live import Attributes, LiveSpans, Span
 from lightrail.shard.journal.recovery import Replay
 from lightrail.shard.journal.segment import Segment
@@ -17,6 +27,51 @@ from lightrail.shard.queue.values.runs import Batch, Location, Run, shifted
 
 SMALL_BYTES: Final = 4 * 1024
 """Records up to this size are joined with their neighbours."""
+
+
+class Opened(NamedTuple):
+    """The files of a journal, after their records were read."""
+
+    salt: int
+    incarnation: Incarnation
+    extent: Extent
+    """The extent that the extent file has."""
+    replay: Replay
+    queues: list[RecoveredQueue]
+
+
+def open_files(
+    files: Files,
+    cluster: str,
+    shard: int,
+    producers_max: int,
+    memory_bytes: int,
+    judge: Callable[[Extent], None],
+) -> Opened:
+    """Checks the identity and extent of the files, reads all segments, and cuts a torn tail.
+
+    Args:
+        memory_bytes: bound of the bytes of messages in memory.
+        judge: called before a file is changed; raises StoreError if the journal is too short.
+    """
+    salt = None
+    if identity.load(files) is None:
+        salt = salt_of(files)
+    found = identity.settle(files, cluster, shard, salt)
+    known = extents.load(files, found.salt)
+
+    def check(extent: Extent, end: int) -> None:
+        extents.check(known, extent.segment, end, extent.next_lsn)
+        judge(extent)
+
+    replay = recovery.replay(files, found.salt, producers_max, check)
+    try:
+        queues = load_queues(replay, found.salt, memory_bytes)
+    except BaseException:
+        for segment in replay.segments:
+            segment.close()
+        raise
+    return Opened(found.salt, Incarnation(found.cluster, found.shard, found.disk), known, replay, queues)
 
 
 def load_queues(replay: Replay, salt: int, memory_bytes: int) -> list[RecoveredQueue]:

@@ -16,7 +16,6 @@ The rules, in the order in which they are applied:
    shorter than it once was on disk is refused.
 """
 
-import contextlib
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
@@ -54,7 +53,7 @@ from lightrail.journal.record import (
     Transaction,
 )
 from lightrail.journal.scan import Found, Scan, next_whole
-from lightrail.journal.segment_header import SEGMENT_HEADER_SIZE, decode_segment_header
+from lightrail.journal.segment_header import SEGMENT_HEADER_SIZE
 from lightrail.journal.terminus import TERMINUS_FIXED, Terminus
 from lightrail.model.attempts import waiting
 from lightrail.shard.journal.begun import begun
@@ -395,13 +394,3 @@ def replay(files: Files, salt: int, producers_max: int, check: Check = lambda *_
         OSError: a call of the disk failed.
     """
     return _Replayer(files, salt, producers_max, check).run()
-
-
-def salt_of(files: Files) -> int | None:
-    """The salt in the first segment header that can be read: for a directory that lost its identity file."""
-    for number in numbers(files):
-        with contextlib.closing(files.open(name_of(number))) as file:
-            header = decode_segment_header(file.read(0, SEGMENT_HEADER_SIZE))
-            if header is not None:
-                return header.salt
-    return None

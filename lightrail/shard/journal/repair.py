@@ -45,7 +45,8 @@ from lightrail.journal.segment_header import (
 )
 from lightrail.journal.terminus import Terminus
 from lightrail.shard.journal import extent as extents
-from lightrail.shard.journal import identity, recovery
+from lightrail.shard.journal import identity
+from lightrail.shard.journal.begun import salt_of
 from lightrail.shard.journal.files import DiskFile, Files, RealFiles, own_copy
 from lightrail.shard.journal.segment import name_of, numbers
 from lightrail.shard.journal.store import StoreRefusedError
@@ -132,7 +133,7 @@ def repair(directory: str | os.PathLike[str]) -> Report:
 def repair_files(files: Files) -> Report:
     """See `repair`; the caller has the lock."""
     known = identity.load(files)
-    salt = known.salt if known is not None else recovery.salt_of(files)
+    salt = known.salt if known is not None else salt_of(files)
     if salt is None:
         raise StoreRefusedError(f"expected a journal, found neither {identity.FILE} nor a segment header")
     return _Repairer(files, salt).run()

@@ -13,7 +13,7 @@ one.
 """
 
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Final
 
 from lightrail.model import limits
@@ -21,10 +21,44 @@ from lightrail.shard.journal.files import NO_SPACE, DiskFile, Files
 from lightrail.shard.journal.segment import Segment, name_of
 from lightrail.shard.journal.store import StoreBusyError, StoreFullError
 
+CLEAN_LIVE_FACTOR: Final[int] = 2
+"""Disk use stays below this times the live bytes, and CLEAN_SLACK_SEGMENTS segments."""
+CLEAN_SLACK_SEGMENTS: Final[int] = 2
+CLEAN_SLACK_FILES: Final[int] = 16
+"""Files beyond the number that the bytes need that are not cleaned: each restart makes a short file."""
 NOT_READY: Final = (
     "expected the next segment to be ready, found that the commit before it has not ended, because the disk "
     "is slower than the incoming messages: send again in a moment"
 )
+
+
+def oldest_to_clean(
+    segments: Sequence[Segment], segment_bytes: int, spare_bytes: int, room: int | None
+) -> int | None:
+    """The oldest segment, if it has no live messages, or if settled messages use too much of the disk.
+
+    Disk use stays within a factor of live bytes. Only the oldest segment may be dropped: a settlement refers
+    to messages in the same segment or an older one, so no message that is settled in the oldest segment can
+    return when this segment is dropped.
+
+    Args:
+        segments: in order; the last one is being written.
+        spare_bytes: size of the prepared spare segment.
+        room: if the disk is full, number of bytes that can still be written; else None.
+    """
+    if len(segments) < 2:
+        return None
+    oldest = segments[0]
+    if oldest.live <= 0:
+        return oldest.number
+    total = spare_bytes + sum([segment.capacity for segment in segments])
+    live = sum([segment.live_bytes for segment in segments])
+    needed = CLEAN_LIVE_FACTOR * live + CLEAN_SLACK_SEGMENTS * segment_bytes
+    if total <= needed and len(segments) <= CLEAN_SLACK_FILES + 2 * (total // segment_bytes):
+        return None
+    if room is not None and oldest.live_bytes * 2 > room:
+        return None
+    return oldest.number
 
 
 class Space:

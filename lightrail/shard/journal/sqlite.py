@@ -16,10 +16,10 @@ from lightrail.journal.record import REWRITTEN, SPILLED
 from lightrail.model import limits
 from lightrail.shard.journal.batches import columns
 from lightrail.shard.journal.commit import Entry
+from lightrail.shard.journal.reading import read_rows
 from lightrail.shard.journal.record import Append, Record, encode_append_head
 from lightrail.shard.journal.sqlite_jobs import Job, append_job, small_job, transact
 from lightrail.shard.journal.sqlite_opening import forget_cached, load_runs, load_tables, prepare
-from lightrail.shard.journal.sqlite_reading import read_location
 from lightrail.shard.journal.store import (
     Commit,
     JournalDamagedError,
@@ -34,6 +34,9 @@ from lightrail.shard.journal.store import (
 )
 from lightrail.shard.journal.tables import Tables
 from lightrail.shard.queue.values.runs import Location, Run
+
+STORE_RESERVE_BYTES: Final[int] = limits.SEGMENT_BYTES
+"""Free space that SQLite's store leaves for settlements when the disk runs full."""
 
 
 class SqliteCommit:
@@ -74,7 +77,7 @@ class SqliteStore:
         shard: int = 0,
         *,
         producers_max: int = limits.PRODUCERS_MAX,
-        reserve_bytes: int = limits.STORE_RESERVE_BYTES,
+        reserve_bytes: int = STORE_RESERVE_BYTES,
     ) -> None:
         self._path = os.fspath(path)
         self._cluster = cluster
@@ -323,7 +326,7 @@ class SqliteStore:
             raise JournalDamagedError(self._path, location.offset, str(error)) from error
 
     def _read_location(self, location: Location, queue: int, first: int, last: int) -> list[Run]:
-        return read_location(
+        return read_rows(
             self._connection, self._lock, self._waiting, self._path, location, queue, first, last
         )
 

@@ -8,19 +8,24 @@ link waits, and finds settled or forgotten what its client had settled or closed
     the former link is open      its frontend gets YIELD, and answers YIELDED behind all that it has sent
     its queue has moved here     until that link is opened here, which makes it the case above, or closed
 
-It is opened without that after limits.YIELD_MS, as the former frontend may be lost.
+It is opened without that after YIELD_MS, as the former frontend may be lost.
 """
 
 from itertools import islice
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
-from lightrail.model import limits
 from lightrail.shard.effects.peers import Peer, Producer
 from lightrail.shard.effects.receiving_link import ReceivingLink
 from lightrail.shard.links.client_links import Opened
 from lightrail.shard.links.links import Links
 from lightrail.wire.bodies import ConsumerOpen, ProducerOpen
 from lightrail.wire.frames import Kind, frame
+
+YIELD_MS: Final[int] = 500
+"""A link that its client attaches anew waits so long for the frontend that still has it open: outcomes of the
+client may be on their way from there."""
+TAKEOVERS_AT_ONCE: Final[int] = 500
+"""Links that a shard opens in one turn in the place of former links of their clients: 10 to 20 ms."""
 
 Name = tuple[str, str]
 """Queue, and digits of the client's link."""
@@ -78,7 +83,7 @@ class Takeovers:
         if former is None:
             return False
         self.drop(peer, link)
-        takeover = Takeover(opening, former, now_ms + limits.YIELD_MS)
+        takeover = Takeover(opening, former, now_ms + YIELD_MS)
         self._add(takeover)
         self._ask(takeover)
         return True
@@ -147,7 +152,7 @@ class Takeovers:
             if takeover.until_ms > now_ms:
                 break
             self.due[takeover] = None
-        due = [*islice(self.due, limits.TAKEOVERS_AT_ONCE)]
+        due = [*islice(self.due, TAKEOVERS_AT_ONCE)]
         for takeover in due:
             self._remove(takeover)
         return due

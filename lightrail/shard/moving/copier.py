@@ -2,7 +2,7 @@
 
 import asyncio
 from collections.abc import Awaitable, Callable
-from typing import Any, Protocol
+from typing import Any, Final, Protocol
 
 from lightrail.cluster.map import Move
 from lightrail.model import limits
@@ -16,6 +16,11 @@ from lightrail.shard.moving.placing import MoveEndedError
 from lightrail.shard.queues.tenancy import ClusterMap
 from lightrail.shard_client.peers.requests import ShardDownError
 from lightrail.wire.bodies import Answer
+
+MOVE_THROTTLED_CHUNK_BYTES_MIN: Final[int] = 64 * 1024
+"""Least answer of a copy with a throttle: with smaller ones it would never catch up with a busy queue."""
+MOVE_THROTTLE_LOOK_S: Final[float] = 0.25
+"""How often a copy that waits for its throttle checks whether it was cancelled."""
 
 
 class Sources(Protocol):
@@ -60,7 +65,7 @@ class Copier:
         began_s, began_bytes = self._now_ms() / 1000, progress.bytes
         progress.apply(Event.BEGIN)
         # A piece is about as much as the throttle allows in a second, to avoid bursts with long pauses.
-        worth = min(max(move.throttle, limits.MOVE_THROTTLED_CHUNK_BYTES_MIN), limits.MOVE_CHUNK_BYTES)
+        worth = min(max(move.throttle, MOVE_THROTTLED_CHUNK_BYTES_MIN), limits.MOVE_CHUNK_BYTES)
         small = {"bytes": worth} if move.throttle else {}
         while True:
             pieces = 0
@@ -82,7 +87,7 @@ class Copier:
     async def _until(self, due_s: float, move: Move, arrival: Arrival) -> None:
         """Waits until a time; raises MoveEndedError if the move is cancelled meanwhile."""
         while (left_s := due_s - self._now_ms() / 1000) > 0:
-            await self._sleep(min(left_s, limits.MOVE_THROTTLE_LOOK_S))
+            await self._sleep(min(left_s, MOVE_THROTTLE_LOOK_S))
             self._still_wanted(move, arrival)
 
     def _still_wanted(self, move: Move, arrival: Arrival) -> None:

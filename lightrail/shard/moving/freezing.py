@@ -7,6 +7,7 @@ nevertheless is returned as BOUNCED. A queue is frozen until its placement names
 """
 
 import logging
+from typing import Final
 
 from lightrail.model import conditions, limits
 from lightrail.model import names as rules
@@ -24,6 +25,9 @@ from lightrail.telemetry.shard import ShardCounts
 from lightrail.wire.bodies import Refusal, encode_request
 from lightrail.wire.frames import HEADER, Kind, frame
 
+MOVE_FROZEN_MS: Final[int] = 10_000
+"""Time after which the source of a frozen queue tries to win it back."""
+
 log = logging.getLogger("lightrail.shard.moving.freezing")
 
 
@@ -34,7 +38,7 @@ class Frozen:
 
     def __init__(self, queue: Queue, now_ms: int) -> None:
         self.queue = queue
-        self.again_ms = now_ms + limits.MOVE_FROZEN_MS
+        self.again_ms = now_ms + MOVE_FROZEN_MS
         """Time of the next attempt of this shard to take the queue back."""
         self.asked = False
         self.reads: list[Read] = []
@@ -60,7 +64,7 @@ class Freezing:
         self._links = links
         self._counts = counts
         self.wanted: list[str] = []
-        """Queues to take back, because their move did not complete within limits.MOVE_FROZEN_MS."""
+        """Queues to take back, because their move did not complete within MOVE_FROZEN_MS."""
         self._by_queue: dict[Queue, Frozen] = {}
         self._were_awaited: dict[tuple[int, int], tuple[str, int]] = {}
         """Queue and epoch of consumers that were awaited at the freeze of their queue, by their link."""

@@ -1,6 +1,6 @@
 """The mover: moves queues to this shard according to the entries `moves/QUEUE` of the coordinator.
 
-One task per move, at most limits.MOVES_AT_ONCE at a time, in the order in which they were requested. A task
+One task per move, at most MOVES_AT_ONCE at a time, in the order in which they were requested. A task
 copies the queue (copier.py) and makes the transaction (placing.py); the steps are those of
 docs/adr/0010-moving-queues.md, and phases.py has what follows from the failure of each. A move continues
 after a restart of its shard.
@@ -29,6 +29,13 @@ from lightrail.telemetry.shard import ShardCounts
 
 if TYPE_CHECKING:
     from lightrail.shard.engine.engine import Engine
+
+MOVES_AT_ONCE: Final[int] = 8
+"""Queues that one shard copies to itself at the same time."""
+MOVES_SHOWN_MS: Final[int] = 600_000
+"""How long an ended move is shown."""
+MOVES_SHOWN_MAX: Final[int] = 1_000
+"""Ended moves that are shown; the oldest are dropped first."""
 
 log = logging.getLogger("lightrail.shard.moving")
 
@@ -83,7 +90,7 @@ class Mover:
         """Epochs of committed moves that the map may still show, by queue."""
         self._taking_back: dict[str, asyncio.Task[None]] = {}
         self._progress: dict[str, Progress] = {}
-        self._ended: deque[Progress] = deque(maxlen=limits.MOVES_SHOWN_MAX)
+        self._ended: deque[Progress] = deque(maxlen=MOVES_SHOWN_MAX)
         self._closing = False
         engine.answer({"moves": lambda _peer, _number, _fields, _now_ms: {"moves": self.describe()}})
         map.listen(self._changed)
@@ -106,7 +113,7 @@ class Mover:
             if move.to == self._shard and self._committed.get(move.queue) != move.epoch
         ]
         for move in sorted(mine, key=lambda each: (each.asked_ms, each.order, each.queue)):
-            if len(self._tasks) >= limits.MOVES_AT_ONCE:
+            if len(self._tasks) >= MOVES_AT_ONCE:
                 break
             if move.queue not in self._tasks:
                 task = asyncio.get_running_loop().create_task(self._run(move))
@@ -115,7 +122,7 @@ class Mover:
     def describe(self) -> list[dict[str, Any]]:
         """The moves to this shard: under way, waiting, and recently ended."""
         now_ms = self._now_ms()
-        while self._ended and self._ended[0].ended_ms < now_ms - limits.MOVES_SHOWN_MS:
+        while self._ended and self._ended[0].ended_ms < now_ms - MOVES_SHOWN_MS:
             self._ended.popleft()
         found = [each.describe(now_ms) for each in self._progress.values()]
         for move in self._map.moves.values():

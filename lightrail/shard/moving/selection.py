@@ -1,12 +1,14 @@
 """Selection: selects the messages of each piece of an export."""
 
 from itertools import chain
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
-from lightrail.model import limits
 from lightrail.shard.moving.contents import Contents, runs_from, sequence_of
 from lightrail.shard.queue.lines.ready import fitting, rejoined
 from lightrail.shard.queue.values.runs import Run
+
+MOVE_CHUNK_RUNS: Final[int] = 2_000
+"""Runs of messages in the same, each of which is a record at the destination."""
 
 
 class Selected(NamedTuple):
@@ -47,7 +49,7 @@ class Selection:
         runs: list[Run] = []
         for run in rejoined(found):
             run = run.cut(max(first - run.sequence, 0), min(run.end, mark) - run.sequence)
-            if messages_max <= 0 or bytes_max <= 0 or len(runs) >= limits.MOVE_CHUNK_RUNS:
+            if messages_max <= 0 or bytes_max <= 0 or len(runs) >= MOVE_CHUNK_RUNS:
                 return Selected(runs, run.sequence)
             count = min(run.count, messages_max)
             if run.size > bytes_max:
@@ -71,7 +73,7 @@ class Selection:
         found: list[Run] = []
         stop: int | None = None
         for line in self._contents.lines():
-            left, room, batches = messages_max, bytes_max, limits.MOVE_CHUNK_RUNS
+            left, room, batches = messages_max, bytes_max, MOVE_CHUNK_RUNS
             for run in runs_from(line, first):
                 if run.sequence >= mark:
                     break

@@ -6,10 +6,11 @@ from typing import Any, Final
 from lightrail.amqp.decoder import decode
 from lightrail.amqp.sections import decode_annotations, with_annotations
 from lightrail.amqp.values import DecodeError, Symbol, Timestamp, UInt
-from lightrail.model import limits
 from lightrail.shard.queue.values.effects import DeadLetter
 from lightrail.shard.queue.values.runs import Batch, Run, batch_of
 
+ANNOTATIONS_BYTES_MAX: Final[int] = 64 * 1024
+"""Bytes of all message-annotations of a message after consumers added theirs with modified or rejected."""
 REASON: Final = Symbol("x-opt-dead-letter-reason")
 SOURCE: Final = Symbol("x-opt-dead-letter-source")
 TIME: Final = Symbol("x-opt-dead-letter-time")
@@ -78,10 +79,10 @@ def _with_history(
 def merge_annotations(message: bytes, annotations: bytes) -> bytes:
     """A message with the annotations of a receiver's outcome (messaging 3.4.5), which are an encoded map.
 
-    The message is unchanged if its annotations would exceed `limits.ANNOTATIONS_BYTES_MAX`.
+    The message is unchanged if its annotations would exceed `ANNOTATIONS_BYTES_MAX`.
     """
     notes, _end = decode(annotations, 0, len(annotations))
-    return _annotated(message, notes, bytes_max=limits.ANNOTATIONS_BYTES_MAX)
+    return _annotated(message, notes, bytes_max=ANNOTATIONS_BYTES_MAX)
 
 
 def _annotated(

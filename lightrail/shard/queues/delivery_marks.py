@@ -15,9 +15,12 @@ from collections.abc import Callable
 from functools import partial
 from typing import Final
 
-from lightrail.model import limits
 from lightrail.shard.journal.store import NewerFormatError, StoreRefusedError
 from lightrail.shard.journal.worker import Worker
+
+DELIVERY_MARK_WAIT_MS: Final[int] = 1_000
+"""How long deliveries beyond the mark in the file wait for a new mark; if the disk hangs, they are sent
+anyway."""
 
 log = logging.getLogger("lightrail.shard.queues.delivery_marks")
 
@@ -216,16 +219,16 @@ class FileMarks(DeliveryMarks):
         self._there.pop(queue, None)
 
     def hold(self, queue: int, seen_to: int) -> None:
-        """See DeliveryMarks; only if the file can be written, and for limits.DELIVERY_MARK_WAIT_MS."""
+        """See DeliveryMarks; only if the file can be written, and for DELIVERY_MARK_WAIT_MS."""
         if self._worker is None or self._file < 0 or self._failing:
             return
         self._awaited[queue] = seen_to
         if self._timer is None:
-            self._timer = self._loop.call_later(limits.DELIVERY_MARK_WAIT_MS / 1000, self._waited_long)
+            self._timer = self._loop.call_later(DELIVERY_MARK_WAIT_MS / 1000, self._waited_long)
 
     def _waited_long(self) -> None:
         self._timer = None
-        self._failed(TimeoutError(f"the disk has not answered for {limits.DELIVERY_MARK_WAIT_MS} ms"))
+        self._failed(TimeoutError(f"the disk has not answered for {DELIVERY_MARK_WAIT_MS} ms"))
         self._let_go()
 
     def _let_go(self) -> None:

@@ -16,12 +16,41 @@ with many of them get no more until they have settled some. Message-ids beyond t
 
 from collections.abc import Container, Iterable, Iterator
 from operator import itemgetter
+from typing import Final
 
 from lightrail.model import limits
 from lightrail.shard.queue.footprint import NO_SIZES, Sizes
 from lightrail.shard.queue.values.work import NO_BOUND
 from lightrail.shard.queues.shard_queue import Queue
 from lightrail.shard.queues.user_shares import UserShares
+
+TRANSACTIONS_PREPARED_BYTES_MIN: Final[int] = 64 * 1024
+"""They may have so much whatever the mark is."""
+MEMORY_LOW_WATER: Final[float] = 0.9
+"""Spilling continues down to this part of the mark, so that it is not needed again at once."""
+INDEX_BYTES_MIN: Final[int] = 64 * 1024
+"""Bytes that the indexes may always take."""
+IDS_SHARE: Final[int] = 4
+"""The message-ids in the windows of duplicates may take the memory mark divided by this; beyond, the queues
+with most of them forget their oldest early."""
+LINKS_BYTES_MIN: Final[int] = 4 * 1024 * 1024
+"""They may have so much whatever the mark is."""
+UNSETTLED_SHARE: Final[int] = 4
+"""What stays in memory of unsettled deliveries may take the memory mark divided by this; beyond, consumers
+with many of them get no more until they have settled some."""
+UNSETTLED_RUNS_MIN: Final[int] = 16
+"""Runs that each consumer may have unsettled whatever others have."""
+UNSPILLABLE_SLACK_BYTES: Final[int] = 1024 * 1024
+"""Bytes beyond the memory mark that can't be spilled, from which no sender is answered."""
+PARKED_BYTES_MAX: Final[int] = 256 * 1024 * 1024
+"""Bytes of batches that wait in a shard for room in their queues, at most half of its memory mark; batches
+beyond are refused."""
+QUEUE_BYTES: Final[int] = 4_340
+"""Bytes of a queue at its shard without any message or link; measured."""
+QUEUES_SHARE: Final[int] = 2
+"""Queues may take the memory mark of their shard divided by this; beyond, no further one is created there."""
+QUEUES_BYTES_MIN: Final[int] = 4 * 1024 * 1024
+"""They may take so much whatever the mark is."""
 
 
 class Memory:
@@ -60,12 +89,12 @@ class Memory:
         """Of `flowing`, the bytes that the commit under way writes."""
         self.index = 0
         """Bytes of `resident` for the indexes of queues, over messages in memory and on disk."""
-        self.index_max = max(mark // limits.INDEX_SHARE, limits.INDEX_BYTES_MIN)
+        self.index_max = max(mark // limits.INDEX_SHARE, INDEX_BYTES_MIN)
         self._indexed = 0
         """Number of queues with an index."""
         self.ids = 0
         """Number of message-ids in the windows of duplicates of all queues."""
-        self.ids_max = max(mark // limits.IDS_SHARE, limits.INDEX_BYTES_MIN) // limits.REMEMBERED_ID_BYTES
+        self.ids_max = max(mark // IDS_SHARE, INDEX_BYTES_MIN) // limits.REMEMBERED_ID_BYTES
         """Beyond, the queues with most of them forget their oldest."""
         self.waiting: dict[Queue, None] = {}
         """Queues with batches that wait until the indexes are smaller."""
@@ -75,11 +104,11 @@ class Memory:
         """Bytes of prepared transactions, which can't be spilled either."""
         self.unsettled = 0
         """Bytes of unsettled deliveries that stay in memory when their messages are on disk."""
-        self.unsettled_max = max(mark // limits.UNSETTLED_SHARE, limits.INDEX_BYTES_MIN)
+        self.unsettled_max = max(mark // UNSETTLED_SHARE, INDEX_BYTES_MIN)
         """Beyond, consumers with many unsettled deliveries get no more."""
         self.links = 0
         """Bytes of the consumers of all queues, without their deliveries; they are no part of `resident`."""
-        self.links_max = max(mark // limits.LINKS_SHARE, limits.LINKS_BYTES_MIN)
+        self.links_max = max(mark // limits.LINKS_SHARE, LINKS_BYTES_MIN)
         """What users share: beyond the share of a user, none of its consumers is attached."""
         self.consumers = UserShares()
         """Bytes of attached consumers, which `links` has as well."""
@@ -115,14 +144,14 @@ class Memory:
 
         Messages in flight are not counted: they can be spilled.
         """
-        return self.index + self.parked + self.prepared > self.mark + limits.UNSPILLABLE_SLACK_BYTES
+        return self.index + self.parked + self.prepared > self.mark + UNSPILLABLE_SLACK_BYTES
 
     def unsettled_runs_max(self, consumers: int) -> int:
         """Unsettled runs from which one of so many consumers gets no more; unbounded while there is room."""
         if self.unsettled <= self.unsettled_max:
             return NO_BOUND
         runs = self.unsettled_max // limits.RUN_ON_DISK_BYTES
-        return max(limits.UNSETTLED_RUNS_MIN, runs // max(1, consumers))
+        return max(UNSETTLED_RUNS_MIN, runs // max(1, consumers))
 
     @property
     def may_resume(self) -> bool:
@@ -157,12 +186,12 @@ class Memory:
     @property
     def parked_max(self) -> int:
         """Maximum bytes of parked batches: half of the mark is left for messages in queues."""
-        return min(limits.PARKED_BYTES_MAX, self.mark // 2)
+        return min(PARKED_BYTES_MAX, self.mark // 2)
 
     @property
     def prepared_max(self) -> int:
         """Maximum bytes of prepared transactions."""
-        return max(self.mark // limits.TRANSACTIONS_PREPARED_SHARE, limits.TRANSACTIONS_PREPARED_BYTES_MIN)
+        return max(self.mark // limits.TRANSACTIONS_PREPARED_SHARE, TRANSACTIONS_PREPARED_BYTES_MIN)
 
     def commit_begun(self) -> None:
         """Notes that a commit with all spilled bytes has begun."""
@@ -266,8 +295,8 @@ class Memory:
 
 def queues_max(mark: int) -> int:
     """Number of queues from which a shard with this mark creates no further one (ADR 54)."""
-    size = max(mark // limits.QUEUES_SHARE, limits.QUEUES_BYTES_MIN)
-    return min(size // limits.QUEUE_BYTES, limits.QUEUES_MAX)
+    size = max(mark // QUEUES_SHARE, QUEUES_BYTES_MIN)
+    return min(size // QUEUE_BYTES, limits.QUEUES_MAX)
 
 
 def _resident(queue: Queue) -> int:
@@ -276,7 +305,7 @@ def _resident(queue: Queue) -> int:
 
 def _shared(sizes: list[tuple[int, Queue]], total: int, most: int) -> list[tuple[Queue, int]]:
     """What each queue frees so that the total is somewhat below `most`, the largest first."""
-    surplus = total - int(most * limits.MEMORY_LOW_WATER)
+    surplus = total - int(most * MEMORY_LOW_WATER)
     share = most // max(1, len(sizes))
     plan: list[tuple[Queue, int]] = []
     for size, queue in sorted(sizes, key=itemgetter(0), reverse=True):

@@ -3,22 +3,32 @@
 Theory. To enqueue a message costs less than to deliver it. On a busy machine the queue therefore grows, each
 message waits for all before it, and a stored message costs more than one that is delivered at once. So the
 credit of senders follows deliveries. While more messages are ready than consumers get in
-limits.PACE_AHEAD_MS, the answers to senders are marked HELD: the messages are stored, and the sender gets its
+PACE_AHEAD_MS, the answers to senders are marked HELD: the messages are stored, and the sender gets its
 outcomes, but its frontend grants no new credit for them. As messages are delivered, FREED grants this credit,
 to one sender after another. A sender that waits for each outcome always has enough credit and is not
 affected.
 
-Senders are paced only if at least one message is delivered for limits.PACE_SLOWNESS that are enqueued: a
+Senders are paced only if at least one message is delivered for PACE_SLOWNESS that are enqueued: a
 queue that fills because its consumers are slow or absent does its job, and its senders keep their full speed.
 If consumers stop, the shard has no event at which to compare the rates, so the frontend frees some credit
 itself each limits.CREDIT_HELD_MS. If ready messages may match no consumer (selectors, groups, barred
 consumers), their number does not show how far consumers are behind, and no credit is held.
 """
 
-from typing import Protocol
+from typing import Final, Protocol
 
 from lightrail.model import limits
 from lightrail.shard.queue.view import View
+
+PACE_SAMPLE_MS: Final[int] = 10
+"""How often a queue of at least PACE_DEPTH_MIN messages compares its rates of deliveries and of enqueued
+ones."""
+PACE_MEAN_MS: Final[int] = 1_000
+"""Time over which both rates are averaged."""
+PACE_AHEAD_MS: Final[int] = 12
+"""Senders get no credit while more messages are ready than consumers get in this time."""
+PACE_SLOWNESS: Final[int] = 8
+"""Consumers that get less than one message per so many enqueued ones do not slow senders: the queue fills."""
 
 
 class Paced(Protocol):
@@ -83,7 +93,7 @@ class Pace:
             Producers, and the number of messages for which each gets credit; 0 for all.
         """
         since_ms = now_ms - self._since_ms
-        if since_ms >= limits.PACE_SAMPLE_MS:
+        if since_ms >= PACE_SAMPLE_MS:
             self._sample(view, now_ms, since_ms)
         counters = view.counters
         if not self.held_credit:
@@ -130,7 +140,7 @@ class Pace:
     def _sample(self, view: View, now_ms: int, since_ms: int) -> None:
         counters = view.counters
         # A mean over many samples, because consumers grant credit in bursts.
-        weight = min(1.0, since_ms / limits.PACE_MEAN_MS)
+        weight = min(1.0, since_ms / PACE_MEAN_MS)
         enqueued = (counters.enqueued - self._enqueued) / since_ms
         delivered = (counters.delivered - self._delivered) / since_ms
         self._enqueue_rate += (enqueued - self._enqueue_rate) * weight
@@ -138,12 +148,12 @@ class Pace:
         self._since_ms, self._enqueued, self._delivered = now_ms, counters.enqueued, counters.delivered
         # Senders that did not use their credit within a sample may never use it.
         self._expected = 0
-        if delivered and since_ms < limits.PACE_MEAN_MS:
+        if delivered and since_ms < PACE_MEAN_MS:
             # Deliveries before the queue had this depth do not show the current rate of consumers.
             self._delivered_ms = now_ms
-        is_idle = now_ms - self._delivered_ms >= limits.PACE_MEAN_MS
-        keeps_up = self._delivery_rate * limits.PACE_SLOWNESS >= self._enqueue_rate
+        is_idle = now_ms - self._delivered_ms >= PACE_MEAN_MS
+        keeps_up = self._delivery_rate * PACE_SLOWNESS >= self._enqueue_rate
         if keeps_up and not is_idle and not view.may_keep:
-            self.depth = max(limits.PACE_DEPTH_MIN, int(self._delivery_rate * limits.PACE_AHEAD_MS))
+            self.depth = max(limits.PACE_DEPTH_MIN, int(self._delivery_rate * PACE_AHEAD_MS))
         else:
             self.depth = None

@@ -2,6 +2,7 @@
 
 import logging
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Final
 
 from lightrail.filters.looks import Looks
 from lightrail.journal import record
@@ -20,16 +21,21 @@ from lightrail.shard.queue.values.effects import Effect
 from lightrail.shard.queue.values.policy import Policy
 from lightrail.shard.queue.values.work import Work
 from lightrail.shard.queues.dead_letters import merge_annotations
-from lightrail.shard.queues.deadlines import Deadlines
 from lightrail.shard.queues.declarations import Names, shard_policy
 from lightrail.shard.queues.delivery_marks import DeliveryMarks
 from lightrail.shard.queues.field_access import look
 from lightrail.shard.queues.figures import Figures
 from lightrail.shard.queues.ownership import Event, Ownership, State
-from lightrail.shard.queues.shard_queue import Queue
+from lightrail.shard.queues.shard_queue import Deadlines, Queue
 from lightrail.shard.queues.tenancy import Tenancy, moved, no_room
 from lightrail.wire.bodies import Refusal
 from lightrail.wire.frames import EPOCHS
+
+DELIVERY_MARK_PAUSE_MS: Final[int] = 10
+"""A delivery mark that is due again sooner than this is written further ahead."""
+DELIVERY_MARK_AHEAD_MAX: Final[int] = 16_384
+"""Most messages by which a delivery mark is ahead of the deliveries; it is rewritten after half as many.
+After a crash up to this number of undelivered messages may count as delivered."""
 
 log = logging.getLogger("lightrail.shard.queues.queues")
 
@@ -338,8 +344,8 @@ class Queues:
         """
         seen_to = queue.view.deliveries.seen_to
         if seen_to > queue.mark_due:
-            if 0 <= now_ms - queue.marked_ms < limits.DELIVERY_MARK_PAUSE_MS:
-                ahead = min(max(1, 2 * queue.mark_ahead), limits.DELIVERY_MARK_AHEAD_MAX)
+            if 0 <= now_ms - queue.marked_ms < DELIVERY_MARK_PAUSE_MS:
+                ahead = min(max(1, 2 * queue.mark_ahead), DELIVERY_MARK_AHEAD_MAX)
             else:
                 ahead = 0
             queue.marked_ms, queue.mark_ahead, queue.mark_due = now_ms, ahead, seen_to + ahead // 2

@@ -19,6 +19,11 @@ from lightrail.wire.bodies import encode_request
 from lightrail.wire.frames import BLOB_FOLLOWS, Kind, frame
 from lightrail.wire.socket import WITHOUT_COPY_BYTES
 
+JOURNAL_READS_MAX: Final[int] = 16
+"""Such answers of one shard that wait for its disk; further requests are refused and have to be repeated."""
+SEGMENTS_SHOWN_MAX: Final[int] = 2_000
+"""Segments of journals in one answer of a shard."""
+
 log = logging.getLogger("lightrail.shard.requests.journal_requests")
 
 OFFSET_MAX: Final = (1 << 63) - 1
@@ -66,7 +71,7 @@ class JournalRequests:
             raise RequestError(
                 conditions.INVALID_FIELD, f"after is {str(after)[:80]!a}; expected [disk, segment]"
             )
-        most = whole(fields, "limit", 1, limits.SEGMENTS_SHOWN_MAX, limits.SEGMENTS_SHOWN_MAX)
+        most = whole(fields, "limit", 1, SEGMENTS_SHOWN_MAX, SEGMENTS_SHOWN_MAX)
         disk, lsn = fields.get("disk"), whole(fields, "from", 0, OFFSET_MAX, 0)
         self._submit(peer, number, lambda: (self._page(disk, lsn, after, most), b""))
 
@@ -121,10 +126,10 @@ class JournalRequests:
 
     def _submit(self, peer: Peer, number: int, read: Callable[[], tuple[Fields, bytes]]) -> None:
         """Calls `read` in the thread, and answers with its result."""
-        if self._waiting >= limits.JOURNAL_READS_MAX:
+        if self._waiting >= JOURNAL_READS_MAX:
             raise RequestError(
                 conditions.RESOURCE_LIMIT_EXCEEDED,
-                f"{limits.JOURNAL_READS_MAX} requests wait for the shard's journals already; try again",
+                f"{JOURNAL_READS_MAX} requests wait for the shard's journals already; try again",
             )
         self._waiting += 1
         if self._worker is None:

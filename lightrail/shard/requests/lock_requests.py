@@ -20,6 +20,11 @@ from lightrail.shard.requests.recalling import Recalling
 from lightrail.wire.bodies import encode_request
 from lightrail.wire.frames import Kind, frame
 
+DEFERRED_LOCK_MS: Final[int] = 60_000
+"""How long a deferred message is locked for who asks for it, where the queue has no lock_duration: no link
+would end the lock of a client that has died."""
+DEFERRED_RECEIVED_MAX: Final[int] = 500
+"""Deferred messages that one request receives."""
 _NUMBER_MAX: Final = (1 << 63) - 1
 
 
@@ -115,13 +120,13 @@ class LockRequests:
         sequences = fields.get("sequences")
         if (
             not isinstance(sequences, list)
-            or not 0 < len(sequences) <= limits.DEFERRED_RECEIVED_MAX
+            or not 0 < len(sequences) <= DEFERRED_RECEIVED_MAX
             or not all(type(each) is int and 0 <= each <= _NUMBER_MAX for each in sequences)
         ):
             raise RequestError(
                 conditions.INVALID_FIELD,
                 f"sequences is {str(sequences)[:80]!a}; expected a list of 1 to "
-                f"{limits.DEFERRED_RECEIVED_MAX} sequences",
+                f"{DEFERRED_RECEIVED_MAX} sequences",
             )
         key = fields.get("key")
         if not isinstance(key, str) or not key or "-" in key:
@@ -133,9 +138,7 @@ class LockRequests:
                 conditions.RESOURCE_LIMIT_EXCEEDED,
                 f"{limits.PEEKS_MAX} requests wait for deferred messages from disk already; try again",
             )
-        command = commands.LockDeferred(
-            self._links.receiving.next_number(), key, sequences, limits.DEFERRED_LOCK_MS
-        )
+        command = commands.LockDeferred(self._links.receiving.next_number(), key, sequences, DEFERRED_LOCK_MS)
         found = self._performer.apply(queue, command, now_ms)
         (answer,) = [effect for effect in found if isinstance(effect, LockedDeferred)]
         if not answer.runs:

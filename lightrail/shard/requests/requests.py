@@ -32,6 +32,12 @@ from lightrail.shard.requests.peeking import Peeking
 from lightrail.wire.bodies import decode_request, encode_request
 from lightrail.wire.frames import HEADER_SIZE, Kind, WireError, frame
 
+KEPT_SHOWN_MAX: Final[int] = 100
+"""Queues stored and not served whose names a shard reports; the others are counted."""
+PEEK_MESSAGES_MAX: Final[int] = 1_000
+PEEK_BYTES_DEFAULT: Final[int] = 1024 * 1024
+CONSUMERS_SHOWN_MAX: Final[int] = 1_000
+"""Consumers in the figures of one queue."""
 COLUMNS: Final = (
     "ready",
     "delayed",
@@ -137,7 +143,7 @@ class Requests:
             )
         consumers: list[Fields] = []
         for each in view.attached:
-            if len(consumers) == limits.CONSUMERS_SHOWN_MAX:
+            if len(consumers) == CONSUMERS_SHOWN_MAX:
                 break
             found = self._performer.links.get(each.id)
             link = None if found is None else found.consumer
@@ -204,7 +210,7 @@ class Requests:
     def _kept(self, _peer: Peer, _number: int, _fields: Fields, _now_ms: int) -> Fields:
         """The number of queues that are kept and not served, and some of them."""
         found = self._queues.kept()
-        shown = nsmallest(limits.KEPT_SHOWN_MAX, found, key=lambda queue: queue.name)
+        shown = nsmallest(KEPT_SHOWN_MAX, found, key=lambda queue: queue.name)
         return {
             "count": len(found),
             "queues": [{"queue": each.name, "messages": each.view.held} for each in shown],
@@ -216,8 +222,8 @@ class Requests:
         """Messages without locking them."""
         queue = self._named(fields)
         start = whole(fields, "from", 0, (1 << 63) - 1, 0)
-        count = whole(fields, "count", 1, limits.PEEK_MESSAGES_MAX, 100)
-        size = whole(fields, "bytes", 1, limits.PEEK_BYTES_MAX, limits.PEEK_BYTES_DEFAULT)
+        count = whole(fields, "count", 1, PEEK_MESSAGES_MAX, 100)
+        size = whole(fields, "bytes", 1, limits.PEEK_BYTES_MAX, PEEK_BYTES_DEFAULT)
         if self._peeks >= limits.PEEKS_MAX:
             raise RequestError(
                 conditions.RESOURCE_LIMIT_EXCEEDED,
@@ -246,12 +252,12 @@ class Requests:
         sequences = fields.get("sequences")
         if (
             not isinstance(sequences, list)
-            or not 0 < len(sequences) <= limits.PEEK_MESSAGES_MAX
+            or not 0 < len(sequences) <= PEEK_MESSAGES_MAX
             or not all(type(each) is int and 0 <= each < 1 << 63 for each in sequences)
         ):
             raise RequestError(
                 conditions.INVALID_FIELD,
-                f"sequences is {str(sequences)[:80]!a}; expected a list of 1 to {limits.PEEK_MESSAGES_MAX} "
+                f"sequences is {str(sequences)[:80]!a}; expected a list of 1 to {PEEK_MESSAGES_MAX} "
                 "sequences",
             )
         before = queue.view.counters.cancelled

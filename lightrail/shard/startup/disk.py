@@ -1,8 +1,12 @@
 """Watches whether the disk answers and has room, and logs each change."""
 
 import logging
+from typing import Final
 
-from lightrail.model import limits
+DISK_SILENCE_MS: Final[int] = 5_000
+"""Time of a commit after which the disk counts as hanging, and the shard is silent until it answers."""
+DISK_ROOM_MS: Final[int] = 10_000
+"""Time for which messages must find room until a full disk counts as having room again."""
 
 log = logging.getLogger("lightrail.shard.startup.disk")
 
@@ -38,7 +42,7 @@ class DiskWatch:
 
     def is_silent(self, now_s: float) -> bool:
         """Whether the disk has not answered for too long to serve senders."""
-        return self._begun_s is not None and self.age_s(now_s) * 1000 > limits.DISK_SILENCE_MS
+        return self._begun_s is not None and self.age_s(now_s) * 1000 > DISK_SILENCE_MS
 
     @property
     def is_full(self) -> bool:
@@ -62,7 +66,7 @@ class DiskWatch:
             # A nearly full disk alternates between room and no room: report this once.
             if self._room_s is None:
                 self._room_s = now_s
-            if (now_s - self._room_s) * 1000 >= limits.DISK_ROOM_MS:
+            if (now_s - self._room_s) * 1000 >= DISK_ROOM_MS:
                 log.warning("there is room for messages again")
                 self._full, self._room_s = "", None
 

@@ -35,6 +35,10 @@ from lightrail.shard.journal.journal import Journal
 from lightrail.shard.journal.store import Store, StoreRefusedError
 from lightrail.shard.startup.data_directory import DataDirectory
 
+EXTENT_REPORT_MS: Final[int] = 5_000
+"""How often a shard reports the end of its journal. A copy of its directory that lacks less than that is not
+recognised as outdated."""
+
 log = logging.getLogger("lightrail.shard")
 TOKEN_BYTES: Final = 12
 
@@ -163,7 +167,7 @@ class Start:
         if not self._lasting or not isinstance(store, Journal):
             return
         while not self._superseded:
-            await asyncio.sleep(limits.EXTENT_REPORT_MS / 1000)
+            await asyncio.sleep(EXTENT_REPORT_MS / 1000)
             store.write_extent()
             if not self._together:
                 # A coordinator beside the directory needs no report: the file `extent` has the same.

@@ -8,7 +8,7 @@ that ends it. Room for all records is reserved before anything is changed.
 from collections.abc import Callable, Sequence
 from typing import Final, NamedTuple
 
-from lightrail.model import conditions, limits
+from lightrail.model import conditions
 from lightrail.model.names import dead_letter_name
 from lightrail.shard.effects.performer import Performer
 from lightrail.shard.effects.request import RequestError
@@ -24,6 +24,10 @@ from lightrail.shard.queues.queues import Queues
 from lightrail.shard.queues.shard_queue import Queue
 from lightrail.shard.transactions.loading import Loaded
 from lightrail.shard.transactions.records import Record, Records, records_of_posts
+
+TRANSACTION_REWRITTEN_BYTES_MAX: Final[int] = 64 * 1024 * 1024
+"""Bytes that one transaction writes at a shard for what it settles as rejected or modified: dead letters, and
+messages with annotations."""
 
 Shares = list[tuple[Batch, list[Share]]]
 """Each batch with the messages that each queue stores of it."""
@@ -61,10 +65,10 @@ class Applying:
     def check(self, parts: Sequence[Part]) -> None:
         """Checks that the records of outcomes do not exceed the limit of one group. Raises RequestError."""
         size = sum(_rewritten_bytes(part, run) for part in parts for run in part.runs)
-        if size > limits.TRANSACTION_REWRITTEN_BYTES_MAX:
+        if size > TRANSACTION_REWRITTEN_BYTES_MAX:
             raise RequestError(
                 conditions.RESOURCE_LIMIT_EXCEEDED,
-                f"expected at most {limits.TRANSACTION_REWRITTEN_BYTES_MAX} bytes of messages that one "
+                f"expected at most {TRANSACTION_REWRITTEN_BYTES_MAX} bytes of messages that one "
                 f"transaction rejects or annotates, found {size} with their annotations: "
                 "settle fewer of them in one transaction",
             )

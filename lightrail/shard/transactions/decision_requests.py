@@ -16,6 +16,9 @@ from lightrail.shard.transactions.transactions import Transactions
 from lightrail.shard_client.peers.requests import ShardDownError, ShardRefusedError
 from lightrail.wire.bodies import Answer
 
+DECISIONS_ASKED_AT_ONCE: Final[int] = 16
+"""Decisions that a shard requests from another one at the same time."""
+
 log = logging.getLogger("lightrail.shard.transactions")
 
 LOOK_S: Final = 1.0
@@ -83,7 +86,7 @@ class DecisionRequests:
     async def _ask(self, shard: int, overdue: list[bytes], awaited: list[bytes]) -> None:
         """Asks a shard for decisions, a few at a time, until it does not answer."""
         try:
-            for ids in _some(overdue, limits.DECISIONS_ASKED_AT_ONCE):
+            for ids in _some(overdue, DECISIONS_ASKED_AT_ONCE):
                 if not all(await asyncio.gather(*(self._ask_decision(id, shard) for id in ids))):
                     break
             for ids in _some(awaited, limits.TRANSACTIONS_AT_ONCE):

@@ -19,6 +19,11 @@ from lightrail.shard.effects.request import RequestError
 from lightrail.shard.journal.store import StoreError
 from lightrail.shard.transactions.records import Records
 
+TRANSACTION_ABORTED_MS: Final[int] = 3_600_000
+"""How long the deciding shard remembers that it answered such a request with an abort; afterwards it refuses
+all transactions that are not younger."""
+TRANSACTIONS_ABORTED_MAX: Final[int] = 100_000
+"""Aborted transactions that it remembers; the oldest are forgotten earlier."""
 YOUNGEST: Final = '{"youngest":true}'
 """Detail of the aborted transaction that stands for all forgotten ones."""
 
@@ -123,8 +128,8 @@ class Decisions:
         One that a fast clock bore in the future is kept until then, so that no others become old with it. One
         without a time of birth is kept even if there are too many.
         """
-        until_ms = now_ms - limits.TRANSACTION_ABORTED_MS
-        excess = len(self._aborted) - limits.TRANSACTIONS_ABORTED_MAX
+        until_ms = now_ms - TRANSACTION_ABORTED_MS
+        excess = len(self._aborted) - TRANSACTIONS_ABORTED_MAX
         for id, since_ms in self._aborted.items():
             if since_ms > until_ms and excess <= 0:
                 return

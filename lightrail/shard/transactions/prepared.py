@@ -3,12 +3,18 @@
 import json
 from collections.abc import Iterator, Mapping, Sequence
 from heapq import nsmallest
-from typing import Any, NamedTuple
+from typing import Any, Final, NamedTuple
 
 from lightrail.journal.record import Transaction, TransactionState
-from lightrail.model import limits
 from lightrail.shard.queue.values.commands import Outcome, OutcomeKind
 from lightrail.shard.transactions.work import Post, posts_of
+
+TRANSACTION_PREPARED_BYTES: Final[int] = 3 * 1024
+"""Bytes in memory for such a transaction beside its messages."""
+TRANSACTION_PREPARED_PART_BYTES: Final[int] = 1024
+"""Bytes in memory for each of its batches and ranges of deliveries."""
+TRANSACTION_QUEUES_SHOWN_MAX: Final[int] = 20
+"""Queues of each of them that are named."""
 
 
 class ReservedDeliveries(NamedTuple):
@@ -52,9 +58,9 @@ class Prepared:
         self.queues = {name for post in posts for name in post.queues} | {each.queue for each in reserved}
         """Names of all queues with work of this transaction."""
         self.size = (
-            limits.TRANSACTION_PREPARED_BYTES
+            TRANSACTION_PREPARED_BYTES
             + sum(4 * post.batch.count + post.batch.size for post in posts)
-            + limits.TRANSACTION_PREPARED_PART_BYTES * (len(posts) + len(reserved))
+            + TRANSACTION_PREPARED_PART_BYTES * (len(posts) + len(reserved))
         )
         """Its bytes in memory."""
 
@@ -64,7 +70,7 @@ class Prepared:
             "id": self.id.hex(),
             "decides": self.shard,
             "age_ms": max(0, now_ms - self.since_ms),
-            "queues": nsmallest(limits.TRANSACTION_QUEUES_SHOWN_MAX, self.queues),
+            "queues": nsmallest(TRANSACTION_QUEUES_SHOWN_MAX, self.queues),
             "queue_count": len(self.queues),
             "messages": sum(post.batch.count * len(post.queues) for post in self.posts),
             "deliveries": sum(last - first for each in self.reserved for first, last in each.ranges),

@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterable, Mapping
 from functools import partial
 from heapq import nsmallest
 from itertools import count
+from typing import Final
 
 from lightrail.journal.record import Transaction, TransactionState
 from lightrail.model import conditions, limits
@@ -29,6 +30,14 @@ from lightrail.shard.transactions.checks import Checks, check_apart, shares_of
 from lightrail.shard.transactions.loading import Loaded, Loading
 from lightrail.shard.transactions.prepared import Prepared, ReservedDeliveries, recovered
 from lightrail.shard.transactions.work import id_of, work_of
+
+TRANSACTIONS_PREPARED_MAX: Final[int] = 10_000
+"""Transactions over several shards that wait for their decision at one shard. One user may have as many as
+are free besides: the first one a half, each of two a third."""
+TRANSACTIONS_SHOWN_MAX: Final[int] = 1_000
+"""Prepared transactions that a shard reports, the oldest first; the others are counted."""
+TRANSACTION_RESOLVE_MS: Final[int] = 5_000
+"""Time after which a shard with a prepared transaction asks the deciding shard for the decision."""
 
 
 class Preparing:
@@ -111,7 +120,7 @@ class Preparing:
 
     def overdue(self, now_ms: int) -> list[tuple[bytes, int]]:
         """(id, deciding shard) of prepared transactions whose decision is overdue."""
-        until_ms = now_ms - limits.TRANSACTION_RESOLVE_MS
+        until_ms = now_ms - TRANSACTION_RESOLVE_MS
         return [(each.id, each.shard) for each in self._prepared.values() if each.since_ms <= until_ms]
 
     def waiting(self, now_ms: int) -> tuple[int, int]:
@@ -161,12 +170,12 @@ class Preparing:
     def _check_room(self, prepared: Prepared) -> None:
         """Checks the user's share of the room for prepared transactions. Raises RequestError."""
         if not (
-            self._count.has_room(prepared.user, limits.TRANSACTIONS_PREPARED_MAX, 1)
+            self._count.has_room(prepared.user, TRANSACTIONS_PREPARED_MAX, 1)
             and self._bytes.has_room(prepared.user, self._memory.prepared_max, prepared.size)
         ):
             raise RequestError(
                 conditions.RESOURCE_LIMIT_EXCEEDED,
-                f"expected at most {limits.TRANSACTIONS_PREPARED_MAX} transactions of "
+                f"expected at most {TRANSACTIONS_PREPARED_MAX} transactions of "
                 f"{self._memory.prepared_max} bytes (memory_mark divided by "
                 f"{limits.TRANSACTIONS_PREPARED_SHARE}) that wait here for the decision of other shards, and "
                 f"no more of one user than are free besides; found {self._count.total} of "
@@ -311,14 +320,12 @@ class Preparing:
     def _is_concluded(self, peer: Peer, number: int, fields: Fields, _now_ms: int) -> None:
         """Answers which transactions prepared at this shard are concluded, when that is on disk."""
         ids = fields.get("ids")
-        if not isinstance(ids, list) or len(ids) > limits.TRANSACTIONS_PREPARED_MAX:
+        if not isinstance(ids, list) or len(ids) > TRANSACTIONS_PREPARED_MAX:
             raise RequestError(conditions.INVALID_FIELD, "expected ids, a list of transactions")
         found = [id.hex() for each in ids if (id := id_of({"id": each})) not in self._prepared]
         self._when_synced(Reply(peer, number, {"concluded": found}), 0)
 
     def _prepared_ones(self, _peer: Peer, _number: int, _fields: Fields, now_ms: int) -> Fields:
         """Answers with transactions that wait for the decision of another shard, for operators."""
-        shown = nsmallest(
-            limits.TRANSACTIONS_SHOWN_MAX, self._prepared.values(), key=lambda each: each.since_ms
-        )
+        shown = nsmallest(TRANSACTIONS_SHOWN_MAX, self._prepared.values(), key=lambda each: each.since_ms)
         return {"count": len(self._prepared), "transactions": [each.shown(now_ms) for each in shown]}

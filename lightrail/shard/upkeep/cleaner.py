@@ -7,6 +7,7 @@ them, and is written once with all its queues.
 import logging
 from bisect import bisect_left
 from collections import Counter
+from typing import Final
 
 from lightrail.journal.record import REWRITTEN, SPILLED
 from lightrail.model import limits
@@ -17,6 +18,9 @@ from lightrail.shard.queue.values.runs import Location, Run, ends_of
 from lightrail.shard.queues.queues import Queues
 from lightrail.shard.queues.shard_queue import Queue
 from lightrail.telemetry.shard import ShardCounts
+
+CLEAN_RUNS: Final[int] = 1_000
+"""Runs of messages that the cleaner rewrites between two commits."""
 
 log = logging.getLogger("lightrail.shard.upkeep.cleaner")
 
@@ -80,7 +84,7 @@ class Cleaner:
     def _next_piece(self) -> dict[Queue, list[tuple[int, int]]]:
         """Sequences by queue of the next piece; records are not split, unless they are in very many runs."""
         wanted: dict[Queue, list[tuple[int, int]]] = {}
-        left, runs = limits.CLEAN_BYTES, limits.CLEAN_RUNS
+        left, runs = limits.CLEAN_BYTES, CLEAN_RUNS
         offset = -1
         work = self._work
         while work and runs > 0 and (left > 0 or work[-1][0] == offset):

@@ -5,12 +5,13 @@ import re
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Final
 
-from lightrail.model.limits import SPARK_LAST_HOURS_MAX
 from lightrail.spark.command import UsageError, add_source, listed, source_options
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
+SPARK_LAST_HOURS_MAX: Final[int] = 24 * 366 * 100
+"""Most hours of --last, so that the time stays within the calendar."""
 _DAY: Final = re.compile(r"/date=(\d{4}-\d{2}-\d{2})/")
 """Partition of a captured table by day."""
 

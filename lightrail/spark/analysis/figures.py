@@ -10,12 +10,15 @@ from typing import TYPE_CHECKING, Any, Final
 
 from pyspark.sql import functions as F  # noqa: N812 - as all of Spark's documents call it
 
-from lightrail.model.limits import SPARK_REPORT_REASONS_MAX, SPARK_REPORT_STEPS_MAX
 from lightrail.spark.analysis.tables import SUMMED, Tables, percentiles
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
 
+SPARK_REPORT_STEPS_MAX: Final[int] = 120
+"""Points in time of a chart."""
+SPARK_REPORT_REASONS_MAX: Final[int] = 12
+"""Reasons of dead letters that a report names."""
 STEPS_MINUTES: Final = (1, 2, 5, 10, 15, 30, 60, 120, 180, 360, 720, 1440)
 """Lengths that a step may have; longer ones are whole days."""
 LINES: Final = 5

@@ -9,10 +9,11 @@ from typing import Any, Final
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
 from lightrail.console.text import printable
-from lightrail.model.limits import SPARK_REPORT_TEXT_MAX
 from lightrail.spark.analysis.charts import NONE, Bars, Chart, bars, chart, number
 from lightrail.spark.analysis.figures import Figures, until
 
+SPARK_REPORT_TEXT_MAX: Final[int] = 120
+"""Characters of a name or reason in a report; of a longer one the end is shown."""
 _TEMPLATES: Final = Path(__file__).parent / "templates"
 _UNITS: Final = (("TB", 1e12), ("GB", 1e9), ("MB", 1e6), ("kB", 1e3))
 

@@ -15,11 +15,13 @@ from typing import Any, Final
 import numpy as np
 import pyarrow as pa
 
-from lightrail.model import limits
 from lightrail.spark.columns import SCHEMA
 from lightrail.spark.decoding.sections import OF_PROPERTIES, PROPERTY_NAMES, read_columns
 from lightrail.spark.decoding.values import KNOWN, NULL, Blob, Values, slices, step, texts
 from lightrail.spark.decoding.windows import Numbers
+
+SPARK_MAP_PAIRS: Final[int] = 64
+"""Entries of maps that are read in all messages of a batch at once; larger maps are read one by one."""
 
 _ANNOTATIONS, _PROPERTIES, _APPLICATION, _DATA, _SEQUENCE, _VALUE = range(0x72, 0x78)
 _SECTIONS: Final = 9
@@ -244,7 +246,7 @@ class _Reading:
     def _map(self, section: int, name: str) -> dict[str, pa.Array]:
         """The column of a section that is a map; none if there are odd messages."""
         which, counts, at, ends = self._open(section)
-        usual = (counts & 1 == 0) & (counts <= 2 * limits.SPARK_MAP_PAIRS)
+        usual = (counts & 1 == 0) & (counts <= 2 * SPARK_MAP_PAIRS)
         if not usual.all():
             self.odd[which[~usual]] = True
             which, counts, at, ends = which[usual], counts[usual], at[usual], ends[usual]

@@ -41,13 +41,11 @@ from lightrail.spark.decoding.arrays import (
     message_column,
     mixed_priorities,
 )
-from lightrail.spark.decoding.batches import gathered
 from lightrail.spark.decoding.damage import DamageError, Lost
-from lightrail.spark.decoding.read_ahead import ReadAhead
 from lightrail.spark.decoding.runs import Bad, Runs, carries_messages, runs_of
 from lightrail.spark.decoding.tables import UNKNOWN, Tables
-from lightrail.spark.decoding.wanted import Part, Wanted
-from lightrail.spark.decoding.windows import Walk, Window
+from lightrail.spark.decoding.wanted import Part, Wanted, gathered
+from lightrail.spark.decoding.windows import ReadAhead, Walk, Window
 
 __all__ = ["Part", "Wanted", "record_batches"]
 

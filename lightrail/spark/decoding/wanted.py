@@ -1,15 +1,23 @@
 """Selection: a part of a journal, and the rows and columns to read."""
 
 import re
+from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import Final
 
 import pyarrow as pa
 
 from lightrail.journal.archive import Incarnation
 from lightrail.journal.index import SegmentIndex
-from lightrail.model import limits
 from lightrail.spark.columns import DECODED, SCHEMA, Decode
 from lightrail.spark.decoding.tables import Entry
+
+SPARK_BATCH_ROWS: Final[int] = 65_536
+"""Rows of a record batch."""
+SPARK_BATCH_BYTES: Final[int] = 16 * 1024 * 1024
+"""Bytes of the messages in a record batch; a larger message is a batch of its own."""
+_WORTH: Final = 4
+"""A batch of at least this part (1/4) of the wanted size is not joined with others."""
 
 
 @dataclass(frozen=True)
@@ -41,8 +49,8 @@ class Wanted:
     """Only records from this time on."""
     before_ms: int | None = None
     """Only records before this time."""
-    batch_rows: int = limits.SPARK_BATCH_ROWS
-    batch_bytes: int = limits.SPARK_BATCH_BYTES
+    batch_rows: int = SPARK_BATCH_ROWS
+    batch_bytes: int = SPARK_BATCH_BYTES
 
     def schema(self) -> pa.Schema:
         """The schema of every batch."""
@@ -62,3 +70,30 @@ class Wanted:
         if self.queues is not None and entry.name not in self.queues:
             return False
         return self.pattern is None or re.fullmatch(self.pattern, entry.name) is not None
+
+
+def gathered(batches: Iterator[pa.RecordBatch], wanted: Wanted) -> Iterator[pa.RecordBatch]:
+    """The same rows in fewer batches, each within the wanted bounds of rows and bytes."""
+    waiting: list[pa.RecordBatch] = []
+    rows = size = 0
+    for batch in batches:
+        if waiting and (
+            rows + batch.num_rows > wanted.batch_rows or size + batch.nbytes > wanted.batch_bytes
+        ):
+            yield _joined(waiting)
+            waiting, rows, size = [], 0, 0
+        waiting.append(batch)
+        rows += batch.num_rows
+        size += batch.nbytes
+        if rows * _WORTH >= wanted.batch_rows or size * _WORTH >= wanted.batch_bytes:
+            yield _joined(waiting)
+            waiting, rows, size = [], 0, 0
+    if waiting:
+        yield _joined(waiting)
+
+
+def _joined(batches: list[pa.RecordBatch]) -> pa.RecordBatch:
+    if len(batches) == 1:
+        return batches[0]
+    (joined,) = pa.Table.from_batches(batches).combine_chunks().to_batches()
+    return joined

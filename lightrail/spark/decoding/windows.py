@@ -5,7 +5,7 @@ checksums, and fields of all records are read as columns.
 """
 
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Final
 from zlib import crc32
 
 import numpy as np
@@ -13,9 +13,29 @@ import numpy.typing as npt
 
 from lightrail.journal.layout import FRONT, FRONT_SIZE, GAP, HEADER_SIZE, RECORD_SIZE_MIN, U64
 from lightrail.journal.scan import Readable, Scan
-from lightrail.model import limits
 
+SPARK_WINDOW_BYTES: Final[int] = 8 * 1024 * 1024
+"""Bytes of a segment that are read at once; a larger record is read on its own."""
+_PIECE_BYTES: Final = 65_536
+"""Minimum size of a read; Queue records are close to each other."""
 Numbers = npt.NDArray[Any]
+
+
+class ReadAhead:
+    """A file that reads more than requested and serves later reads from it."""
+
+    def __init__(self, file: Readable) -> None:
+        self._file = file
+        self._data = b""
+        self._offset = 0
+
+    def read(self, offset: int, length: int) -> bytes:
+        """See Readable."""
+        at = offset - self._offset
+        if at < 0 or at + length > len(self._data):
+            self._data = self._file.read(offset, max(length, _PIECE_BYTES))
+            self._offset, at = offset, 0
+        return self._data[at : at + length]
 
 
 def _overlapping(kind: str, data: bytes | memoryview) -> Numbers:
@@ -84,7 +104,7 @@ class Walk:
         offset, count = self.offset, self._stop - self.lsn
         if offset >= self._end or count <= 0:
             return None
-        data: bytes | memoryview = self._file.read(offset, min(limits.SPARK_WINDOW_BYTES, self._end - offset))
+        data: bytes | memoryview = self._file.read(offset, min(SPARK_WINDOW_BYTES, self._end - offset))
         starts = _whole(memoryview(data), self._salt, count)
         if not starts:
             # A record larger than a window, or no record: the scan decides.

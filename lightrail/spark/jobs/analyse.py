@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Final
 from lightrail.console.progress import say
 from lightrail.console.results import show_json
 from lightrail.console.results import table as show_table
-from lightrail.model.limits import SPARK_REPORT_TOP_MAX
 from lightrail.spark.analysis.events import add_events, check_events, check_sources, events
 from lightrail.spark.command import (
     DONE,
@@ -27,6 +26,8 @@ if TYPE_CHECKING:
     from lightrail.spark.analysis.figures import Figures
     from lightrail.spark.analysis.tables import Tables
 
+SPARK_REPORT_TOP_MAX: Final[int] = 50
+"""Queues and shards that a report names; the others are summed."""
 TOP: Final = 10
 SHUFFLE_PARTITIONS: Final = "spark.sql.shuffle.partitions"
 SHUFFLE_PARTITIONS_MAX: Final = 200

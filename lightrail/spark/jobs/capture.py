@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, Any, Final
 
 from lightrail.console.progress import Progress, say
 from lightrail.console.results import show_json
-from lightrail.model.limits import SPARK_LAKE_BATCH_BYTES
 from lightrail.spark.command import (
     DONE,
     Subparsers,
@@ -32,6 +31,8 @@ if TYPE_CHECKING:
 
     from lightrail.spark.lake.stream import Batch, Capture
 
+SPARK_LAKE_BATCH_BYTES: Final[int] = 1024 * 1024 * 1024
+"""Bytes of journals in one commit of `capture`, by default."""
 EVERY_S: Final = 60.0
 _WAIT_S: Final = 1
 _STARTS_MAX: Final = 3

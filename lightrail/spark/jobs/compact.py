@@ -6,12 +6,15 @@ from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Final
 
 from lightrail.console.results import show_json
-from lightrail.model.limits import SPARK_LAKE_FILE_BYTES, SPARK_LAKE_VACUUM_HOURS_MIN
 from lightrail.spark.command import DONE, Subparsers, UsageError, add_command
 
 if TYPE_CHECKING:
     from lightrail.spark.lake.compaction import Done
 
+SPARK_LAKE_FILE_BYTES: Final[int] = 256 * 1024 * 1024
+"""Target size of files of `compact`."""
+SPARK_LAKE_VACUUM_HOURS_MIN: Final[int] = 24
+"""Age below which files without a commit may belong to a batch under way."""
 VACUUM_HOURS: Final = 168
 _EXAMPLES: Final = """
   lightrail-spark compact /lake/messages

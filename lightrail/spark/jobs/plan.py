@@ -8,7 +8,7 @@ import time
 from typing import Any, Final
 
 from lightrail.console.progress import say
-from lightrail.model.limits import PLAN_MOVES_MAX, SPARK_PLAN_QUEUES_MAX
+from lightrail.model.limits import PLAN_MOVES_MAX
 from lightrail.spark.analysis.events import add_events, check_events, check_sources, events
 from lightrail.spark.command import (
     DONE,
@@ -22,6 +22,8 @@ from lightrail.spark.command import (
     session,
 )
 
+SPARK_PLAN_QUEUES_MAX: Final[int] = 1_000_000
+"""Queues whose loads the driver of `lightrail-spark plan` keeps in memory."""
 _EXAMPLES: Final = """
   lightrail-spark plan /lake/messages --last 24 --gateway http://127.0.0.1:8080 --out plan.json
   lightrail-admin rebalance --plan plan.json

@@ -8,10 +8,13 @@ from urllib.parse import quote
 
 from lightrail.journal.archive import Incarnation
 from lightrail.journal.index import BadIndexError, SegmentIndex, decode_index
-from lightrail.model import limits
 from lightrail.spark.http import Access, GatewayClient, GatewayError, GatewayRefusedError
 from lightrail.spark.journals.sources import SegmentMissingError, SourceError
 
+SPARK_RANGE_BYTES: Final[int] = 4 * 1024 * 1024
+"""Bytes of a journal in one request."""
+SPARK_PIN_MS: Final[int] = 30_000
+"""How long a query tries to move its pin; the next micro-batch tries again."""
 _JSON: Final = {"Content-Type": "application/json"}
 
 
@@ -26,7 +29,7 @@ class GatewayFile:
         """See `File.read`."""
         pieces = []
         while length:
-            count = min(length, limits.SPARK_RANGE_BYTES)
+            count = min(length, SPARK_RANGE_BYTES)
             piece = self._piece(offset, offset + count)
             pieces.append(piece)
             if len(piece) < count:
@@ -115,7 +118,7 @@ def move_reader(access: Access, name: str, body: Mapping[str, Any]) -> None:
     Raises:
         SourceError: the gateway can't be reached, or refuses.
     """
-    with GatewayClient(access, retry_ms=limits.SPARK_PIN_MS) as client:
+    with GatewayClient(access, retry_ms=SPARK_PIN_MS) as client:
         _json(client, "PUT", f"/!readers/{quote(name, safe='')}", body)
 
 

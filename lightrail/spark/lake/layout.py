@@ -10,7 +10,7 @@ from lightrail.spark.columns import SCHEMA
 
 FORMAT: Final = 1
 PARTITIONS: Final = ("queue_slug", "date", "hour")
-"""Slug of the queue (slug.py), and day and hour of `event_time` in UTC."""
+"""Slug of the queue (files.py), and day and hour of `event_time` in UTC."""
 LAKE_SCHEMA: Final = pa.schema(
     [*SCHEMA, ("queue_slug", pa.string()), ("date", pa.date32()), ("hour", pa.int32())]
 )

@@ -16,9 +16,10 @@ from pyspark.sql.datasource import (
     LessThanOrEqual,
 )
 
-from lightrail.model import limits
 from lightrail.spark.decoding.wanted import Part
 
+SPARK_CLOCK_MS: Final[int] = 600_000
+"""How much earlier a record's time may be than that of earlier records, after a clock was set back."""
 _T = TypeVar("_T")
 
 
@@ -37,11 +38,11 @@ class Bounds:
     def may_have(self, part: Part) -> bool:
         """Whether a part may have rows within the bounds of time.
 
-        Times of records rise except where a clock was set back, by up to limits.SPARK_CLOCK_MS.
+        Times of records rise except where a clock was set back, by up to SPARK_CLOCK_MS.
         """
         index = part.index
         times = [index.last_ms, *(block.timestamp for block in index.blocks)]
-        slack = limits.SPARK_CLOCK_MS
+        slack = SPARK_CLOCK_MS
         if self.first_ms is not None and max(times) + slack < self.first_ms:
             return False
         return self.before_ms is None or min(times) - slack < self.before_ms

@@ -5,8 +5,9 @@ record, without rows, which follow in the next micro-batch. So each range has a 
 rows. A removed journal stays in the offsets.
 """
 
+import heapq
 import logging
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from itertools import chain
 
 import pyarrow as pa
@@ -23,15 +24,53 @@ from lightrail.spark.journals import gateways
 from lightrail.spark.journals.journal import Journal
 from lightrail.spark.journals.listing import Listing
 from lightrail.spark.journals.sources import SourceError
-from lightrail.spark.reading.admission import admitted
 from lightrail.spark.reading.losses import Loss, Losses
 from lightrail.spark.reading.offsets import Offsets, ordered
 from lightrail.spark.reading.options import Options
-from lightrail.spark.reading.planning import pieces, tasks
+from lightrail.spark.reading.planning import Cut, cuts, pieces, present, tasks
 from lightrail.spark.reading.ranges import NOWHERE, starting, there
 from lightrail.spark.reading.tasks import Task, reading_of
 
 _LOG = logging.getLogger("lightrail.spark")
+
+
+def admitted(
+    ranges: Mapping[str, tuple[Journal, int, int]], messages_max: int | None, bytes_max: int | None
+) -> Offsets:
+    """The end of the micro-batch in each journal, for (journal, first lsn, next lsn) each.
+
+    Blocks of all journals are admitted in the order of their times, as long as they fit, so that a lagging
+    query catches up with all journals evenly. The first block is always admitted. A block that is read
+    partially counts fully.
+
+    Raises:
+        SourceError: an archive or gateway does not answer.
+    """
+    if messages_max is None and bytes_max is None:
+        return {disk: next_lsn for disk, (_, _, next_lsn) in ranges.items()}
+    offsets: Offsets = {}
+    messages = size = 0
+    for disk, cut in heapq.merge(
+        *(_cuts(disk, *range_) for disk, range_ in ranges.items()), key=lambda each: each[1].timestamp
+    ):
+        messages += cut.messages
+        size += cut.size
+        if offsets and (
+            (messages_max is not None and messages > messages_max)
+            or (bytes_max is not None and size > bytes_max)
+        ):
+            break
+        offsets[disk] = cut.next_lsn
+    if not offsets:
+        # Records of the ranges are missing; planning reports them.
+        return {disk: next_lsn for disk, (_, _, next_lsn) in ranges.items()}
+    return offsets
+
+
+def _cuts(disk: str, journal: Journal, first_lsn: int, next_lsn: int) -> Iterator[tuple[str, Cut]]:
+    for _, index in present(journal, first_lsn, next_lsn):
+        for cut in cuts(index, first_lsn, next_lsn):
+            yield disk, cut
 
 
 class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):

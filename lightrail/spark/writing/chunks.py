@@ -8,9 +8,13 @@ same chunks, and the broker recognises those that it has stored.
 import struct
 from collections.abc import Iterator
 from itertools import accumulate
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
-from lightrail.model import limits
+SPARK_SINK_BYTES: Final[int] = 16 * 1024 * 1024
+"""Bytes of messages for several targets that a task gathers before it sends them; the driver sends the
+rest."""
+SPARK_SINK_TARGETS: Final[int] = 10_000
+"""Targets that a task gathers messages for before it sends them."""
 
 
 class Chunk(NamedTuple):
@@ -66,7 +70,7 @@ class Chunks:
         self._bytes += len(message)
         if len(found.messages) >= self._messages_max or found.bytes >= self._bytes_max:
             yield self._end(target)
-        elif self._bytes > limits.SPARK_SINK_BYTES or len(self._gathering) > limits.SPARK_SINK_TARGETS:
+        elif self._bytes > SPARK_SINK_BYTES or len(self._gathering) > SPARK_SINK_TARGETS:
             yield from self.rest()
 
     def rest(self) -> Iterator[Chunk]:

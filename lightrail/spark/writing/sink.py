@@ -18,12 +18,25 @@ from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamArrowW
 from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import StructType
 
+from lightrail.amqp.sections import with_annotations
+from lightrail.amqp.values import DecodeError, Symbol, Timestamp, ULong
 from lightrail.model import limits
 from lightrail.spark.http import Access, GatewayClient, GatewayError, path_of
 from lightrail.spark.writing.chunks import Chunk, Chunks
 from lightrail.spark.writing.encoding import BadRowError, Encoder, check
-from lightrail.spark.writing.marking import marked_rows
 
+SPARK_SINK_MESSAGES: Final[int] = 1_000
+"""Messages of one request of the sink."""
+SPARK_SINK_CHUNK_BYTES: Final[int] = 1024 * 1024
+"""Bytes of one request of the sink."""
+SPARK_SINK_ID_BYTES: Final[int] = 200
+"""Longest name of a write; the name of a producer is made of it and the partition."""
+REPLAYED: Final = Symbol("x-opt-lightrail-replayed")
+"""When the replay began; a timestamp."""
+FROM_QUEUE: Final = Symbol("x-opt-lightrail-replayed-queue")
+"""The original queue of the message."""
+FROM_SEQUENCE: Final = Symbol("x-opt-lightrail-replayed-sequence")
+"""Its sequence in that queue; a ulong."""
 BATCH_ID: Final = "streaming.sql.batchId"
 QUERY_ID: Final = "sql.streaming.queryId"
 """Local property of each task of a micro-batch; a writer of pyspark can get the id in no other way."""
@@ -43,6 +56,27 @@ OPTIONS: Final = (
     ),
     *("messagesPerSecond", "replayedAt", "retrySeconds"),
 )
+
+
+def marked_rows(batch: pa.RecordBatch, began_ms: int) -> Iterator[tuple[str, bytes]]:
+    """(queue, marked message) of the rows of a journal, in order. Raises BadRowError."""
+    columns = (batch.column(name).to_pylist() for name in ("queue", "sequence", "message"))
+    for queue, sequence, message in zip(*columns, strict=True):
+        yield queue, marked(message, queue, sequence, began_ms)
+
+
+def marked(message: bytes, queue: str, sequence: int, began_ms: int) -> bytes:
+    """The message with the annotations of its origin. Raises BadRowError."""
+    try:
+        return with_annotations(
+            message,
+            {REPLAYED: Timestamp(began_ms), FROM_QUEUE: queue, FROM_SEQUENCE: ULong(sequence)},
+        )
+    except DecodeError as error:
+        raise BadRowError(
+            f"message {sequence} of {queue} is no AMQP message of format 0 ({error}): leave it out with "
+            f"--where \"not (queue = '{queue}' and sequence = {sequence})\""
+        ) from None
 
 
 class SinkError(Exception):
@@ -75,16 +109,14 @@ class SinkOptions:
         except ValueError as error:
             raise SinkError(str(error)) from None
         id = given.get("id", "")
-        if not (id.isascii() and id.isprintable()) or len(id) > limits.SPARK_SINK_ID_BYTES:
-            raise SinkError(
-                f"id is {id[:80]!a}; expected up to {limits.SPARK_SINK_ID_BYTES} characters of ASCII"
-            )
+        if not (id.isascii() and id.isprintable()) or len(id) > SPARK_SINK_ID_BYTES:
+            raise SinkError(f"id is {id[:80]!a}; expected up to {SPARK_SINK_ID_BYTES} characters of ASCII")
         return cls(
             access,
             given.get("target", "").strip("/"),
             id,
-            int(_number(given, "batchMessages", limits.SPARK_SINK_MESSAGES, 1, limits.HTTP_BATCH_MESSAGES)),
-            int(_number(given, "batchBytes", limits.SPARK_SINK_CHUNK_BYTES, 1, limits.HTTP_BATCH_BYTES // 2)),
+            int(_number(given, "batchMessages", SPARK_SINK_MESSAGES, 1, limits.HTTP_BATCH_MESSAGES)),
+            int(_number(given, "batchBytes", SPARK_SINK_CHUNK_BYTES, 1, limits.HTTP_BATCH_BYTES // 2)),
             _number(given, "messagesPerSecond", 0, 0, 1e9),
             int(_number(given, "replayedAt", 0, 0, 1 << 53)),
             int(1000 * _number(given, "retrySeconds", limits.SPARK_RETRY_MS / 1000, 0, 86_400)),

@@ -13,6 +13,7 @@ from lightrail.namespace.records import Name
 from lightrail.shard.engine.engine import Engine
 from lightrail.shard.journal.journal import Journal
 from lightrail.shard.journal.store import Commit
+from lightrail.shard.main import MOVE_SOURCE_IDLE_MS
 from lightrail.shard.moving.mover import Mover
 from lightrail.shard_client.peers.pool import Pool
 from lightrail.telemetry.shard import ShardCounts
@@ -107,7 +108,7 @@ class Life:
             boot=self.engine.boot,
             address=lambda id: self.map.shards[id].address if id in self.map.shards else None,
             now_ms=self.now_ms,
-            idle_ms=limits.MOVE_SOURCE_IDLE_MS,
+            idle_ms=MOVE_SOURCE_IDLE_MS,
         )
         self.sources._context = self.context  # type: ignore[assignment]
         self.mover = Mover(

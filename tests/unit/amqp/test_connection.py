@@ -3,7 +3,8 @@
 import pytest
 
 from lightrail.amqp import events, frames
-from lightrail.amqp.connection import Connection
+from lightrail.amqp.connection import PIPELINED_BYTES_MAX, Connection
+from lightrail.amqp.connection_endpoint import MIN_MAX_FRAME_SIZE
 from lightrail.amqp.errors import LocalError
 from lightrail.amqp.performatives import (
     AmqpError,
@@ -24,7 +25,6 @@ from lightrail.amqp.performatives import (
 )
 from lightrail.amqp.settings import ConnectionSettings
 from lightrail.amqp.values import Symbol
-from lightrail.model import limits
 from tests.unit.amqp.peer import Peer, amqp, conditions_of, data, opened, sasl, split, transfer
 
 # --- headers (2.2) --------------------------------------------------------------------------------------
@@ -180,7 +180,7 @@ def test_a_sasl_frame_larger_than_512_bytes_is_read() -> None:
 def test_flooding_behind_an_unanswered_sasl_frame_ends_it() -> None:
     peer = Peer(sasl_mechanisms=("PLAIN",), max_frame_size=512)
     peer.feed(frames.SASL_HEADER + sasl(SaslInit(mechanism=Symbol("PLAIN"))))
-    assert peer.feed(b"x" * limits.PIPELINED_BYTES_MAX) == []
+    assert peer.feed(b"x" * PIPELINED_BYTES_MAX) == []
     (event,) = peer.feed(b"x")
     assert isinstance(event, events.Closed)
 
@@ -218,10 +218,10 @@ def test_open_beyond_channel_0_is_a_framing_error() -> None:
 
 
 def test_max_frame_size_below_512_is_an_invalid_field() -> None:
-    Peer().open(max_frame_size=limits.MIN_MAX_FRAME_SIZE)
+    Peer().open(max_frame_size=MIN_MAX_FRAME_SIZE)
     peer = Peer()
     peer.feed(frames.AMQP_HEADER)
-    peer.say(Open(container_id="peer", max_frame_size=limits.MIN_MAX_FRAME_SIZE - 1))
+    peer.say(Open(container_id="peer", max_frame_size=MIN_MAX_FRAME_SIZE - 1))
     assert conditions_of(peer.hear()) == [("close", "amqp:invalid-field")]
 
 

@@ -17,6 +17,15 @@ from lightrail.amqp.performatives import (
     Target,
     Transfer,
 )
+from lightrail.amqp.receiver import FRAGMENT_OVERHEAD
+from lightrail.amqp.settings import (
+    ATTACH_BYTES_MAX,
+    CHANNEL_MAX,
+    HANDLE_MAX,
+    LINKS_PER_CONNECTION_MAX,
+    MAX_SASL_FRAME_SIZE,
+    SESSION_INCOMING_WINDOW,
+)
 from lightrail.amqp.values import Symbol
 from lightrail.model import conditions, limits
 from tests.unit.amqp.peer import Peer, amqp, sasl
@@ -64,7 +73,7 @@ def refusal(answers: list[Any]) -> str:
 
 def test_links_of_all_sessions_together_have_a_bound() -> None:
     peer = opened()
-    most = limits.LINKS_PER_CONNECTION_MAX
+    most = LINKS_PER_CONNECTION_MAX
     for channel in (0, 1):
         begin(peer, channel)
     peer.hear()
@@ -99,22 +108,22 @@ def test_handles_beyond_handle_max_close_the_connection() -> None:
     peer = opened()
     begin(peer, 0)
     peer.hear()
-    (answer,) = attached(peer, limits.HANDLE_MAX)
+    (answer,) = attached(peer, HANDLE_MAX)
     assert isinstance(answer, Attach)
-    (close,) = attached(peer, limits.HANDLE_MAX + 1)
+    (close,) = attached(peer, HANDLE_MAX + 1)
     assert close.error.condition == conditions.FRAMING_ERROR
-    assert str(limits.HANDLE_MAX) in close.error.description
+    assert str(HANDLE_MAX) in close.error.description
 
 
 def test_channels_beyond_channel_max_close_the_connection() -> None:
     peer = opened()
-    for channel in range(limits.CHANNEL_MAX + 1):
+    for channel in range(CHANNEL_MAX + 1):
         begin(peer, channel)
     peer.hear()
-    begin(peer, limits.CHANNEL_MAX + 1)
+    begin(peer, CHANNEL_MAX + 1)
     (close,) = peer.hear()
     assert close.error.condition == conditions.FRAMING_ERROR
-    assert str(limits.CHANNEL_MAX) in close.error.description
+    assert str(CHANNEL_MAX) in close.error.description
 
 
 @pytest.mark.parametrize("field", ["name", "address"])
@@ -124,7 +133,7 @@ def test_what_attached_links_have_us_keep_has_a_bound(field: str) -> None:
     peer.hear()
     size = 60_000
     refused = ""
-    for number in range(2 * limits.ATTACH_BYTES_MAX // size):
+    for number in range(2 * ATTACH_BYTES_MAX // size):
         if field == "name":
             answers = peer_says(peer, attach(f"{number:<{size}}", number))
         else:
@@ -132,8 +141,8 @@ def test_what_attached_links_have_us_keep_has_a_bound(field: str) -> None:
         if len(answers) == 2:
             refused = refusal(answers)
             break
-    assert number >= limits.ATTACH_BYTES_MAX // size - 1
-    assert f"expected at most {limits.ATTACH_BYTES_MAX} bytes" in refused
+    assert number >= ATTACH_BYTES_MAX // size - 1
+    assert f"expected at most {ATTACH_BYTES_MAX} bytes" in refused
     # What the refused link had is kept no longer; that of another one is free when it is detached.
     peer.say(Detach(handle=0, closed=True))
     peer.hear()
@@ -159,7 +168,7 @@ def test_attaches_that_are_not_answered_have_the_same_bound() -> None:
         if not isinstance(found[0], events.Attached):
             break
         waiting += 1
-    assert waiting == limits.ATTACH_BYTES_MAX // 60_100
+    assert waiting == ATTACH_BYTES_MAX // 60_100
     assert "use another connection" in refusal(peer.hear())
     for link in peer.engine.sessions[0].links:
         link.accept()
@@ -240,7 +249,7 @@ def test_a_sasl_frame_beyond_the_bound_ends_the_connection() -> None:
         return sasl(SaslInit(mechanism=Symbol("PLAIN"), initial_response=response))
 
     overhead = len(init(bytes(1_000))) - 1_000
-    for size, is_taken in ((limits.MAX_SASL_FRAME_SIZE, True), (limits.MAX_SASL_FRAME_SIZE + 1, False)):
+    for size, is_taken in ((MAX_SASL_FRAME_SIZE, True), (MAX_SASL_FRAME_SIZE + 1, False)):
         peer = Peer(sasl_mechanisms=("PLAIN",))
         found = peer.feed(frames.SASL_HEADER + init(bytes(size - overhead)))
         assert isinstance(found[-1], events.SaslInit if is_taken else events.Closed)
@@ -257,7 +266,7 @@ def test_by_default_two_of_the_largest_messages_may_have_begun_and_not_ended() -
 def test_frames_of_an_unfinished_message_count_with_what_an_object_takes() -> None:
     """Else many small frames would take many times what is counted."""
     frame, parts = b"x", 100
-    most = parts * (len(frame) + limits.FRAGMENT_OVERHEAD)
+    most = parts * (len(frame) + FRAGMENT_OVERHEAD)
     peer = opened(unfinished_bytes_max=most)
     begin(peer, 0)
     attached(peer, 0, role=False, source=Source(), target=Target(address="q"), initial_delivery_count=0)
@@ -275,7 +284,7 @@ def test_frames_of_an_unfinished_message_count_with_what_an_object_takes() -> No
 
 def test_a_session_takes_at_most_a_window_of_transfers_ahead() -> None:
     """One read can hold them all; the window opens again when it has been read."""
-    most = limits.SESSION_INCOMING_WINDOW
+    most = SESSION_INCOMING_WINDOW
     for more in (0, 1):
         peer = opened()
         peer.begin()

@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from lightrail.amqp import events, frames
-from lightrail.amqp.connection import Connection
+from lightrail.amqp.connection import PIPELINED_BYTES_MAX, Connection
 from lightrail.amqp.errors import LocalError
 from lightrail.amqp.performatives import Begin, Close, Open, decode_performative
 from lightrail.amqp.settings import ConnectionSettings
@@ -66,7 +66,7 @@ def test_a_refusal_is_an_open_that_says_so_and_a_close() -> None:
 
 
 def test_a_client_that_sends_more_than_can_wait_is_closed() -> None:
-    most = max(server_max(), limits.PIPELINED_BYTES_MAX)
+    most = max(server_max(), PIPELINED_BYTES_MAX)
     server = asked(BEGIN * (most // len(BEGIN)))
     [event] = server.feed(BEGIN, 0)
     assert isinstance(event, events.Closed)

@@ -9,9 +9,9 @@ from hypothesis import strategies as st
 
 from lightrail.amqp import events, shapes
 from lightrail.amqp.performatives import Transfer, encode_performative
+from lightrail.amqp.receiver import SHAPES_PER_LINK_MAX
 from lightrail.amqp.survey import survey
 from lightrail.amqp.values import DecodeError
-from lightrail.model import limits
 from tests.unit.amqp.messages import expiries
 from tests.unit.amqp.peer import Peer, amqp, data, opened, transfer, unsettled_of
 
@@ -129,7 +129,7 @@ def test_a_link_knows_no_more_headers_than_are_allowed() -> None:
     link = peer.sender()
     for number in range(100):
         peer.feed(amqp(transfer(number), b"\x00Sp\xc0\x04\x02\x41\x50" + bytes([number]) + data(b"x")))
-    assert len(link.shapes) == limits.SHAPES_PER_LINK_MAX
+    assert len(link.shapes) == SHAPES_PER_LINK_MAX
 
 
 def test_messages_that_may_expire_are_never_read_by_comparison() -> None:

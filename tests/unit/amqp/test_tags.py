@@ -7,9 +7,9 @@ import pytest
 
 from lightrail.amqp import compiled, events, runs
 from lightrail.amqp import scanner as interpreted
+from lightrail.amqp import tags as tags_module
 from lightrail.amqp.performatives import Accepted, Detach, Disposition, Transfer
 from lightrail.amqp.tags import PRUNE_AT, form_of, tag_of
-from lightrail.model import limits
 from tests.unit.amqp.peer import Peer, amqp, conditions_of, data, opened, session_of, transfer
 
 READERS = {
@@ -182,8 +182,8 @@ def feed_unsettled(peer: Peer, tags: Iterator[bytes], count: int) -> list[tuple[
 
 def test_unsettled_tags_in_no_order_are_bounded(monkeypatch: pytest.MonkeyPatch, make: Make) -> None:
     """LINK_TAGS_MAX of them; numbers in order need no room, until they end."""
-    monkeypatch.setattr(limits, "LINK_TAGS_MAX", 3_000)
-    most = limits.LINK_TAGS_MAX
+    monkeypatch.setattr(tags_module, "LINK_TAGS_MAX", 3_000)
+    most = tags_module.LINK_TAGS_MAX
     peer = make()
     peer.sender(credit=100_000)
     assert feed_unsettled(peer, drawn(random.Random(1), 16), most) == []

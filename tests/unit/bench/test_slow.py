@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from lightrail.bench import incoming, receiving, slow
+from lightrail.bench import receiving, slow
 from lightrail.bench.arrivals import Arrivals
 from lightrail.bench.histogram import Histogram
 from lightrail.bench.message import STAMP, build, origin_of
@@ -60,7 +60,7 @@ class Engine:
 @pytest.fixture
 def engine(monkeypatch: pytest.MonkeyPatch) -> Engine:
     engine = Engine()
-    for module in (incoming, receiving, slow):
+    for module in (receiving, slow):
         monkeypatch.setattr(module, "lib", engine)
     options = parse_options(["--slow", "1", "--senders", "2", "--receivers", "2", "--slow-time", "1ms"])
     nothing: Any = None

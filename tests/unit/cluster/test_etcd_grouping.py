@@ -12,6 +12,7 @@ from lightrail.cluster.coordinator import (
     Write,
     unchanged,
 )
+from lightrail.cluster.etcd import grouping
 from lightrail.cluster.etcd.grouping import Grouping
 from lightrail.model import limits
 
@@ -208,7 +209,7 @@ def test_writes_that_wait_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_a_group_has_bounded_bytes(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(limits, "ETCD_GROUP_BYTES", 10)
+    monkeypatch.setattr(grouping, "ETCD_GROUP_BYTES", 10)
 
     async def check(server: Server) -> None:
         names = [server.write(f"name{number}") for number in range(8)]

@@ -8,10 +8,10 @@ from dataclasses import replace
 import pytest
 
 from lightrail.amqp import sasl
+from lightrail.cluster import logins
 from lightrail.cluster.logins import LOCAL, Logins, TooManyLoginsError, source_of
 from lightrail.cluster.memory import MemoryCoordinator
 from lightrail.cluster.users import UserRecord, stronger
-from lightrail.model import limits
 from lightrail.namespace import tokens
 
 ROUNDS = 4_096
@@ -65,12 +65,12 @@ def test_a_good_password_is_hashed_once_and_again_when_it_changes() -> None:
 
 def test_a_source_with_many_wrong_log_ins_is_checked_slowly() -> None:
     async def check(scene: Scene) -> None:
-        for number in range(limits.LOGIN_SOURCE_FREE):
+        for number in range(logins.LOGIN_SOURCE_FREE):
             assert not await scene.verify("6.6.6.6", f"user{number}", "guess")
         assert not scene.slept
         for _ in range(5):
             assert not await scene.verify("6.6.6.6", "ann", "guess")
-        assert scene.slept == [pytest.approx(limits.LOGIN_SOURCE_MS / 1000)] * 5
+        assert scene.slept == [pytest.approx(logins.LOGIN_SOURCE_MS / 1000)] * 5
 
     run(check, "ann")
 
@@ -78,7 +78,7 @@ def test_a_source_with_many_wrong_log_ins_is_checked_slowly() -> None:
 def test_a_stranger_can_not_lock_a_user_out() -> None:
     async def check(scene: Scene) -> None:
         assert await scene.verify("10.0.0.1", "ann", "good")
-        for number in range(3 * limits.LOGIN_USER_FREE):
+        for number in range(3 * logins.LOGIN_USER_FREE):
             assert not await scene.verify(f"6.6.6.{number}", "ann", "guess")
         scene.slept.clear()
         assert await scene.verify("10.0.0.1", "ann", "good")
@@ -86,7 +86,7 @@ def test_a_stranger_can_not_lock_a_user_out() -> None:
         assert await scene.verify("10.0.0.1", "ann", "good")
         assert not scene.slept
         assert await scene.verify("10.0.0.2", "ann", "good")
-        assert sum(scene.slept) <= limits.LOGIN_USER_MS / 1000
+        assert sum(scene.slept) <= logins.LOGIN_USER_MS / 1000
 
     run(check, "ann")
 
@@ -95,7 +95,7 @@ def test_what_was_wrong_is_forgotten() -> None:
     async def check(scene: Scene) -> None:
         for _ in range(200):
             scene.logins.wrong("6.6.6.6", "ann")
-        scene.now += limits.LOGIN_WRONG_COUNTED * limits.LOGIN_USER_PACE_MS / 1000
+        scene.now += logins.LOGIN_WRONG_COUNTED * logins.LOGIN_USER_PACE_MS / 1000
         await scene.logins.admit("6.6.6.6", "ann")
         assert not scene.slept
         assert not scene.logins._sources
@@ -112,10 +112,10 @@ def test_log_ins_that_wait_are_bounded_and_the_rest_is_refused() -> None:
             await asyncio.shield(never)
 
         scene.logins._sleep = wait
-        for _ in range(limits.LOGIN_SOURCE_FREE):
+        for _ in range(logins.LOGIN_SOURCE_FREE):
             scene.logins.wrong("6.6.6.6", "x")
         waiting = [
-            asyncio.ensure_future(scene.logins.admit("6.6.6.6", "x")) for _ in range(limits.LOGINS_WAITING)
+            asyncio.ensure_future(scene.logins.admit("6.6.6.6", "x")) for _ in range(logins.LOGINS_WAITING)
         ]
         await asyncio.sleep(0)
         with pytest.raises(TooManyLoginsError, match=r"6\.6\.6\.6"):
@@ -146,13 +146,13 @@ def test_sources_take_turns_at_the_hashes(monkeypatch: pytest.MonkeyPatch) -> No
         good = asyncio.ensure_future(scene.logins.verify("10.0.0.1", "ann", "good"))
         for _ in range(3):
             await asyncio.sleep(0)
-        assert len(order) == limits.LOGIN_HASHES_AT_ONCE
+        assert len(order) == logins.LOGIN_HASHES_AT_ONCE
         while not good.done():
             held.pop(0).set_result(order[0] == "good")
             order.pop(0)
             for _ in range(8):
                 await asyncio.sleep(0)
-        assert sum(each.done() for each in flood) <= 2 * limits.LOGIN_HASHES_AT_ONCE
+        assert sum(each.done() for each in flood) <= 2 * logins.LOGIN_HASHES_AT_ONCE
         assert good.result() is not None
         for each in flood:
             each.cancel()
@@ -210,9 +210,9 @@ def test_the_log_has_one_line_at_once_and_one_at_the_end_of_the_minute(
             for _ in range(7):
                 scene.logins.wrong("6.6.6.6", "ann")
             scene.logins.wrong("7.7.7.7", "bob")
-            for number in range(limits.LOGIN_LINES + 20):
+            for number in range(logins.LOGIN_LINES + 20):
                 scene.logins.wrong("8.8.8.8", f"user{number}")
-            assert len(caplog.messages) == limits.LOGIN_LINES
+            assert len(caplog.messages) == logins.LOGIN_LINES
             [ring] = scene.rings
             caplog.clear()
             ring()
@@ -240,7 +240,7 @@ def test_a_source_is_an_address_or_the_network_of_a_customer(address: str | None
 
 
 def test_at_most_so_many_sources_and_users_are_remembered(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(limits, "LOGIN_SOURCES_MAX", 3)
+    monkeypatch.setattr(logins, "LOGIN_SOURCES_MAX", 3)
 
     async def check(scene: Scene) -> None:
         for number in range(10):
@@ -254,7 +254,7 @@ def test_at_most_so_many_sources_and_users_are_remembered(monkeypatch: pytest.Mo
 
 
 def test_of_the_users_so_many_are_read_to_answer_for_unknown_ones(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(limits, "LOGIN_USERS_SAMPLED", 2)
+    monkeypatch.setattr(logins, "LOGIN_USERS_SAMPLED", 2)
 
     async def check(scene: Scene) -> None:
         read: list[str] = []

@@ -13,7 +13,6 @@ from lightrail.bench import options
 from lightrail.cli import admin, bus, main
 from lightrail.cli.trace import main as trace
 from lightrail.gateway import app
-from lightrail.model import limits
 from lightrail.spark import main as spark_jobs
 from tests.support.broker import ROOT
 
@@ -29,7 +28,7 @@ MENTIONED = re.compile(
     r"(?<!/opt/)\b(?:docs|deploy|lightrail|tests|examples)/[\w./-]+\.(?:md|py|yml|yaml|json|bin)\b"
 )
 INLINE = re.compile(r"`(lightrail(?:-admin|-spark)?) ([^`\n]*)`")
-LIMIT = re.compile(r"\blimits\.([A-Z_]+)")
+CONSTANT = re.compile(r"(?<![\w.])([a-z_]+)\.([A-Z][A-Z0-9]*_[A-Z0-9_]+)\b")
 PART = re.compile(r"/(![a-z]+(?:\.json)?)")
 FOREIGN = re.compile(r"[a-z]+:")
 INDEX = ROOT / "docs" / "operate" / "README.md"
@@ -53,6 +52,12 @@ def anchors(page: Path) -> set[str]:
             number += 1
         found.add(name if not number else f"{name}-{number}")
     return found
+
+
+def declares(module: str, name: str) -> bool:
+    """Whether a file of the product with the name of the module declares the constant."""
+    line = re.compile(rf"^{name}\b.* = ", re.MULTILINE)
+    return any(line.search(file.read_text()) for file in (ROOT / "lightrail").rglob(f"{module}.py"))
 
 
 def commands(page: Path, program: str) -> list[list[str]]:
@@ -95,8 +100,9 @@ def test_every_page_that_is_named_in_passing_is_there(page: Path) -> None:
 
 
 @pytest.mark.parametrize("page", PAGES, ids=named)
-def test_limits_that_it_names_are_there(page: Path) -> None:
-    assert not [each for each in LIMIT.findall(page.read_text()) if not hasattr(limits, each)]
+def test_constants_that_it_names_by_their_modules_are_there(page: Path) -> None:
+    named = CONSTANT.findall(page.read_text())
+    assert not [f"{module}.{name}" for module, name in named if not declares(module, name)]
 
 
 PARSERS = {"lightrail": main._parser, "lightrail-admin": admin._parser, "lightrail-spark": spark_jobs._parser}

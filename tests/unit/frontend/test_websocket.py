@@ -19,6 +19,7 @@ from wsproto.events import (
 )
 from wsproto.frame_protocol import CloseReason
 
+from lightrail import websocket
 from lightrail.amqp import events
 from lightrail.amqp.performatives import Source, Target
 from lightrail.frontend.control import connections
@@ -316,7 +317,7 @@ def test_a_client_that_closes_its_websocket_is_answered() -> None:
 
 
 def test_many_small_frames_are_read_in_several_turns_and_all_of_them(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(limits, "WEBSOCKET_FRAMES_AT_ONCE", 3)
+    monkeypatch.setattr(websocket, "WEBSOCKET_FRAMES_AT_ONCE", 3)
 
     async def check(scene: Scene) -> None:
         browser = Browser(scene)
@@ -338,7 +339,7 @@ def test_many_small_frames_are_read_in_several_turns_and_all_of_them(monkeypatch
 
 def test_what_a_client_sent_before_its_socket_was_reset_is_applied(monkeypatch: pytest.MonkeyPatch) -> None:
     """Frames that wait for another turn, and bytes that the transport of a failed socket does not read."""
-    monkeypatch.setattr(limits, "WEBSOCKET_FRAMES_AT_ONCE", 3)
+    monkeypatch.setattr(websocket, "WEBSOCKET_FRAMES_AT_ONCE", 3)
 
     async def check(scene: Scene) -> None:
         async def read() -> None:
@@ -376,7 +377,7 @@ def test_what_a_client_sent_before_its_socket_was_reset_is_applied(monkeypatch: 
 
 
 def test_output_is_cut_into_messages_that_any_client_accepts(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(limits, "WEBSOCKET_MESSAGE_BYTES", 8)
+    monkeypatch.setattr(websocket, "WEBSOCKET_MESSAGE_BYTES", 8)
 
     async def check(scene: Scene) -> None:
         browser = Browser(scene)

@@ -4,13 +4,12 @@
 files of tests: whoever adds a limit writes the test that reaches it, or says here who alone comes near it.
 """
 
-import ast
 import re
 from pathlib import Path
 
-from lightrail.model import limits
+from tests.support import bounds
+from tests.support.broker import ROOT
 
-ROOT = Path(__file__).parents[3]
 TESTS = ROOT / "tests"
 OWN_PACE = "a pace of the process itself: it bounds how often or how long, and nobody outside changes it"
 OWN_WORK = "how the process cuts its own work into pieces; what may be asked for has a bound of its own"
@@ -149,7 +148,7 @@ ELSEWHERE = {
     "gateway/resources/readers.py:AGAIN_MAX": OWN_PACE,
     "model/settings.py:PROCESSES_MAX": "a setting, which the operator makes",
 }
-"""The same of bounds that stand beside what they bound, as FILE:NAME."""
+"""The same of constants that end with MAX and are no bounds by their declaration, as FILE:NAME."""
 OUTSIDE = ("amqp", "cluster", "filters", "frontend", "gateway", "model", "namespace")
 """Packages of which clients and managers reach the code."""
 
@@ -158,12 +157,7 @@ FOR_TESTS = {"ETCD_STREAM_THREADS": "what gRPC starts, which laws about threads 
 
 
 def names() -> set[str]:
-    tree = ast.parse(Path(limits.__file__).read_text())
-    return {
-        node.target.id
-        for node in tree.body
-        if isinstance(node, ast.AnnAssign) and isinstance(node.target, ast.Name)
-    }
+    return set(bounds.homes())
 
 
 def words(*files: Path) -> set[str]:
@@ -186,14 +180,14 @@ def test_what_is_said_of_the_others_is_still_so() -> None:
     assert all(NOT_FROM_OUTSIDE.values())
 
 
-def test_the_same_holds_for_bounds_that_stand_elsewhere() -> None:
+def test_the_same_holds_for_other_constants_that_end_with_max() -> None:
     tested = words(*files_of_tests())
     found = {
         f"{file.relative_to(ROOT / 'lightrail')}:{name}"
         for package in OUTSIDE
         for file in (ROOT / "lightrail" / package).rglob("*.py")
-        if file != Path(limits.__file__)
-        for name in re.findall(r"^(\w+_MAX(?:_S)?): Final", file.read_text(), re.MULTILINE)
+        if file != bounds.SHARED
+        for name in re.findall(r"^(\w+_MAX(?:_S)?): Final =", file.read_text(), re.MULTILINE)
         if name not in tested
     }
     assert found == ELSEWHERE.keys()
@@ -205,6 +199,9 @@ def test_what_the_model_of_a_queue_makes_small_it_names() -> None:
 
 
 def test_every_limit_is_used() -> None:
-    product = [*(ROOT / "lightrail").rglob("*.py"), *(ROOT / "pyspark_lightrail").rglob("*.py")]
-    used = words(*(file for file in product if file != Path(limits.__file__)))
-    assert names() - used == FOR_TESTS.keys()
+    assert names() - bounds.used() == FOR_TESTS.keys()
+
+
+def test_every_bound_has_a_name_of_its_own() -> None:
+    """Else the test of one of them would count for the other."""
+    assert not {name: files for name, files in bounds.homes().items() if len(files) > 1}

@@ -2,8 +2,7 @@
 
 import pytest
 
-from lightrail.model import limits
-from lightrail.model.destinations import NOWHERE, Destinations, parse_patterns
+from lightrail.model.destinations import NOWHERE, PUSH_ALLOW_MAX, PUSH_URL_BYTES, Destinations, parse_patterns
 from lightrail.model.setting_values import SettingsError
 from lightrail.model.settings import Settings
 
@@ -101,10 +100,10 @@ def test_the_setting_gets_to_the_children() -> None:
 def test_a_url_has_at_most_so_many_letters_and_the_setting_so_many_patterns() -> None:
     allowed = Destinations(("localhost",))
     url = "http://localhost/"
-    longest = url + "x" * (limits.PUSH_URL_BYTES - len(url))
+    longest = url + "x" * (PUSH_URL_BYTES - len(url))
     assert allowed.problem(longest) is None
-    assert f"more than {limits.PUSH_URL_BYTES}" in (allowed.problem(longest + "x") or "")
-    hosts = [f"h{number}.example.com" for number in range(limits.PUSH_ALLOW_MAX + 1)]
-    assert len(parse_patterns(",".join(hosts[:-1]))) == limits.PUSH_ALLOW_MAX
+    assert f"more than {PUSH_URL_BYTES}" in (allowed.problem(longest + "x") or "")
+    hosts = [f"h{number}.example.com" for number in range(PUSH_ALLOW_MAX + 1)]
+    assert len(parse_patterns(",".join(hosts[:-1]))) == PUSH_ALLOW_MAX
     with pytest.raises(ValueError, match="host names"):
         parse_patterns(",".join(hosts))

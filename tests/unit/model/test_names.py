@@ -4,8 +4,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lightrail.model import limits
-from lightrail.model.names import InvalidNameError, check, dead_letter_name, is_dead_letter, owner, queue_name
+from lightrail.model.names import (
+    QUEUE_NAME_BYTES_MAX,
+    InvalidNameError,
+    check,
+    dead_letter_name,
+    is_dead_letter,
+    owner,
+    queue_name,
+)
 
 
 @pytest.mark.parametrize(
@@ -36,7 +43,7 @@ from lightrail.model.names import InvalidNameError, check, dead_letter_name, is_
         ("$temporary/k/$dlq", "$temporary/k/$dlq"),
         ("$temporary/k/$subscriptions/s", "$temporary/k/$subscriptions/s"),
         ("$temporary/k/$subscriptions/s/$dlq", "$temporary/k/$subscriptions/s/$dlq"),
-        ("q" * limits.QUEUE_NAME_BYTES_MAX + "/$dlq", "q" * limits.QUEUE_NAME_BYTES_MAX + "/$dlq"),
+        ("q" * QUEUE_NAME_BYTES_MAX + "/$dlq", "q" * QUEUE_NAME_BYTES_MAX + "/$dlq"),
     ],
 )
 def test_addresses(address: str, name: str | None) -> None:
@@ -85,7 +92,7 @@ def test_addresses(address: str, name: str | None) -> None:
         ("a/%24cbs", "the system's"),
         ("$dlq", "the system's"),
         ("a/$dlq/$dlq", "the system's"),
-        ("q" * (limits.QUEUE_NAME_BYTES_MAX + 1), "at most 512"),
+        ("q" * (QUEUE_NAME_BYTES_MAX + 1), "at most 512"),
         ("é" * 257, "514 bytes"),
     ],
 )

@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from lightrail.model import limits
+from lightrail.model.orders import PRIORITIES_MAX
 from lightrail.model.policy import BY_NAME, BYTES_MAX, FIELDS, InvalidPolicyError, Policy, Role, fields_of
 
 
@@ -94,8 +94,8 @@ def test_every_field_has_its_words() -> None:
 
 
 def test_a_queue_tells_at_most_so_many_priorities_apart() -> None:
-    assert Policy.parse({"role": "queue", "priorities": limits.PRIORITIES_MAX})["priorities"] == 10
-    for beyond in (0, limits.PRIORITIES_MAX + 1):
+    assert Policy.parse({"role": "queue", "priorities": PRIORITIES_MAX})["priorities"] == 10
+    for beyond in (0, PRIORITIES_MAX + 1):
         with pytest.raises(InvalidPolicyError) as refused:
             Policy.parse({"role": "queue", "priorities": beyond})
         assert refused.value.field == "priorities"

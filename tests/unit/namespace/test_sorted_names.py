@@ -3,7 +3,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lightrail.namespace.sorted_names import SINGLY_MAX, SortedNames
+from lightrail.namespace.directory import SINGLY_MAX, SortedNames
 from tests.support import work
 
 NAMES = st.lists(st.sampled_from(["a", "b", "a!", "é"]), min_size=1, max_size=3).map("/".join)

@@ -5,9 +5,9 @@ from typing import Any
 from lightrail.amqp.encoder import encode
 from lightrail.amqp.sections import decode_annotations
 from lightrail.amqp.values import Symbol, Timestamp
-from lightrail.model import limits
 from lightrail.model.policy import Policy
 from lightrail.shard.journal.journal import Journal
+from lightrail.shard.queues.dead_letters import ANNOTATIONS_BYTES_MAX
 from lightrail.shard.queues.declarations import EveryName
 from lightrail.wire.bodies import SettleDetail
 from lightrail.wire.frames import OutcomeCode
@@ -67,9 +67,9 @@ def test_all_annotations_of_a_message_together_are_bounded_and_the_journal_grows
     for number in range(40):
         message = give_back(scene, peer, number, **{f"k{number}": bytes(10_000)})
         written.append(journal.usage().written_bytes)
-    assert len(message) <= limits.ANNOTATIONS_BYTES_MAX + len(MESSAGE) + 16
+    assert len(message) <= ANNOTATIONS_BYTES_MAX + len(MESSAGE) + 16
     # What is not merged is not written either.
-    assert written[-1] - written[9] < limits.ANNOTATIONS_BYTES_MAX
+    assert written[-1] - written[9] < ANNOTATIONS_BYTES_MAX
 
 
 def test_annotations_count_in_the_bytes_that_a_queue_may_hold() -> None:

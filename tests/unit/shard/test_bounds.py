@@ -11,6 +11,7 @@ from lightrail.shard.journal.journal import Journal
 from lightrail.shard.journal.record import Append
 from lightrail.shard.queue.values.commands import Change
 from lightrail.shard.queue.values.policy import Policy
+from lightrail.shard.queues import memory as memory_module
 from lightrail.shard.queues.declarations import EveryName
 from lightrail.shard.queues.shard_queue import Queue
 from lightrail.wire.frames import Kind, frame
@@ -306,7 +307,7 @@ def test_a_parked_batch_that_comes_again_is_stored_once() -> None:
 
 
 def test_what_waits_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(limits, "PARKED_BYTES_MAX", 15)
+    monkeypatch.setattr(memory_module, "PARKED_BYTES_MAX", 15)
     scene, peer, _ = bounded(Policy(max_length=1, overflow="flow_control"))
     send(scene, peer, 1, "a")
     send(scene, peer, 2, "bc")

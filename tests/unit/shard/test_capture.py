@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from lightrail.model import limits
 from lightrail.model.policy import Policy
+from lightrail.shard.effects import performer
 from lightrail.shard.journal.declared import declared_of
 from lightrail.shard.journal.journal import Journal
 from lightrail.shard.queues.declarations import EveryName
@@ -277,7 +277,7 @@ def test_a_number_of_a_transient_batch_is_not_remembered_beyond_a_restart() -> N
 
 
 def test_a_transient_sender_waits_while_the_disk_is_far_behind(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(limits, "CAPTURE_GATHERED_BYTES_MAX", 40)
+    monkeypatch.setattr(performer, "CAPTURE_GATHERED_BYTES_MAX", 40)
     captured = Captured()
     captured.scene.settle_down()
     for number in (1, 2, 3):

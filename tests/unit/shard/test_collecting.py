@@ -9,7 +9,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from lightrail.model import limits
+from lightrail.shard.upkeep import collecting as collecting_module
 from lightrail.shard.upkeep.collecting import Collecting
 from lightrail.wire.frames import OutcomeCode
 from tests.support.shard.scene import Peer, Scene, SmallStore, numbered_messages
@@ -23,8 +23,7 @@ OBJECTS = 3
 BACKLOG = """
 import gc
 from collections import deque
-from lightrail.model import limits
-from lightrail.shard.upkeep.collecting import Collecting
+from lightrail.shard.upkeep.collecting import COLLECT_ALL_LOOKS, Collecting
 
 class Loop:
     def call_later(self, seconds, call, *args):
@@ -90,8 +89,8 @@ def test_no_pass_walks_a_deep_backlog_while_it_comes_or_is_turned_over_or_grows_
     # What came while as much left does not count before the next look.
     uncounted = OBJECTS * BETWEEN
     slack = 1_000
-    assert young <= limits.COLLECT_YOUNG + uncounted + slack
-    assert middle <= 3 * limits.COLLECT_YOUNG + uncounted + slack
+    assert young <= collecting_module.COLLECT_YOUNG + uncounted + slack
+    assert middle <= 3 * collecting_module.COLLECT_YOUNG + uncounted + slack
     assert old == 0
 
 
@@ -101,16 +100,16 @@ def test_cycles_that_died_in_a_deep_backlog_are_freed_when_it_has_gone() -> None
 print(Thing.alive)
 while backlog:
     backlog.popleft()[0].end()
-for _ in range(limits.COLLECT_ALL_LOOKS):
+for _ in range(COLLECT_ALL_LOOKS):
     collecting.look()
 print(Thing.alive, walked[2])
-for _ in range(limits.COLLECT_ALL_LOOKS):
+for _ in range(COLLECT_ALL_LOOKS):
     collecting.look()
 print(passes[2])
 """
     )
     assert (before, after) == (10, 0)
-    assert 0 < walked <= limits.COLLECT_ALL_BLOCKS
+    assert 0 < walked <= collecting_module.COLLECT_ALL_BLOCKS
     assert again == 1, "nothing grew old since, and everything was walked again"
 
 
@@ -125,13 +124,13 @@ def collector() -> Iterator[None]:
 
 @pytest.mark.usefixtures("collector")
 def test_the_loop_looks_until_it_is_closed(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(limits, "COLLECT_LOOK_MS", 0)
+    monkeypatch.setattr(collecting_module, "COLLECT_LOOK_MS", 0)
     looks = 0
 
     def blocks() -> int:
         nonlocal looks
         looks += 1
-        return limits.COLLECT_ALL_BLOCKS
+        return collecting_module.COLLECT_ALL_BLOCKS
 
     async def scenario() -> None:
         collecting = Collecting(blocks)

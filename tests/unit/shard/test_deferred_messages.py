@@ -12,6 +12,7 @@ from lightrail.shard.journal.journal import Journal
 from lightrail.shard.journal.sqlite import SqliteStore
 from lightrail.shard.journal.store import Store
 from lightrail.shard.queues.declarations import EveryName
+from lightrail.shard.requests.lock_requests import DEFERRED_LOCK_MS, DEFERRED_RECEIVED_MAX
 from lightrail.wire.bodies import SettleDetail
 from lightrail.wire.frames import OutcomeCode
 from tests.support.shard.captured import read
@@ -122,15 +123,15 @@ def test_a_lock_lasts_as_long_as_the_policy_says_or_else_for_a_minute() -> None:
     scene = Scene(names=names)
     peer = deferring(scene)
     fields, _ = answer(peer, queue="q", sequences=[1], key="ab")
-    assert fields["locked_until_ms"] == scene.now_ms + limits.DEFERRED_LOCK_MS
-    scene.tick(limits.DEFERRED_LOCK_MS - 1)
+    assert fields["locked_until_ms"] == scene.now_ms + DEFERRED_LOCK_MS
+    scene.tick(DEFERRED_LOCK_MS - 1)
     assert receive(peer, 1, key="cd") == []
     scene.tick(1)
     assert receive(peer, 1, key="cd") == [(1, b"m1")]
     number = peer.ask("renew", queue="q", lock="cd-1", sequence=1)
     assert peer.answers[number][0] == {
         "found": True,
-        "locked_until_ms": scene.now_ms + limits.DEFERRED_LOCK_MS,
+        "locked_until_ms": scene.now_ms + DEFERRED_LOCK_MS,
     }
 
 
@@ -153,7 +154,7 @@ def test_a_dead_letter_of_a_deferred_message_is_a_message_like_others() -> None:
         ({"sequences": []}, "expected a list of"),
         ({"sequences": ["1"]}, "expected a list of"),
         ({"sequences": [-1]}, "expected a list of"),
-        ({"sequences": [1] * (limits.DEFERRED_RECEIVED_MAX + 1)}, "expected a list of"),
+        ({"sequences": [1] * (DEFERRED_RECEIVED_MAX + 1)}, "expected a list of"),
         ({"sequences": [1]}, "a text without -"),
         ({"sequences": [1], "key": "a-b"}, "a text without -"),
         ({"sequences": [1], "key": ""}, "a text without -"),

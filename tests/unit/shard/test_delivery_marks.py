@@ -8,12 +8,12 @@ from pathlib import Path
 
 import pytest
 
-from lightrail.model import limits
 from lightrail.model.policy import Policy
 from lightrail.shard.journal.journal import Journal
 from lightrail.shard.journal.store import NewerFormatError
 from lightrail.shard.queues.declarations import EveryName
 from lightrail.shard.queues.delivery_marks import EVERYTHING, FILE, DeliveryMarks, FileMarks
+from lightrail.shard.queues.queues import DELIVERY_MARK_AHEAD_MAX, DELIVERY_MARK_PAUSE_MS
 from lightrail.wire.frames import Kind, OutcomeCode, frame
 from tests.support.shard.fake_files import FakeFiles
 from tests.support.shard.scene import Peer, Scene
@@ -21,7 +21,7 @@ from tests.support.wait import until
 from tests.unit.shard.transactions.test_prepared import ID, prepare
 from tests.unit.shard.transactions.test_transactions import post, transact
 
-AHEAD = limits.DELIVERY_MARK_AHEAD_MAX
+AHEAD = DELIVERY_MARK_AHEAD_MAX
 BOOT = bytes(range(16))
 
 
@@ -105,13 +105,13 @@ def test_the_mark_of_a_fast_queue_is_ahead_and_that_of_a_slow_one_is_exact() -> 
         assert sent <= mark <= sent + AHEAD
         ahead.append(mark - sent)
     assert max(ahead) > AHEAD // 2
-    scene.tick(limits.DELIVERY_MARK_PAUSE_MS)
+    scene.tick(DELIVERY_MARK_PAUSE_MS)
     while marks.next_life().before(1) > sent:
         number += 1
         peer.send(1, number, [b"m"] * AHEAD)
         sent += AHEAD
         scene.settle_down()
-        scene.tick(limits.DELIVERY_MARK_PAUSE_MS)
+        scene.tick(DELIVERY_MARK_PAUSE_MS)
     assert marks.next_life().before(1) == sent
 
 

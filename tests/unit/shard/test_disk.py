@@ -2,12 +2,11 @@
 
 import pytest
 
-from lightrail.model import limits
-from lightrail.shard.startup.disk import DiskWatch
+from lightrail.shard.startup.disk import DISK_ROOM_MS, DISK_SILENCE_MS, DiskWatch
 from tests.support.now import now
 
-SILENCE_S = limits.DISK_SILENCE_MS / 1000
-ROOM_S = limits.DISK_ROOM_MS / 1000
+SILENCE_S = DISK_SILENCE_MS / 1000
+ROOM_S = DISK_ROOM_MS / 1000
 
 
 @pytest.fixture(autouse=True)

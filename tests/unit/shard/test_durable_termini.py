@@ -6,11 +6,11 @@ import pytest
 
 from lightrail.journal.record import CONTINUED, Taken
 from lightrail.journal.terminus import Terminus, TerminusEvent
-from lightrail.model import limits
 from lightrail.model.durability import Durability
 from lightrail.model.policy import Policy
 from lightrail.shard.journal.journal import Journal
 from lightrail.shard.journal.record import Append
+from lightrail.shard.links.sending import termini
 from lightrail.shard.queues.declarations import EveryName
 from lightrail.wire.frames import CLOSED, Kind, frame
 from lightrail.wire.tags import encode_tags
@@ -141,7 +141,7 @@ def test_a_frontend_that_outlives_the_shard_goes_on_with_its_link() -> None:
 def test_a_link_whose_tags_were_dropped_can_not_be_resumed_after_a_restart(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(limits, "TERMINI_TAGS_MAX", 2)
+    monkeypatch.setattr(termini, "TERMINI_TAGS_MAX", 2)
     disk = Disk()
     peer = disk.scene.peer()
     attach(peer, 1)
@@ -154,7 +154,7 @@ def test_a_link_whose_tags_were_dropped_can_not_be_resumed_after_a_restart(
 
 def test_after_a_restart_tags_count_for_their_user(monkeypatch: pytest.MonkeyPatch) -> None:
     """Bob's link has most tags, and is not the one that is lost."""
-    monkeypatch.setattr(limits, "TERMINI_TAGS_MAX", 17)
+    monkeypatch.setattr(termini, "TERMINI_TAGS_MAX", 17)
     disk = Disk()
     peer = disk.scene.peer()
     links = {1: ("ann", 4), 2: ("bob", 5)}
@@ -396,8 +396,8 @@ def test_no_more_links_than_the_bound_come_back(monkeypatch: pytest.MonkeyPatch)
     peer = disk.scene.peer()
     for link in (1, 2, 3):
         attach(peer, link, client_link=str(link) * 32)
-    monkeypatch.setattr(limits, "TERMINI_MAX", 2)
+    monkeypatch.setattr(termini, "TERMINI_MAX", 2)
     assert len(disk.killed().engine._links.sending.termini) == 2
     disk.scene.settle_down()
-    monkeypatch.setattr(limits, "TERMINI_MAX", 9)
+    monkeypatch.setattr(termini, "TERMINI_MAX", 9)
     assert len(disk.killed().engine._links.sending.termini) == 2

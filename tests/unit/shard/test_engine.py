@@ -7,6 +7,8 @@ import pytest
 from lightrail.journal.record import Outcome
 from lightrail.model import conditions, limits
 from lightrail.model.ending import Ending
+from lightrail.shard.engine.settling import SETTLE_SLICE_MESSAGES
+from lightrail.shard.queue.changes.outcomes import RETURNED_AT_ONCE
 from lightrail.wire.bodies import Hello, ProducerOpen, SettleDetail
 from lightrail.wire.frames import ASKED, HEADER, VERSION, Kind, OutcomeCode, frame
 from tests.support.shard.scene import Answer, Peer, Scene, SmallStore, batch
@@ -384,7 +386,7 @@ def test_how_a_consumer_ends_decides_what_is_counted_and_what_is_marked(
 
 @pytest.mark.parametrize("ending", [Ending.BY_BROKER, Ending.FAILED])
 def test_many_deliveries_of_a_client_return_in_pieces_with_one_failure_at_most(ending: Ending) -> None:
-    count = 2 * limits.SETTLE_SLICE_MESSAGES + limits.RETURNED_AT_ONCE
+    count = 2 * SETTLE_SLICE_MESSAGES + RETURNED_AT_ONCE
     scene = Scene()
     peer = scene.peer()
     peer.produce(1, "q")

@@ -7,6 +7,7 @@ import pytest
 from lightrail.model import limits
 from lightrail.model.policy import Policy
 from lightrail.shard.queues.declarations import EveryName
+from lightrail.shard.queues.pacing import PACE_AHEAD_MS
 from lightrail.wire.frames import HEADER, HELD, Kind
 from tests.support.shard.scene import Answer, Peer, Scene
 
@@ -87,7 +88,7 @@ def test_a_queue_whose_consumer_keeps_up_stays_short_and_none_of_its_senders_sta
     run(busy, 300, 200)
     before, sent = dict(busy.numbers), busy.sent
     most = run(busy, 400, 200)
-    assert most <= 200 * limits.PACE_AHEAD_MS + 4 * limits.PACE_FREED_MIN
+    assert most <= 200 * PACE_AHEAD_MS + 4 * limits.PACE_FREED_MIN
     assert busy.sent - sent >= 0.95 * 400 * 200
     assert min(busy.numbers[link] - before[link] for link in before) > 20
 
@@ -176,7 +177,7 @@ def test_senders_to_a_long_queue_get_half_of_what_is_taken_until_it_is_short() -
     assert 0.4 * 100 * 400 <= busy.sent - sent <= 0.6 * 100 * 400
     assert scene.queue("q")["ready"] < ready - 0.4 * 100 * 400
     run(busy, 500, 400)
-    assert scene.queue("q")["ready"] <= 400 * limits.PACE_AHEAD_MS + 2 * limits.PACE_FREED_MIN
+    assert scene.queue("q")["ready"] <= 400 * PACE_AHEAD_MS + 2 * limits.PACE_FREED_MIN
 
 
 @pytest.mark.parametrize("kept", ["selector", "groups"])

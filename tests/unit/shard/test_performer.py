@@ -6,13 +6,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lightrail.model import limits
+from lightrail.shard.effects.delivering import JOINED_SLICES
+from lightrail.shard.effects.performer import JOINED_SLICE_BYTES, JOINED_SLICE_MESSAGES
 from lightrail.wire.bodies import SettleDetail
 from lightrail.wire.frames import Kind, OutcomeCode
 from tests.support.shard.scene import Peer, Scene, batch
 
 PRODUCER, CONSUMER = 1, 2
-FEW = limits.JOINED_SLICE_MESSAGES
+FEW = JOINED_SLICE_MESSAGES
 
 
 def opened(credit: int = 1_000, **options: bool) -> Peer:
@@ -42,8 +43,8 @@ def test_small_batches_of_one_turn_are_delivered_in_one_frame(presettled: bool) 
 
 def test_a_frame_takes_no_more_slices_than_its_bound() -> None:
     peer = opened()
-    peer.say(*(batch(PRODUCER, number, [b"m"]) for number in range(1, 2 * limits.JOINED_SLICES + 2)))
-    assert frames(peer) == [limits.JOINED_SLICES, limits.JOINED_SLICES, 1]
+    peer.say(*(batch(PRODUCER, number, [b"m"]) for number in range(1, 2 * JOINED_SLICES + 2)))
+    assert frames(peer) == [JOINED_SLICES, JOINED_SLICES, 1]
 
 
 @pytest.mark.parametrize("other", [{"expires_at_ms": 10**15}, {"message_format": 7}])
@@ -58,7 +59,7 @@ def test_what_a_frame_says_of_all_its_messages_parts_them(other: dict[str, Any])
 
 def test_large_batches_are_not_copied_together() -> None:
     peer = opened()
-    large = bytes(limits.JOINED_SLICE_BYTES + 1)
+    large = bytes(JOINED_SLICE_BYTES + 1)
     sent = [b"1", large, b"2", b"3", large]
     peer.say(*(batch(PRODUCER, number, [message]) for number, message in enumerate(sent, 1)))
     assert frames(peer) == [1, 1, 2, 1]
@@ -82,7 +83,7 @@ def test_messages_that_failed_are_not_told_as_new_ones() -> None:
     st.lists(
         st.tuples(
             st.integers(1, 2 * FEW),
-            st.sampled_from([1, 50, limits.JOINED_SLICE_BYTES]),
+            st.sampled_from([1, 50, JOINED_SLICE_BYTES]),
             st.sampled_from([0, 10**15]),
         ),
         max_size=30,

@@ -7,6 +7,7 @@ from lightrail.amqp.sections import Properties
 from lightrail.model import limits
 from lightrail.model.policy import Policy as NamePolicy
 from lightrail.shard.journal.journal import Journal
+from lightrail.shard.queue.values.work import QUEUE_WORK_OF_A_TURN
 from lightrail.shard.queues.declarations import EveryName
 from lightrail.wire.bodies import Hello, ProducerOpen
 from lightrail.wire.frames import VERSION, Kind, frame
@@ -174,7 +175,7 @@ def test_what_waits_for_room_comes_in_piece_by_piece_when_there_is_some() -> Non
         came.append(queue.machine.contents.next_sequence - before)
         assert not queue.parked or scene.engine.deadline_ms == 0
     assert len(came) > 5
-    assert max(came) <= limits.QUEUE_WORK_OF_A_TURN // 12 + 2 * PIECE
+    assert max(came) <= QUEUE_WORK_OF_A_TURN // 12 + 2 * PIECE
     scene.settle_down()
     assert peer.accepted(1) == list(range(1, 21))
     assert received(peer) == list(range(20_000))

@@ -9,6 +9,7 @@ from lightrail.model import conditions, limits
 from lightrail.model.orders import PRIORITY_MIXED
 from lightrail.shard.queues.declarations import EveryName
 from lightrail.shard.queues.queues import Queues
+from lightrail.shard.requests import requests
 from lightrail.wire.frames import Kind, frame
 from tests.support.shard.scene import Peer, Scene, SmallStore
 
@@ -234,7 +235,7 @@ def test_what_is_wrong_with_a_request_is_said() -> None:
     assert error(peer, "queue", queue=5)["condition"] == conditions.INVALID_FIELD
     for op in ("queue", "peek", "purge"):
         assert error(peer, op, queue="nothing")["condition"] == conditions.NOT_FOUND
-    for bad in (0, limits.PEEK_MESSAGES_MAX + 1, "5", 1.5, True):
+    for bad in (0, requests.PEEK_MESSAGES_MAX + 1, "5", 1.5, True):
         assert error(peer, "peek", queue="q", count=bad)["condition"] == conditions.INVALID_FIELD
     peer.say(frame(Kind.REQUEST, number=77, body=b"\xff"))
     assert peer.answers[77][0]["error"]["condition"] == conditions.DECODE_ERROR
@@ -322,7 +323,7 @@ def test_figures_of_at_most_so_many_queues_are_in_one_answer(monkeypatch: pytest
 
 
 def test_of_one_queue_at_most_so_many_consumers_are_shown(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(limits, "CONSUMERS_SHOWN_MAX", 2)
+    monkeypatch.setattr(requests, "CONSUMERS_SHOWN_MAX", 2)
     scene = Scene()
     peer = scene.peer()
     for link in (1, 2, 3):

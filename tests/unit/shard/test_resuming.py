@@ -7,6 +7,7 @@ import pytest
 from lightrail.model import conditions, limits
 from lightrail.model.policy import Policy
 from lightrail.shard.effects.receiving_link import State
+from lightrail.shard.links.receiving import resuming
 from lightrail.shard.queues.declarations import EveryName
 from lightrail.wire.frames import Kind, OutcomeCode
 from tests.support import work
@@ -291,7 +292,7 @@ def test_beyond_the_share_of_a_user_no_link_of_another_is_released(monkeypatch: 
 
 
 def test_no_more_bytes_are_sent_again_at_once_than_the_limit(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(limits, "RESENT_BYTES", 2)
+    monkeypatch.setattr(resuming, "RESENT_BYTES", 2)
     scene = scene_of()
     sender = scene.peer("sender-2", boot=4)
     sender.produce(1, "q")
@@ -312,7 +313,7 @@ def test_no_more_bytes_are_sent_again_at_once_than_the_limit(monkeypatch: pytest
 
 
 def test_no_more_messages_are_sent_again_at_once_than_the_limit(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(limits, "RESENT_MESSAGES", 3)
+    monkeypatch.setattr(resuming, "RESENT_MESSAGES", 3)
     scene = scene_of()
     peer = suspended(scene, 4)
     attach(peer, 5)
@@ -325,7 +326,7 @@ def test_no_more_messages_are_sent_again_at_once_than_the_limit(monkeypatch: pyt
 
 
 def test_what_is_only_on_disk_is_read(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(limits, "RESENT_BYTES", 2_000)
+    monkeypatch.setattr(resuming, "RESENT_BYTES", 2_000)
     sent = [bytes(500) + body for body in numbered_messages(12)]
     scene = scene_of(sent, memory_mark=1_000)
     peer = suspended(scene, 12)

@@ -17,6 +17,7 @@ from lightrail.shard.archiving.archiver import Archiver
 from lightrail.shard.archiving.folders import RealFolders
 from lightrail.shard.archiving.retention import Rule
 from lightrail.shard.effects.reading import Read
+from lightrail.shard.engine import server as server_module
 from lightrail.shard.engine.engine import Engine
 from lightrail.shard.engine.server import Server
 from lightrail.shard.journal.files import RealFiles
@@ -26,8 +27,10 @@ from lightrail.shard.journal.record import Append, Record
 from lightrail.shard.journal.store import Recovered, StoreBusyError
 from lightrail.shard.journal.worker import Worker
 from lightrail.shard.queue.values.runs import Batch, Location, Run, batch_of
+from lightrail.shard.queues import delivery_marks
 from lightrail.shard.queues.declarations import EveryName
 from lightrail.shard.queues.delivery_marks import FileMarks
+from lightrail.shard.startup.disk import DISK_SILENCE_MS
 from lightrail.telemetry.shard import ShardCounts
 from lightrail.wire.bodies import ConsumerOpen, Hello, ProducerOpen
 from lightrail.wire.frames import HEADER, VERSION, Kind, frame
@@ -384,7 +387,7 @@ def test_a_delivery_leaves_when_its_mark_is_in_the_file(
     """A kill in between would leave it unmarked. A disk that hangs holds nobody up for ever."""
     disk = SlowDisk(monkeypatch)
     if hangs:
-        monkeypatch.setattr(limits, "DELIVERY_MARK_WAIT_MS", 50)
+        monkeypatch.setattr(delivery_marks, "DELIVERY_MARK_WAIT_MS", 50)
 
     async def test(server: Server, store: SlowStore, frontend: Frontend) -> None:
         frontend.say(
@@ -497,12 +500,12 @@ def test_while_the_disk_hangs_the_shard_says_nothing_and_then_everything(
         frontend.say(batch(1, 1, [b"a"]), frame(Kind.PING))
         await frontend.until(Kind.PONG)
         # A commit may be slow: the shard goes on.
-        clock.now_s += limits.DISK_SILENCE_MS / 1000
+        clock.now_s += DISK_SILENCE_MS / 1000
         server._beat()
         frontend.say(frame(Kind.PING))
         await frontend.until(Kind.PONG, 2)
         assert server.not_ready() is None
-        assert counts.commit_under_way() == limits.DISK_SILENCE_MS / 1000
+        assert counts.commit_under_way() == DISK_SILENCE_MS / 1000
         clock.now_s += 25
         server._beat()
         server._beat()
@@ -650,8 +653,8 @@ def test_an_error_on_the_loop_ends_the_shard(
 def test_what_a_frontend_sends_is_received_in_several_turns(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(limits, "SHARD_INTAKE_MS", 0)
-    monkeypatch.setattr(limits, "SHARD_PARTS", 3)
+    monkeypatch.setattr(server_module, "SHARD_INTAKE_MS", 0)
+    monkeypatch.setattr(server_module, "SHARD_PARTS", 3)
 
     async def test(server: Server, store: SlowStore, frontend: Frontend) -> None:
         frontend.say(frame(Kind.PRODUCER_OPEN, link=1, body=ProducerOpen("q").encode()))
@@ -681,7 +684,7 @@ def test_what_a_turn_has_no_time_for_leaves_the_socket_all_the_same(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """In the backlog a message takes its length, in ZeroMQ's buffers up to 8 KiB."""
-    monkeypatch.setattr(limits, "SHARD_INTAKE_MS", 0)
+    monkeypatch.setattr(server_module, "SHARD_INTAKE_MS", 0)
 
     async def test(server: Server, store: SlowStore, frontend: Frontend) -> None:
         read: list[int] = [0]
@@ -704,6 +707,6 @@ def test_what_a_turn_has_no_time_for_leaves_the_socket_all_the_same(
                 for _ in range(900):
                     sent += frontend.socket.send([frame(Kind.PING)])
                 await frontend.until(Kind.PONG, sent)
-        assert max(read) <= limits.SHARD_MESSAGES
+        assert max(read) <= server_module.SHARD_MESSAGES
 
     play(test, tmp_path)

@@ -9,6 +9,8 @@ import pytest
 
 from lightrail.model import conditions, limits
 from lightrail.model.policy import Policy
+from lightrail.shard.links.receiving.consumer_options import SELECTOR_FACTOR
+from lightrail.shard.queues import memory as memory_module
 from lightrail.shard.queues.declarations import EveryName
 from lightrail.shard.queues.memory import Memory
 from lightrail.wire.frames import Kind
@@ -51,7 +53,9 @@ def test_message_ids_beyond_their_share_are_forgotten_where_there_are_most(
             peer.send(1, number, identified(100 * number, 100))
             scene.settle_down()
             settle_all(peer, 4)
-            assert memory.ids <= memory.ids_max == MARK // limits.IDS_SHARE // limits.REMEMBERED_ID_BYTES
+            assert (
+                memory.ids <= memory.ids_max == MARK // memory_module.IDS_SHARE // limits.REMEMBERED_ID_BYTES
+            )
     scene.settle_down()
     assert len(peer.accepted(1)) == 100
     assert [record.levelname for record in caplog.records] == ["WARNING"]
@@ -108,7 +112,7 @@ def test_senders_to_a_queue_with_a_large_index_wait_for_room_and_others_do_not()
 def test_consumers_beyond_their_share_are_refused_until_some_have_left(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(limits, "LINKS_BYTES_MIN", 0)
+    monkeypatch.setattr(memory_module, "LINKS_BYTES_MIN", 0)
     scene, peer, memory = opened()
     fitting = MARK // limits.LINKS_SHARE // 2 // limits.CONSUMER_BYTES
     for link in range(1, fitting + 1):
@@ -134,7 +138,7 @@ def test_consumers_beyond_their_share_are_refused_until_some_have_left(
 
 
 def test_a_user_at_its_share_of_receivers_keeps_no_other_user_out(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(limits, "LINKS_BYTES_MIN", 0)
+    monkeypatch.setattr(memory_module, "LINKS_BYTES_MIN", 0)
     scene, peer, memory = opened()
     fitting = MARK // limits.LINKS_SHARE // 2 // limits.CONSUMER_BYTES
     for link in range(1, fitting + 2):
@@ -178,7 +182,7 @@ def test_receivers_of_a_deleted_queue_do_not_count_for_their_user() -> None:
 
 
 def test_selectors_count_for_what_they_cost(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(limits, "LINKS_BYTES_MIN", 0)
+    monkeypatch.setattr(memory_module, "LINKS_BYTES_MIN", 0)
     _, peer, _ = opened()
     text = " OR ".join(f"a{number} = {number}" for number in range(50))
     link = 0
@@ -186,16 +190,15 @@ def test_selectors_count_for_what_they_cost(monkeypatch: pytest.MonkeyPatch) -> 
         link += 1
         peer.consume(link, "q", filter={"sql": text})
     assert (
-        link
-        == MARK // limits.LINKS_SHARE // 2 // (len(text) * limits.SELECTOR_FACTOR + limits.CONSUMER_BYTES) + 1
+        link == MARK // limits.LINKS_SHARE // 2 // (len(text) * SELECTOR_FACTOR + limits.CONSUMER_BYTES) + 1
     )
     peer.consume(link, "q")
     assert len(peer.refusals) == 1
 
 
 def test_queues_beyond_their_share_are_not_created_and_others_go_on(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(limits, "QUEUES_BYTES_MIN", 0)
-    scene = Scene(memory_mark=10 * limits.QUEUES_SHARE * limits.QUEUE_BYTES)
+    monkeypatch.setattr(memory_module, "QUEUES_BYTES_MIN", 0)
+    scene = Scene(memory_mark=10 * memory_module.QUEUES_SHARE * memory_module.QUEUE_BYTES)
     peer = scene.peer()
     for link in range(1, 12):
         peer.produce(link, f"q{link}")
@@ -216,7 +219,7 @@ def test_queues_beyond_their_share_are_not_created_and_others_go_on(monkeypatch:
 @pytest.mark.parametrize(
     ("mark", "most"),
     [
-        (0, limits.QUEUES_BYTES_MIN // limits.QUEUE_BYTES),
+        (0, memory_module.QUEUES_BYTES_MIN // memory_module.QUEUE_BYTES),
         (64_000_000, 7_373),
         (1 << 30, limits.QUEUES_MAX),
         (1 << 40, limits.QUEUES_MAX),
@@ -235,7 +238,7 @@ def test_a_queue_counts_for_what_it_takes() -> None:
         peer.close_producer(link)
     one, other = (_reachable(scene.engine._queues.find(f"q{link}")) for link in (2, 3))
     size = sum(sys.getsizeof(one[each]) for each in one.keys() - other.keys())
-    assert 0.8 * limits.QUEUE_BYTES <= size <= limits.QUEUE_BYTES
+    assert 0.8 * memory_module.QUEUE_BYTES <= size <= memory_module.QUEUE_BYTES
 
 
 def _reachable(root: object) -> dict[int, object]:

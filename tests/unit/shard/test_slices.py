@@ -5,12 +5,12 @@ import itertools
 
 import pytest
 
-from lightrail.model import limits
+from lightrail.shard.engine.settling import SETTLE_SLICE, SETTLE_SLICE_REWRITTEN
 from lightrail.wire.bodies import SettleDetail
 from lightrail.wire.frames import Kind, OutcomeCode, frame
 from tests.support.shard.scene import Peer, Scene, numbered_messages
 
-COUNT = 2 * limits.SETTLE_SLICE + 500
+COUNT = 2 * SETTLE_SLICE + 500
 
 
 @pytest.fixture
@@ -44,9 +44,9 @@ def pieces(scene: Scene, peer: Peer, *parts: bytes) -> list[int]:
 @pytest.mark.parametrize(
     ("code", "piece"),
     [
-        (OutcomeCode.ACCEPTED, limits.SETTLE_SLICE),
-        (OutcomeCode.RELEASED, limits.SETTLE_SLICE_REWRITTEN),
-        (OutcomeCode.REJECTED, limits.SETTLE_SLICE_REWRITTEN),
+        (OutcomeCode.ACCEPTED, SETTLE_SLICE),
+        (OutcomeCode.RELEASED, SETTLE_SLICE_REWRITTEN),
+        (OutcomeCode.REJECTED, SETTLE_SLICE_REWRITTEN),
     ],
 )
 def test_a_range_of_all_numbers_is_settled_in_pieces(scene: Scene, code: OutcomeCode, piece: int) -> None:
@@ -78,9 +78,9 @@ def test_a_consumer_with_much_in_flight_closes_in_pieces(scene: Scene) -> None:
     peer = taken(scene)
     peer.credit(2, 2 * COUNT)
     found = pieces(scene, peer, frame(Kind.CONSUMER_CLOSE, link=2))
-    most = limits.SETTLE_SLICE_REWRITTEN
-    assert all(before - after <= limits.SETTLE_SLICE for before, after in itertools.pairwise(found))
-    assert len(found) >= (COUNT - limits.SETTLE_SLICE) // most
+    most = SETTLE_SLICE_REWRITTEN
+    assert all(before - after <= SETTLE_SLICE for before, after in itertools.pairwise(found))
+    assert len(found) >= (COUNT - SETTLE_SLICE) // most
     assert scene.queue("q") == {"ready": COUNT, "in_flight": 0}
     peer.consume(3, "q", COUNT)
     assert peer.messages(3) == numbered_messages(COUNT)

@@ -10,7 +10,7 @@ from lightrail.model import conditions, limits
 from lightrail.model.policy import Policy
 from lightrail.shard.journal.journal import Journal
 from lightrail.shard.queues.declarations import EveryName
-from lightrail.shard.queues.memory import Memory
+from lightrail.shard.queues.memory import INDEX_BYTES_MIN, UNSPILLABLE_SLACK_BYTES, Memory
 from lightrail.wire.frames import Kind
 from tests.support.shard.fake_files import FakeFiles
 from tests.support.shard.scene import Peer, Scene
@@ -198,10 +198,10 @@ def test_receivers_that_hold_more_than_the_mark_stop_no_sender_of_durable_messag
 @pytest.mark.parametrize("mark", [1, MARK, 1 << 30])
 def test_indexes_have_their_share_of_the_mark_and_all_that_can_not_flow_little_more(mark: int) -> None:
     memory = Memory(mark)
-    share = max(mark // limits.INDEX_SHARE, limits.INDEX_BYTES_MIN)
+    share = max(mark // limits.INDEX_SHARE, INDEX_BYTES_MIN)
     for index, is_full in ((share, False), (share + 1, True)):
         memory.index = index
         assert memory.index_is_full is is_full
     for more, is_stuck in ((0, False), (1, True)):
-        memory.index, memory.parked = mark, limits.UNSPILLABLE_SLACK_BYTES + more
+        memory.index, memory.parked = mark, UNSPILLABLE_SLACK_BYTES + more
         assert memory.is_stuck is is_stuck

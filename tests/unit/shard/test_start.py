@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 
+from lightrail.cluster import membership
 from lightrail.cluster.coordinator import ConflictError, CoordinatorError, Write
 from lightrail.cluster.generations import Generation, accept_disk, key_of, last_generation
 from lightrail.cluster.joining import Joining
@@ -132,7 +133,7 @@ def run(story: Callable[[], Awaitable[None]]) -> None:
 @pytest.fixture(autouse=True)
 def _impatient(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     monkeypatch.setattr(limits, "ETCD_LEASE_MS", 100)
-    monkeypatch.setattr(limits, "LEASE_MARGIN_MS", 0)
+    monkeypatch.setattr(membership, "LEASE_MARGIN_MS", 0)
     yield
     # A process that fails gives itself a time limit, which must not be that of the tests.
     faulthandler.cancel_dump_traceback_later()

@@ -5,7 +5,8 @@ from typing import Any
 
 import pytest
 
-from lightrail.model import conditions, limits
+from lightrail.model import conditions
+from lightrail.shard.links import takeovers
 from lightrail.wire.bodies import ConsumerOpen
 from lightrail.wire.frames import Kind, frame
 from tests.support.shard.scene import Peer, Scene
@@ -63,7 +64,7 @@ def test_a_frontend_that_does_not_answer_is_waited_for_no_longer_than_the_bound(
     scene = Scene()
     _, second = attached(scene)
     attach(second)
-    scene.tick(limits.YIELD_MS - 1)
+    scene.tick(takeovers.YIELD_MS - 1)
     assert not opened(second)
     scene.tick(1)
     scene.settle_down()
@@ -173,7 +174,7 @@ def test_the_takeover_of_a_link_costs_the_same_among_many() -> None:
 
 
 def test_a_turn_opens_so_many_links_as_it_has_time_for(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(limits, "TAKEOVERS_AT_ONCE", 3)
+    monkeypatch.setattr(takeovers, "TAKEOVERS_AT_ONCE", 3)
     _, scene, second = mass_takeover(8)
     turns = 1
     while scene.engine.deadline_ms == 0:

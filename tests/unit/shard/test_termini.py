@@ -6,6 +6,8 @@ import pytest
 
 from lightrail.model import limits
 from lightrail.model.policy import Policy
+from lightrail.shard.links.sending import termini
+from lightrail.shard.links.takeovers import YIELD_MS
 from lightrail.shard.queues.declarations import EveryName
 from lightrail.wire.frames import CLOSED, Kind, frame
 from lightrail.wire.tags import encode_tags
@@ -209,7 +211,7 @@ def test_of_a_link_the_latest_tags_are_kept(monkeypatch: pytest.MonkeyPatch) -> 
 def test_where_there_are_too_many_links_another_one_is_attached_without(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(limits, "TERMINI_MAX", 2)
+    monkeypatch.setattr(termini, "TERMINI_MAX", 2)
     scene = Scene()
     peer = scene.peer()
     attach(peer, 1)
@@ -223,7 +225,7 @@ def test_where_there_are_too_many_links_another_one_is_attached_without(
 
 def with_too_many(scene: Scene, monkeypatch: pytest.MonkeyPatch, **options: Any) -> Peer:
     """Links 1 to 3 with one, three and two tags, of which their user may have five; 3 is attached."""
-    monkeypatch.setattr(limits, "TERMINI_TAGS_MAX", 10)
+    monkeypatch.setattr(termini, "TERMINI_TAGS_MAX", 10)
     peer = scene.peer()
     for link, count in ((1, 1), (2, 3), (3, 2)):
         attach(peer, link, client_link=str(link) * 32, **options)
@@ -258,7 +260,7 @@ def test_beyond_the_share_of_a_user_the_greediest_link_of_that_user_is_lost_and_
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Bob's link has most tags of all, and is within Bob's share."""
-    monkeypatch.setattr(limits, "TERMINI_TAGS_MAX", 12)
+    monkeypatch.setattr(termini, "TERMINI_TAGS_MAX", 12)
     scene = Scene()
     peer = scene.peer()
     for link, user, count in ((1, "bob", 4), (2, "ann", 1), (3, "ann", 3), (4, "ann", 1)):
@@ -277,7 +279,7 @@ def test_beyond_the_share_of_a_user_the_greediest_link_of_that_user_is_lost_and_
 def test_a_user_that_comes_when_another_has_its_share_keeps_its_tags(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(limits, "TERMINI_TAGS_MAX", 12)
+    monkeypatch.setattr(termini, "TERMINI_TAGS_MAX", 12)
     scene = Scene()
     peer = scene.peer()
     for link in range(1, 5):
@@ -292,7 +294,7 @@ def test_a_user_that_comes_when_another_has_its_share_keeps_its_tags(
 
 def test_the_links_of_one_user_are_no_more_than_its_share(monkeypatch: pytest.MonkeyPatch) -> None:
     """A link beyond is attached as one that can't be resumed; one that has ended makes room."""
-    monkeypatch.setattr(limits, "TERMINI_MAX", 4)
+    monkeypatch.setattr(termini, "TERMINI_MAX", 4)
     scene = Scene()
     peer = scene.peer()
     for link, user in ((1, "ann"), (2, "ann"), (3, "ann"), (4, "bob"), (5, "")):
@@ -308,7 +310,7 @@ def test_the_links_of_one_user_are_no_more_than_its_share(monkeypatch: pytest.Mo
 
 
 def test_a_link_counts_for_the_user_that_has_attached_it_last(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(limits, "TERMINI_TAGS_MAX", 10)
+    monkeypatch.setattr(termini, "TERMINI_TAGS_MAX", 10)
     scene = Scene()
     peer = scene.peer()
     attach(peer, 1)
@@ -324,7 +326,7 @@ def test_a_link_counts_for_the_user_that_has_attached_it_last(monkeypatch: pytes
 
 
 def test_an_attached_link_with_most_tags_keeps_none_from_then_on(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(limits, "TERMINI_TAGS_MAX", 10)
+    monkeypatch.setattr(termini, "TERMINI_TAGS_MAX", 10)
     scene = Scene()
     peer = scene.peer()
     attach(peer, 1, client_link="1" * 32)
@@ -395,7 +397,7 @@ def test_a_link_that_was_closed_at_one_frontend_is_forgotten_before_it_opens_at_
 
 def test_a_frontend_that_does_not_answer_for_a_sender_is_waited_for_no_longer_than_the_bound() -> None:
     scene, first, second = elsewhere()
-    scene.tick(limits.YIELD_MS)
+    scene.tick(YIELD_MS)
     scene.settle_down()
     assert second.unsettled[5] == (True, [b"a"])
     # Its link was stolen: what it sends for it late has no effect.

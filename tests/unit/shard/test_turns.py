@@ -12,8 +12,10 @@ from lightrail.journal.record import Outcome, QueueEvent, Settle
 from lightrail.journal.record import Queue as QueueRecord
 from lightrail.model import conditions, limits
 from lightrail.model.policy import Policy as NamePolicy
+from lightrail.shard.engine.settling import SETTLE_SLICE_BYTES, SETTLE_SLICE_MESSAGES
+from lightrail.shard.queue.changes.removals import EXPIRED_AT_ONCE
 from lightrail.shard.queue.values import commands
-from lightrail.shard.queue.values.work import LETTER_MESSAGE
+from lightrail.shard.queue.values.work import DELIVERIES_OF_A_TURN, LETTER_MESSAGE, QUEUE_WORK_OF_A_TURN
 from lightrail.shard.queues.declarations import EveryName
 from lightrail.shard.queues.ownership import Event
 from lightrail.shard.queues.tenancy import moved
@@ -22,7 +24,7 @@ from lightrail.wire.frames import Kind, OutcomeCode, frame
 from tests.support.shard.scene import Peer, Scene, SmallStore, batch, numbered_messages
 
 COUNT = 30_000
-PIECE = 2 * LETTER_MESSAGE * limits.EXPIRED_AT_ONCE
+PIECE = 2 * LETTER_MESSAGE * EXPIRED_AT_ONCE
 """More units than any piece of work costs."""
 
 
@@ -35,7 +37,7 @@ class Metered(Scene):
 
     def turn(self) -> None:
         super().turn()
-        self.spent.append(limits.QUEUE_WORK_OF_A_TURN - self.engine._queues.work.left)
+        self.spent.append(QUEUE_WORK_OF_A_TURN - self.engine._queues.work.left)
 
     def go_on(self) -> list[int]:
         """Turns until nothing is due any more; what each of them cost, with those since the last time."""
@@ -44,7 +46,7 @@ class Metered(Scene):
             self.settle_down()
         self.settle_down()
         spent, self.spent = self.spent, []
-        assert max(spent) <= limits.QUEUE_WORK_OF_A_TURN + PIECE
+        assert max(spent) <= QUEUE_WORK_OF_A_TURN + PIECE
         return spent
 
     def follow(self, **policy: Any) -> None:
@@ -97,7 +99,7 @@ def test_a_purge_is_answered_when_all_of_it_is_on_disk_and_others_are_served_mea
     peer.consume(2, "q", 10)
     assert peer.messages(2) == numbered_messages(1)
     spent = scene.go_on()
-    assert len([each for each in spent if each]) >= COUNT // limits.QUEUE_WORK_OF_A_TURN
+    assert len([each for each in spent if each]) >= COUNT // QUEUE_WORK_OF_A_TURN
     assert peer.answers[number][0] == {"purged": COUNT}
     assert covered(scene.settled(Outcome.PURGED)) == COUNT
 
@@ -241,7 +243,7 @@ def test_outcomes_with_large_annotations_are_given_to_fewer_messages_in_a_turn()
         left = scene.engine.receive(peer.identity, left, scene.now_ms)
         scene.turn()
         found.append(scene.queue("q")["in_flight"])
-    most = limits.SETTLE_SLICE_BYTES // len(whole)
+    most = SETTLE_SLICE_BYTES // len(whole)
     assert 10 < most < 100
     assert max(before - after for before, after in itertools.pairwise(found)) == most
     assert found[-1] == 0
@@ -260,7 +262,7 @@ def test_rejected_deliveries_are_counted_by_messages_however_few_runs_they_are()
         left = scene.engine.receive(peer.identity, left, scene.now_ms)
         scene.turn()
         found.append(scene.queue("q")["in_flight"])
-    assert {before - after for before, after in itertools.pairwise(found)} == {limits.SETTLE_SLICE_MESSAGES}
+    assert {before - after for before, after in itertools.pairwise(found)} == {SETTLE_SLICE_MESSAGES}
     assert found[-1] == 0
     assert scene.queue("q/$dlq")["ready"] == COUNT
 
@@ -318,10 +320,10 @@ def test_credit_for_very_many_messages_is_met_in_pieces_and_others_get_theirs(br
         scene.tick(1)
     found.append(sum(len(peer.delivered[link]) for link in links))
     most = COUNT if browse else limits.DELIVERY_SLICE_MESSAGES
-    assert max(now - before for before, now in itertools.pairwise(found)) < limits.DELIVERIES_OF_A_TURN + most
+    assert max(now - before for before, now in itertools.pairwise(found)) < DELIVERIES_OF_A_TURN + most
     assert len(found) > 2
     assert found[-1] == wanted * len(links)
-    assert steps_of_other <= found[-1] // limits.DELIVERIES_OF_A_TURN
+    assert steps_of_other <= found[-1] // DELIVERIES_OF_A_TURN
     assert other.messages(2) == numbered_messages(1)
     if browse:
         assert all(peer.messages(link) == numbered_messages(COUNT) for link in links)

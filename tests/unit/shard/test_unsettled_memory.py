@@ -6,14 +6,14 @@ from lightrail.model import limits
 from lightrail.model.policy import Policy
 from lightrail.shard.queue.values.work import NO_BOUND
 from lightrail.shard.queues.declarations import EveryName
-from lightrail.shard.queues.memory import Memory
+from lightrail.shard.queues.memory import UNSETTLED_RUNS_MIN, UNSETTLED_SHARE, Memory
 from lightrail.wire.bodies import SettleDetail
 from lightrail.wire.frames import Kind, OutcomeCode
 from tests.support.now import now
 from tests.support.shard.scene import Peer, Scene, numbered_messages
 
 MARK = 1_000_000
-FULL = MARK // limits.UNSETTLED_SHARE // limits.RUN_ON_DISK_BYTES
+FULL = MARK // UNSETTLED_SHARE // limits.RUN_ON_DISK_BYTES
 """Runs that fill the share of unsettled deliveries."""
 
 
@@ -122,7 +122,7 @@ def test_deferred_messages_count_for_every_consumer_of_their_queue() -> None:
         for delivery in received(peer, 5):
             peer.settle(5, delivery, 1, OutcomeCode.MODIFIED, SettleDetail(deferred=True))
     assert memory_of(scene).unsettled > memory_of(scene).unsettled_max
-    assert memory_of(scene).unsettled < 2 * MARK // limits.UNSETTLED_SHARE
+    assert memory_of(scene).unsettled < 2 * MARK // UNSETTLED_SHARE
     peer.consume(6, "other", 10)
     send(peer, 2, 1, 10)
     assert len(received(peer, 6)) == 10
@@ -144,7 +144,7 @@ def test_failed_messages_wait_up_to_their_share_and_the_others_with_their_consum
     retries = scene.queue_contents("q").retries
     assert retries is not None
     assert FULL // 2 < len(retries) < 1.3 * FULL + 20
-    assert memory_of(scene).unsettled < 1.3 * MARK // limits.UNSETTLED_SHARE
+    assert memory_of(scene).unsettled < 1.3 * MARK // UNSETTLED_SHARE
     assert received(peer, 5) == []
     # A stranger's messages are delivered, and those of the queue when others have waited.
     peer.consume(6, "other", 10)
@@ -159,10 +159,10 @@ def test_failed_messages_wait_up_to_their_share_and_the_others_with_their_consum
 def test_each_of_many_consumers_keeps_a_few() -> None:
     memory = Memory(MARK)
     assert memory.unsettled_runs_max(1) == NO_BOUND
-    memory.unsettled = MARK // limits.UNSETTLED_SHARE + 1
+    memory.unsettled = MARK // UNSETTLED_SHARE + 1
     assert [memory.unsettled_runs_max(count) for count in (0, 1, 10, 10_000)] == [
         FULL,
         FULL,
         FULL // 10,
-        limits.UNSETTLED_RUNS_MIN,
+        UNSETTLED_RUNS_MIN,
     ]

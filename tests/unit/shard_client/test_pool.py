@@ -6,6 +6,7 @@ from typing import Any
 import pytest
 
 from lightrail.model import limits
+from lightrail.shard.main import MOVE_SOURCE_IDLE_MS
 from lightrail.shard_client.peers import shards
 from lightrail.shard_client.peers.pool import Pool
 from lightrail.shard_client.peers.requests import ShardDownError
@@ -39,7 +40,7 @@ class Rig:
             boot=7,
             address=self.addresses.get,
             now_ms=lambda: int(self.loop.time() * 1000),
-            idle_ms=limits.MOVE_SOURCE_IDLE_MS,
+            idle_ms=MOVE_SOURCE_IDLE_MS,
         )
 
     def pass_time(self, milliseconds: int) -> None:
@@ -68,11 +69,11 @@ def test_who_looks_in_again_and_again_finds_the_same_way(rig: Rig) -> None:
 
 def test_a_way_that_nobody_uses_ends(rig: Rig) -> None:
     way = rig.pool._take(0).peer
-    rig.pass_time(2 * limits.MOVE_SOURCE_IDLE_MS)
+    rig.pass_time(2 * MOVE_SOURCE_IDLE_MS)
     assert rig.pool._take(0).peer is way
     rig.pool._leave(0)
     rig.pool._leave(0)
-    rig.pass_time(limits.MOVE_SOURCE_IDLE_MS + 1)
+    rig.pass_time(MOVE_SOURCE_IDLE_MS + 1)
     assert way._socket.closed  # type: ignore[attr-defined]
     assert rig.pool._take(0).peer is not way
 

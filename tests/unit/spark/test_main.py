@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from lightrail.spark import java
+from lightrail.spark import command
 from lightrail.spark import main as frame
 from lightrail.spark.command import CommandError, UnreachableError, UsageError, source_options
 from lightrail.spark.failures import named, user_error
@@ -330,7 +330,7 @@ def test_spark_of_this_machine_listens_here_alone(tmp_path: Path, monkeypatch: p
         "k8s://https://host",
         "yarn",
     )
-    assert [each for each in masters if java.is_local(each)] == list(masters[:4])
+    assert [each for each in masters if command.is_local(each)] == list(masters[:4])
     defaults = tmp_path / "spark-defaults.conf"
     for text, local in (
         ("spark.app.name x\n# spark.master yarn\n", True),
@@ -338,7 +338,7 @@ def test_spark_of_this_machine_listens_here_alone(tmp_path: Path, monkeypatch: p
         ("spark.app.name x\nspark.master=spark://host:7077\n", False),
     ):
         defaults.write_text(text)
-        assert java.is_local(None) is local
-        assert java.is_local("local")
+        assert command.is_local(None) is local
+        assert command.is_local("local")
     monkeypatch.setenv("PYSPARK_GATEWAY_PORT", "1")
-    assert not java.is_local("local")
+    assert not command.is_local("local")

@@ -7,9 +7,9 @@ import pytest
 
 from lightrail.spark.journals.journal import Journal
 from lightrail.spark.journals.listing import Listing
-from lightrail.spark.reading.admission import admitted
 from lightrail.spark.reading.losses import Loss
 from lightrail.spark.reading.planning import Piece, first_since, pieces, tasks
+from lightrail.spark.reading.stream import admitted
 from tests.support.spark.archives import MORNING_MS, JournalOf
 
 MESSAGE = b"\x00Su\xa0\x60" + bytes(96)

@@ -15,9 +15,8 @@ from lightrail.spark.journals.listing import Listing
 from lightrail.spark.reading.options import read_options
 from lightrail.spark.reading.ranges import resolve
 from lightrail.spark.writing.encoding import BadRowError
-from lightrail.spark.writing.marking import marked, marked_rows
 from lightrail.spark.writing.replaying import load, new_run, pinned_options, save, state_file
-from lightrail.spark.writing.sink import SinkOptions, batch_number, send, send_rests
+from lightrail.spark.writing.sink import SinkOptions, batch_number, marked, marked_rows, send, send_rests
 from tests.support.batches import message
 from tests.support.fake_gateway import FakeGateway
 from tests.support.spark.archives import JournalOf

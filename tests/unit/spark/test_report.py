@@ -7,10 +7,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lightrail.model.limits import SPARK_REPORT_STEPS_MAX, SPARK_REPORT_TEXT_MAX
 from lightrail.spark.analysis import report
 from lightrail.spark.analysis.charts import HEIGHT, WIDTH, bars, chart, scale
-from lightrail.spark.analysis.figures import Figures, step_of, steps
+from lightrail.spark.analysis.figures import SPARK_REPORT_STEPS_MAX, Figures, step_of, steps
+from lightrail.spark.analysis.report import SPARK_REPORT_TEXT_MAX
 from tests.support.spark.figures import EVIL, shown
 
 MORNING = datetime(2026, 11, 21, 8, 7, tzinfo=UTC)

@@ -24,11 +24,11 @@ from lightrail.journal.record import (
     Settle,
 )
 from lightrail.journal.segment_header import SEGMENT_HEADER_SIZE
-from lightrail.model import limits
 from lightrail.model.attempts import DEFERRED, waiting
 from lightrail.model.orders import PRIORITY_MIXED
 from lightrail.shard.journal.journal import Journal
 from lightrail.spark.columns import Decode
+from lightrail.spark.decoding import windows
 from lightrail.spark.decoding.rows import record_batches
 from lightrail.spark.decoding.wanted import Wanted
 from tests.unit.spark.journal_rows import (
@@ -73,7 +73,7 @@ def test_rows_are_the_same_in_batches_of_any_size(seed: int, rows: int, size: in
 
 @pytest.mark.parametrize("window", [200, 1_000, 5_000])
 def test_rows_are_the_same_in_windows_of_any_size(window: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(limits, "SPARK_WINDOW_BYTES", window)
+    monkeypatch.setattr(windows, "SPARK_WINDOW_BYTES", window)
     for segment in journal_of(some_records(5, 300), 30_000):
         assert rows_of(segment, ALL) == plain_rows(segment, captured_only=False)
 
@@ -320,7 +320,7 @@ def test_a_message_larger_than_a_batch_and_a_window_is_a_batch_of_its_own() -> N
 
 
 def test_memory_is_that_of_a_window_and_a_batch(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(limits, "SPARK_WINDOW_BYTES", 1 << 20)
+    monkeypatch.setattr(windows, "SPARK_WINDOW_BYTES", 1 << 20)
     count, size = 40, 400_000
     message = b"\x00\x53\x75\xa0\xc3" + bytes(195)
 
@@ -363,7 +363,7 @@ def test_a_group_that_nothing_ends_gives_no_rows() -> None:
 def test_a_group_larger_than_a_window_is_whole_or_nothing(
     window: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(limits, "SPARK_WINDOW_BYTES", window)
+    monkeypatch.setattr(windows, "SPARK_WINDOW_BYTES", window)
     group = [append([bytes(100)], (1, number), flags=CONTINUED) for number in range(9)]
     torn = written(declared(1), append([b"a"], (1, 9)), *group)
     assert some(rows_of(torn, CAPTURED), "sequence") == [(9,)]

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lightrail.spark.lake.slug import SLUG_BYTES_MAX, queue_of, slug_of
+from lightrail.spark.lake.files import SLUG_BYTES_MAX, queue_of, slug_of
 
 pytest.importorskip("pyarrow")
 

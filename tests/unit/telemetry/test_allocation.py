@@ -8,7 +8,7 @@ import pytest
 
 PROGRAM = """
 import resource
-from lightrail.telemetry.allocation import keep_freed_memory
+from lightrail.telemetry.process import keep_freed_memory
 print(keep_freed_memory())
 def faults():
     return resource.getrusage(resource.RUSAGE_SELF).ru_minflt

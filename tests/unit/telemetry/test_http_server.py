@@ -15,9 +15,10 @@ from aiohttp import web
 
 from lightrail.model import limits
 from lightrail.model.endpoint import Endpoint
-from lightrail.telemetry import http_server
+from lightrail.telemetry import http_connection, http_server
+from lightrail.telemetry.exposition import HTTP_OWN_CONNECTIONS_MAX, HTTP_OWN_FILES_PART
 from lightrail.telemetry.http_connection import HttpConnection
-from lightrail.telemetry.http_connections import Connections, source_of
+from lightrail.telemetry.http_connections import HTTP_IDLE_LOOKS, HTTP_SOURCE_PART, Connections, source_of
 from tests.support.certificates import Authority
 
 GET = b"GET / HTTP/1.1\r\nHost: h\r\n\r\n"
@@ -99,7 +100,7 @@ async def serving(
 
 
 def test_a_silent_connection_ends_after_the_time_for_a_head(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(limits, "HTTP_HEAD_MS", 50)
+    monkeypatch.setattr(http_connection, "HTTP_HEAD_MS", 50)
 
     async def check() -> None:
         async with serving() as scene:
@@ -111,7 +112,7 @@ def test_a_silent_connection_ends_after_the_time_for_a_head(monkeypatch: pytest.
 
 
 def test_a_head_that_comes_slowly_is_not_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(limits, "HTTP_HEAD_MS", 50)
+    monkeypatch.setattr(http_connection, "HTTP_HEAD_MS", 50)
 
     async def check() -> None:
         async with serving() as scene:
@@ -132,7 +133,7 @@ def test_a_head_that_comes_slowly_is_not_waited_for(monkeypatch: pytest.MonkeyPa
 
 
 def test_the_time_for_a_later_head_begins_with_its_first_byte(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(limits, "HTTP_HEAD_MS", 50)
+    monkeypatch.setattr(http_connection, "HTTP_HEAD_MS", 50)
 
     async def check() -> None:
         async with serving() as scene:
@@ -149,7 +150,7 @@ def test_the_time_for_a_later_head_begins_with_its_first_byte(monkeypatch: pytes
 
 
 def test_a_connection_without_another_request_ends(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(limits, "HTTP_IDLE_MS", 50)
+    monkeypatch.setattr(http_server, "HTTP_IDLE_MS", 50)
 
     async def check() -> None:
         async with serving() as scene:
@@ -162,8 +163,8 @@ def test_a_connection_without_another_request_ends(monkeypatch: pytest.MonkeyPat
 
 
 def test_a_request_under_way_has_its_time(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(limits, "HTTP_HEAD_MS", 20)
-    monkeypatch.setattr(limits, "HTTP_IDLE_MS", 20)
+    monkeypatch.setattr(http_connection, "HTTP_HEAD_MS", 20)
+    monkeypatch.setattr(http_server, "HTTP_IDLE_MS", 20)
 
     async def check() -> None:
         async with serving() as scene:
@@ -202,7 +203,7 @@ def test_a_request_that_ends_as_its_time_at_the_end_of_the_process_does_is_answe
 
 
 def test_a_client_that_does_not_read_its_answer_is_cut_off(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(limits, "HTTP_WRITE_MS", 50)
+    monkeypatch.setattr(http_connection, "HTTP_WRITE_MS", 50)
 
     async def check() -> None:
         async with serving() as scene:
@@ -217,7 +218,7 @@ def test_a_client_that_does_not_read_its_answer_is_cut_off(monkeypatch: pytest.M
 
 
 def test_a_client_that_reads_slowly_gets_its_answer(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(limits, "HTTP_WRITE_MS", 1_000)
+    monkeypatch.setattr(http_connection, "HTTP_WRITE_MS", 1_000)
 
     async def check() -> None:
         async with serving() as scene:
@@ -237,7 +238,7 @@ def test_a_client_that_reads_slowly_gets_its_answer(monkeypatch: pytest.MonkeyPa
 
 
 def test_a_handshake_that_does_not_come_ends(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(limits, "HTTP_HEAD_MS", 50)
+    monkeypatch.setattr(http_connection, "HTTP_HEAD_MS", 50)
     made = Authority(tmp_path).sign("localhost")
     server = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     server.load_cert_chain(made.certificate, made.key)
@@ -265,7 +266,7 @@ def test_who_sends_requests_gets_in_among_any_number_who_do_not() -> None:
                 writer.write(GET)
                 assert (await reader.readuntil(b"here\n")).startswith(b"HTTP/1.1 200 ")
             assert len(scene.connections) == scene.connections.most_of_a_source
-            assert len(scene.connections) == 20 // limits.HTTP_SOURCE_PART
+            assert len(scene.connections) == 20 // HTTP_SOURCE_PART
             assert scene.connections.closed["idle"] == 44
             scene.go_on.set()
             assert (await held.readuntil(b"late\n")).startswith(b"HTTP/1.1 200 ")
@@ -303,10 +304,10 @@ def few_files() -> Iterator[Callable[[int], None]]:
 def test_descriptors_are_left_to_everything_else(few_files: Callable[[int], None]) -> None:
     few_files(200)
     assert http_server.admitted(limits.HTTP_CONNECTIONS_MAX, limits.HTTP_FILES_PART) == 100
-    assert http_server.admitted(limits.HTTP_OWN_CONNECTIONS_MAX, limits.HTTP_OWN_FILES_PART) == 25
+    assert http_server.admitted(HTTP_OWN_CONNECTIONS_MAX, HTTP_OWN_FILES_PART) == 25
     few_files(10_000)
     assert http_server.admitted(limits.HTTP_CONNECTIONS_MAX, limits.HTTP_FILES_PART) == 8_976
-    assert http_server.admitted(limits.HTTP_OWN_CONNECTIONS_MAX, limits.HTTP_OWN_FILES_PART) == 256
+    assert http_server.admitted(HTTP_OWN_CONNECTIONS_MAX, HTTP_OWN_FILES_PART) == 256
 
 
 def test_a_source_is_an_address_or_a_network_of_ipv6() -> None:
@@ -376,7 +377,7 @@ class Busy:
 
 def test_for_a_new_client_so_many_connections_are_looked_at() -> None:
     """However many are busy, an accept costs no more; the next one looks on behind those."""
-    connections = Connections(10 * limits.HTTP_IDLE_LOOKS)
+    connections = Connections(10 * HTTP_IDLE_LOOKS)
     busy = [Busy(f"10.0.{number >> 8}.{number & 255}") for number in range(connections.most - 1)]
     last = Busy("10.1.0.0", idle=True)
     for each in (*busy, last):
@@ -384,6 +385,6 @@ def test_for_a_new_client_so_many_connections_are_looked_at() -> None:
     refusals = 0
     while not connections.make_room("10.2.0.0"):
         refusals += 1
-        assert sum(each.looks for each in busy) == refusals * limits.HTTP_IDLE_LOOKS
+        assert sum(each.looks for each in busy) == refusals * HTTP_IDLE_LOOKS
     assert last.closed
-    assert refusals == connections.most // limits.HTTP_IDLE_LOOKS - 1
+    assert refusals == connections.most // HTTP_IDLE_LOOKS - 1

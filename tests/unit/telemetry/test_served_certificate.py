@@ -11,8 +11,7 @@ import pytest
 from lightrail.model.certificates import not_after
 from lightrail.model.endpoint import Endpoint
 from lightrail.model.settings import Settings
-from lightrail.telemetry.running import Running
-from lightrail.telemetry.served_certificate import LOOK_S, ServedCertificate
+from lightrail.telemetry.running import LOOK_S, Running, ServedCertificate
 from tests.support.certificates import Authority, Certificate
 
 

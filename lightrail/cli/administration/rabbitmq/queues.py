@@ -5,7 +5,7 @@ from typing import Any, Final
 
 from lightrail.cli.administration.rabbitmq.entries import NotMapped, shown
 from lightrail.cli.administration.rabbitmq.policies import Setting, is_count
-from lightrail.model.policy import BY_NAME, InvalidPolicyError
+from lightrail.model.policy import InvalidPolicyError, field_value
 
 PRIORITIES: Final = 10
 """Levels of any queue with priorities: AMQP 1.0 has 0 to 9 (3.2.1)."""
@@ -77,7 +77,7 @@ def queue_policy(
         try:
             mapped = dict(_fields(key, setting.value, is_quorum))
             for name, value in mapped.items():
-                BY_NAME[name].check(value)
+                field_value(name, value)
         except (InvalidPolicyError, ValueError) as error:
             missing.append(NotMapped(where, str(error), "set the policy of the name, see policies.md"))
             continue
@@ -131,7 +131,7 @@ def _retries(
         if delay != longest:
             fields["retry_growth"] = numbers.get(RETRY_GROWTH, 2)
         for name, value in fields.items():
-            BY_NAME[name].check(value)
+            field_value(name, value)
     except (InvalidPolicyError, ValueError) as error:
         missing.append(NotMapped(where, str(error), hint))
         return {}

@@ -20,7 +20,7 @@ from lightrail.shard.effects.peers import Producer
 from lightrail.shard.effects.performer import Performer
 from lightrail.shard.journal.record import Append, Record, size_of
 from lightrail.shard.journal.store import Store, StoreBrokenError, StoreBusyError, StoreError
-from lightrail.shard.links.ingress.parking import Parked, Parking
+from lightrail.shard.links.ingress.parking import Parked, Parking, waits_until
 from lightrail.shard.links.ingress.refusals import index_full, never_fits, queue_full, too_large
 from lightrail.shard.links.ingress.selection import Chosen, conform
 from lightrail.shard.queue.values import bounds, commands
@@ -324,13 +324,6 @@ class Admission:
             queue.machine.not_stored(refused=behind.batch.count)
             refusal = Refusal(conditions.RESOURCE_LIMIT_EXCEEDED, "a batch before this one was refused")
             self._refuse(producer, behind.number, refusal, producer.keeps_tags)
-
-
-def waits_until(policy: Policy, now_ms: int) -> int | None:
-    """Until when a batch that arrives now waits for room; None for ever."""
-    if policy.enqueue_timeout_ms is not None:
-        return now_ms + policy.enqueue_timeout_ms
-    return None if policy.overflow == bounds.FLOW_CONTROL else now_ms
 
 
 def _acts_at_once(policy: Policy) -> bool:

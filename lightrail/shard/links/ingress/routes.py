@@ -15,8 +15,7 @@ from lightrail.shard.effects.peers import Peer, RouteProducer
 from lightrail.shard.effects.performer import Performer
 from lightrail.shard.journal.record import Append
 from lightrail.shard.journal.store import Store, StoreBusyError, StoreError
-from lightrail.shard.links.ingress.frames import batch_in, twin
-from lightrail.shard.links.ingress.holding import Holding, Wait, wait_of
+from lightrail.shard.links.ingress.parking import Holding, Wait, wait_of
 from lightrail.shard.links.ingress.refusals import index_full
 from lightrail.shard.links.ingress.routed_records import RoutedRecords, ids_until_ms
 from lightrail.shard.links.ingress.selection import fitting, share
@@ -29,9 +28,36 @@ from lightrail.shard.queues.shard_queue import Queue
 from lightrail.shard.queues.tenancy import moved
 from lightrail.telemetry.shard import ShardCounts
 from lightrail.wire.bodies import Refusal, Targets
-from lightrail.wire.frames import AFRESH, DURABLE, HEADER
+from lightrail.wire.frames import AFRESH, DURABLE, ENQUEUE_COLUMNS, ENQUEUE_ENDS, HEADER, HEADER_SIZE
 
 log = logging.getLogger("lightrail.shard.links.ingress.routes")
+
+
+def batch_in(part: bytes, durable: bool, priority: int, count: int, now_ms: int) -> Batch:
+    """The batch of an ENQUEUE or ROUTE frame, over the bytes of the frame."""
+    expires, message_format, size = ENQUEUE_COLUMNS.unpack_from(part, HEADER_SIZE)
+    base = ENQUEUE_ENDS + 4 * count
+    ends = memoryview(part)[ENQUEUE_ENDS:base].cast("I")
+    return Batch(
+        part, ends, count, size, base, durable, priority, expires or None, now_ms, None, message_format
+    )
+
+
+def twin(batch: Batch) -> Batch:
+    """A batch with the same messages and bytes that can have another location."""
+    return Batch(
+        batch.data,
+        batch.ends,
+        batch.count,
+        batch.size,
+        batch.base,
+        batch.durable,
+        batch.priority,
+        batch.expires_at_ms,
+        batch.enqueued_at_ms,
+        None,
+        batch.message_format,
+    )
 
 
 class Routes:

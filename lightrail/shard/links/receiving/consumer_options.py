@@ -1,6 +1,7 @@
 """Options of a consumer in a queue's machine, from its opening; and whether there is room for it."""
 
 import json
+from typing import Final
 
 from lightrail.filters.errors import FilterError
 from lightrail.filters.looks import Looks
@@ -10,6 +11,10 @@ from lightrail.shard.queue.values import commands
 from lightrail.shard.queues.field_access import selector
 from lightrail.shard.queues.memory import Memory
 from lightrail.wire.bodies import ConsumerOpen, Refusal, SettleDetail
+
+SELECTOR_FACTOR: Final[int] = 120
+"""Bytes of a selector for each character of its filter: measured are 119 with LIKE, 95 where numbers are
+compared, 72 with texts, 17 with IN."""
 
 
 def options_of(body: ConsumerOpen, looks: Looks) -> commands.ConsumerOptions:
@@ -50,7 +55,7 @@ def admitted(body: ConsumerOpen, looks: Looks, memory: Memory) -> commands.Consu
 
 
 def _selector_bytes(body: ConsumerOpen) -> int:
-    return 0 if body.filter is None else limits.SELECTOR_FACTOR * len(json.dumps(body.filter))
+    return 0 if body.filter is None else SELECTOR_FACTOR * len(json.dumps(body.filter))
 
 
 def asked(opened: ConsumerOpen) -> tuple[object, ...]:

@@ -2,9 +2,9 @@
 
 import logging
 from dataclasses import replace
+from typing import Final
 
 from lightrail.filters.errors import FilterError
-from lightrail.model import limits
 from lightrail.model.policy import Role
 from lightrail.shard.effects.performer import Performer
 from lightrail.shard.effects.receiving_link import Key, Origin
@@ -17,6 +17,9 @@ from lightrail.shard.queues.queues import Queues
 from lightrail.shard.queues.shard_queue import Queue
 from lightrail.wire.bodies import ConsumerOpen
 from lightrail.wire.frames import WireError
+
+LOG_NAMES_MAX: Final[int] = 20
+"""Queues that the log names; the others are counted."""
 
 log = logging.getLogger("lightrail.shard.links.receiving.restoring")
 
@@ -63,7 +66,7 @@ def open_restored(
 
 def report_kept(unknown: list[Queue]) -> None:
     """Logs queues that are kept and not served after a start."""
-    for queue in unknown[: limits.LOG_NAMES_MAX]:
+    for queue in unknown[:LOG_NAMES_MAX]:
         if queue.record.role is Role.QUEUE:
             log.warning(
                 "queue %s, which has %d messages, has no placement at this shard in the coordinator: it "
@@ -78,8 +81,8 @@ def report_kept(unknown: list[Queue]) -> None:
             queue.name,
             queue.view.held,
         )
-    if len(unknown) > limits.LOG_NAMES_MAX:
-        log.warning("%d further queues are kept, not served", len(unknown) - limits.LOG_NAMES_MAX)
+    if len(unknown) > LOG_NAMES_MAX:
+        log.warning("%d further queues are kept, not served", len(unknown) - LOG_NAMES_MAX)
 
 
 def _key_of(opened: ConsumerOpen) -> Key:

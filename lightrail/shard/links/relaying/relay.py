@@ -15,8 +15,9 @@ beyond the limit of parked bytes are released.
 from collections import deque
 from collections.abc import Callable
 from itertools import count
+from typing import Final
 
-from lightrail.model import conditions, limits
+from lightrail.model import conditions
 from lightrail.namespace.records import Name
 from lightrail.shard.links.relaying.listener import EVERYTHING, Listener, Part
 from lightrail.shard.links.relaying.sender import Sender
@@ -29,6 +30,9 @@ from lightrail.wire.frames import (
     deliver,
     frame,
 )
+
+RELAY_IDLE_MS: Final[int] = 1_000
+"""Time after which an unused grant of a connection point's sender passes to a sender that waits."""
 
 
 class Relay:
@@ -139,7 +143,7 @@ class Relay:
         fair = max(credit // len(senders), 1)
         if granted >= credit and any(not sender.open for sender in senders):
             for sender in senders:
-                if sender.open and now_ms - sender.used_ms >= limits.RELAY_IDLE_MS:
+                if sender.open and now_ms - sender.used_ms >= RELAY_IDLE_MS:
                     granted -= sender.open
                     sender.grant(sender.sent)
                     sender.used_ms = now_ms  # It becomes the last of the waiting senders.

@@ -32,6 +32,9 @@ from lightrail.telemetry.shard import ShardCounts
 from lightrail.wire.bodies import ProducerOpen, Refusal
 from lightrail.wire.frames import IDENTITY, Kind, frame
 
+SEQUENCE_PRODUCERS_KEPT: Final[int] = 1_024
+"""Closed producers of this kind that are remembered."""
+
 log = logging.getLogger("lightrail.shard.links.sending.sending_links")
 
 RECORD_BYTES: Final = 128
@@ -307,7 +310,7 @@ class SendingLinks:
                     self._parts[id] = found.parts[id]
                 if id in found.sequences:
                     self._sequences[id] = found.sequences[id]
-        while len(self._sequences) > limits.SEQUENCE_PRODUCERS_KEPT:
+        while len(self._sequences) > SEQUENCE_PRODUCERS_KEPT:
             del self._sequences[next(iter(self._sequences))]
         self._forget_silent()
 
@@ -323,7 +326,7 @@ class SendingLinks:
         self._keep_number(producer)
         if producer.stored and not producer.is_named:
             self._sequences[producer.id] = producer.stored
-            if len(self._sequences) > limits.SEQUENCE_PRODUCERS_KEPT:
+            if len(self._sequences) > SEQUENCE_PRODUCERS_KEPT:
                 del self._sequences[next(iter(self._sequences))]
 
     def _keep_number(self, producer: Producer | RouteProducer) -> None:

@@ -17,10 +17,10 @@ others. While it is suspended, its time begins again when the shard starts.
 
 import logging
 from collections.abc import Iterator, Sequence
+from typing import Final
 
 from lightrail.journal.terminus import Terminus as TerminusRecord
 from lightrail.journal.terminus import TerminusEvent
-from lightrail.model import limits
 from lightrail.model.durability import Durability
 from lightrail.model.timetable import Timetable
 from lightrail.shard.effects.peers import Peer, Producer
@@ -34,6 +34,13 @@ from lightrail.telemetry.shard import ShardCounts
 from lightrail.wire.bodies import ProducerOpen
 from lightrail.wire.frames import CLOSED, DURABILITY_SHIFT, HEADER, HEADER_SIZE, KEPT, Kind, frame
 from lightrail.wire.tags import decode_tags, encode_tags
+
+TERMINI_MAX: Final[int] = 20_000
+"""Links of a shard that may be resumed, attached or suspended; those beyond the share of their user
+(user_shares.py) can't be resumed."""
+TERMINI_TAGS_MAX: Final[int] = 1_000_000
+"""Delivery-tags of all of these links; beyond the share of a user, its links with most of them can't be
+resumed any more."""
 
 log = logging.getLogger("lightrail.shard.links.sending.termini")
 
@@ -100,7 +107,7 @@ class Termini:
                 return None
             terminus.bare = False
         if terminus is None:
-            if not self._links.has_room(opening.user, limits.TERMINI_MAX, 1):
+            if not self._links.has_room(opening.user, TERMINI_MAX, 1):
                 return None
             terminus = Terminus(queue, opening.client_link, suspended_ms, user=opening.user)
             self._put(terminus)
@@ -207,12 +214,12 @@ class Termini:
         before = len(terminus.tags)
         terminus.store(tags, number)
         self._tags.add(terminus.user, len(terminus.tags) - before)
-        if not self._tags.has_room(terminus.user, limits.TERMINI_TAGS_MAX):
+        if not self._tags.has_room(terminus.user, TERMINI_TAGS_MAX):
             self._make_room(terminus.user)
 
     def _make_room(self, user: str) -> None:
         """Drops the tags of the user's links that have most, until a sixteenth of its share is free."""
-        share = self._tags.share(user, limits.TERMINI_TAGS_MAX)
+        share = self._tags.share(user, TERMINI_TAGS_MAX)
         every = (terminus for known in self._by_queue.values() for terminus in known.values())
         own = [terminus for terminus in every if terminus.user == user]
         for terminus in sorted(own, key=lambda terminus: -len(terminus.tags)):
@@ -227,7 +234,7 @@ class Termini:
                 self._tags.of(user),
                 user,
                 share,
-                limits.TERMINI_TAGS_MAX,
+                TERMINI_TAGS_MAX,
             )
             self._tags.add(user, -count)
             terminus.tags.clear()
@@ -266,7 +273,7 @@ class Termini:
             durability = each.durability if self._store.outlives else 0
             terminus = Terminus(queue, each.link.hex(), each.suspended_ms, durability, each.user)
             terminus.bare = each.durability == Durability.CONFIGURATION
-            if self._links.total >= limits.TERMINI_MAX:
+            if self._links.total >= TERMINI_MAX:
                 self._write(terminus, TerminusEvent.ENDED)
             else:
                 self._put(terminus)

@@ -1,10 +1,15 @@
 """Joining: small batches at the tail of the ready line become one run when a backlog has built up."""
 
+from typing import Final
+
 from lightrail.model import limits
 from lightrail.shard.queue.lines.line import GONE
 from lightrail.shard.queue.lines.merging import join_neighbours
 from lightrail.shard.queue.lines.ready import Ready
 from lightrail.shard.queue.order.special import Special
+
+JOIN_BACKLOG_BYTES: Final[int] = 8 * limits.JOINED_BYTES
+"""Ready bytes below which batches are not joined: they will be delivered before joining pays."""
 
 
 class Joining:
@@ -26,7 +31,7 @@ class Joining:
     def join(self, ready: Ready, special: Special | None) -> None:
         """Joins neighbours among the messages of earlier steps."""
         self.bytes = 0
-        if ready.bytes < limits.JOIN_BACKLOG_BYTES or (special is not None and special.singles):
+        if ready.bytes < JOIN_BACKLOG_BYTES or (special is not None and special.singles):
             return
         start = ready.index(self._joined_to)
         self._joined_to = self.known_to

@@ -1,6 +1,7 @@
 """Locking: commands about single deliveries and sessions, and their answers."""
 
-from lightrail.model import limits
+from typing import Final
+
 from lightrail.shard.queue.changes.contents import Contents
 from lightrail.shard.queue.changes.outcomes import Outcomes
 from lightrail.shard.queue.changes.removals import Removals
@@ -24,6 +25,9 @@ from lightrail.shard.queue.values.effects import (
     SessionRenewed,
     SettledDeliveries,
 )
+
+RENEWED_LOCKS_UNCOUNTED_MAX: Final[int] = 1_000
+"""Renewed locks of a consumer that count with its next deliveries and settlements, and not at once."""
 
 LockCommand = SettleLocked | RenewLock | RenewDeliveries | SettleDeliveries | LockDeferred
 """Commands that are applied after expired locks have ended."""
@@ -54,7 +58,7 @@ class Locking:
                 renewed: list[int | None] = [0] * len(command.numbers)
                 if consumer is not None:
                     renewed = self._contents.locks.renew_deliveries(consumer, command.numbers, now_ms)
-                    if len(consumer.renewed) > limits.RENEWED_LOCKS_UNCOUNTED_MAX:
+                    if len(consumer.renewed) > RENEWED_LOCKS_UNCOUNTED_MAX:
                         self._contents.deliveries.run_count.outdate()
                 effects.append(Renewed(renewed))
             case RenewSession():

@@ -28,6 +28,9 @@ from lightrail.shard.queue.values.effects import (
 from lightrail.shard.queue.values.runs import Run, batch_of
 from lightrail.shard.queue.values.work import RUN
 
+RETURNED_AT_ONCE: Final[int] = 4_000
+"""Deliveries that a closing consumer returns at once; more return in several steps."""
+
 Annotate = Callable[[bytes, Any], bytes]
 """Merges the annotations of a modified outcome into an encoded message."""
 
@@ -184,9 +187,9 @@ class Outcomes:
             consumer = self.returning[0]
             line = consumer.in_flight
             if len(line):
-                stop = line.head + min(max(1, self._contents.work.left // (2 * RUN)), limits.RETURNED_AT_ONCE)
+                stop = line.head + min(max(1, self._contents.work.left // (2 * RUN)), RETURNED_AT_ONCE)
                 last = line.keys[stop] if stop < len(line.keys) else line.keys[-1] + line.runs[-1].count
-                last = min(last, line.keys[line.head] + limits.RETURNED_AT_ONCE)
+                last = min(last, line.keys[line.head] + RETURNED_AT_ONCE)
                 runs = line.take(line.keys[line.head], last)
                 self._contents.work.left -= 2 * RUN * len(runs)
                 self.settle(consumer, runs, consumer.options.default_outcome, now_ms, effects)
@@ -390,6 +393,4 @@ class Outcomes:
 def is_much(consumer: Consumer) -> bool:
     """Whether a consumer has more in flight than returns to the queue at once."""
     line = consumer.in_flight
-    return bool(len(line)) and (
-        line.keys[-1] - line.keys[line.head] + line.runs[-1].count > limits.RETURNED_AT_ONCE
-    )
+    return bool(len(line)) and (line.keys[-1] - line.keys[line.head] + line.runs[-1].count > RETURNED_AT_ONCE)

@@ -20,7 +20,7 @@ def refill(
         unread, again = special.loading.learn(command)
         missing |= again
         for run in unread:
-            deliveries.lost(run)
+            deliveries.leave(run)
             contents.counters.lost += run.count
             contents.states.count -= run.count * run.is_state
             effects.append(removed(run, Reason.LOST))

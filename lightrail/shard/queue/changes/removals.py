@@ -3,7 +3,6 @@
 from heapq import heappush
 from typing import Final
 
-from lightrail.model import limits
 from lightrail.model.attempts import failures
 from lightrail.shard.queue.changes.contents import Contents
 from lightrail.shard.queue.lines.line import GONE
@@ -22,6 +21,8 @@ from lightrail.shard.queue.values.effects import (
 from lightrail.shard.queue.values.runs import Run
 from lightrail.shard.queue.values.work import LEAVING, LETTER, LETTER_MESSAGE, RUN
 
+EXPIRED_AT_ONCE: Final[int] = 500
+"""Messages of one batch that become dead letters in one step."""
 _EXPIRED: Final = Outcome(OutcomeKind.REJECTED)
 """The outcome for expired deferred messages whose bytes have to be read first."""
 
@@ -60,7 +61,7 @@ class Removals:
                 index += 1
             else:
                 if self._buries(Reason.EXPIRED):
-                    run, rest = parts_of(run, min(run.count, limits.EXPIRED_AT_ONCE))
+                    run, rest = parts_of(run, min(run.count, EXPIRED_AT_ONCE))
                     ready.swap(index, index + 1, [rest] if rest.count else [])
                 else:
                     ready.swap(index, index + 1, [])
@@ -101,7 +102,7 @@ class Removals:
             while count < run.count and run.cut(0, count).size < size:
                 count += 1
             if buries:
-                count = min(count, limits.EXPIRED_AT_ONCE)
+                count = min(count, EXPIRED_AT_ONCE)
             oldest, rest = parts_of(run, min(count, run.count))
             contents.work.left -= RUN
             ready.swap(index, index + 1, [rest] if rest.count else [])
@@ -147,7 +148,7 @@ class Removals:
                     heappush(contents.deadlines.heap, (now_ms, start, last))
                     return
                 contents.work.left -= RUN
-                stop = min(run.end, start + limits.EXPIRED_AT_ONCE)
+                stop = min(run.end, start + EXPIRED_AT_ONCE)
                 for piece in apart.take_between(start, stop):
                     if piece.batch.data is None and contents.policy.dead_letter:
                         contents.deferred.add(apart.consumer, piece, _EXPIRED, unlocked=False)

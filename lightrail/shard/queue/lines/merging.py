@@ -9,9 +9,24 @@ from array import array
 from collections.abc import Container, Iterator, Sequence
 from dataclasses import replace
 from itertools import accumulate
+from typing import Final
 
 from lightrail.model import limits
 from lightrail.shard.queue.values.runs import Batch, Location, Run, ends_of, joined, shifted
+
+JOINED_SPAN_MS: Final[int] = 60_000
+"""Messages of one joined batch arrived within this time; it keeps the earliest time of arrival."""
+LOCATION_BYTES: Final[int] = 1024 * 1024
+"""Largest area of the journal that one batch stands for, and so the largest read of a fetch."""
+LOCATION_SPARSE_BYTES: Final[int] = 8 * 1024 * 1024
+"""The same with records of other queues in between, if at least one byte in LOCATION_SPARSENESS is the
+queue's."""
+LOCATION_SPARSENESS: Final[int] = 32
+LOCATION_SPARSE_MESSAGES_BYTES: Final[int] = 256 * 1024
+"""Most messages that such a sparse area stands for."""
+LOCATION_SINGLES_BYTES: Final[int] = 32 * 1024
+"""Largest area of the journal that is read for one message of a queue with a run per message, if no record is
+larger."""
 
 
 def join_neighbours(runs: list[Run]) -> list[Run]:
@@ -29,7 +44,7 @@ def join_neighbours(runs: list[Run]) -> list[Run]:
                 and near(location, run.batch.location, size + run_size)
                 and _alike(group[-1], run)
                 and run.batch.expires_at_ms == group[0].batch.expires_at_ms
-                and run.batch.enqueued_at_ms - group[0].batch.enqueued_at_ms <= limits.JOINED_SPAN_MS
+                and run.batch.enqueued_at_ms - group[0].batch.enqueued_at_ms <= JOINED_SPAN_MS
             ):
                 group.append(run)
                 size += run_size
@@ -135,13 +150,13 @@ def _shares(first: Run, run: Run, count: int) -> bool:
         and one.priority == other.priority
         and one.message_format == other.message_format
         and one.expires_at_ms == other.expires_at_ms
-        and other.enqueued_at_ms - one.enqueued_at_ms <= limits.JOINED_SPAN_MS
+        and other.enqueued_at_ms - one.enqueued_at_ms <= JOINED_SPAN_MS
     )
 
 
 def _is_short(both: Location, location: Location | None) -> bool:
     """Whether a location is no longer for another message in it than the reading of one is worth."""
-    return both == location or both.length <= limits.LOCATION_SINGLES_BYTES
+    return both == location or both.length <= LOCATION_SINGLES_BYTES
 
 
 def _side_by_side(group: list[Run], location: Location | None) -> list[Run]:
@@ -330,10 +345,10 @@ def near(one: Location | None, other: Location | None, size: int) -> bool:
     if one.segment != other.segment:
         return False
     length = max(one.offset + one.length, other.offset + other.length) - min(one.offset, other.offset)
-    if length <= limits.LOCATION_BYTES:
+    if length <= LOCATION_BYTES:
         return True
-    sparse = min(limits.LOCATION_SPARSE_BYTES, limits.LOCATION_SPARSENESS * size)
-    return size <= limits.LOCATION_SPARSE_MESSAGES_BYTES and length <= sparse
+    sparse = min(LOCATION_SPARSE_BYTES, LOCATION_SPARSENESS * size)
+    return size <= LOCATION_SPARSE_MESSAGES_BYTES and length <= sparse
 
 
 def spanning(one: Location | None, other: Location | None) -> Location | None:

@@ -12,6 +12,7 @@ from bisect import bisect_right
 from collections import deque
 from collections.abc import Sequence
 from heapq import heappop, heappush
+from typing import Final
 
 from lightrail.model import limits
 from lightrail.shard.queue.lines.line import GONE
@@ -29,6 +30,9 @@ from lightrail.shard.queue.memory.sharing import join_before, regrouped
 from lightrail.shard.queue.memory.spilling import batches_to_spill, large_head, singles_to_spill
 from lightrail.shard.queue.values.commands import Fetched
 from lightrail.shard.queue.values.runs import Batch, Location, Run
+
+FETCH_RETRY_MS: Final[int] = 1_000
+"""Pause after a failed read, before the same run is read again."""
 
 
 class Eviction:
@@ -320,7 +324,7 @@ class Eviction:
             self._came_bytes += size
         if asked is not None:
             if missing:
-                heappush(self.retries, (now_ms + limits.FETCH_RETRY_MS, answer.sequence))
+                heappush(self.retries, (now_ms + FETCH_RETRY_MS, answer.sequence))
             elif answer.sequence in self._more:
                 heappush(self.retries, (now_ms, answer.sequence))
             else:

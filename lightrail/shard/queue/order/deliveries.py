@@ -140,14 +140,8 @@ class Deliveries:
             self.evicted_count += run.count
             self.evicted_bytes += run.size
 
-    def lost(self, run: Run) -> None:
-        """Subtracts a run on disk that can't be read back."""
-        self.returns(run)
-        self.count -= run.count
-        self.bytes -= run.size
-
     def leave(self, run: Run) -> None:
-        """Subtracts a run in flight at an internal consumer, which ends that."""
+        """Subtracts a run that an internal consumer loses, or that can't be read back from disk."""
         if run.batch.data is None:
             self.returns(run)
         self.count -= run.count
@@ -400,10 +394,6 @@ class Deliveries:
         """Whether a message for this consumer is ready: after a dispatch, only one on disk."""
         if self.order is not None:
             return self.order.expects(consumer)
-        ready = self.ready
-        index = ready.index(consumer.cursor)
-        while index < len(ready.runs):
-            if consumer.id not in ready.runs[index].barred:
-                return True
-            index += 1
-        return False
+        runs = self.ready.runs
+        following = range(self.ready.index(consumer.cursor), len(runs))
+        return any(consumer.id not in runs[index].barred for index in following)

@@ -27,6 +27,8 @@ from lightrail.shard.queue.values.effects import Effect, Fetch
 from lightrail.shard.queue.values.keys import MISSING
 from lightrail.shard.queue.values.runs import Run
 
+LOADING_BYTES: Final[int] = 16 * 1024 * 1024
+"""Bytes that are read at once to build the index of a queue."""
 _EVERYTHING: Final = 1 << 64
 """A number above every sequence."""
 
@@ -277,7 +279,7 @@ class Loading:
     @property
     def _may_fetch(self) -> bool:
         """Whether more fetches may begin beside those under way."""
-        return self._under_way_bytes < limits.LOADING_BYTES and any(
+        return self._under_way_bytes < LOADING_BYTES and any(
             run.sequence not in self._eviction.fetching for run in self._unread()
         )
 
@@ -299,7 +301,7 @@ class Loading:
     def fetch(self, effects: list[Effect]) -> None:
         """Fetches the next messages to read that are only on disk, deliveries before waiting ones."""
         if self._learning:
-            room = limits.LOADING_BYTES
+            room = LOADING_BYTES
             for run in self._unknown():
                 if room <= 0:
                     break
@@ -309,7 +311,7 @@ class Loading:
             return
         under_way = self._under_way_bytes
         for run in self._unread():
-            if under_way >= limits.LOADING_BYTES:
+            if under_way >= LOADING_BYTES:
                 break
             if self._eviction.ask(run):
                 effects.append(Fetch(run))

@@ -9,6 +9,8 @@ from lightrail.shard.queue.values.keys import MISSING, Key, Look, key_of, size_o
 from lightrail.shard.queue.values.policy import Policy
 from lightrail.shard.queue.values.runs import Run
 
+KEYED_BYTES: Final[int] = 150
+"""Further bytes of such a message in an order by key, with a key of 16 characters."""
 GROUP_PATH: Final = "properties.group-id"
 
 
@@ -43,7 +45,7 @@ class MessageKeys:
     @property
     def kept_bytes(self) -> int:
         """Bytes that are kept for a message in flight that is only on disk."""
-        return limits.KEYED_BYTES + self._size_max
+        return KEYED_BYTES + self._size_max
 
     def pieces(self, run: Run) -> list[Run]:
         """The run, message by message where the queue reads them."""
@@ -114,4 +116,4 @@ class MessageKeys:
         count += len(self._kept)
         if not count:
             self._size_max = 0
-        return count * (limits.KEYED_BYTES + self._size_max)
+        return count * (KEYED_BYTES + self._size_max)

@@ -4,7 +4,7 @@ The base class is the order by sequence with consumers that select: each of them
 every message once. Ranked and grouped orders are built on it (ranked.py, groups.py).
 """
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from lightrail.model import limits
 from lightrail.shard.queue.lines.consumers import Consumer
@@ -17,6 +17,9 @@ from lightrail.shard.queue.values.runs import Run
 
 if TYPE_CHECKING:
     from lightrail.shard.queue.order.deliveries import Deliveries
+
+SELECTOR_LOOKS: Final[int] = 2_000
+"""Messages that the selectors of a queue's consumers examine in one step; the next step continues there."""
 
 
 class Order:
@@ -118,7 +121,7 @@ class Order:
 
     def begin(self) -> bool:
         """Called before deliveries; False if none may be made yet."""
-        self._looks = limits.SELECTOR_LOOKS
+        self._looks = SELECTOR_LOOKS
         self.unfinished = False
         if self._fed < self._next:
             self._feed()

@@ -1,13 +1,18 @@
 """Run count: how many runs of one queue are in flight, counted from time to time."""
 
+from typing import Final
+
 from lightrail.model import limits
 from lightrail.shard.queue.lines.consumers import Consumer, Consumers
 from lightrail.shard.queue.values.counters import Counters
 
+RENEWED_LOCK_BYTES: Final[int] = 100
+"""Bytes of the note of a lock that was renewed, beside its run."""
+
 
 def runs_of(consumer: Consumer) -> int:
     """The runs in flight at a consumer; renewed locks, each noted by itself, count by their memory."""
-    return len(consumer.in_flight) + len(consumer.renewed) * limits.RENEWED_LOCK_BYTES // limits.RUN_BYTES
+    return len(consumer.in_flight) + len(consumer.renewed) * RENEWED_LOCK_BYTES // limits.RUN_BYTES
 
 
 class RunCount:

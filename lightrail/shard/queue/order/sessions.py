@@ -11,7 +11,7 @@ accepted first, by the consumers that have waited longest.
 from collections.abc import Callable, Hashable, Iterator
 from dataclasses import replace
 from heapq import heapify, heappop, heappush
-from typing import NamedTuple, cast
+from typing import Final, NamedTuple, cast
 
 from lightrail.model import conditions, limits
 from lightrail.shard.queue.lines.consumers import Consumer
@@ -25,6 +25,10 @@ from lightrail.shard.queue.values.commands import ConsumerOptions
 from lightrail.shard.queue.values.effects import Effect, Refused, SessionAccepted
 from lightrail.shard.queue.values.keys import TEXT, Key, key_of
 from lightrail.shard.queue.values.runs import Run
+
+SESSION_ID_CHARACTERS_MAX: Final[int] = 128
+"""Characters of the id of a session, as in Azure Service Bus; below KEY_BYTES_MAX, so that the key of a group
+has all of them."""
 
 
 class Stored(NamedTuple):
@@ -270,12 +274,11 @@ def refusal(order: Order | None, identity: int, options: ConsumerOptions) -> Ref
     session = options.session
     if session is None:
         return None
-    if len(session) > limits.SESSION_ID_CHARACTERS_MAX:
+    if len(session) > SESSION_ID_CHARACTERS_MAX:
         return Refused(
             identity,
             conditions.INVALID_FIELD,
-            f"expected a session id of up to {limits.SESSION_ID_CHARACTERS_MAX} characters, found "
-            f"{len(session)}",
+            f"expected a session id of up to {SESSION_ID_CHARACTERS_MAX} characters, found {len(session)}",
         )
     order.review()
     group = order.groups.get(key_of(session))
@@ -291,7 +294,7 @@ def refusal(order: Order | None, identity: int, options: ConsumerOptions) -> Ref
 def may_be_session(group: Group) -> bool:
     """Whether the key of a group is a text that can be the id of a session."""
     kind, value = cast(Key, group.key)
-    return kind == TEXT and len(value) <= limits.SESSION_ID_CHARACTERS_MAX
+    return kind == TEXT and len(value) <= SESSION_ID_CHARACTERS_MAX
 
 
 def _id_of(group: Group) -> str:

@@ -4,7 +4,7 @@ By kind first: booleans (false before true), numbers (of all widths together; no
 timestamps, text (characters, strings and symbols together, by code point), uuids, binary and decimals (by
 octets: the broker never computes with decimals), then composite values by their text. Messages without a
 value are last. Two values that compare equal here are the same key: `1` and `1.0`, string and symbol. If a
-text or binary has more than `limits.KEY_BYTES_MAX`, only its beginning is compared, and then a digest of all
+text or binary has more than `KEY_BYTES_MAX`, only its beginning is compared, and then a digest of all
 of it.
 """
 
@@ -14,7 +14,9 @@ from typing import Any, Final
 from uuid import UUID
 
 from lightrail.amqp.values import Timestamp
-from lightrail.model import limits
+
+KEY_BYTES_MAX: Final[int] = 256
+"""Characters or bytes of a key. Longer keys are sorted by their beginning and distinguished by a digest."""
 
 Look = Callable[[str], Callable[[bytes], Any]]
 """Gives for a path such as `message-id` what reads that field from an encoded message; None for no such
@@ -46,8 +48,8 @@ def key_of(value: Any) -> Key:
         return 5, value.int
     if isinstance(value, bytes | bytearray | memoryview):
         octets = bytes(value)
-        if len(octets) > limits.KEY_BYTES_MAX:
-            octets = octets[: limits.KEY_BYTES_MAX] + blake2b(octets, digest_size=16).digest()
+        if len(octets) > KEY_BYTES_MAX:
+            octets = octets[:KEY_BYTES_MAX] + blake2b(octets, digest_size=16).digest()
         return 6, octets
     return 7, _shortened(repr(value))
 
@@ -61,7 +63,7 @@ def size_of(key: Key) -> int:
 
 
 def _shortened(text: str) -> str:
-    if len(text) <= limits.KEY_BYTES_MAX:
+    if len(text) <= KEY_BYTES_MAX:
         return text
     digest = blake2b(text.encode("utf-8", "surrogatepass"), digest_size=16).hexdigest()
-    return text[: limits.KEY_BYTES_MAX] + digest
+    return text[:KEY_BYTES_MAX] + digest

@@ -2,8 +2,11 @@
 
 from typing import Final
 
-from lightrail.model import limits
-
+QUEUE_WORK_OF_A_TURN: Final[int] = 20_000
+"""Units of about a microsecond that the queues of a shard may spend in one step on expiry, a lost frontend or
+a new policy; the next step continues."""
+DELIVERIES_OF_A_TURN: Final[int] = 20_000
+"""Runs that the queues of a shard deliver in one step, 2.2 us each; the next step continues."""
 NO_BOUND: Final = 1 << 62
 RUN: Final = 2
 """Units of taking one run out of a line, or of putting it back: 2 microseconds, with what follows from it."""
@@ -23,9 +26,7 @@ class Work:
 
     __slots__ = ("deliveries", "is_bounded", "left", "unsettled_runs_max")
 
-    def __init__(
-        self, left: int = limits.QUEUE_WORK_OF_A_TURN, deliveries: int = limits.DELIVERIES_OF_A_TURN
-    ) -> None:
+    def __init__(self, left: int = QUEUE_WORK_OF_A_TURN, deliveries: int = DELIVERIES_OF_A_TURN) -> None:
         self.left = left
         self.deliveries = deliveries
         """Number of runs that may still be delivered, 2.2 microseconds each."""
@@ -36,8 +37,8 @@ class Work:
 
     def begin(self) -> None:
         """Begins a turn."""
-        self.left = limits.QUEUE_WORK_OF_A_TURN
-        self.deliveries = limits.DELIVERIES_OF_A_TURN
+        self.left = QUEUE_WORK_OF_A_TURN
+        self.deliveries = DELIVERIES_OF_A_TURN
 
     def bound(self, unsettled_runs_max: int) -> None:
         """Sets the unsettled runs from which a consumer gets no more; `NO_BOUND` for no bound."""

@@ -11,6 +11,7 @@ import pytest
 from lightrail.journal.index import decode_index
 from lightrail.model import limits
 from lightrail.shard.effects.request import Fields
+from lightrail.shard.requests import journal_requests
 from tests.support.shard.journal_scene import JournalScene, eventually, with_journals
 
 MIB = 1024 * 1024
@@ -59,7 +60,7 @@ def test_the_journals_of_all_shards_are_listed_with_what_is_committed(tmp_path: 
 def test_a_long_list_comes_in_pages_and_nothing_of_it_is_left_out(
     tmp_path: Path, page: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(limits, "SEGMENTS_SHOWN_MAX", page)
+    monkeypatch.setattr(journal_requests, "SEGMENTS_SHOWN_MAX", page)
 
     async def check(scene: JournalScene) -> None:
         journals = scene.journals[0]
@@ -308,7 +309,7 @@ def test_the_way_that_large_answers_take_is_there_while_it_is_used(
 def test_a_shard_that_is_busy_with_readers_is_asked_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(limits, "JOURNAL_READS_MAX", 1)
+    monkeypatch.setattr(journal_requests, "JOURNAL_READS_MAX", 1)
     monkeypatch.setattr(limits, "JOURNAL_AGAIN_MS", 1)
     # As often as it takes: a read of another one may take longer than so few milliseconds.
     monkeypatch.setattr(limits, "JOURNAL_AGAIN_MAX", 10_000)
@@ -324,7 +325,7 @@ def test_a_shard_that_is_busy_with_readers_is_asked_again(
 def test_a_shard_that_stays_busy_is_given_up_in_words(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(limits, "JOURNAL_READS_MAX", 0)
+    monkeypatch.setattr(journal_requests, "JOURNAL_READS_MAX", 0)
     monkeypatch.setattr(limits, "JOURNAL_AGAIN_MS", 1)
     monkeypatch.setattr(limits, "JOURNAL_AGAIN_MAX", 3)
 

@@ -8,7 +8,7 @@ import pytest
 from lightrail.journal.archive import IDENTITY, Incarnation, decode_identity, index_name, segment_name
 from lightrail.journal.index import decode_index
 from lightrail.journal.record import CONTINUED, SPILLED, Outcome, Queue, QueueEvent, Settle
-from lightrail.model import limits
+from lightrail.shard.archiving.archiver import ARCHIVE_LOOK_MS, ARCHIVE_RETRY_MS
 from lightrail.shard.archiving.retention import HOUR_MS, Rule
 from lightrail.shard.journal.journal import Journal
 from lightrail.shard.journal.record import Append
@@ -256,13 +256,13 @@ def test_failures_are_said_once_counted_and_tried_again(caplog: pytest.LogCaptur
     with caplog.at_level(logging.INFO, "lightrail.shard.archiving.archive"):
         scene.tick()
         for _ in range(3):
-            scene.now_ms += limits.ARCHIVE_RETRY_MS
+            scene.now_ms += ARCHIVE_RETRY_MS
             assert scene.work(timed=True)
             assert not scene.work(timed=True), "not before it is time"
         assert journal.oldest_to_clean() is None
         assert (scene.counts.failures, scene.counts.waiting) == (4, len(journal.segments()) - 1)
         files.fail_links = 0
-        scene.now_ms += limits.ARCHIVE_RETRY_MS
+        scene.now_ms += ARCHIVE_RETRY_MS
         scene.tick()
     assert scene.counts.waiting == 0
     assert journal.oldest_to_clean() == 1
@@ -437,7 +437,7 @@ def test_what_is_old_goes_and_is_not_archived_again() -> None:
     assert scene.counts.removed == len(old)
     assert min(scene.numbers) > max(old)
     left = scene.numbers
-    scene.now_ms += limits.ARCHIVE_LOOK_MS
+    scene.now_ms += ARCHIVE_LOOK_MS
     scene.tick()
     assert scene.counts.removed == len(old)
     # Nor by a start that finds it in the journal.
@@ -470,7 +470,7 @@ def test_a_reader_holds_back_what_it_has_not_read_and_is_passed_over_beyond_its_
         (FakeFolders(files).open(journal.incarnation.folder).load(index_name(1)) or b"").decode()
     )
     scene.readers["nightly"] = reader(hold_hours=24, **{f"_{disk}": index.next_lsn})
-    scene.now_ms += limits.ARCHIVE_LOOK_MS
+    scene.now_ms += ARCHIVE_LOOK_MS
     scene.tick()
     assert scene.numbers == all_of_them[1:]
     assert not scene.counts.passed_over

@@ -2,9 +2,10 @@
 
 import pytest
 
-from lightrail.model import conditions, limits
+from lightrail.model import conditions
 from lightrail.shard.queue.values.commands import Change
 from lightrail.shard.queue.values.policy import Policy
+from lightrail.shard.queues import memory
 from lightrail.shard.queues.declarations import EveryName
 from lightrail.wire.frames import Kind, frame
 from tests.support.shard.scene import Peer, Scene
@@ -123,7 +124,7 @@ def test_a_link_that_says_everything_once_more_waits_once() -> None:
 
 def test_what_waits_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     scene, peer = opened()
-    monkeypatch.setattr(limits, "PARKED_BYTES_MAX", 100)
+    monkeypatch.setattr(memory, "PARKED_BYTES_MAX", 100)
     peer.route(1, 2, 5, [b"x" * 40])
     peer.route(1, 3, 5, [b"x" * 40])
     peer.route(1, 4, 5, [b"behind"])

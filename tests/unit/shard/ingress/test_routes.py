@@ -5,11 +5,13 @@ import pytest
 from lightrail.journal.record import REWRITTEN, SPILLED
 from lightrail.model import conditions, limits
 from lightrail.model.policy import QUEUE
+from lightrail.shard.effects import peers
 from lightrail.shard.journal.journal import Journal
 from lightrail.shard.journal.record import Append
 from lightrail.shard.journal.sqlite import SqliteStore
 from lightrail.shard.journal.store import StoreFullError
 from lightrail.shard.journal.tail import Tail
+from lightrail.shard.links.sending import sending_links
 from lightrail.shard.queue.values.commands import Change
 from lightrail.shard.queue.values.policy import Policy
 from lightrail.shard.queue.values.runs import Location
@@ -213,7 +215,7 @@ def test_who_asks_for_sequences_gets_the_first_of_each_batch() -> None:
 
 
 def test_sequences_that_are_forgotten_are_said_to_be_unknown(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(limits, "SEQUENCES_KEPT", 2)
+    monkeypatch.setattr(peers, "SEQUENCES_KEPT", 2)
     scene = Scene()
     peer = scene.peer()
     peer.produce(1, "q", sequences=True)
@@ -230,7 +232,7 @@ def test_sequences_that_are_forgotten_are_said_to_be_unknown(monkeypatch: pytest
 def test_of_producers_that_left_the_sequences_of_so_many_are_remembered(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(limits, "SEQUENCE_PRODUCERS_KEPT", 2)
+    monkeypatch.setattr(sending_links, "SEQUENCE_PRODUCERS_KEPT", 2)
     scene = Scene()
     peer = scene.peer()
     for link in (1, 2, 3):

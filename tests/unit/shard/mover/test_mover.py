@@ -9,10 +9,11 @@ import pytest
 from lightrail.cluster import moves
 from lightrail.cluster.coordinator import CoordinatorError, Write
 from lightrail.cluster.map import Map, unplacing
-from lightrail.model import limits
 from lightrail.model.policy import Policy
 from lightrail.shard.journal.store import StoreError
+from lightrail.shard.moving.copier import MOVE_THROTTLE_LOOK_S
 from lightrail.shard.moving.importing import ImportFailedError
+from lightrail.shard.moving.mover import MOVES_AT_ONCE, MOVES_SHOWN_MS
 from lightrail.shard_client.peers.requests import ShardDownError, ShardRefusedError
 from lightrail.wire.frames import Kind, OutcomeCode
 from tests.support.shard.moving_scene import Cluster
@@ -114,7 +115,7 @@ def test_dead_letters_move_with_their_queue_even_the_first_that_comes_during_the
 
 def test_moves_begin_in_their_order_and_only_so_many_at_once() -> None:
     async def story(cluster: Cluster) -> None:
-        queues = [f"q{number:02}" for number in range(limits.MOVES_AT_ONCE + 3)]
+        queues = [f"q{number:02}" for number in range(MOVES_AT_ONCE + 3)]
         for queue in queues:
             await cluster.place(queue)
         cluster.cut = True
@@ -248,7 +249,7 @@ def test_a_throttled_copy_takes_its_time() -> None:
         await cluster.until(lambda: cluster.placed("q") == (1, 2))
         assert 10 <= sum(pauses) <= 11
         # It looks now and then whether it is still wanted.
-        assert max(pauses) <= limits.MOVE_THROTTLE_LOOK_S
+        assert max(pauses) <= MOVE_THROTTLE_LOOK_S
 
     run(story)
 
@@ -335,7 +336,7 @@ def test_people_see_how_a_move_went() -> None:
         assert (shown["phase"], shown["messages"], shown["messages_total"]) == ("switch", 2, 2)
         assert (shown["error"], shown["result"], shown["ended_ms"]) == ("", "done", cluster.now_ms)
         assert shown["bytes"] > 5
-        cluster.now_ms += limits.MOVES_SHOWN_MS + 1
+        cluster.now_ms += MOVES_SHOWN_MS + 1
         assert cluster.shards[1].mover.describe() == []
 
     run(story)

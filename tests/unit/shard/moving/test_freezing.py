@@ -8,12 +8,14 @@ from lightrail.journal.record import Queue
 from lightrail.model import conditions, limits
 from lightrail.model.policy import Policy
 from lightrail.shard.journal.declared import declared_of
+from lightrail.shard.links.takeovers import YIELD_MS
+from lightrail.shard.moving.freezing import MOVE_FROZEN_MS
 from lightrail.shard.queues.declarations import EveryName
 from lightrail.wire.frames import HEADER, Kind, OutcomeCode
 from tests.support.shard.scene import Peer, Scene, SmallStore
 from tests.unit.shard.fake_map import FakeMap
 
-LATE_MS = limits.MOVE_FROZEN_MS
+LATE_MS = MOVE_FROZEN_MS
 
 
 class Story:
@@ -289,7 +291,7 @@ def attached_elsewhere(**options: Any) -> tuple[Story, Peer]:
 def test_a_consumer_that_its_client_attaches_elsewhere_is_awaited_no_longer_than_the_bound() -> None:
     """Its link, to which the move is not known yet, ends when it opens again (transport 2.6.1)."""
     story, other = attached_elsewhere()
-    story.scene.tick(limits.YIELD_MS)
+    story.scene.tick(YIELD_MS)
     story.scene.settle_down()
     assert [each.message for each in other.delivered[7]] == [b"c"]
     story.peer.consume(3, "q", epoch=5, first=1, resume=True, client_link="1" * 32)

@@ -3,8 +3,8 @@
 import asyncio
 from typing import Any
 
-from lightrail.model import limits
-from lightrail.shard.transactions.decision_requests import DecisionRequests
+from lightrail.shard.transactions.decision_requests import DECISIONS_ASKED_AT_ONCE, DecisionRequests
+from lightrail.shard.transactions.preparing import TRANSACTION_RESOLVE_MS
 from lightrail.shard_client.peers.requests import ShardDownError
 from lightrail.wire.bodies import Answer
 from tests.support.shard.scene import Peer, Scene
@@ -77,7 +77,7 @@ def test_a_lost_shard_delays_no_decision_of_another() -> None:
     prepare_at(scene, peer, 100, 3)
     transact(peer, 1, post("here"), id=f"{200:032x}", others=[LOST, 4])
     scene.settle_down()
-    scene.now_ms += limits.TRANSACTION_RESOLVE_MS
+    scene.now_ms += TRANSACTION_RESOLVE_MS
 
     async def story() -> None:
         requests = Requests(scene)
@@ -88,11 +88,11 @@ def test_a_lost_shard_delays_no_decision_of_another() -> None:
         # Those of later looks neither: the lost one is not asked again before it has answered.
         asked = requests.others.asked.count((LOST, "outcome"))
         prepare_at(scene, peer, 101, 3)
-        scene.now_ms += limits.TRANSACTION_RESOLVE_MS
+        scene.now_ms += TRANSACTION_RESOLVE_MS
         await requests.look()
         assert ready(scene, "q3") == [b"m", b"m"]
         assert requests.others.asked.count((LOST, "outcome")) == asked == requests.others.most
-        assert asked == limits.DECISIONS_ASKED_AT_ONCE
+        assert asked == DECISIONS_ASKED_AT_ONCE
         # When it answers, it is asked for all others.
         requests.others.never.set()
         for _ in range(20):
@@ -108,13 +108,13 @@ def test_a_shard_that_is_away_is_asked_again_with_the_next_look() -> None:
     scene = Scene()
     for number in range(40):
         prepare_at(scene, scene.peer(), number, 3)
-    scene.now_ms += limits.TRANSACTION_RESOLVE_MS
+    scene.now_ms += TRANSACTION_RESOLVE_MS
 
     async def story() -> None:
         requests = Requests(scene)
         requests.others.raises = ShardDownError("shard 3 is away")
         await requests.requests.look()
-        assert len(requests.others.asked) == limits.DECISIONS_ASKED_AT_ONCE
+        assert len(requests.others.asked) == DECISIONS_ASKED_AT_ONCE
         requests.others.raises = None
         await requests.requests.look()
         assert len(ready(scene, "q3")) == 40
@@ -125,7 +125,7 @@ def test_a_shard_that_is_away_is_asked_again_with_the_next_look() -> None:
 def test_an_unexpected_error_fails_the_shard() -> None:
     scene = Scene()
     prepare_at(scene, scene.peer(), 1, 3)
-    scene.now_ms += limits.TRANSACTION_RESOLVE_MS
+    scene.now_ms += TRANSACTION_RESOLVE_MS
     error = RuntimeError("a bug")
 
     async def story() -> None:

@@ -8,12 +8,13 @@ from lightrail.journal.record import Transaction, TransactionState
 from lightrail.model import conditions, limits
 from lightrail.model.transaction_ids import born_ms, new_id
 from lightrail.shard.journal.journal import Journal
+from lightrail.shard.transactions import decisions
 from tests.support.shard.fake_files import FakeFiles
 from tests.support.shard.scene import Peer, Scene, SmallStore
 from tests.unit.shard.transactions.test_prepared import answer
 from tests.unit.shard.transactions.test_transactions import condition, post, ready, transact
 
-HOUR_MS = limits.TRANSACTION_ABORTED_MS
+HOUR_MS = decisions.TRANSACTION_ABORTED_MS
 
 
 def commit(scene: Scene, peer: Peer, id: bytes, number: int = 1) -> str:
@@ -116,7 +117,7 @@ def test_an_id_of_a_former_version_is_forgotten_after_an_hour() -> None:
 
 
 def test_so_many_aborts_are_remembered(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(limits, "TRANSACTIONS_ABORTED_MAX", 2)
+    monkeypatch.setattr(decisions, "TRANSACTIONS_ABORTED_MAX", 2)
     scene = Scene()
     peer = scene.peer()
     ids = [new_id(scene.now_ms - 9 + number) for number in range(4)]

@@ -5,11 +5,12 @@ from typing import Any
 import pytest
 
 from lightrail.journal.record import CONTINUED, Numbers, Settle
-from lightrail.model import conditions, limits
+from lightrail.model import conditions
 from lightrail.model.attempts import DEFERRED, failures
 from lightrail.model.policy import Policy
 from lightrail.shard.journal.record import Append
 from lightrail.shard.queues.declarations import EveryName
+from lightrail.shard.requests.lock_requests import DEFERRED_LOCK_MS
 from lightrail.wire.frames import OutcomeCode
 from tests.support.shard.scene import Peer, Scene, SmallStore
 from tests.unit.shard.transactions.test_prepared import ID, answer, prepare
@@ -109,7 +110,7 @@ def test_what_is_not_locked_refuses_the_whole_transaction(settle: list[Any], op:
 def test_a_lock_that_has_ended_refuses_the_whole_transaction(op: str) -> None:
     scene, peer = locked()
     # The shard has not looked at the time since.
-    scene.now_ms += limits.DEFERRED_LOCK_MS
+    scene.now_ms += DEFERRED_LOCK_MS
     settles = [by_lock(0)]
     ask = transact(peer, 2, post("a"), settles=settles) if op == "transact" else None
     request = prepare(peer, post("a"), settles=settles) if ask is None else ask
@@ -149,7 +150,7 @@ def test_from_the_preparation_on_only_the_decision_counts(commits: bool) -> None
     # Neither the token nor the end of the lock changes it, and nobody receives it.
     found = answer(scene, peer, peer.ask("settle", queue="in", lock=f"{KEY}-0", sequence=0))
     assert found == {"found": False}
-    scene.tick(limits.DEFERRED_LOCK_MS + 1)
+    scene.tick(DEFERRED_LOCK_MS + 1)
     found = answer(scene, peer, peer.ask("receive_deferred", queue="in", sequences=[0], key="k"))
     assert found["messages"] == []
     left = {b"2": (True, 1, False), b"3": (True, 0, False)}
@@ -157,7 +158,7 @@ def test_from_the_preparation_on_only_the_decision_counts(commits: bool) -> None
     assert answer(scene, peer, peer.ask("conclude", id=ID, commit=commits)) == {"concluded": True}
     # Without an effect it is locked as before, and the time of the lock begins again.
     assert states(scene) == left | ({} if commits else {b"1": (True, 0, True)})
-    scene.tick(limits.DEFERRED_LOCK_MS + 1)
+    scene.tick(DEFERRED_LOCK_MS + 1)
     assert states(scene) == left | ({} if commits else {b"1": (True, 1, False)})
 
 

@@ -10,6 +10,8 @@ from lightrail.shard.journal.journal import Journal
 from lightrail.shard.journal.small_records import SmallRecords
 from lightrail.shard.queue.lines.in_flight import InFlight
 from lightrail.shard.transactions.decision_requests import DecisionRequests
+from lightrail.shard.transactions.preparing import TRANSACTION_RESOLVE_MS
+from lightrail.shard.upkeep import cleaner as cleaner_module
 from lightrail.shard.upkeep.cleaner import Cleaner
 from lightrail.wire.bodies import Answer
 from tests.support.shard.fake_files import FakeFiles
@@ -63,7 +65,7 @@ def test_cleaning_looks_at_each_reserved_delivery_once(count: int, monkeypatch: 
 
 
 def test_cleaning_is_done_in_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(limits, "CLEAN_RUNS", 10)
+    monkeypatch.setattr(cleaner_module, "CLEAN_RUNS", 10)
     monkeypatch.setattr(limits, "TRANSACTIONS_AT_ONCE", 10)
     scene, _ = begun(100)
     written = Counted(monkeypatch, Cleaner, "_write")
@@ -86,7 +88,7 @@ def test_cleaning_is_done_in_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_decisions_arrive_in_turns_of_their_own(monkeypatch: pytest.MonkeyPatch) -> None:
     scene, _ = begun(100)
-    scene.now_ms += limits.TRANSACTION_RESOLVE_MS
+    scene.now_ms += TRANSACTION_RESOLVE_MS
     waiting: list[int] = []
 
     class Others:

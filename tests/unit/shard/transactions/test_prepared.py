@@ -5,9 +5,12 @@ from typing import Any
 import pytest
 
 from lightrail.journal.record import Transaction, TransactionState
-from lightrail.model import conditions, limits
+from lightrail.model import conditions
 from lightrail.model.attempts import DEFERRED, failures
 from lightrail.shard.journal.store import Recovered, StoreBusyError
+from lightrail.shard.transactions import prepared as prepared_module
+from lightrail.shard.transactions import preparing
+from lightrail.shard.transactions.decisions import TRANSACTION_ABORTED_MS
 from lightrail.wire.bodies import SettleDetail
 from lightrail.wire.frames import OutcomeCode
 from tests.support.shard.scene import Peer, Scene, SmallStore
@@ -153,7 +156,7 @@ def test_a_delivery_is_settled_once() -> None:
 
 
 def test_so_many_are_prepared(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(limits, "TRANSACTIONS_PREPARED_MAX", 2)
+    monkeypatch.setattr(preparing, "TRANSACTIONS_PREPARED_MAX", 2)
     scene = Scene()
     peer = scene.peer()
     assert "prepared" in answer(scene, peer, prepare(peer, post("a"), id=f"{1:032x}"))
@@ -189,7 +192,7 @@ def test_a_shard_that_is_asked_before_it_has_decided_can_not_commit_any_more() -
     assert ready(scene, "a") == []
     states = [each.state for each in store.records if isinstance(each, Transaction)]
     assert states == [TransactionState.ABORTED]
-    scene.tick(limits.TRANSACTION_ABORTED_MS + 1)
+    scene.tick(TRANSACTION_ABORTED_MS + 1)
     states = [each.state for each in store.records if isinstance(each, Transaction)]
     assert states == [TransactionState.ABORTED, TransactionState.ENDED]
 
@@ -229,8 +232,8 @@ def test_one_without_a_decision_is_overdue_after_a_while() -> None:
     scene = Scene()
     prepared(scene)
     transactions = scene.engine.transactions
-    assert transactions.prepared.overdue(scene.now_ms + limits.TRANSACTION_RESOLVE_MS - 1) == []
-    assert transactions.prepared.overdue(scene.now_ms + limits.TRANSACTION_RESOLVE_MS) == [
+    assert transactions.prepared.overdue(scene.now_ms + preparing.TRANSACTION_RESOLVE_MS - 1) == []
+    assert transactions.prepared.overdue(scene.now_ms + preparing.TRANSACTION_RESOLVE_MS) == [
         (bytes.fromhex(ID), 1)
     ]
 
@@ -310,8 +313,8 @@ def test_its_age_counts_on_over_a_restart() -> None:
 
 
 def test_of_many_the_oldest_are_shown_and_all_are_counted(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(limits, "TRANSACTIONS_SHOWN_MAX", 2)
-    monkeypatch.setattr(limits, "TRANSACTION_QUEUES_SHOWN_MAX", 1)
+    monkeypatch.setattr(preparing, "TRANSACTIONS_SHOWN_MAX", 2)
+    monkeypatch.setattr(prepared_module, "TRANSACTION_QUEUES_SHOWN_MAX", 1)
     scene = Scene()
     peer = scene.peer()
     for number in range(3):

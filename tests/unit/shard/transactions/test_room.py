@@ -4,9 +4,11 @@ from typing import Any
 
 import pytest
 
-from lightrail.model import conditions, limits
+from lightrail.model import conditions
 from lightrail.shard.journal.journal import Journal
 from lightrail.shard.queues.memory import Memory
+from lightrail.shard.transactions import preparing
+from lightrail.shard.transactions.prepared import TRANSACTION_PREPARED_BYTES
 from tests.support.shard.fake_files import FakeFiles
 from tests.support.shard.scene import Peer, Scene
 from tests.unit.shard.transactions.test_prepared import answer
@@ -63,7 +65,7 @@ def test_no_user_fills_the_room_for_all() -> None:
 
 
 def test_no_user_has_all_transactions(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(limits, "TRANSACTIONS_PREPARED_MAX", 8)
+    monkeypatch.setattr(preparing, "TRANSACTIONS_PREPARED_MAX", 8)
     scene = Scene()
     peer = scene.peer()
     assert [fill(scene, peer, user, 1_000 * index) for index, user in enumerate(("one", "two"))] == [4, 2]
@@ -73,7 +75,7 @@ def test_small_transactions_count_what_they_cost() -> None:
     scene = Scene(memory_mark=MARK)
     peer = scene.peer()
     prepare(scene, peer, 1, messages=[b"m"])
-    assert memory_of(scene).prepared >= limits.TRANSACTION_PREPARED_BYTES
+    assert memory_of(scene).prepared >= TRANSACTION_PREPARED_BYTES
 
 
 def test_messages_in_queues_are_spilled_for_them() -> None:

@@ -14,6 +14,7 @@ from lightrail.model.policy import Policy
 from lightrail.shard.journal.record import Append
 from lightrail.shard.journal.store import StoreBusyError
 from lightrail.shard.queues.declarations import EveryName
+from lightrail.shard.transactions import applying
 from tests.support.shard.scene import Peer, Scene, SmallStore
 
 PRODUCER = 7 << 32 | 99
@@ -332,7 +333,7 @@ def test_a_store_that_is_busy_after_the_reading_is_waited_for() -> None:
 
 
 def test_not_more_bytes_are_rejected_than_one_group_may_have(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(limits, "TRANSACTION_REWRITTEN_BYTES_MAX", 1_500)
+    monkeypatch.setattr(applying, "TRANSACTION_REWRITTEN_BYTES_MAX", 1_500)
     scene = Scene()
     peer = scene.peer()
     received(scene, peer, "in", *[b"%d" % number for number in range(9)])

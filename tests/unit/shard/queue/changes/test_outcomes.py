@@ -2,8 +2,8 @@
 
 import pytest
 
-from lightrail.model import limits
 from lightrail.model.ending import Ending
+from lightrail.shard.queue.changes.outcomes import RETURNED_AT_ONCE
 from lightrail.shard.queue.values.commands import (
     ACCEPTED,
     FAILED,
@@ -159,7 +159,7 @@ def test_annotations_replace_the_message_in_place() -> None:
 
 
 @pytest.mark.parametrize("default", [ACCEPTED, REJECTED, FAILED], ids=lambda each: each.kind.name)
-@pytest.mark.parametrize("count", [4, limits.RETURNED_AT_ONCE + 4])
+@pytest.mark.parametrize("count", [4, RETURNED_AT_ONCE + 4])
 def test_a_client_that_failed_has_failed_with_the_oldest_message_alone(
     bench: PlainBench, count: int, default: Outcome
 ) -> None:

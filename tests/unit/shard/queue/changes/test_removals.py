@@ -1,6 +1,6 @@
 """Removals: messages that expire or give way leave in their order, as dead letters or for good."""
 
-from lightrail.model import limits
+from lightrail.shard.queue.changes.removals import EXPIRED_AT_ONCE
 from lightrail.shard.queue.values.commands import RELEASED, Change, Credit, Enqueue, Fetched, Settle, Tick
 from lightrail.shard.queue.values.effects import DeadLetter, Fetch, Reason, Removed, Stored
 from lightrail.shard.queue.values.policy import Policy
@@ -71,12 +71,12 @@ def test_messages_that_expire_are_dead_letters_or_leave_for_good() -> None:
 
 
 def test_dead_letters_of_one_batch_leave_in_pieces() -> None:
-    count = 2 * limits.EXPIRED_AT_ONCE + 1
+    count = 2 * EXPIRED_AT_ONCE + 1
     bench = Bench(Policy())
     bench.put(*["x"] * count, expires_at_ms=bench.now + 10)
     bench.now += 10
     letters = [each.run.count for each in bench.do(Tick()) if isinstance(each, DeadLetter)]
-    assert letters == [limits.EXPIRED_AT_ONCE, limits.EXPIRED_AT_ONCE, 1]
+    assert letters == [EXPIRED_AT_ONCE, EXPIRED_AT_ONCE, 1]
 
 
 def test_expired_messages_are_removed_for_good_where_the_policy_says_so() -> None:

@@ -2,8 +2,7 @@
 
 import pytest
 
-from lightrail.model import limits
-from lightrail.shard.queue.lines.merging import near
+from lightrail.shard.queue.lines.merging import LOCATION_BYTES, near
 from lightrail.shard.queue.machine import Machine
 from lightrail.shard.queue.values.commands import Enqueue, Fetched, Settle
 from lightrail.shard.queue.values.effects import Fetch
@@ -17,10 +16,10 @@ from tests.support.shard.checked_queue import GROUPS, SORTED, Bench, Checked
         (Location(0, 100, 10), 20, True),
         (Location(1, 100, 10), 20, False),
         (None, 20, False),
-        (Location(0, limits.LOCATION_BYTES, 10), 20, False),
-        (Location(0, limits.LOCATION_BYTES, 10), 200_000, True),
-        (Location(0, limits.LOCATION_BYTES, 10), 500_000, False),
-        (Location(0, 9 * limits.LOCATION_BYTES, 10), 5_000_000, False),
+        (Location(0, LOCATION_BYTES, 10), 20, False),
+        (Location(0, LOCATION_BYTES, 10), 200_000, True),
+        (Location(0, LOCATION_BYTES, 10), 500_000, False),
+        (Location(0, 9 * LOCATION_BYTES, 10), 5_000_000, False),
     ],
 )
 def test_locations_are_merged_when_they_are_near(other: Location | None, size: int, expected: bool) -> None:

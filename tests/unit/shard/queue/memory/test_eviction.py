@@ -2,7 +2,9 @@
 
 from lightrail.model import limits
 from lightrail.shard.queue import invariants
+from lightrail.shard.queue.lines.merging import LOCATION_BYTES
 from lightrail.shard.queue.machine import Machine
+from lightrail.shard.queue.memory.eviction import FETCH_RETRY_MS
 from lightrail.shard.queue.values.commands import (
     Attach,
     Change,
@@ -62,7 +64,7 @@ def filled(batches: int, disk: Disk, expires_at_ms: int | None = None) -> Machin
 def test_eviction_leaves_the_head_and_few_objects() -> None:
     machine = filled(3_000, Disk())
     assert HEAD_BYTES <= machine.footprint.sizes()[1] < HEAD_BYTES + 2 * limits.JOINED_BYTES
-    assert machine.contents.ready.evicted_runs <= 3_100_000 // limits.LOCATION_BYTES + 2
+    assert machine.contents.ready.evicted_runs <= 3_100_000 // LOCATION_BYTES + 2
     assert machine.view.gauges.bytes == 3_000_000
 
 
@@ -89,7 +91,7 @@ def test_an_evicted_queue_is_drained_in_order() -> None:
         invariants.check(machine)
     assert received == [b"%0100d" % index for index in range(30_000)]
     assert fetches <= 5
-    assert peak <= HEAD_BYTES + 2 * limits.LOCATION_BYTES
+    assert peak <= HEAD_BYTES + 2 * LOCATION_BYTES
 
 
 def test_the_next_runs_are_fetched_before_they_are_due() -> None:
@@ -126,8 +128,8 @@ def test_a_failed_fetch_is_asked_for_again_later() -> None:
     (fetch,) = [effect for effect in machine.dispatch(0) if isinstance(effect, Fetch)]
     assert not machine.apply(Fetched(fetch.run.sequence, ()), 5)
     assert not machine.dispatch(6)
-    assert machine.next_deadline_ms == 5 + limits.FETCH_RETRY_MS
-    assert machine.dispatch(5 + limits.FETCH_RETRY_MS) == [Fetch(fetch.run)]
+    assert machine.next_deadline_ms == 5 + FETCH_RETRY_MS
+    assert machine.dispatch(5 + FETCH_RETRY_MS) == [Fetch(fetch.run)]
 
 
 def test_damage_is_reported_and_the_rest_delivered() -> None:
@@ -223,7 +225,7 @@ def test_what_is_behind_a_run_that_was_asked_for_expires_though_the_cleaner_part
     queue.do(Change(Policy()))
     (_, joined) = queue.machine.contents.waiting()
     queue.do(Fetched(2, []))
-    queue.now += limits.FETCH_RETRY_MS
+    queue.now += FETCH_RETRY_MS
     assert not queue.dispatch()
     queue.machine.footprint.relocate([(joined.cut(1, 2), Location(1, 900_000, 100))])
     assert len(queue.machine.contents.waiting()) == 3

@@ -4,6 +4,7 @@ import pytest
 
 from lightrail.model import limits
 from lightrail.shard.queue import invariants
+from lightrail.shard.queue.lines.merging import LOCATION_SINGLES_BYTES
 from lightrail.shard.queue.machine import Machine
 from lightrail.shard.queue.values.policy import Policy
 from lightrail.shard.queue.values.runs import Location
@@ -83,7 +84,7 @@ def test_what_was_moved_on_disk_shares_batches_as_before(policy: str) -> None:
     for run in runs:
         location = run.batch.location
         assert location is not None
-        assert location.length <= limits.LOCATION_SINGLES_BYTES
+        assert location.length <= LOCATION_SINGLES_BYTES
         assert location.offset <= 40 * run.sequence < location.offset + location.length
 
 

@@ -2,7 +2,7 @@
 
 import pytest
 
-from lightrail.model import limits
+from lightrail.shard.queue.order import order
 from lightrail.shard.queue.values.commands import RELEASED, Credit, Detach, Fetched, Settle
 from lightrail.shard.queue.values.effects import Drained, Fetch
 from lightrail.shard.queue.values.policy import Policy
@@ -54,7 +54,7 @@ def test_a_selector_that_matches_nothing_costs_nothing_per_dispatch() -> None:
 
 
 def test_selectors_look_at_a_bounded_number_of_messages_in_one_step(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(limits, "SELECTOR_LOOKS", 10)
+    monkeypatch.setattr(order, "SELECTOR_LOOKS", 10)
     bench = Bench(Policy())
     bench.put(*[f"m{index}" for index in range(25)], "end")
     end = Selector(b"end")

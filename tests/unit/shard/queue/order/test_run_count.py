@@ -5,6 +5,8 @@ from random import Random
 import pytest
 
 from lightrail.model import limits
+from lightrail.shard.queue.changes.locking import RENEWED_LOCKS_UNCOUNTED_MAX
+from lightrail.shard.queue.order.run_count import RENEWED_LOCK_BYTES
 from lightrail.shard.queue.values.commands import ACCEPTED, RenewDeliveries, Settle
 from tests.support.shard.checked_queue import PlainBench
 
@@ -59,11 +61,11 @@ def test_what_was_noted_as_outdated_is_counted_again(bench: PlainBench) -> None:
 
 def test_locks_that_were_renewed_one_by_one_count(bench: PlainBench) -> None:
     """A batch of thousands is one run, and its locks are as many notes."""
-    count = 8 * limits.RENEWED_LOCKS_UNCOUNTED_MAX
+    count = 8 * RENEWED_LOCKS_UNCOUNTED_MAX
     bench.consumer(1, count, lock_ms=1_000)
     bench.put(*[b"m"] * count)
     bench.dispatch()
     deliveries = bench.machine.contents.deliveries
     before = deliveries.runs
     bench.do(RenewDeliveries(1, [*range(count)]))
-    assert deliveries.runs * limits.RUN_BYTES >= before + count * limits.RENEWED_LOCK_BYTES
+    assert deliveries.runs * limits.RUN_BYTES >= before + count * RENEWED_LOCK_BYTES

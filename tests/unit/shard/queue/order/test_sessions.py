@@ -5,6 +5,7 @@ from typing import Any
 import pytest
 
 from lightrail.model import conditions, limits
+from lightrail.shard.queue.order.sessions import SESSION_ID_CHARACTERS_MAX
 from lightrail.shard.queue.values.commands import (
     FAILED,
     Attach,
@@ -87,7 +88,7 @@ def test_a_queue_without_groups_has_no_sessions() -> None:
 
 def test_the_id_of_a_session_is_bounded() -> None:
     bench = Bench(GROUPS)
-    longest = "s" * limits.SESSION_ID_CHARACTERS_MAX
+    longest = "s" * SESSION_ID_CHARACTERS_MAX
     accept(bench, 1, longest)
     (refused,) = bench.do(Attach(2, ConsumerOptions(session=longest + "s")))
     assert isinstance(refused, Refused)
@@ -131,7 +132,7 @@ def test_a_session_of_which_everything_was_purged_is_not_available() -> None:
     assert not accepted(bench.dispatch())
 
 
-@pytest.mark.parametrize("key", [7, "s" * (limits.SESSION_ID_CHARACTERS_MAX + 1)])
+@pytest.mark.parametrize("key", [7, "s" * (SESSION_ID_CHARACTERS_MAX + 1)])
 def test_a_group_whose_id_is_none_of_a_session_is_not_available(key: int | str) -> None:
     bench = Bench(GROUPS)
     bench.put(f"group={key} 1")

@@ -2,8 +2,8 @@
 
 import pytest
 
-from lightrail.model import limits
 from lightrail.model.attempts import DEFERRED
+from lightrail.shard.queue.changes import removals
 from lightrail.shard.queue.machine import Machine
 from lightrail.shard.queue.values.commands import (
     ACCEPTED,
@@ -277,7 +277,7 @@ def test_expired_ones_that_are_on_disk_are_read_to_become_dead_letters(policy: P
 
 
 def test_many_expire_in_turns(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(limits, "EXPIRED_AT_ONCE", 3)
+    monkeypatch.setattr(removals, "EXPIRED_AT_ONCE", 3)
     bench = deferring(*numbered(10), expires_at_ms=50)
     bench.do(Settle(1, 0, 10, DEFER))
     bench.now = 50

@@ -5,8 +5,7 @@ import uuid
 import pytest
 
 from lightrail.amqp.values import Symbol, Timestamp
-from lightrail.model import limits
-from lightrail.shard.queue.values.keys import MISSING, key_of
+from lightrail.shard.queue.values.keys import KEY_BYTES_MAX, MISSING, key_of
 
 
 def test_keys_of_all_types_have_one_order() -> None:
@@ -25,7 +24,7 @@ def test_keys_of_all_types_have_one_order() -> None:
 @pytest.mark.parametrize("kind", [str, bytes])
 def test_long_keys_are_cut_and_told_apart(kind: type[str | bytes]) -> None:
     """Whatever a message has in the field of a key, what is kept of it is small."""
-    most = limits.KEY_BYTES_MAX
+    most = KEY_BYTES_MAX
     texts = ["k" * most, "k" * most * 4_000 + "a", "k" * most * 4_000 + "b"]
     exact, one, two = texts if kind is str else [text.encode() for text in texts]
     assert key_of(exact)[1] == exact

@@ -1,11 +1,19 @@
 """Work: queues of a shard share what may be done in a turn, and what is left over is done in the next."""
 
-from lightrail.model import limits
 from lightrail.shard.queue.machine import Machine
 from lightrail.shard.queue.values.commands import Attach, Credit, Enqueue, Tick
 from lightrail.shard.queue.values.effects import DeadLetter, Deliver
 from lightrail.shard.queue.values.runs import batch_of
-from lightrail.shard.queue.values.work import LEAVING, LETTER, LETTER_MESSAGE, RUN, Work, unlimited
+from lightrail.shard.queue.values.work import (
+    DELIVERIES_OF_A_TURN,
+    LEAVING,
+    LETTER,
+    LETTER_MESSAGE,
+    QUEUE_WORK_OF_A_TURN,
+    RUN,
+    Work,
+    unlimited,
+)
 from tests.support.now import now
 
 
@@ -26,8 +34,8 @@ def delivered(machine: Machine) -> int:
 def test_a_turn_begins_with_all_of_its_work() -> None:
     work = Work(3, 4)
     work.begin()
-    assert (work.left, work.deliveries) == (limits.QUEUE_WORK_OF_A_TURN, limits.DELIVERIES_OF_A_TURN)
-    assert unlimited().left > 1_000_000 * limits.QUEUE_WORK_OF_A_TURN
+    assert (work.left, work.deliveries) == (QUEUE_WORK_OF_A_TURN, DELIVERIES_OF_A_TURN)
+    assert unlimited().left > 1_000_000 * QUEUE_WORK_OF_A_TURN
 
 
 def test_queues_share_the_deliveries_of_a_turn() -> None:

@@ -1,11 +1,15 @@
-"""The command `transactions`: lists and decides transactions that wait for the decision of another shard."""
+"""The commands `coordinator` and `transactions`: what an operator decides after a loss.
+
+An etcd that was set back to an older snapshot gets the lost entries again, and transactions that wait for the
+decision of a lost shard are decided.
+"""
 
 import argparse
 from typing import Any, Final
 
 from lightrail.cli.administration.client import Client, path_of
 from lightrail.cli.administration.commands import CommandError, Subparsers, add, group
-from lightrail.console.results import show_json, table
+from lightrail.console.results import pairs, show_json, table
 from lightrail.console.text import counted, printable
 
 DECIDE: Final = """Only for a shard that is lost for good, with its disk. It may have decided otherwise and
@@ -21,11 +25,28 @@ examples:
   lightrail-admin transactions decide abort shard-3 --yes    decides them, at all shards that wait
   lightrail-admin transactions decide commit 0f0f0f0f0f0f0f0f0f0f0f0f0f0f0f0f --yes
 """
+PUT_BACK: Final = """
+For an etcd that was restored from an older snapshot while the cluster ran. The gateway writes the entries
+that it has and this etcd lacks: names, policies, users, rights, subscriptions, readers, shards and
+placements. After that all processes continue with this etcd. Nothing is deleted: entries that had been
+deleted after the snapshot exist again, and are listed.
+"""
+SHOWN: Final = 20
+"""Number of keys of each kind that are printed; --json prints all."""
 COLUMNS: Final = ("id", "shard", "decides", "seconds", "messages", "deliveries", "queues")
 
 
 def register(things: Subparsers) -> None:
     """Adds these commands."""
+    coordinator = group(things, "coordinator", "etcd, after it was set back to an older snapshot")
+    add(coordinator, "show", _show, "show whether etcd was set back; exit status 1 if it was")
+    add(
+        coordinator,
+        "put-back",
+        _put_back,
+        "write the lost entries again, and continue with this etcd",
+        PUT_BACK,
+    )
     transactions = group(things, "transactions", "transactions that wait for the decision of another shard")
     add(transactions, "list", _list, "all of them, with the deciding shard; a row per waiting shard")
     command = add(transactions, "decide", _decide, "decide those of a shard that is lost for good", DECIDE)
@@ -37,6 +58,35 @@ def register(things: Subparsers) -> None:
         help="a transaction, or all that a lost shard would have decided",
     )
     command.add_argument("--yes", action="store_true", help="confirm it")
+
+
+def _show(client: Client, parsed: argparse.Namespace) -> int:
+    found = client.get("/!coordinator")["set_back"]
+    if parsed.json:
+        show_json(found)
+    elif found is None:
+        print("etcd has all revisions that this gateway knows")
+    else:
+        pairs({key: found[key] for key in ("known_at", "revision", "reason")})
+    return 0 if found is None else 1
+
+
+def _put_back(client: Client, parsed: argparse.Namespace) -> int:
+    done = client.request("POST", "/!coordinator/put-back", json_body={}).json()
+    if parsed.json:
+        show_json(done)
+        return 0
+    for key, what in (
+        ("written", "entries were written again"),
+        ("kept", "entries were changed since, and stay as they are"),
+        ("again", "entries had been deleted, or were created since: check whether they are wanted"),
+    ):
+        print(f"{len(done[key]):,} {what}")
+        for each in done[key][:SHOWN]:
+            print(f"    {printable(each)}")
+        if len(done[key]) > SHOWN:
+            print(f"    and {len(done[key]) - SHOWN:,} more")
+    return 0
 
 
 def _list(client: Client, parsed: argparse.Namespace) -> int:

@@ -24,8 +24,9 @@ from lightrail.filters.errors import FilterError, shown
 from lightrail.filters.parameters import check_parameters, value_of
 from lightrail.filters.path import APPLICATION_PROPERTIES, MESSAGE_ANNOTATIONS, PROPERTIES, Path, parse_path
 from lightrail.filters.sections import LISTS, MALFORMED, MAPS, open_items, open_section, section_end
-from lightrail.model import limits
 
+ACTION_ENTRIES_MAX: Final[int] = 64
+"""Fields that one action sets or removes."""
 CHANGEABLE: Final = ("subject", "reply-to", "to", "content-type", "correlation-id", "group-id")
 ANNOTATION_PREFIX: Final = "x-opt-"
 
@@ -166,8 +167,8 @@ def compile_action(spec: Mapping[str, Any]) -> Action:
     if isinstance(removed, str) or not isinstance(removed, Sequence):
         raise FilterError("a list of paths", shown(removed), part="remove")
     count = len(values) + len(removed)
-    if not 0 < count <= limits.ACTION_ENTRIES_MAX:
-        raise FilterError(f"1 to {limits.ACTION_ENTRIES_MAX} fields to set or remove", str(count))
+    if not 0 < count <= ACTION_ENTRIES_MAX:
+        raise FilterError(f"1 to {ACTION_ENTRIES_MAX} fields to set or remove", str(count))
     changes: Changes = {}
     for text, value in values.items():
         path = _changeable(text, "set")

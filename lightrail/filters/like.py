@@ -12,8 +12,11 @@ from collections.abc import Callable
 from functools import lru_cache
 from typing import Final
 
-from lightrail.model import limits
-
+LIKE_TEXT_MAX: Final[int] = 64 * 1024
+"""Longest value that LIKE matches; a longer one is UNKNOWN. It bounds the time of one match."""
+LIKE_WORK_MAX: Final[int] = 2 * 1024 * 1024
+"""Characters times weight (filters/like.py) that all LIKE of one filter may examine per message, about 30 ms:
+more than sixteen patterns, or heavy ones, get less than LIKE_TEXT_MAX each."""
 _TRIES: Final = 16
 """Positions at which a piece is compared before the search uses bits: most texts need no more."""
 _WINDOW: Final = 1_024
@@ -34,7 +37,7 @@ class Like:
     def __init__(self, test: Callable[[str], bool], weight: int) -> None:
         self._test = test
         self.weight = weight
-        self.characters_max = limits.LIKE_TEXT_MAX
+        self.characters_max = LIKE_TEXT_MAX
 
     def __call__(self, text: str) -> bool | None:
         return self._test(text) if len(text) <= self.characters_max else None
@@ -44,7 +47,7 @@ def share(likes: list[Like]) -> None:
     """Bounds the total cost of all patterns of one filter per message to LIKE_WORK_MAX."""
     weight = sum(like.weight for like in likes)
     if weight:
-        most = min(limits.LIKE_TEXT_MAX, limits.LIKE_WORK_MAX // weight)
+        most = min(LIKE_TEXT_MAX, LIKE_WORK_MAX // weight)
         for like in likes:
             like.characters_max = most
 

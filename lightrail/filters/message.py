@@ -55,8 +55,11 @@ from lightrail.filters.sections import (
     section_end,
 )
 from lightrail.filters.subject import split_words
-from lightrail.model import limits
 
+FILTER_SECTION_BYTES: Final[int] = 1024 * 1024
+"""Largest section of a message that filters read; fields of a larger one count as absent."""
+FILTER_MAP_ITEMS: Final[int] = 32 * 1024
+"""Most keys and values of a section that filters read, in the same way."""
 _u32: Final = Struct(">I").unpack_from
 
 # --- fields -------------------------------------------------------------------------------------------
@@ -67,7 +70,7 @@ def _list_field(data: Buffer, value_at: int, path: Path) -> Any:
         raise unexpected("a list", f"{data[value_at]:#04x}", value_at)
     count, position, stop = open_items(data, value_at)
     index = path.index
-    if count <= index or stop - position > limits.FILTER_SECTION_BYTES:
+    if count <= index or stop - position > FILTER_SECTION_BYTES:
         return path.default
     for _ in range(index):
         width = WIDTHS[data[position]]
@@ -89,7 +92,7 @@ def _map_entry(data: Buffer, value_at: int, path: Path) -> Any:
     if data[value_at] not in MAPS:
         raise unexpected("a map", f"{data[value_at]:#04x}", value_at)
     count, position, stop = open_items(data, value_at)
-    if count > limits.FILTER_MAP_ITEMS or stop - position > limits.FILTER_SECTION_BYTES:
+    if count > FILTER_MAP_ITEMS or stop - position > FILTER_SECTION_BYTES:
         return None
     wanted = path.key
     length = len(wanted)
@@ -146,7 +149,7 @@ def _map_values(data: Buffer, value_at: int) -> dict[bytes, int]:
     found: dict[bytes, int] = {}
     try:
         count, position, stop = open_items(data, value_at)
-        if count > limits.FILTER_MAP_ITEMS or stop - position > limits.FILTER_SECTION_BYTES:
+        if count > FILTER_MAP_ITEMS or stop - position > FILTER_SECTION_BYTES:
             return found
         for _ in range(count >> 1):
             code = data[position]

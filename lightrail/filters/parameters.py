@@ -15,6 +15,8 @@ from typing import Any, Final
 from lightrail.filters.errors import FilterError, shown
 from lightrail.model import limits
 
+FILTER_PARAMETERS_BYTES: Final[int] = 8 * 1024
+"""Bytes of the parameters of a filter or an action as JSON."""
 _PARAMETER: Final = re.compile(r"""('(?:[^']|'')*'|"(?:[^"]|"")*"|\[[^\]]*\])|@[^\W\d]\w*""")
 """A parameter of an expression, or (group 1) a text or a quoted name, in which there is none."""
 
@@ -31,9 +33,9 @@ def check_parameters(parameters: Any) -> Mapping[str, Any]:
         ):
             raise FilterError("a text, a number or a boolean", shown(value), part=f"parameters.{name}")
     size = len(json.dumps(dict(parameters)))
-    if size > limits.FILTER_PARAMETERS_BYTES:
+    if size > FILTER_PARAMETERS_BYTES:
         raise FilterError(
-            f"at most {limits.FILTER_PARAMETERS_BYTES} bytes of JSON", f"{size} bytes", part="parameters"
+            f"at most {FILTER_PARAMETERS_BYTES} bytes of JSON", f"{size} bytes", part="parameters"
         )
     return parameters
 

@@ -8,8 +8,11 @@ from lightrail.amqp.composite import SHAPE_OF, Shape
 from lightrail.amqp.decoder import Reader
 from lightrail.amqp.sections import Header, Properties
 from lightrail.filters.errors import FilterError, shown
-from lightrail.model import limits
 
+FILTER_PATH_BYTES: Final[int] = 512
+"""Bytes of the name of an application property or annotation in a filter or action."""
+FILTER_PATHS_KEPT: Final[int] = 4_096
+"""Parsed paths that a process caches."""
 HEADER: Final = 0x70
 MESSAGE_ANNOTATIONS: Final = 0x72
 PROPERTIES: Final = 0x73
@@ -74,15 +77,15 @@ FIELD_NAMES: Final = tuple(dict.fromkeys(path.text for path in _FIELDS.values())
 """Canonical names of the fields of the header and the properties."""
 
 
-@lru_cache(maxsize=limits.FILTER_PATHS_KEPT)
+@lru_cache(maxsize=FILTER_PATHS_KEPT)
 def entry(section: int, name: str) -> Path:
     """The path of an entry of application-properties or message-annotations; raises FilterError."""
     try:
         size = len(name.encode())
     except UnicodeEncodeError:
         raise FilterError("text that UTF-8 can encode as a name", shown(name)) from None
-    if not 0 < size <= limits.FILTER_PATH_BYTES:
-        raise FilterError(f"a name of 1 to {limits.FILTER_PATH_BYTES} bytes", f"{size} bytes")
+    if not 0 < size <= FILTER_PATH_BYTES:
+        raise FilterError(f"a name of 1 to {FILTER_PATH_BYTES} bytes", f"{size} bytes")
     return Path(section, name)
 
 

@@ -7,8 +7,9 @@ from typing import Final
 from lightrail.amqp.decoder import READERS, Buffer, read_value
 from lightrail.amqp.values import DecodeError, Symbol, ULong, truncated, unexpected
 from lightrail.filters.path import APPLICATION_PROPERTIES, HEADER
-from lightrail.model import limits
 
+FILTER_SECTIONS_MAX: Final[int] = 16
+"""Sections before the body that filters read; there are five (messaging 3.2)."""
 MALFORMED: Final = (DecodeError, IndexError, StructError, ValueError)
 """Exceptions that reading untrusted bytes may raise."""
 
@@ -103,7 +104,7 @@ def find_section(data: Buffer, wanted: int) -> int:
 
 
 BROKEN: Final = -2
-_SECTIONS: Final = range(limits.FILTER_SECTIONS_MAX)
+_SECTIONS: Final = range(FILTER_SECTIONS_MAX)
 
 
 def locate(data: Buffer) -> tuple[dict[int, int], int]:

@@ -22,6 +22,9 @@ from lightrail.filters.message import OPAQUE, term
 from lightrail.filters.path import APPLICATION_PROPERTIES, PROPERTIES, Path, entry, parse_path
 from lightrail.model import limits
 
+SOURCE_FILTERS_MAX: Final[int] = 16
+"""Filters of one receiving link; RabbitMQ takes as many fields."""
+
 
 class SourceFilter(NamedTuple):
     """The result of `from_amqp`.
@@ -45,8 +48,8 @@ def from_amqp(filter_set: Mapping[Any, Any] | None) -> SourceFilter:
     parts: list[Filter] = []
     accepted: dict[Any, Described] = {}
     refused: dict[Any, str] = {}
-    if filter_set is not None and len(filter_set) > limits.SOURCE_FILTERS_MAX:
-        raise FilterError(f"at most {limits.SOURCE_FILTERS_MAX} filters of one source", str(len(filter_set)))
+    if filter_set is not None and len(filter_set) > SOURCE_FILTERS_MAX:
+        raise FilterError(f"at most {SOURCE_FILTERS_MAX} filters of one source", str(len(filter_set)))
     for name, value in (filter_set or {}).items():
         if value is None:
             continue

@@ -6,9 +6,13 @@ the time is linear in the words for any pattern.
 """
 
 from collections.abc import Callable, Sequence
+from typing import Final
 
 from lightrail.filters.errors import FilterError, shown
 from lightrail.model import limits
+
+SUBJECT_WORDS_MAX: Final[int] = 1_024
+"""Words of a subject; a longer subject matches no pattern but `#`."""
 
 
 def split_words(subject: str) -> list[str]:
@@ -16,7 +20,7 @@ def split_words(subject: str) -> list[str]:
 
     Words beyond SUBJECT_WORDS_MAX become one word, so that only `#` matches them.
     """
-    return subject.replace("/", ".").split(".", limits.SUBJECT_WORDS_MAX) if subject else []
+    return subject.replace("/", ".").split(".", SUBJECT_WORDS_MAX) if subject else []
 
 
 def has_wildcard(words: Sequence[str]) -> bool:
@@ -32,7 +36,7 @@ def check_pattern(pattern: str) -> list[str]:
     if size > most:
         raise FilterError(f"a subject pattern of at most {most} bytes", f"{size} bytes")
     words = split_words(pattern)
-    most = limits.SUBJECT_WORDS_MAX
+    most = SUBJECT_WORDS_MAX
     if len(words) > most:
         raise FilterError(f"a subject pattern of at most {most} words", f"{len(words)} words")
     for word in words:
@@ -67,7 +71,7 @@ def compile_pattern(pattern: str) -> Callable[[Sequence[str]], bool]:
     accepted = 1 << taken
 
     def matches(subject: Sequence[str]) -> bool:
-        if len(subject) > limits.SUBJECT_WORDS_MAX:
+        if len(subject) > SUBJECT_WORDS_MAX:
             return False
         states = 1
         for word in subject:

@@ -5,7 +5,7 @@ import contextlib
 import logging
 import os
 from collections.abc import Iterator
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from lightrail.frontend.client import Client
 from lightrail.frontend.gathering import gathered
@@ -14,6 +14,12 @@ from lightrail.model import limits
 if TYPE_CHECKING:
     from lightrail.amqp.connection import Connection
     from lightrail.frontend.engine import Frontend
+
+CLOSE_ANSWER_MS: Final[int] = 250
+"""Time from our close to the end of a TLS session, for the client's close."""
+LAST_READ_BYTES: Final[int] = 64 * 1024
+LAST_READS_MAX: Final[int] = 64
+"""How much is read from a socket whose client has reset it: more than a system keeps for one by default."""
 
 log = logging.getLogger("lightrail.frontend.connection")
 
@@ -196,7 +202,7 @@ class ClientSocket(asyncio.Protocol):
             transport.write_eof()
         else:
             # TLS ends both directions at once, and a client that still sends would find its socket reset.
-            self.frontend.later(limits.CLOSE_ANSWER_MS, transport.close)
+            self.frontend.later(CLOSE_ANSWER_MS, transport.close)
 
     def connection_lost(self, exc: Exception | None) -> None:
         """Applies what the client sent last, if its socket failed while it was written to."""
@@ -234,8 +240,8 @@ def last_bytes(transport: asyncio.Transport) -> Iterator[bytes]:
     if found is None or transport.get_extra_info("ssl_object") is not None:
         return
     with contextlib.suppress(OSError):
-        for _ in range(limits.LAST_READS_MAX):
-            data = os.read(found.fileno(), limits.LAST_READ_BYTES)
+        for _ in range(LAST_READS_MAX):
+            data = os.read(found.fileno(), LAST_READ_BYTES)
             if not data:
                 return
             yield data

@@ -14,6 +14,12 @@ from lightrail.telemetry.frontend import FrontendCounts
 if TYPE_CHECKING:
     from lightrail.frontend.connection import ClientConnection
 
+STANDSTILL_MS: Final[int] = 500
+"""A timer this late means that the process was suspended, or the clock was set. Silence of clients until
+then, and for as long again, does not count."""
+VHOSTS_LOGGED_MAX: Final[int] = 64
+"""Virtual hosts that clients expect and that the log of a process names."""
+
 log = logging.getLogger("lightrail.frontend.connections")
 
 VHOST: Final = "vhost:"
@@ -63,7 +69,7 @@ class Connections:
         """
         self.half_open -= 1
         vhost = hostname.removeprefix(VHOST) if hostname and hostname.startswith(VHOST) else ""
-        if vhost in ("", "/") or vhost in self._vhosts or len(self._vhosts) >= limits.VHOSTS_LOGGED_MAX:
+        if vhost in ("", "/") or vhost in self._vhosts or len(self._vhosts) >= VHOSTS_LOGGED_MAX:
             return
         self._vhosts.add(vhost)
         log.warning(
@@ -145,7 +151,7 @@ class Deadlines:
         self._timer = None
         now_ms = self._now_ms()
         late_ms = now_ms - self._timer_ms
-        if late_ms > limits.STANDSTILL_MS:
+        if late_ms > STANDSTILL_MS:
             # This process was stopped, not its clients. The bytes that they sent wait in their sockets, or in
             # their systems: TCP retransmits after a time about as long as it has failed before.
             for connection in self._connections:

@@ -21,6 +21,12 @@ if TYPE_CHECKING:
     from lightrail.frontend.connection import ClientConnection
     from lightrail.frontend.engine import Frontend
 
+CONTROL_SCAN_MAX: Final[int] = 4_096
+"""Connections that a frontend examines for one answer with a filter."""
+CONTROL_LINKS_SHOWN: Final[int] = 16
+"""Links of each connection in a list of connections; a request for one connection returns all of them."""
+CONTROL_LINKS_MAX: Final[int] = 4_000
+"""Links in the answer about one connection."""
 LINK_STATES: Final = {
     REQUESTED: "requested",
     ATTACHING: "attaching",
@@ -62,11 +68,11 @@ def connections(frontend: "Frontend", fields: Mapping[str, Any]) -> dict[str, An
     start = bisect_right(numbers, after)
     found: list[dict[str, Any]] = []
     seen = 0
-    for number in islice(numbers, start, start + limits.CONTROL_SCAN_MAX):
+    for number in islice(numbers, start, start + CONTROL_SCAN_MAX):
         each = frontend.connections.by_number[number]
         seen += 1
         if user in (None, each.client.user_name) and container in (None, _container(each)):
-            found.append(shown(each, limits.CONTROL_LINKS_SHOWN))
+            found.append(shown(each, CONTROL_LINKS_SHOWN))
             if len(found) == count:
                 break
     more = start + seen < len(numbers)
@@ -75,7 +81,7 @@ def connections(frontend: "Frontend", fields: Mapping[str, Any]) -> dict[str, An
 
 def connection(frontend: "Frontend", fields: Mapping[str, Any]) -> dict[str, Any]:
     """One connection with all of its sessions and links. Field: `id`."""
-    return {"connection": shown(_find(frontend, fields), limits.CONTROL_LINKS_MAX)}
+    return {"connection": shown(_find(frontend, fields), CONTROL_LINKS_MAX)}
 
 
 def close(frontend: "Frontend", fields: Mapping[str, Any]) -> dict[str, Any]:

@@ -5,12 +5,12 @@ granted for small messages and is used for large ones, many links, a sender that
 a socket is not read, TCP slows its client down; the connection is not changed otherwise.
 The unread bytes may contain the frames for which the others wait: a full queue that blocks its senders has
 room again when its consumer settles, perhaps on the same connection. So a connection that also receives is
-read again after limits.INTAKE_STALL_MS without an answer, any other connection after `shard_wait`. Until half
+read again after INTAKE_STALL_MS without an answer, any other connection after `shard_wait`. Until half
 of its bytes are answered, the messages that it sends are refused.
 """
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Final, Protocol
 
 from lightrail.amqp.events import Transfers
 from lightrail.amqp.performatives import AmqpError, Rejected
@@ -20,6 +20,17 @@ from lightrail.model import conditions, limits
 if TYPE_CHECKING:
     from lightrail.amqp.link import Link
     from lightrail.telemetry.frontend import FrontendCounts
+
+CONNECTION_UNANSWERED_BYTES: Final[int] = 32 * 1024 * 1024
+"""Unanswered bytes of a connection from which its socket is not read, until half of them are answered."""
+UNANSWERED_BATCH_BYTES: Final[int] = 1_024
+"""Bytes that a batch counts for besides its messages until it is answered: its objects take 300 to 550 bytes
+in a frontend and 800 in a shard. Tiny messages over many links are a batch each."""
+INTAKE_STALL_MS: Final[int] = 1_000
+"""How long the socket of a connection that also receives stays unread without an answer. Then it is read,
+because its settlements may make room, and its messages are refused until there is room."""
+FRONTEND_UNFINISHED_BYTES: Final[int] = 1024 * 1024 * 1024
+"""Bytes of unfinished messages of all connections; beyond, the connections with most of them are closed."""
 
 
 class Sender(Protocol):
@@ -81,11 +92,11 @@ class Intake:
 
     def received(self, sender: Sender, size: int) -> None:
         """Counts the bytes of a received batch that is sent to a shard."""
-        size += limits.UNANSWERED_BATCH_BYTES
+        size += UNANSWERED_BATCH_BYTES
         self._counts.unanswered_bytes += size
         sender.unanswered_bytes += size
         if (
-            sender.unanswered_bytes > limits.CONNECTION_UNANSWERED_BYTES
+            sender.unanswered_bytes > CONNECTION_UNANSWERED_BYTES
             or self._counts.unanswered_bytes > limits.FRONTEND_UNANSWERED_BYTES
         ) and not (sender in self._held or sender.refusing):
             self._held[sender] = 0
@@ -98,7 +109,7 @@ class Intake:
 
     def answered(self, sender: Sender, size: int, batches: int = 1) -> None:
         """Subtracts the bytes of batches that are answered, or will not be answered."""
-        size += batches * limits.UNANSWERED_BATCH_BYTES
+        size += batches * UNANSWERED_BATCH_BYTES
         self._counts.unanswered_bytes -= size
         sender.unanswered_bytes -= size
         if not (self._held or self._refusing):
@@ -107,17 +118,17 @@ class Intake:
             self._held[sender] += 1
         if self._counts.unanswered_bytes <= limits.FRONTEND_UNANSWERED_BYTES >> 1:
             for held in list(self._held):
-                if held.unanswered_bytes <= limits.CONNECTION_UNANSWERED_BYTES >> 1:
+                if held.unanswered_bytes <= CONNECTION_UNANSWERED_BYTES >> 1:
                     del self._held[held]
                     held.go_on_reading()
             for refusing in list(self._refusing):
-                if refusing.unanswered_bytes <= limits.CONNECTION_UNANSWERED_BYTES >> 1:
+                if refusing.unanswered_bytes <= CONNECTION_UNANSWERED_BYTES >> 1:
                     del self._refusing[refusing]
                     refusing.go_on_accepting()
 
     def _watch(self, sender: Sender, answers: int, since_ms: int) -> None:
         """Checks after a time whether any batch was answered."""
-        self._later(limits.INTAKE_STALL_MS, lambda: self._look(sender, answers, since_ms))
+        self._later(INTAKE_STALL_MS, lambda: self._look(sender, answers, since_ms))
 
     def _look(self, sender: Sender, answers: int, since_ms: int) -> None:
         found = self._held.get(sender)
@@ -127,7 +138,7 @@ class Intake:
         if found != answers:
             self._watch(sender, found, now_ms)
             return
-        wait_ms = limits.INTAKE_STALL_MS if sender.consumers else self._shard_wait_ms
+        wait_ms = INTAKE_STALL_MS if sender.consumers else self._shard_wait_ms
         if not wait_ms or now_ms - since_ms < wait_ms:
             self._watch(sender, answers, since_ms)
             return
@@ -148,7 +159,7 @@ class Intake:
             return True
         self._unfinished[sender] = size
         return (
-            self._unfinished_bytes <= limits.FRONTEND_UNFINISHED_BYTES
+            self._unfinished_bytes <= FRONTEND_UNFINISHED_BYTES
             or size * len(self._unfinished) < self._unfinished_bytes
         )
 

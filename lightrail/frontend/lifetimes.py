@@ -14,7 +14,7 @@ import asyncio
 import logging
 from collections.abc import Callable, Coroutine, Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Final
 
 from lightrail.amqp.performatives import (
     DeleteOnClose,
@@ -28,6 +28,12 @@ from lightrail.model import limits, names
 from lightrail.namespace.directory import Changes
 from lightrail.namespace.records import Name
 from lightrail.namespace.service import Service
+
+ORPHANED_NODES_MAX: Final[int] = 1_000
+"""Dynamic nodes of a frontend that have outlived their connections, as their lifetime-policies ask; the
+oldest is deleted for one more."""
+DYNAMIC_NODES_CHECK_MS: Final[int] = 1_000
+"""How often the shards of dynamic nodes are asked for links and messages."""
 
 log = logging.getLogger("lightrail.frontend.lifetimes")
 
@@ -177,7 +183,7 @@ class Lifetimes:
         """The link that created a dynamic node has ended, or its connection."""
         if is_orphan:
             self._orphans[name] = None
-            if len(self._orphans) > limits.ORPHANED_NODES_MAX:
+            if len(self._orphans) > ORPHANED_NODES_MAX:
                 oldest = next(iter(self._orphans))
                 record = self._service.directory.find(oldest)
                 del self._orphans[oldest]
@@ -195,7 +201,7 @@ class Lifetimes:
         """Checks nodes whose creating link has ended, at intervals."""
         try:
             while self._watched:
-                await asyncio.sleep(limits.DYNAMIC_NODES_CHECK_MS / 1000)
+                await asyncio.sleep(DYNAMIC_NODES_CHECK_MS / 1000)
                 for name in list(self._watched):
                     await self._check(name)
         finally:

@@ -16,6 +16,12 @@ from typing import Final, Protocol
 from lightrail.frontend.reservations import LargeReceiver, Reservations
 from lightrail.model import limits
 
+FRONTEND_UNREAD_BYTES: Final[int] = 128 * 1024 * 1024
+"""Bytes of a frontend that wait for clients that do not read, beyond WRITE_ROOM_MIN of each, or are on the
+way to them; beyond, buffers and windows stay small."""
+WRITE_ANSWERS_BYTES: Final[int] = 4 * 1024 * 1024
+"""Bytes of answers that may wait, beyond WRITE_HIGH_WATER, for a peer that keeps sending; they count in
+FRONTEND_UNREAD_BYTES. Beyond, the peer's socket is not read until the peer reads."""
 ROOMS: Final = 2 + 2 * limits.DELIVERY_WINDOW_BYTES // limits.WRITE_HIGH_WATER
 """Bytes that a connection may use, in rooms: one in the socket's buffer, a window in transit from its shards,
 one for messages that are larger than their link's part of the window (reservations.py), and a piece as large
@@ -52,7 +58,7 @@ class Outflow:
 
     def __init__(self, later: Callable[[int, Callable[[], None]], None]) -> None:
         self._later = later
-        self.free_bytes = limits.FRONTEND_UNREAD_BYTES
+        self.free_bytes = FRONTEND_UNREAD_BYTES
         """The part of FRONTEND_UNREAD_BYTES that no connection has beyond its smallest room."""
         self.reservations = Reservations(self, later)
         """Room for messages that are larger than the window of their link."""
@@ -79,7 +85,7 @@ class Outflow:
 
     def lend(self, connection: Receiver) -> bool:
         """Lets more answers wait for a peer that sends and does not read; returns False if it has to wait."""
-        most = limits.WRITE_HIGH_WATER - limits.WRITE_ROOM_MIN + limits.WRITE_ANSWERS_BYTES
+        most = limits.WRITE_HIGH_WATER - limits.WRITE_ROOM_MIN + WRITE_ANSWERS_BYTES
         more = min(LENT_AT_ONCE, most - connection.lent_bytes)
         if more <= 0 or more * SHARE > self.free_bytes:
             return False

@@ -19,6 +19,11 @@ from lightrail.model import limits
 if TYPE_CHECKING:
     from lightrail.frontend.outflow import Outflow
 
+LARGE_READ_BYTES: Final[int] = 512 * 1024
+"""Bytes of a message charged to FRONTEND_UNREAD_BYTES that a client has to read per LARGE_READ_LOOKS while
+others wait for these bytes; the connection of a slower client is closed."""
+LARGE_READ_LOOKS: Final[int] = 10
+"""Time for LARGE_READ_BYTES, in units of OUTFLOW_LOOK_MS."""
 SHARE: Final = 2
 """A message may be at most this part of the remaining bytes while others are charged."""
 
@@ -231,13 +236,13 @@ class Reservations:
             if charged.link.awaits_large:
                 if charged.looks > 1:
                     charged.link.take_back()
-            elif charged.looks == 1 or taken - charged.taken >= limits.LARGE_READ_BYTES:
+            elif charged.looks == 1 or taken - charged.taken >= LARGE_READ_BYTES:
                 charged.looks = 1
                 charged.taken = taken
-            elif charged.looks == 1 + limits.LARGE_READ_LOOKS:
+            elif charged.looks == 1 + LARGE_READ_LOOKS:
                 connection.cut(
-                    f"expected {limits.LARGE_READ_BYTES} bytes of a large message to be read in "
-                    f"{limits.LARGE_READ_LOOKS} s, found fewer, and other clients wait for its memory",
+                    f"expected {LARGE_READ_BYTES} bytes of a large message to be read in "
+                    f"{LARGE_READ_LOOKS} s, found fewer, and other clients wait for its memory",
                 )
         self.serve()
         if self._line:

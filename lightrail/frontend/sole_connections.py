@@ -34,6 +34,10 @@ from lightrail.model import conditions, limits
 if TYPE_CHECKING:
     from lightrail.frontend.connection import ClientConnection
 
+SOLE_CONNECTION_END_MS: Final[int] = 500
+"""A connection that is refused for another one of its container waits so long for the end of that one: its
+client may have the answer to its close while its frontend deletes the claim."""
+
 log = logging.getLogger("lightrail.frontend.sole_connections")
 
 CAPABILITY: Final = "sole-connection-for-container"
@@ -223,7 +227,7 @@ class SoleConnections:
         name, boot, _ = _parts(entry)
         found: Entry | None = entry
         if (name, boot) != (self._name, f"{self._boot:08x}"):
-            pause_ms = limits.SOLE_CONNECTION_END_MS // 10
+            pause_ms = SOLE_CONNECTION_END_MS // 10
             for _ in range(10):
                 await self._sleep(pause_ms / 1000)
                 found = await self._coordinator.entry(key)

@@ -34,6 +34,8 @@ from lightrail.namespace import tokens
 from lightrail.namespace.resources import EVERYTHING, Resource
 from lightrail.namespace.rights import ANYBODY, Caller
 
+CALLER_FRESH_MS: Final[int] = 1_000
+"""How long checked credentials are valid without reading their user again."""
 SAFE: Final = ("GET", "HEAD")
 """Methods that change nothing; browsers don't let a page of another site read the answers."""
 ASK: Final = {"WWW-Authenticate": 'Basic realm="LightRail", charset="UTF-8"'}
@@ -197,7 +199,7 @@ class Callers:
         record = await self._coordinator.user(credentials.caller.user)
         if record is None or not credentials.is_current(record):
             return False
-        known.fresh_until_ms = now_ms + limits.CALLER_FRESH_MS
+        known.fresh_until_ms = now_ms + CALLER_FRESH_MS
         return True
 
     async def _checked(self, digest: bytes, header: str, source: str) -> _Known:
@@ -242,7 +244,7 @@ class Callers:
                     found = await verify(self._coordinator, self.secret, value.strip(), self._wall())
                 except tokens.InvalidTokenError as error:
                     raise ProblemError(401, str(error), headers=ASK) from None
-        return _Known(found, self._monotonic() + limits.CALLER_FRESH_MS)
+        return _Known(found, self._monotonic() + CALLER_FRESH_MS)
 
     async def _basic(self, value: str, source: str) -> VerifiedCredentials:
         try:

@@ -2,6 +2,7 @@
 
 import asyncio
 import sys
+from typing import Final
 
 from lightrail.cluster.counts import COORDINATOR_FAMILIES
 from lightrail.cluster.joining import Joining, advertised, patiently, reachable_metrics
@@ -13,13 +14,17 @@ from lightrail.gateway.processes.health import Health
 from lightrail.gateway.processes.members import Members
 from lightrail.gateway.sweeper import sweep
 from lightrail.gateway.websockets import WebSockets
-from lightrail.model import limits
 from lightrail.model.endpoint import Endpoint
 from lightrail.service_bus import gateway as service_bus
 from lightrail.shard_client.shard_connections import ShardConnections
 from lightrail.telemetry import exposition, http_server, process
 from lightrail.telemetry.http_connections import Connections
 from lightrail.telemetry.metrics import registry
+
+HTTP_CONNECTIONS_MAX: Final[int] = 65_536
+"""Connections of one gateway to HTTP clients, where the descriptors of its process allow as many."""
+HTTP_FILES_PART: Final[int] = 2
+"""1 / this of the descriptors is for a gateway's HTTP connections if the reserve would leave fewer."""
 
 
 async def serve(process: process.Process) -> None:
@@ -38,7 +43,7 @@ async def serve(process: process.Process) -> None:
     process.running.show(COORDINATOR_FAMILIES, coordinator.counts)
     health = _health(process, members, shards)
     health.listing_key = await patiently(process, lambda: listing_key(coordinator))
-    admitted = Connections(http_server.admitted(limits.HTTP_CONNECTIONS_MAX, limits.HTTP_FILES_PART))
+    admitted = Connections(http_server.admitted(HTTP_CONNECTIONS_MAX, HTTP_FILES_PART))
     services = open_services(
         settings=settings,
         coordinator=coordinator,

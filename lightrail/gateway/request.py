@@ -3,7 +3,7 @@
 import asyncio
 import json
 from collections.abc import Callable
-from typing import Any
+from typing import Any, Final
 
 from aiohttp import web
 
@@ -17,6 +17,9 @@ from lightrail.model.policy import Role
 from lightrail.namespace.directory import Directory
 from lightrail.namespace.records import Name, Right
 from lightrail.namespace.rights import Caller
+
+HTTP_BODY_MS: Final[int] = 60_000
+"""Time for the body of a request; then the request ends and frees its share of memory."""
 
 
 class Request:
@@ -108,7 +111,7 @@ class Request:
         parts = []
         size = 0
         try:
-            async with asyncio.timeout(limits.HTTP_BODY_MS / 1000):
+            async with asyncio.timeout(HTTP_BODY_MS / 1000):
                 async for part in self.http.content.iter_any():
                     size += len(part)
                     if size > most:
@@ -117,7 +120,7 @@ class Request:
                         received(len(part))
                     parts.append(part)
         except TimeoutError:
-            seconds = limits.HTTP_BODY_MS / 1000
+            seconds = HTTP_BODY_MS / 1000
             raise ProblemError(
                 408,
                 f"the body was not complete after {seconds:g} s; {size} bytes of it had arrived",

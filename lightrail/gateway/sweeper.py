@@ -3,6 +3,7 @@
 import asyncio
 import logging
 from collections.abc import Mapping
+from typing import Final
 
 from lightrail.cluster.coordinator import CoordinatorError
 from lightrail.cluster.living import Living
@@ -17,12 +18,17 @@ from lightrail.namespace.records import Name
 from lightrail.namespace.rights import ANYBODY
 from lightrail.shard_client.peers.requests import ShardDownError, ShardRefusedError
 
+SWEEP_MS: Final[int] = 1_000
+"""How often a gateway deletes expired names and subscriptions."""
+ORPHAN_MS: Final[int] = 60_000
+"""Time without a registration of a frontend after which the names owned by its connections are deleted."""
+
 log = logging.getLogger("lightrail.gateway.sweeper")
 
 
 async def sweep(services: Services) -> None:
     """Runs until it is cancelled; a failed sweep is repeated the next time."""
-    polls = max(1, limits.SWEEP_MS // limits.DIRECTORY_POLL_MS)
+    polls = max(1, SWEEP_MS // limits.DIRECTORY_POLL_MS)
     count = 0
     orphans = Orphans()
     living = None if services.settings.etcd else Living(services.settings.data)
@@ -95,7 +101,7 @@ class Orphans:
         """When the frontend of a name was first missing, by name and the revision that created the name."""
 
     def look(self, directory: Directory, frontends: Mapping[int, Member], now_ms: int) -> list[Name]:
-        """Names whose frontend has been missing for limits.ORPHAN_MS; call it regularly.
+        """Names whose frontend has been missing for ORPHAN_MS; call it regularly.
 
         The list is empty while no frontend is registered: processes of one supervisor need not register.
         """
@@ -111,7 +117,7 @@ class Orphans:
                 continue
             key = (record.name, record.created)
             since[key] = self._since.get(key, now_ms)
-            if now_ms - since[key] >= limits.ORPHAN_MS:
+            if now_ms - since[key] >= ORPHAN_MS:
                 over.append(record)
         self._since = since
         return over

@@ -21,6 +21,10 @@ from lightrail.model.proxy_header import LOCAL, Balancers
 from lightrail.telemetry.http_connections import Connections
 from lightrail.wire.forwarded import FIELD, Forwarded
 
+HTTP_WEBSOCKET_BUFFER_BYTES: Final[int] = 256 * 1024
+"""Bytes of a client that may wait for a frontend that does not read; beyond, the client's socket is not
+read."""
+
 log = logging.getLogger("lightrail.gateway.websockets")
 
 NONCE: Final = "Sec-WebSocket-Key"
@@ -159,7 +163,7 @@ class WebSockets:
                 upstream, _ = await asyncio.get_running_loop().create_connection(
                     lambda: protocol, frontend.host, frontend.port
                 )
-                upstream.set_write_buffer_limits(limits.HTTP_WEBSOCKET_BUFFER_BYTES)
+                upstream.set_write_buffer_limits(HTTP_WEBSOCKET_BUFFER_BYTES)
                 head = self._head(request)
                 # The frontend gets the client's address from a field of the head, and not from this header.
                 is_balancer = upstream.get_extra_info("sockname")[0] in self._balancers

@@ -30,13 +30,8 @@ PROXY_HEADER_BYTES: Final = 4 * 1024
 protocol requires 536 (2.2), and HAProxy writes no more than these and the names of a TLS certificate."""
 WEBSOCKET_HEAD_BYTES: Final = 16 * 1024
 """Bytes of the HTTP request that opens a WebSocket; h11 parses no more than this."""
-FORWARDED_AGE_MS: Final = 60_000
-"""Greatest age of the header that a gateway adds to a forwarded request; a frontend is never busy for
-longer."""
 CLOSING_TIME_MS: Final = 5_000
 """Time from our close to the peer's; then the socket is closed."""
-CLOSE_ANSWER_MS: Final = 250
-"""Time from our close to the end of a TLS session, for the client's close."""
 
 # --- frontend ------------------------------------------------------------------------------------------
 LINK_CREDIT_MAX: Final = 4_000
@@ -49,10 +44,6 @@ PACE_DEPTH_MIN: Final = 512
 """Ready messages in a queue from which its rates are compared."""
 PACE_FREED_MIN: Final = 512
 """Least number of messages for which credit is freed at a time."""
-CREDIT_HELD_MS: Final = 500
-"""Time without a frame FREED after which a frontend itself frees credit for PACE_FREED_MIN messages."""
-LINK_CREDIT_MIN: Final = 20
-"""Least credit of a link, whatever the size of its messages."""
 UNSETTLED_TAGS_MAX: Final = 10_000
 """Delivery-tags that a shard keeps of a link that may be resumed; the client's credit ends before."""
 SUSPENDED_DELIVERIES_MAX: Final = 10_000
@@ -62,24 +53,9 @@ SUSPENDED_CONSUMERS_MAX: Final = 20_000
 its links that was suspended first is released."""
 SUSPENDED_DELIVERIES_SUM_MAX: Final = 1_000_000
 """Unsettled deliveries of all of these links, shared in the same way."""
-TERMINUS_TIMEOUT_S_MAX: Final = 3_600
-"""Longest time for which a link is suspended, whatever the client requests; the attach answer has this
-time."""
-LINK_UNANSWERED_BYTES: Final = 8 * 1024 * 1024
-"""Target of unanswered bytes of a sending link; credit follows from it and the mean message size."""
-CONNECTION_UNANSWERED_BYTES: Final = 32 * 1024 * 1024
-"""Unanswered bytes of a connection from which its socket is not read, until half of them are answered."""
-UNANSWERED_BATCH_BYTES: Final = 1_024
-"""Bytes that a batch counts for besides its messages until it is answered: its objects take 300 to 550 bytes
-in a frontend and 800 in a shard. Tiny messages over many links are a batch each."""
-INTAKE_STALL_MS: Final = 1_000
-"""How long the socket of a connection that also receives stays unread without an answer. Then it is read,
-because its settlements may make room, and its messages are refused until there is room."""
 FRONTEND_UNANSWERED_BYTES: Final = 256 * 1024 * 1024
 """Unanswered bytes of a frontend from which links fall back to LINK_CREDIT_MIN and sockets with more messages
 are not read."""
-FRONTEND_UNFINISHED_BYTES: Final = 1024 * 1024 * 1024
-"""Bytes of unfinished messages of all connections; beyond, the connections with most of them are closed."""
 HEADERS_CACHED: Final = 256
 """Decoded header sections that a process remembers; one sender's messages mostly have the same."""
 EXPIRY_SPAN_MS: Final = 10
@@ -89,39 +65,10 @@ expires early."""
 BUS_LOCK_SHOWN_MS: Final = 24 * 3_600_000
 """Lock time that clients of Azure Service Bus are shown for a lock that only the end of its link ends: they
 expect a time, and renew before it."""
-LOCK_DOUBT_MS: Final = 1_000
-"""Before the end of a lock from which a frontend asks the shard whether it has ended: their clocks differ,
-and an outcome is on its way for a while."""
-LOCK_ENDS_APART_MS: Final = 250
-"""Locks of one link that end within this time of each other have one end at the frontend, the first."""
-LOCK_ENDS_MAX: Final = 1_024
-"""Ends of locks that a frontend knows for one link; later ones are assumed to be the last of these."""
-BUS_REASON_CHARACTERS: Final = 1_024
-"""Characters of a dead letter's reason, and of its description, from a client of Azure Service Bus; the rest
-is cut."""
 SESSION_STATE_BYTES_MAX: Final = 256 * 1024
 """Bytes of the state of a session, as in Azure Service Bus."""
 SESSIONS_SHOWN_MAX: Final = 1_000
 """Ids of sessions in the answer to one request."""
-SESSION_LOADING_AGAIN_MS: Final = 50
-"""After what time a frontend repeats a request about a queue whose groups are being read."""
-SESSION_PEEK_PAGES_MAX: Final = 100
-"""Pages of messages that are read from the shard for one request to peek at a session."""
-SESSION_WAIT_MS: Final = 60_000
-"""How long a receiver waits for the next available session, unless its client has another time-out: Azure
-Service Bus waits for a minute."""
-SESSION_WAIT_MS_MAX: Final = 3_600_000
-"""Longest such wait."""
-SESSION_ANSWER_MS: Final = 100
-"""How long before the client's time-out it is answered that there is no session: the answer is on its way for
-a while, and a client whose own time ends first reports another error."""
-BATCHED_MESSAGES_MAX: Final = 16_384
-"""Messages in one transfer of format 0x80013700; a longer batch is refused whole."""
-BATCHED_EXPIRY_SPAN_MS: Final = 1_000
-"""Messages of such a transfer that expire within this time of each other are stored together, and expire with
-the last of them: its sender made them one after the other, with the same ttl."""
-REFUSED_PAUSE_MS: Final = 500
-"""Time without new credit for a link after one of its batches was refused for lack of room."""
 DELIVERY_WINDOW_MAX: Final = 2_000
 """Messages that a shard may send to a consumer beyond those that the consumer's socket accepted."""
 DELIVERY_WINDOW_FIRST: Final = 64
@@ -130,126 +77,39 @@ DELIVERY_WINDOW_BYTES: Final = 2 * 1024 * 1024
 """Bytes of the same, by the mean message size, shared by the links of a connection; one message at least."""
 CONNECTION_UNSETTLED_BYTES: Final = 64 * 1024 * 1024
 """Unsettled bytes of deliveries of a connection, with overhead; beyond, deliveries wait for settlements."""
-UNSETTLED_SLICE_BYTES: Final = 1_024
-"""Bytes that a slice of a batch counts for besides its messages until they are settled: objects of its
-shard."""
-UNSETTLED_RUN_BYTES: Final = 384
-"""Bytes that a run of unsettled deliveries counts for: 150 in the frontend and 220 in the shard. Settlements
-in another order, and links that alternate, make many runs."""
-FRONTEND_UNREAD_BYTES: Final = 128 * 1024 * 1024
-"""Bytes of a frontend that wait for clients that do not read, beyond WRITE_ROOM_MIN of each, or are on the
-way to them; beyond, buffers and windows stay small."""
 OUTFLOW_LOOK_MS: Final = 1_000
 """When FRONTEND_UNREAD_BYTES are used up, connections that received nothing for this time fall back to
 WRITE_ROOM_MIN."""
-LARGE_READ_BYTES: Final = 512 * 1024
-"""Bytes of a message charged to FRONTEND_UNREAD_BYTES that a client has to read per LARGE_READ_LOOKS while
-others wait for these bytes; the connection of a slower client is closed."""
-LARGE_READ_LOOKS: Final = 10
-"""Time for LARGE_READ_BYTES, in units of OUTFLOW_LOOK_MS."""
 WRITE_ROOM_MIN: Final = 64 * 1024
 """Bytes that may wait for the socket of each connection, whatever others use. Shards may send it ahead in the
 same proportion as DELIVERY_WINDOW_BYTES to WRITE_HIGH_WATER."""
-LAST_READ_BYTES: Final = 64 * 1024
-LAST_READS_MAX: Final = 64
-"""How much is read from a socket whose client has reset it: more than a system keeps for one by default."""
 WRITE_HIGH_WATER: Final = 1024 * 1024
 """Bytes that may wait for a socket whose receivers use up their windows; beyond, the connection gets no more
 deliveries."""
-WRITE_ANSWERS_BYTES: Final = 4 * 1024 * 1024
-"""Bytes of answers that may wait, beyond WRITE_HIGH_WATER, for a peer that keeps sending; they count in
-FRONTEND_UNREAD_BYTES. Beyond, the peer's socket is not read until the peer reads."""
-STANDSTILL_MS: Final = 500
-"""A timer this late means that the process was suspended, or the clock was set. Silence of clients until
-then, and for as long again, does not count."""
-TEMPORARY_NAMES_MAX: Final = 256
-"""Dynamic nodes that a connection may have."""
-ANONYMOUS_ADDRESSES_MAX: Final = 64
-"""Addresses that a sender without a target keeps open; the least recently used is closed first."""
-ANONYMOUS_CREDIT_MAX: Final = 500
-"""Messages that such a sender may have unanswered, over all its addresses."""
-ORPHANED_NODES_MAX: Final = 1_000
-"""Dynamic nodes of a frontend that have outlived their connections, as their lifetime-policies ask; the
-oldest is deleted for one more."""
-DYNAMIC_NODES_CHECK_MS: Final = 1_000
-"""How often the shards of dynamic nodes are asked for links and messages."""
-LABEL_CHARACTERS_MAX: Final = 256
-"""Characters of a link's name that are shown to people."""
-UNUSED_TRIES: Final = 10
-"""How often a shard is asked again whether a subscription to be deleted has no consumers."""
-UNUSED_AGAIN_MS: Final = 50
-"""Pause before each of these requests: a detach at another frontend takes milliseconds to reach the shard."""
-DELAY_TRIES: Final = 100
-"""How often a shard is asked whether a queue delays messages yet, and how often a change of a policy that
-conflicts with another change is repeated."""
-DELAY_AGAIN_MS: Final = 20
-"""Pause before each further of these requests; a shard reads changes twenty times a second."""
 EXPIRE_AGAIN_MS: Final = 1_000
 """Pause before another attempt to delete a name whose owner ended, after the coordinator failed."""
-SOLE_CONNECTION_END_MS: Final = 500
-"""A connection that is refused for another one of its container waits so long for the end of that one: its
-client may have the answer to its close while its frontend deletes the claim."""
 ATTACH_AGAIN_MS: Final = 25
 """An attach whose name is deleted meanwhile is repeated at this interval."""
 ATTACH_REPEATED_MS: Final = 5_000
 """For so long; then its client is asked to attach again."""
-NODE_LINKS_MAX: Final = 64
-"""Links of a connection to nodes of the frontend itself: $management, $cbs."""
-NODE_REQUESTS_MAX: Final = 20
-"""Requests that such a link may have unanswered."""
-COORDINATOR_REQUEST_BYTES: Final = 4_096
-"""Largest message to a coordinator of transactions."""
-COORDINATOR_CREDIT: Final = 100
-"""Credit of a link to a coordinator of transactions."""
-TRANSACTIONS_PER_CONNECTION_MAX: Final = 1_024
-"""Open transactions of one connection."""
 TRANSACTION_MESSAGES_MAX: Final = 10_000
 """Messages that one transaction sends."""
-TRANSACTION_BYTES_MAX: Final = 64 * 1024 * 1024
-"""Bytes of the messages that one transaction sends."""
 TRANSACTION_PARTS_MAX: Final = 10_000
 """Batches that one transaction sends, ranges of deliveries that it settles, and ranges that it acquires."""
-TRANSACTIONS_BYTES_MAX: Final = 256 * 1024 * 1024
-"""Memory of all open transactions of a frontend; those of one connection have at most what is left of it."""
-TRANSACTION_PARTS_AT_ONCE: Final = 250
-"""Batches for which a frontend finds queues and shards, at a commit, before it does other work."""
-TRANSACTION_OVERHEAD: Final = 2_048
-"""Bytes that a declared transaction counts for."""
-TRANSACTION_PART_OVERHEAD: Final = 512
-"""Bytes that a batch of messages counts for besides them, and a range of deliveries that it settles."""
-TRANSACTION_MESSAGE_OVERHEAD: Final = 64
-"""Bytes that a message counts for besides its own."""
-TRANSACTION_TIME_MS: Final = 300_000
-"""Time without a discharge after which a transaction that has work is rolled back; one without work, if its
-connection declares more transactions than it may have open."""
 TRANSACTIONS_PREPARED_SHARE: Final = 2
 """Their bytes in memory, at most the memory mark divided by this, are shared by users in the same way."""
 TRANSACTIONS_AT_ONCE: Final = 500
 """Transactions that a shard concludes, forgets or asks about in one turn."""
-TRANSACTION_COMMIT_MS: Final = 60_000
-"""How long a commit looks for queues that move before the transaction is rolled back."""
-NODE_REQUEST_BYTES: Final = 1024 * 1024
-"""Largest request to such a node."""
-NODE_REPLY_BYTES: Final = 4 * 1024 * 1024
-"""Bytes of answers that may wait for a client's credit; beyond, it may send no requests."""
-NODE_ADDRESSES_MAX: Final = 16
-"""Queues that a request link keeps open for its answers; the least recently used is closed first."""
-NODE_POST_MS: Final = 5_000
-"""How long an answer waits for the shard of the queue that it goes to."""
 MANAGEMENT_PAGE_MAX: Final = 500
 """Entities in the answer to one QUERY."""
 MANAGEMENT_PAGE_BYTES: Final = 1024 * 1024
 """Bytes of entities after which such an answer ends; it has at least one entity."""
-MANAGEMENT_FIGURES_AT_ONCE: Final = 50
-"""Queues whose figures are asked for at a time."""
 LOCKS_RENEWED_MAX: Final = 500
 """Deliveries whose locks one request renews."""
 CBS_TOKENS_MAX: Final = 64
 """Audiences that a connection may have put tokens for."""
 CONNECTIONS_MAX: Final = 65_536
 """Connections per frontend."""
-VHOSTS_LOGGED_MAX: Final = 64
-"""Virtual hosts that clients expect and that the log of a process names."""
 HALF_OPEN_MAX: Final = 16_384
 """Connections per frontend that have not finished their open."""
 
@@ -263,20 +123,8 @@ REQUEST_MS: Final = 30_000
 OVERVIEW_MS: Final = 2_000
 """How long a request to all shards waits, so that a hanging shard does not delay the figures of the
 others."""
-REQUESTS_MAX: Final = 20_000
-"""Requests of one process that wait for one shard."""
-CONTROL_MS: Final = 2_000
-"""How long a gateway waits for a frontend's answer about its connections."""
-CONTROL_REQUESTS_MAX: Final = 1_000
-"""Requests that wait for one frontend's answer."""
 CONTROL_PAGE_MAX: Final = 100
 """Connections in one answer, which occupies a frontend for 5 ms."""
-CONTROL_SCAN_MAX: Final = 4_096
-"""Connections that a frontend examines for one answer with a filter."""
-CONTROL_LINKS_SHOWN: Final = 16
-"""Links of each connection in a list of connections; a request for one connection returns all of them."""
-CONTROL_LINKS_MAX: Final = 4_000
-"""Links in the answer about one connection."""
 COORDINATOR_PAUSE_MS: Final = 100
 """Between two attempts to reach a coordinator that a process needs to start; doubles each time."""
 COORDINATOR_PAUSE_MS_MAX: Final = 2_000
@@ -292,8 +140,6 @@ HTTP_HEADER_BYTES: Final = 64 * 1024
 """Longest header of a request: BrokerProperties and application properties are headers."""
 HTTP_HEADERS_MAX: Final = 128
 """Headers of a request."""
-HTTP_BODIES_BYTES: Final = 256 * 1024 * 1024
-"""Bytes of messages that one gateway receives and has not stored; further requests are answered with 503."""
 HTTP_BATCH_BYTES: Final = 16 * 1024 * 1024
 """Largest body of a numbered batch; a batch of one message may be as large as a message."""
 HTTP_BATCH_MESSAGES: Final = 65_536
@@ -303,46 +149,16 @@ HTTP_BATCH_NUMBER_MAX: Final = (1 << 47) - 1
 """Highest number of a batch."""
 HTTP_PRODUCER_BYTES: Final = 512
 """Longest name of a producer of numbered batches."""
-HTTP_BATCH_QUEUES_AT_ONCE: Final = 16
-"""Queues of a router that a numbered batch is sent to at a time."""
-HTTP_BODY_MS: Final = 60_000
-"""Time for the body of a request; then the request ends and frees its share of memory."""
-HTTP_CONNECTIONS_MAX: Final = 65_536
-"""Connections of one gateway to HTTP clients, where the descriptors of its process allow as many."""
-HTTP_WEBSOCKET_BUFFER_BYTES: Final = 256 * 1024
-"""Bytes of a client that may wait for a frontend that does not read; beyond, the client's socket is not
-read."""
-HTTP_FILES_PART: Final = 2
-"""1 / this of the descriptors is for a gateway's HTTP connections if the reserve would leave fewer."""
 RECEIVE_WAIT_MS_MAX: Final = 600_000
 """Longest time-out of a request for a message."""
-RECEIVERS_MAX: Final = 50_000
-"""Requests of one gateway that wait for a message."""
-RECEIVER_IDLE_MS: Final = 200
-"""Idle time after which a gateway's consumer is closed, because it counts as one of the queue's. Opening the
-next one needs no answer of the shard."""
-SENDER_IDLE_MS: Final = 60_000
-"""Idle time after which a gateway's producer is closed."""
 PAGE_MAX: Final = 1_000
 """Most names, messages or other things in one answer."""
-ADMINISTRATION_PAGE_MAX: Final = 100
-"""Most entities in one answer to an administration client of Azure Service Bus, as there."""
 CALLERS_MAX: Final = 10_000
 """Credentials that a gateway remembers as checked."""
-CALLER_FRESH_MS: Final = 1_000
-"""How long checked credentials are valid without reading their user again."""
 TOKEN_SECONDS_MAX: Final = 30 * 86_400
 """Longest life of a token."""
-TOKEN_SCOPES_MAX: Final = 64
-"""Most prefixes that a token can be limited to: it travels in a header."""
-SWEEP_MS: Final = 1_000
-"""How often a gateway deletes expired names and subscriptions."""
-ORPHAN_MS: Final = 60_000
-"""Time without a registration of a frontend after which the names owned by its connections are deleted."""
 
 # --- readers of journals -------------------------------------------------------------------------------
-READERS_MAX: Final = 1_000
-"""Readers that an installation may have."""
 READER_POSITIONS_MAX: Final = 1_000
 """Journals that a reader may have positions in; all of them are one entry of the coordinator."""
 READER_HOLD_HOURS: Final = 168.0
@@ -353,24 +169,6 @@ READER_HOLD_BYTES: Final = 100 * 1000**3
 READER_HOLD_BYTES_MAX: Final = 1 << 60
 JOURNAL_READ_BYTES: Final = 4 * 1024 * 1024
 """Bytes of a journal in one answer of a shard."""
-JOURNAL_READS_AHEAD: Final = 8
-"""The same of one gateway at one shard; further requests wait in the gateway."""
-BULK_GREETING_MS: Final = 5_000
-"""How long a reader waits until the shard has greeted on the connection for large answers."""
-BULK_IDLE_MS: Final = 60_000
-"""Idle time after which the connection for large answers is closed."""
-JOURNAL_ASK_MS: Final = 10_000
-"""How long a gateway waits for a shard's list of journals; then the shard counts as unreachable."""
-JOURNAL_AGAIN_MS: Final = 100
-"""Pause before another request to a shard whose JOURNAL_READS_MAX is used up."""
-JOURNAL_AGAIN_MAX: Final = 20
-"""Number of these attempts for one piece."""
-JOURNAL_STREAMS_MAX: Final = 16
-"""Journals that one gateway sends to clients at a time; each occupies two pieces of memory."""
-JOURNAL_STREAM_WAIT_MS: Final = 10_000
-"""How long further requests wait."""
-JOURNAL_WRITE_MS: Final = 60_000
-"""Time without reading after which a client of a journal is disconnected, since its pieces occupy memory."""
 
 # --- shard ---------------------------------------------------------------------------------------------
 DELIVERY_SLICE_MESSAGES: Final = 500
@@ -453,23 +251,12 @@ DUPLICATE_IDS_MAX: Final = 100_000
 """Message-ids that a queue remembers for its duplicate window; the oldest are forgotten early."""
 NAMES_MAX: Final = 200_000
 """Names with a role."""
-SUBSCRIPTIONS_MAX: Final = 10_000
-"""Subscriptions of a router, by default."""
-FILTERS_BYTES_MAX: Final = 4 * 1024 * 1024
-"""Bytes of the filters, actions and rules of all subscriptions, as JSON; a frontend or gateway that routes by
-all of them takes up to 120 bytes for each."""
 RULES_MAX: Final = 100
 """Rules of a subscription."""
-RULES_BYTES_MAX: Final = 256 * 1024
-"""Bytes of the rules of a subscription as JSON, which are one entry of the coordinator."""
 NAMES_AT_ONCE: Final = 250
 """Names that a list or an export takes from the directory before other requests run, at about 10 us each."""
-CHILDREN_AT_ONCE: Final = 50
-"""Segments below a name that a list counts before other requests run."""
 EQUAL_VALUES_MAX: Final = 1_024
 """Different policies, and placements, that a process decodes once; more of them are decoded again."""
-ROUTE_PATHS_MAX: Final = 100_000
-"""Paths of a message from a router to queues, over all routers behind it."""
 QUEUES_MAX: Final = 100_000
 """Queues created by attaching, per shard."""
 PEEK_BYTES_MAX: Final = 8 * 1024 * 1024
@@ -492,9 +279,6 @@ depends on the message (filters/message.py). The next step continues."""
 LOOKED_INTO_AT_ONCE: Final = 1_000
 """Messages for queues with an index (keys, groups, delays, duplicates) that a shard stores between two looks
 at the clock, at 12 microseconds each. Larger batches are split."""
-ROUTED_LOOKS_AT_ONCE: Final = 2_000
-"""Messages of one routed batch times the queues with an index among its targets at one shard. Frontends split
-a larger batch, down to one message."""
 WIRE_MESSAGES_AHEAD: Final = 4_000
 """ZeroMQ messages between a frontend and a shard that were received and not read yet. They lie in
 buffers of 8 KiB, which live as long as the last message in them; a message that arrives alone occupies a
@@ -505,80 +289,17 @@ LOADING_LOOKS: Final = 2_000
 # --- filters and actions -------------------------------------------------------------------------------
 FILTER_EXPRESSION_BYTES: Final = 8 * 1024
 """Bytes of one SQL expression, JMS selector or subject pattern; Service Bus takes 1,024 characters."""
-FILTER_PARAMETERS_BYTES: Final = 8 * 1024
-"""Bytes of the parameters of a filter or an action as JSON."""
 FILTER_DEPTH_MAX: Final = 32
 """Expressions inside one another: parentheses, NOT, chains of arithmetic; also all, any and not in JSON."""
 FILTER_NODES_MAX: Final = 1_000
 """Operators, literals and fields of one filter."""
-SOURCE_FILTERS_MAX: Final = 16
-"""Filters of one receiving link; RabbitMQ takes as many fields."""
-FILTER_PATH_BYTES: Final = 512
-"""Bytes of the name of an application property or annotation in a filter or action."""
-FILTER_PATHS_KEPT: Final = 4_096
-"""Parsed paths that a process caches."""
 FILTER_WEIGHT_MAX: Final = 5_000
 """Operators, literals and fields of all expressions of one filter, and words of its subject patterns, eight
 of which count as one."""
-FILTER_SECTION_BYTES: Final = 1024 * 1024
-"""Largest section of a message that filters read; fields of a larger one count as absent."""
-FILTER_MAP_ITEMS: Final = 32 * 1024
-"""Most keys and values of a section that filters read, in the same way."""
-FILTER_SECTIONS_MAX: Final = 16
-"""Sections before the body that filters read; there are five (messaging 3.2)."""
-LIKE_TEXT_MAX: Final = 64 * 1024
-"""Longest value that LIKE matches; a longer one is UNKNOWN. It bounds the time of one match."""
-LIKE_WORK_MAX: Final = 2 * 1024 * 1024
-"""Characters times weight (filters/like.py) that all LIKE of one filter may examine per message, about 30 ms:
-more than sixteen patterns, or heavy ones, get less than LIKE_TEXT_MAX each."""
-SUBJECT_WORDS_MAX: Final = 1_024
-"""Words of a subject; a longer subject matches no pattern but `#`."""
-ACTION_ENTRIES_MAX: Final = 64
-"""Fields that one action sets or removes."""
 TARGET_SETS_MAX: Final = 4_096
 """Different sets of subscriptions that a matcher caches; then it starts with an empty cache."""
 TARGETS_KEPT_MAX: Final = 65_536
 """Subscriptions in all of these sets together, with the same consequence; 70 bytes for each."""
-
-# --- forwarding of the gateway -------------------------------------------------------------------------
-TRANSFERS_RUNNING: Final = 16
-"""Transfers that one gateway runs at a time."""
-TRANSFERS_KEPT: Final = 200
-"""Ended transfers that are still shown; the oldest are dropped first."""
-TRANSFER_WINDOW: Final = 1_000
-"""Unanswered messages of a transfer at its sink."""
-TRANSFER_WINDOW_FIRST: Final = 16
-"""The same while the size of the messages is unknown."""
-TRANSFER_WINDOW_BYTES: Final = 32 * 1024 * 1024
-"""Bytes of the same, by the mean message size; one message at least."""
-TRANSFER_HELD: Final = 1_000
-"""Messages that a transfer could not send, or received too late, after which it ends."""
-TRANSFER_CANCEL_MS: Final = 5_000
-"""How long a cancellation of a transfer waits for messages under way."""
-FORWARDER_WINDOW_BYTES: Final = 8 * 1024 * 1024
-"""Bytes of unsettled messages of a forwarder or pusher, by their mean size; at least one message."""
-FORWARDER_WINDOW_FIRST: Final = 8
-"""Messages of the same while their size is unknown."""
-FORWARD_WINDOW: Final = 100
-"""Dead letters of one queue that are being forwarded at a time."""
-FORWARD_PAUSE_MS: Final = 1_000
-"""Pause before a dead letter that its target refused is sent again; it doubles up to FORWARD_PAUSE_MS_MAX."""
-FORWARD_PAUSE_MS_MAX: Final = 60_000
-FORWARDER_OPEN_PAUSE_MS: Final = 1_000
-"""Pause before a forwarder whose consumer could not be opened, or was closed, tries again."""
-PUSH_WINDOW: Final = 8
-"""Messages of one subscription that are pushed at a time, those that wait for another attempt included."""
-PUSHES_UNDER_WAY: Final = 256
-"""Requests of one gateway to the URLs of subscriptions that wait for an answer."""
-PUSH_REQUEST_MS: Final = 10_000
-"""How long an endpoint may take for its answer."""
-PUSH_RESPONSE_BYTES: Final = 64 * 1024
-"""Bytes of an answer that are read so that the connection can be reused; after a longer one it is closed."""
-PUSH_BACKOFF_FACTOR_MAX: Final = 100
-"""Longest pause between two attempts, as a multiple of the policy's push_backoff; the pauses double up to
-it."""
-PUSH_RETRY_AFTER_MS_MAX: Final = 3_600_000
-"""Longest pause that an endpoint may ask for."""
 
 # --- moving queues ------------------------------------------------------------------------------------------
 MOVE_CHUNK_BYTES: Final = 2 * 1024 * 1024
@@ -606,15 +327,8 @@ OWNER_RETRY_MS: Final = 10
 """Pause before links are opened again at a shard that did not own their queue; it doubles up to
 OWNER_RETRY_MS_MAX."""
 OWNER_RETRY_MS_MAX: Final = 500
-OWNER_LATE_MS: Final = 2_000
-"""How long a former owner of a queue, by the placement, may take to send MOVED; then its links are opened at
-the new owner without it."""
 OWNER_LOST_MS: Final = 5_000
 """Time without an owner after which links end if the coordinator has no placement of their queue."""
-OWNER_HELD_MAX: Final = 100_000
-"""Settlements and closes of one queue that wait for the shard that the queue moves to."""
-OWNER_LAST_MAX: Final = 10_000
-"""Settlements and closes without a link that were sent to the owner and may be bounced by it once."""
 MOVE_AGAIN_MS: Final = 100
 """Pause before a step of a move that found a shard or the coordinator unreachable is tried again; it
 doubles."""

@@ -7,7 +7,6 @@ from lightrail.cluster.coordinator import WRITES_MAX, Write, unchanged
 from lightrail.filters.action import compile_action
 from lightrail.filters.errors import FilterError
 from lightrail.filters.filter import compile_filter
-from lightrail.model import limits
 from lightrail.model import names as spelling
 from lightrail.model.policy import InvalidPolicyError, Policy, Role
 from lightrail.namespace.directory import Directory
@@ -22,6 +21,11 @@ from lightrail.namespace.records import NAMES, Name, Right, Subscription
 from lightrail.namespace.rights import Caller, demand, may
 from lightrail.namespace.rules import check_rules
 
+SUBSCRIPTIONS_MAX: Final[int] = 10_000
+"""Subscriptions of a router, by default."""
+FILTERS_BYTES_MAX: Final[int] = 4 * 1024 * 1024
+"""Bytes of the filters, actions and rules of all subscriptions, as JSON; a frontend or gateway that routes by
+all of them takes up to 120 bytes for each."""
 OWNER_PARTS: Final = {"connection": 3, "session": 4, "link": 5}
 """Number of parts of the owner (see `Name.owner`) for each lifetime of an AMQP client."""
 
@@ -121,7 +125,7 @@ def replaceable(directory: Directory, router: Name, id: str, replace_it: bool) -
     check_spelling(id)
     most = router.policy["max_subscribers"]
     if most is None:
-        most = limits.SUBSCRIPTIONS_MAX
+        most = SUBSCRIPTIONS_MAX
     if len(directory.subscriptions(router.name)) >= most:
         raise LimitExceededError(f"{router.name} has {most} subscriptions, which is its max_subscribers")
     return None
@@ -171,9 +175,9 @@ def check_filters(directory: Directory, existing: Subscription | None, made: Sub
     """Raises LimitExceededError if the filters of all subscriptions would take more than they may."""
     former = 0 if existing is None else existing.filter_bytes
     size, others = made.filter_bytes, directory.filter_bytes - former
-    if size > former and others + size > limits.FILTERS_BYTES_MAX:
+    if size > former and others + size > FILTERS_BYTES_MAX:
         raise LimitExceededError(
-            f"filters, actions and rules of all subscriptions have at most {limits.FILTERS_BYTES_MAX} bytes "
+            f"filters, actions and rules of all subscriptions have at most {FILTERS_BYTES_MAX} bytes "
             f"as JSON: these have {size}, and all others {others}"
         )
 

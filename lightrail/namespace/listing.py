@@ -5,12 +5,15 @@ Between them other work of the process goes on; names that it creates or deletes
 
 import asyncio
 from collections.abc import AsyncIterator, Callable
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 from lightrail.model import limits
 from lightrail.namespace.directory import Directory
 from lightrail.namespace.records import Name, Right, undefined
 from lightrail.namespace.rights import Caller, may, rights_of
+
+CHILDREN_AT_ONCE: Final[int] = 50
+"""Segments below a name that a list counts before other requests run."""
 
 
 class Child(NamedTuple):
@@ -66,7 +69,7 @@ async def children(
         name = page[0].name[:start] + page[0].name[start:].partition("/")[0]
         last, is_first = name, False
         looks += 1
-        if looks % limits.CHILDREN_AT_ONCE == 0:
+        if looks % CHILDREN_AT_ONCE == 0:
             await asyncio.sleep(0)
         if caller.resource is None and Right.MANAGE in rights_of(directory, caller, name):
             # This right extends to all names below.

@@ -2,11 +2,11 @@
 
 import logging
 from collections.abc import Callable
+from typing import Final
 
 from lightrail.filters.action import Action, compile_action
 from lightrail.filters.errors import FilterError
 from lightrail.filters.filter import Filter, compile_filter, joined
-from lightrail.model import limits
 from lightrail.model import names as spelling
 from lightrail.model.policy import Policy, Role
 from lightrail.namespace.directory import Directory
@@ -14,6 +14,9 @@ from lightrail.namespace.records import Subscription
 from lightrail.namespace.router_node import Branch, Choose, Key, Node
 from lightrail.namespace.router_plan import Plan
 from lightrail.namespace.rules import rules_of
+
+ROUTE_PATHS_MAX: Final[int] = 100_000
+"""Paths of a message from a router to queues, over all routers behind it."""
 
 log = logging.getLogger("lightrail.namespace.routing")
 
@@ -75,7 +78,7 @@ class Planner:
         except _TooManyPathsError:
             node = None
             problem = (
-                f"more than {limits.ROUTE_PATHS_MAX} paths lead from {router} to queues; "
+                f"more than {ROUTE_PATHS_MAX} paths lead from {router} to queues; "
                 "let fewer routers feed the same ones"
             )
         return Plan(
@@ -143,7 +146,7 @@ class Planner:
             # Each rule is a separate edge: the queue receives one message for each different content.
             for filter, action in compiled.rules:
                 paths += target.paths if isinstance(target, Node) else 1
-                if paths > limits.ROUTE_PATHS_MAX:
+                if paths > ROUTE_PATHS_MAX:
                     raise _TooManyPathsError
                 if action is None and isinstance(target, str):
                     entries.append((target, filter))

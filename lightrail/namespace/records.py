@@ -138,7 +138,7 @@ class Subscription:
 
     @property
     def filter_bytes(self) -> int:
-        """Bytes of the filters and actions as JSON, which count towards limits.FILTERS_BYTES_MAX."""
+        """Bytes of the filters and actions as JSON, which count towards FILTERS_BYTES_MAX."""
         given = [each for each in (self.filter, self.action, self.rules) if each]
         return len(json.dumps(given)) if given else 0
 

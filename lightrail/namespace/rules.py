@@ -18,6 +18,8 @@ from lightrail.model import limits, names
 from lightrail.namespace.errors import LimitExceededError
 from lightrail.namespace.records import Subscription
 
+RULES_BYTES_MAX: Final[int] = 256 * 1024
+"""Bytes of the rules of a subscription as JSON, which are one entry of the coordinator."""
 DEFAULT: Final = "$Default"
 """The name of the only rule of a subscription with one filter and one action."""
 _KEYS: Final = ("filter", "action")
@@ -69,9 +71,9 @@ def check_rules(rules: Any) -> None:
         except FilterError as error:
             raise error.within(f"rules.{name!a:.80}") from None
     size = len(json.dumps(rules))
-    if size > limits.RULES_BYTES_MAX:
+    if size > RULES_BYTES_MAX:
         raise LimitExceededError(
-            f"the rules of a subscription have at most {limits.RULES_BYTES_MAX} bytes as JSON, found {size}"
+            f"the rules of a subscription have at most {RULES_BYTES_MAX} bytes as JSON, found {size}"
         )
 
 

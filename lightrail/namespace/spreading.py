@@ -2,7 +2,7 @@
 
 import sys
 from collections.abc import Callable, Mapping, Sequence
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 from lightrail.model import limits
 from lightrail.namespace.directory import Directory
@@ -11,6 +11,10 @@ from lightrail.shard_client.peers.shards import ShardPeer
 from lightrail.shard_client.sending.lanes import Lane, Load
 from lightrail.shard_client.sending.window import Attributes
 from lightrail.shard_client.shard_connections import ShardConnections
+
+ROUTED_LOOKS_AT_ONCE: Final[int] = 2_000
+"""Messages of one routed batch times the queues with an index among its targets at one shard. Frontends split
+a larger batch, down to one message."""
 
 
 class Spread:
@@ -120,7 +124,7 @@ class Ways:
     def _way(self, lane: Lane, queues: list[str], age_ms: int | None) -> ShardRoute:
         directory = self._directory
         looking = sum(directory.get(queue).policy.examines for queue in queues)
-        most = max(1, limits.ROUTED_LOOKS_AT_ONCE // looking) if looking else sys.maxsize
+        most = max(1, ROUTED_LOOKS_AT_ONCE // looking) if looking else sys.maxsize
         return ShardRoute(lane, frozenset(queues), most, age_ms)
 
     def _lane(self, peer: ShardPeer) -> Lane:

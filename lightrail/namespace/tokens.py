@@ -13,9 +13,11 @@ from typing import Any, Final
 import jwt
 
 from lightrail.cluster.users import UserRecord
-from lightrail.model import limits, names
+from lightrail.model import names
 from lightrail.namespace.records import Right
 
+TOKEN_SCOPES_MAX: Final[int] = 64
+"""Most prefixes that a token can be limited to: it travels in a header."""
 ALGORITHM: Final = "HS256"
 AUDIENCE: Final = "lightrail"
 TOKEN_BYTES_MAX: Final = 8_192
@@ -96,10 +98,8 @@ def scope_of(value: Any) -> Scope | None:
     expected = 'expected a list such as [{"prefix": "myapp", "rights": ["send", "listen"]}] as scope'
     if not isinstance(value, Sequence) or isinstance(value, str):
         raise InvalidTokenError(f"{expected}, found {str(value)[:80]!a}")
-    if not 1 <= len(value) <= limits.TOKEN_SCOPES_MAX:
-        raise InvalidTokenError(
-            f"expected 1 to {limits.TOKEN_SCOPES_MAX} prefixes in the scope, found {len(value)}"
-        )
+    if not 1 <= len(value) <= TOKEN_SCOPES_MAX:
+        raise InvalidTokenError(f"expected 1 to {TOKEN_SCOPES_MAX} prefixes in the scope, found {len(value)}")
     scope = []
     for each in value:
         if not isinstance(each, dict) or not each.keys() <= {"prefix", "rights"}:

@@ -26,6 +26,9 @@ from lightrail.wire import keys
 from lightrail.wire.bodies import Answer, Refusal
 from lightrail.wire.keys import WireKey
 
+BULK_IDLE_MS: Final[int] = 60_000
+"""Idle time after which the connection for large answers is closed."""
+
 log = logging.getLogger("lightrail.shard_client.shard_connections")
 
 START_WAIT_S: Final = 10.0
@@ -91,7 +94,7 @@ class ShardConnections:
             boot=boot,
             address=self._address,
             now_ms=now_ms,
-            idle_ms=limits.BULK_IDLE_MS,
+            idle_ms=BULK_IDLE_MS,
             key=key,
             make=BulkPeer,
         )

@@ -10,15 +10,20 @@ fails, and the gateway may send it again.
 import asyncio
 import logging
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import Any, Final
 
 import zmq
 
-from lightrail.model import conditions, limits
+from lightrail.model import conditions
 from lightrail.wire.bodies import decode_request, encode_request
 from lightrail.wire.frames import HEADER, Kind, WireError, frame
 from lightrail.wire.keys import Admission, WireKey
 from lightrail.wire.socket import RECONNECT_MS, LoopSocket, bind, dealer
+
+CONTROL_MS: Final[int] = 2_000
+"""How long a gateway waits for a frontend's answer about its connections."""
+CONTROL_REQUESTS_MAX: Final[int] = 1_000
+"""Requests that wait for one frontend's answer."""
 
 log = logging.getLogger("lightrail.wire.control")
 
@@ -60,9 +65,9 @@ class ControlServer:
         self._admission = Admission(loop, context, key)
         socket = context.socket(zmq.ROUTER)
         self._admission.guard(socket)
-        socket.setsockopt(zmq.RCVHWM, limits.CONTROL_REQUESTS_MAX)
+        socket.setsockopt(zmq.RCVHWM, CONTROL_REQUESTS_MAX)
         # Answers to a gateway that has ended, or does not read, are dropped.
-        socket.setsockopt(zmq.SNDHWM, limits.CONTROL_REQUESTS_MAX)
+        socket.setsockopt(zmq.SNDHWM, CONTROL_REQUESTS_MAX)
         try:
             self.address = bind(socket, address)
             """The bound address, with the port that the system chose."""
@@ -118,7 +123,7 @@ class ControlClient:
         self.address = address
         self._waiting: dict[int, asyncio.Future[dict[str, Any]]] = {}
         self._next = 0
-        most = limits.CONTROL_REQUESTS_MAX
+        most = CONTROL_REQUESTS_MAX
         socket = dealer(context, address, send_max=most, receive_max=most)
         self._socket = LoopSocket(loop, socket, self._receive, _nothing)
 
@@ -130,7 +135,7 @@ class ControlClient:
                 waiting.set_exception(ControlDownError("this process is ending; ask another gateway"))
 
     async def request(
-        self, op: str, fields: Mapping[str, Any], *, wait_ms: int = limits.CONTROL_MS
+        self, op: str, fields: Mapping[str, Any], *, wait_ms: int = CONTROL_MS
     ) -> dict[str, Any]:
         """Send a request, and wait for the answer.
 
@@ -138,10 +143,8 @@ class ControlClient:
             ControlDownError: the frontend is down, or does not answer within `wait_ms`.
             ControlRefusedError: the answer is an error.
         """
-        if len(self._waiting) >= limits.CONTROL_REQUESTS_MAX:
-            raise ControlDownError(
-                f"{limits.CONTROL_REQUESTS_MAX} requests wait for an answer already; try again"
-            )
+        if len(self._waiting) >= CONTROL_REQUESTS_MAX:
+            raise ControlDownError(f"{CONTROL_REQUESTS_MAX} requests wait for an answer already; try again")
         number = self._next = self._next + 1
         waiting: asyncio.Future[dict[str, Any]] = self._loop.create_future()
         self._waiting[number] = waiting

@@ -8,8 +8,9 @@ import hmac
 from dataclasses import dataclass
 from typing import Final
 
-from lightrail.model import limits
-
+FORWARDED_AGE_MS: Final[int] = 60_000
+"""Greatest age of the header that a gateway adds to a forwarded request; a frontend is never busy for
+longer."""
 FIELD: Final = "LightRail-Forwarded"
 _VERSION: Final = "1"
 _PARTS: Final = 6
@@ -49,7 +50,7 @@ class Forwarded:
         if len(parts) != _PARTS or parts[0] != _VERSION:
             raise ValueError(f"expected {FIELD} of version {_VERSION}, found {value[:80]!a}")
         _, at_ms, tls, host, port, _ = parts
-        if abs(now_ms - int(at_ms)) > limits.FORWARDED_AGE_MS:
+        if abs(now_ms - int(at_ms)) > FORWARDED_AGE_MS:
             raise ValueError(f"{FIELD} was written {now_ms - int(at_ms)} ms ago")
         return cls(host, int(port), tls == "1")
 

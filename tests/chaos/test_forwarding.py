@@ -11,7 +11,7 @@ import pytest
 from proton import Delivery, Message
 from proton.utils import BlockingConnection
 
-from lightrail.model import limits
+from lightrail.gateway.forwarding.transfer import TRANSFER_WINDOW
 from tests.support import wait
 from tests.support.broker import Broker
 from tests.support.http_client import Http
@@ -73,8 +73,8 @@ def test_a_shard_that_dies_during_a_transfer_costs_no_message(broker: Broker, mo
         assert (ended["state"], ended["error"]) == ("done", None)
         found = numbers(http, "target")
         assert set(found) == set(range(MESSAGES))
-        assert sum(found.values()) <= MESSAGES + limits.TRANSFER_WINDOW
-        assert MESSAGES <= ended["moved"] <= MESSAGES + limits.TRANSFER_WINDOW
+        assert sum(found.values()) <= MESSAGES + TRANSFER_WINDOW
+        assert MESSAGES <= ended["moved"] <= MESSAGES + TRANSFER_WINDOW
         assert len(numbers(http, "source")) == (0 if mode == "move" else MESSAGES)
 
 

@@ -10,7 +10,7 @@ import zmq
 
 from lightrail.amqp.encoder import encode
 from lightrail.amqp.values import Symbol
-from lightrail.model import limits
+from lightrail.frontend.intake import UNANSWERED_BATCH_BYTES
 from lightrail.telemetry.directories import socket_directory
 from lightrail.wire.bodies import SettleDetail
 from lightrail.wire.frames import Kind, OutcomeCode
@@ -90,7 +90,7 @@ class Sender:
         number = sent = 0
         answered_at = time.monotonic()
         while self.accepted < number or sent < messages:
-            room = self.unanswered_max // (per_batch * (size + 100) + limits.UNANSWERED_BATCH_BYTES)
+            room = self.unanswered_max // (per_batch * (size + 100) + UNANSWERED_BATCH_BYTES)
             if sent < messages and number - self.accepted < max(room, 1):
                 number += 1
                 batch = [message(sent + index, size, delay=delay) for index in range(per_batch)]

@@ -9,7 +9,7 @@ from lightrail.amqp import events, frames
 from lightrail.amqp.encoder import encode
 from lightrail.amqp.performatives import Attach, Source, Target
 from lightrail.amqp.values import Symbol
-from lightrail.frontend.outflow import ROOMS
+from lightrail.frontend.outflow import FRONTEND_UNREAD_BYTES, ROOMS
 from lightrail.model import limits
 from tests.chaos import attacks
 from tests.chaos.attacks import Attacker, frame
@@ -43,7 +43,7 @@ def browse(handle: int = 0) -> bytes:
 
 def test_clients_that_do_not_read_share_what_may_wait_for_them(tmp_path: Path) -> None:
     """Each browses 10 MB and reads nothing: the process keeps to its bound, and others go on."""
-    shared = int(HEAP * limits.FRONTEND_UNREAD_BYTES)
+    shared = int(HEAP * FRONTEND_UNREAD_BYTES)
     bound = shared + ROOMS * CLIENTS * limits.WRITE_ROOM_MIN + SLACK
     with bystanders(tmp_path / "data", growth_max=bound) as them, ExitStack() as stack:
         where = lambda: them.broker.amqp  # noqa: E731 - asked again with every connection
@@ -100,7 +100,7 @@ def test_nor_does_each_link_of_such_clients_get_a_large_message(
 ) -> None:
     """Sixty links with credit for messages of 8 MB: browsers would get 480 MB, consumers all 192."""
     per_connection = LINKS // connections
-    bound = SLACK + (4 * LARGE if connections == 1 else int(HEAP * limits.FRONTEND_UNREAD_BYTES))
+    bound = SLACK + (4 * LARGE if connections == 1 else int(HEAP * FRONTEND_UNREAD_BYTES))
     count = 2 if is_browser else 24
     with (
         bystanders(tmp_path / "data", "--memory-mark", str(MARK), growth_max=bound) as them,

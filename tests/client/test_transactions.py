@@ -14,7 +14,7 @@ from lightrail.client import (
     connect,
     sync,
 )
-from lightrail.model import limits
+from lightrail.frontend.transactions.transactions import TRANSACTIONS_PER_CONNECTION_MAX
 from tests.client.conftest import play
 from tests.support.amqp.cutting_proxy import CuttingProxy
 from tests.support.broker import Broker
@@ -56,7 +56,7 @@ def test_a_begin_that_is_cancelled_leaves_no_transaction(broker: Broker) -> None
 
     async def test() -> None:
         async with connect(broker.amqp) as connection:
-            for number in range(2 * limits.TRANSACTIONS_PER_CONNECTION_MAX // 8):
+            for number in range(2 * TRANSACTIONS_PER_CONNECTION_MAX // 8):
                 begun = [connection.transaction() for _ in range(16)]
                 begins = [asyncio.create_task(each.begin()) for each in begun]
                 for _ in range(number % 8):
@@ -71,7 +71,7 @@ def test_a_begin_that_is_cancelled_leaves_no_transaction(broker: Broker) -> None
                     # Later requests of the link are answered behind those that were cancelled.
                     async with connection.transaction():
                         pass
-            transactions = [connection.transaction() for _ in range(limits.TRANSACTIONS_PER_CONNECTION_MAX)]
+            transactions = [connection.transaction() for _ in range(TRANSACTIONS_PER_CONNECTION_MAX)]
             for transaction in transactions:
                 await transaction.begin()
 

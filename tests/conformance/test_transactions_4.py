@@ -23,6 +23,8 @@ from lightrail.amqp.performatives import (
     Transfer,
 )
 from lightrail.amqp.values import Symbol
+from lightrail.frontend.transactions.coordinator import COORDINATOR_CREDIT, COORDINATOR_REQUEST_BYTES
+from lightrail.frontend.transactions.transactions import TRANSACTIONS_PER_CONNECTION_MAX
 from lightrail.model import limits
 from tests.conformance.test_messaging_3 import rest
 from tests.support.amqp.frame_peer import Peer, frame, sender, transfers, value
@@ -67,8 +69,8 @@ def test_4_2_1_the_coordinator_says_what_it_can_do(begun: Peer) -> None:
         "amqp:multi-txns-per-ssn",
         "amqp:multi-ssns-per-txn",
     }
-    assert client.credit == limits.COORDINATOR_CREDIT
-    assert client.answer.max_message_size == limits.COORDINATOR_REQUEST_BYTES
+    assert client.credit == COORDINATOR_CREDIT
+    assert client.answer.max_message_size == COORDINATOR_REQUEST_BYTES
 
 
 def test_4_2_each_declare_gets_an_id_of_its_own(begun: Peer) -> None:
@@ -80,7 +82,7 @@ def test_4_2_each_declare_gets_an_id_of_its_own(begun: Peer) -> None:
 
 def test_4_2_credit_for_the_coordinator_does_not_run_out(begun: Peer) -> None:
     client = Client(begun)
-    for _ in range(2 * limits.COORDINATOR_CREDIT):
+    for _ in range(2 * COORDINATOR_CREDIT):
         client.commit(client.declare())
 
 
@@ -100,7 +102,7 @@ def test_4_2_other_messages_are_refused(begun: Peer, body: Any) -> None:
 
 def test_4_2_large_requests_end_the_link(begun: Peer) -> None:
     client = Client(begun)
-    client.request(Declare(global_id=b"x" * limits.COORDINATOR_REQUEST_BYTES))
+    client.request(Declare(global_id=b"x" * COORDINATOR_REQUEST_BYTES))
     begun.error_of(Detach, "amqp:link:message-size-exceeded")
 
 
@@ -125,7 +127,7 @@ def test_4_3_where_the_source_takes_no_rejected_the_link_is_detached(begun: Peer
 
 def test_4_2_a_connection_has_so_many_open_transactions(begun: Peer) -> None:
     client = Client(begun)
-    ids = [client.declare() for _ in range(limits.TRANSACTIONS_PER_CONNECTION_MAX)]
+    ids = [client.declare() for _ in range(TRANSACTIONS_PER_CONNECTION_MAX)]
     client.request(Declare())
     refused(client.outcome(), "amqp:resource-limit-exceeded")
     client.roll_back(ids[0])

@@ -27,7 +27,8 @@ from lightrail.amqp.performatives import (
     Transfer,
 )
 from lightrail.amqp.values import Symbol
-from lightrail.model import conditions, limits
+from lightrail.frontend.links.terminus import TERMINUS_TIMEOUT_S_MAX
+from lightrail.model import conditions
 from tests.support import wait
 from tests.support.amqp.frame_peer import Peer, receiver, value
 from tests.support.broker import Broker
@@ -143,7 +144,7 @@ def test_no_link_is_suspended_for_longer_than_the_bound(
     with connected(broker) as peer:
         answer = attach(peer, queue, source=Source(address=queue, **source))
         assert isinstance(answer.source, Source)
-        assert answer.source.timeout == limits.TERMINUS_TIMEOUT_S_MAX
+        assert answer.source.timeout == TERMINUS_TIMEOUT_S_MAX
 
 
 @pytest.mark.parametrize(

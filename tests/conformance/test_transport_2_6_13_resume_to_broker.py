@@ -25,7 +25,8 @@ from lightrail.amqp.performatives import (
     Transfer,
 )
 from lightrail.amqp.values import Symbol
-from lightrail.model import conditions, limits
+from lightrail.frontend.links.terminus import TERMINUS_TIMEOUT_S_MAX
+from lightrail.model import conditions
 from tests.support import wait
 from tests.support.amqp.frame_peer import Peer, sender, value
 from tests.support.broker import Broker
@@ -132,7 +133,7 @@ def test_no_link_is_suspended_for_longer_than_the_bound(
     with connected(broker) as peer:
         answer = attach(peer, queue, target=Target(address=queue, **target))
         assert isinstance(answer.target, Target)
-        assert answer.target.timeout == limits.TERMINUS_TIMEOUT_S_MAX
+        assert answer.target.timeout == TERMINUS_TIMEOUT_S_MAX
 
 
 def test_a_link_that_does_not_ask_is_not_resumable(broker: Broker, queue: str) -> None:

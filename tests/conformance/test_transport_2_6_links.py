@@ -15,7 +15,7 @@ from lightrail.amqp.performatives import (
     Transfer,
 )
 from lightrail.amqp.values import Symbol
-from lightrail.model import limits
+from lightrail.frontend.links.terminus import TERMINUS_TIMEOUT_S_MAX
 from tests.support.amqp.frame_peer import WINDOW, Peer, frame, receiver, sender, transfers, value
 from tests.support.broker import Broker
 from tests.support.namespace import give
@@ -53,7 +53,7 @@ def test_2_6_3_attach_of_a_receiver_is_echoed(begun: Peer, queue: str) -> None:
 
 @pytest.mark.parametrize(
     ("policy", "holds"),
-    [("never", (2, limits.TERMINUS_TIMEOUT_S_MAX)), ("session-end", (0, 0))],
+    [("never", (2, TERMINUS_TIMEOUT_S_MAX)), ("session-end", (0, 0))],
 )
 def test_3_5_3_the_answer_promises_a_terminus_that_outlives_its_link_for_a_time_alone(
     begun: Peer, queue: str, policy: str, holds: tuple[int, int]

@@ -8,6 +8,9 @@ from typing import Any
 import pytest
 import yaml
 
+from lightrail.frontend.intake import FRONTEND_UNFINISHED_BYTES
+from lightrail.frontend.outflow import FRONTEND_UNREAD_BYTES
+from lightrail.gateway.messages.sending import HTTP_BODIES_BYTES
 from lightrail.model import limits
 from tests.deploy.images import described
 
@@ -59,12 +62,12 @@ def limits_of_memory() -> dict[str, dict[str, int]]:
 def test_limits_of_memory_leave_room_for_the_bounds_of_the_processes(of: str) -> None:
     found = limits_of_memory()[of]
     # docs/operate/running.md: unread bytes are half as many again in the allocator; 384 KiB a connection.
-    bounds = limits.FRONTEND_UNANSWERED_BYTES + limits.FRONTEND_UNFINISHED_BYTES
-    assert found["frontend"] >= bounds + limits.FRONTEND_UNREAD_BYTES * 3 // 2 + 1_000 * 384 * 1024
+    bounds = limits.FRONTEND_UNANSWERED_BYTES + FRONTEND_UNFINISHED_BYTES
+    assert found["frontend"] >= bounds + FRONTEND_UNREAD_BYTES * 3 // 2 + 1_000 * 384 * 1024
     mark = described()["shard"]["environment"]["LIGHTRAIL_MEMORY_MARK"]
     assert re.sub(r"\$\{\w+:-(.*)\}", r"\1", mark) == CHART["config"]["memory_mark"] == "512MiB"
     assert found["shard"] >= 3 * (512 << 20)
-    assert found["gateway"] > limits.HTTP_BODIES_BYTES + limits.HTTP_DEFINITIONS_BYTES
+    assert found["gateway"] > HTTP_BODIES_BYTES + limits.HTTP_DEFINITIONS_BYTES
 
 
 def test_compose_and_helm_run_etcd_alike() -> None:

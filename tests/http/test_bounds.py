@@ -11,11 +11,13 @@ from lightrail.cluster import readers, users
 from lightrail.cluster.coordinator import Write
 from lightrail.cluster.sqlite import SqliteCoordinator
 from lightrail.gateway.messages import outgoing
+from lightrail.gateway.messages.batches import HTTP_BATCH_QUEUES_AT_ONCE
 from lightrail.gateway.pages import pages
 from lightrail.gateway.resources import connections, journals, messages, tail
 from lightrail.model import limits
 from lightrail.namespace import tokens
 from lightrail.namespace.records import Permission, Right
+from lightrail.namespace.tokens import TOKEN_SCOPES_MAX
 from tests.http.test_callers import at_coordinator, user
 from tests.support.batches import body, message, post
 from tests.support.broker import Broker
@@ -158,7 +160,7 @@ def test_the_number_of_a_batch_and_the_name_of_its_producer_are_bounded(http: Ht
 
 def test_a_batch_reaches_more_queues_than_are_sent_to_at_once(http: Http) -> None:
     http("POST", "/wide", {"role": "router"})
-    queues = [f"wide-{number}" for number in range(limits.HTTP_BATCH_QUEUES_AT_ONCE + 1)]
+    queues = [f"wide-{number}" for number in range(HTTP_BATCH_QUEUES_AT_ONCE + 1)]
     for queue in queues:
         http("POST", f"/{queue}", {"role": "queue"})
         assert http("POST", "/wide/!subscriptions", {"target": queue}).status == 201
@@ -177,7 +179,7 @@ def test_who_receives_waits_at_most_so_long(http: Http) -> None:
 
 
 def test_a_token_lives_at_most_so_long_and_has_at_most_so_many_prefixes(http: Http) -> None:
-    scope = [{"prefix": f"p{number}", "rights": ["send"]} for number in range(limits.TOKEN_SCOPES_MAX)]
+    scope = [{"prefix": f"p{number}", "rights": ["send"]} for number in range(TOKEN_SCOPES_MAX)]
     made = http("POST", "/!tokens", {"ttl": limits.TOKEN_SECONDS_MAX, "scope": scope})
     assert made.status == 201, made.body
     # It is as good as it is long.
@@ -186,7 +188,7 @@ def test_a_token_lives_at_most_so_long_and_has_at_most_so_many_prefixes(http: Ht
     longer = {"ttl": limits.TOKEN_SECONDS_MAX + 1}
     refused(http("POST", "/!tokens", longer), 422, f"to {limits.TOKEN_SECONDS_MAX}")
     more = {"scope": [*scope, scope[0]]}
-    refused(http("POST", "/!tokens", more), 422, f"1 to {limits.TOKEN_SCOPES_MAX} prefixes")
+    refused(http("POST", "/!tokens", more), 422, f"1 to {TOKEN_SCOPES_MAX} prefixes")
 
 
 def test_a_reader_holds_back_at_most_so_much_for_so_long(http: Http) -> None:

@@ -27,8 +27,8 @@ from azure.servicebus.management import (
     TrueRuleFilter,
 )
 
-from lightrail.model import limits
 from lightrail.namespace.service import Service
+from lightrail.service_bus.administration.call import ADMINISTRATION_PAGE_MAX
 from tests.interop.azure_scene import client_for, key_of, received
 from tests.support import wait
 from tests.support.broker import Broker
@@ -176,7 +176,7 @@ def test_names_that_are_there_or_not_are_told_apart(
 
 
 def test_lists_come_in_pages(client: ServiceBusAdministrationClient, scene: Scene) -> None:
-    names = [f"pages/q{number:03}" for number in range(limits.ADMINISTRATION_PAGE_MAX + 20)]
+    names = [f"pages/q{number:03}" for number in range(ADMINISTRATION_PAGE_MAX + 20)]
     for name in names:
         give(scene.broker.data, name, role="queue")
     found = [each.name for each in client.list_queues()]

@@ -6,7 +6,7 @@ import pytest
 from proton import Delivery, Message
 from proton.utils import BlockingConnection, BlockingSender, SendException
 
-from lightrail.model import limits
+from lightrail.frontend.links.anonymous import ANONYMOUS_ADDRESSES_MAX
 from tests.interop.test_proton_names import alice, guarded
 from tests.support.amqp.proton_blocking import connected, received
 from tests.support.broker import Broker
@@ -92,7 +92,7 @@ def test_a_router_is_an_address_as_well(broker: Broker, connection: BlockingConn
 
 def test_more_addresses_than_are_kept_open(connection: BlockingConnection, queue: str) -> None:
     sender = connection.create_sender(None)
-    count = 2 * limits.ANONYMOUS_ADDRESSES_MAX
+    count = 2 * ANONYMOUS_ADDRESSES_MAX
     sent = [sender.link.send(Message(body=n, address=f"{queue}/many/{n % count}")) for n in range(2 * count)]
     connection.wait(lambda: all(delivery.settled for delivery in sent))
     assert {delivery.remote_state for delivery in sent} == {Delivery.ACCEPTED}

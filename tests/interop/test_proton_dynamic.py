@@ -12,7 +12,7 @@ from proton.reactor import DynamicNodeProperties, LinkOption
 from proton.utils import BlockingConnection, BlockingReceiver, LinkDetached
 
 from lightrail.amqp.performatives import Attach, End, Source
-from lightrail.model import limits
+from lightrail.frontend.links.dynamic import TEMPORARY_NAMES_MAX
 from tests.interop.test_proton_security import admin
 from tests.support import wait
 from tests.support.amqp import frame_peer as frames
@@ -193,9 +193,9 @@ def test_nothing_outlives_its_session(broker: Broker) -> None:
 
 
 def test_names_of_a_connection_are_limited(connection: BlockingConnection) -> None:
-    receivers = [connection.create_receiver(None, dynamic=True) for _ in range(limits.TEMPORARY_NAMES_MAX)]
+    receivers = [connection.create_receiver(None, dynamic=True) for _ in range(TEMPORARY_NAMES_MAX)]
     assert refused(connection, None, dynamic=True).name == "amqp:resource-limit-exceeded"
-    assert len({address(receiver) for receiver in receivers}) == limits.TEMPORARY_NAMES_MAX
+    assert len({address(receiver) for receiver in receivers}) == TEMPORARY_NAMES_MAX
 
 
 def test_what_a_killed_frontend_left_is_deleted_by_its_successor(tmp_path: Path) -> None:

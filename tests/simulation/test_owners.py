@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from lightrail.amqp.events import ACCEPTED, RELEASED, Credit, Outcome
-from lightrail.model import limits
+from lightrail.shard_client.owners import timers
 from tests.support.shard.model_shard import ModelQueue
 from tests.support.shard.owner_scene import OwnerReceiver, OwnerScene, OwnerSender
 
@@ -252,7 +252,7 @@ async def play(monkeypatch: pytest.MonkeyPatch, seed: int, deaths: bool) -> Play
 @pytest.mark.parametrize("seed", range(30))
 def test_nothing_is_lost_or_twice_while_queues_move(monkeypatch: pytest.MonkeyPatch, seed: int) -> None:
     # A shard that does not say MOVED for so long counts as dead; here it is only that chance is slow.
-    monkeypatch.setattr(limits, "OWNER_LATE_MS", 1 << 40)
+    monkeypatch.setattr(timers, "OWNER_LATE_MS", 1 << 40)
     done = asyncio.run(play(monkeypatch, seed, deaths=False))
     assert not any(shard.given_back for shard in done.scene.shards)
     assert done.moves > 10

@@ -25,12 +25,17 @@ from lightrail.frontend.links.delaying import NO_DELAY, DelayingProducer, asks_f
 from lightrail.frontend.links.incoming import IncomingLink
 from lightrail.frontend.links.routing import RouterLink
 from lightrail.frontend.links.transfers import ProducerLink
-from lightrail.model import conditions, limits
+from lightrail.model import conditions
 from lightrail.wire.bodies import Refusal
 
 if TYPE_CHECKING:
     from lightrail.amqp.link import Link
     from lightrail.frontend.connection import ClientConnection
+
+ANONYMOUS_ADDRESSES_MAX: Final[int] = 64
+"""Addresses that a sender without a target keeps open; the least recently used is closed first."""
+ANONYMOUS_CREDIT_MAX: Final[int] = 500
+"""Messages that such a sender may have unanswered, over all its addresses."""
 
 log = logging.getLogger("lightrail.frontend.links.anonymous")
 
@@ -237,7 +242,7 @@ class AnonymousLink(Bound):
             self._frontend.intake.answered(self.connection, _size(event))
         if producer is not None and not self._closed:
             self._producers[address] = producer
-            if len(self._producers) > limits.ANONYMOUS_ADDRESSES_MAX:
+            if len(self._producers) > ANONYMOUS_ADDRESSES_MAX:
                 self._retire(next(iter(self._producers)))
         for event in waiting:
             if producer is not None:
@@ -313,7 +318,7 @@ class AnonymousLink(Bound):
         everyone = (*self._producers.values(), *self._retired)
         if self._closed or self._frontend.stopping or any(each.held_back for each in everyone):
             return
-        window = limits.ANONYMOUS_CREDIT_MAX
+        window = ANONYMOUS_CREDIT_MAX
         credit = window - self._unresolved - sum(each.unanswered for each in everyone)
         if credit - self.link.credit >= window >> 1:
             self.link.grant(credit)

@@ -15,12 +15,17 @@ from lightrail.amqp.sections import attributes
 from lightrail.amqp.survey import descriptor, survey
 from lightrail.amqp.values import DecodeError, Symbol
 from lightrail.frontend.errors import ConditionError
-from lightrail.model import conditions, limits
+from lightrail.model import conditions
 
 if TYPE_CHECKING:
     from lightrail.amqp.link import Link
     from lightrail.frontend.connection import ClientConnection
 
+BATCHED_MESSAGES_MAX: Final[int] = 16_384
+"""Messages in one transfer of format 0x80013700; a longer batch is refused whole."""
+BATCHED_EXPIRY_SPAN_MS: Final[int] = 1_000
+"""Messages of such a transfer that expire within this time of each other are stored together, and expire with
+the last of them: its sender made them one after the other, with the same ttl."""
 BATCHED: Final = 0x80013700
 """Message-format of a transfer with many messages."""
 _HEADER: Final = 0x70
@@ -70,7 +75,7 @@ def runs(event: Transfers, id: int, payload: bytes, now_ms: int, *, by_priority:
         ends = [end for end in (None if ttl is None else now_ms + ttl, expiry) if end is not None]
         end = min(ends, default=0)
         mine = durable, priority if by_priority else 0, bool(ends)
-        near = max(latest, end) - min(earliest, end) <= limits.BATCHED_EXPIRY_SPAN_MS
+        near = max(latest, end) - min(earliest, end) <= BATCHED_EXPIRY_SPAN_MS
         if current is None or mine != key or (ends and not near):
             current = Transfers(event.link, id, [], event.settled)
             found.append(Run(current, False))
@@ -113,10 +118,10 @@ def messages(payload: bytes) -> Iterator[bytes]:
             end = skip(payload, value_at, len(payload))
             if code == _DATA:
                 count += 1
-                if count > limits.BATCHED_MESSAGES_MAX:
+                if count > BATCHED_MESSAGES_MAX:
                     raise ConditionError(
                         conditions.RESOURCE_LIMIT_EXCEEDED,
-                        f"expected a batch of at most {limits.BATCHED_MESSAGES_MAX} messages, found more; "
+                        f"expected a batch of at most {BATCHED_MESSAGES_MAX} messages, found more; "
                         "send it as several",
                     )
                 yield _binary(payload, value_at, end)

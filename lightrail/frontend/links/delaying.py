@@ -18,7 +18,7 @@ from lightrail.amqp.values import Symbol
 from lightrail.cluster.coordinator import CoordinatorError
 from lightrail.frontend.links.jms import symbols
 from lightrail.frontend.links.transfers import ProducerLink
-from lightrail.model import conditions, limits
+from lightrail.model import conditions
 from lightrail.model.policy import InvalidPolicyError, Policy
 from lightrail.namespace.errors import ChangedError, ServiceError
 from lightrail.namespace.rights import ANYBODY
@@ -30,6 +30,12 @@ if TYPE_CHECKING:
     from lightrail.frontend.connection import ClientConnection
     from lightrail.frontend.engine import Frontend
     from lightrail.shard_client.owners.owner import Owner
+
+DELAY_TRIES: Final[int] = 100
+"""How often a shard is asked whether a queue delays messages yet, and how often a change of a policy that
+conflicts with another change is repeated."""
+DELAY_AGAIN_MS: Final[int] = 20
+"""Pause before each further of these requests; a shard reads changes twenty times a second."""
 
 log = logging.getLogger("lightrail.frontend.links.delaying")
 
@@ -167,7 +173,7 @@ async def make_delay(frontend: "Frontend", queue: str) -> None:
     Raises ServiceError, InvalidPolicyError, CoordinatorError, ShardDownError, ShardRefusedError.
     """
     frontend.directory.refresh()
-    tries = limits.DELAY_TRIES
+    tries = DELAY_TRIES
     while not (record := frontend.directory.get(queue)).policy["delay"]:
         policy = Policy.parse(record.policy.to_json() | {"delay": True})
         tries -= 1
@@ -177,10 +183,10 @@ async def make_delay(frontend: "Frontend", queue: str) -> None:
             # Another process changed the policy at the same time, perhaps for the same reason.
             if not tries:
                 raise
-    for _ in range(limits.DELAY_TRIES):
+    for _ in range(DELAY_TRIES):
         if (await frontend.ask_shard(queue, "queue", {})).fields["delays"]:
             return
-        await asyncio.sleep(limits.DELAY_AGAIN_MS / 1000)
+        await asyncio.sleep(DELAY_AGAIN_MS / 1000)
     raise ShardDownError(f"the shard of {queue} does not follow the change of its policy")
 
 

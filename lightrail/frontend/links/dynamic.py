@@ -18,7 +18,7 @@ from lightrail.frontend.errors import ConditionError
 from lightrail.frontend.links import counted
 from lightrail.frontend.links.bound import Terms
 from lightrail.frontend.links.jms import node_of
-from lightrail.model import conditions, limits, names
+from lightrail.model import conditions, names
 from lightrail.model.policy import Policy, Role
 from lightrail.namespace.records import Name
 from lightrail.namespace.rights import Caller
@@ -29,6 +29,8 @@ if TYPE_CHECKING:
     from lightrail.frontend.connection import ClientConnection
     from lightrail.frontend.engine import Frontend
 
+TEMPORARY_NAMES_MAX: Final[int] = 256
+"""Dynamic nodes that a connection may have."""
 KEY_BYTES: Final = 16
 """Random bytes of a temporary name, so that it can't be guessed."""
 LIFETIME_POLICY: Final = Symbol("lifetime-policy")
@@ -50,10 +52,10 @@ async def make(connection: "ClientConnection", link: "Link", terminus: Source | 
         raise ConditionError(conditions.INVALID_FIELD, description)
     lifetime = _lifetime(terminus)
     _check_distribution_modes(terminus)
-    if frontend.lifetimes.temporary_count(connection.client.owner) >= limits.TEMPORARY_NAMES_MAX:
+    if frontend.lifetimes.temporary_count(connection.client.owner) >= TEMPORARY_NAMES_MAX:
         raise ConditionError(
             conditions.RESOURCE_LIMIT_EXCEEDED,
-            f"the connection has {limits.TEMPORARY_NAMES_MAX} dynamic nodes, the maximum",
+            f"the connection has {TEMPORARY_NAMES_MAX} dynamic nodes, the maximum",
         )
     with_link = isinstance(lifetime, DeleteOnClose)
     if node_of(terminus) is Role.ROUTER:

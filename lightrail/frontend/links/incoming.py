@@ -7,7 +7,7 @@ answer, so no more credit is granted.
 
 from collections.abc import Iterator
 from functools import lru_cache
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from lightrail.amqp.events import Transfers
 from lightrail.amqp.sections import decode_header
@@ -21,6 +21,15 @@ from lightrail.wire.bodies import Refusal
 if TYPE_CHECKING:
     from lightrail.amqp.link import Link
     from lightrail.frontend.connection import ClientConnection
+
+CREDIT_HELD_MS: Final[int] = 500
+"""Time without a frame FREED after which a frontend itself frees credit for PACE_FREED_MIN messages."""
+LINK_CREDIT_MIN: Final[int] = 20
+"""Least credit of a link, whatever the size of its messages."""
+LINK_UNANSWERED_BYTES: Final[int] = 8 * 1024 * 1024
+"""Target of unanswered bytes of a sending link; credit follows from it and the mean message size."""
+REFUSED_PAUSE_MS: Final[int] = 500
+"""Time without new credit for a link after one of its batches was refused for lack of room."""
 
 
 @lru_cache(maxsize=limits.HEADERS_CACHED)
@@ -160,13 +169,13 @@ class IncomingLink(SenderLink):
         counts.messages_received += count
         counts.message_bytes_received += size
         self._intake.received(self._connection, size)
-        if self._unanswered_bytes > limits.LINK_UNANSWERED_BYTES:
+        if self._unanswered_bytes > LINK_UNANSWERED_BYTES:
             self._take_back()
 
     def _take_back(self) -> None:
         """Reduces the remaining credit, since the messages are larger than it was computed for."""
-        if self._link.credit > limits.LINK_CREDIT_MIN:
-            self._link.grant(limits.LINK_CREDIT_MIN)
+        if self._link.credit > LINK_CREDIT_MIN:
+            self._link.grant(LINK_CREDIT_MIN)
             self._connection.touch()
 
     def _attach(self) -> None:
@@ -181,7 +190,7 @@ class IncomingLink(SenderLink):
         """After a refusal for lack of room, new credit waits for a pause: the sender may try again then."""
         if refusal.condition == conditions.RESOURCE_LIMIT_EXCEEDED and not self._held_back:
             self._held_back = True
-            self._frontend.later(limits.REFUSED_PAUSE_MS, self._go_on)
+            self._frontend.later(REFUSED_PAUSE_MS, self._go_on)
 
     def relieved(self) -> None:
         """The connection's messages are no longer refused."""
@@ -216,7 +225,7 @@ class IncomingLink(SenderLink):
             self._held_since_ms = frontend.now_ms()
             if not self._held_timer:
                 self._held_timer = True
-                frontend.later(limits.CREDIT_HELD_MS, self._check_held_credit)
+                frontend.later(CREDIT_HELD_MS, self._check_held_credit)
         self._held_messages += count
         self._counts.credit_held += count
 
@@ -226,10 +235,10 @@ class IncomingLink(SenderLink):
         if self._closed:
             return
         frontend = self._frontend
-        left_ms = self._held_since_ms + limits.CREDIT_HELD_MS - frontend.now_ms()
+        left_ms = self._held_since_ms + CREDIT_HELD_MS - frontend.now_ms()
         if left_ms <= 0:
             self._free_credit(limits.PACE_FREED_MIN)
-            left_ms = limits.CREDIT_HELD_MS
+            left_ms = CREDIT_HELD_MS
         if self._held_messages:
             self._held_timer = True
             frontend.later(left_ms, self._check_held_credit)
@@ -266,10 +275,10 @@ class IncomingLink(SenderLink):
         """Grants credit if at least half of the window is free, or `least`: one flow for many messages."""
         if self._frontend.stopping or self._held_back or self._waits:
             return
-        window = int(limits.LINK_UNANSWERED_BYTES / self._mean_size)
-        window = max(limits.LINK_CREDIT_MIN, min(limits.LINK_CREDIT_MAX, window))
+        window = int(LINK_UNANSWERED_BYTES / self._mean_size)
+        window = max(LINK_CREDIT_MIN, min(limits.LINK_CREDIT_MAX, window))
         if self._counts.unanswered_bytes > limits.FRONTEND_UNANSWERED_BYTES:
-            window = limits.LINK_CREDIT_MIN
+            window = LINK_CREDIT_MIN
         credit = window - self._unanswered_messages - self._held_messages
         half = window >> 1
         if credit - self._link.credit >= (half if least is None else min(half, least)):

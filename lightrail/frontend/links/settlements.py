@@ -26,6 +26,9 @@ if TYPE_CHECKING:
     from lightrail.frontend.connection import ClientConnection
     from lightrail.shard_client.owners.owner import Owner
 
+UNSETTLED_SLICE_BYTES: Final[int] = 1_024
+"""Bytes that a slice of a batch counts for besides its messages until they are settled: objects of its
+shard."""
 ELSEWHERE: Final = Modified(undeliverable_here=True)
 """The outcome of messages that the client does not accept, for other receivers."""
 LOST: Final = Rejected(
@@ -111,7 +114,7 @@ class Settlements:
     def add(self, count: int, size: int) -> None:
         """Counts a slice that was sent unsettled."""
         self.count += count
-        size += limits.UNSETTLED_SLICE_BYTES
+        size += UNSETTLED_SLICE_BYTES
         self._bytes += size
         self._connection.unsettled_bytes += size
 

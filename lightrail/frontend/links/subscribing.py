@@ -35,7 +35,7 @@ from lightrail.frontend.links.filters import no_local, source_filter
 from lightrail.frontend.links.jms import node_of, symbols
 from lightrail.frontend.links.own_messages import container_of
 from lightrail.frontend.links.terminus import consumer_options, label_of
-from lightrail.model import conditions, limits, names
+from lightrail.model import conditions, names
 from lightrail.model.policy import Policy, Role
 from lightrail.namespace.errors import ChangedError, MissingError, TakenError
 from lightrail.namespace.records import Name
@@ -46,6 +46,11 @@ from lightrail.wire.bodies import Refusal
 if TYPE_CHECKING:
     from lightrail.amqp.link import Link
     from lightrail.frontend.engine import Frontend
+
+UNUSED_TRIES: Final[int] = 10
+"""How often a shard is asked again whether a subscription to be deleted has no consumers."""
+UNUSED_AGAIN_MS: Final[int] = 50
+"""Pause before each of these requests: a detach at another frontend takes milliseconds to reach the shard."""
 
 log = logging.getLogger("lightrail.frontend.links.subscribing")
 
@@ -326,11 +331,11 @@ async def _demand_unused(frontend: "Frontend", queue: Name, shared: bool) -> Non
     """Raises ConditionError if other links receive from a shared subscription that is to be ended."""
     try:
         links = await _links(frontend, queue) if shared else 0
-        for _ in range(limits.UNUSED_TRIES):
+        for _ in range(UNUSED_TRIES):
             if not links:
                 return
             # A link may have been detached at another frontend, and the shard has not seen this yet.
-            await asyncio.sleep(limits.UNUSED_AGAIN_MS / 1000)
+            await asyncio.sleep(UNUSED_AGAIN_MS / 1000)
             links = await _links(frontend, queue)
     except (ShardDownError, ShardRefusedError) as error:
         raise ConditionError(

@@ -2,18 +2,24 @@
 
 import hashlib
 import json
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from lightrail.amqp.performatives import Modified, Open, Source, Target
 from lightrail.frontend import sole_connections
 from lightrail.frontend.errors import ConditionError
-from lightrail.model import conditions, limits
+from lightrail.model import conditions
 from lightrail.model.names import InvalidNameError, queue_name
 from lightrail.wire.bodies import ConsumerOpen
 from lightrail.wire.frames import OutcomeCode
 
 if TYPE_CHECKING:
     from lightrail.amqp.link import Link
+
+TERMINUS_TIMEOUT_S_MAX: Final[int] = 3_600
+"""Longest time for which a link is suspended, whatever the client requests; the attach answer has this
+time."""
+LABEL_CHARACTERS_MAX: Final[int] = 256
+"""Characters of a link's name that are shown to people."""
 
 
 def terminus_of(link: "Link") -> Source | Target:
@@ -37,7 +43,7 @@ def suspended_s(link: "Link") -> int | None:
     """
     terminus, attach = link.source if link.is_sender else link.target, link.attach
     assert isinstance(terminus, Source | Target)
-    most = limits.TERMINUS_TIMEOUT_S_MAX
+    most = TERMINUS_TIMEOUT_S_MAX
     wanted = most if str(terminus.expiry_policy) == "never" else min(terminus.timeout, most)
     return wanted if wanted or (attach is not None and attach.unsettled is not None) else None
 
@@ -85,7 +91,7 @@ def name_of(address: object) -> str:
 def label_of(link: "Link") -> str:
     """A readable name of a link: container and link name, each cut to half of the length."""
     peer = link.session.connection.peer_open
-    half = limits.LABEL_CHARACTERS_MAX // 2
+    half = LABEL_CHARACTERS_MAX // 2
     container = peer.container_id if peer is not None else ""
     return f"{container[: half - 1]}/{link.name[:half]}"
 

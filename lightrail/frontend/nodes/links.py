@@ -9,7 +9,7 @@ A client attaches a sender to the node. The reply-to of each request has the des
 - otherwise the queue of that name, such as the dynamic source of a receiver.
 
 Requests of one link are answered one after the other. Waiting messages are bounded: a link has credit for
-limits.NODE_REQUESTS_MAX requests, and none while more than limits.NODE_REPLY_BYTES of answers wait for the
+NODE_REQUESTS_MAX requests, and none while more than NODE_REPLY_BYTES of answers wait for the
 client. A request without a destination for its answer is rejected and not executed.
 """
 
@@ -29,13 +29,20 @@ from lightrail.frontend.errors import ConditionError
 from lightrail.frontend.links.bound import Bound
 from lightrail.frontend.links.requesting import RequestingLink
 from lightrail.frontend.nodes.posting import Posting, PostingError
-from lightrail.model import conditions, limits
+from lightrail.model import conditions
 from lightrail.model.names import InvalidNameError, queue_name
 
 if TYPE_CHECKING:
     from lightrail.amqp.link import Link
     from lightrail.frontend.connection import ClientConnection
     from lightrail.frontend.transactions.transaction import Transaction
+
+NODE_REQUESTS_MAX: Final[int] = 20
+"""Requests that such a link may have unanswered."""
+NODE_REPLY_BYTES: Final[int] = 4 * 1024 * 1024
+"""Bytes of answers that may wait for a client's credit; beyond, it may send no requests."""
+NODE_ADDRESSES_MAX: Final[int] = 16
+"""Queues that a request link keeps open for its answers; the least recently used is closed first."""
 
 log = logging.getLogger("lightrail.frontend.nodes")
 
@@ -172,11 +179,11 @@ class RequestLink(RequestingLink):
 
     def top_up(self) -> None:
         """Grants credit if at least half of the window is free."""
-        too_much = self._node_links.waiting_bytes > limits.NODE_REPLY_BYTES
+        too_much = self._node_links.waiting_bytes > NODE_REPLY_BYTES
         if too_much or self._closed or self._frontend.stopping:
             return
-        credit = limits.NODE_REQUESTS_MAX - len(self._line) - self._busy
-        if credit - self._link.credit >= limits.NODE_REQUESTS_MAX >> 1:
+        credit = NODE_REQUESTS_MAX - len(self._line) - self._busy
+        if credit - self._link.credit >= NODE_REQUESTS_MAX >> 1:
             self._link.grant(credit)
             self._connection.touch()
 
@@ -289,7 +296,7 @@ class RequestLink(RequestingLink):
         except PostingError as error:
             raise ConditionError(error.condition, f"reply-to: {error}") from None
         self._postings[name] = found
-        if len(self._postings) > limits.NODE_ADDRESSES_MAX:
+        if len(self._postings) > NODE_ADDRESSES_MAX:
             self._postings.popitem(last=False)[1].close()
         return found
 

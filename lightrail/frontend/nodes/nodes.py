@@ -1,17 +1,22 @@
 """Nodes that the frontend serves without a shard, such as $management."""
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from lightrail.amqp.link import SETTLE_FIRST, Link
 from lightrail.amqp.performatives import Source, Target
 from lightrail.amqp.values import Symbol
 from lightrail.frontend.links.bound import Terms
 from lightrail.frontend.nodes.links import Node, NodeLinks, ReplyLink, RequestLink, path_of
-from lightrail.model import conditions, limits
+from lightrail.model import conditions
 
 if TYPE_CHECKING:
     from lightrail.frontend.connection import ClientConnection
+
+NODE_LINKS_MAX: Final[int] = 64
+"""Links of a connection to nodes of the frontend itself: $management, $cbs."""
+NODE_REQUEST_BYTES: Final[int] = 1024 * 1024
+"""Largest request to such a node."""
 
 
 class Nodes:
@@ -39,11 +44,11 @@ class Nodes:
         node_links = connection.node_links
         if node_links is None:
             node_links = connection.node_links = NodeLinks()
-        if len(node_links.requests) + len(node_links.replies) >= limits.NODE_LINKS_MAX:
+        if len(node_links.requests) + len(node_links.replies) >= NODE_LINKS_MAX:
             connection.frontend.counts.links_refused += 1
             link.refuse(
                 conditions.RESOURCE_LIMIT_EXCEEDED,
-                f"this connection has {limits.NODE_LINKS_MAX} links to {path} and similar nodes, the maximum",
+                f"this connection has {NODE_LINKS_MAX} links to {path} and similar nodes, the maximum",
             )
             return True
         # The links for requests and answers at one address share one node.
@@ -60,7 +65,7 @@ class Nodes:
             link.context = reply
             connection.links.bind(reply, terms)
             return True
-        link.accept(max_message_size=limits.NODE_REQUEST_BYTES, rcv_settle_mode=SETTLE_FIRST)
+        link.accept(max_message_size=NODE_REQUEST_BYTES, rcv_settle_mode=SETTLE_FIRST)
         request = RequestLink(connection, node_links, link, node, path)
         node_links.requests.append(request)
         link.context = request

@@ -1,10 +1,10 @@
 """A posting: sends single messages of the frontend to a queue, and waits until each is stored."""
 
-from typing import TYPE_CHECKING, Self
+from typing import TYPE_CHECKING, Final, Self
 
 from lightrail.frontend.errors import ConditionError
 from lightrail.frontend.links.resolving import resolve
-from lightrail.model import conditions, limits
+from lightrail.model import conditions
 from lightrail.model.policy import Role
 from lightrail.namespace.records import Right
 from lightrail.shard_client.sending.queue_producer import QueueProducer
@@ -14,6 +14,9 @@ from lightrail.wire.frames import UNKNOWN_SEQUENCE
 if TYPE_CHECKING:
     from lightrail.frontend.connection import ClientConnection
     from lightrail.frontend.engine import Frontend
+
+NODE_POST_MS: Final[int] = 5_000
+"""How long an answer waits for the shard of the queue that it goes to."""
 
 
 class PostingError(Exception):
@@ -74,7 +77,7 @@ class Posting:
         if self.closed:
             raise PostingError(conditions.RESOURCE_DELETED, f"{queue} is no longer open")
         attributes = Attributes(durable, priority, expires_at_ms, 0)
-        sent = await self._producer.send([(attributes, (message,))], limits.NODE_POST_MS)
+        sent = await self._producer.send([(attributes, (message,))], NODE_POST_MS)
         if sent.sequence is not None:
             self.sequence = sent.sequence
         if sent.refusal is NOT_STORED or sent.refusal is MAYBE_STORED:

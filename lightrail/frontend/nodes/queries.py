@@ -2,7 +2,7 @@
 
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
-from typing import Any
+from typing import Any, Final
 
 from lightrail.amqp.encoder import encode
 from lightrail.amqp.messages import Message
@@ -25,6 +25,8 @@ from lightrail.namespace.records import Name, Right, Subscription
 from lightrail.namespace.rights import may
 from lightrail.namespace.service import Service
 
+MANAGEMENT_FIGURES_AT_ONCE: Final[int] = 50
+"""Queues whose figures are asked for at a time."""
 EVERYTHING = ("", entities.ENTITY)
 
 
@@ -70,7 +72,7 @@ class Queries:
             )
         rows: list[list[Any]] = []
         size = 0
-        step = limits.MANAGEMENT_FIGURES_AT_ONCE
+        step = MANAGEMENT_FIGURES_AT_ONCE
         for start in range(0, len(found), step):
             some = found[start : start + step]
             if FIGURES in names:

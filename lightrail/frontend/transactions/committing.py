@@ -34,6 +34,10 @@ from lightrail.shard_client.peers.requests import ShardDownError, ShardRefusedEr
 if TYPE_CHECKING:
     from lightrail.frontend.connection import ClientConnection
 
+TRANSACTION_PARTS_AT_ONCE: Final[int] = 250
+"""Batches for which a frontend finds queues and shards, at a commit, before it does other work."""
+TRANSACTION_COMMIT_MS: Final[int] = 60_000
+"""How long a commit looks for queues that move before the transaction is rolled back."""
 RETURNED: Final = (
     "a link whose deliveries the transaction settles was stolen, or has ended with an error, with its queue "
     "or with its shard; its deliveries are in their queue again"
@@ -66,7 +70,7 @@ class Committing:
         self._number += 1
         owners = self._frontend.shard_connections.owners
         pause_ms = limits.OWNER_RETRY_MS
-        gives_up_ms = self._frontend.now_ms() + limits.TRANSACTION_COMMIT_MS
+        gives_up_ms = self._frontend.now_ms() + TRANSACTION_COMMIT_MS
         while True:
             parts = await self._parts(transaction)
             if not parts or await self._commit_parts(parts, gives_up_ms):
@@ -178,7 +182,7 @@ class Committing:
         """The messages by their queues. Raises ConditionError."""
         found: list[Batch] = []
         for count, post in enumerate(transaction.posts, 1):
-            if count % limits.TRANSACTION_PARTS_AT_ONCE == 0:
+            if count % TRANSACTION_PARTS_AT_ONCE == 0:
                 await asyncio.sleep(0)
             name = await self._name(post) if post.is_address else post.name
             role = self._frontend.directory.get(name).role
@@ -271,7 +275,7 @@ class Committing:
         self._check_rights(transaction)
         batches: dict[int, list[Batch]] = {}
         for count, (queues, post, payloads) in enumerate(await self._batches(transaction), 1):
-            if count % limits.TRANSACTION_PARTS_AT_ONCE == 0:
+            if count % TRANSACTION_PARTS_AT_ONCE == 0:
                 await asyncio.sleep(0)
             by_shard: dict[int, set[str]] = {}
             for name in queues:

@@ -27,12 +27,17 @@ from lightrail.frontend.links.bound import Bound
 from lightrail.frontend.links.outcomes import FAILED
 from lightrail.frontend.transactions.committing import Committing
 from lightrail.frontend.transactions.transaction import Transaction
-from lightrail.model import conditions, limits
+from lightrail.model import conditions
 from lightrail.model.ending import Ending
 
 if TYPE_CHECKING:
     from lightrail.frontend.connection import ClientConnection
     from lightrail.frontend.transactions.transactions import Transactions
+
+COORDINATOR_REQUEST_BYTES: Final[int] = 4_096
+"""Largest message to a coordinator of transactions."""
+COORDINATOR_CREDIT: Final[int] = 100
+"""Credit of a link to a coordinator of transactions."""
 
 log = logging.getLogger("lightrail.frontend.transactions")
 
@@ -82,9 +87,9 @@ class CoordinatorLink(Bound):
         self._link.accept(
             target=Coordinator(capabilities=CAPABILITIES),
             rcv_settle_mode=SETTLE_FIRST,
-            max_message_size=limits.COORDINATOR_REQUEST_BYTES,
+            max_message_size=COORDINATOR_REQUEST_BYTES,
         )
-        self._link.grant(limits.COORDINATOR_CREDIT)
+        self._link.grant(COORDINATOR_CREDIT)
         self._connection.touch()
 
     # --- from the client -------------------------------------------------------------------------------
@@ -104,8 +109,8 @@ class CoordinatorLink(Bound):
                 self._refuse(number, event.settled, conditions.DECODE_ERROR, str(error))
             except ConditionError as error:
                 self._refuse(number, event.settled, error.condition, error.description)
-        if not self._closed and self._link.credit <= limits.COORDINATOR_CREDIT // 2:
-            self._link.grant(limits.COORDINATOR_CREDIT)
+        if not self._closed and self._link.credit <= COORDINATOR_CREDIT // 2:
+            self._link.grant(COORDINATOR_CREDIT)
         self._connection.touch()
 
     def _declare(self, request: Declare, number: int, settled: bool) -> None:

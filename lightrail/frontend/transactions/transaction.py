@@ -6,7 +6,7 @@ frontend or a client: messages were never sent, and deliveries return as those o
 
 import asyncio
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from lightrail.amqp.performatives import TransactionalState
 from lightrail.frontend.guard import Hold
@@ -18,6 +18,17 @@ from lightrail.wire.bodies import Refusal
 
 if TYPE_CHECKING:
     from lightrail.amqp.link import Link
+
+TRANSACTION_BYTES_MAX: Final[int] = 64 * 1024 * 1024
+"""Bytes of the messages that one transaction sends."""
+TRANSACTIONS_BYTES_MAX: Final[int] = 256 * 1024 * 1024
+"""Memory of all open transactions of a frontend; those of one connection have at most what is left of it."""
+TRANSACTION_OVERHEAD: Final[int] = 2_048
+"""Bytes that a declared transaction counts for."""
+TRANSACTION_PART_OVERHEAD: Final[int] = 512
+"""Bytes that a batch of messages counts for besides them, and a range of deliveries that it settles."""
+TRANSACTION_MESSAGE_OVERHEAD: Final[int] = 64
+"""Bytes that a message counts for besides its own."""
 
 
 class Account:
@@ -33,12 +44,12 @@ class Account:
         """Counts memory; a negative size frees it. Returns whether the account is overdrawn."""
         self._bytes += size
         self._counts.transaction_bytes += size
-        return self._bytes > limits.TRANSACTIONS_BYTES_MAX - self._counts.transaction_bytes
+        return self._bytes > TRANSACTIONS_BYTES_MAX - self._counts.transaction_bytes
 
     @property
     def is_overdrawn(self) -> bool:
         """Whether the connection has more than the process has left: so no client can use up all of it."""
-        return self._bytes > limits.TRANSACTIONS_BYTES_MAX - self._counts.transaction_bytes
+        return self._bytes > TRANSACTIONS_BYTES_MAX - self._counts.transaction_bytes
 
 
 class Attributes(NamedTuple):
@@ -76,8 +87,8 @@ class Post:
 
     def size(self, payload_bytes: int) -> int:
         """Its memory, in bytes, with messages of so many."""
-        messages = len(self.payloads) * limits.TRANSACTION_MESSAGE_OVERHEAD
-        return payload_bytes + messages + limits.TRANSACTION_PART_OVERHEAD
+        messages = len(self.payloads) * TRANSACTION_MESSAGE_OVERHEAD
+        return payload_bytes + messages + TRANSACTION_PART_OVERHEAD
 
 
 @dataclass(slots=True, eq=False)
@@ -195,7 +206,7 @@ class Transaction:
         """Time of the first work, in ms since 1970; 0 before."""
         self.timer: asyncio.TimerHandle | None = None
         """Ends its time."""
-        self.size = limits.TRANSACTION_OVERHEAD
+        self.size = TRANSACTION_OVERHEAD
         """Its memory, in bytes."""
         if account is not None:
             account.charge(self.size)
@@ -207,7 +218,7 @@ class Transaction:
             self.fail(
                 conditions.RESOURCE_LIMIT_EXCEEDED,
                 "the open transactions of this connection have more memory than is left for those of others, "
-                f"of {limits.TRANSACTIONS_BYTES_MAX} bytes in this process; discharge some and try again",
+                f"of {TRANSACTIONS_BYTES_MAX} bytes in this process; discharge some and try again",
             )
 
     def fail(self, condition: str, description: str) -> None:
@@ -237,13 +248,13 @@ class Transaction:
         self._payload_bytes += payload_bytes
         if (
             self.messages > limits.TRANSACTION_MESSAGES_MAX
-            or self._payload_bytes > limits.TRANSACTION_BYTES_MAX
+            or self._payload_bytes > TRANSACTION_BYTES_MAX
             or len(self.posts) >= limits.TRANSACTION_PARTS_MAX
         ):
             self.fail(
                 conditions.RESOURCE_LIMIT_EXCEEDED,
                 f"expected a transaction of at most {limits.TRANSACTION_MESSAGES_MAX} messages and "
-                f"{limits.TRANSACTION_BYTES_MAX} bytes, found more",
+                f"{TRANSACTION_BYTES_MAX} bytes, found more",
             )
         if self.failure is None:
             self.posts.append(post)
@@ -266,7 +277,7 @@ class Transaction:
         if self.failure is None:
             self.retirements.append(retirement)
             settlements.hold(retirement)
-            self._charge(limits.TRANSACTION_PART_OVERHEAD)
+            self._charge(TRANSACTION_PART_OVERHEAD)
         elif retirement.settled:
             settlements.give_back(retirement.first, retirement.last)
 
@@ -277,7 +288,7 @@ class Transaction:
                 continue
             self.retirements.remove(each)
             consumer.settlements.release(each)
-            self._charge(-limits.TRANSACTION_PART_OVERHEAD)
+            self._charge(-TRANSACTION_PART_OVERHEAD)
             for part in (replace(each, last=first - 1), replace(each, first=last + 1)):
                 if part.first <= part.last:
                     self.retire(part)
@@ -317,7 +328,7 @@ class Transaction:
         self._check_settlements()
         if self.failure is None:
             self.locks[key, sequence] = LockRetirement(queue, key, sequence, outcome)
-            self._charge(limits.TRANSACTION_PART_OVERHEAD)
+            self._charge(TRANSACTION_PART_OVERHEAD)
 
     def has_lock(self, key: str, sequence: int) -> bool:
         """Whether it settles this deferred message already."""

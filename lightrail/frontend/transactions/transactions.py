@@ -24,13 +24,18 @@ from lightrail.frontend.transactions.acquisitions import Acquisitions
 from lightrail.frontend.transactions.committing import RETURNED
 from lightrail.frontend.transactions.coordinator import CoordinatorLink
 from lightrail.frontend.transactions.transaction import Account, Attributes, Post, Retirement, Transaction
-from lightrail.model import conditions, limits
+from lightrail.model import conditions
 from lightrail.wire.bodies import Refusal
 
 if TYPE_CHECKING:
     from lightrail.amqp.link import Link
     from lightrail.frontend.connection import ClientConnection
 
+TRANSACTIONS_PER_CONNECTION_MAX: Final[int] = 1_024
+"""Open transactions of one connection."""
+TRANSACTION_TIME_MS: Final[int] = 300_000
+"""Time without a discharge after which a transaction that has work is rolled back; one without work, if its
+connection declares more transactions than it may have open."""
 SEND_LOST: Final = "a message that the client sent in the transaction was dropped, because its link has ended"
 UNFINISHED: Final = "the transaction of this message was discharged before the message was complete"
 NOT_UNSETTLED: Final = (
@@ -68,10 +73,10 @@ class Transactions:
 
     def declare(self, control: "Link | None" = None) -> Transaction:
         """Begins a transaction, on a link to the coordinator. Raises ConditionError."""
-        if len(self._by_id) >= limits.TRANSACTIONS_PER_CONNECTION_MAX and not self._end_abandoned():
+        if len(self._by_id) >= TRANSACTIONS_PER_CONNECTION_MAX and not self._end_abandoned():
             raise ConditionError(
                 conditions.RESOURCE_LIMIT_EXCEEDED,
-                f"this connection has {limits.TRANSACTIONS_PER_CONNECTION_MAX} open transactions, the most: "
+                f"this connection has {TRANSACTIONS_PER_CONNECTION_MAX} open transactions, the most: "
                 "discharge some of them",
             )
         if self._account.is_overdrawn:
@@ -91,7 +96,7 @@ class Transactions:
         One without work ends only here: clients of JMS declare the next transaction with each commit, and may
         have nothing to do for days.
         """
-        until_ms = self._frontend.now_ms() - limits.TRANSACTION_TIME_MS
+        until_ms = self._frontend.now_ms() - TRANSACTION_TIME_MS
         for each in self._by_id.values():
             if each.declared_ms > until_ms:
                 return False
@@ -354,7 +359,7 @@ class Transactions:
         if not transaction.work_began_ms:
             transaction.work_began_ms = now_ms
             transaction.timer = self._frontend.timer(
-                limits.TRANSACTION_TIME_MS, partial(self._time_out, transaction)
+                TRANSACTION_TIME_MS, partial(self._time_out, transaction)
             )
 
     def _time_out(self, transaction: Transaction) -> None:
@@ -362,7 +367,7 @@ class Transactions:
             return
         transaction.fail(
             conditions.TRANSACTION_TIMEOUT,
-            f"it was not discharged within {limits.TRANSACTION_TIME_MS // 1000} s of its first work",
+            f"it was not discharged within {TRANSACTION_TIME_MS // 1000} s of its first work",
         )
         transaction.is_timed_out = True
         _give_back(transaction, FAILED)

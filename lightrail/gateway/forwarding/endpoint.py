@@ -4,14 +4,22 @@ import asyncio
 import errno
 import socket
 from collections.abc import Mapping
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 import aiohttp
 from aiohttp.abc import ResolveResult
 
 from lightrail.gateway.http_client import FAILURES, HttpClient
-from lightrail.model import limits
 from lightrail.model.destinations import Destinations
+
+PUSHES_UNDER_WAY: Final[int] = 256
+"""Requests of one gateway to the URLs of subscriptions that wait for an answer."""
+PUSH_REQUEST_MS: Final[int] = 10_000
+"""How long an endpoint may take for its answer."""
+PUSH_RESPONSE_BYTES: Final[int] = 64 * 1024
+"""Bytes of an answer that are read so that the connection can be reused; after a longer one it is closed."""
+PUSH_RETRY_AFTER_MS_MAX: Final[int] = 3_600_000
+"""Longest pause that an endpoint may ask for."""
 
 
 class Result(NamedTuple):
@@ -29,19 +37,19 @@ class Endpoints(HttpClient):
     """Sends over HTTP: checks certificates and destinations."""
 
     def __init__(self, destinations: Destinations) -> None:
-        super().__init__(limits.PUSHES_UNDER_WAY, _Resolver(destinations))
+        super().__init__(PUSHES_UNDER_WAY, _Resolver(destinations))
         self._destinations = destinations
-        self._slots = asyncio.Semaphore(limits.PUSHES_UNDER_WAY)
+        self._slots = asyncio.Semaphore(PUSHES_UNDER_WAY)
 
     async def post(self, url: str, headers: Mapping[str, str], body: bytes) -> Result:
         """Sends one request; errors of the other side are results and not exceptions."""
         if (problem := self._destinations.problem(url)) is not None:
             return Result(None, None, problem)
-        seconds = limits.PUSH_REQUEST_MS / 1000
+        seconds = PUSH_REQUEST_MS / 1000
         async with self._slots:
             try:
                 status, fields, _ = await self.request(
-                    "POST", url, headers, body, seconds, limits.PUSH_RESPONSE_BYTES
+                    "POST", url, headers, body, seconds, PUSH_RESPONSE_BYTES
                 )
             except TimeoutError:
                 return Result(None, None, f"no answer within {seconds:g} s")
@@ -78,6 +86,6 @@ def _result(status: int, retry_after: str | None) -> Result:
         text = retry_after.strip()
         # The form with a date needs synchronized clocks, and is rare.
         if text.isascii() and text.isdigit():
-            after = min(float(text[:9]), limits.PUSH_RETRY_AFTER_MS_MAX / 1000)
+            after = min(float(text[:9]), PUSH_RETRY_AFTER_MS_MAX / 1000)
     what = "redirects are not followed" if 300 <= status < 400 else "the answer was"
     return Result(status, after, f"{what}: status {status}")

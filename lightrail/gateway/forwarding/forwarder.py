@@ -8,12 +8,17 @@ it has no task and no timer.
 import asyncio
 import logging
 from collections.abc import Callable
+from typing import Final
 
-from lightrail.model import limits
 from lightrail.shard_client.receiving.queue_consumer import Delivery, QueueConsumer
 from lightrail.shard_client.shard_connections import ShardConnections
 from lightrail.wire.bodies import ConsumerOpen, Refusal, SettleDetail
 from lightrail.wire.frames import OutcomeCode
+
+FORWARDER_WINDOW_BYTES: Final[int] = 8 * 1024 * 1024
+"""Bytes of unsettled messages of a forwarder or pusher, by their mean size; at least one message."""
+FORWARDER_WINDOW_FIRST: Final[int] = 8
+"""Messages of the same while their size is unknown."""
 
 log = logging.getLogger("lightrail.gateway.forwarding.forwarder")
 
@@ -106,9 +111,9 @@ class Forwarder:
     def _top_up(self) -> None:
         """Grants credit for the free part of the window, once per group of settlements."""
         if not self._mean_bytes:
-            window = min(self._window, limits.FORWARDER_WINDOW_FIRST)
+            window = min(self._window, FORWARDER_WINDOW_FIRST)
         else:
-            window = min(self._window, max(1, int(limits.FORWARDER_WINDOW_BYTES / self._mean_bytes)))
+            window = min(self._window, max(1, int(FORWARDER_WINDOW_BYTES / self._mean_bytes)))
         room = window - len(self._tasks)
         source = self._source
         if source is not None and room > 0 and source.granted <= room // 2:

@@ -1,6 +1,6 @@
 """Pushes: messages of a subscription that are sent to its URL by HTTP.
 
-Each subscription to a URL has its own queue (`ROUTER/$subscriptions/ID`). Up to limits.PUSH_WINDOW of its
+Each subscription to a URL has its own queue (`ROUTER/$subscriptions/ID`). Up to PUSH_WINDOW of its
 messages are pushed at a time, so they may arrive in another order. A failed push is repeated after a pause
 that doubles each time; after the last attempt the message is a dead letter of that queue.
 """
@@ -22,7 +22,6 @@ from lightrail.gateway.forwarding.roster import Roster
 from lightrail.gateway.instants import rfc3339
 from lightrail.gateway.messages import incoming
 from lightrail.gateway.paths import path_of
-from lightrail.model import limits
 from lightrail.model.names import subscription_name
 from lightrail.model.policy import Role
 from lightrail.namespace.directory import Directory
@@ -33,6 +32,12 @@ from lightrail.shard_client.receiving.queue_consumer import Delivery
 from lightrail.shard_client.shard_connections import ShardConnections
 from lightrail.wire.bodies import SettleDetail
 from lightrail.wire.frames import OutcomeCode
+
+PUSH_WINDOW: Final[int] = 8
+"""Messages of one subscription that are pushed at a time, those that wait for another attempt included."""
+PUSH_BACKOFF_FACTOR_MAX: Final[int] = 100
+"""Longest pause between two attempts, as a multiple of the policy's push_backoff; the pauses double up to
+it."""
 
 log = logging.getLogger("lightrail.gateway.forwarding.pushes")
 
@@ -63,7 +68,7 @@ class Pusher(Forwarder):
     __slots__ = ("_host", "_push")
 
     def __init__(self, queue: str, push: Push, host: "Pushers", lost: Callable[[Forwarder], None]) -> None:
-        super().__init__(queue, window=limits.PUSH_WINDOW, label=f"push to {push.url}"[:256], lost=lost)
+        super().__init__(queue, window=PUSH_WINDOW, label=f"push to {push.url}"[:256], lost=lost)
         self._push = push
         self._host = host
 
@@ -96,7 +101,7 @@ class Pusher(Forwarder):
 
     def _backoff_s(self, attempt: int) -> float:
         """Half of the pause is random, so that pushes that failed together are not repeated together."""
-        factor = min(1 << min(attempt, 30), limits.PUSH_BACKOFF_FACTOR_MAX)
+        factor = min(1 << min(attempt, 30), PUSH_BACKOFF_FACTOR_MAX)
         return self._push.backoff_s * factor * (0.5 + 0.5 * self._host.draw())
 
 

@@ -2,10 +2,16 @@
 
 import logging
 from collections.abc import Awaitable, Callable
+from typing import Final
 
 from lightrail.gateway.forwarding.forwarder import Forwarder, Settlement
-from lightrail.model import limits
 from lightrail.shard_client.receiving.queue_consumer import Delivery
+
+FORWARD_WINDOW: Final[int] = 100
+"""Dead letters of one queue that are being forwarded at a time."""
+FORWARD_PAUSE_MS: Final[int] = 1_000
+"""Pause before a dead letter that its target refused is sent again; it doubles up to FORWARD_PAUSE_MS_MAX."""
+FORWARD_PAUSE_MS_MAX: Final[int] = 60_000
 
 Pause = Callable[[float], Awaitable[None]]
 """Waits the given number of seconds; tests inject it."""
@@ -33,7 +39,7 @@ class RepeatingForwarder(Forwarder):
         waiting: str,
         again: str,
     ) -> None:
-        super().__init__(queue, window=limits.FORWARD_WINDOW, label=label, lost=lost)
+        super().__init__(queue, window=FORWARD_WINDOW, label=label, lost=lost)
         self._pause = pause
         self._log = log
         self._waiting = waiting
@@ -48,13 +54,13 @@ class RepeatingForwarder(Forwarder):
     async def carry(self, delivery: Delivery) -> Settlement:
         """See Forwarder."""
         attempt = self.attempt(delivery)
-        pause_ms = limits.FORWARD_PAUSE_MS
+        pause_ms = FORWARD_PAUSE_MS
         while True:
             settlement = await attempt()
             if settlement is not None:
                 return settlement
             await self._pause(pause_ms / 1000)
-            pause_ms = min(2 * pause_ms, limits.FORWARD_PAUSE_MS_MAX)
+            pause_ms = min(2 * pause_ms, FORWARD_PAUSE_MS_MAX)
 
     def note(self, problem: str) -> None:
         """Logs the problem of an attempt, or "" after none, if it is another one than before."""

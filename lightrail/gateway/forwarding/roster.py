@@ -7,11 +7,13 @@ coordinator, so one task opens all of them; a failed attempt is repeated after a
 import asyncio
 import logging
 from collections.abc import Callable
-from typing import Generic, TypeVar
+from typing import Final, Generic, TypeVar
 
 from lightrail.gateway.forwarding.forwarder import Forwarder
-from lightrail.model import limits
 from lightrail.shard_client.shard_connections import ShardConnections
+
+FORWARDER_OPEN_PAUSE_MS: Final[int] = 1_000
+"""Pause before a forwarder whose consumer could not be opened, or was closed, tries again."""
 
 log = logging.getLogger("lightrail.gateway.forwarding.roster")
 
@@ -76,7 +78,7 @@ class Roster(Generic[Wanted]):
     def _lost(self, forwarder: Forwarder) -> None:
         """Opens a forwarder again after a pause, if it is still wanted: its consumer was closed."""
         if self.get(forwarder.queue) is forwarder:
-            pause_s = limits.FORWARDER_OPEN_PAUSE_MS / 1000
+            pause_s = FORWARDER_OPEN_PAUSE_MS / 1000
             self._timers[forwarder] = self._loop.call_later(pause_s, self._open, forwarder)
 
     def _open(self, forwarder: Forwarder) -> None:

@@ -20,7 +20,7 @@ from lightrail.gateway.forwarding.counts import ForwardingCounts
 from lightrail.gateway.forwarding.delivery import dead_letter_source, moved, redriven
 from lightrail.gateway.forwarding.sink import NotSentError, Sink
 from lightrail.gateway.messages.outgoing import Outgoing
-from lightrail.model import conditions, limits
+from lightrail.model import conditions
 from lightrail.model.names import InvalidNameError
 from lightrail.namespace.errors import ServiceError
 from lightrail.namespace.rights import Caller, ForbiddenError
@@ -29,6 +29,15 @@ from lightrail.shard_client.receiving.queue_consumer import Delivery, QueueConsu
 from lightrail.shard_client.shard_connections import ShardConnections
 from lightrail.wire.bodies import ConsumerOpen, Refusal
 from lightrail.wire.frames import OutcomeCode
+
+TRANSFER_WINDOW: Final[int] = 1_000
+"""Unanswered messages of a transfer at its sink."""
+TRANSFER_WINDOW_FIRST: Final[int] = 16
+"""The same while the size of the messages is unknown."""
+TRANSFER_WINDOW_BYTES: Final[int] = 32 * 1024 * 1024
+"""Bytes of the same, by the mean message size; one message at least."""
+TRANSFER_HELD: Final[int] = 1_000
+"""Messages that a transfer could not send, or received too late, after which it ends."""
 
 log = logging.getLogger("lightrail.gateway.forwarding.transfer")
 
@@ -309,15 +318,15 @@ class Transfer:
         if self.state is not State.RUNNING:
             return
         count = self.task.count
-        left = limits.TRANSFER_WINDOW if count is None else count - self.moved - self._in_flight
+        left = TRANSFER_WINDOW if count is None else count - self.moved - self._in_flight
         if self._is_over or left <= 0:
             if not self._in_flight and (self._is_over or not self._is_draining):
                 self._finish()
             return
         if self._is_draining or self._source is None:
             return
-        window = limits.TRANSFER_WINDOW if self._mean_bytes else limits.TRANSFER_WINDOW_FIRST
-        window = min(window, max(1, int(limits.TRANSFER_WINDOW_BYTES / (self._mean_bytes or 1))))
+        window = TRANSFER_WINDOW if self._mean_bytes else TRANSFER_WINDOW_FIRST
+        window = min(window, max(1, int(TRANSFER_WINDOW_BYTES / (self._mean_bytes or 1))))
         room = window - self._in_flight
         # A nearly full window is not refilled message by message.
         if room > 0 and (room >= window // 4 or room >= left):
@@ -328,7 +337,7 @@ class Transfer:
         if self.task.mode is Mode.COPY:
             return
         self._held += count
-        if self._held >= limits.TRANSFER_HELD:
+        if self._held >= TRANSFER_HELD:
             self._is_over = True
 
     def _finish(self) -> None:

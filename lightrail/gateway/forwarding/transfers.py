@@ -14,7 +14,7 @@ from lightrail.filters.filter import compile_filter
 from lightrail.gateway.forwarding.counts import ForwardingCounts
 from lightrail.gateway.forwarding.sink import Sink
 from lightrail.gateway.forwarding.transfer import Mode, State, Task, Transfer
-from lightrail.model import limits, names
+from lightrail.model import names
 from lightrail.model.policy import Role
 from lightrail.namespace.directory import Directory
 from lightrail.namespace.errors import MissingError, ServiceError
@@ -22,6 +22,12 @@ from lightrail.namespace.records import Name, Right
 from lightrail.namespace.rights import Caller, demand
 from lightrail.shard_client.shard_connections import ShardConnections
 
+TRANSFERS_RUNNING: Final[int] = 16
+"""Transfers that one gateway runs at a time."""
+TRANSFERS_KEPT: Final[int] = 200
+"""Ended transfers that are still shown; the oldest are dropped first."""
+TRANSFER_CANCEL_MS: Final[int] = 5_000
+"""How long a cancellation of a transfer waits for messages under way."""
 MEMBERS: Final = ("from", "to", "mode", "count", "filter")
 
 
@@ -56,15 +62,15 @@ class Transfers:
 
         Raises:
             ServiceError, MissingError, ForbiddenError, InvalidNameError: an invalid or forbidden request.
-            TooManyTransfersError: limits.TRANSFERS_RUNNING run already.
+            TooManyTransfersError: TRANSFERS_RUNNING run already.
         """
         task = self._task(caller, wanted)
-        if sum(each.state is State.RUNNING for each in self._by_id.values()) >= limits.TRANSFERS_RUNNING:
+        if sum(each.state is State.RUNNING for each in self._by_id.values()) >= TRANSFERS_RUNNING:
             raise TooManyTransfersError(
-                f"{limits.TRANSFERS_RUNNING} transfers run at this gateway already; wait for one to end"
+                f"{TRANSFERS_RUNNING} transfers run at this gateway already; wait for one to end"
             )
         ended = [id for id, each in self._by_id.items() if each.state is not State.RUNNING]
-        for id in ended[: max(0, len(ended) - limits.TRANSFERS_KEPT + 1)]:
+        for id in ended[: max(0, len(ended) - TRANSFERS_KEPT + 1)]:
             del self._by_id[id]
         transfer = Transfer(self._draw_id(), task, self._shards, self._sink, self._counts)
         self._by_id[transfer.id] = transfer
@@ -87,11 +93,11 @@ class Transfers:
     async def cancel(self, caller: Caller, id: str) -> Transfer:
         """Ends a transfer after its messages in flight are stored; an ended transfer stays unchanged.
 
-        Returns after limits.TRANSFER_CANCEL_MS even if messages are still in flight.
+        Returns after TRANSFER_CANCEL_MS even if messages are still in flight.
         """
         transfer = self.find(caller, id)
         transfer.cancel()
-        await asyncio.wait({transfer.done}, timeout=limits.TRANSFER_CANCEL_MS / 1000)
+        await asyncio.wait({transfer.done}, timeout=TRANSFER_CANCEL_MS / 1000)
         return transfer
 
     def close(self) -> None:

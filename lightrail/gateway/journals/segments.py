@@ -11,12 +11,24 @@ from typing import Any, Final, NamedTuple
 from lightrail.cluster.map import Map
 from lightrail.gateway.errors import AGAIN, ProblemError
 from lightrail.gateway.journals.archived import Archived, ArchivedSegment
-from lightrail.model import conditions, limits
+from lightrail.model import conditions
 from lightrail.shard_client.peers.requests import ShardDownError, ShardRefusedError
 from lightrail.shard_client.peers.shards import State
 from lightrail.shard_client.shard_connections import ShardConnections
 from lightrail.wire.bodies import Answer
 
+JOURNAL_READS_AHEAD: Final[int] = 8
+"""The same of one gateway at one shard; further requests wait in the gateway."""
+JOURNAL_ASK_MS: Final[int] = 10_000
+"""How long a gateway waits for a shard's list of journals; then the shard counts as unreachable."""
+JOURNAL_AGAIN_MS: Final[int] = 100
+"""Pause before another request to a shard whose JOURNAL_READS_MAX is used up."""
+JOURNAL_AGAIN_MAX: Final[int] = 20
+"""Number of these attempts for one piece."""
+JOURNAL_STREAMS_MAX: Final[int] = 16
+"""Journals that one gateway sends to clients at a time; each occupies two pieces of memory."""
+JOURNAL_STREAM_WAIT_MS: Final[int] = 10_000
+"""How long further requests wait."""
 PIECE: Final = "journal"
 """The operation whose answers are large."""
 
@@ -152,33 +164,33 @@ class Journals:
 
     async def _ask(self, shard: int, op: str, fields: Mapping[str, Any]) -> Answer:
         """Sends a request to a shard, a few at a time; repeats it while the shard is busy."""
-        turn = self._turns.setdefault(shard, asyncio.Semaphore(limits.JOURNAL_READS_AHEAD))
+        turn = self._turns.setdefault(shard, asyncio.Semaphore(JOURNAL_READS_AHEAD))
         async with turn:
-            for _ in range(limits.JOURNAL_AGAIN_MAX):
+            for _ in range(JOURNAL_AGAIN_MAX):
                 peer = self._shards.peers.get(shard)
                 if peer is None or peer.state is not State.SERVING:
                     raise ShardDownError(f"shard {shard} is not connected: try again")
                 try:
                     if op == PIECE:
                         return await self._shards.bulk.request(shard, op, dict(fields))
-                    return await peer.request(op, dict(fields), wait_ms=limits.JOURNAL_ASK_MS)
+                    return await peer.request(op, dict(fields), wait_ms=JOURNAL_ASK_MS)
                 except ShardRefusedError as error:
                     if error.condition != conditions.RESOURCE_LIMIT_EXCEEDED:
                         raise
-                await asyncio.sleep(limits.JOURNAL_AGAIN_MS / 1000)
+                await asyncio.sleep(JOURNAL_AGAIN_MS / 1000)
         raise ShardDownError(f"shard {shard} is busy with the journals of other readers: try again")
 
     @asynccontextmanager
     async def stream(self) -> AsyncIterator[None]:
         """Surrounds the answer to one client. Raises ProblemError if too many clients are reading."""
         if self._room is None:
-            self._room = asyncio.Semaphore(limits.JOURNAL_STREAMS_MAX)
+            self._room = asyncio.Semaphore(JOURNAL_STREAMS_MAX)
         try:
-            await asyncio.wait_for(self._room.acquire(), limits.JOURNAL_STREAM_WAIT_MS / 1000)
+            await asyncio.wait_for(self._room.acquire(), JOURNAL_STREAM_WAIT_MS / 1000)
         except TimeoutError:
             raise ProblemError(
                 503,
-                f"{limits.JOURNAL_STREAMS_MAX} clients read journals from this gateway already: try again, "
+                f"{JOURNAL_STREAMS_MAX} clients read journals from this gateway already: try again, "
                 "or ask another gateway",
                 headers=AGAIN,
             ) from None

@@ -30,6 +30,8 @@ from lightrail.shard_client.shard_connections import ShardConnections
 from lightrail.wire.bodies import Refusal
 from lightrail.wire.frames import IDENTITY
 
+HTTP_BATCH_QUEUES_AT_ONCE: Final[int] = 16
+"""Queues of a router that a numbered batch is sent to at a time."""
 _INDEX_BITS: Final = 16
 
 
@@ -166,7 +168,7 @@ class BatchSender:
         records = {queue: self._directory.get(queue) for queue in by_queue}
         for queue, messages in by_queue.items():
             self._check_sizes(records[queue], messages)
-        turn = asyncio.Semaphore(limits.HTTP_BATCH_QUEUES_AT_ONCE)
+        turn = asyncio.Semaphore(HTTP_BATCH_QUEUES_AT_ONCE)
 
         async def store(queue: str) -> int:
             async with turn:

@@ -9,11 +9,10 @@ import asyncio
 import logging
 from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Final
 
 from lightrail.gateway.errors import AGAIN, ProblemError, refused
 from lightrail.gateway.messages.waiting import WaitingLine
-from lightrail.model import limits
 from lightrail.model.policy import LOCK_SECONDS_DEFAULT, Policy, Role
 from lightrail.namespace.records import Name
 from lightrail.shard_client.owners.owner import Owner
@@ -21,6 +20,12 @@ from lightrail.shard_client.receiving.queue_consumer import Delivery, QueueConsu
 from lightrail.shard_client.shard_connections import ShardConnections
 from lightrail.wire.bodies import ConsumerOpen, Refusal
 from lightrail.wire.frames import OutcomeCode
+
+RECEIVERS_MAX: Final[int] = 50_000
+"""Requests of one gateway that wait for a message."""
+RECEIVER_IDLE_MS: Final[int] = 200
+"""Idle time after which a gateway's consumer is closed, because it counts as one of the queue's. Opening the
+next one needs no answer of the shard."""
 
 log = logging.getLogger("lightrail.gateway.messages.receiving")
 
@@ -249,14 +254,14 @@ class Receiver:
     def _idle(self) -> None:
         self._idle_since = self._host.loop.time()
         if self._idle_timer is None and not self.closed:
-            wait_s = 0 if self._exclusive else limits.RECEIVER_IDLE_MS / 1000
+            wait_s = 0 if self._exclusive else RECEIVER_IDLE_MS / 1000
             self._idle_timer = self._host.loop.call_later(wait_s, self._close_idle)
 
     def _close_idle(self) -> None:
         self._idle_timer = None
         if self._line.count or self._handed_out or self.closed:
             return
-        left_s = self._idle_since + limits.RECEIVER_IDLE_MS / 1000 - self._host.loop.time()
+        left_s = self._idle_since + RECEIVER_IDLE_MS / 1000 - self._host.loop.time()
         if self._exclusive or left_s <= 0:
             self.close()
         else:
@@ -290,8 +295,8 @@ class Receivers:
         Raises:
             ProblemError: the queue refuses (more) consumers, or was deleted; too many requests wait.
         """
-        if self.waiting >= limits.RECEIVERS_MAX:
-            most = limits.RECEIVERS_MAX
+        if self.waiting >= RECEIVERS_MAX:
+            most = RECEIVERS_MAX
             raise ProblemError(503, f"{most} requests wait at this gateway already; try again", headers=AGAIN)
         receiver = self._receivers.get(record.name)
         if receiver is None or receiver.created != record.created:

@@ -4,7 +4,7 @@ import asyncio
 from collections.abc import Iterable
 from dataclasses import dataclass
 from time import monotonic
-from typing import Self
+from typing import Final, Self
 
 from lightrail.gateway.errors import AGAIN, ProblemError, not_sent, refused, unknown
 from lightrail.gateway.messages.outgoing import Outgoing
@@ -16,6 +16,11 @@ from lightrail.namespace.records import Name
 from lightrail.shard_client.sending.queue_producer import QueueProducer
 from lightrail.shard_client.sending.window import MAYBE_STORED, NOT_STORED, Attributes
 from lightrail.shard_client.shard_connections import ShardConnections
+
+HTTP_BODIES_BYTES: Final[int] = 256 * 1024 * 1024
+"""Bytes of messages that one gateway receives and has not stored; further requests are answered with 503."""
+SENDER_IDLE_MS: Final[int] = 60_000
+"""Idle time after which a gateway's producer is closed."""
 
 Stored = int | None
 """Sequence of a stored message, or None from a shard that does not report it."""
@@ -120,12 +125,12 @@ class Sender:
 
     def _watch(self) -> None:
         if self._sweeping is None:
-            self._sweeping = self._loop.call_later(limits.SENDER_IDLE_MS / 1000, self._sweep)
+            self._sweeping = self._loop.call_later(SENDER_IDLE_MS / 1000, self._sweep)
 
     def _sweep(self) -> None:
-        """Closes producers that sent no message for limits.SENDER_IDLE_MS."""
+        """Closes producers that sent no message for SENDER_IDLE_MS."""
         self._sweeping = None
-        before = monotonic() - limits.SENDER_IDLE_MS / 1000
+        before = monotonic() - SENDER_IDLE_MS / 1000
         for name, open in list(self._open.items()):
             if open.producer.is_closed or (open.producer.is_idle and open.used_at < before):
                 open.producer.close()
@@ -146,7 +151,7 @@ class Room:
     def take(self, size: int) -> None:
         """Reserves memory before bytes are read. Raises ProblemError: all requests together have too many."""
         bytes = self._sender.bytes
-        if bytes and bytes + size > limits.HTTP_BODIES_BYTES:
+        if bytes and bytes + size > HTTP_BODIES_BYTES:
             raise ProblemError(
                 503, "the memory of this gateway for request bodies is in use; try again", headers=AGAIN
             )

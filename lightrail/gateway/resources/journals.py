@@ -17,6 +17,9 @@ from lightrail.gateway.journals.segments import Segment
 from lightrail.gateway.request import Request, whole_number
 from lightrail.model import limits
 
+JOURNAL_WRITE_MS: Final[int] = 60_000
+"""Time without reading after which a client of a journal is disconnected, since its pieces occupy memory."""
+
 log = logging.getLogger("lightrail.gateway.resources.journals")
 
 OCTETS: Final = "application/octet-stream"
@@ -132,12 +135,10 @@ async def _send(
 
 async def _write(response: web.StreamResponse, piece: memoryview) -> None:
     try:
-        async with asyncio.timeout(limits.JOURNAL_WRITE_MS / 1000):
+        async with asyncio.timeout(JOURNAL_WRITE_MS / 1000):
             await response.write(piece)
     except TimeoutError:
-        raise ConnectionError(
-            f"the client has not read a piece within {limits.JOURNAL_WRITE_MS} ms"
-        ) from None
+        raise ConnectionError(f"the client has not read a piece within {JOURNAL_WRITE_MS} ms") from None
 
 
 def _checked(piece: memoryview, expected: int) -> memoryview:

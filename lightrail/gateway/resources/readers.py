@@ -24,6 +24,8 @@ from lightrail.model import limits
 from lightrail.model.clock import wall_ms
 from lightrail.model.names import InvalidNameError, check_spelling
 
+READERS_MAX: Final[int] = 1_000
+"""Readers that an installation may have."""
 AGAIN_MAX: Final = 5
 """Attempts to write a change while others change the same reader."""
 BEHIND: Final = ("lsns", "messages", "bytes")
@@ -68,9 +70,9 @@ async def put(request: Request) -> web.Response:
             raise ProblemError(
                 412, f"reader {name} was changed by somebody else: read it again", field="If-Match"
             )
-        if before is None and len(map.readers) >= limits.READERS_MAX:
+        if before is None and len(map.readers) >= READERS_MAX:
             raise ProblemError(
-                409, f"there are {limits.READERS_MAX} readers already: remove one that is not used any more"
+                409, f"there are {READERS_MAX} readers already: remove one that is not used any more"
             )
         reader = before or Reader()
         if hold_hours is not None:

@@ -11,7 +11,6 @@ from lightrail.gateway.request import Request
 from lightrail.gateway.resources.queues import rows_of
 from lightrail.gateway.rights import demand_name
 from lightrail.gateway.services import Services
-from lightrail.model import limits
 from lightrail.model.names import dead_letter_name, is_system
 from lightrail.model.policy import Policy, Role
 from lightrail.namespace.directory import Directory
@@ -23,6 +22,8 @@ from lightrail.service_bus.administration.entries import Entry
 from lightrail.service_bus.administration.places import Kind, Place
 from lightrail.service_bus.administration.properties import Server
 
+ADMINISTRATION_PAGE_MAX: Final[int] = 100
+"""Most entities in one answer to an administration client of Azure Service Bus, as there."""
 T = TypeVar("T")
 Figures = dict[str, dict[str, Any]]
 """Figures of queues by name (gateway/resources/queues.py)."""
@@ -131,7 +132,7 @@ class Call:
     def page(self, found: list[T]) -> tuple[list[T], str | None]:
         """The part of a list that $skip and $top request, and the URL of the next part."""
         skip = self.request.whole("$skip", 0, 0, 1 << 31)
-        most = limits.ADMINISTRATION_PAGE_MAX
+        most = ADMINISTRATION_PAGE_MAX
         top = min(self.request.whole("$top", most, 1, 1 << 31), most)
         if skip + top >= len(found):
             return found[skip : skip + top], None

@@ -48,6 +48,16 @@ if TYPE_CHECKING:
     from lightrail.frontend.connection import ClientConnection
     from lightrail.shard_client.owners.owner import Owner
 
+LOCK_DOUBT_MS: Final[int] = 1_000
+"""Before the end of a lock from which a frontend asks the shard whether it has ended: their clocks differ,
+and an outcome is on its way for a while."""
+LOCK_ENDS_APART_MS: Final[int] = 250
+"""Locks of one link that end within this time of each other have one end at the frontend, the first."""
+LOCK_ENDS_MAX: Final[int] = 1_024
+"""Ends of locks that a frontend knows for one link; later ones are assumed to be the last of these."""
+BUS_REASON_CHARACTERS: Final[int] = 1_024
+"""Characters of a dead letter's reason, and of its description, from a client of Azure Service Bus; the rest
+is cut."""
 TAG_PREFIX_BYTES: Final = 12
 """Precedes the four bytes of the delivery-id: a lock token is a UUID."""
 TTL_MS_MAX: Final = (1 << 32) - 1
@@ -93,14 +103,14 @@ class LockEnds:
         while ends and ends[-1][1] > until_ms:
             # Locks became shorter meanwhile.
             first, _ = ends.pop()
-        if ends and (until_ms - ends[-1][1] < limits.LOCK_ENDS_APART_MS or len(ends) == limits.LOCK_ENDS_MAX):
+        if ends and (until_ms - ends[-1][1] < LOCK_ENDS_APART_MS or len(ends) == LOCK_ENDS_MAX):
             return
         ends.append((first, until_ms))
 
     def doubtful(self, now_ms: int) -> int:
         """The number below which the lock of a delivery may have ended; all others have not."""
         ends = self._ends
-        while ends and ends[0][1] - limits.LOCK_DOUBT_MS <= now_ms:
+        while ends and ends[0][1] - LOCK_DOUBT_MS <= now_ms:
             ends.popleft()
             self._doubtful = ends[0][0] if ends else self._next
         return self._doubtful
@@ -317,6 +327,6 @@ def with_reason(state: Rejected) -> Rejected:
     for key, note in ((REASON, NOTED_REASON), (DESCRIPTION, NOTED_DESCRIPTION)):
         text = changes.pop(key, None)
         if isinstance(text, str):
-            notes[note] = str(text)[: limits.BUS_REASON_CHARACTERS]
+            notes[note] = str(text)[:BUS_REASON_CHARACTERS]
     notes.update(changed_properties(changes) or {})
     return Rejected(error=AmqpError(condition=error.condition, description=error.description, info=notes))

@@ -24,6 +24,14 @@ if TYPE_CHECKING:
     from lightrail.frontend.connection import ClientConnection
     from lightrail.shard_client.owners.owner import Owner
 
+SESSION_WAIT_MS: Final[int] = 60_000
+"""How long a receiver waits for the next available session, unless its client has another time-out: Azure
+Service Bus waits for a minute."""
+SESSION_WAIT_MS_MAX: Final[int] = 3_600_000
+"""Longest such wait."""
+SESSION_ANSWER_MS: Final[int] = 100
+"""How long before the client's time-out it is answered that there is no session: the answer is on its way for
+a while, and a client whose own time ends first reports another error."""
 SESSION_FILTER: Final = Symbol("com.microsoft:session-filter")
 LOCKED_UNTIL: Final = Symbol("com.microsoft:locked-until-utc")
 TIMEOUT: Final = Symbol("com.microsoft:timeout")
@@ -163,7 +171,7 @@ def _wait_ms(link: "Link") -> int:
     properties = None if link.attach is None else link.attach.properties
     wanted = (properties or {}).get(TIMEOUT)
     if isinstance(wanted, bool) or not isinstance(wanted, int) or wanted < 0:
-        return limits.SESSION_WAIT_MS
+        return SESSION_WAIT_MS
     # The client's own time-out ends at that moment, too, and it should get the answer before.
-    early = min(limits.SESSION_ANSWER_MS, int(wanted) // 10)
-    return min(int(wanted) - early, limits.SESSION_WAIT_MS_MAX)
+    early = min(SESSION_ANSWER_MS, int(wanted) // 10)
+    return min(int(wanted) - early, SESSION_WAIT_MS_MAX)

@@ -40,6 +40,8 @@ if TYPE_CHECKING:
     from lightrail.frontend.connection import ClientConnection
     from lightrail.frontend.transactions.transaction import Transaction
 
+SESSION_PEEK_PAGES_MAX: Final[int] = 100
+"""Pages of messages that are read from the shard for one request to peek at a session."""
 SUFFIX: Final = "/$management"
 PREFIX: Final = "com.microsoft:"
 SETTLE: Final = "update-disposition"
@@ -150,7 +152,7 @@ class EntityManagement:
             fields["count"] = limits.MANAGEMENT_PAGE_MAX
         messages: list[Fields] = []
         size = 0
-        for _ in range(1 if session is None else limits.SESSION_PEEK_PAGES_MAX):
+        for _ in range(1 if session is None else SESSION_PEEK_PAGES_MAX):
             answer = await connection.frontend.ask_shard(queue_of(record), "peek", fields)
             for message in _peeked(answer, session, is_dead_letter(record.name)):
                 if len(messages) == count or (messages and size > limits.MANAGEMENT_PAGE_BYTES):

@@ -20,6 +20,8 @@ from lightrail.wire.bodies import Answer
 if TYPE_CHECKING:
     from lightrail.frontend.connection import ClientConnection
 
+SESSION_LOADING_AGAIN_MS: Final[int] = 50
+"""After what time a frontend repeats a request about a queue whose groups are being read."""
 ALL_SESSIONS_MS: Final = 253_402_300_799_999
 """The largest time of .NET, in milliseconds since the epoch: instead of a last-updated-time, all sessions."""
 
@@ -117,9 +119,9 @@ async def list_sessions(connection: "ClientConnection", record: Name, body: Fiel
 
 async def _ask(connection: "ClientConnection", record: Name, operation: str, fields: Fields) -> Answer:
     """The answer of the shard, which is repeated until the groups of the queue are read after a restart."""
-    for _ in range(limits.REQUEST_MS // limits.SESSION_LOADING_AGAIN_MS):
+    for _ in range(limits.REQUEST_MS // SESSION_LOADING_AGAIN_MS):
         answer = await connection.frontend.ask_shard(queue_of(record), operation, fields)
         if not answer.fields.get("loading"):
             return answer
-        await asyncio.sleep(limits.SESSION_LOADING_AGAIN_MS / 1000)
+        await asyncio.sleep(SESSION_LOADING_AGAIN_MS / 1000)
     raise RequestError(503, f"the messages of {record.name} are being read after a restart; try again")

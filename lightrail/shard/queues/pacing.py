@@ -11,7 +11,7 @@ affected.
 Senders are paced only if at least one message is delivered for PACE_SLOWNESS that are enqueued: a
 queue that fills because its consumers are slow or absent does its job, and its senders keep their full speed.
 If consumers stop, the shard has no event at which to compare the rates, so the frontend frees some credit
-itself each limits.CREDIT_HELD_MS. If ready messages may match no consumer (selectors, groups, barred
+itself each CREDIT_HELD_MS. If ready messages may match no consumer (selectors, groups, barred
 consumers), their number does not show how far consumers are behind, and no credit is held.
 """
 

@@ -46,7 +46,7 @@ class Event(Enum):
     READY_LATE = 3
     """Its shard has opened it, but the owner is at another shard already: MOVED follows."""
     MOVED = 4
-    """Its shard does not own the queue; assumed if the shard does not answer in limits.OWNER_LATE_MS."""
+    """Its shard does not own the queue; assumed if the shard does not answer in OWNER_LATE_MS."""
     LEFT = 5
     """The owner leaves its shard."""
     LOST = 6

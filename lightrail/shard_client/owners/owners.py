@@ -21,6 +21,9 @@ from lightrail.wire.bodies import Answer, Refusal
 if TYPE_CHECKING:
     from lightrail.shard_client.shard_connections import ShardConnections
 
+OWNER_LAST_MAX: Final[int] = 10_000
+"""Settlements and closes without a link that were sent to the owner and may be bounced by it once."""
+
 log = logging.getLogger("lightrail.shard_client.owners.owners")
 
 TICK_MS: Final = 10
@@ -217,10 +220,10 @@ class Owners(Watch[ShardPeer]):
     def sent_last(self, peer: ShardPeer, part: bytes) -> None:
         """The shard that owns a queue without links was sent this frame: if the frame bounces, it is dropped.
 
-        At most limits.OWNER_LAST_MAX frames are kept.
+        At most OWNER_LAST_MAX frames are kept.
         """
         self._sent_last[peer, part] = None
-        if len(self._sent_last) > limits.OWNER_LAST_MAX:
+        if len(self._sent_last) > OWNER_LAST_MAX:
             del self._sent_last[next(iter(self._sent_last))]
 
     # --- from the map ----------------------------------------------------------------------------------

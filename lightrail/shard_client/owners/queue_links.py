@@ -4,12 +4,14 @@ import logging
 from collections.abc import Iterator
 from typing import Final
 
-from lightrail.model import limits
 from lightrail.shard_client.links import Consumer, Producer
 from lightrail.shard_client.owners import assignments
 from lightrail.shard_client.owners.assignments import Event, LinkState
 from lightrail.shard_client.peers.shards import ShardPeer
 from lightrail.wire.frames import Kind
+
+OWNER_HELD_MAX: Final[int] = 100_000
+"""Settlements and closes of one queue that wait for the shard that the queue moves to."""
 
 log = logging.getLogger("lightrail.shard_client.owners.queue_links")
 
@@ -142,7 +144,7 @@ class QueueLinks:
 
 
 class HeldFrames:
-    """Settlements and closes that wait for the shard that owns the queue; at most limits.OWNER_HELD_MAX.
+    """Settlements and closes that wait for the shard that owns the queue; at most OWNER_HELD_MAX.
 
     Each once, in their order. The links do not send these frames again when they are reopened, so this is
     their only copy.
@@ -163,7 +165,7 @@ class HeldFrames:
         return len(self._frames)
 
     def add(self, part: bytes) -> None:
-        if len(self._frames) < limits.OWNER_HELD_MAX:
+        if len(self._frames) < OWNER_HELD_MAX:
             self._frames[part] = None
             self._overflowed = False
         elif not self._overflowed:
@@ -171,7 +173,7 @@ class HeldFrames:
             self._overflowed = True
             log.error(
                 "%d settlements wait for the shard of %s; further ones are dropped, and delivered again",
-                limits.OWNER_HELD_MAX,
+                OWNER_HELD_MAX,
                 self._queue,
             )
 

@@ -3,7 +3,13 @@
 All times are milliseconds of the clock whose readings the methods get.
 """
 
+from typing import Final
+
 from lightrail.model import limits
+
+OWNER_LATE_MS: Final[int] = 2_000
+"""How long a former owner of a queue, by the placement, may take to send MOVED; then its links are opened at
+the new owner without it."""
 
 
 class OwnerTimers:
@@ -82,9 +88,9 @@ class OwnerTimers:
         self._retry_ms = None
 
     def expect_moved(self, now_ms: int) -> None:
-        """A shard is to send MOVED within limits.OWNER_LATE_MS."""
+        """A shard is to send MOVED within OWNER_LATE_MS."""
         if self._late_ms is None:
-            self._late_ms = now_ms + limits.OWNER_LATE_MS
+            self._late_ms = now_ms + OWNER_LATE_MS
 
     # --- what is due -----------------------------------------------------------------------------------
 

@@ -8,11 +8,10 @@ of the 1 ms of CPU per MiB that shard and gateway used together (docs/operate/re
 import asyncio
 import contextlib
 from collections.abc import Callable
-from typing import Any
+from typing import Any, Final
 
 import zmq
 
-from lightrail.model import limits
 from lightrail.shard_client.peers.requests import ShardDownError
 from lightrail.shard_client.peers.shards import ShardPeer
 from lightrail.shard_client.peers.watch import Watch
@@ -21,6 +20,9 @@ from lightrail.wire.bodies import Answer
 from lightrail.wire.frames import BLOB_FOLLOWS, HEADER, Kind
 from lightrail.wire.keys import WireKey
 from lightrail.wire.socket import Parts
+
+BULK_GREETING_MS: Final[int] = 5_000
+"""How long a reader waits until the shard has greeted on the connection for large answers."""
 
 
 class OncePerTurn:
@@ -126,7 +128,7 @@ class Pool:
         op: str,
         fields: dict[str, Any],
         *,
-        greeting_ms: int = limits.BULK_GREETING_MS,
+        greeting_ms: int = BULK_GREETING_MS,
     ) -> Answer:
         """As ShardPeer.request, when the shard is greeted, which takes at most `greeting_ms`.
 

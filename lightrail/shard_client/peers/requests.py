@@ -2,10 +2,13 @@
 
 import asyncio
 from collections.abc import Callable
+from typing import Final
 
-from lightrail.model import limits
 from lightrail.wire.bodies import Answer, decode_request
 from lightrail.wire.frames import HEADER, Kind, frame
+
+REQUESTS_MAX: Final[int] = 20_000
+"""Requests of one process that wait for one shard."""
 
 
 class ShardDownError(Exception):
@@ -22,7 +25,7 @@ class ShardRefusedError(Exception):
 
 
 class Requests:
-    """At most limits.REQUESTS_MAX at once.
+    """At most REQUESTS_MAX at once.
 
     Args:
         post: sends a frame to the shard.
@@ -42,10 +45,8 @@ class Requests:
 
     async def ask(self, body: bytes, wait_ms: int) -> Answer:
         """Raises ShardDownError or ShardRefusedError."""
-        if len(self._waiting) >= limits.REQUESTS_MAX:
-            raise ShardDownError(
-                f"{limits.REQUESTS_MAX} requests wait for shard {self._shard} already; try again"
-            )
+        if len(self._waiting) >= REQUESTS_MAX:
+            raise ShardDownError(f"{REQUESTS_MAX} requests wait for shard {self._shard} already; try again")
         number = self._last = self._last + 1
         answer: asyncio.Future[Answer] = self._loop.create_future()
         self._waiting[number] = answer

@@ -16,11 +16,10 @@ from lightrail.amqp.sections import (
     scan,
 )
 from lightrail.amqp.values import Symbol
-from lightrail.filters.action import compile_action
+from lightrail.filters.action import ACTION_ENTRIES_MAX, compile_action
 from lightrail.filters.errors import FilterError
 from lightrail.filters.message import extract, term
 from lightrail.filters.path import parse_path
-from lightrail.model import limits
 from tests.support.amqp.strategies import same
 from tests.unit.filters.messages import message, messages, mutated, section
 
@@ -174,7 +173,7 @@ def test_errors_name_the_part_and_what_is_allowed(spec: Any, message: str) -> No
 
 
 def test_the_number_of_changes_is_bounded() -> None:
-    fields = {f"application-properties.{n}": n for n in range(limits.ACTION_ENTRIES_MAX + 1)}
+    fields = {f"application-properties.{n}": n for n in range(ACTION_ENTRIES_MAX + 1)}
     with pytest.raises(FilterError, match="1 to 64"):
         compile_action({"set": fields})
 

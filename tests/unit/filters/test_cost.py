@@ -8,10 +8,11 @@ from lightrail.amqp.encoder import encode
 from lightrail.amqp.values import Described, Symbol
 from lightrail.filters.errors import FilterError
 from lightrail.filters.filter import compile_filter
-from lightrail.filters.like import compile_like, share
-from lightrail.filters.message import MessageView, extract
+from lightrail.filters.like import LIKE_TEXT_MAX, LIKE_WORK_MAX, compile_like, share
+from lightrail.filters.message import FILTER_MAP_ITEMS, FILTER_SECTION_BYTES, MessageView, extract
 from lightrail.filters.path import parse_path
 from lightrail.filters.source import from_amqp
+from lightrail.filters.subject import SUBJECT_WORDS_MAX
 from lightrail.model import limits
 from tests.support import work
 
@@ -59,26 +60,26 @@ def test_many_patterns_of_one_filter_share_what_one_look_may_take(pattern: str) 
     expression = " OR ".join(f"p LIKE '{pattern}'" for _ in range(limits.FILTER_EXPRESSION_BYTES // 24))
     spec = {"any": [{"sql": expression}] * 5}
     terms = 5 * (limits.FILTER_EXPRESSION_BYTES // 24)
-    longest = limits.LIKE_WORK_MAX // (terms // 5 * compile_like(pattern, None).weight)
+    longest = LIKE_WORK_MAX // (terms // 5 * compile_like(pattern, None).weight)
     for length in (longest, 64_000):
         assert look(spec, with_properties({"p": ("ab" * length)[:length]})) < LINES_PER_TERM * terms
 
 
 def test_a_filter_of_few_patterns_looks_at_texts_of_every_length_allowed() -> None:
-    text = "a" * (limits.LIKE_TEXT_MAX - 1) + "b"
+    text = "a" * (LIKE_TEXT_MAX - 1) + "b"
     spec = {"sql": " AND ".join(f"p LIKE '{pattern}'" for pattern in ("%a_b", "a%b", "%aa%", "%a_a%") * 4)}
     assert compile_filter(spec).matches(MessageView(with_properties({"p": text})))
 
 
 def test_a_text_beyond_the_share_of_a_pattern_is_unknown() -> None:
     spec = {"sql": " OR ".join(["p LIKE '%a_a%'"] * 300)}
-    most = limits.LIKE_WORK_MAX // (300 * compile_like("%a_a%", None).weight)
+    most = LIKE_WORK_MAX // (300 * compile_like("%a_a%", None).weight)
     for length, expected in ((most, True), (most + 1, False)):
         assert compile_filter(spec).matches(MessageView(with_properties({"p": "a" * length}))) is expected
 
 
 def test_fields_of_a_huge_map_are_found_by_few_walks() -> None:
-    most = limits.FILTER_MAP_ITEMS // 2 - 1
+    most = FILTER_MAP_ITEMS // 2 - 1
     values: dict[str, Any] = {f"{n:x}": None for n in range(most)}
     values["last"] = 1
     spec = {"any": [{"properties": {f"application-properties.{n:x}x": 1}} for n in range(490)]}
@@ -93,8 +94,8 @@ def test_fields_of_a_huge_map_are_found_by_few_walks() -> None:
 @pytest.mark.parametrize(
     "values",
     [
-        {f"{n:x}": None for n in range(limits.FILTER_MAP_ITEMS)} | {"last": 1},
-        {"first": "x" * limits.FILTER_SECTION_BYTES, "last": 1},
+        {f"{n:x}": None for n in range(FILTER_MAP_ITEMS)} | {"last": 1},
+        {"first": "x" * FILTER_SECTION_BYTES, "last": 1},
     ],
     ids=["too many entries", "too many bytes"],
 )
@@ -123,18 +124,18 @@ def test_a_large_list_in_a_property_is_not_made() -> None:
 def test_a_subject_of_millions_of_words_is_cut_once() -> None:
     message = b"\x00\x53\x73" + encode([None, None, None, "." * 900_000]) + b"\x00\x53\x75\xa0\x01x"
     view = MessageView(message)
-    assert len(view.subject_words()) == limits.SUBJECT_WORDS_MAX + 1
+    assert len(view.subject_words()) == SUBJECT_WORDS_MAX + 1
     assert compile_filter({"subject": "#"}).matches(view)
     assert not compile_filter({"subject": "*.#"}).matches(view)
 
 
 def test_many_long_subject_patterns_are_refused() -> None:
-    pattern = ".".join("*#"[n % 2] for n in range(limits.SUBJECT_WORDS_MAX))
+    pattern = ".".join("*#"[n % 2] for n in range(SUBJECT_WORDS_MAX))
     with pytest.raises(FilterError, match="in all of a filter"):
         compile_filter({"any": [{"subject": pattern}] * 100})
-    subject = encode([None, None, None, ".".join("a" * limits.SUBJECT_WORDS_MAX)])
+    subject = encode([None, None, None, ".".join("a" * SUBJECT_WORDS_MAX)])
     spent = look({"any": [{"subject": pattern}] * 35}, b"\x00\x53\x73" + subject)
-    assert spent < 35 * 5 * limits.SUBJECT_WORDS_MAX
+    assert spent < 35 * 5 * SUBJECT_WORDS_MAX
 
 
 def test_an_operand_that_between_evaluates_twice_is_counted_twice() -> None:

@@ -7,11 +7,14 @@ from typing import Any
 
 import pytest
 
-from lightrail.filters.action import compile_action
+from lightrail.filters.action import ACTION_ENTRIES_MAX, compile_action
 from lightrail.filters.filter import compile_filter
 from lightrail.filters.identifiers import JMS_NAMES
-from lightrail.filters.path import FIELD_NAMES
-from lightrail.filters.subject import compile_pattern, split_words
+from lightrail.filters.like import LIKE_TEXT_MAX
+from lightrail.filters.parameters import FILTER_PARAMETERS_BYTES
+from lightrail.filters.path import FIELD_NAMES, FILTER_PATH_BYTES
+from lightrail.filters.source import SOURCE_FILTERS_MAX
+from lightrail.filters.subject import SUBJECT_WORDS_MAX, compile_pattern, split_words
 from lightrail.model import limits
 
 PAGE = (Path(__file__).parents[3] / "docs" / "filters.md").read_text()
@@ -52,14 +55,14 @@ def test_the_page_names_every_field(name: str) -> None:
     "limit",
     [
         limits.FILTER_EXPRESSION_BYTES,
-        limits.FILTER_PARAMETERS_BYTES,
+        FILTER_PARAMETERS_BYTES,
         limits.FILTER_NODES_MAX,
         limits.FILTER_DEPTH_MAX,
-        limits.FILTER_PATH_BYTES,
-        limits.LIKE_TEXT_MAX,
-        limits.SUBJECT_WORDS_MAX,
-        limits.SOURCE_FILTERS_MAX,
-        limits.ACTION_ENTRIES_MAX,
+        FILTER_PATH_BYTES,
+        LIKE_TEXT_MAX,
+        SUBJECT_WORDS_MAX,
+        SOURCE_FILTERS_MAX,
+        ACTION_ENTRIES_MAX,
     ],
 )
 def test_the_page_gives_the_limits(limit: int) -> None:

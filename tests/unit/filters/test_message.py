@@ -30,8 +30,16 @@ from lightrail.amqp.values import (
 )
 from lightrail.filters.errors import FilterError
 from lightrail.filters.message import OPAQUE, MessageView, extract, term
-from lightrail.filters.path import FIELD_NAMES, HEADER, Path, entry, parse_path
-from lightrail.model import limits
+from lightrail.filters.path import (
+    FIELD_NAMES,
+    FILTER_PATH_BYTES,
+    FILTER_PATHS_KEPT,
+    HEADER,
+    Path,
+    entry,
+    parse_path,
+)
+from lightrail.filters.sections import FILTER_SECTIONS_MAX
 from tests.support.amqp.strategies import same
 from tests.unit.filters.messages import message, messages, mutated, names, section
 
@@ -198,7 +206,7 @@ def test_the_refusal_of_a_path_names_the_fields() -> None:
 
 def test_names_are_bounded_and_encodable() -> None:
     with pytest.raises(FilterError, match="513 bytes"):
-        parse_path("application-properties." + "a" * (limits.FILTER_PATH_BYTES + 1))
+        parse_path("application-properties." + "a" * (FILTER_PATH_BYTES + 1))
     with pytest.raises(FilterError, match="UTF-8"):
         parse_path("application-properties.\ud800")
 
@@ -208,11 +216,11 @@ def test_at_most_so_many_sections_before_the_body_are_looked_at() -> None:
     own = section(0x74, {"k": "v"})
     again = section(0x72, {Symbol("x"): 1})
     field = parse_path("application-properties.k")
-    for before, value in ((limits.FILTER_SECTIONS_MAX - 1, "v"), (limits.FILTER_SECTIONS_MAX, None)):
+    for before, value in ((FILTER_SECTIONS_MAX - 1, "v"), (FILTER_SECTIONS_MAX, None)):
         assert extract(again * before + own, field) == value
 
 
 def test_at_most_so_many_parsed_paths_are_kept() -> None:
-    for number in range(limits.FILTER_PATHS_KEPT + 10):
+    for number in range(FILTER_PATHS_KEPT + 10):
         parse_path(f"application-properties.kept{number}")
-    assert entry.cache_info().currsize == limits.FILTER_PATHS_KEPT
+    assert entry.cache_info().currsize == FILTER_PATHS_KEPT

@@ -11,8 +11,7 @@ from lightrail.amqp.sections import Properties
 from lightrail.amqp.values import Decimal32, Described, Symbol, UInt, ULong
 from lightrail.filters.errors import FilterError
 from lightrail.filters.filter import compile_filter
-from lightrail.filters.source import from_amqp
-from lightrail.model import limits
+from lightrail.filters.source import SOURCE_FILTERS_MAX, from_amqp
 from tests.unit.filters.messages import view
 
 MESSAGE = view(
@@ -177,7 +176,7 @@ def test_a_supported_filter_with_an_error_raises(descriptor: str, value: Any, me
 
 
 def test_the_number_of_filters_is_bounded() -> None:
-    filters = {Symbol(str(n)): described("x:unknown", 1) for n in range(limits.SOURCE_FILTERS_MAX + 1)}
+    filters = {Symbol(str(n)): described("x:unknown", 1) for n in range(SOURCE_FILTERS_MAX + 1)}
     with pytest.raises(FilterError, match="at most 16"):
         from_amqp(filters)
 

@@ -7,8 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from lightrail.filters.errors import FilterError
-from lightrail.filters.subject import compile_pattern, split_words
-from lightrail.model import limits
+from lightrail.filters.subject import SUBJECT_WORDS_MAX, compile_pattern, split_words
 from tests.support import work
 
 words = st.lists(st.sampled_from(["a", "b", "c"]), max_size=7)
@@ -65,7 +64,7 @@ def test_a_pattern_of_many_wildcards_takes_linear_time() -> None:
 
 
 def test_a_subject_of_too_many_words_matches_no_pattern_with_wildcards() -> None:
-    subject = ["a"] * (limits.SUBJECT_WORDS_MAX + 1)
+    subject = ["a"] * (SUBJECT_WORDS_MAX + 1)
     assert compile_pattern("a.#")(subject) is False
 
 

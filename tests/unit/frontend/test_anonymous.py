@@ -15,7 +15,8 @@ from lightrail.amqp.sections import Properties
 from lightrail.amqp.values import Symbol
 from lightrail.cluster.memory import MemoryCoordinator
 from lightrail.frontend.claims import Claim, Claims
-from lightrail.model import conditions, limits
+from lightrail.frontend.links.anonymous import ANONYMOUS_CREDIT_MAX
+from lightrail.model import conditions
 from lightrail.model.placement import Placement
 from lightrail.model.policy import Policy
 from lightrail.namespace.rights import ANYBODY, Caller
@@ -65,7 +66,7 @@ async def attached(client: Client, outcomes: list[str] | None = None) -> Link:
     source = Source(outcomes=[Symbol(each) for each in outcomes] if outcomes else None)
     link = session.attach("s", True, source=source, target=Target())
     await client.turn()
-    assert link.credit == limits.ANONYMOUS_CREDIT_MAX
+    assert link.credit == ANONYMOUS_CREDIT_MAX
     return link
 
 

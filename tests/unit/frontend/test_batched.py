@@ -11,8 +11,15 @@ from lightrail.amqp.events import ACCEPTED, Transfers
 from lightrail.amqp.performatives import Modified, Rejected
 from lightrail.amqp.sections import Header, Properties, encode_header
 from lightrail.frontend.errors import ConditionError
-from lightrail.frontend.links.batched import BATCHED, messages, runs, unpacked
-from lightrail.model import conditions, limits
+from lightrail.frontend.links.batched import (
+    BATCHED,
+    BATCHED_EXPIRY_SPAN_MS,
+    BATCHED_MESSAGES_MAX,
+    messages,
+    runs,
+    unpacked,
+)
+from lightrail.model import conditions
 from lightrail.wire.bodies import Refusal
 from lightrail.wire.frames import ENQUEUE_ENDS, HEADER, WHOLE, Kind
 from tests.support.amqp.frontend_fakes import Said
@@ -73,7 +80,7 @@ def test_a_transfer_has_one_outcome() -> None:
 
 def test_messages_of_different_expiry_are_several_frames_and_the_last_has_the_outcome() -> None:
     rig = Rig()
-    near = limits.BATCHED_EXPIRY_SPAN_MS
+    near = BATCHED_EXPIRY_SPAN_MS
     id = send(rig, batch(expiring(0), expiring(near), expiring(near + 1), expiring(near + 2)))
     assert [len(each) for each in ends(rig)] == [2, 2]
     rig.producer.answered(1, 1)
@@ -109,9 +116,9 @@ def test_a_run_expires_with_its_last_message() -> None:
         (b"hello", conditions.DECODE_ERROR, "a section of a batch at offset 0"),
         (batch(b"no message"), conditions.DECODE_ERROR, "message 0 of the batch"),
         (
-            batch(*[data(b"")] * (limits.BATCHED_MESSAGES_MAX + 1)),
+            batch(*[data(b"")] * (BATCHED_MESSAGES_MAX + 1)),
             conditions.RESOURCE_LIMIT_EXCEEDED,
-            f"at most {limits.BATCHED_MESSAGES_MAX} messages",
+            f"at most {BATCHED_MESSAGES_MAX} messages",
         ),
     ],
     ids=["empty", "no data", "null", "cut", "no section", "text", "inside", "too many"],
@@ -127,8 +134,8 @@ def test_what_is_no_batch_is_refused_whole(payload: bytes, condition: str, descr
 
 def test_the_longest_batch_is_stored() -> None:
     rig = Rig()
-    send(rig, batch(*[data(b"")] * limits.BATCHED_MESSAGES_MAX))
-    assert list(map(len, ends(rig))) == [limits.BATCHED_MESSAGES_MAX]
+    send(rig, batch(*[data(b"")] * BATCHED_MESSAGES_MAX))
+    assert list(map(len, ends(rig))) == [BATCHED_MESSAGES_MAX]
 
 
 def test_a_settled_transfer_that_is_no_batch_ends_its_link() -> None:

@@ -13,9 +13,12 @@ from lightrail.amqp.sections import Properties
 from lightrail.amqp.settings import ConnectionSettings
 from lightrail.cluster.coordinator import CoordinatorError, CoordinatorFullError, Write
 from lightrail.cluster.memory import MemoryCoordinator
+from lightrail.frontend import control
 from lightrail.frontend.control import operations
-from lightrail.frontend.nodes.nodes import Nodes
-from lightrail.frontend.nodes.queries import Queries
+from lightrail.frontend.links.terminus import LABEL_CHARACTERS_MAX
+from lightrail.frontend.nodes.nodes import NODE_REQUEST_BYTES, Nodes
+from lightrail.frontend.nodes.queries import MANAGEMENT_FIGURES_AT_ONCE, Queries
+from lightrail.frontend.outflow import WRITE_ANSWERS_BYTES
 from lightrail.model import conditions, limits
 from lightrail.namespace.rights import ANYBODY
 from lightrail.wire.control import ControlRefusedError
@@ -43,9 +46,9 @@ def test_a_request_to_a_node_has_at_most_so_many_bytes() -> None:
     async def test(scene: Scene) -> None:
         scene.frontend.nodes = Nodes({"$echo": Echo()})
         requester = await Requester.attach(scene.client(), "$echo")
-        assert requester.sender.peer_max_message_size == limits.NODE_REQUEST_BYTES
+        assert requester.sender.peer_max_message_size == NODE_REQUEST_BYTES
         empty = len(write_message(Message(Properties(reply_to="me"), {}, b"x" * 70_000))) - 70_000
-        body = b"x" * (limits.NODE_REQUEST_BYTES - empty)
+        body = b"x" * (NODE_REQUEST_BYTES - empty)
         await requester.send(Message(Properties(reply_to="me"), {}, body))
         (answer,) = await requester.answers()
         assert answer.body == body
@@ -55,7 +58,7 @@ def test_a_request_to_a_node_has_at_most_so_many_bytes() -> None:
         await requester.send(Message(Properties(reply_to="me"), {}, body + b"x"))
         error = error_of(requester.client)
         assert error.condition == conditions.MESSAGE_SIZE_EXCEEDED
-        assert str(limits.NODE_REQUEST_BYTES) in (error.description or "")
+        assert str(NODE_REQUEST_BYTES) in (error.description or "")
 
     play(test)
 
@@ -87,7 +90,7 @@ def test_a_query_gives_at_most_so_many_entities_and_looks_at_some_of_them_at_a_t
             turns += 1
         found = waiting.result()
         assert len(found.body["results"]) == found.application["count"] == most
-        assert seen == limits.MANAGEMENT_FIGURES_AT_ONCE
+        assert seen == MANAGEMENT_FIGURES_AT_ONCE
         names = {"attributeNames": ["name"]}
         rest = await requester.ask(names, operation="QUERY", offset=most, count=most)
         assert rest.body["results"] == [[f"q{most:04}"]]
@@ -152,7 +155,7 @@ def test_a_page_of_connections_has_at_most_so_many(monkeypatch: pytest.MonkeyPat
 
 
 def test_of_one_connection_at_most_so_many_links_are_shown(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(limits, "CONTROL_LINKS_MAX", 3)
+    monkeypatch.setattr(control, "CONTROL_LINKS_MAX", 3)
 
     async def test(scene: Scene) -> None:
         client = scene.client()
@@ -174,7 +177,7 @@ def test_the_label_of_a_consumer_has_at_most_so_many_letters() -> None:
         await client.receiver(session, "n" * 20_000)
         ((_, consumer),) = scene.shard.consumers.items()
         label = consumer.options.label
-        assert len(label) == limits.LABEL_CHARACTERS_MAX
+        assert len(label) == LABEL_CHARACTERS_MAX
         assert label.strip("cn") == "/"
 
     play(test)
@@ -300,11 +303,11 @@ def test_who_sends_and_reads_no_answers_is_not_read_until_it_reads() -> None:
             in_vain = 0 if client.send() else in_vain + 1
             await asyncio.sleep(0)
             most = max(most, transport.get_write_buffer_size())
-            assert most < 16 * limits.WRITE_ANSWERS_BYTES, "it is read for ever"
+            assert most < 16 * WRITE_ANSWERS_BYTES, "it is read for ever"
         assert not transport.is_reading()
         # The flows of the last read are answered as well.
-        assert most > limits.WRITE_HIGH_WATER + limits.WRITE_ANSWERS_BYTES
-        assert most < limits.WRITE_HIGH_WATER + limits.WRITE_ANSWERS_BYTES + 1024 * 1024
+        assert most > limits.WRITE_HIGH_WATER + WRITE_ANSWERS_BYTES
+        assert most < limits.WRITE_HIGH_WATER + WRITE_ANSWERS_BYTES + 1024 * 1024
         # Others go on, and so does it once it reads: every flow has its answer.
         other = scene.client()
         await other.open()

@@ -25,6 +25,7 @@ from lightrail.amqp.settings import ConnectionSettings
 from lightrail.amqp.values import Symbol
 from lightrail.cluster.memory import MemoryCoordinator
 from lightrail.cluster.users import UserRecord
+from lightrail.frontend import intake
 from lightrail.frontend.client import PROTON_CHANNEL_MAX, PROTON_MAX_FRAME_SIZES
 from lightrail.frontend.links.transfers import ProducerLink
 from lightrail.model import conditions, limits
@@ -547,7 +548,7 @@ def test_deliveries_for_a_link_that_ended_in_the_same_turn_are_not_sent() -> Non
 
 
 def test_a_client_that_we_do_not_read_is_not_taken_for_silent(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(limits, "CONNECTION_UNANSWERED_BYTES", 100)
+    monkeypatch.setattr(intake, "CONNECTION_UNANSWERED_BYTES", 100)
 
     async def test(scene: Scene) -> None:
         client, _, sender, _ = await both(scene)
@@ -589,7 +590,7 @@ class Later:
 
 def test_a_connection_whose_own_settlements_make_room_is_read_again(monkeypatch: pytest.MonkeyPatch) -> None:
     """A full queue holds its senders back until a consumer settles: that may be behind their messages."""
-    monkeypatch.setattr(limits, "CONNECTION_UNANSWERED_BYTES", 100)
+    monkeypatch.setattr(intake, "CONNECTION_UNANSWERED_BYTES", 100)
     message = b"\x00\x53\x75\xa0\x0a0123456789"
 
     async def test(scene: Scene) -> None:
@@ -604,7 +605,7 @@ def test_a_connection_whose_own_settlements_make_room_is_read_again(monkeypatch:
         await client.turn()
         (transfers,) = client.take(events.Transfers)
         assert not now(client.transport.reading)
-        later.pass_ms(limits.INTAKE_STALL_MS - 1)
+        later.pass_ms(intake.INTAKE_STALL_MS - 1)
         assert not now(client.transport.reading)
         later.pass_ms(1)
         assert now(client.transport.reading)
@@ -631,7 +632,7 @@ def test_a_connection_whose_own_settlements_make_room_is_read_again(monkeypatch:
 
 
 def test_credit_that_refused_messages_used_up_is_granted_anew(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(limits, "CONNECTION_UNANSWERED_BYTES", 100)
+    monkeypatch.setattr(intake, "CONNECTION_UNANSWERED_BYTES", 100)
     monkeypatch.setattr(limits, "LINK_CREDIT_MAX", 20)
     message = b"\x00\x53\x75\xa0\x0a0123456789"
 
@@ -644,7 +645,7 @@ def test_credit_that_refused_messages_used_up_is_granted_anew(monkeypatch: pytes
         for _ in range(20):
             sender.send_one(message)
         await client.turn()
-        later.pass_ms(limits.INTAKE_STALL_MS)
+        later.pass_ms(intake.INTAKE_STALL_MS)
         while now(other.credit):
             other.send_one(message)
         await client.turn()
@@ -657,7 +658,7 @@ def test_credit_that_refused_messages_used_up_is_granted_anew(monkeypatch: pytes
 
 
 def test_what_came_settled_and_is_refused_ends_its_link(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(limits, "CONNECTION_UNANSWERED_BYTES", 100)
+    monkeypatch.setattr(intake, "CONNECTION_UNANSWERED_BYTES", 100)
     message = b"\x00\x53\x75\xa0\x0a0123456789"
 
     async def test(scene: Scene) -> None:
@@ -666,7 +667,7 @@ def test_what_came_settled_and_is_refused_ends_its_link(monkeypatch: pytest.Monk
         for _ in range(20):
             sender.send_one(message, 0, True)
         await client.turn()
-        later.pass_ms(limits.INTAKE_STALL_MS)
+        later.pass_ms(intake.INTAKE_STALL_MS)
         sender.send_one(message, 0, True)
         await client.turn()
         (detached,) = client.take(events.Detached)
@@ -678,7 +679,7 @@ def test_what_came_settled_and_is_refused_ends_its_link(monkeypatch: pytest.Monk
 
 def test_a_connection_that_only_sends_is_read_again_after_shard_wait(monkeypatch: pytest.MonkeyPatch) -> None:
     """Nothing that waits is its own to make room for: TCP slows it down, as long as anything is answered."""
-    monkeypatch.setattr(limits, "CONNECTION_UNANSWERED_BYTES", 100)
+    monkeypatch.setattr(intake, "CONNECTION_UNANSWERED_BYTES", 100)
 
     async def test(scene: Scene) -> None:
         later = Later(scene)
@@ -692,14 +693,14 @@ def test_a_connection_that_only_sends_is_read_again_after_shard_wait(monkeypatch
             await client.turn()
             assert not client.transport.reading, turn
         (producer,) = scene.shard.producers.values()
-        for _ in range(scene.frontend.settings.shard_wait // limits.INTAKE_STALL_MS - 1):
-            later.pass_ms(limits.INTAKE_STALL_MS)
+        for _ in range(scene.frontend.settings.shard_wait // intake.INTAKE_STALL_MS - 1):
+            later.pass_ms(intake.INTAKE_STALL_MS)
             assert not client.transport.reading
         producer.answered(1, 1)
-        for _ in range(scene.frontend.settings.shard_wait // limits.INTAKE_STALL_MS):
-            later.pass_ms(limits.INTAKE_STALL_MS)
+        for _ in range(scene.frontend.settings.shard_wait // intake.INTAKE_STALL_MS):
+            later.pass_ms(intake.INTAKE_STALL_MS)
             assert not client.transport.reading
-        later.pass_ms(limits.INTAKE_STALL_MS)
+        later.pass_ms(intake.INTAKE_STALL_MS)
         assert client.transport.reading
 
     play(test)
@@ -916,7 +917,7 @@ def test_who_has_most_of_too_many_unfinished_messages_is_closed(
     monkeypatch: pytest.MonkeyPatch, others: int
 ) -> None:
     """Not to read its socket would not help: only its own last frames make room."""
-    monkeypatch.setattr(limits, "FRONTEND_UNFINISHED_BYTES", 100_000)
+    monkeypatch.setattr(intake, "FRONTEND_UNFINISHED_BYTES", 100_000)
 
     async def test(scene: Scene) -> None:
         clients = []

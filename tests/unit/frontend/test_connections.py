@@ -2,9 +2,9 @@
 
 import pytest
 
+from lightrail.frontend import connections as connections_module
 from lightrail.frontend.client import Client
 from lightrail.frontend.connections import Connections
-from lightrail.model import limits
 from lightrail.telemetry.frontend import FrontendCounts
 
 
@@ -19,7 +19,7 @@ def test_a_client_that_selects_no_virtual_host_is_not_logged(
 def test_the_log_names_each_virtual_host_once_and_so_many_at_most(
     caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(limits, "VHOSTS_LOGGED_MAX", 2)
+    monkeypatch.setattr(connections_module, "VHOSTS_LOGGED_MAX", 2)
     connections = Connections(FrontendCounts())
     for name in ("staging", "staging", "production", "third"):
         connections.opened(f"vhost:{name}", Client("owner"))

@@ -13,6 +13,7 @@ from lightrail.amqp.link import SETTLE_FIRST, SETTLE_SECOND
 from lightrail.amqp.performatives import AmqpError, Modified, Received, Rejected, Released
 from lightrail.amqp.sections import Header, decode_header, encode_header
 from lightrail.amqp.values import Symbol
+from lightrail.frontend.links import settlements
 from lightrail.frontend.links.deliveries import ConsumerLink
 from lightrail.model import conditions, limits
 from lightrail.wire.bodies import ConsumerOpen, Refusal, SettleDetail
@@ -707,7 +708,7 @@ def test_a_receiver_that_waits_no_longer_is_not_answered_and_nothing_is_counted_
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     # What is around a slice is shared by its messages; here their own bytes are looked at.
-    monkeypatch.setattr(limits, "UNSETTLED_SLICE_BYTES", 0)
+    monkeypatch.setattr(settlements, "UNSETTLED_SLICE_BYTES", 0)
     rig = rig_with_deliveries()
     rig.outcome(2, 4, ACCEPTED, settled=False)
     before = rig.connection.unsettled_bytes

@@ -9,6 +9,7 @@ import pytest
 from lightrail.amqp.performatives import DeleteOnNoLinks, DeleteOnNoLinksOrMessages, DeleteOnNoMessages
 from lightrail.cluster.coordinator import ConflictError, CoordinatorError, Write
 from lightrail.cluster.memory import MemoryCoordinator
+from lightrail.frontend import lifetimes
 from lightrail.frontend.lifetimes import Lifetimes, Policy
 from lightrail.frontend.node_usage import Usage
 from lightrail.model import limits
@@ -183,7 +184,7 @@ ENDS = {"no links": {(0, 0), (0, 1)}, "no messages": {(0, 0), (1, 0)}, "no links
 def test_links_and_messages_decide(
     monkeypatch: pytest.MonkeyPatch, name: str, usage: tuple[int, int], ended: str
 ) -> None:
-    monkeypatch.setattr(limits, "DYNAMIC_NODES_CHECK_MS", 0)
+    monkeypatch.setattr(lifetimes, "DYNAMIC_NODES_CHECK_MS", 0)
 
     async def check(rig: Rig) -> None:
         owner = rig.lifetimes.connection(1)
@@ -211,7 +212,7 @@ def test_links_and_messages_decide(
 def test_a_node_that_is_used_again_before_etcd_could_delete_it_is_kept(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(limits, "DYNAMIC_NODES_CHECK_MS", 0)
+    monkeypatch.setattr(lifetimes, "DYNAMIC_NODES_CHECK_MS", 0)
     monkeypatch.setattr(limits, "EXPIRE_AGAIN_MS", 0)
 
     async def check(rig: Rig) -> None:
@@ -241,7 +242,7 @@ def test_a_deletion_that_seemed_lost_is_not_applied_to_a_node_that_is_used_again
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """The write may reach the coordinator at any time; the queues open only when it can't be applied."""
-    monkeypatch.setattr(limits, "DYNAMIC_NODES_CHECK_MS", 0)
+    monkeypatch.setattr(lifetimes, "DYNAMIC_NODES_CHECK_MS", 0)
     monkeypatch.setattr(limits, "EXPIRE_AGAIN_MS", 0)
 
     async def check(rig: Rig) -> None:
@@ -273,7 +274,7 @@ def test_a_deletion_that_seemed_lost_is_not_applied_to_a_node_that_is_used_again
 def test_a_node_of_which_one_queue_was_closed_and_another_is_in_use_is_opened(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(limits, "DYNAMIC_NODES_CHECK_MS", 0)
+    monkeypatch.setattr(lifetimes, "DYNAMIC_NODES_CHECK_MS", 0)
 
     async def check(rig: Rig) -> None:
         owner = rig.lifetimes.connection(1)
@@ -292,7 +293,7 @@ def test_a_node_of_which_one_queue_was_closed_and_another_is_in_use_is_opened(
 
 
 def test_a_node_whose_coordinator_does_not_answer_stays_closed(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(limits, "DYNAMIC_NODES_CHECK_MS", 0)
+    monkeypatch.setattr(lifetimes, "DYNAMIC_NODES_CHECK_MS", 0)
     monkeypatch.setattr(limits, "EXPIRE_AGAIN_MS", 0)
 
     async def check(rig: Rig) -> None:
@@ -313,11 +314,11 @@ def test_a_node_whose_coordinator_does_not_answer_stays_closed(monkeypatch: pyte
 
 
 def test_the_oldest_of_too_many_orphans_is_deleted(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(limits, "ORPHANED_NODES_MAX", 2)
+    monkeypatch.setattr(lifetimes, "ORPHANED_NODES_MAX", 2)
 
     async def check(rig: Rig) -> None:
         rig.usage = Usage(0, 1)
-        for number in range(limits.ORPHANED_NODES_MAX + 1):
+        for number in range(lifetimes.ORPHANED_NODES_MAX + 1):
             owner = rig.lifetimes.connection(number)
             await rig.give(f"$temporary/{number}", owner)
             rig.lifetimes.follow(f"$temporary/{number}", DeleteOnNoMessages(), f"{owner}/0/5")

@@ -9,8 +9,9 @@ from lightrail.amqp.messages import Message, read_message, write_message
 from lightrail.amqp.performatives import Accepted, Rejected, Source, Target
 from lightrail.amqp.sections import Properties
 from lightrail.frontend.errors import ConditionError
+from lightrail.frontend.nodes import links, nodes, posting
 from lightrail.frontend.nodes.nodes import Nodes
-from lightrail.model import conditions, limits
+from lightrail.model import conditions
 from lightrail.wire.bodies import Refusal as ShardRefusal
 from lightrail.wire.frames import ENQUEUE_ENDS, Kind
 from tests.support.amqp.frontend_scene import Client, Scene, play
@@ -105,7 +106,7 @@ def test_answers_come_as_the_receiver_wants_them_settled(mode: int) -> None:
 
 
 def test_answers_wait_for_credit_and_requests_stop_when_too_many_wait(monkeypatch: Any) -> None:
-    monkeypatch.setattr(limits, "NODE_REPLY_BYTES", 1_000)
+    monkeypatch.setattr(links, "NODE_REPLY_BYTES", 1_000)
 
     async def test(scene: Scene) -> None:
         node = echo(scene)
@@ -114,11 +115,11 @@ def test_answers_wait_for_credit_and_requests_stop_when_too_many_wait(monkeypatc
         while requester.sender.credit and sent < 1_000:
             await requester.send(Message(Properties(reply_to="me"), {}, "x" * 100))
             sent += 1
-        assert sent < 2 * limits.NODE_REQUESTS_MAX
+        assert sent < 2 * links.NODE_REQUESTS_MAX
         assert len(node.asked) == sent
         requester.receiver.grant(1_000)
         assert len(await requester.answers()) == sent
-        assert requester.sender.credit >= limits.NODE_REQUESTS_MAX >> 1
+        assert requester.sender.credit >= links.NODE_REQUESTS_MAX >> 1
 
     play(test)
 
@@ -282,7 +283,7 @@ def test_an_answer_can_go_to_a_queue() -> None:
 
 
 def test_a_request_link_keeps_only_so_many_queues_open_for_its_answers(monkeypatch: Any) -> None:
-    monkeypatch.setattr(limits, "NODE_ADDRESSES_MAX", 2)
+    monkeypatch.setattr(links, "NODE_ADDRESSES_MAX", 2)
 
     async def test(scene: Scene) -> None:
         echo(scene)
@@ -302,7 +303,7 @@ def test_a_request_link_keeps_only_so_many_queues_open_for_its_answers(monkeypat
 
 
 def test_an_answer_that_no_shard_takes_in_time_is_given_up(monkeypatch: Any) -> None:
-    monkeypatch.setattr(limits, "NODE_POST_MS", 1)
+    monkeypatch.setattr(posting, "NODE_POST_MS", 1)
 
     async def test(scene: Scene) -> None:
         echo(scene)
@@ -387,7 +388,7 @@ def test_nothing_is_left_when_a_client_goes(end: str) -> None:
 
 
 def test_a_connection_may_have_only_so_many_such_links(monkeypatch: Any) -> None:
-    monkeypatch.setattr(limits, "NODE_LINKS_MAX", 2)
+    monkeypatch.setattr(nodes, "NODE_LINKS_MAX", 2)
 
     async def test(scene: Scene) -> None:
         echo(scene)

@@ -6,9 +6,10 @@ import tracemalloc
 import pytest
 
 from lightrail.amqp.events import ACCEPTED
-from lightrail.frontend.connection import ClientConnection
+from lightrail.frontend.connection import UNSETTLED_RUN_BYTES, ClientConnection
 from lightrail.frontend.links.deliveries import ConsumerLink
-from lightrail.frontend.outflow import ROOMS, SHARE
+from lightrail.frontend.links.settlements import UNSETTLED_SLICE_BYTES
+from lightrail.frontend.outflow import FRONTEND_UNREAD_BYTES, ROOMS, SHARE, WRITE_ANSWERS_BYTES
 from lightrail.model import limits
 from tests.support.amqp.frontend_scene import Client, Scene, play
 from tests.support.shard.scene import Scene as ShardScene
@@ -56,10 +57,10 @@ def test_a_receiver_that_uses_its_window_gets_the_largest_room_and_gives_it_back
         deliver(connection, 5_000)
         assert connection.room == limits.WRITE_HIGH_WATER
         assert connection.window_bytes == limits.DELIVERY_WINDOW_BYTES
-        assert scene.frontend.outflow.free_bytes == limits.FRONTEND_UNREAD_BYTES - granted(scene)
+        assert scene.frontend.outflow.free_bytes == FRONTEND_UNREAD_BYTES - granted(scene)
         connection.abort()
         await scene.settle()
-        assert scene.frontend.outflow.free_bytes == limits.FRONTEND_UNREAD_BYTES
+        assert scene.frontend.outflow.free_bytes == FRONTEND_UNREAD_BYTES
 
     play(test)
 
@@ -89,7 +90,7 @@ def test_all_connections_together_never_get_more_than_the_process_has() -> None:
         for _ in range(3):
             for _, connection in clients:
                 deliver(connection, 1_000)
-                assert outflow.free_bytes == limits.FRONTEND_UNREAD_BYTES - granted(scene) >= 0
+                assert outflow.free_bytes == FRONTEND_UNREAD_BYTES - granted(scene) >= 0
         rooms = [connection.room for _, connection in clients]
         assert max(rooms) == limits.WRITE_HIGH_WATER
         assert min(rooms) == limits.WRITE_ROOM_MIN
@@ -122,7 +123,7 @@ def test_where_there_is_no_room_who_receives_nothing_gives_it_up() -> None:
                 break
         assert clients[-1].room == limits.WRITE_HIGH_WATER
         assert clients[0].room == limits.WRITE_ROOM_MIN
-        assert outflow.free_bytes == limits.FRONTEND_UNREAD_BYTES - granted(scene)
+        assert outflow.free_bytes == FRONTEND_UNREAD_BYTES - granted(scene)
         # Of what its shard might send, the most is taken back.
         consumer = consumer_of(clients[0])
         assert consumer._window.credit <= clients[0].window_bytes // len(MESSAGE)
@@ -138,11 +139,11 @@ def test_answers_to_who_does_not_read_are_lent_and_given_back() -> None:
         connection = client.protocol
         connection.pause_writing()
         while outflow.lend(connection):
-            assert outflow.free_bytes == limits.FRONTEND_UNREAD_BYTES - granted(scene)
-        most = limits.WRITE_HIGH_WATER - limits.WRITE_ROOM_MIN + limits.WRITE_ANSWERS_BYTES
+            assert outflow.free_bytes == FRONTEND_UNREAD_BYTES - granted(scene)
+        most = limits.WRITE_HIGH_WATER - limits.WRITE_ROOM_MIN + WRITE_ANSWERS_BYTES
         assert connection.lent_bytes == most
         connection.resume_writing()
-        assert outflow.free_bytes == limits.FRONTEND_UNREAD_BYTES
+        assert outflow.free_bytes == FRONTEND_UNREAD_BYTES
 
     play(test)
 
@@ -158,7 +159,7 @@ def test_slices_of_tiny_messages_count_with_what_is_around_them(monkeypatch: pyt
         consumer = consumer_of(connection)
         for number in range(120):
             consumer.deliver(slice_of(number, [TINY]), number, 1)
-        assert 120 * 10 < limits.CONNECTION_UNSETTLED_BYTES < 120 * limits.UNSETTLED_SLICE_BYTES
+        assert 120 * 10 < limits.CONNECTION_UNSETTLED_BYTES < 120 * UNSETTLED_SLICE_BYTES
         assert connection.has_too_much_unsettled()
         assert consumer in connection.starved
         consumer.settlements.settle(0, 119, ACCEPTED)
@@ -214,5 +215,5 @@ def test_what_a_shard_has_around_them_is_no_more_than_they_count_for(
     found = tracemalloc.get_traced_memory()[0]
     tracemalloc.stop()
     runs = messages // 2 if every_other else 1
-    counted = 10 * messages + messages // per_batch * limits.UNSETTLED_SLICE_BYTES
-    assert found < counted + runs * limits.UNSETTLED_RUN_BYTES + 100_000
+    counted = 10 * messages + messages // per_batch * UNSETTLED_SLICE_BYTES
+    assert found < counted + runs * UNSETTLED_RUN_BYTES + 100_000

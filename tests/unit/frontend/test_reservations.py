@@ -3,7 +3,8 @@
 import pytest
 
 from lightrail.amqp.events import ACCEPTED
-from lightrail.frontend.outflow import ROOMS
+from lightrail.frontend.outflow import FRONTEND_UNREAD_BYTES, ROOMS
+from lightrail.frontend.reservations import LARGE_READ_BYTES, LARGE_READ_LOOKS
 from lightrail.model import limits
 from lightrail.wire.frames import DRAIN, EXACT, MORE
 from tests.support.amqp.frontend_fakes import FakeConnection, FakeFrontend
@@ -96,10 +97,10 @@ def test_a_message_that_is_reported_gets_credit_of_its_size_and_the_next_one_tha
     assert [flags for _, flags in rig.credits] == [EXACT, EXACT | MORE]
     report(rig)
     assert rig.room == LARGE
-    assert receivers.free == limits.FRONTEND_UNREAD_BYTES - LARGE
+    assert receivers.free == FRONTEND_UNREAD_BYTES - LARGE
     come(rig)
     receivers.turn()
-    assert receivers.free == limits.FRONTEND_UNREAD_BYTES - outgrown(rig)
+    assert receivers.free == FRONTEND_UNREAD_BYTES - outgrown(rig)
     rig.hear()
     assert rig.room == share(rig)
 
@@ -146,7 +147,7 @@ def test_clients_that_do_not_read_never_get_all_of_the_bytes() -> None:
     receivers.turn()
     assert 8 <= len(stuck) <= 16
     assert receivers.free >= LARGE
-    assert receivers.free == limits.FRONTEND_UNREAD_BYTES - len(stuck) * LARGE
+    assert receivers.free == FRONTEND_UNREAD_BYTES - len(stuck) * LARGE
 
 
 def test_a_client_that_has_read_one_does_not_wait_behind_those_that_do_not_read() -> None:
@@ -209,7 +210,7 @@ def wait_beside_one_that_is_sent_much(receivers: Receivers) -> tuple[Rig, Rig]:
 def test_a_client_that_does_not_read_is_closed_while_others_wait() -> None:
     receivers = Receivers(2)
     first, second = wait_beside_one_that_is_sent_much(receivers)
-    for _ in range(limits.LARGE_READ_LOOKS):
+    for _ in range(LARGE_READ_LOOKS):
         receivers.look()
         assert not first.connection.cuts
     for _ in range(5):
@@ -226,8 +227,8 @@ def test_a_client_that_does_not_read_is_closed_while_others_wait() -> None:
 def test_one_that_reads_slowly_is_not() -> None:
     receivers = Receivers(2)
     first, _ = wait_beside_one_that_is_sent_much(receivers)
-    for _ in range(20 * limits.LARGE_READ_LOOKS):
-        first.connection.taken += 2 * limits.LARGE_READ_BYTES // limits.LARGE_READ_LOOKS
+    for _ in range(20 * LARGE_READ_LOOKS):
+        first.connection.taken += 2 * LARGE_READ_BYTES // LARGE_READ_LOOKS
         receivers.look()
     assert not first.connection.cuts
 
@@ -237,7 +238,7 @@ def test_nor_one_that_does_not_read_while_nobody_waits() -> None:
     (rig,) = receivers.rigs
     report(rig)
     come(rig, stuck=True)
-    for _ in range(20 * limits.LARGE_READ_LOOKS):
+    for _ in range(20 * LARGE_READ_LOOKS):
         receivers.look()
     assert not rig.connection.cuts
 
@@ -249,9 +250,9 @@ def test_a_link_that_is_closed_leaves_its_message_in_the_socket_and_the_room_wit
     come(rig, stuck=True)
     rig.consumer.close()
     receivers.turn()
-    assert receivers.free == limits.FRONTEND_UNREAD_BYTES - LARGE
+    assert receivers.free == FRONTEND_UNREAD_BYTES - LARGE
     read(receivers, rig)
-    assert receivers.free == limits.FRONTEND_UNREAD_BYTES
+    assert receivers.free == FRONTEND_UNREAD_BYTES
 
 
 @pytest.mark.parametrize("end", ["close", "no credit", "shard again"])
@@ -266,7 +267,7 @@ def test_a_link_that_wants_no_message_any_more_frees_the_room(end: str) -> None:
         else:
             rig.consumer.reopen()
     receivers.turn()
-    assert receivers.free == limits.FRONTEND_UNREAD_BYTES
+    assert receivers.free == FRONTEND_UNREAD_BYTES
     assert not receivers.reservations._line
 
 
@@ -313,4 +314,4 @@ def test_smaller_messages_that_come_instead_use_the_room_up() -> None:
     assert is_let_in(rig)
     come(rig)
     receivers.turn()
-    assert receivers.free == limits.FRONTEND_UNREAD_BYTES - outgrown(rig)
+    assert receivers.free == FRONTEND_UNREAD_BYTES - outgrown(rig)

@@ -11,10 +11,12 @@ from proton import Message
 from lightrail.amqp.events import ACCEPTED, RELEASED, Transfers
 from lightrail.amqp.performatives import Modified, Rejected
 from lightrail.amqp.sections import Header, encode_header
+from lightrail.frontend.links.incoming import REFUSED_PAUSE_MS
 from lightrail.frontend.links.routing import RouterLink
 from lightrail.model import conditions, limits
 from lightrail.model.placement import Placement
 from lightrail.model.policy import Policy
+from lightrail.namespace import spreading
 from lightrail.namespace.rights import ANYBODY
 from lightrail.namespace.routers import Routers
 from lightrail.wire.bodies import Refusal, Targets
@@ -201,7 +203,7 @@ def test_a_batch_is_one_frame_for_all_queues_of_a_shard() -> None:
 
 def test_a_batch_is_cut_where_queues_look_into_each_message(monkeypatch: pytest.MonkeyPatch) -> None:
     """So that no frame makes a shard look more often than it may in one go."""
-    monkeypatch.setattr(limits, "ROUTED_LOOKS_AT_ONCE", 5)
+    monkeypatch.setattr(spreading, "ROUTED_LOOKS_AT_ONCE", 5)
 
     async def check(rig: Rig) -> None:
         looking = Policy.parse({"role": "queue", "groups": True})
@@ -273,7 +275,7 @@ def test_a_message_is_accepted_only_if_every_frame_is() -> None:
         await rig.refuse(1, Refusal(FULL.condition, "full", accepted=2), shard=1)
         assert rig.outcomes() == ["accepted", "accepted", FULL.condition]
         # A sender that overruns is slowed down.
-        assert [wait_ms for wait_ms, _ in rig.frontend.calls] == [limits.REFUSED_PAUSE_MS]
+        assert [wait_ms for wait_ms, _ in rig.frontend.calls] == [REFUSED_PAUSE_MS]
 
     run(check)
 

@@ -14,7 +14,13 @@ from lightrail.cluster.map import Member
 from lightrail.cluster.memory import MemoryCoordinator
 from lightrail.frontend.client import Client
 from lightrail.frontend.errors import ConditionError
-from lightrail.frontend.sole_connections import CLOSE_EXISTING, ENFORCEMENT, PREFIX, SoleConnections
+from lightrail.frontend.sole_connections import (
+    CLOSE_EXISTING,
+    ENFORCEMENT,
+    PREFIX,
+    SOLE_CONNECTION_END_MS,
+    SoleConnections,
+)
 from lightrail.model import limits
 
 LOCKED = "amqp:resource-locked"
@@ -134,11 +140,11 @@ def test_one_whose_end_is_on_its_way_from_another_frontend_is_waited_for() -> No
     async def test(scene: Scene, one: Frontend, other: Frontend) -> None:
         scene.meanwhile.append(one.end(await one.claim()))
         second = await other.claim()
-        assert 0 < scene.slept < limits.SOLE_CONNECTION_END_MS / 1000
+        assert 0 < scene.slept < SOLE_CONNECTION_END_MS / 1000
         scene.slept = 0
         with pytest.raises(ConditionError):
             await one.claim()
-        assert scene.slept == pytest.approx(limits.SOLE_CONNECTION_END_MS / 1000)
+        assert scene.slept == pytest.approx(SOLE_CONNECTION_END_MS / 1000)
         # At its own frontend nothing is on its way.
         scene.slept = 0
         with pytest.raises(ConditionError):

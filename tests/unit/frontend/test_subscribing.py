@@ -14,8 +14,8 @@ from lightrail.amqp.session import Session
 from lightrail.amqp.values import Symbol
 from lightrail.cluster.coordinator import CoordinatorError, Write
 from lightrail.cluster.memory import MemoryCoordinator
+from lightrail.frontend.links import subscribing
 from lightrail.frontend.links.subscribing import unsubscribe, wanted
-from lightrail.model import limits
 from lightrail.model.placement import Placement
 from lightrail.model.policy import Policy
 from lightrail.namespace.rights import ANYBODY
@@ -253,7 +253,7 @@ def test_a_subscription_ends_though_its_policy_is_changed_meanwhile() -> None:
 def test_a_shared_subscription_that_others_receive_from_is_not_ended_by_its_name(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(limits, "UNUSED_AGAIN_MS", 0)
+    monkeypatch.setattr(subscribing, "UNUSED_AGAIN_MS", 0)
 
     async def test(scene: Scene, coordinator: Held, client: Client, session: Session) -> None:
         source = replace(DURABLE, capabilities=[Symbol("shared")])

@@ -9,7 +9,14 @@ from hypothesis import strategies as st
 from lightrail.amqp.events import ACCEPTED, Transfers
 from lightrail.amqp.performatives import Attach, Rejected
 from lightrail.amqp.sections import Header, encode_header
+from lightrail.frontend import intake
 from lightrail.frontend.hooks import FrontendHooks
+from lightrail.frontend.links.incoming import (
+    CREDIT_HELD_MS,
+    LINK_CREDIT_MIN,
+    LINK_UNANSWERED_BYTES,
+    REFUSED_PAUSE_MS,
+)
 from lightrail.frontend.links.transfers import ProducerLink
 from lightrail.model import conditions, limits
 from lightrail.model.orders import PRIORITY_MIXED
@@ -222,21 +229,21 @@ def test_a_shard_that_frees_nothing_holds_a_few_messages_a_time_and_no_more() ->
     for rounds in 1, 2:
         ((wait_ms, call),) = frontend.calls
         frontend.calls.clear()
-        assert wait_ms == limits.CREDIT_HELD_MS
+        assert wait_ms == CREDIT_HELD_MS
         frontend.time_ms += wait_ms
         call()
         assert rig.link.credit == rounds * limits.PACE_FREED_MIN
     # The shard speaks: from here on it counts anew.
     ((_, call),) = frontend.calls
     frontend.calls.clear()
-    frontend.time_ms += limits.CREDIT_HELD_MS - 1
+    frontend.time_ms += CREDIT_HELD_MS - 1
     rig.producer.credit_freed(100)
     frontend.time_ms += 1
     call()
     assert rig.link.credit == 2 * limits.PACE_FREED_MIN + 100
     ((wait_ms, call),) = frontend.calls
     frontend.calls.clear()
-    assert wait_ms == limits.CREDIT_HELD_MS - 1
+    assert wait_ms == CREDIT_HELD_MS - 1
     rig.producer.credit_freed(0)
     assert rig.link.credit == held
     call()
@@ -375,12 +382,12 @@ def test_large_messages_get_less_credit() -> None:
     rig.link.credit = 0
     rig.transfers(1, size=1_000_000)
     rig.producer.answered(40, 1)
-    assert rig.link.granted[-1] == limits.LINK_CREDIT_MIN
+    assert rig.link.granted[-1] == LINK_CREDIT_MIN
 
 
 def test_credit_is_for_so_many_bytes_without_an_answer() -> None:
     rig = Rig()
-    size = limits.LINK_UNANSWERED_BYTES // 100
+    size = LINK_UNANSWERED_BYTES // 100
     for number in range(1, 60):
         rig.transfers(1, size=size)
         rig.producer.answered(number, 1)
@@ -393,8 +400,8 @@ def test_credit_is_for_so_many_bytes_without_an_answer() -> None:
 def test_credit_that_was_meant_for_small_messages_is_taken_back() -> None:
     rig = Rig()
     rig.transfers(10, size=1_000_000)
-    assert rig.link.granted[-1] == limits.LINK_CREDIT_MIN
-    assert rig.link.credit == limits.LINK_CREDIT_MIN
+    assert rig.link.granted[-1] == LINK_CREDIT_MIN
+    assert rig.link.credit == LINK_CREDIT_MIN
     rig.transfers(1, size=1_000_000)
     assert len(rig.link.granted) == 2
 
@@ -414,7 +421,7 @@ def test_when_all_links_together_have_too_much_each_gets_little(monkeypatch: pyt
     rig.connection.frontend.counts.unanswered_bytes = 20_000
     rig.transfers(1)
     rig.producer.answered(1, 1)
-    assert rig.link.granted[-1] == limits.LINK_CREDIT_MIN
+    assert rig.link.granted[-1] == LINK_CREDIT_MIN
     assert not rig.connection.reading
 
 
@@ -446,7 +453,7 @@ def test_a_refused_batch_is_rejected_and_credit_is_held_back() -> None:
     rig.producer.answered(2, 1)
     assert len(rig.link.granted) == 1
     ((wait_ms, go_on),) = rig.connection.frontend.calls
-    assert wait_ms == limits.REFUSED_PAUSE_MS
+    assert wait_ms == REFUSED_PAUSE_MS
     go_on()
     assert rig.link.granted[-1] == limits.LINK_CREDIT_MAX
     assert rig.connection.frontend.counts.messages_refused == 1_500
@@ -532,7 +539,7 @@ def test_a_producer_that_the_shard_will_not_have(ready: bool) -> None:
 @pytest.mark.parametrize("size", [1, 100, 10_000])
 def test_a_socket_is_not_read_while_too_much_of_it_waits(monkeypatch: pytest.MonkeyPatch, size: int) -> None:
     """What is around a batch counts as well: tiny messages over many links are a batch each."""
-    monkeypatch.setattr(limits, "CONNECTION_UNANSWERED_BYTES", 10 * (size + limits.UNANSWERED_BATCH_BYTES))
+    monkeypatch.setattr(intake, "CONNECTION_UNANSWERED_BYTES", 10 * (size + intake.UNANSWERED_BATCH_BYTES))
     rig = Rig()
     for _ in range(10):
         rig.transfers(1, size=size)

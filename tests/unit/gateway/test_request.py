@@ -8,9 +8,9 @@ import pytest
 from aiohttp import StreamReader, web
 from aiohttp.test_utils import make_mocked_request
 
+from lightrail.gateway import request as request_module
 from lightrail.gateway.errors import ProblemError
 from lightrail.gateway.request import Request
-from lightrail.model import limits
 from lightrail.namespace.rights import ANYBODY
 
 
@@ -27,7 +27,7 @@ def status_of(work: Any) -> int:
 
 
 def test_a_late_body_is_408(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(limits, "HTTP_BODY_MS", 10)
+    monkeypatch.setattr(request_module, "HTTP_BODY_MS", 10)
 
     async def read() -> None:
         protocol = Mock(_reading_paused=False)

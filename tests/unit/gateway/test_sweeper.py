@@ -10,8 +10,7 @@ from lightrail.cluster.memory import MemoryCoordinator
 from lightrail.gateway.app import open_services
 from lightrail.gateway.processes.health import Health
 from lightrail.gateway.processes.members import Members
-from lightrail.gateway.sweeper import Orphans, in_use, sweep_once
-from lightrail.model import limits
+from lightrail.gateway.sweeper import ORPHAN_MS, Orphans, in_use, sweep_once
 from lightrail.model.policy import Policy
 from lightrail.model.settings import Settings
 from lightrail.namespace.rights import ANYBODY
@@ -85,14 +84,14 @@ def test_names_of_a_frontend_that_is_gone_for_a_minute_are_orphans() -> None:
             return sorted(record.name for record in orphans.look(graph.directory, members, now_ms))
 
         assert names(0) == []
-        assert names(limits.ORPHAN_MS - 1) == []
-        assert names(limits.ORPHAN_MS) == ["former", "gone"]
+        assert names(ORPHAN_MS - 1) == []
+        assert names(ORPHAN_MS) == ["former", "gone"]
         members[1] = Member(1, 11)
-        assert names(limits.ORPHAN_MS) == ["former"]
+        assert names(ORPHAN_MS) == ["former"]
         members.clear()
-        assert names(limits.ORPHAN_MS) == [], "nobody registers here"
+        assert names(ORPHAN_MS) == [], "nobody registers here"
         members[0] = Member(0, 10)
-        assert names(limits.ORPHAN_MS) == [], "the minute begins anew"
+        assert names(ORPHAN_MS) == [], "the minute begins anew"
 
     asyncio.run(run())
 

@@ -7,6 +7,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 import pytest
 from aiohttp import web
 
+from lightrail.gateway import websockets
 from lightrail.gateway.app import problems
 from lightrail.gateway.websockets import WebSockets, is_request
 from lightrail.model import limits
@@ -160,7 +161,7 @@ def test_bytes_right_behind_the_request_are_passed_on() -> None:
 @pytest.mark.parametrize("slow", ["client", "frontend"])
 def test_who_does_not_read_stops_the_other_side(slow: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Without a bound the gateway would hold all of it."""
-    monkeypatch.setattr(limits, "HTTP_WEBSOCKET_BUFFER_BYTES", 64 * 1024)
+    monkeypatch.setattr(websockets, "HTTP_WEBSOCKET_BUFFER_BYTES", 64 * 1024)
     size = 64 * 1024 * 1024
 
     async def test(scene: Scene) -> None:

@@ -9,6 +9,7 @@ from lightrail.cluster.coordinator import Write
 from lightrail.cluster.memory import MemoryCoordinator
 from lightrail.model import limits
 from lightrail.model.policy import QUEUE
+from lightrail.namespace import listing
 from lightrail.namespace.directory import Directory
 from lightrail.namespace.listing import children, every_name
 from lightrail.namespace.records import NAMES, Name, Permission, Right
@@ -106,7 +107,7 @@ def test_a_page_of_children_costs_the_same_among_many_names() -> None:
 
 def test_other_work_runs_between_a_few_names(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(limits, "NAMES_AT_ONCE", 10)
-    monkeypatch.setattr(limits, "CHILDREN_AT_ONCE", 10)
+    monkeypatch.setattr(listing, "CHILDREN_AT_ONCE", 10)
 
     async def check() -> None:
         directory = await directory_of(f"n{number}" for number in range(100))

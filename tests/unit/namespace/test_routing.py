@@ -10,8 +10,8 @@ from proton import Message
 
 from lightrail.cluster.coordinator import Write
 from lightrail.filters.looks import Looks
-from lightrail.model import limits
 from lightrail.model.policy import Policy
+from lightrail.namespace.planner import ROUTE_PATHS_MAX
 from lightrail.namespace.records import Subscription
 from lightrail.namespace.rights import ANYBODY
 from lightrail.namespace.router_plan import Plan
@@ -304,7 +304,7 @@ def test_too_many_ways_are_a_problem_that_is_said() -> None:
         await scene.subscribe("r", behind)
         plan = scene.plan()
         assert plan.is_empty
-        assert str(limits.ROUTE_PATHS_MAX) in plan.problem
+        assert str(ROUTE_PATHS_MAX) in plan.problem
 
     run(check)
 

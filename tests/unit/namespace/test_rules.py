@@ -10,7 +10,7 @@ from lightrail.filters.errors import FilterError
 from lightrail.model import limits
 from lightrail.namespace.errors import ChangedError, LimitExceededError, ServiceError
 from lightrail.namespace.records import Subscription
-from lightrail.namespace.rules import DEFAULT, check_rules, fields_of, rules_of
+from lightrail.namespace.rules import DEFAULT, RULES_BYTES_MAX, check_rules, fields_of, rules_of
 from tests.support.routers import Graph
 
 RED = {"filter": {"properties": {"application-properties.colour": "red"}}}
@@ -50,9 +50,9 @@ def test_rules_are_bounded() -> None:
     check_rules({f"r{number}": {} for number in range(limits.RULES_MAX)})
     with pytest.raises(LimitExceededError, match="at most 100 rules"):
         check_rules({f"r{number}": {} for number in range(limits.RULES_MAX + 1)})
-    large = {"filter": {"properties": {"application-properties.a": "x" * (limits.RULES_BYTES_MAX // 2)}}}
+    large = {"filter": {"properties": {"application-properties.a": "x" * (RULES_BYTES_MAX // 2)}}}
     check_rules({"one": large})
-    with pytest.raises(LimitExceededError, match=f"at most {limits.RULES_BYTES_MAX} bytes"):
+    with pytest.raises(LimitExceededError, match=f"at most {RULES_BYTES_MAX} bytes"):
         check_rules({"one": large, "two": large})
 
 

@@ -14,6 +14,7 @@ from lightrail.model import limits
 from lightrail.model.destinations import Destinations
 from lightrail.model.names import InvalidNameError
 from lightrail.model.policy import InvalidPolicyError, Policy, Role
+from lightrail.namespace import checks
 from lightrail.namespace.directory import Directory
 from lightrail.namespace.errors import (
     ChangedError,
@@ -592,7 +593,7 @@ def test_there_are_at_most_so_many_names(monkeypatch: pytest.MonkeyPatch) -> Non
 
 
 def test_a_router_has_at_most_so_many_subscriptions(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(limits, "SUBSCRIPTIONS_MAX", 2)
+    monkeypatch.setattr(checks, "SUBSCRIPTIONS_MAX", 2)
 
     async def check(scene: Scene) -> None:
         await scene.one.give(ANYBODY, "r", policy("router"))
@@ -607,7 +608,7 @@ def test_a_router_has_at_most_so_many_subscriptions(monkeypatch: pytest.MonkeyPa
 
 
 def test_filters_of_all_subscriptions_have_at_most_so_many_bytes(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(limits, "FILTERS_BYTES_MAX", 200)
+    monkeypatch.setattr(checks, "FILTERS_BYTES_MAX", 200)
 
     def sql(length: int) -> dict[str, str]:
         """Of so many bytes as JSON, in the list in which it is counted."""

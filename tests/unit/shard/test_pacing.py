@@ -4,6 +4,7 @@ from collections.abc import Iterator
 
 import pytest
 
+from lightrail.frontend.links.incoming import CREDIT_HELD_MS
 from lightrail.model import limits
 from lightrail.model.policy import Policy
 from lightrail.shard.queues.declarations import EveryName
@@ -139,13 +140,13 @@ def test_when_its_consumers_leave_all_credit_is_free(suspended: bool) -> None:
 
 
 def test_when_its_consumers_stop_a_few_messages_free_all_credit() -> None:
-    """As the frontend lets them through by itself, after limits.CREDIT_HELD_MS."""
+    """As the frontend lets them through by itself, after CREDIT_HELD_MS."""
     scene = Scene()
     busy = Busy(scene, 1)
     busy.consume(100, "q")
     run(busy, 200, 100)
     for _ in range(10):
-        scene.tick(limits.CREDIT_HELD_MS)
+        scene.tick(CREDIT_HELD_MS)
         busy.credits[1] += 1
         busy.fill(1)
         scene.settle_down()

@@ -10,6 +10,7 @@ from lightrail.model.placement import Placement
 from lightrail.shard_client.links import Consumer
 from lightrail.shard_client.owners.assignments import BEHIND, Assignment, AssignmentError, Event, LinkState
 from lightrail.shard_client.owners.owner import Owner
+from lightrail.shard_client.owners.timers import OWNER_LATE_MS
 from lightrail.shard_client.peers.shards import State
 from lightrail.wire.bodies import Refusal
 from tests.support.shard.resolvers import FixedResolver
@@ -163,7 +164,7 @@ class Table:
 
     def late(self) -> None:
         self.place(1, 5)
-        self.time_ms += limits.OWNER_LATE_MS
+        self.time_ms += OWNER_LATE_MS
         self.owner.tick(self.time_ms)
 
     def retry(self) -> None:

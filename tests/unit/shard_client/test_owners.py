@@ -11,6 +11,8 @@ from lightrail.amqp.events import ACCEPTED, RELEASED, Credit, Outcome
 from lightrail.amqp.performatives import Modified
 from lightrail.frontend.links.relays import RelayLink
 from lightrail.model import conditions, limits
+from lightrail.shard_client.owners import owners, queue_links
+from lightrail.shard_client.owners.timers import OWNER_LATE_MS
 from lightrail.shard_client.peers.requests import ShardDownError, ShardRefusedError
 from lightrail.wire.bodies import ConsumerOpen, Refusal
 from lightrail.wire.frames import DRAIN, EXACT, Kind
@@ -431,7 +433,7 @@ def test_a_shard_that_stands_still_is_left_after_a_while(play: Play) -> None:
         scene.shards[0].up = False
         sender.send(1)
         scene.placed("q", 1, 2)
-        scene.tick(limits.OWNER_LATE_MS - 1)
+        scene.tick(OWNER_LATE_MS - 1)
         assert kinds(scene, 1) == []
         scene.tick(1)
         assert kinds(scene, 1) == [Kind.PRODUCER_OPEN, Kind.ENQUEUE]
@@ -457,7 +459,7 @@ def test_what_was_settled_at_a_silent_shard_that_was_left_comes_back_when_that_s
         scene.shards[0].up = False
         settle(receiver, 0, 0)
         scene.placed("q", 1, 2)
-        scene.tick(limits.OWNER_LATE_MS)
+        scene.tick(OWNER_LATE_MS)
         await scene.settle()
         assert receiver.consumer.settlements.count == 1
         assert list(queue.consumers) == [receiver.number]
@@ -626,7 +628,7 @@ def test_a_request_does_not_follow_for_ever(play: Play) -> None:
 def test_at_most_so_many_settlements_are_held_for_a_shard_and_the_log_says_so_once(
     play: Play, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr(limits, "OWNER_HELD_MAX", 3)
+    monkeypatch.setattr(queue_links, "OWNER_HELD_MAX", 3)
 
     async def check(scene: OwnerScene) -> None:
         queue, _, receiver = await holding(scene, 10)
@@ -645,7 +647,7 @@ def test_at_most_so_many_settlements_are_held_for_a_shard_and_the_log_says_so_on
 
 
 def test_at_most_so_many_last_words_are_remembered(play: Play, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(limits, "OWNER_LAST_MAX", 2)
+    monkeypatch.setattr(owners, "OWNER_LAST_MAX", 2)
 
     async def check(scene: OwnerScene) -> None:
         for number in range(5):

@@ -11,7 +11,7 @@ import zmq
 
 from lightrail.model import conditions, limits
 from lightrail.shard_client.links import MissingDeliveriesError
-from lightrail.shard_client.peers import shards
+from lightrail.shard_client.peers import requests, shards
 from lightrail.shard_client.peers.requests import ShardDownError
 from lightrail.shard_client.peers.shards import GREETING_MS, GREETING_MS_MAX, ShardPeer, State
 from lightrail.wire.bodies import Hello, Refusal, Welcome, encode_request
@@ -427,7 +427,7 @@ def test_without_a_welcome_there_is_nobody_to_say_goodbye_to(rig: Rig) -> None:
 
 
 def test_at_most_so_many_requests_wait_for_a_shard(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(limits, "REQUESTS_MAX", 3)
+    monkeypatch.setattr(requests, "REQUESTS_MAX", 3)
 
     async def check() -> None:
         peer = rig.serving().peer

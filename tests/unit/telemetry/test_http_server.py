@@ -13,7 +13,7 @@ import pytest
 import uvloop
 from aiohttp import web
 
-from lightrail.model import limits
+from lightrail.gateway.main import HTTP_CONNECTIONS_MAX, HTTP_FILES_PART
 from lightrail.model.endpoint import Endpoint
 from lightrail.telemetry import http_connection, http_server
 from lightrail.telemetry.exposition import HTTP_OWN_CONNECTIONS_MAX, HTTP_OWN_FILES_PART
@@ -303,10 +303,10 @@ def few_files() -> Iterator[Callable[[int], None]]:
 
 def test_descriptors_are_left_to_everything_else(few_files: Callable[[int], None]) -> None:
     few_files(200)
-    assert http_server.admitted(limits.HTTP_CONNECTIONS_MAX, limits.HTTP_FILES_PART) == 100
+    assert http_server.admitted(HTTP_CONNECTIONS_MAX, HTTP_FILES_PART) == 100
     assert http_server.admitted(HTTP_OWN_CONNECTIONS_MAX, HTTP_OWN_FILES_PART) == 25
     few_files(10_000)
-    assert http_server.admitted(limits.HTTP_CONNECTIONS_MAX, limits.HTTP_FILES_PART) == 8_976
+    assert http_server.admitted(HTTP_CONNECTIONS_MAX, HTTP_FILES_PART) == 8_976
     assert http_server.admitted(HTTP_OWN_CONNECTIONS_MAX, HTTP_OWN_FILES_PART) == 256
 
 

@@ -8,7 +8,8 @@ from typing import Any
 import pytest
 import zmq
 
-from lightrail.model import conditions, limits
+from lightrail.model import conditions
+from lightrail.wire import control
 from lightrail.wire.bodies import encode_request
 from lightrail.wire.control import (
     ControlClient,
@@ -125,7 +126,7 @@ def test_closing_tells_who_waits(tmp_path: Path) -> None:
 
 
 def test_at_most_so_many_requests_wait_for_an_answer(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(limits, "CONTROL_REQUESTS_MAX", 3)
+    monkeypatch.setattr(control, "CONTROL_REQUESTS_MAX", 3)
 
     async def check(client: ControlClient, *_: Any) -> None:
         waiting = [asyncio.ensure_future(client.request("double", {"n": n})) for n in range(3)]

@@ -10,7 +10,7 @@ from lightrail.amqp.events import ACCEPTED, RELEASED, Acquire, Credit, Outcome, 
 from lightrail.amqp.performatives import Modified, Released, TransactionalState
 from lightrail.frontend.links.deliveries import ConsumerLink
 from lightrail.frontend.transactions.transaction import Transaction
-from lightrail.frontend.transactions.transactions import Transactions
+from lightrail.frontend.transactions.transactions import TRANSACTION_TIME_MS, Transactions
 from lightrail.model import conditions, limits
 from lightrail.wire.bodies import ConsumerOpen, SettleDetail
 from lightrail.wire.frames import Kind, OutcomeCode
@@ -169,7 +169,7 @@ def test_the_time_of_a_transaction_begins_with_its_first_credit_and_ends_the_lin
     rig.acquire(transaction)
     rig.deliver(1)
     ((wait_ms, time_out),) = [each for each in rig.frontend.calls if each[0]]
-    assert wait_ms == limits.TRANSACTION_TIME_MS
+    assert wait_ms == TRANSACTION_TIME_MS
     time_out()
     assert [condition for condition, _ in rig.connection.lost] == [conditions.TRANSACTION_TIMEOUT]
     assert transaction.acquisitions == {}

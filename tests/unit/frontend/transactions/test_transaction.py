@@ -5,7 +5,14 @@ from typing import Any, cast
 import pytest
 
 from lightrail.amqp.performatives import Accepted, Released
-from lightrail.frontend.transactions.transaction import Attributes, Post, Retirement, Transaction
+from lightrail.frontend.transactions.transaction import (
+    TRANSACTION_BYTES_MAX,
+    TRANSACTION_OVERHEAD,
+    Attributes,
+    Post,
+    Retirement,
+    Transaction,
+)
 from lightrail.model import conditions, limits
 
 ATTRIBUTES = Attributes(durable=True, priority=4, expires_at_ms=0, message_format=0)
@@ -62,13 +69,13 @@ def test_messages_up_to_the_most() -> None:
 
 def test_bytes_up_to_the_most() -> None:
     transaction = Transaction(b"t")
-    half = bytes(limits.TRANSACTION_BYTES_MAX // 2)
+    half = bytes(TRANSACTION_BYTES_MAX // 2)
     transaction.post(post(half))
     transaction.post(post(half))
     assert not failed(transaction)
     transaction.post(post(b"x"))
     assert failed(transaction)
-    assert transaction.size == limits.TRANSACTION_OVERHEAD
+    assert transaction.size == TRANSACTION_OVERHEAD
 
 
 def test_batches_up_to_the_most(monkeypatch: pytest.MonkeyPatch) -> None:

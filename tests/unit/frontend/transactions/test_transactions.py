@@ -8,8 +8,10 @@ from lightrail.amqp.events import Transfers
 from lightrail.amqp.performatives import Accepted, Rejected, TransactionalState
 from lightrail.frontend.errors import ConditionError
 from lightrail.frontend.links.transfers import ProducerLink
+from lightrail.frontend.transactions import transaction as transaction_module
+from lightrail.frontend.transactions import transactions
 from lightrail.frontend.transactions.transactions import Transactions
-from lightrail.model import conditions, limits
+from lightrail.model import conditions
 from tests.support.amqp.frontend_fakes import FakeConnection, FakeFrontend, FakeLink, FakeShard
 
 
@@ -44,7 +46,7 @@ class Rig:
 def test_one_connection_has_no_more_memory_for_transactions_than_is_left_for_others(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(limits, "TRANSACTIONS_BYTES_MAX", 100_000)
+    monkeypatch.setattr(transaction_module, "TRANSACTIONS_BYTES_MAX", 100_000)
     rig = Rig()
     other = Rig(rig.frontend)
     one = rig.transactions.declare()
@@ -56,7 +58,7 @@ def test_one_connection_has_no_more_memory_for_transactions_than_is_left_for_oth
     with pytest.raises(ConditionError):
         rig.transactions.check(one)
     # Its messages are dropped at once, and are left to others.
-    assert rig.frontend.counts.transaction_bytes == limits.TRANSACTION_OVERHEAD
+    assert rig.frontend.counts.transaction_bytes == transaction_module.TRANSACTION_OVERHEAD
     two, three = rig.transactions.declare(), other.transactions.declare()
     assert isinstance(rig.send(two.id, b"x" * 30_000), Accepted)
     assert isinstance(other.send(three.id, b"x" * 20_000), Accepted)
@@ -72,20 +74,20 @@ def test_small_messages_count_with_the_objects_that_they_are() -> None:
     transaction = rig.transactions.declare()
     for _ in range(10):
         rig.send(transaction.id, b"x")
-    each = 1 + limits.TRANSACTION_MESSAGE_OVERHEAD + limits.TRANSACTION_PART_OVERHEAD
-    assert rig.frontend.counts.transaction_bytes == limits.TRANSACTION_OVERHEAD + 10 * each
+    each = 1 + transaction_module.TRANSACTION_MESSAGE_OVERHEAD + transaction_module.TRANSACTION_PART_OVERHEAD
+    assert rig.frontend.counts.transaction_bytes == transaction_module.TRANSACTION_OVERHEAD + 10 * each
 
 
 def test_a_declared_transaction_without_work_ends_when_its_client_declares_too_many(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(limits, "TRANSACTIONS_PER_CONNECTION_MAX", 3)
+    monkeypatch.setattr(transactions, "TRANSACTIONS_PER_CONNECTION_MAX", 3)
     rig = Rig()
     worked, idle, _ = (rig.transactions.declare() for _ in range(3))
     rig.send(worked.id, b"x")
     with pytest.raises(ConditionError):
         rig.transactions.declare()
-    rig.frontend.time_ms += limits.TRANSACTION_TIME_MS
+    rig.frontend.time_ms += transactions.TRANSACTION_TIME_MS
     rig.transactions.declare()
     assert rig.frontend.counts.transactions_rolled_back == 1
     rig.transactions.transfers(Transfers(rig.link, 9, [b"x"], False, txn_id=idle.id), 1)  # type: ignore[arg-type]
@@ -109,7 +111,7 @@ def test_the_time_of_a_transaction_begins_with_its_first_work() -> None:
     rig.send(transaction.id, b"x")
     rig.send(transaction.id, b"x")
     ((wait_ms, time_out),) = rig.frontend.calls
-    assert wait_ms == limits.TRANSACTION_TIME_MS
+    assert wait_ms == transactions.TRANSACTION_TIME_MS
     time_out()
     assert rig.frontend.counts.transaction_bytes == 0
     with pytest.raises(ConditionError) as raised:

@@ -5,10 +5,12 @@ from collections.abc import Awaitable, Callable
 from functools import partial
 from typing import Any, cast
 
+from lightrail.gateway.forwarding import roster
 from lightrail.gateway.forwarding.counts import ForwardingCounts
 from lightrail.gateway.forwarding.dead_letters import DeadLetterForwarders
+from lightrail.gateway.forwarding.forwarder import FORWARDER_WINDOW_BYTES, FORWARDER_WINDOW_FIRST
+from lightrail.gateway.forwarding.repeating import FORWARD_WINDOW
 from lightrail.gateway.forwarding.sink import NotSentError
-from lightrail.model import limits
 from lightrail.model.policy import Policy
 from lightrail.namespace.rights import ANYBODY
 from lightrail.wire.frames import OutcomeCode
@@ -78,13 +80,13 @@ def test_what_a_target_refuses_holds_up_no_more_than_a_window() -> None:
         scene.sink.refuse = lambda _name, letter: (
             NotSentError("amqp:x", "") if letter.message[-1:] == b"!" else None
         )
-        scene.queue.add(*(dead_letter(b"%d!" % number, "q") for number in range(limits.FORWARD_WINDOW - 1)))
+        scene.queue.add(*(dead_letter(b"%d!" % number, "q") for number in range(FORWARD_WINDOW - 1)))
         scene.queue.add(*(dead_letter(b"%d" % number, "q") for number in range(50)))
         await scene.give("q", dead_letter="graves")
         await until(lambda: len(scene.sink.letters.get("graves", ())) == 50)
         scene.queue.add(*(dead_letter(b"%d!" % number, "q") for number in range(100)))
         scene.links.peer.flush()
-        await until(lambda: len(scene.pauses) == limits.FORWARD_WINDOW)
+        await until(lambda: len(scene.pauses) == FORWARD_WINDOW)
         assert scene.queue.ready == 99
 
     run(check)
@@ -117,7 +119,7 @@ def test_forwarders_follow_the_policies() -> None:
 def test_those_who_are_there_at_the_start_are_found_and_a_queue_that_is_away_is_asked_again(
     monkeypatch: Any,
 ) -> None:
-    monkeypatch.setattr(limits, "FORWARDER_OPEN_PAUSE_MS", 0)
+    monkeypatch.setattr(roster, "FORWARDER_OPEN_PAUSE_MS", 0)
 
     async def check(scene: Scene) -> None:
         await scene.give("q", dead_letter="graves")
@@ -152,7 +154,7 @@ def test_after_a_restart_of_the_shard_everything_that_was_not_settled_comes_agai
         await until(lambda: len(scene.queue.outcomes) == 20)
         assert len(scene.sink.letters["graves"]) == 40
         assert len(set(scene.sink.messages("graves"))) == 20
-        await until(lambda: scene.links.peer.credit_limits[1] == 20 + limits.FORWARD_WINDOW)
+        await until(lambda: scene.links.peer.credit_limits[1] == 20 + FORWARD_WINDOW)
 
     run(check)
 
@@ -160,15 +162,15 @@ def test_after_a_restart_of_the_shard_everything_that_was_not_settled_comes_agai
 def test_large_messages_are_held_a_few_at_a_time() -> None:
     async def check(scene: Scene) -> None:
         scene.sink.gate = asyncio.Event()
-        large = limits.FORWARDER_WINDOW_BYTES // 4
+        large = FORWARDER_WINDOW_BYTES // 4
         scene.queue.add(*(dead_letter(b"x" * large, "q") for _ in range(30)))
         await scene.give("q", dead_letter="graves")
-        await until(lambda: scene.sink.waiting == limits.FORWARDER_WINDOW_FIRST)
-        assert scene.queue.ready == 30 - limits.FORWARDER_WINDOW_FIRST
+        await until(lambda: scene.sink.waiting == FORWARDER_WINDOW_FIRST)
+        assert scene.queue.ready == 30 - FORWARDER_WINDOW_FIRST
         scene.sink.gate.set()
-        await until(lambda: len(scene.queue.outcomes) == limits.FORWARDER_WINDOW_FIRST)
+        await until(lambda: len(scene.queue.outcomes) == FORWARDER_WINDOW_FIRST)
         scene.sink.gate.clear()
-        await until(lambda: scene.sink.waiting > limits.FORWARDER_WINDOW_FIRST)
+        await until(lambda: scene.sink.waiting > FORWARDER_WINDOW_FIRST)
         assert sum(scene.queue.delivered.values()) - len(scene.queue.outcomes) <= 3
         scene.sink.gate.set()
         await until(lambda: len(scene.queue.outcomes) == 30)

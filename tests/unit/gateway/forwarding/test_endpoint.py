@@ -6,8 +6,8 @@ import threading
 
 import pytest
 
+from lightrail.gateway.forwarding import endpoint
 from lightrail.gateway.forwarding.endpoint import Endpoints, Result
-from lightrail.model import limits
 from lightrail.model.destinations import Destinations
 from tests.support.hook import Answer, Got, Hook
 
@@ -27,7 +27,7 @@ def post(url: str, *allow: str) -> Result:
     ("answer", "result"),
     [
         ((204, {}, b""), Result(204)),
-        ((200, {}, b"x" * (limits.PUSH_RESPONSE_BYTES + 100_000)), Result(200)),
+        ((200, {}, b"x" * (endpoint.PUSH_RESPONSE_BYTES + 100_000)), Result(200)),
         ((500, {}, b"oh"), Result(500, None, "the answer was: status 500")),
         (
             (302, {"Location": "http://127.0.0.1:1/"}, b""),
@@ -35,12 +35,12 @@ def post(url: str, *allow: str) -> Result:
         ),
         ((429, {"Retry-After": "7"}, b""), Result(429, 7.0, "the answer was: status 429")),
         (
-            (503, {"Retry-After": str(limits.PUSH_RETRY_AFTER_MS_MAX // 1000)}, b""),
-            Result(503, limits.PUSH_RETRY_AFTER_MS_MAX / 1000, "the answer was: status 503"),
+            (503, {"Retry-After": str(endpoint.PUSH_RETRY_AFTER_MS_MAX // 1000)}, b""),
+            Result(503, endpoint.PUSH_RETRY_AFTER_MS_MAX / 1000, "the answer was: status 503"),
         ),
         (
             (503, {"Retry-After": "999999999999"}, b""),
-            Result(503, limits.PUSH_RETRY_AFTER_MS_MAX / 1000, "the answer was: status 503"),
+            Result(503, endpoint.PUSH_RETRY_AFTER_MS_MAX / 1000, "the answer was: status 503"),
         ),
         (
             (503, {"Retry-After": "Fri, 31 Dec 1999 23:59:59 GMT"}, b""),
@@ -59,7 +59,7 @@ def test_answers(answer: Answer, result: Result) -> None:
 def test_an_endpoint_that_is_not_there_or_says_nothing_is_a_result(monkeypatch: pytest.MonkeyPatch) -> None:
     with socket.create_server(("127.0.0.1", 0)) as silent:
         port = silent.getsockname()[1]
-        monkeypatch.setattr(limits, "PUSH_REQUEST_MS", 50)
+        monkeypatch.setattr(endpoint, "PUSH_REQUEST_MS", 50)
         assert post(f"http://127.0.0.1:{port}/") == Result(None, None, "no answer within 0.05 s")
     found = post(f"http://127.0.0.1:{port}/")
     assert found.status is None
@@ -84,7 +84,7 @@ def test_a_public_name_that_leads_here_is_not_called() -> None:
 
 
 def test_at_most_so_many_requests_are_under_way(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(limits, "PUSHES_UNDER_WAY", 2)
+    monkeypatch.setattr(endpoint, "PUSHES_UNDER_WAY", 2)
     gate, there = threading.Event(), threading.Semaphore(0)
     most = under_way = 0
     lock = threading.Lock()

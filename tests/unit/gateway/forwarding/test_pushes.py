@@ -11,8 +11,7 @@ import pytest
 from lightrail.cluster.memory import MemoryCoordinator
 from lightrail.gateway.forwarding.counts import ForwardingCounts
 from lightrail.gateway.forwarding.endpoint import Result
-from lightrail.gateway.forwarding.pushes import Pushers, signature
-from lightrail.model import limits
+from lightrail.gateway.forwarding.pushes import PUSH_BACKOFF_FACTOR_MAX, PUSH_WINDOW, Pushers, signature
 from lightrail.model.destinations import Destinations
 from lightrail.model.names import subscription_name
 from lightrail.model.policy import Policy
@@ -129,7 +128,7 @@ def test_what_fails_is_tried_again_more_and_more_slowly_and_then_a_dead_letter()
         await scene.push(queue, message(b"x"))
         await until(lambda: bool(queue.outcomes))
         assert scene.pauses == [0.5, 1.0, 2.0, 4.0, 8.0, 16.0, 32.0, 50.0, 50.0]
-        assert scene.pauses[-1] == 0.5 * limits.PUSH_BACKOFF_FACTOR_MAX
+        assert scene.pauses[-1] == 0.5 * PUSH_BACKOFF_FACTOR_MAX
         assert [each[1]["LightRail-Delivery"] for each in scene.endpoints.requests] == [
             str(number) for number in range(1, 11)
         ]
@@ -185,9 +184,9 @@ def test_an_endpoint_that_does_not_answer_is_sent_a_window_and_no_more() -> None
         _made, queue = await scene.subscribe()
         scene.endpoints.gate = asyncio.Event()
         await scene.push(queue, *(message(b"%d" % number) for number in range(50)))
-        await until(lambda: len(scene.endpoints.requests) == limits.PUSH_WINDOW)
-        assert scene.counts.pushes_under_way == limits.PUSH_WINDOW
-        assert queue.ready == 50 - limits.PUSH_WINDOW
+        await until(lambda: len(scene.endpoints.requests) == PUSH_WINDOW)
+        assert scene.counts.pushes_under_way == PUSH_WINDOW
+        assert queue.ready == 50 - PUSH_WINDOW
         scene.endpoints.gate.set()
         await until(lambda: len(queue.outcomes) == 50)
         assert scene.counts.pushes_under_way == 0

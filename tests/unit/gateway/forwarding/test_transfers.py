@@ -8,11 +8,12 @@ from typing import Any, cast
 import pytest
 
 from lightrail.cluster.memory import MemoryCoordinator
+from lightrail.gateway.forwarding import transfer as transfer_module
+from lightrail.gateway.forwarding import transfers
 from lightrail.gateway.forwarding.counts import ForwardingCounts
 from lightrail.gateway.forwarding.sink import NotSentError
 from lightrail.gateway.forwarding.transfer import State, Transfer
 from lightrail.gateway.forwarding.transfers import TooManyTransfersError, Transfers
-from lightrail.model import limits
 from lightrail.model.names import InvalidNameError
 from lightrail.model.policy import Policy
 from lightrail.namespace.directory import Directory
@@ -185,20 +186,20 @@ def test_a_target_that_takes_nothing_ends_the_transfer_before_all_was_tried() ->
         transfer = await scene.run(**{"from": "a", "to": "b"})
         assert transfer.state is State.FAILED
         assert scene.a.ready == 5_000
-        assert len(scene.a.delivered) < 2 * limits.TRANSFER_HELD + limits.TRANSFER_WINDOW
+        assert len(scene.a.delivered) < 2 * transfer_module.TRANSFER_HELD + transfer_module.TRANSFER_WINDOW
 
     run(check)
 
 
 def test_large_messages_make_the_window_of_a_transfer_small(monkeypatch: pytest.MonkeyPatch) -> None:
     size = len(message(b"x" * 1_000))
-    monkeypatch.setattr(limits, "TRANSFER_WINDOW_BYTES", 3 * size)
+    monkeypatch.setattr(transfer_module, "TRANSFER_WINDOW_BYTES", 3 * size)
 
     async def check(scene: Scene) -> None:
         scene.a.add(*(message(b"x" * 1_000) for _ in range(100)))
         transfer = scene.start(**{"from": "a", "to": "b"})
         # The size is known after the first ones.
-        await until(lambda: transfer.moved >= limits.TRANSFER_WINDOW_FIRST)
+        await until(lambda: transfer.moved >= transfer_module.TRANSFER_WINDOW_FIRST)
         scene.sink.gate = asyncio.Event()
         scene.sink.waiting = 0
         await until(lambda: scene.sink.waiting == 3)
@@ -220,7 +221,7 @@ def test_a_restart_of_the_shard_loses_nothing_and_repeats_what_was_in_flight() -
             scene.sink.letters.clear()
             scene.sink.gate = asyncio.Event()
             transfer = scene.start(**{"from": "a", "to": "b", "mode": mode})
-            await until(lambda: scene.sink.waiting >= limits.TRANSFER_WINDOW_FIRST)
+            await until(lambda: scene.sink.waiting >= transfer_module.TRANSFER_WINDOW_FIRST)
             in_flight = sum(scene.a.delivered.values())
             scene.links.peer.reconnect()
             scene.sink.gate.set()
@@ -366,8 +367,8 @@ def test_a_cancelled_transfer_ends_when_what_is_on_its_way_has_arrived() -> None
 def test_transfers_are_bounded_and_the_oldest_that_ended_are_forgotten(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(limits, "TRANSFERS_RUNNING", 2)
-    monkeypatch.setattr(limits, "TRANSFERS_KEPT", 3)
+    monkeypatch.setattr(transfers, "TRANSFERS_RUNNING", 2)
+    monkeypatch.setattr(transfers, "TRANSFERS_KEPT", 3)
 
     async def check(scene: Scene) -> None:
         ended = [await scene.run(**{"from": "a", "to": "b"}) for _ in range(5)]

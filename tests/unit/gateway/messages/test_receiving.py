@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 
 from lightrail.gateway.errors import ProblemError
+from lightrail.gateway.messages import receiving
 from lightrail.gateway.messages.receiving import LockedMessage, Receivers
 from lightrail.gateway.messages.waiting import STALE_MIN
-from lightrail.model import limits
 from lightrail.model.policy import Policy
 from lightrail.namespace.records import Name
 from lightrail.shard_client.peers.shards import State
@@ -282,7 +282,7 @@ def test_a_consumer_that_keeps_others_out_goes_with_the_last_who_waits() -> None
 
 
 def test_an_idle_consumer_goes_after_a_while(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(limits, "RECEIVER_IDLE_MS", 10)
+    monkeypatch.setattr(receiving, "RECEIVER_IDLE_MS", 10)
 
     async def check(receivers: Receivers, shards: FakeShards) -> None:
         task = waiting(receivers)
@@ -310,7 +310,7 @@ def test_with_the_shard_away_only_the_hasty_are_refused() -> None:
 
 
 def test_waiting_has_a_limit(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(limits, "RECEIVERS_MAX", 1)
+    monkeypatch.setattr(receiving, "RECEIVERS_MAX", 1)
 
     async def check(receivers: Receivers, shards: FakeShards) -> None:
         task = waiting(receivers)

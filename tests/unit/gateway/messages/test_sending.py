@@ -9,6 +9,7 @@ import pytest
 
 from lightrail.cluster.memory import MemoryCoordinator
 from lightrail.gateway.errors import ProblemError
+from lightrail.gateway.messages import sending as sending_module
 from lightrail.gateway.messages.outgoing import Outgoing
 from lightrail.gateway.messages.sending import Sender
 from lightrail.model import limits
@@ -193,7 +194,7 @@ def test_what_is_too_large_is_not_sent() -> None:
 
 
 def test_bodies_have_a_limit_in_sum(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(limits, "HTTP_BODIES_BYTES", 100)
+    monkeypatch.setattr(sending_module, "HTTP_BODIES_BYTES", 100)
 
     async def check(sender: Sender, peer: FakePeer) -> None:
         with sender.room() as first, sender.room() as second:
@@ -210,7 +211,7 @@ def test_bodies_have_a_limit_in_sum(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_an_idle_producer_goes(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(limits, "SENDER_IDLE_MS", 10)
+    monkeypatch.setattr(sending_module, "SENDER_IDLE_MS", 10)
 
     async def check(sender: Sender, peer: FakePeer) -> None:
         task = sending(sender)

@@ -8,10 +8,13 @@ from typing import Any
 import aiohttp
 import pytest
 
+from lightrail.gateway.journals import segments as segments_module
+from lightrail.gateway.resources import journals as journals_module
 from lightrail.journal.index import decode_index
 from lightrail.model import limits
 from lightrail.shard.effects.request import Fields
 from lightrail.shard.requests import journal_requests
+from lightrail.shard_client import shard_connections
 from tests.support.shard.journal_scene import JournalScene, eventually, with_journals
 
 MIB = 1024 * 1024
@@ -253,7 +256,7 @@ def test_a_client_that_takes_nothing_has_no_more_read_for_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(limits, "JOURNAL_READ_BYTES", MIB)
-    monkeypatch.setattr(limits, "JOURNAL_WRITE_MS", 200)
+    monkeypatch.setattr(journals_module, "JOURNAL_WRITE_MS", 200)
 
     async def check(scene: JournalScene) -> None:
         journals = scene.journals[0]
@@ -273,8 +276,8 @@ def test_a_client_that_takes_nothing_has_no_more_read_for_it(
 def test_so_many_read_at_a_time_and_others_wait_for_their_turn(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(limits, "JOURNAL_STREAMS_MAX", 2)
-    monkeypatch.setattr(limits, "JOURNAL_STREAM_WAIT_MS", 100)
+    monkeypatch.setattr(segments_module, "JOURNAL_STREAMS_MAX", 2)
+    monkeypatch.setattr(segments_module, "JOURNAL_STREAM_WAIT_MS", 100)
 
     async def check(scene: JournalScene) -> None:
         journals = scene.journals[0]
@@ -295,7 +298,7 @@ def test_so_many_read_at_a_time_and_others_wait_for_their_turn(
 def test_the_way_that_large_answers_take_is_there_while_it_is_used(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(limits, "BULK_IDLE_MS", 1)
+    monkeypatch.setattr(shard_connections, "BULK_IDLE_MS", 1)
 
     async def check(scene: JournalScene) -> None:
         scene.journals[0].add("d0", 1, os.urandom(MIB))
@@ -310,9 +313,9 @@ def test_a_shard_that_is_busy_with_readers_is_asked_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(journal_requests, "JOURNAL_READS_MAX", 1)
-    monkeypatch.setattr(limits, "JOURNAL_AGAIN_MS", 1)
+    monkeypatch.setattr(segments_module, "JOURNAL_AGAIN_MS", 1)
     # As often as it takes: a read of another one may take longer than so few milliseconds.
-    monkeypatch.setattr(limits, "JOURNAL_AGAIN_MAX", 10_000)
+    monkeypatch.setattr(segments_module, "JOURNAL_AGAIN_MAX", 10_000)
 
     async def check(scene: JournalScene) -> None:
         scene.journals[0].add("d0", 1, b"abc")
@@ -326,8 +329,8 @@ def test_a_shard_that_stays_busy_is_given_up_in_words(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(journal_requests, "JOURNAL_READS_MAX", 0)
-    monkeypatch.setattr(limits, "JOURNAL_AGAIN_MS", 1)
-    monkeypatch.setattr(limits, "JOURNAL_AGAIN_MAX", 3)
+    monkeypatch.setattr(segments_module, "JOURNAL_AGAIN_MS", 1)
+    monkeypatch.setattr(segments_module, "JOURNAL_AGAIN_MAX", 3)
 
     async def check(scene: JournalScene) -> None:
         scene.journals[0].add("d0", 1, b"abc")

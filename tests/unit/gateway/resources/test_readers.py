@@ -182,7 +182,7 @@ def test_what_can_not_be_is_refused_with_a_reason(
 
 
 def test_readers_and_their_journals_are_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(limits, "READERS_MAX", 2)
+    monkeypatch.setattr(readers, "READERS_MAX", 2)
     monkeypatch.setattr(limits, "READER_POSITIONS_MAX", 3)
 
     async def check(scene: JournalScene) -> None:

@@ -30,6 +30,7 @@ from lightrail.model import conditions, limits
 from lightrail.model.policy import Policy
 from lightrail.namespace.records import Name
 from lightrail.service_bus.links.deliveries import (
+    BUS_REASON_CHARACTERS,
     BusConsumerLink,
     annotated,
     annotations_of,
@@ -144,7 +145,7 @@ def test_what_is_no_message_is_delivered_as_it_is() -> None:
 def test_a_reason_is_kept_with_the_dead_letter_and_is_no_longer_than_its_bound() -> None:
     rig = Rig()
     info = {
-        Symbol("DeadLetterReason"): "why " + "x" * limits.BUS_REASON_CHARACTERS,
+        Symbol("DeadLetterReason"): "why " + "x" * BUS_REASON_CHARACTERS,
         Symbol("DeadLetterErrorDescription"): "größer",
         Symbol("other"): 1,
     }
@@ -154,7 +155,7 @@ def test_a_reason_is_kept_with_the_dead_letter_and_is_no_longer_than_its_bound()
     detail = SettleDetail.decode(said.body)
     found = annotated(with_annotations(MESSAGE, _notes(detail)), annotations_of(0, 1), is_dead=True)
     properties = decode_application_properties(found)
-    assert len(properties["DeadLetterReason"]) == limits.BUS_REASON_CHARACTERS
+    assert len(properties["DeadLetterReason"]) == BUS_REASON_CHARACTERS
     assert properties["DeadLetterErrorDescription"] == "größer"
 
 

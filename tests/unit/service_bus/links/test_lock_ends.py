@@ -1,7 +1,6 @@
 """LockEnds: which locks may have ended."""
 
-from lightrail.model import limits
-from lightrail.service_bus.links.deliveries import LockEnds
+from lightrail.service_bus.links.deliveries import LOCK_DOUBT_MS, LOCK_ENDS_APART_MS, LOCK_ENDS_MAX, LockEnds
 
 SECOND = 1_000
 LONG = 100 * SECOND
@@ -11,7 +10,7 @@ def test_a_lock_is_certain_until_shortly_before_its_end() -> None:
     ends = LockEnds()
     ends.add(0, 3, LONG)
     ends.add(3, 2, 2 * LONG)
-    certain = LONG - limits.LOCK_DOUBT_MS
+    certain = LONG - LOCK_DOUBT_MS
     assert [ends.doubtful(at) for at in (0, certain - 1, certain, LONG)] == [0, 0, 3, 3]
     assert ends.doubtful(3 * LONG) == 5
     ends.add(5, 1, 4 * LONG)
@@ -21,8 +20,8 @@ def test_a_lock_is_certain_until_shortly_before_its_end() -> None:
 def test_locks_that_end_at_nearly_the_same_time_end_with_the_first() -> None:
     ends = LockEnds()
     ends.add(0, 1, LONG)
-    ends.add(1, 1, LONG + limits.LOCK_ENDS_APART_MS - 1)
-    assert ends.doubtful(LONG - limits.LOCK_DOUBT_MS) == 2
+    ends.add(1, 1, LONG + LOCK_ENDS_APART_MS - 1)
+    assert ends.doubtful(LONG - LOCK_DOUBT_MS) == 2
 
 
 def test_locks_that_become_shorter_end_at_their_own_time() -> None:
@@ -35,6 +34,6 @@ def test_locks_that_become_shorter_end_at_their_own_time() -> None:
 
 def test_ends_beyond_the_bound_are_taken_for_the_last_one_within_it() -> None:
     ends = LockEnds()
-    for number in range(limits.LOCK_ENDS_MAX + 10):
+    for number in range(LOCK_ENDS_MAX + 10):
         ends.add(number, 1, (number + 1) * LONG)
-    assert ends.doubtful(limits.LOCK_ENDS_MAX * LONG) == limits.LOCK_ENDS_MAX + 10
+    assert ends.doubtful(LOCK_ENDS_MAX * LONG) == LOCK_ENDS_MAX + 10

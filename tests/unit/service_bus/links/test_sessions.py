@@ -21,12 +21,16 @@ from lightrail.namespace.rights import ANYBODY
 from lightrail.service_bus.links.sessions import (
     EPOCH_TICKS,
     LOCKED_UNTIL,
+    SESSION_ANSWER_MS,
     SESSION_FILTER,
+    SESSION_WAIT_MS,
+    SESSION_WAIT_MS_MAX,
     TIMED_OUT,
     SessionLink,
     request_session,
 )
 from lightrail.service_bus.nodes import sessions
+from lightrail.service_bus.nodes.management import SESSION_PEEK_PAGES_MAX
 from lightrail.service_bus.nodes.sessions import session_in
 from lightrail.wire.bodies import Answer, ConsumerOpen, Refusal
 from lightrail.wire.frames import Kind
@@ -112,11 +116,11 @@ def test_messages_are_locked_as_long_as_the_session() -> None:
 @pytest.mark.parametrize(
     ("properties", "wait_ms"),
     [
-        (None, limits.SESSION_WAIT_MS),
+        (None, SESSION_WAIT_MS),
         ({Symbol("com.microsoft:timeout"): UInt(500)}, 450),
-        ({Symbol("com.microsoft:timeout"): UInt(5_000)}, 5_000 - limits.SESSION_ANSWER_MS),
-        ({Symbol("com.microsoft:timeout"): "x"}, limits.SESSION_WAIT_MS),
-        ({Symbol("com.microsoft:timeout"): UInt(1 << 31)}, limits.SESSION_WAIT_MS_MAX),
+        ({Symbol("com.microsoft:timeout"): UInt(5_000)}, 5_000 - SESSION_ANSWER_MS),
+        ({Symbol("com.microsoft:timeout"): "x"}, SESSION_WAIT_MS),
+        ({Symbol("com.microsoft:timeout"): UInt(1 << 31)}, SESSION_WAIT_MS_MAX),
     ],
 )
 def test_a_client_waits_for_a_session_as_long_as_its_time_out_says(
@@ -221,7 +225,7 @@ def test_a_request_to_peek_at_a_session_reads_a_bounded_number_of_pages() -> Non
         body = {"from-sequence-number": Long(1), "message-count": 5, "session-id": "s"}
         answer = await requester.ask(body, operation="com.microsoft:peek-message")
         assert answer.application["statusCode"] == 204
-        assert asked == list(range(limits.SESSION_PEEK_PAGES_MAX))
+        assert asked == list(range(SESSION_PEEK_PAGES_MAX))
 
     play(test)
 
@@ -230,7 +234,7 @@ def test_a_request_to_peek_at_a_session_reads_a_bounded_number_of_pages() -> Non
 def test_a_request_is_repeated_while_the_queue_is_loading(
     loads: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(limits, "SESSION_LOADING_AGAIN_MS", 1)
+    monkeypatch.setattr(sessions, "SESSION_LOADING_AGAIN_MS", 1)
     monkeypatch.setattr(limits, "REQUEST_MS", 5)
     asked: list[str] = []
 

@@ -10,9 +10,9 @@ from lightrail.amqp.encoder import encode
 from lightrail.amqp.link import Link
 from lightrail.amqp.messages import Message, write_message
 from lightrail.amqp.values import Array, Symbol
-from lightrail.model import limits
 from lightrail.model.policy import Policy
 from lightrail.namespace.rights import ANYBODY
+from lightrail.service_bus.links.deliveries import BUS_REASON_CHARACTERS
 from lightrail.service_bus.nodes.locks import DEAD_LETTERED, token_of
 from lightrail.wire.bodies import Answer
 from tests.support.amqp.frontend_scene import Client, Scene, play
@@ -139,7 +139,7 @@ def test_locks_that_have_ended_are_named_and_the_other_messages_are_settled() ->
         ),
         (
             "suspended",
-            {"deadletter-reason": "why", "deadletter-description": "x" * 2 * limits.BUS_REASON_CHARACTERS},
+            {"deadletter-reason": "why", "deadletter-description": "x" * 2 * BUS_REASON_CHARACTERS},
             {"outcome": "rejected", "condition": str(DEAD_LETTERED)},
         ),
         ("suspended", {}, {"outcome": "rejected", "condition": str(DEAD_LETTERED), "annotations": ""}),
@@ -160,7 +160,7 @@ def test_a_disposition_becomes_an_outcome(
         if "deadletter-reason" in fields:
             notes = bytes.fromhex(said["annotations"])
             assert b"x-opt-deadletter-reason" in notes
-            assert notes.count(b"x") < limits.BUS_REASON_CHARACTERS + 10
+            assert notes.count(b"x") < BUS_REASON_CHARACTERS + 10
 
     play(test)
 

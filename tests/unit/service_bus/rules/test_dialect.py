@@ -10,8 +10,7 @@ from lightrail.filters.action import compile_action
 from lightrail.filters.errors import FilterError
 from lightrail.filters.filter import compile_filter
 from lightrail.filters.message import MessageView
-from lightrail.filters.parameters import with_constants
-from lightrail.model import limits
+from lightrail.filters.parameters import FILTER_PARAMETERS_BYTES, with_constants
 from lightrail.service_bus.rules.dialect import (
     CORRELATED,
     Correlation,
@@ -196,7 +195,7 @@ def test_a_filter_as_json_has_its_own_parameters() -> None:
         ({1: 1}, "the name of a parameter"),
         ({"@a": float("inf")}, "a text, a number or a boolean"),
         ({"@a": [1]}, "parameters.@a: expected a text, a number or a boolean"),
-        ({"@a": "x" * limits.FILTER_PARAMETERS_BYTES}, "at most 8192 bytes of JSON"),
+        ({"@a": "x" * FILTER_PARAMETERS_BYTES}, "at most 8192 bytes of JSON"),
     ],
 )
 def test_parameters_that_cannot_be_used_are_refused(parameters: dict[Any, Any], text: str) -> None:

@@ -41,11 +41,15 @@ class _LookUp:
     __slots__ = ("placing", "turn", "users")
 
     def __init__(self, placing: "asyncio.Future[Placement]") -> None:
-        self.placing = placing
-        # An error is for those who still wait.
-        placing.add_done_callback(lambda done: done.cancelled() or done.exception())
         self.turn = asyncio.Lock()
         self.users = 0
+        self.ask(placing)
+
+    def ask(self, placing: "asyncio.Future[Placement]") -> None:
+        self.placing = placing
+        """The answer of the coordinator, for those who ask before it comes."""
+        # An error is for those who still wait.
+        placing.add_done_callback(lambda done: done.cancelled() or done.exception())
 
 
 class ShardConnections:
@@ -217,10 +221,15 @@ class ShardConnections:
             if known is not None:
                 return known
             look_up = self._look_ups[queue] = _LookUp(self._loop.create_task(self.place(queue)))
+        elif known is None and look_up.placing.done():
+            # Others still wait for their turn, with an error or a placement that is outdated.
+            look_up.ask(self._loop.create_task(self.place(queue)))
+        placing = look_up.placing
         look_up.users += 1
         try:
             async with look_up.turn:
-                return await asyncio.shield(look_up.placing)
+                known = self.placement(queue)
+                return await asyncio.shield(placing) if known is None else known
         finally:
             look_up.users -= 1
             if not look_up.users:

@@ -340,12 +340,14 @@ class RouterLink(IncomingLink):
             elsewhere = {index for index, _, _ in carried}
             nowhere = [position for i in unroutable if (position := positions[i]) not in elsewhere]
             self._unroutable(batch, nowhere, plan)
-        for queue in {queue for group in groups for queue in group.queues}:
-            await self._frontend.find(queue)
-            while self._frontend.placed(queue) is None:
-                # Its shard is not registered yet.
-                await self._frontend.shard_connections.owners.change(limits.OWNER_RETRY_MS_MAX)
+        queues_of_all = {queue for group in groups for queue in group.queues}
+        while True:
+            for queue in queues_of_all:
                 await self._frontend.find(queue)
+            if all(self._frontend.placed(queue) is not None for queue in queues_of_all):
+                break
+            # A shard is not registered yet, or no longer.
+            await self._frontend.shard_connections.owners.change(limits.OWNER_RETRY_MS_MAX)
         for queues, indices, payloads in left_over(groups, positions, carried):
             for way in self._ways.find(queues, plan.ages_ms, []):
                 way.send(batch, indices, payloads, is_repeated=True)

@@ -147,8 +147,11 @@ class RouterSender:
                     await self._shards.find(queue)
                 missing: list[str] = []
                 ways = self._ways.find(queues, plan.ages_ms, missing)
-                if missing:
-                    raise ShardDownError(f"the shard of {missing[0]} is not registered; try again")
+                for queue in missing:
+                    if self._shards.placement(queue) is not None:
+                        raise ShardDownError(f"the shard of {queue} is not registered; try again")
+                    # It was deleted while the shard of another queue was looked up.
+                    request.refusals.append(Refusal(conditions.RESOURCE_DELETED, f"{queue} was deleted"))
                 for way in ways:
                     way.send(request, (0,), (payload,))
         request.one_answered()

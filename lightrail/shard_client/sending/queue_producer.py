@@ -187,6 +187,9 @@ class QueueProducer(Producer):
     def _late(self, sending: _Sending) -> None:
         sent = [each.number for each in sending.frames if each.number]
         may_be_stored = self._owner.is_there or any(map(self._window.may_be_stored, sent))
+        for number in sent:
+            # The shard may be back before the caller runs.
+            self._window.answer(number)
         sending.end(MAYBE_STORED if sent and may_be_stored else NOT_STORED)
 
     def close_when_answered(self) -> None:

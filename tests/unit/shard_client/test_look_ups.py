@@ -82,3 +82,44 @@ def test_those_who_wait_for_a_look_up_that_fails_get_one_error_and_the_next_one_
         shards.close()
 
     asyncio.run(check())
+
+
+class Recovering(SlowCoordinator):
+    """Fails once."""
+
+    async def place(self, queue: str) -> Placement:
+        if not self.asked:
+            self.asked += 1
+            await self.gate.wait()
+            raise CoordinatorError("no answer")
+        return await super().place(queue)
+
+
+def test_who_comes_while_others_leave_with_an_error_asks_anew() -> None:
+    async def check() -> None:
+        loop = asyncio.get_running_loop()
+        coordinator = Recovering()
+        await coordinator.set_shards(1)
+        shards = ShardConnections(coordinator, loop, name="gateway-0", boot=1)
+        later: list[asyncio.Task[Placement]] = []
+
+        async def ask() -> None:
+            try:
+                await shards.find("q")
+            finally:
+                # There is always somebody who waits.
+                if len(later) < 3:
+                    later.append(loop.create_task(shards.find("q")))
+
+        waiting = [loop.create_task(ask()) for _ in range(5)]
+        await asyncio.sleep(0)
+        coordinator.gate.set()
+        found = await asyncio.gather(*waiting, return_exceptions=True)
+        assert [type(each) for each in found] == [CoordinatorError] * 5
+        placed = await asyncio.gather(*later)
+        assert {each.shard for each in placed} == {0}
+        assert coordinator.asked == 2
+        assert not shards.looks_up("q")
+        shards.close()
+
+    asyncio.run(check())

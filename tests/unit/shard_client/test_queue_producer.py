@@ -133,3 +133,19 @@ def test_a_named_producer_opens_at_its_first_unanswered_frame_unless_one_was_ref
         assert (await task).stored == 1
 
     run(check, identity=IDENTITY | 1, first=7)
+
+
+def test_what_was_given_back_as_not_stored_is_not_sent_by_a_shard_that_is_back_in_the_same_turn() -> None:
+    async def check(rig: Rig) -> None:
+        task = await rig.send((DURABLY, [b"a"]))
+        rig.sent()
+        rig.producer.disconnected()
+        rig.peer.state = State.GREETING
+        sending = next(iter(rig.producer._window)).sending
+        rig.producer._late(sending)
+        rig.peer.state = State.SERVING
+        rig.producer.reopen()
+        assert rig.sent() == []
+        assert (await task).refusal in (NOT_STORED, MAYBE_STORED)
+
+    run(check)

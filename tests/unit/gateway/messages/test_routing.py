@@ -24,11 +24,21 @@ class TwoShards(FakeShards):
         super().__init__()
         self.far = FakePeer()
         self.far.shard = 1
+        self.deleted: set[str] = set()
+        """Queues without a placement until they are forgotten."""
+
+    def placement(self, queue: str) -> Placement | None:
+        return None if queue in self.deleted else Placement(int(queue.startswith("far")), 1)
+
+    def forget(self, queue: str) -> None:
+        self.deleted.discard(queue)
 
     async def find(self, queue: str) -> Placement:
         return Placement(int(queue.startswith("far")), 1)
 
-    def placed(self, queue: str) -> FakePeer:
+    def placed(self, queue: str) -> FakePeer | None:
+        if queue in self.deleted:
+            return None
         return self.far if queue.startswith("far") else self.peer
 
 
@@ -104,6 +114,21 @@ def test_what_an_attempt_has_stored_when_its_time_is_up_is_not_sent_again(
         task = await scene.send(carried)
         assert scene.frames() == (0, 1)
         scene.shards.far.producer.answered(2, 1)
+        await task
+
+    run(check, "a", "far")
+
+
+def test_a_queue_deleted_while_another_is_looked_up_lets_the_message_be_routed_once_more() -> None:
+    async def check(scene: Scene) -> None:
+        scene.shards.deleted.add("a")
+        task = await scene.send()
+        assert scene.frames() == (0, 1)
+        scene.shards.far.producer.answered(1, 1)
+        for _ in range(5):
+            await asyncio.sleep(0)
+        assert scene.frames() == (1, 0)
+        scene.shards.peer.producer.answered(1, 1)
         await task
 
     run(check, "a", "far")

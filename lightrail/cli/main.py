@@ -51,7 +51,7 @@ def _run(arguments: list[str]) -> int:
         if (refused := extra.refuse("lightrail bench")) is not None:
             return refused
         # bench has other flags, and needs a client library that no server process should load.
-        status: int = importlib.import_module("lightrail.bench.main").main(arguments[1:])
+        status: int = importlib.import_module("lightrail.bench.__main__").main(arguments[1:])
         return status
     if arguments[:1] == ["bus"]:
         # bus needs only the client.

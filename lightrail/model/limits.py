@@ -1,6 +1,7 @@
 """Bounds that several files use, by name; sizes in bytes, times in milliseconds, the rest counts.
 
-A bound of one file stands at the top of that file, declared `Final[int]`. Tests replace bounds by name.
+A bound of one file stands at the top of that file, declared `Final[int]`. Tests replace bounds by name. The
+end of this file checks the relations between bounds.
 """
 
 from typing import Final
@@ -352,3 +353,24 @@ SPARK_LAKE_BUFFER_BYTES: Final = 128 * 1024 * 1024
 """Rows that a task of `capture` collects before it writes them to files."""
 SPARK_LAKE_AGAIN: Final = 10
 """How often a commit that conflicts with another one is tried again."""
+
+# --- relations between bounds --------------------------------------------------------------------------
+assert HEARTBEAT_MS * 2 < PEER_SILENCE_MS, "one lost heartbeat is no silence"
+assert OVERVIEW_MS < REQUEST_MS, "a hanging shard must not delay the figures of the others"
+assert WRITE_ROOM_MIN < WRITE_HIGH_WATER, "the room of a connection that others leave is a part of its room"
+assert DELIVERY_WINDOW_FIRST <= DELIVERY_WINDOW_MAX
+assert HALF_OPEN_MAX <= CONNECTIONS_MAX, "half-open connections are connections"
+assert ATTACH_AGAIN_MS < ATTACH_REPEATED_MS
+assert SETTLED_RANGES_AT_ONCE <= SETTLED_AT_ONCE, "a range has a delivery at least"
+assert SUSPENDED_DELIVERIES_MAX <= SUSPENDED_DELIVERIES_SUM_MAX
+assert FILTER_NODES_MAX <= FILTER_WEIGHT_MAX, "an expression of the greatest size fits into a filter"
+assert RUN_ON_DISK_BYTES < RUN_BYTES, "the eviction of a run frees memory"
+assert ROUTE_TARGETS_MAX <= 65_535, "the journal counts the targets of a record with 16 bits"
+assert HTTP_BATCH_MESSAGES <= 1 << 16, "the runs of a numbered batch are numbered with 16 bits"
+assert MOVE_SOURCE_AGAIN_MS_MAX <= MOVE_AGAIN_MS_MAX, "a frozen source is asked again sooner than others"
+assert COORDINATOR_PAUSE_MS <= COORDINATOR_PAUSE_MS_MAX
+assert OWNER_RETRY_MS <= OWNER_RETRY_MS_MAX
+assert MOVE_AGAIN_MS <= MOVE_AGAIN_MS_MAX
+assert DEAD_LETTER_RETRY_MS <= DEAD_LETTER_RETRY_MS_MAX
+assert READER_HOLD_HOURS <= READER_HOLD_HOURS_MAX
+assert READER_HOLD_BYTES <= READER_HOLD_BYTES_MAX

@@ -71,8 +71,7 @@ def run(args: argparse.Namespace) -> int:
         UsageError: the options do not go together.
     """
     from lightrail.spark.http import Access, GatewayAwayError, GatewayClient, GatewayError
-    from lightrail.spark.loads import READ, loads
-    from lightrail.spark.placement import UnsettledError, ask, document, propose
+    from lightrail.spark.placement import READ, UnsettledError, ask, document, loads, propose
 
     _check(args)
     check_sources(args)

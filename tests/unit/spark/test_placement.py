@@ -6,8 +6,7 @@ from typing import Any
 import pytest
 
 from lightrail.spark.http import Response
-from lightrail.spark.loads import Load
-from lightrail.spark.placement import Placements, UnsettledError, ask, document, propose
+from lightrail.spark.placement import Load, Placements, UnsettledError, ask, document, propose
 
 
 class Gateway:

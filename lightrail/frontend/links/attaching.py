@@ -275,6 +275,7 @@ async def _consume(attach: Attach, *, relay: bool = False) -> None:
     if not relay:
         options.client_link = client_link_of(link, client.user)
     kind = attach.frontend.hooks.consumer_link(attach, options)
+    assert kind is not None or not options.is_session, "expected a class for the link of a session"
     if not options.is_session:
         options.filter, attach.terms.filter = source_filter(link.source)
     if (queue_owner := await attach.place()) is None:

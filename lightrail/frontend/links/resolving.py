@@ -34,9 +34,9 @@ async def resolve(
     record, role = _find(connection, name, right, expected)
     if role is not None:
         record = await frontend.first_use(record.name, owner, role)
-        if frontend.lifetimes.is_ending(record):
-            # The first use was that of a connection that has ended meanwhile.
-            raise ConditionError(conditions.RESOURCE_DELETED, f"{record.name} was just deleted; attach again")
+    if frontend.lifetimes.is_ending(record):
+        # The first use, which may just have become known here, was that of a connection that has ended.
+        raise ConditionError(conditions.RESOURCE_DELETED, f"{record.name} was just deleted; attach again")
     frontend.guard.demand(connection.client, right, record)
     return record
 

@@ -132,6 +132,9 @@ class Lifetimes:
         """
         if self._due.get(record.name) == record.created:
             return True
+        if names.owner(record.name) in self._nodes:
+            # It may outlive its connection: until it is due, it is to be used.
+            return False
         return record.owner.startswith(self._prefix) and self._connection_of(record.owner) not in self._live
 
     async def end_of(self, *records: Name) -> None:

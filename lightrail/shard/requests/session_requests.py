@@ -233,7 +233,7 @@ def _state_of(fields: Fields) -> bytes | None:
 def _demand_room(queue: Queue, batch: Batch) -> None:
     """Raises RequestError if another state is beyond the bounds of the queue."""
     policy, held, held_bytes = queue.view.policy, queue.held, queue.held_bytes
-    if bounds.refuses(policy) and not bounds.room(policy, held, held_bytes, batch, 0):
+    if bounds.refuses_batches(policy) and not bounds.room_for(policy, held, held_bytes, batch, 0):
         raise RequestError(
             conditions.RESOURCE_LIMIT_EXCEEDED, bounds.refusal_text(policy, queue.name, held, held_bytes)
         )

@@ -114,10 +114,10 @@ def _share(queue: Queue, batch: Batch, now_ms: int, ahead: Ahead) -> Share:
     policy = queue.view.policy
     if not policy.guarded:
         return share(queue, batch, now_ms, ahead)
-    large = bounds.too_large(policy, batch, 0)
+    large = bounds.first_too_large(policy, batch, 0)
     refusal = None if large is None else too_large(queue, batch, large)
     # Batches that wait for room were sent before.
-    if refusal is None and queue.parked and bounds.refuses(policy):
+    if refusal is None and queue.parked and bounds.refuses_batches(policy):
         refusal = queue_full(queue)
     if refusal is None:
         found = share(queue, batch, now_ms, ahead)

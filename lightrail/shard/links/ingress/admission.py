@@ -101,7 +101,7 @@ class Admission:
         done = producer.part if number == producer.last_number else 0
         entry = Parked(producer, number, batch, done, waits_until(policy, now_ms), whole=whole)
         is_back = done and not (producer.goes_on or producer.is_named)
-        if is_back and bounds.refuses(policy) and _acts_at_once(policy):
+        if is_back and bounds.refuses_batches(policy) and _acts_at_once(policy):
             # It was refused before the connection was lost, or was about to be. A producer that attaches
             # again by name knows that, and wants the rest stored.
             self._turn_away(queue, entry, done, queue_full(queue))
@@ -177,7 +177,7 @@ class Admission:
         policy = queue.view.policy
         batch = entry.batch
         waits = entry.waits(now_ms)
-        large = bounds.too_large(policy, batch, entry.done)
+        large = bounds.first_too_large(policy, batch, entry.done)
         if entry.whole and large is not None:
             self._turn_away(queue, entry, entry.done, too_large(queue, batch, large))
             return Progress.DONE
@@ -186,13 +186,15 @@ class Admission:
             end = min(end, entry.done + limits.LOOKED_INTO_AT_ONCE)
         chosen = Chosen(queue, batch, entry.done, end, now_ms)
         wanted = fits = chosen.stop - chosen.first
-        if bounds.refuses(policy) or (waits and policy.overflow == bounds.DISCARD_EXISTING):
-            fits = bounds.room(policy, queue.held, queue.held_bytes, chosen.source, chosen.first)
+        if bounds.refuses_batches(policy) or (waits and policy.overflow == bounds.DISCARD_EXISTING):
+            fits = bounds.room_for(policy, queue.held, queue.held_bytes, chosen.source, chosen.first)
             fits = min(fits, wanted)
         dropped = 0
         if entry.whole and fits < wanted and policy.overflow != bounds.DISCARD_INCOMING:
             refusal = (
-                never_fits(queue, chosen.source, chosen.first, wanted) if bounds.refuses(policy) else None
+                never_fits(queue, chosen.source, chosen.first, wanted)
+                if bounds.refuses_batches(policy)
+                else None
             )
             if refusal is not None or not waits:
                 self._turn_away(queue, entry, entry.done, refusal or queue_full(queue))

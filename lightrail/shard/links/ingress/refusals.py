@@ -17,7 +17,7 @@ def queue_full(queue: Queue) -> Refusal:
 def too_large(queue: Queue, batch: Batch, index: int) -> Refusal:
     """Why a queue does not accept a message, by its index in the batch."""
     policy = queue.view.policy
-    largest = bounds.largest(policy)
+    largest = bounds.largest_message(policy)
     return Refusal(
         conditions.MESSAGE_SIZE_EXCEEDED,
         f"queue {queue.name} takes messages of at most {largest} bytes, this one has "
@@ -28,7 +28,7 @@ def too_large(queue: Queue, batch: Batch, index: int) -> Refusal:
 def never_fits(queue: Queue, batch: Batch, first: int, count: int) -> Refusal | None:
     """Why `count` messages of a batch that is stored whole don't fit into the empty queue, or None."""
     policy = queue.view.policy
-    most = bounds.room(policy, 0, 0, batch, first)
+    most = bounds.room_for(policy, 0, 0, batch, first)
     if most >= count:
         return None
     return Refusal(

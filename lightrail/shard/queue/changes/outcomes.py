@@ -262,7 +262,7 @@ class Outcomes:
 
     def _room_to_grow(self, runs: list[Run]) -> int:
         """Number of bytes by which returned runs may grow within the queue's bounds."""
-        if self._contents.policy.max_bytes is None or not bounds.refuses(self._contents.policy):
+        if self._contents.policy.max_bytes is None or not bounds.refuses_batches(self._contents.policy):
             return limits.MAX_MESSAGE_BYTES
         return self._contents.policy.max_bytes - self._contents.held_bytes - sum(run.size for run in runs)
 
@@ -275,7 +275,7 @@ class Outcomes:
         if self._annotate is None:
             return None
         batch = run.batch
-        largest = bounds.largest(self._contents.policy) or limits.MAX_MESSAGE_BYTES
+        largest = bounds.largest_message(self._contents.policy) or limits.MAX_MESSAGE_BYTES
         messages = run.messages()
         changes = False
         for index, message in enumerate(messages):

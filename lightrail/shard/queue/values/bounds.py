@@ -14,7 +14,7 @@ FLOW_CONTROL: Final = "flow_control"
 FLOW_TO_DISK: Final = "flow_to_disk"
 
 
-def refuses(policy: Policy) -> bool:
+def refuses_batches(policy: Policy) -> bool:
     """Whether there is a bound beyond which messages are refused or have to wait."""
     return (policy.max_length is not None or policy.max_bytes is not None) and policy.overflow in (
         REJECT,
@@ -28,7 +28,7 @@ def admitting_none(policy: Policy) -> Policy:
     return replace(policy, max_length=0, max_bytes=None, overflow=FLOW_CONTROL, enqueue_timeout_ms=None)
 
 
-def room(policy: Policy, held: int, held_bytes: int, batch: Batch, first: int) -> int:
+def room_for(policy: Policy, held: int, held_bytes: int, batch: Batch, first: int) -> int:
     """Number of messages of a batch in memory, from index `first` on, that fit into the queue."""
     fits = batch.count - first
     if policy.max_length is not None:
@@ -54,17 +54,17 @@ def is_full(policy: Policy, held: int, held_bytes: int) -> bool:
     return policy.max_bytes is not None and held_bytes > policy.max_bytes
 
 
-def largest(policy: Policy) -> int | None:
+def largest_message(policy: Policy) -> int | None:
     """Bytes of the largest message that fits into the empty queue, or None."""
     sizes = [policy.max_message_bytes]
-    if refuses(policy):
+    if refuses_batches(policy):
         sizes.append(policy.max_bytes)
     return min((size for size in sizes if size is not None), default=None)
 
 
-def too_large(policy: Policy, batch: Batch, first: int) -> int | None:
+def first_too_large(policy: Policy, batch: Batch, first: int) -> int | None:
     """The first message from index `first` on that is too large for the queue, even an empty one."""
-    most = largest(policy)
+    most = largest_message(policy)
     if most is None or batch.size <= most:
         return None
     ends = batch.loaded().ends

@@ -25,7 +25,7 @@ def test_what_fits_is_what_fits_one_by_one(
             break
         fits += 1
     batch = batch_of([bytes(each) for each in (*done, *sizes)])
-    assert bounds.room(policy, *held, batch, len(done)) == fits
+    assert bounds.room_for(policy, *held, batch, len(done)) == fits
 
 
 @pytest.mark.parametrize(
@@ -39,9 +39,9 @@ def test_what_fits_is_what_fits_one_by_one(
     ],
 )
 def test_where_old_messages_give_way_no_new_one_is_refused(overflow: str, refuses: bool) -> None:
-    assert bounds.refuses(Policy(max_length=1, overflow=overflow)) is refuses
-    assert bounds.refuses(Policy(max_bytes=1, overflow=overflow)) is refuses
-    assert not bounds.refuses(Policy(overflow=overflow))
+    assert bounds.refuses_batches(Policy(max_length=1, overflow=overflow)) is refuses
+    assert bounds.refuses_batches(Policy(max_bytes=1, overflow=overflow)) is refuses
+    assert not bounds.refuses_batches(Policy(overflow=overflow))
 
 
 def test_the_excess_is_that_of_each_bound() -> None:
@@ -59,12 +59,12 @@ def test_a_queue_is_full_where_no_message_without_a_byte_fits() -> None:
 
 def test_a_message_is_too_large_by_its_own_limit_or_where_an_empty_queue_would_refuse_it() -> None:
     batch = batch_of([b"1234", b"123456", b"12345678"])
-    assert bounds.too_large(Policy(max_message_bytes=6), batch, 0) == 2
-    assert bounds.too_large(Policy(max_bytes=4), batch, 0) == 1
-    assert bounds.too_large(Policy(max_bytes=4), batch, 2) == 2
-    assert bounds.too_large(Policy(max_bytes=4, overflow="discard_existing"), batch, 0) is None
-    assert bounds.largest(Policy(max_bytes=7, max_message_bytes=5)) == 5
-    assert bounds.largest(Policy()) is None
+    assert bounds.first_too_large(Policy(max_message_bytes=6), batch, 0) == 2
+    assert bounds.first_too_large(Policy(max_bytes=4), batch, 0) == 1
+    assert bounds.first_too_large(Policy(max_bytes=4), batch, 2) == 2
+    assert bounds.first_too_large(Policy(max_bytes=4, overflow="discard_existing"), batch, 0) is None
+    assert bounds.largest_message(Policy(max_bytes=7, max_message_bytes=5)) == 5
+    assert bounds.largest_message(Policy()) is None
 
 
 def test_a_refusal_names_the_queue_its_bounds_and_what_it_holds() -> None:

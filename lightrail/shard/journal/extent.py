@@ -14,7 +14,7 @@ from lightrail.shard.journal.files import NO_SPACE, DiskFile, Files
 from lightrail.shard.journal.segment import name_of
 from lightrail.shard.journal.store import JournalDamagedError, NewerFormatError
 
-FILE: Final = "extent"
+EXTENT_FILE: Final = "extent"
 MAGIC: Final = b"LREXTENT"
 VERSION: Final = 1
 SLOT_BYTES: Final = 512
@@ -60,19 +60,19 @@ def decode(slot: bytes, salt: int) -> Extent | None:
         return None
     if version > VERSION:
         raise NewerFormatError(
-            f"the file {FILE} of this journal has format version {version}, this program knows {VERSION}: "
-            "start it with the newer program that wrote it"
+            f"the file {EXTENT_FILE} of this journal has format version {version}, this program "
+            f"knows {VERSION}: start it with the newer program that wrote it"
         )
     body = slot[_HEAD.size : _HEAD.size + _BODY.size]
     return Extent(*_BODY.unpack(body)) if crc32(body, salt) == checksum else None
 
 
-def load(files: Files, salt: int) -> Extent:
+def load_extent(files: Files, salt: int) -> Extent:
     """The furthest extent in the file; NOTHING if there is none, as in journals of older versions.
 
     Raises NewerFormatError for a newer format.
     """
-    data = files.load(FILE) or b""
+    data = files.load(EXTENT_FILE) or b""
     slots = [data[start : start + SLOT_BYTES] for start in range(0, len(data), SLOT_BYTES)]
     found = [extent for slot in slots if (extent := decode(slot, salt)) is not None]
     return max(found, key=lambda extent: extent.next_lsn, default=NOTHING)
@@ -85,7 +85,9 @@ def check(known: Extent, last_segment: int, end: int, next_lsn: int) -> None:
     """
     if next_lsn >= known.next_lsn:
         return
-    missing = f"records {next_lsn} to {known.next_lsn - 1} are missing, which were on disk (file {FILE})"
+    missing = (
+        f"records {next_lsn} to {known.next_lsn - 1} are missing, which were on disk (file {EXTENT_FILE})"
+    )
     if last_segment < known.segment:
         last = f"the journal ends with {name_of(last_segment)}" if last_segment else "there is no segment"
         raise JournalDamagedError(name_of(known.segment), 0, f"it is missing or empty: {last}, and {missing}")
@@ -131,17 +133,17 @@ class ExtentFile:
 
     def _opened(self) -> DiskFile:
         if self._file is None:
-            if FILE in self._files.names():
-                self._file = self._files.open(FILE)
+            if EXTENT_FILE in self._files.names():
+                self._file = self._files.open(EXTENT_FILE)
                 self._next = self._older()
             else:
-                file = self._files.create(FILE)
+                file = self._files.create(EXTENT_FILE)
                 try:
                     file.allocate(SLOTS * SLOT_BYTES)
                     file.sync()
                 except OSError:
                     file.close()
-                    self._files.remove(FILE)
+                    self._files.remove(EXTENT_FILE)
                     raise
                 self._files.sync()
                 self._file = file
@@ -149,7 +151,7 @@ class ExtentFile:
 
     def _older(self) -> int:
         """The slot to write next: the one with the lower extent."""
-        data = self._files.load(FILE) or b""
+        data = self._files.load(EXTENT_FILE) or b""
         slots = [data[number * SLOT_BYTES : (number + 1) * SLOT_BYTES] for number in range(SYNCED_SLOTS)]
         reach = [(decode(slot, self._salt) or NOTHING).next_lsn for slot in slots]
         return reach.index(min(reach))

@@ -8,7 +8,7 @@ from lightrail.journal.segment_header import FORMAT_VERSION
 from lightrail.shard.journal.files import Files
 from lightrail.shard.journal.store import NewerFormatError, StoreRefusedError
 
-FILE: Final = "identity.json"
+IDENTITY_FILE: Final = "identity.json"
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,14 +24,14 @@ class Identity:
     """Start value of all checksums of this journal."""
 
 
-def load(files: Files) -> Identity | None:
+def load_identity(files: Files) -> Identity | None:
     """The identity of a directory; None if it has none yet.
 
     Raises:
         NewerFormatError: the file has a newer format.
         StoreRefusedError: the file can't be read.
     """
-    data = files.load(FILE)
+    data = files.load(IDENTITY_FILE)
     if data is None:
         return None
     try:
@@ -39,7 +39,8 @@ def load(files: Files) -> Identity | None:
         version = int(fields["format"])
     except (ValueError, KeyError, TypeError) as error:
         raise StoreRefusedError(
-            f"expected {FILE} of a journal, found {data[:80]!r} ({error}): restore the file from a copy"
+            f"expected {IDENTITY_FILE} of a journal, found {data[:80]!r} ({error}): "
+            "restore the file from a copy"
         ) from error
     if version > FORMAT_VERSION:
         raise NewerFormatError(
@@ -63,13 +64,13 @@ def settle(
     Raises:
         StoreRefusedError: the directory belongs to another shard or cluster, or has a newer format.
     """
-    found = load(files)
+    found = load_identity(files)
     if found is None:
         drawn = files.random()
         if salt is None:
             salt = int.from_bytes(drawn[:4], "little")
         identity = Identity(FORMAT_VERSION, cluster, shard, disk or drawn.hex(), salt)
-        files.replace(FILE, json.dumps(asdict(identity), indent=2).encode() + b"\n")
+        files.replace(IDENTITY_FILE, json.dumps(asdict(identity), indent=2).encode() + b"\n")
         return identity
     if (found.cluster, found.shard) != (cluster, shard):
         raise StoreRefusedError(

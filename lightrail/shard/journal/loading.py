@@ -55,10 +55,10 @@ def open_files(
         judge: called before a file is changed; raises StoreError if the journal is too short.
     """
     salt = None
-    if identity.load(files) is None:
+    if identity.load_identity(files) is None:
         salt = salt_of(files)
     found = identity.settle(files, cluster, shard, salt)
-    known = extents.load(files, found.salt)
+    known = extents.load_extent(files, found.salt)
 
     def check(extent: Extent, end: int) -> None:
         extents.check(known, extent.segment, end, extent.next_lsn)

@@ -132,10 +132,12 @@ def repair(directory: str | os.PathLike[str]) -> Report:
 
 def repair_files(files: Files) -> Report:
     """See `repair`; the caller has the lock."""
-    known = identity.load(files)
+    known = identity.load_identity(files)
     salt = known.salt if known is not None else salt_of(files)
     if salt is None:
-        raise StoreRefusedError(f"expected a journal, found neither {identity.FILE} nor a segment header")
+        raise StoreRefusedError(
+            f"expected a journal, found neither {identity.IDENTITY_FILE} nor a segment header"
+        )
     return _Repairer(files, salt).run()
 
 
@@ -147,7 +149,7 @@ class _Repairer:
     def __init__(self, files: Files, salt: int) -> None:
         self._files = files
         self._salt = salt
-        self._extent = extents.load(files, salt)
+        self._extent = extents.load_extent(files, salt)
         self._lsn = 0
         self._report = Report()
         self._opened: dict[int, DiskFile] = {}

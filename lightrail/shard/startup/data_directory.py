@@ -53,7 +53,7 @@ class DataDirectory:
             return None
         files = RealFiles(self.directory)
         try:
-            found = identity.load(files)
+            found = identity.load_identity(files)
             if found is not None:
                 return found.disk
             data = files.load(DISK_FILE)

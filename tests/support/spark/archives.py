@@ -29,7 +29,7 @@ class JournalOf:
         self.journal = Journal(self._files, "test", shard, segment_bytes=segment_bytes)
         self.now_ms = MORNING_MS
         self.journal.recover(1 << 30, self.now_ms)
-        found = identity.load(self._files)
+        found = identity.load_identity(self._files)
         assert found is not None
         self.incarnation = Incarnation(found.cluster, found.shard, found.disk)
         self._numbers: dict[str, int] = {}

@@ -107,7 +107,7 @@ def test_the_disk_of_a_journal_is_that_of_its_identity(tmp_path: Path) -> None:
     journal.recover(0)
     journal.close()
     files = RealFiles(found.directory)
-    known = identity.load(files)
+    known = identity.load_identity(files)
     files.unlock()
     assert known is not None
     assert (known.disk, known.cluster, known.shard) == (found.disk, "c", 0)

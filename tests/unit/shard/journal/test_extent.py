@@ -6,7 +6,7 @@ import pytest
 
 from lightrail.journal.record import CONTINUED, Queue, QueueEvent
 from lightrail.shard.journal import extent as extents
-from lightrail.shard.journal.extent import FILE, NOTHING, SLOT_BYTES, Extent, ExtentFile
+from lightrail.shard.journal.extent import EXTENT_FILE, NOTHING, SLOT_BYTES, Extent, ExtentFile
 from lightrail.shard.journal.journal import Journal
 from lightrail.shard.journal.record import Append
 from lightrail.shard.journal.repair import repair_files
@@ -97,7 +97,7 @@ def test_a_refused_journal_is_left_as_it_was() -> None:
 @pytest.mark.parametrize("close", [False, True])
 def test_repair_accepts_the_loss_and_gives_no_record_number_twice(gone: tuple[int, ...], close: bool) -> None:
     files = written(close=close)
-    known = extents.load(files, SALT)
+    known = extents.load_extent(files, SALT)
     without(files, *gone, *numbers(files)[3:])
     report = repair_files(files)
     assert report.damages, "the loss is told"
@@ -115,11 +115,11 @@ def test_repair_accepts_the_loss_and_gives_no_record_number_twice(gone: tuple[in
 def test_a_journal_without_an_extent_is_opened_and_gets_one() -> None:
     """Those of older programs have none."""
     files = written()
-    del files.inodes[FILE]
+    del files.inodes[EXTENT_FILE]
     journal, found = opened(files)
     assert found == list(range(12))
     journal.close()
-    assert extents.load(files, SALT).next_lsn == journal.extent.next_lsn
+    assert extents.load_extent(files, SALT).next_lsn == journal.extent.next_lsn
 
 
 def test_no_crash_at_any_step_looks_like_a_loss() -> None:
@@ -169,14 +169,14 @@ def test_commits_within_a_segment_sync_no_extent() -> None:
     syncs = files.syncs
     send(journal, 0, 50)
     assert files.syncs == syncs + 50
-    extent = files.inodes[FILE]
+    extent = files.inodes[EXTENT_FILE]
     assert not extent.pending, "and do not write one either"
     journal.write_extent()
     assert journal.pending
     journal.flush()
     assert files.syncs == syncs + 50
     assert extent.pending
-    assert extents.load(files, SALT) == journal.extent
+    assert extents.load_extent(files, SALT) == journal.extent
     journal.write_extent()
     assert not journal.pending, "nothing has come since"
 
@@ -185,13 +185,13 @@ def test_an_extent_without_room_for_its_file_is_written_by_a_later_commit() -> N
     files = FakeFiles()
     journal, _ = opened(files)
     file = ExtentFile(files, SALT, NOTHING)
-    del files.inodes[FILE]
+    del files.inodes[EXTENT_FILE]
     files.space = 0
     file.write(Extent(1, 1, 7), sync=True)
     assert file.written == NOTHING
     files.space = None
     file.write(Extent(1, 1, 8), sync=True)
-    assert extents.load(files, SALT) == Extent(1, 1, 8)
+    assert extents.load_extent(files, SALT) == Extent(1, 1, 8)
     journal.close()
 
 
@@ -200,13 +200,13 @@ def test_a_torn_slot_leaves_the_one_before() -> None:
     file = ExtentFile(files, SALT, NOTHING)
     for next_lsn in (5, 9, 12):
         file.write(Extent(1, 1, next_lsn), sync=True)
-    data = bytearray(files.load(FILE) or b"")
+    data = bytearray(files.load(EXTENT_FILE) or b"")
     rng = random.Random(1)
     for slot, left in ((0, 9), (1, 12)):
         torn = bytearray(data)
         torn[slot * SLOT_BYTES + 20] ^= rng.randrange(1, 256)
-        files.inodes[FILE] = Inode(bytes(torn))
-        assert extents.load(files, SALT).next_lsn == left
+        files.inodes[EXTENT_FILE] = Inode(bytes(torn))
+        assert extents.load_extent(files, SALT).next_lsn == left
     assert extents.decode(bytes(data[:SLOT_BYTES]), SALT + 1) is None, "of another journal"
 
 
@@ -240,5 +240,5 @@ def test_a_closed_journal_says_where_it_ended() -> None:
     journal.append(Queue(QueueEvent.DECLARED, 1, "orders"))
     lsn = journal.extent.next_lsn
     journal.close()
-    assert extents.load(files, SALT) == journal.extent
+    assert extents.load_extent(files, SALT) == journal.extent
     assert journal.extent.next_lsn == lsn + 2

@@ -14,8 +14,8 @@ from hypothesis.stateful import invariant, precondition, rule
 
 from lightrail.model.ending import Ending
 from lightrail.shard.queue import invariants
-from lightrail.shard.queue.changes.endings import outcome_of_rest
 from lightrail.shard.queue.changes.outcomes import KEPT
+from lightrail.shard.queue.changes.removals import outcome_of_rest
 from lightrail.shard.queue.machine import Machine
 from lightrail.shard.queue.values.commands import (
     Attach,

@@ -11,8 +11,8 @@ from lightrail.shard.links.receiving.receiving_links import ReceivingLinks
 from lightrail.shard.links.relaying.relays import Relays
 from lightrail.shard.links.takeovers import Takeovers
 from lightrail.shard.moving.freezing import Freezing
-from lightrail.shard.queue.changes.endings import fails_oldest, outcome_of_rest
 from lightrail.shard.queue.changes.outcomes import is_much
+from lightrail.shard.queue.changes.removals import fails_oldest, outcome_of_rest
 from lightrail.shard.queue.values import commands
 from lightrail.shard.queues.shard_queue import Queue
 from lightrail.telemetry.shard import ShardCounts

@@ -17,12 +17,11 @@ from lightrail.shard.queue.changes import reserved
 from lightrail.shard.queue.changes.arrangement import Arrangement
 from lightrail.shard.queue.changes.contents import Contents
 from lightrail.shard.queue.changes.copying import Copy
-from lightrail.shard.queue.changes.endings import fails_oldest, outcome_of_rest
 from lightrail.shard.queue.changes.joining import Joining
 from lightrail.shard.queue.changes.locking import LockCommand, Locking, SessionCommand
 from lightrail.shard.queue.changes.outcomes import Annotate, Outcomes, is_much
 from lightrail.shard.queue.changes.refilling import refill
-from lightrail.shard.queue.changes.removals import Removals, removed
+from lightrail.shard.queue.changes.removals import Removals, fails_oldest, outcome_of_rest, removed
 from lightrail.shard.queue.changes.reserved import ReservedCommand
 from lightrail.shard.queue.footprint import Footprint
 from lightrail.shard.queue.lines.consumers import Consumer

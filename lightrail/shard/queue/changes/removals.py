@@ -1,25 +1,44 @@
-"""Removals: messages that leave a queue without a consumer's outcome: they expire, or are discarded."""
+"""Removals: messages that leave a queue without a consumer's outcome: they expire, or are discarded.
+
+Endings: what the end of a consumer means for its unsettled deliveries (ADR 5).
+"""
 
 from heapq import heappush
 from typing import Final
 
 from lightrail.model.attempts import failures
+from lightrail.model.ending import Ending
 from lightrail.shard.queue.changes.contents import Contents
 from lightrail.shard.queue.lines.line import GONE
 from lightrail.shard.queue.lines.merging import parts_of
 from lightrail.shard.queue.lines.ready import Ready
 from lightrail.shard.queue.timed.aside import Aside
 from lightrail.shard.queue.values import bounds
-from lightrail.shard.queue.values.commands import Outcome, OutcomeKind
-from lightrail.shard.queue.values.effects import (
-    DeadLetter,
-    Effect,
-    Fetch,
-    Reason,
-    Removed,
-)
+from lightrail.shard.queue.values.commands import RELEASED, Outcome, OutcomeKind
+from lightrail.shard.queue.values.effects import DeadLetter, Effect, Fetch, Reason, Removed
 from lightrail.shard.queue.values.runs import Run
 from lightrail.shard.queue.values.work import LEAVING, LETTER, LETTER_MESSAGE, RUN
+
+
+def outcome_of_rest(default: Outcome, ending: Ending) -> Outcome:
+    """The outcome of the deliveries of a consumer that has ended; not of the oldest one of a failed client.
+
+    Args:
+        default: the default-outcome of the source.
+    """
+    has_decided = ending is Ending.BY_CLIENT and default.kind <= OutcomeKind.REJECTED
+    return default if has_decided else RELEASED
+
+
+def fails_oldest(default: Outcome, ending: Ending) -> bool:
+    """Whether the oldest delivery of a consumer that has ended counts as failed (ADR 5).
+
+    It does not if the source names an outcome that does not count (messaging 3.5.3), as one that only looks.
+    """
+    if default.kind is OutcomeKind.MODIFIED:
+        return ending is Ending.FAILED and default.delivery_failed
+    return ending is Ending.FAILED and default.kind is not OutcomeKind.RELEASED
+
 
 EXPIRED_AT_ONCE: Final[int] = 500
 """Messages of one batch that become dead letters in one step."""

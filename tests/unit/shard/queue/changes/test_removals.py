@@ -1,11 +1,42 @@
 """Removals: messages that expire or give way leave in their order, as dead letters or for good."""
 
-from lightrail.shard.queue.changes.removals import EXPIRED_AT_ONCE
-from lightrail.shard.queue.values.commands import RELEASED, Change, Credit, Enqueue, Fetched, Settle, Tick
+import pytest
+
+from lightrail.model.ending import Ending
+from lightrail.shard.queue.changes.removals import EXPIRED_AT_ONCE, fails_oldest, outcome_of_rest
+from lightrail.shard.queue.values.commands import (
+    ACCEPTED,
+    FAILED,
+    RELEASED,
+    Change,
+    Credit,
+    Enqueue,
+    Fetched,
+    Outcome,
+    OutcomeKind,
+    Settle,
+    Tick,
+)
 from lightrail.shard.queue.values.effects import DeadLetter, Fetch, Reason, Removed, Stored
 from lightrail.shard.queue.values.policy import Policy
 from lightrail.shard.queue.values.runs import Location, Run, batch_of
 from tests.support.shard.checked_queue import BOUNDED, Bench, removed
+
+LOOKS = Outcome(OutcomeKind.MODIFIED)
+"""The default-outcome of a program that only looks."""
+
+
+@pytest.mark.parametrize("default", [ACCEPTED, RELEASED, FAILED, LOOKS])
+@pytest.mark.parametrize("ending", Ending)
+def test_only_a_failure_counts_and_only_where_the_source_lets_it(default: Outcome, ending: Ending) -> None:
+    assert fails_oldest(default, ending) == (ending is Ending.FAILED and default in (ACCEPTED, FAILED))
+
+
+@pytest.mark.parametrize("default", [ACCEPTED, RELEASED, FAILED, LOOKS])
+@pytest.mark.parametrize("ending", Ending)
+def test_the_rest_is_released_unless_the_client_has_decided(default: Outcome, ending: Ending) -> None:
+    decided = default is ACCEPTED and ending is Ending.BY_CLIENT
+    assert outcome_of_rest(default, ending) == (ACCEPTED if decided else RELEASED)
 
 
 def test_a_policy_that_bounds_a_queue_lets_the_oldest_give_way_at_once() -> None:

@@ -12,7 +12,7 @@ from unittest.mock import patch
 from hypothesis.stateful import RuleBasedStateMachine
 
 from lightrail.model import limits, orders
-from lightrail.shard.queue.changes import joining
+from lightrail.shard.queue.changes import contents
 from lightrail.shard.queue.lines import merging
 from lightrail.shard.queue.machine import Machine
 from lightrail.shard.queue.order import loading, message_keys, order
@@ -34,7 +34,7 @@ SMALL_LIMITS = [
     (merging, "LOCATION_BYTES", 200),
     (merging, "LOCATION_SPARSE_BYTES", 300),
     (limits, "JOIN_AT_BYTES", 24),
-    (joining, "JOIN_BACKLOG_BYTES", 24),
+    (contents, "JOIN_BACKLOG_BYTES", 24),
     (limits, "DELIVERY_SLICE_MESSAGES", 4),
     (limits, "DELIVERY_SLICE_BYTES", 40),
     (order, "SELECTOR_LOOKS", 7),

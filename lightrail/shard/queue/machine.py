@@ -15,9 +15,8 @@ from lightrail.model import limits
 from lightrail.model.ending import Ending
 from lightrail.shard.queue.changes import reserved
 from lightrail.shard.queue.changes.arrangement import Arrangement
-from lightrail.shard.queue.changes.contents import Contents
+from lightrail.shard.queue.changes.contents import Contents, Joining
 from lightrail.shard.queue.changes.copying import Copy
-from lightrail.shard.queue.changes.joining import Joining
 from lightrail.shard.queue.changes.locking import LockCommand, Locking, SessionCommand
 from lightrail.shard.queue.changes.outcomes import Annotate, Outcomes, is_much
 from lightrail.shard.queue.changes.refilling import refill

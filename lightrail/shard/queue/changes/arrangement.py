@@ -10,9 +10,8 @@ from typing import Any, Final
 
 from lightrail.model.attempts import failures, waits_until_ms
 from lightrail.shard.queue.changes import reserved
-from lightrail.shard.queue.changes.contents import Contents
+from lightrail.shard.queue.changes.contents import Contents, Joining
 from lightrail.shard.queue.changes.copying import holders_of
-from lightrail.shard.queue.changes.joining import Joining
 from lightrail.shard.queue.lines.consumers import Consumer
 from lightrail.shard.queue.lines.merging import (
     join_neighbours,

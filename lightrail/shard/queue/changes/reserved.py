@@ -13,7 +13,7 @@ from collections.abc import Mapping, Sequence
 from lightrail.shard.queue.changes.contents import Contents
 from lightrail.shard.queue.changes.copying import holders_of
 from lightrail.shard.queue.lines.consumers import Consumer, Consumers
-from lightrail.shard.queue.lines.in_flight import InFlight
+from lightrail.shard.queue.lines.line import InFlight
 from lightrail.shard.queue.values.commands import (
     FAILED,
     Conclude,

@@ -4,7 +4,7 @@ from collections import deque
 from collections.abc import Iterator
 
 from lightrail.model import conditions, limits
-from lightrail.shard.queue.lines.in_flight import InFlight
+from lightrail.shard.queue.lines.line import InFlight
 from lightrail.shard.queue.values.commands import UNBOUNDED, ConsumerOptions
 from lightrail.shard.queue.values.effects import Refused
 from lightrail.shard.queue.values.policy import Policy

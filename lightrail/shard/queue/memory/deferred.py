@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from lightrail.shard.queue.lines.consumers import Consumer
-from lightrail.shard.queue.lines.in_flight import InFlight
+from lightrail.shard.queue.lines.line import InFlight
 from lightrail.shard.queue.memory.eviction import Eviction
 from lightrail.shard.queue.memory.fetched import pieces_of
 from lightrail.shard.queue.values.commands import ConsumerOptions, Fetched, Outcome

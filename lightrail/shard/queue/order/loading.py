@@ -9,8 +9,7 @@ from typing import Final
 
 from lightrail.model import limits
 from lightrail.shard.queue.lines.consumers import Consumers
-from lightrail.shard.queue.lines.in_flight import InFlight
-from lightrail.shard.queue.lines.line import GONE
+from lightrail.shard.queue.lines.line import GONE, InFlight
 from lightrail.shard.queue.lines.merging import sized
 from lightrail.shard.queue.lines.sparse import Sparse
 from lightrail.shard.queue.memory.eviction import Eviction

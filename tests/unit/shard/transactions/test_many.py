@@ -8,7 +8,7 @@ import pytest
 from lightrail.model import limits
 from lightrail.shard.journal.journal import Journal
 from lightrail.shard.journal.small_records import SmallRecords
-from lightrail.shard.queue.lines.in_flight import InFlight
+from lightrail.shard.queue.lines.line import InFlight
 from lightrail.shard.transactions.decision_requests import DecisionRequests
 from lightrail.shard.transactions.preparing import TRANSACTION_RESOLVE_MS
 from lightrail.shard.upkeep import cleaner as cleaner_module

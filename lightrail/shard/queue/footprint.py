@@ -11,7 +11,7 @@ from typing import Final
 from lightrail.model import limits
 from lightrail.shard.queue.changes.contents import Contents
 from lightrail.shard.queue.lines.consumers import bytes_of
-from lightrail.shard.queue.memory.spilling import large_head
+from lightrail.shard.queue.memory.disk import large_head
 from lightrail.shard.queue.values.runs import Location, Run
 
 Sizes = tuple[int, int, int, int, int]

@@ -12,7 +12,7 @@ from lightrail.model.attempts import DEFERRED, failures
 from lightrail.shard.queue.changes.contents import Contents
 from lightrail.shard.queue.changes.removals import Removals, removed
 from lightrail.shard.queue.lines.consumers import Consumer
-from lightrail.shard.queue.memory.fetched import gaps_of
+from lightrail.shard.queue.memory.disk import gaps_of
 from lightrail.shard.queue.timed.retries import ready_again
 from lightrail.shard.queue.values import bounds
 from lightrail.shard.queue.values.commands import FAILED, Fetched, Outcome, OutcomeKind

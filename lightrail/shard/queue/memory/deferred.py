@@ -12,8 +12,8 @@ from typing import NamedTuple
 
 from lightrail.shard.queue.lines.consumers import Consumer
 from lightrail.shard.queue.lines.line import InFlight
+from lightrail.shard.queue.memory.disk import pieces_of
 from lightrail.shard.queue.memory.eviction import Eviction
-from lightrail.shard.queue.memory.fetched import pieces_of
 from lightrail.shard.queue.values.commands import ConsumerOptions, Fetched, Outcome
 from lightrail.shard.queue.values.runs import Run
 

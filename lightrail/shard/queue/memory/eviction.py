@@ -25,9 +25,15 @@ from lightrail.shard.queue.lines.merging import (
     whole,
 )
 from lightrail.shard.queue.lines.ready import Ready, one_run
-from lightrail.shard.queue.memory.fetched import gaps_of, pieces_of
-from lightrail.shard.queue.memory.sharing import join_before, regrouped
-from lightrail.shard.queue.memory.spilling import batches_to_spill, large_head, singles_to_spill
+from lightrail.shard.queue.memory.disk import (
+    batches_to_spill,
+    gaps_of,
+    join_before,
+    large_head,
+    pieces_of,
+    regrouped,
+    singles_to_spill,
+)
 from lightrail.shard.queue.values.commands import Fetched
 from lightrail.shard.queue.values.runs import Batch, Location, Run
 

@@ -12,8 +12,8 @@ from lightrail.shard.queue.lines.consumers import Consumers
 from lightrail.shard.queue.lines.line import GONE, InFlight
 from lightrail.shard.queue.lines.merging import sized
 from lightrail.shard.queue.lines.sparse import Sparse
+from lightrail.shard.queue.memory.disk import gaps_of, pieces_of
 from lightrail.shard.queue.memory.eviction import Eviction
-from lightrail.shard.queue.memory.fetched import gaps_of, pieces_of
 from lightrail.shard.queue.order.delays import Delays
 from lightrail.shard.queue.order.deliveries import Deliveries
 from lightrail.shard.queue.order.groups import Groups

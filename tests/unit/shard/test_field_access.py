@@ -8,7 +8,7 @@ from lightrail.amqp.values import Described, Symbol, Timestamp, UByte, ULong
 from lightrail.filters.errors import FilterError
 from lightrail.shard.effects.performer import JOURNAL_OUTCOME
 from lightrail.shard.queue.machine import Machine
-from lightrail.shard.queue.order.delays import DELAY_PATH, TIME_PATH
+from lightrail.shard.queue.order.keyed import DELAY_PATH, TIME_PATH
 from lightrail.shard.queue.order.message_keys import GROUP_PATH
 from lightrail.shard.queue.values.commands import Attach, Credit, Enqueue
 from lightrail.shard.queue.values.effects import Deliver, Effect, Reason

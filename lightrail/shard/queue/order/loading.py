@@ -14,12 +14,11 @@ from lightrail.shard.queue.lines.merging import sized
 from lightrail.shard.queue.lines.sparse import Sparse
 from lightrail.shard.queue.memory.disk import gaps_of, pieces_of
 from lightrail.shard.queue.memory.eviction import Eviction
-from lightrail.shard.queue.order.delays import Delays
 from lightrail.shard.queue.order.deliveries import Deliveries
 from lightrail.shard.queue.order.groups import Groups
+from lightrail.shard.queue.order.keyed import Delays, Replacing
 from lightrail.shard.queue.order.message_keys import MessageKeys
 from lightrail.shard.queue.order.order import Order
-from lightrail.shard.queue.order.replacing import Replacing
 from lightrail.shard.queue.order.sessions import Sessions
 from lightrail.shard.queue.values.commands import Fetched, Past
 from lightrail.shard.queue.values.effects import Effect, Fetch

@@ -14,14 +14,12 @@ from lightrail.shard.queue.lines.line import GONE
 from lightrail.shard.queue.lines.merging import slim_singles, whole
 from lightrail.shard.queue.lines.sparse import Sparse
 from lightrail.shard.queue.memory.eviction import Eviction
-from lightrail.shard.queue.order.delays import Delays
 from lightrail.shard.queue.order.deliveries import Deliveries
-from lightrail.shard.queue.order.last_values import LastValues
+from lightrail.shard.queue.order.keyed import Delays, LastValues, Replacing
 from lightrail.shard.queue.order.loading import Loading
 from lightrail.shard.queue.order.message_keys import MessageKeys
 from lightrail.shard.queue.order.order import Order
 from lightrail.shard.queue.order.ranked import Ranked
-from lightrail.shard.queue.order.replacing import Replacing
 from lightrail.shard.queue.order.sessions import Sessions
 from lightrail.shard.queue.values.commands import Past
 from lightrail.shard.queue.values.counters import Counters

@@ -1,13 +1,28 @@
-"""Delayed messages, one behaviour per test: they are ready later than they come."""
+"""Replacing, one behaviour per test: a newer message replaces the older one with its key."""
 
 import pytest
 
 from lightrail.model import limits
-from lightrail.shard.queue.values.commands import Cancel, Change, Credit, Peek, Purge, Restore, Settle, Tick
+from lightrail.shard.queue.order.keyed import LastValues
+from lightrail.shard.queue.values.commands import (
+    ACCEPTED,
+    FAILED,
+    RELEASED,
+    Cancel,
+    Change,
+    Credit,
+    Peek,
+    Purge,
+    Restore,
+    Settle,
+    Tick,
+)
 from lightrail.shard.queue.values.effects import DeadLetter, Peeked, Reason, State
+from lightrail.shard.queue.values.keys import Key
 from lightrail.shard.queue.values.policy import Policy
 from lightrail.shard.queue.values.runs import Run, batch_of
-from tests.support.shard.checked_queue import BOUNDED, DELAY, NOT_HERE, Bench, delivered, removed
+from tests.support.now import now
+from tests.support.shard.checked_queue import BOUNDED, DELAY, LAST_VALUE, NOT_HERE, Bench, delivered, removed
 
 
 def test_a_delayed_message_becomes_ready_at_its_position_when_it_is_due() -> None:
@@ -150,3 +165,101 @@ def test_what_was_delayed_gives_way_when_it_is_ready() -> None:
     bench.now = 1_100
     assert removed(bench.dispatch(), Reason.DISCARDED) == []
     assert bench.machine.contents.held == 2
+
+
+A: Key = (4, "a")
+B: Key = (4, "b")
+
+
+def test_the_older_of_two_messages_with_a_key_is_named() -> None:
+    values = LastValues()
+    assert values.note(A, 5) == -1
+    assert values.note(B, 6) == -1
+    assert values.note(A, 7) == 5
+    assert values.note(A, 5) == 5, "it came back, and is the older one"
+    assert values.note(A, 7) == -1, "the newest came back"
+    assert (values.newest(A), values.newest(B), values.newest((4, "c"))) == (7, 6, -1)
+    assert len(values) == 2
+
+
+def test_keys_without_a_message_are_forgotten_unless_an_older_one_may_come_back() -> None:
+    values = LastValues()
+    values.note(A, 1)
+    values.note(B, 2)
+    values.note((4, "c"), 3)
+    values.thin({B}, 0, lambda sequence: sequence == 1)
+    assert [values.newest((4, text)) for text in "abc"] == [1, 2, -1]
+
+
+def test_it_is_thinned_when_twice_as_many_keys_are_known_as_were_left() -> None:
+    values = LastValues()
+    for number in range(limits.STALE_RANGES_MIN - 1):
+        values.note((1, number), number)
+    assert not now(values.many)
+    values.note((1, -1), limits.STALE_RANGES_MIN)
+    assert now(values.many)
+    values.thin(set(), 0, lambda sequence: True)
+    assert not now(values.many)
+    for number in range(limits.STALE_RANGES_MIN, 2 * limits.STALE_RANGES_MIN):
+        values.note((1, number), number)
+    assert now(values.many)
+
+
+def test_reading_many_messages_to_thin_puts_the_next_time_off() -> None:
+    values = LastValues()
+    for number in range(limits.STALE_RANGES_MIN):
+        values.note((1, number), number)
+    values.thin(set(), 3 * limits.STALE_RANGES_MIN, lambda sequence: True)
+    for number in range(limits.STALE_RANGES_MIN, 4 * limits.STALE_RANGES_MIN - 1):
+        values.note((1, number), number)
+    assert not now(values.many)
+    values.note((1, -1), 4 * limits.STALE_RANGES_MIN)
+    assert now(values.many)
+
+
+def test_a_newer_message_replaces_the_ready_one_with_its_key() -> None:
+    bench = Bench(LAST_VALUE)
+    bench.put("key=a v1", "key=b v1", "plain")
+    bench.put("key=a v2")
+    assert removed(bench.dispatch(), Reason.REPLACED) == [0]
+    bench.consumer(1)
+    assert bench.get() == ["key=b v1", "plain", "key=a v2"]
+    assert bench.machine.contents.counters.replaced == 1
+
+
+def test_a_message_in_flight_is_not_replaced_until_it_comes_back() -> None:
+    bench = Bench(LAST_VALUE)
+    bench.put("key=a v1")
+    bench.consumer(1, credit=1)
+    assert bench.get() == ["key=a v1"]
+    bench.put("key=a v2")
+    assert not bench.dispatch()
+    bench.do(Settle(1, 0, 1, RELEASED))
+    assert removed(bench.dispatch(), Reason.REPLACED) == [0]
+    bench.do(Credit(1, 9))
+    assert bench.get() == ["key=a v2"]
+
+
+def test_an_old_value_never_comes_after_a_new_one_that_was_taken_meanwhile() -> None:
+    bench = Bench(LAST_VALUE)
+    bench.put("key=a v1")
+    bench.consumer(1, credit=1)
+    bench.consumer(2, credit=1)
+    bench.dispatch()
+    bench.put("key=a v2")
+    assert bench.get(2) == ["key=a v2"]
+    bench.do(Settle(2, 0, 1, ACCEPTED), Settle(1, 0, 1, FAILED))
+    assert removed(bench.dispatch(), Reason.REPLACED) == [0]
+
+
+def test_a_batch_may_replace_its_own_messages() -> None:
+    bench = Bench(LAST_VALUE)
+    bench.put("key=1 v1", "key=1 v2", "key=1 v3")
+    assert removed(bench.dispatch(), Reason.REPLACED) == [0, 1]
+
+
+def test_last_values_are_found_among_what_is_ready() -> None:
+    bench = Bench(Policy())
+    bench.put("key=a 1", "key=a 2", "key=b 1")
+    bench.do(Change(LAST_VALUE))
+    assert removed(bench.dispatch(), Reason.REPLACED) == [0]

@@ -18,7 +18,7 @@ from lightrail.shard.effects.performer import Performer
 from lightrail.shard.effects.request import Fields, Operation, Reply, RequestError, answer, error_of, whole
 from lightrail.shard.journal.store import StoreBusyError
 from lightrail.shard.links.ingress.selection import share
-from lightrail.shard.queue.timed.retries import NOBODY_WITH_RETRIES
+from lightrail.shard.queue.timed.aside import NOBODY_WITH_RETRIES
 from lightrail.shard.queue.values import commands
 from lightrail.shard.queue.values.commands import FAILED
 from lightrail.shard.queues.memory import Memory

@@ -20,11 +20,10 @@ from lightrail.shard.queue.memory.deferred import Deferred
 from lightrail.shard.queue.memory.eviction import Eviction
 from lightrail.shard.queue.order.deliveries import Deliveries
 from lightrail.shard.queue.order.special import Special
-from lightrail.shard.queue.timed.aside import NOBODY_WITH_STATES, Aside
+from lightrail.shard.queue.timed.aside import NOBODY_WITH_STATES, Aside, Retries
 from lightrail.shard.queue.timed.duplicates import Duplicates
 from lightrail.shard.queue.timed.expiry import Deadlines
 from lightrail.shard.queue.timed.locks import Locks
-from lightrail.shard.queue.timed.retries import Retries
 from lightrail.shard.queue.values.commands import Peek
 from lightrail.shard.queue.values.counters import Counters
 from lightrail.shard.queue.values.effects import Peeked, State

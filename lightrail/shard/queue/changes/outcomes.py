@@ -13,7 +13,7 @@ from lightrail.shard.queue.changes.contents import Contents
 from lightrail.shard.queue.changes.removals import Removals, removed
 from lightrail.shard.queue.lines.consumers import Consumer
 from lightrail.shard.queue.memory.disk import gaps_of
-from lightrail.shard.queue.timed.retries import ready_again
+from lightrail.shard.queue.timed.aside import ready_again
 from lightrail.shard.queue.values import bounds
 from lightrail.shard.queue.values.commands import FAILED, Fetched, Outcome, OutcomeKind
 from lightrail.shard.queue.values.effects import (

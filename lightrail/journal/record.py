@@ -95,7 +95,7 @@ class Ids:
     until_ms: int
     """Time at which the window of duplicates of these ids ends."""
     digests: bytes
-    """Digests of the ids, 16 bytes each, concatenated (shard/queue/timed/duplicates.py)."""
+    """Digests of the ids, 16 bytes each, concatenated (shard/queue/timed/windows.py)."""
     flags: int = 0
 
 

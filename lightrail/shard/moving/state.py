@@ -23,7 +23,7 @@ from lightrail.shard.moving.columns import Columns, ColumnsError, pack, put, row
 from lightrail.shard.moving.contents import Contents
 from lightrail.shard.queue.changes.copying import Stretch
 from lightrail.shard.queue.lines.consumers import Consumer
-from lightrail.shard.queue.timed.duplicates import DIGEST_BYTES
+from lightrail.shard.queue.timed.windows import DIGEST_BYTES
 from lightrail.shard.queue.values.commands import ConsumerOptions, Holder, Past
 from lightrail.shard.queue.values.runs import Run
 from lightrail.shard.queues.shard_queue import Queue

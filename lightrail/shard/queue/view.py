@@ -16,7 +16,7 @@ from lightrail.shard.queue.lines.consumers import Consumer
 from lightrail.shard.queue.lines.ready import Ready
 from lightrail.shard.queue.order.deliveries import Deliveries
 from lightrail.shard.queue.order.sessions import Sessions
-from lightrail.shard.queue.timed.duplicates import Fresh
+from lightrail.shard.queue.timed.windows import Fresh
 from lightrail.shard.queue.values.commands import Outcome, Past
 from lightrail.shard.queue.values.counters import Counters, Gauges
 from lightrail.shard.queue.values.policy import Policy

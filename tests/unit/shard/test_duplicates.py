@@ -8,7 +8,7 @@ from lightrail.amqp.values import ULong
 from lightrail.journal.record import CONTINUED, Ids
 from lightrail.shard.journal.journal import Journal
 from lightrail.shard.journal.record import Append
-from lightrail.shard.queue.timed.duplicates import digest_of
+from lightrail.shard.queue.timed.windows import digest_of
 from lightrail.shard.queue.values.commands import Change
 from lightrail.shard.queue.values.policy import Policy
 from lightrail.shard.queues.shard_queue import Queue

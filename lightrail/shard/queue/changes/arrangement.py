@@ -23,7 +23,7 @@ from lightrail.shard.queue.lines.ready import Ready, rejoined
 from lightrail.shard.queue.lines.sparse import Sparse
 from lightrail.shard.queue.order.order import Order
 from lightrail.shard.queue.order.special import Special
-from lightrail.shard.queue.timed.duplicates import Duplicates
+from lightrail.shard.queue.timed.windows import Duplicates
 from lightrail.shard.queue.values.commands import (
     Open,
     Past,

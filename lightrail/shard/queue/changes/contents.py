@@ -21,9 +21,8 @@ from lightrail.shard.queue.memory.eviction import Eviction
 from lightrail.shard.queue.order.deliveries import Deliveries
 from lightrail.shard.queue.order.special import Special
 from lightrail.shard.queue.timed.aside import NOBODY_WITH_STATES, Aside, Retries
-from lightrail.shard.queue.timed.duplicates import Duplicates
-from lightrail.shard.queue.timed.expiry import Deadlines
 from lightrail.shard.queue.timed.locks import Locks
+from lightrail.shard.queue.timed.windows import Deadlines, Duplicates
 from lightrail.shard.queue.values.commands import Peek
 from lightrail.shard.queue.values.counters import Counters
 from lightrail.shard.queue.values.effects import Peeked, State

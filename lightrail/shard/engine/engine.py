@@ -30,7 +30,7 @@ from lightrail.shard.moving.arrivals import Arrival, Arrivals
 from lightrail.shard.moving.exports import Exports
 from lightrail.shard.moving.freezing import Freezing
 from lightrail.shard.queue.values import commands
-from lightrail.shard.queue.values.bounds import FLOW_TO_DISK
+from lightrail.shard.queue.values.policy import FLOW_TO_DISK
 from lightrail.shard.queues.declarations import EveryName, Names
 from lightrail.shard.queues.delivery_marks import DeliveryMarks
 from lightrail.shard.queues.memory import queues_max

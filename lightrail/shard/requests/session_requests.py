@@ -30,8 +30,9 @@ from lightrail.shard.journal.store import Store, StoreBusyError, StoreError
 from lightrail.shard.links.ingress.refusals import index_full
 from lightrail.shard.links.links import Links
 from lightrail.shard.queue.order.sessions import Sessions
-from lightrail.shard.queue.values import bounds, commands
+from lightrail.shard.queue.values import commands
 from lightrail.shard.queue.values.effects import Reason, Removed
+from lightrail.shard.queue.values.policy import refusal_text, refuses_batches, room_for
 from lightrail.shard.queue.values.runs import Batch, Run, batch_of
 from lightrail.shard.queues.memory import Memory
 from lightrail.shard.queues.queues import Queues
@@ -233,7 +234,7 @@ def _state_of(fields: Fields) -> bytes | None:
 def _demand_room(queue: Queue, batch: Batch) -> None:
     """Raises RequestError if another state is beyond the bounds of the queue."""
     policy, held, held_bytes = queue.view.policy, queue.held, queue.held_bytes
-    if bounds.refuses_batches(policy) and not bounds.room_for(policy, held, held_bytes, batch, 0):
+    if refuses_batches(policy) and not room_for(policy, held, held_bytes, batch, 0):
         raise RequestError(
-            conditions.RESOURCE_LIMIT_EXCEEDED, bounds.refusal_text(policy, queue.name, held, held_bytes)
+            conditions.RESOURCE_LIMIT_EXCEEDED, refusal_text(policy, queue.name, held, held_bytes)
         )

@@ -11,7 +11,8 @@ from lightrail.shard.effects.request import RequestError
 from lightrail.shard.links.ingress.refusals import index_full, queue_full, too_large
 from lightrail.shard.links.ingress.selection import Ahead, Share, share
 from lightrail.shard.queue.lines.consumers import Consumer
-from lightrail.shard.queue.values import bounds, commands
+from lightrail.shard.queue.values import commands
+from lightrail.shard.queue.values.policy import DISCARD_INCOMING, first_too_large, refuses_batches
 from lightrail.shard.queue.values.runs import Batch, Run
 from lightrail.shard.queues.memory import Memory
 from lightrail.shard.queues.queues import Queues
@@ -114,14 +115,14 @@ def _share(queue: Queue, batch: Batch, now_ms: int, ahead: Ahead) -> Share:
     policy = queue.view.policy
     if not policy.guarded:
         return share(queue, batch, now_ms, ahead)
-    large = bounds.first_too_large(policy, batch, 0)
+    large = first_too_large(policy, batch, 0)
     refusal = None if large is None else too_large(queue, batch, large)
     # Batches that wait for room were sent before.
-    if refusal is None and queue.parked and bounds.refuses_batches(policy):
+    if refusal is None and queue.parked and refuses_batches(policy):
         refusal = queue_full(queue)
     if refusal is None:
         found = share(queue, batch, now_ms, ahead)
-        if not found.dropped or policy.overflow == bounds.DISCARD_INCOMING:
+        if not found.dropped or policy.overflow == DISCARD_INCOMING:
             return found
         # Others may wait for room; a transaction would lock its deliveries meanwhile.
         refusal = queue_full(queue)

@@ -23,8 +23,18 @@ from lightrail.shard.journal.store import Store, StoreBrokenError, StoreBusyErro
 from lightrail.shard.links.ingress.parking import Parked, Parking, waits_until
 from lightrail.shard.links.ingress.refusals import index_full, never_fits, queue_full, too_large
 from lightrail.shard.links.ingress.selection import Chosen, conform
-from lightrail.shard.queue.values import bounds, commands
-from lightrail.shard.queue.values.policy import Policy
+from lightrail.shard.queue.values import commands
+from lightrail.shard.queue.values.policy import (
+    DISCARD_EXISTING,
+    DISCARD_INCOMING,
+    FLOW_CONTROL,
+    REJECT,
+    Policy,
+    first_too_large,
+    is_full,
+    refuses_batches,
+    room_for,
+)
 from lightrail.shard.queue.values.runs import Batch, Location
 from lightrail.shard.queue.values.work import Work
 from lightrail.shard.queues.memory import Memory
@@ -101,7 +111,7 @@ class Admission:
         done = producer.part if number == producer.last_number else 0
         entry = Parked(producer, number, batch, done, waits_until(policy, now_ms), whole=whole)
         is_back = done and not (producer.goes_on or producer.is_named)
-        if is_back and bounds.refuses_batches(policy) and _acts_at_once(policy):
+        if is_back and refuses_batches(policy) and _acts_at_once(policy):
             # It was refused before the connection was lost, or was about to be. A producer that attaches
             # again by name knows that, and wants the rest stored.
             self._turn_away(queue, entry, done, queue_full(queue))
@@ -119,7 +129,7 @@ class Admission:
         """
         policy, work = queue.view.policy, self._work
         while (entry := self._parking.first(queue)) is not None:
-            if entry.waits(now_ms) and bounds.is_full(policy, queue.held, queue.held_bytes):
+            if entry.waits(now_ms) and is_full(policy, queue.held, queue.held_bytes):
                 return
             if work.left <= 0:
                 self.unfinished[queue] = None
@@ -177,7 +187,7 @@ class Admission:
         policy = queue.view.policy
         batch = entry.batch
         waits = entry.waits(now_ms)
-        large = bounds.first_too_large(policy, batch, entry.done)
+        large = first_too_large(policy, batch, entry.done)
         if entry.whole and large is not None:
             self._turn_away(queue, entry, entry.done, too_large(queue, batch, large))
             return Progress.DONE
@@ -186,21 +196,19 @@ class Admission:
             end = min(end, entry.done + limits.LOOKED_INTO_AT_ONCE)
         chosen = Chosen(queue, batch, entry.done, end, now_ms)
         wanted = fits = chosen.stop - chosen.first
-        if bounds.refuses_batches(policy) or (waits and policy.overflow == bounds.DISCARD_EXISTING):
-            fits = bounds.room_for(policy, queue.held, queue.held_bytes, chosen.source, chosen.first)
+        if refuses_batches(policy) or (waits and policy.overflow == DISCARD_EXISTING):
+            fits = room_for(policy, queue.held, queue.held_bytes, chosen.source, chosen.first)
             fits = min(fits, wanted)
         dropped = 0
-        if entry.whole and fits < wanted and policy.overflow != bounds.DISCARD_INCOMING:
+        if entry.whole and fits < wanted and policy.overflow != DISCARD_INCOMING:
             refusal = (
-                never_fits(queue, chosen.source, chosen.first, wanted)
-                if bounds.refuses_batches(policy)
-                else None
+                never_fits(queue, chosen.source, chosen.first, wanted) if refuses_batches(policy) else None
             )
             if refusal is not None or not waits:
                 self._turn_away(queue, entry, entry.done, refusal or queue_full(queue))
                 return Progress.DONE
             return Progress.WAITS
-        if fits < wanted and not waits and policy.overflow == bounds.DISCARD_INCOMING:
+        if fits < wanted and not waits and policy.overflow == DISCARD_INCOMING:
             dropped = wanted - fits
         done = end if dropped else chosen.after(fits, end)
         if fits or done > entry.done:
@@ -330,6 +338,6 @@ class Admission:
 
 def _acts_at_once(policy: Policy) -> bool:
     """Whether messages that do not fit are refused without waiting."""
-    if policy.overflow == bounds.REJECT:
+    if policy.overflow == REJECT:
         return not policy.enqueue_timeout_ms
-    return policy.overflow == bounds.FLOW_CONTROL and policy.enqueue_timeout_ms == 0
+    return policy.overflow == FLOW_CONTROL and policy.enqueue_timeout_ms == 0

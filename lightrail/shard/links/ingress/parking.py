@@ -10,8 +10,7 @@ from typing import NamedTuple
 
 from lightrail.shard.effects.peers import Producer, RouteProducer
 from lightrail.shard.links.ingress.selection import fitting
-from lightrail.shard.queue.values import bounds
-from lightrail.shard.queue.values.policy import Policy
+from lightrail.shard.queue.values.policy import FLOW_CONTROL, Policy
 from lightrail.shard.queue.values.runs import Batch
 from lightrail.shard.queues.memory import Memory
 from lightrail.shard.queues.shard_queue import Queue
@@ -21,7 +20,7 @@ def waits_until(policy: Policy, now_ms: int) -> int | None:
     """Until when a batch that arrives now waits for room; None for ever."""
     if policy.enqueue_timeout_ms is not None:
         return now_ms + policy.enqueue_timeout_ms
-    return None if policy.overflow == bounds.FLOW_CONTROL else now_ms
+    return None if policy.overflow == FLOW_CONTROL else now_ms
 
 
 class Parked:

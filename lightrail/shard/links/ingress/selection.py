@@ -4,8 +4,13 @@ from dataclasses import replace
 from typing import NamedTuple
 
 from lightrail.shard.links.ingress.refusals import queue_full, too_large
-from lightrail.shard.queue.values import bounds
-from lightrail.shard.queue.values.policy import Policy
+from lightrail.shard.queue.values.policy import (
+    DISCARD_INCOMING,
+    Policy,
+    first_too_large,
+    refuses_batches,
+    room_for,
+)
 from lightrail.shard.queue.values.runs import Batch, Run, joined
 from lightrail.shard.queues.shard_queue import Queue
 from lightrail.wire.bodies import Refusal
@@ -78,11 +83,11 @@ class Share(NamedTuple):
 def fitting(queue: Queue, batch: Batch, now_ms: int) -> tuple[int, Refusal | None]:
     """Number of the first messages of a routed batch that fit into a queue now, and why not all fit."""
     policy = queue.view.policy
-    large = bounds.first_too_large(policy, batch, 0)
+    large = first_too_large(policy, batch, 0)
     end = batch.count if large is None else large
-    if bounds.refuses_batches(policy) and policy.overflow != bounds.DISCARD_INCOMING:
+    if refuses_batches(policy) and policy.overflow != DISCARD_INCOMING:
         chosen = Chosen(queue, batch, 0, end, now_ms)
-        room = bounds.room_for(policy, queue.held, queue.held_bytes, chosen.source, chosen.first)
+        room = room_for(policy, queue.held, queue.held_bytes, chosen.source, chosen.first)
         if room < chosen.stop - chosen.first:
             return chosen.after(room, end), queue_full(queue)
     return end, None if large is None else too_large(queue, batch, large)
@@ -108,9 +113,9 @@ def share(
     conform(policy, mine, now_ms)
     chosen = Chosen(queue, mine, 0, mine.count, now_ms, ahead)
     wanted = fits = chosen.stop - chosen.first
-    if bounds.refuses_batches(policy) and (not promised or policy.overflow == bounds.DISCARD_INCOMING):
+    if refuses_batches(policy) and (not promised or policy.overflow == DISCARD_INCOMING):
         held, held_bytes = queue.held + ahead.messages, queue.held_bytes + ahead.bytes
-        fits = min(wanted, bounds.room_for(policy, held, held_bytes, chosen.source, chosen.first))
+        fits = min(wanted, room_for(policy, held, held_bytes, chosen.source, chosen.first))
     digests = [digest for digest in (chosen.digests or ())[:fits] if digest is not None]
     same = (mine.durable, mine.expires_at_ms) == (batch.durable, batch.expires_at_ms)
     if fits != batch.count:

@@ -14,7 +14,6 @@ from lightrail.shard.queue.changes.removals import Removals, removed
 from lightrail.shard.queue.lines.consumers import Consumer
 from lightrail.shard.queue.memory.disk import gaps_of
 from lightrail.shard.queue.timed.aside import ready_again
-from lightrail.shard.queue.values import bounds
 from lightrail.shard.queue.values.commands import FAILED, Fetched, Outcome, OutcomeKind
 from lightrail.shard.queue.values.effects import (
     Effect,
@@ -25,6 +24,7 @@ from lightrail.shard.queue.values.effects import (
     Replaced,
     Returned,
 )
+from lightrail.shard.queue.values.policy import largest_message, refuses_batches
 from lightrail.shard.queue.values.runs import Run, batch_of
 from lightrail.shard.queue.values.work import RUN
 
@@ -262,7 +262,7 @@ class Outcomes:
 
     def _room_to_grow(self, runs: list[Run]) -> int:
         """Number of bytes by which returned runs may grow within the queue's bounds."""
-        if self._contents.policy.max_bytes is None or not bounds.refuses_batches(self._contents.policy):
+        if self._contents.policy.max_bytes is None or not refuses_batches(self._contents.policy):
             return limits.MAX_MESSAGE_BYTES
         return self._contents.policy.max_bytes - self._contents.held_bytes - sum(run.size for run in runs)
 
@@ -275,7 +275,7 @@ class Outcomes:
         if self._annotate is None:
             return None
         batch = run.batch
-        largest = bounds.largest_message(self._contents.policy) or limits.MAX_MESSAGE_BYTES
+        largest = largest_message(self._contents.policy) or limits.MAX_MESSAGE_BYTES
         messages = run.messages()
         changes = False
         for index, message in enumerate(messages):

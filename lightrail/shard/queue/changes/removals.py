@@ -13,9 +13,9 @@ from lightrail.shard.queue.lines.line import GONE
 from lightrail.shard.queue.lines.merging import parts_of
 from lightrail.shard.queue.lines.ready import Ready
 from lightrail.shard.queue.timed.aside import Aside
-from lightrail.shard.queue.values import bounds
 from lightrail.shard.queue.values.commands import RELEASED, Outcome, OutcomeKind
 from lightrail.shard.queue.values.effects import DeadLetter, Effect, Fetch, Reason, Removed
+from lightrail.shard.queue.values.policy import DISCARD_EXISTING, excess
 from lightrail.shard.queue.values.runs import Run
 from lightrail.shard.queue.values.work import LEAVING, LETTER, LETTER_MESSAGE, RUN
 
@@ -97,7 +97,7 @@ class Removals:
         """
         self.is_over = False
         contents = self._contents
-        if contents.policy.overflow != bounds.DISCARD_EXISTING:
+        if contents.policy.overflow != DISCARD_EXISTING:
             return
         ready = contents.ready
         buries = contents.policy.discard_to_dead_letter and contents.policy.dead_letter
@@ -106,7 +106,7 @@ class Removals:
             if contents.work.left <= 0:
                 self.is_over = True
                 return
-            messages, size = bounds.excess(contents.policy, contents.held, contents.held_bytes)
+            messages, size = excess(contents.policy, contents.held, contents.held_bytes)
             if messages <= 0 and size <= 0:
                 return
             run = ready.runs[index]

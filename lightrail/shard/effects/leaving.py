@@ -11,9 +11,9 @@ from collections.abc import Callable
 from typing import Protocol
 
 from lightrail.shard.journal.store import Store
+from lightrail.shard.queue.values.counters import Work
 from lightrail.shard.queue.values.effects import Reason, Removed
 from lightrail.shard.queue.values.runs import Run
-from lightrail.shard.queue.values.work import Work
 from lightrail.shard.queues.shard_queue import Queue
 
 

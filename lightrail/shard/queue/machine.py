@@ -44,11 +44,11 @@ from lightrail.shard.queue.values.commands import (
     Suspend,
     Tick,
 )
+from lightrail.shard.queue.values.counters import Work, unlimited
 from lightrail.shard.queue.values.effects import Effect, Fetch, Purged, Reason, SessionLost, Stored
 from lightrail.shard.queue.values.keys import Look
 from lightrail.shard.queue.values.policy import PLAIN, Policy
 from lightrail.shard.queue.values.runs import Run
-from lightrail.shard.queue.values.work import Work, unlimited
 from lightrail.shard.queue.view import View
 
 

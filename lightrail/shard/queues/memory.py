@@ -20,7 +20,7 @@ from typing import Final
 
 from lightrail.model import limits
 from lightrail.shard.queue.footprint import NO_SIZES, Sizes
-from lightrail.shard.queue.values.work import NO_BOUND
+from lightrail.shard.queue.values.counters import NO_BOUND
 from lightrail.shard.queues.shard_queue import Queue
 from lightrail.shard.queues.user_shares import UserShares
 

@@ -16,9 +16,9 @@ from lightrail.shard.journal.declared import encode_declared
 from lightrail.shard.journal.store import RecoveredQueue, Store, StoreError
 from lightrail.shard.queue.machine import Machine
 from lightrail.shard.queue.values import commands
+from lightrail.shard.queue.values.counters import Work
 from lightrail.shard.queue.values.effects import Effect
 from lightrail.shard.queue.values.policy import Policy, admitting_none
-from lightrail.shard.queue.values.work import Work
 from lightrail.shard.queues.dead_letters import merge_annotations
 from lightrail.shard.queues.declarations import Names, shard_policy
 from lightrail.shard.queues.delivery_marks import DeliveryMarks

@@ -7,9 +7,9 @@ from lightrail.model import limits
 from lightrail.shard.effects.performer import Performer
 from lightrail.shard.journal.record import Append
 from lightrail.shard.journal.store import Store, StoreError
+from lightrail.shard.queue.values.counters import Work
 from lightrail.shard.queue.values.policy import FLOW_TO_DISK
 from lightrail.shard.queue.values.runs import Run
-from lightrail.shard.queue.values.work import Work
 from lightrail.shard.queues.memory import Memory
 from lightrail.shard.queues.queues import Queues
 from lightrail.shard.queues.shard_queue import Queue

@@ -7,7 +7,7 @@ from lightrail.amqp.sections import Properties
 from lightrail.model import limits
 from lightrail.model.policy import Policy as NamePolicy
 from lightrail.shard.journal.journal import Journal
-from lightrail.shard.queue.values.work import QUEUE_WORK_OF_A_TURN
+from lightrail.shard.queue.values.counters import QUEUE_WORK_OF_A_TURN
 from lightrail.shard.queues.declarations import EveryName
 from lightrail.wire.bodies import Hello, ProducerOpen
 from lightrail.wire.frames import VERSION, Kind, frame

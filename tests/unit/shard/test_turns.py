@@ -15,7 +15,7 @@ from lightrail.model.policy import Policy as NamePolicy
 from lightrail.shard.engine.settling import SETTLE_SLICE_BYTES, SETTLE_SLICE_MESSAGES
 from lightrail.shard.queue.changes.removals import EXPIRED_AT_ONCE
 from lightrail.shard.queue.values import commands
-from lightrail.shard.queue.values.work import DELIVERIES_OF_A_TURN, LETTER_MESSAGE, QUEUE_WORK_OF_A_TURN
+from lightrail.shard.queue.values.counters import DELIVERIES_OF_A_TURN, LETTER_MESSAGE, QUEUE_WORK_OF_A_TURN
 from lightrail.shard.queues.declarations import EveryName
 from lightrail.shard.queues.ownership import Event
 from lightrail.shard.queues.tenancy import moved

@@ -4,7 +4,7 @@ import pytest
 
 from lightrail.model import limits
 from lightrail.model.policy import Policy
-from lightrail.shard.queue.values.work import NO_BOUND
+from lightrail.shard.queue.values.counters import NO_BOUND
 from lightrail.shard.queues.declarations import EveryName
 from lightrail.shard.queues.memory import UNSETTLED_RUNS_MIN, UNSETTLED_SHARE, Memory
 from lightrail.wire.bodies import SettleDetail

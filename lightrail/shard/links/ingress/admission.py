@@ -24,6 +24,7 @@ from lightrail.shard.links.ingress.parking import Parked, Parking, waits_until
 from lightrail.shard.links.ingress.refusals import index_full, never_fits, queue_full, too_large
 from lightrail.shard.links.ingress.selection import Chosen, conform
 from lightrail.shard.queue.values import commands
+from lightrail.shard.queue.values.counters import Work
 from lightrail.shard.queue.values.policy import (
     DISCARD_EXISTING,
     DISCARD_INCOMING,
@@ -36,7 +37,6 @@ from lightrail.shard.queue.values.policy import (
     room_for,
 )
 from lightrail.shard.queue.values.runs import Batch, Location
-from lightrail.shard.queue.values.work import Work
 from lightrail.shard.queues.memory import Memory
 from lightrail.shard.queues.shard_queue import Queue
 from lightrail.telemetry.shard import ShardCounts

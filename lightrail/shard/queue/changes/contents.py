@@ -24,11 +24,10 @@ from lightrail.shard.queue.timed.aside import NOBODY_WITH_STATES, Aside, Retries
 from lightrail.shard.queue.timed.locks import Locks
 from lightrail.shard.queue.timed.windows import Deadlines, Duplicates
 from lightrail.shard.queue.values.commands import Peek
-from lightrail.shard.queue.values.counters import Counters
+from lightrail.shard.queue.values.counters import Counters, Work
 from lightrail.shard.queue.values.effects import Peeked, State
 from lightrail.shard.queue.values.policy import PLAIN
 from lightrail.shard.queue.values.runs import Run
-from lightrail.shard.queue.values.work import Work
 
 JOIN_BACKLOG_BYTES: Final[int] = 8 * limits.JOINED_BYTES
 """Ready bytes below which batches are not joined: they will be delivered before joining pays."""

@@ -15,6 +15,7 @@ from lightrail.shard.queue.lines.consumers import Consumer
 from lightrail.shard.queue.memory.disk import gaps_of
 from lightrail.shard.queue.timed.aside import ready_again
 from lightrail.shard.queue.values.commands import FAILED, Fetched, Outcome, OutcomeKind
+from lightrail.shard.queue.values.counters import RUN
 from lightrail.shard.queue.values.effects import (
     Effect,
     Fetch,
@@ -26,7 +27,6 @@ from lightrail.shard.queue.values.effects import (
 )
 from lightrail.shard.queue.values.policy import largest_message, refuses_batches
 from lightrail.shard.queue.values.runs import Run, batch_of
-from lightrail.shard.queue.values.work import RUN
 
 RETURNED_AT_ONCE: Final[int] = 4_000
 """Deliveries that a closing consumer returns at once; more return in several steps."""

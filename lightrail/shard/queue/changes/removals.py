@@ -14,10 +14,10 @@ from lightrail.shard.queue.lines.merging import parts_of
 from lightrail.shard.queue.lines.ready import Ready
 from lightrail.shard.queue.timed.aside import Aside
 from lightrail.shard.queue.values.commands import RELEASED, Outcome, OutcomeKind
+from lightrail.shard.queue.values.counters import LEAVING, LETTER, LETTER_MESSAGE, RUN
 from lightrail.shard.queue.values.effects import DeadLetter, Effect, Fetch, Reason, Removed
 from lightrail.shard.queue.values.policy import DISCARD_EXISTING, excess
 from lightrail.shard.queue.values.runs import Run
-from lightrail.shard.queue.values.work import LEAVING, LETTER, LETTER_MESSAGE, RUN
 
 
 def outcome_of_rest(default: Outcome, ending: Ending) -> Outcome:

@@ -9,10 +9,9 @@ from lightrail.shard.queue.memory.eviction import Eviction
 from lightrail.shard.queue.order.order import Order
 from lightrail.shard.queue.order.run_count import RunCount
 from lightrail.shard.queue.timed.locks import Locks
-from lightrail.shard.queue.values.counters import Counters
+from lightrail.shard.queue.values.counters import Counters, Work
 from lightrail.shard.queue.values.effects import Deliver, Drained, Effect, Fetch, Larger, Reason, Removed
 from lightrail.shard.queue.values.runs import Run
-from lightrail.shard.queue.values.work import Work
 
 if TYPE_CHECKING:
     from lightrail.shard.queue.order.message_keys import MessageKeys

@@ -19,11 +19,10 @@ from typing import Final
 from lightrail.model import limits
 from lightrail.shard.queue.lines.sparse import Sparse
 from lightrail.shard.queue.order.message_keys import MessageKeys
-from lightrail.shard.queue.values.counters import Counters
+from lightrail.shard.queue.values.counters import RUN, Counters, Work
 from lightrail.shard.queue.values.effects import Effect, Reason, Removed
 from lightrail.shard.queue.values.keys import MISSING, Key, Look
 from lightrail.shard.queue.values.runs import Run
-from lightrail.shard.queue.values.work import RUN, Work
 
 TIME_PATH: Final = "message-annotations.x-opt-delivery-time"
 SCHEDULED_PATH: Final = "message-annotations.x-opt-scheduled-enqueue-time"

@@ -22,12 +22,11 @@ from lightrail.shard.queue.order.order import Order
 from lightrail.shard.queue.order.ranked import Ranked
 from lightrail.shard.queue.order.sessions import Sessions
 from lightrail.shard.queue.values.commands import Past
-from lightrail.shard.queue.values.counters import Counters
+from lightrail.shard.queue.values.counters import Counters, Work
 from lightrail.shard.queue.values.effects import Effect
 from lightrail.shard.queue.values.keys import Look
 from lightrail.shard.queue.values.policy import Policy
 from lightrail.shard.queue.values.runs import Batch, Run
-from lightrail.shard.queue.values.work import Work
 
 
 class Special:

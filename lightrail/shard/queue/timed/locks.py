@@ -13,8 +13,8 @@ from heapq import heapify, heappop, heappush
 from lightrail.model import conditions, limits
 from lightrail.shard.queue.lines.consumers import Consumer, Consumers
 from lightrail.shard.queue.values.commands import ConsumerOptions
+from lightrail.shard.queue.values.counters import Work
 from lightrail.shard.queue.values.effects import Refused
-from lightrail.shard.queue.values.work import Work
 
 
 class Locks:

@@ -21,9 +21,9 @@ from typing import Final, NamedTuple
 from uuid import UUID
 
 from lightrail.model import limits
+from lightrail.shard.queue.values.counters import RUN, Work
 from lightrail.shard.queue.values.keys import Look
 from lightrail.shard.queue.values.runs import Batch, Run
-from lightrail.shard.queue.values.work import RUN, Work
 
 
 class Deadlines:

@@ -5,8 +5,8 @@ import pytest
 from lightrail.shard.queue.changes.contents import Contents
 from lightrail.shard.queue.changes.copying import Copy, IncompleteCopyError, Stretch, holders_of
 from lightrail.shard.queue.values.commands import ConsumerOptions, Holder
+from lightrail.shard.queue.values.counters import unlimited
 from lightrail.shard.queue.values.runs import Run, batch_of
-from lightrail.shard.queue.values.work import unlimited
 
 
 def run_of(first: int, last: int, attempts: int = 0, body: bytes = b"%d") -> Run:

@@ -24,6 +24,7 @@ from lightrail.shard.queue.values.commands import (
     SettleLocked,
     Tick,
 )
+from lightrail.shard.queue.values.counters import RUN
 from lightrail.shard.queue.values.effects import (
     DeadLetter,
     Effect,
@@ -40,7 +41,6 @@ from lightrail.shard.queue.values.effects import (
 )
 from lightrail.shard.queue.values.policy import Policy
 from lightrail.shard.queue.values.runs import Location, Run, batch_of
-from lightrail.shard.queue.values.work import RUN
 from tests.support.shard.checked_queue import (
     DELAY,
     GROUPS,

@@ -12,8 +12,8 @@ from lightrail.shard.queue.lines.ready import Ready
 from lightrail.shard.queue.lines.sparse import Sparse
 from lightrail.shard.queue.machine import Machine
 from lightrail.shard.queue.order.groups import Groups
-from lightrail.shard.queue.order.run_count import runs_of
 from lightrail.shard.queue.order.sessions import Sessions, may_be_session
+from lightrail.shard.queue.order.unoffered import runs_of
 from lightrail.shard.queue.values.runs import Run
 
 

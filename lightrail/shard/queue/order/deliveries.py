@@ -7,7 +7,7 @@ from lightrail.shard.queue.lines.consumers import Consumer, Consumers
 from lightrail.shard.queue.lines.ready import Ready, fitting
 from lightrail.shard.queue.memory.eviction import Eviction
 from lightrail.shard.queue.order.order import Order
-from lightrail.shard.queue.order.run_count import RunCount
+from lightrail.shard.queue.order.unoffered import RunCount
 from lightrail.shard.queue.timed.locks import Locks
 from lightrail.shard.queue.values.counters import Counters, Work
 from lightrail.shard.queue.values.effects import Deliver, Drained, Effect, Fetch, Larger, Reason, Removed

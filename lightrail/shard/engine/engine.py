@@ -9,10 +9,9 @@ import logging
 from collections.abc import Mapping
 
 from lightrail.model import limits
-from lightrail.shard.effects.actions import Actions
+from lightrail.shard.effects.actions import Actions, Read
 from lightrail.shard.effects.answers import Answers
 from lightrail.shard.effects.performer import Performer
-from lightrail.shard.effects.reading import Read
 from lightrail.shard.effects.request import Operation
 from lightrail.shard.engine.follower import Follower
 from lightrail.shard.engine.receiving import Receiving

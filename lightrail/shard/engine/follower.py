@@ -19,8 +19,8 @@ from lightrail.model.ending import Ending
 from lightrail.model.policy import Role
 from lightrail.namespace.directory import Changes
 from lightrail.namespace.records import Name
+from lightrail.shard.effects.actions import Read
 from lightrail.shard.effects.performer import Performer
-from lightrail.shard.effects.reading import Read
 from lightrail.shard.journal.declared import fields_of
 from lightrail.shard.journal.store import RecoveredQueue, Store, StoreError
 from lightrail.shard.links.links import Links

@@ -13,8 +13,7 @@ import zmq
 from lightrail.model import limits
 from lightrail.model.clock import wall_ms
 from lightrail.shard.archiving.archiver import Archiver, Round
-from lightrail.shard.effects.actions import Actions
-from lightrail.shard.effects.reading import Read
+from lightrail.shard.effects.actions import Actions, Read
 from lightrail.shard.engine.engine import Engine
 from lightrail.shard.journal.store import Commit, Store
 from lightrail.shard.journal.worker import Worker

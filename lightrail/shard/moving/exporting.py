@@ -6,8 +6,8 @@ See docs/adr/0010-moving-queues.md. answering.py and freezing.py have the reques
 from collections.abc import Callable
 from typing import Any
 
+from lightrail.shard.effects.actions import Read
 from lightrail.shard.effects.performer import Performer
-from lightrail.shard.effects.reading import Read
 from lightrail.shard.links.links import Links
 from lightrail.shard.moving.contents import Contents
 from lightrail.shard.moving.pieces import Done, Piece

@@ -11,9 +11,9 @@ from typing import Final
 
 from lightrail.model import conditions, limits
 from lightrail.model import names as rules
+from lightrail.shard.effects.actions import Read
 from lightrail.shard.effects.peers import Peer
 from lightrail.shard.effects.performer import Performer
-from lightrail.shard.effects.reading import Read
 from lightrail.shard.journal.store import StoreError
 from lightrail.shard.links.links import Links
 from lightrail.shard.queue.values import commands

@@ -5,7 +5,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from lightrail.model.attempts import of_journal
-from lightrail.shard.effects.reading import Read
+from lightrail.shard.effects.actions import Read
 from lightrail.shard.moving.columns import Columns, ColumnsError, pack, put, rows
 from lightrail.shard.queue.values.runs import Batch, Run, ends_of
 

@@ -6,8 +6,8 @@ from typing import Any, Final
 from lightrail.amqp.sections import decode_header
 from lightrail.model.attempts import failures
 from lightrail.model.orders import PRIORITY_MIXED
+from lightrail.shard.effects.actions import Read
 from lightrail.shard.effects.performer import Performer
-from lightrail.shard.effects.reading import Read
 from lightrail.shard.queue.values import commands
 from lightrail.shard.queue.values.effects import Peeked, State
 from lightrail.shard.queue.values.runs import Batch, Run

@@ -4,8 +4,8 @@ from collections.abc import Callable
 from typing import Any
 
 from lightrail.model.attempts import failures
+from lightrail.shard.effects.actions import Read
 from lightrail.shard.effects.performer import Performer
-from lightrail.shard.effects.reading import Read
 from lightrail.shard.queue.values.runs import Run
 from lightrail.shard.queues.shard_queue import Queue
 

@@ -7,8 +7,8 @@ its records are in one group with all others, so the message is read first.
 
 from collections.abc import Callable, Sequence
 
+from lightrail.shard.effects.actions import Read
 from lightrail.shard.effects.performer import Performer
-from lightrail.shard.effects.reading import Read
 from lightrail.shard.queue.memory.disk import gaps_of, pieces_of
 from lightrail.shard.queue.values.runs import Run
 from lightrail.shard.queues.shard_queue import Queue

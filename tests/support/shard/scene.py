@@ -11,8 +11,7 @@ from typing import Any, NamedTuple, Protocol
 
 from lightrail.journal.record import Settle
 from lightrail.model.ending import Ending
-from lightrail.shard.effects.actions import Actions
-from lightrail.shard.effects.reading import Read
+from lightrail.shard.effects.actions import Actions, Read
 from lightrail.shard.effects.receiving_link import ReceivingLink, State
 from lightrail.shard.engine.engine import Engine
 from lightrail.shard.journal.memory import MemoryStore

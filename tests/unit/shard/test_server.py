@@ -16,7 +16,7 @@ from lightrail.model import limits
 from lightrail.shard.archiving.archiver import Archiver
 from lightrail.shard.archiving.folders import RealFolders
 from lightrail.shard.archiving.retention import Rule
-from lightrail.shard.effects.reading import Read
+from lightrail.shard.effects.actions import Read
 from lightrail.shard.engine import server as server_module
 from lightrail.shard.engine.engine import Engine
 from lightrail.shard.engine.server import Server

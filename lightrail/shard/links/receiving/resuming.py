@@ -4,9 +4,9 @@ from collections.abc import Callable, Iterable, Iterator
 from typing import Final
 
 from lightrail.model.durability import Durability
+from lightrail.shard.effects.actions import Read
 from lightrail.shard.effects.peers import Consumer, Peer
 from lightrail.shard.effects.performer import Performer
-from lightrail.shard.effects.reading import Read
 from lightrail.shard.links.receiving.durable_receivers import DurableReceivers
 from lightrail.shard.queue.values.runs import Run
 from lightrail.wire.frames import DURABILITY_SHIFT, HEADER, HEADER_SIZE, Kind, deliver, frame

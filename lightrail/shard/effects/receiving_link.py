@@ -26,6 +26,8 @@ when that time has ended: its time begins again. (A frontend can't open it: its 
 ended. Frames that followed the queue from its former shard still find it.)
 
 The module is pure. `receiving_links.py` applies the events, and carries out their consequences.
+
+Reads outcomes of wire frames for queue machines.
 """
 
 from collections.abc import Mapping
@@ -36,8 +38,32 @@ from typing import Final, NamedTuple
 from lightrail.journal.receiver import DeliveryRun
 from lightrail.model.ending import Ending
 from lightrail.shard.effects.peers import Consumer
+from lightrail.shard.queue.values import commands
 from lightrail.shard.queues.shard_queue import Queue
-from lightrail.wire.bodies import ConsumerOpen
+from lightrail.wire.bodies import ConsumerOpen, SettleDetail
+from lightrail.wire.frames import HEADER_SIZE
+
+
+def outcome_of(code: int, detail: SettleDetail) -> commands.Outcome:
+    """The outcome of a frame."""
+    return commands.Outcome(
+        commands.OutcomeKind(code),
+        detail.condition,
+        detail.description,
+        detail.delivery_failed,
+        detail.undeliverable_here,
+        bytes.fromhex(detail.annotations) if detail.annotations else None,
+        detail.deferred,
+    )
+
+
+def outcome_in(part: bytes, code: int) -> commands.Outcome:
+    """The outcome in a SETTLE frame; `code` is the one in its header."""
+    if code == 0:
+        return commands.ACCEPTED
+    body = part[HEADER_SIZE:]
+    return outcome_of(code, SettleDetail.decode(body) if body else SettleDetail())
+
 
 Key = tuple[int, int]
 """Boot of the frontend, number of the link."""

@@ -4,9 +4,9 @@ from typing import Final
 
 from lightrail.model.ending import Ending
 from lightrail.shard.effects.answers import Answers
-from lightrail.shard.effects.outcomes import outcome_in
 from lightrail.shard.effects.peers import Peer, Settlement
 from lightrail.shard.effects.performer import Performer
+from lightrail.shard.effects.receiving_link import outcome_in
 from lightrail.shard.links.receiving.receiving_links import ReceivingLinks
 from lightrail.shard.links.relaying.relays import Relays
 from lightrail.shard.links.takeovers import Takeovers

@@ -5,7 +5,7 @@ from itertools import pairwise
 from typing import Any, Final, NamedTuple
 
 from lightrail.model import conditions, limits
-from lightrail.shard.effects.outcomes import outcome_of
+from lightrail.shard.effects.receiving_link import outcome_of
 from lightrail.shard.effects.request import Fields, RequestError, whole
 from lightrail.shard.queue.values.commands import Outcome
 from lightrail.shard.queue.values.runs import Batch

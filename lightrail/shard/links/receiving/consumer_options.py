@@ -6,7 +6,7 @@ from typing import Final
 from lightrail.filters.errors import FilterError
 from lightrail.filters.looks import Looks
 from lightrail.model import conditions, limits
-from lightrail.shard.effects.outcomes import outcome_of
+from lightrail.shard.effects.receiving_link import outcome_of
 from lightrail.shard.queue.values import commands
 from lightrail.shard.queues.field_access import selector
 from lightrail.shard.queues.memory import Memory

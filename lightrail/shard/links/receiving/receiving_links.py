@@ -6,10 +6,9 @@ from lightrail.journal.receiver import DeliveryRun
 from lightrail.model import conditions, limits
 from lightrail.model.ending import Ending
 from lightrail.model.timetable import Timetable
-from lightrail.shard.effects.outcomes import outcome_in
 from lightrail.shard.effects.peers import Consumer, Peer
 from lightrail.shard.effects.performer import Performer
-from lightrail.shard.effects.receiving_link import Event, Key, Origin, ReceivingLink, State
+from lightrail.shard.effects.receiving_link import Event, Key, Origin, ReceivingLink, State, outcome_in
 from lightrail.shard.links.client_links import ClientLinks
 from lightrail.shard.links.last_consumers import LastConsumers
 from lightrail.shard.links.receiving.consumer_options import asked

@@ -8,9 +8,8 @@ from lightrail.journal import record
 from lightrail.journal.record import DEFERRED_REASON, REWRITTEN, SPILLED, Delivered, Settle
 from lightrail.model.ending import Ending
 from lightrail.shard.effects.actions import Read
-from lightrail.shard.effects.dead_lettering import DeadLettering
 from lightrail.shard.effects.delivering import Delivering, follows
-from lightrail.shard.effects.leaving import Leaving
+from lightrail.shard.effects.leaving import DeadLettering, Leaving
 from lightrail.shard.effects.peers import Consumer
 from lightrail.shard.effects.receiving_link import ReceivingLink
 from lightrail.shard.journal.record import Append

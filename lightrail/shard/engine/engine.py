@@ -10,9 +10,8 @@ from collections.abc import Mapping
 
 from lightrail.model import limits
 from lightrail.shard.effects.actions import Actions, Read
-from lightrail.shard.effects.answers import Answers
+from lightrail.shard.effects.answers import Answers, Operation
 from lightrail.shard.effects.performer import Performer
-from lightrail.shard.effects.request import Operation
 from lightrail.shard.engine.follower import Follower
 from lightrail.shard.engine.receiving import Receiving
 from lightrail.shard.engine.settling import Settling

@@ -7,8 +7,8 @@ from collections.abc import Callable
 from typing import Any, Final
 
 from lightrail.model import conditions, limits
+from lightrail.shard.effects.answers import Fields, Operation, RequestError, whole
 from lightrail.shard.effects.peers import Peer
-from lightrail.shard.effects.request import Fields, Operation, RequestError, whole
 from lightrail.shard.links.links import Links
 from lightrail.shard.moving.exports import Exports
 from lightrail.shard.moving.freezing import Freezing

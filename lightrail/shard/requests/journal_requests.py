@@ -12,8 +12,8 @@ from typing import Any, Final
 
 from lightrail.model import conditions, limits
 from lightrail.shard.archiving.archive import BeyondCommittedError, Journals, NoSegmentError
+from lightrail.shard.effects.answers import Fields, Operation, RequestError, whole
 from lightrail.shard.effects.peers import Peer
-from lightrail.shard.effects.request import Fields, Operation, RequestError, whole
 from lightrail.shard.journal.worker import Worker
 from lightrail.wire.bodies import encode_request
 from lightrail.wire.frames import BLOB_FOLLOWS, Kind, frame

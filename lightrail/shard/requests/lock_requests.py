@@ -7,9 +7,9 @@ from collections.abc import Callable, Mapping
 from typing import Final
 
 from lightrail.model import conditions, limits
+from lightrail.shard.effects.answers import Fields, Operation, Reply, RequestError, named, whole
 from lightrail.shard.effects.peers import Consumer, Peer
 from lightrail.shard.effects.performer import Performer
-from lightrail.shard.effects.request import Fields, Operation, Reply, RequestError, named, whole
 from lightrail.shard.links.links import Links
 from lightrail.shard.queue.values import commands
 from lightrail.shard.queue.values.effects import LockAnswer, LockedDeferred, Renewed, SettledDeliveries

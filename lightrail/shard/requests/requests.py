@@ -10,9 +10,7 @@ from heapq import nsmallest
 from typing import Final
 
 from lightrail.model import conditions, limits
-from lightrail.shard.effects.peers import Peer
-from lightrail.shard.effects.performer import Performer
-from lightrail.shard.effects.request import (
+from lightrail.shard.effects.answers import (
     Fields,
     Operation,
     Reply,
@@ -23,6 +21,8 @@ from lightrail.shard.effects.request import (
     named,
     whole,
 )
+from lightrail.shard.effects.peers import Peer
+from lightrail.shard.effects.performer import Performer
 from lightrail.shard.links.links import Links
 from lightrail.shard.queue.values import commands
 from lightrail.shard.queues.queues import Queues

@@ -13,9 +13,7 @@ from lightrail.amqp.values import DecodeError
 from lightrail.journal.record import CONTINUED, Outcome, Settle
 from lightrail.model import conditions, limits
 from lightrail.model.attempts import DEFERRED, STATE
-from lightrail.shard.effects.peers import Peer
-from lightrail.shard.effects.performer import Performer
-from lightrail.shard.effects.request import (
+from lightrail.shard.effects.answers import (
     Fields,
     Operation,
     Reply,
@@ -25,6 +23,8 @@ from lightrail.shard.effects.request import (
     named,
     whole,
 )
+from lightrail.shard.effects.peers import Peer
+from lightrail.shard.effects.performer import Performer
 from lightrail.shard.journal.record import Append, Record, size_of
 from lightrail.shard.journal.store import Store, StoreBusyError, StoreError
 from lightrail.shard.links.ingress.refusals import index_full

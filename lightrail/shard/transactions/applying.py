@@ -10,8 +10,8 @@ from typing import Final, NamedTuple
 
 from lightrail.model import conditions
 from lightrail.model.names import dead_letter_name
+from lightrail.shard.effects.answers import RequestError
 from lightrail.shard.effects.performer import Performer
-from lightrail.shard.effects.request import RequestError
 from lightrail.shard.journal.record import RECORD_BYTES, size_of
 from lightrail.shard.journal.store import Store
 from lightrail.shard.links.ingress.routed_records import ids_until_ms

@@ -5,9 +5,9 @@ from itertools import pairwise
 from typing import NamedTuple
 
 from lightrail.model import conditions
+from lightrail.shard.effects.answers import RequestError
 from lightrail.shard.effects.peers import Peer
 from lightrail.shard.effects.performer import Performer
-from lightrail.shard.effects.request import RequestError
 from lightrail.shard.links.ingress.refusals import index_full, queue_full, too_large
 from lightrail.shard.links.ingress.selection import Ahead, Share, share
 from lightrail.shard.queue.lines.consumers import Consumer

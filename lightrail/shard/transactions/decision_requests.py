@@ -10,7 +10,7 @@ from collections.abc import Awaitable, Callable, Iterator
 from typing import Any, Final, Protocol
 
 from lightrail.model import limits
-from lightrail.shard.effects.request import RequestError
+from lightrail.shard.effects.answers import RequestError
 from lightrail.shard.journal.store import StoreError
 from lightrail.shard.transactions.transactions import Transactions
 from lightrail.shard_client.peers.requests import ShardDownError, ShardRefusedError

@@ -15,7 +15,7 @@ from typing import Final
 from lightrail.journal.record import Transaction, TransactionState
 from lightrail.model import conditions, limits
 from lightrail.model.transaction_ids import born_ms
-from lightrail.shard.effects.request import RequestError
+from lightrail.shard.effects.answers import RequestError
 from lightrail.shard.journal.store import StoreError
 from lightrail.shard.transactions.records import Records
 

@@ -13,9 +13,9 @@ from typing import Final
 
 from lightrail.journal.record import Transaction, TransactionState
 from lightrail.model import conditions, limits
+from lightrail.shard.effects.answers import Fields, Operation, Reply, RequestError, answer, error_of, whole
 from lightrail.shard.effects.peers import Peer
 from lightrail.shard.effects.performer import Performer
-from lightrail.shard.effects.request import Fields, Operation, Reply, RequestError, answer, error_of, whole
 from lightrail.shard.journal.store import StoreBusyError
 from lightrail.shard.links.ingress.selection import share
 from lightrail.shard.queue.timed.aside import NOBODY_WITH_RETRIES

@@ -5,8 +5,8 @@ from contextlib import contextmanager
 
 from lightrail.journal.record import CONTINUED, SPILLED, Ids, Numbers, Transaction
 from lightrail.model import conditions
+from lightrail.shard.effects.answers import RequestError
 from lightrail.shard.effects.performer import Performer
-from lightrail.shard.effects.request import RequestError
 from lightrail.shard.journal.record import Append, size_of
 from lightrail.shard.journal.store import Store, StoreBrokenError, StoreBusyError, StoreError
 from lightrail.shard.links.ingress.routed_records import ids_until_ms

@@ -23,9 +23,9 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 
 from lightrail.journal.record import Numbers, Transaction, TransactionState
+from lightrail.shard.effects.answers import Fields, Operation, Reply, RequestError, answer, error_of
 from lightrail.shard.effects.peers import Peer
 from lightrail.shard.effects.performer import Performer
-from lightrail.shard.effects.request import Fields, Operation, Reply, RequestError, answer, error_of
 from lightrail.shard.journal.store import Store, StoreBusyError
 from lightrail.shard.links.links import Links
 from lightrail.shard.queues.memory import Memory

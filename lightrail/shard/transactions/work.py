@@ -5,8 +5,8 @@ from itertools import pairwise
 from typing import Any, Final, NamedTuple
 
 from lightrail.model import conditions, limits
+from lightrail.shard.effects.answers import Fields, RequestError, whole
 from lightrail.shard.effects.receiving_link import outcome_of
-from lightrail.shard.effects.request import Fields, RequestError, whole
 from lightrail.shard.queue.values.commands import Outcome
 from lightrail.shard.queue.values.runs import Batch
 from lightrail.wire.bodies import SettleDetail

@@ -12,7 +12,7 @@ from lightrail.gateway.journals import segments as segments_module
 from lightrail.gateway.resources import journals as journals_module
 from lightrail.journal.index import decode_index
 from lightrail.model import limits
-from lightrail.shard.effects.request import Fields
+from lightrail.shard.effects.answers import Fields
 from lightrail.shard.requests import journal_requests
 from lightrail.shard_client import shard_connections
 from tests.support.shard.journal_scene import JournalScene, eventually, with_journals

@@ -9,8 +9,7 @@ from typing import Any
 from lightrail.shard.effects.actions import Read
 from lightrail.shard.effects.performer import Performer
 from lightrail.shard.links.links import Links
-from lightrail.shard.moving.contents import Contents
-from lightrail.shard.moving.pieces import Done, Piece
+from lightrail.shard.moving.pieces import Contents, Done, Piece
 from lightrail.shard.moving.selection import Selection
 from lightrail.shard.moving.state import encode_state
 from lightrail.shard.queue.values.runs import Run

@@ -26,8 +26,7 @@ from lightrail.shard.journal.declared import encode_declared
 from lightrail.shard.journal.record import Append
 from lightrail.shard.journal.store import Store, StoreError
 from lightrail.shard.links.links import Links
-from lightrail.shard.moving.columns import ColumnsError, unpack
-from lightrail.shard.moving.pieces import decode_runs
+from lightrail.shard.moving.pieces import ColumnsError, decode_runs, unpack
 from lightrail.shard.moving.state import QueueState, decode_state
 from lightrail.shard.queue.changes.copying import IncompleteCopyError
 from lightrail.shard.queue.lines.merging import join_neighbours

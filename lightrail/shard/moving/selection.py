@@ -3,7 +3,7 @@
 from itertools import chain
 from typing import Final, NamedTuple
 
-from lightrail.shard.moving.contents import Contents, runs_from, sequence_of
+from lightrail.shard.moving.pieces import Contents, runs_from, sequence_of
 from lightrail.shard.queue.lines.ready import fitting, rejoined
 from lightrail.shard.queue.values.runs import Run
 

@@ -19,8 +19,7 @@ from lightrail.shard.journal.kept_links import RecoveredTerminus
 from lightrail.shard.links.links import Links
 from lightrail.shard.links.receiving.consumer_options import options_of
 from lightrail.shard.links.sending.sending_links import Known
-from lightrail.shard.moving.columns import Columns, ColumnsError, pack, put, rows, unpack
-from lightrail.shard.moving.contents import Contents
+from lightrail.shard.moving.pieces import Columns, ColumnsError, Contents, pack, put, rows, unpack
 from lightrail.shard.queue.changes.copying import Stretch
 from lightrail.shard.queue.lines.consumers import Consumer
 from lightrail.shard.queue.timed.windows import DIGEST_BYTES

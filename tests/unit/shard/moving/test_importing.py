@@ -10,9 +10,9 @@ from lightrail.model.policy import Policy
 from lightrail.shard.journal.declared import declared_of
 from lightrail.shard.journal.journal import Journal
 from lightrail.shard.journal.store import StoreFullError
-from lightrail.shard.moving.columns import ColumnsError, pack, unpack
 from lightrail.shard.moving.exporting import Exporting
 from lightrail.shard.moving.importing import ImportFailedError, Importing
+from lightrail.shard.moving.pieces import ColumnsError, pack, unpack
 from lightrail.wire.bodies import SettleDetail
 from lightrail.wire.frames import Kind, OutcomeCode, frame
 from lightrail.wire.tags import encode_tags

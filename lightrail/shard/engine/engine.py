@@ -23,9 +23,8 @@ from lightrail.shard.links.ingress.routes import Routes
 from lightrail.shard.links.links import Links
 from lightrail.shard.links.relaying.relays import Relays
 from lightrail.shard.links.takeovers import Takeovers
-from lightrail.shard.moving.answering import MoveRequests
 from lightrail.shard.moving.arrivals import Arrival, Arrivals
-from lightrail.shard.moving.exports import Exports
+from lightrail.shard.moving.exporting import Exports, MoveRequests
 from lightrail.shard.moving.freezing import Freezing
 from lightrail.shard.queue.values import commands
 from lightrail.shard.queue.values.policy import FLOW_TO_DISK

@@ -27,7 +27,7 @@ from lightrail.shard.links.links import Links
 from lightrail.shard.links.receiving.restoring import open_restored, receivers_of, report_kept
 from lightrail.shard.links.relaying.relays import Relays
 from lightrail.shard.moving.arrivals import Arrival, Arrivals
-from lightrail.shard.moving.exports import Exports
+from lightrail.shard.moving.exporting import Exports
 from lightrail.shard.moving.freezing import Freezing
 from lightrail.shard.queue.values import commands
 from lightrail.shard.queues.declarations import LAST_CONSUMER

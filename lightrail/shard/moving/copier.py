@@ -7,9 +7,8 @@ from typing import Any, Final, Protocol
 from lightrail.cluster.map import Move
 from lightrail.model import limits
 from lightrail.model import names as rules
-from lightrail.shard.moving.answering import FREEZE_OP, CallWhenStored
 from lightrail.shard.moving.arrivals import Arrival, Arrivals
-from lightrail.shard.moving.exporting import WhenSynced
+from lightrail.shard.moving.exporting import FREEZE_OP, CallWhenStored, WhenSynced
 from lightrail.shard.moving.importing import ImportFailedError
 from lightrail.shard.moving.phases import Event, Progress
 from lightrail.shard.moving.placing import MoveEndedError

@@ -1,20 +1,147 @@
 """The export of a queue to another shard: its messages in pieces by sequence, and its state at the end.
 
 See docs/adr/0010-moving-queues.md. answering.py and freezing.py have the requests and their checks.
+
+Selection: selects the messages of each piece of an export.
+
+Exports: which queues of this shard are being copied to others.
+
+Answers the requests of a shard that copies a queue from this one.
+
+The destination of a move sends `export` and `freeze` through a connection like that of a frontend.
 """
 
 from collections.abc import Callable
-from typing import Any
+from itertools import chain
+from typing import Any, Final, NamedTuple
 
+from lightrail.model import conditions, limits
 from lightrail.shard.effects.actions import Read
+from lightrail.shard.effects.answers import Fields, Operation, RequestError, whole
+from lightrail.shard.effects.peers import Peer
 from lightrail.shard.effects.performer import Performer
 from lightrail.shard.links.links import Links
-from lightrail.shard.moving.pieces import Contents, Done, Piece
-from lightrail.shard.moving.selection import Selection
+from lightrail.shard.moving.freezing import Freezing
+from lightrail.shard.moving.pieces import Contents, Done, Piece, runs_from, sequence_of
 from lightrail.shard.moving.state import encode_state
+from lightrail.shard.queue.lines.ready import fitting, rejoined
 from lightrail.shard.queue.values.runs import Run
+from lightrail.shard.queues.queues import Queues
 from lightrail.shard.queues.shard_queue import Queue
+from lightrail.shard.queues.tenancy import moved
 from lightrail.shard.queues.waiting import Waiter
+from lightrail.wire.bodies import Refusal, encode_request
+from lightrail.wire.frames import Kind, frame
+
+MOVE_CHUNK_RUNS: Final[int] = 2_000
+"""Runs of messages in the same, each of which is a record at the destination."""
+
+
+class Selected(NamedTuple):
+    """The messages of one piece."""
+
+    runs: list[Run]
+    next: int | None
+    """The sequence of the next piece; None if this is the last one."""
+
+
+class Selection:
+    """Selects the runs of each piece, and stores which messages were rewritten after a piece had them."""
+
+    __slots__ = ("_contents", "_notes", "_sent_to")
+
+    def __init__(self, contents: Contents) -> None:
+        self._contents = contents
+        self._sent_to = 0
+        """Messages with sequences below may have been in a piece."""
+        self._notes: dict[int, int] = {}
+        """First and last sequence of messages below `_sent_to` that were rewritten."""
+
+    @property
+    def notes(self) -> int:
+        """Number of ranges that were rewritten after a piece had them."""
+        return len(self._notes)
+
+    def note(self, run: Run) -> None:
+        """Notes that messages were rewritten in place."""
+        if run.sequence < self._sent_to:
+            self._notes[run.sequence] = max(run.end, self._notes.get(run.sequence, 0))
+
+    def select(self, first: int, mark: int, bytes_max: int, messages_max: int, rewritten: bool) -> Selected:
+        """The runs of a piece; the first and last one may be parts of runs."""
+        found, stop = (
+            (self._noted(first), None) if rewritten else self._live(first, mark, bytes_max, messages_max)
+        )
+        runs: list[Run] = []
+        for run in rejoined(found):
+            run = run.cut(max(first - run.sequence, 0), min(run.end, mark) - run.sequence)
+            if messages_max <= 0 or bytes_max <= 0 or len(runs) >= MOVE_CHUNK_RUNS:
+                return Selected(runs, run.sequence)
+            count = min(run.count, messages_max)
+            if run.size > bytes_max:
+                if run.batch.data is None:
+                    count = min(count, max(1, run.count * bytes_max // run.size))
+                else:
+                    count = fitting(run, count, bytes_max)
+                if runs and run.cut(0, count).size > bytes_max:
+                    return Selected(runs, run.sequence)
+            runs.append(run.cut(0, count))
+            if not rewritten:
+                self._sent_to = max(self._sent_to, runs[-1].end)
+            if count < run.count:
+                return Selected(runs, runs[-1].end)
+            messages_max -= count
+            bytes_max -= run.size
+        return Selected(runs, stop)
+
+    def _live(self, first: int, mark: int, bytes_max: int, messages_max: int) -> tuple[list[Run], int | None]:
+        """Runs from a sequence on, in order, and the sequence of the next ones; None if these are all."""
+        found: list[Run] = []
+        stop: int | None = None
+        for line in self._contents.lines():
+            left, room, batches = messages_max, bytes_max, MOVE_CHUNK_RUNS
+            for run in runs_from(line, first):
+                if run.sequence >= mark:
+                    break
+                if not found or run.batch is not found[-1].batch:
+                    batches -= 1
+                if left <= 0 or room <= 0 or batches < 0:
+                    stop = run.sequence if stop is None else min(stop, run.sequence)
+                    break
+                found.append(run)
+                left -= run.end - max(run.sequence, first)
+                room -= run.size
+        before = mark if stop is None else stop
+        found = [
+            run for run in chain(found, self._contents.others()) if run.end > first and run.sequence < before
+        ]
+        found.sort(key=sequence_of)
+        return found, stop
+
+    def _noted(self, first: int) -> list[Run]:
+        """The parts of runs, from a sequence on and in order, that were rewritten after a piece had them."""
+        ranges = sorted((start, end) for start, end in self._notes.items() if end > first)
+        if not ranges:
+            return []
+        start = max(first, ranges[0][0])
+        runs = list(chain(*(runs_from(line, start) for line in self._contents.lines())))
+        runs += [run for run in self._contents.others() if run.end > start]
+        runs.sort(key=sequence_of)
+        found: list[Run] = []
+        at = 0
+        for run in runs:
+            while at < len(ranges) and ranges[at][1] <= run.sequence:
+                at += 1
+            position = run.sequence
+            for low, high in ranges[at:]:
+                if low >= run.end:
+                    break
+                low = max(low, position)
+                position = min(high, run.end)
+                if low < position:
+                    found.append(run.cut(low - run.sequence, position - run.sequence))
+        return found
+
 
 WhenSynced = Callable[[Waiter, int], None]
 """`Engine.when_synced`: the waiter's `accept` is called when all records so far are on disk."""
@@ -81,3 +208,145 @@ class Exporting:
         """The state (state.py) after the freeze is on disk; may be called again."""
         fields, blob = encode_state(self.contents, self._performer, self._links)
         return {"export": self.identity, "now_ms": now_ms, "notes": self.selection.notes, **fields}, blob
+
+
+class Exports:
+    """The queues of this shard that are being copied to others.
+
+    Args:
+        identity: the identity of this start of the shard; it changes with every start.
+        when_synced: see `WhenSynced`.
+    """
+
+    __slots__ = ("_began", "_by_queue", "_identity", "_links", "_performer", "_when_synced")
+
+    def __init__(self, performer: Performer, links: Links, when_synced: WhenSynced, identity: str) -> None:
+        self._performer = performer
+        self._links = links
+        self._when_synced = when_synced
+        self._identity = identity
+        self._began = 0
+        self._by_queue: dict[Queue, Exporting] = {}
+
+    def of(self, queue: Queue) -> Exporting:
+        """The export of a queue; begins one if there is none."""
+        found = self._by_queue.get(queue)
+        if found is None:
+            self._began += 1
+            identity = f"{self._identity}-{self._began}"
+            found = Exporting(queue, self._performer, self._links, self._when_synced, identity)
+            self._by_queue[queue] = self._performer.exports[queue] = found
+        return found
+
+    def end(self, queue: Queue) -> None:
+        """Ends the export of a queue, if there is one."""
+        found = self._by_queue.pop(queue, None)
+        if found is not None:
+            found.end()
+            del self._performer.exports[queue]
+
+
+SEQUENCE_MAX: Final = (1 << 63) - 1
+FREEZE_OP: Final = "freeze"
+
+
+class CallWhenStored:
+    """A call that waits until all records so far are on disk; a Waiter."""
+
+    __slots__ = ("_make",)
+
+    def __init__(self, make: Callable[[], None]) -> None:
+        self._make = make
+
+    def accept(self, _: int) -> None:
+        """See Waiter: all records are on disk."""
+        self._make()
+
+
+class MoveRequests:
+    """The operations `export` and `freeze`."""
+
+    def __init__(
+        self,
+        queues: Queues,
+        links: Links,
+        freezing: Freezing,
+        exports: Exports,
+        when_synced: Callable[[Waiter, int], None],
+    ) -> None:
+        self._queues = queues
+        self._links = links
+        self._freezing = freezing
+        self._exports = exports
+        self._when_synced = when_synced
+        self.operations: dict[str, Operation] = {
+            "export": self._export,
+            FREEZE_OP: self._freeze,
+        }
+
+    def _export(self, peer: Peer, number: int, fields: Fields, now_ms: int) -> Fields | None:
+        """Answers with messages of a queue that moves; `absent` if there is no such dead-letter queue."""
+        queue = self._owned(fields, now_ms)
+        if queue is None:
+            return {"absent": True}
+        first = whole(fields, "from", 0, SEQUENCE_MAX, 0)
+        size = whole(fields, "bytes", 1, limits.MOVE_CHUNK_BYTES, limits.MOVE_CHUNK_BYTES)
+        messages = whole(fields, "messages", 1, limits.MOVE_CHUNK_MESSAGES, limits.MOVE_CHUNK_MESSAGES)
+
+        def done(answer: dict[str, Any], blob: bytes) -> None:
+            peer.out.append(frame(Kind.RESPONSE, number=number, body=encode_request(answer, blob)))
+
+        rewritten = fields.get("rewritten") is True
+        self._exports.of(queue).piece(first, size, messages, done, rewritten=rewritten)
+        return None
+
+    def _freeze(self, peer: Peer, number: int, fields: Fields, now_ms: int) -> None:
+        """Freezes a queue; answers with its state, and that of its dead-letter queue, when that is on
+        disk."""
+        name, epoch = _name(fields), whole(fields, "epoch", 1, (1 << 63) - 1, None)
+        queues = self._freezing.freeze(name, epoch, now_ms)
+        if isinstance(queues, Refusal):
+            raise RequestError(queues.condition, queues.description)
+
+        def answer() -> None:
+            states: list[Fields] = []
+            blobs: list[bytes] = []
+            for queue in queues:
+                state, blob = self._exports.of(queue).state(now_ms)
+                blobs.append(blob)
+                links = [list(key) for key in (found.key for found in self._links.receiving.of(queue))]
+                states.append({"queue": queue.name, "state": state, "links": links, "blob": len(blob)})
+            body = encode_request({"states": states}, b"".join(blobs))
+            peer.out.append(frame(Kind.RESPONSE, number=number, body=body))
+
+        def synced() -> None:
+            if all(queue.is_frozen and self._queues.find(queue.name) is queue for queue in queues):
+                answer()
+            else:
+                gone = {"error": {"condition": conditions.MOVED, "description": f"{name} is not here now"}}
+                peer.out.append(frame(Kind.RESPONSE, number=number, body=encode_request(gone)))
+
+        self._when_synced(CallWhenStored(synced), 0)
+
+    def _owned(self, fields: Fields, now_ms: int) -> Queue | None:
+        """The queue of a request, if this shard owns it in that epoch. Raises RequestError."""
+        name, epoch = _name(fields), whole(fields, "epoch", 1, (1 << 63) - 1, None)
+        queue = self._queues.find(name)
+        if queue is not None and queue.is_frozen and queue.epoch == epoch:
+            return queue
+        if queue is None and self._queues.is_absent_dead_letter(name):
+            return None
+        found = self._queues.open(name, now_ms, epoch)
+        if isinstance(found, Refusal):
+            raise RequestError(found.condition, found.description)
+        if not found.is_serving:
+            refusal = moved(f"{name} is not served at this shard")
+            raise RequestError(refusal.condition, refusal.description)
+        return found
+
+
+def _name(fields: Fields) -> str:
+    name = fields.get("queue")
+    if not isinstance(name, str) or not name:
+        raise RequestError(conditions.INVALID_FIELD, "queue is expected to be the name of a queue")
+    return name

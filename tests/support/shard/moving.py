@@ -14,8 +14,7 @@ from lightrail.amqp.encoder import encode
 from lightrail.amqp.values import Symbol
 from lightrail.model.policy import Policy
 from lightrail.shard.journal.journal import Journal
-from lightrail.shard.moving.exporting import Exporting
-from lightrail.shard.moving.exports import Exports
+from lightrail.shard.moving.exporting import Exporting, Exports
 from lightrail.shard.moving.importing import ImportFailedError, Importing
 from lightrail.shard.queue import invariants
 from lightrail.shard.queues.declarations import EveryName

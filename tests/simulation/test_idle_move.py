@@ -5,7 +5,7 @@ from collections import Counter
 
 import pytest
 
-from lightrail.shard.moving.placing import Placing
+from lightrail.shard.moving.copier import Placing
 from lightrail.wire.bodies import decode_request
 from lightrail.wire.frames import HEADER, Kind
 from tests.support.sim.cluster import Cluster, Script

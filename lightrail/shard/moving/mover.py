@@ -19,10 +19,9 @@ from lightrail.model.policy import Role
 from lightrail.namespace.records import Name
 from lightrail.shard.journal.store import StoreError
 from lightrail.shard.moving.arrivals import Arrival
-from lightrail.shard.moving.copier import Copier, Sources
+from lightrail.shard.moving.copier import Copier, MoveEndedError, Placing, Sources
 from lightrail.shard.moving.importing import ImportFailedError
 from lightrail.shard.moving.phases import DROPS_COPY, ENDS, Event, Progress
-from lightrail.shard.moving.placing import MoveEndedError, Placing
 from lightrail.shard.queues.tenancy import ClusterMap
 from lightrail.shard_client.peers.requests import ShardDownError, ShardRefusedError
 from lightrail.telemetry.shard import ShardCounts

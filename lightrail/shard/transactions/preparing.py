@@ -21,9 +21,8 @@ from lightrail.shard.links.ingress.selection import share
 from lightrail.shard.queue.timed.aside import NOBODY_WITH_RETRIES
 from lightrail.shard.queue.values import commands
 from lightrail.shard.queue.values.commands import FAILED
-from lightrail.shard.queues.memory import Memory
+from lightrail.shard.queues.memory import Memory, UserShares
 from lightrail.shard.queues.queues import Queues
-from lightrail.shard.queues.user_shares import UserShares
 from lightrail.shard.queues.waiting import Waiter
 from lightrail.shard.transactions.applying import Applying, Part, Shares
 from lightrail.shard.transactions.checks import Checks, check_apart, shares_of

@@ -1,6 +1,6 @@
 """Shares of users: one user may have as much as is free besides."""
 
-from lightrail.shard.queues.user_shares import UserShares
+from lightrail.shard.queues.memory import UserShares
 
 MOST = 120
 

@@ -15,8 +15,8 @@ from lightrail.shard.links.receiving.consumer_options import asked
 from lightrail.shard.links.receiving.durable_receivers import DurableReceivers
 from lightrail.shard.queue.values import commands
 from lightrail.shard.queue.values.effects import SessionRenewed
+from lightrail.shard.queues.memory import UserShares
 from lightrail.shard.queues.shard_queue import Queue
-from lightrail.shard.queues.user_shares import UserShares
 from lightrail.wire.bodies import ConsumerOpen, Refusal
 from lightrail.wire.frames import ENDING, FOR_GOOD, HEADER, Kind
 

@@ -27,8 +27,8 @@ from lightrail.shard.effects.peers import Peer, Producer
 from lightrail.shard.journal.kept_links import RecoveredTerminus
 from lightrail.shard.journal.store import Store, StoreError
 from lightrail.shard.links.sending.terminus import LAST, DurableProducer, ResumableProducer, Terminus
+from lightrail.shard.queues.memory import UserShares
 from lightrail.shard.queues.shard_queue import Queue
-from lightrail.shard.queues.user_shares import UserShares
 from lightrail.shard.queues.waiting import CallWhenSynced
 from lightrail.telemetry.shard import ShardCounts
 from lightrail.wire.bodies import ProducerOpen

@@ -8,7 +8,7 @@ from lightrail.model.names import is_dead_letter
 from lightrail.telemetry.metrics import AnyFamily, Family, Labels, gauge
 
 if TYPE_CHECKING:
-    from lightrail.shard.queues.figures import Figures
+    from lightrail.shard.queues.shard_queue import Figures
 
 DETAILED_QUEUES_MAX: Final = 10_000
 """Queues that one scrape of /metrics/detailed lists; ``?queue=PREFIX`` selects among more."""

@@ -26,7 +26,7 @@ from lightrail.telemetry.metrics import (
 from lightrail.telemetry.queues import QUEUE_COUNTERS, QUEUE_STATES, QueueReaders, QueueTotals
 
 if TYPE_CHECKING:
-    from lightrail.shard.queues.figures import Figures
+    from lightrail.shard.queues.shard_queue import Figures
 
 SUMMED_AT_ONCE: Final = 500
 """Queues that a scrape sums before the loop turns: some milliseconds."""

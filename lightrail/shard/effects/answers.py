@@ -10,8 +10,7 @@ from lightrail.model import conditions
 from lightrail.shard.effects.peers import Numbered, Peer
 from lightrail.shard.queues.memory import Memory
 from lightrail.shard.queues.queues import Queues
-from lightrail.shard.queues.shard_queue import Queue
-from lightrail.shard.queues.waiting import Waiter
+from lightrail.shard.queues.shard_queue import Queue, Waiter
 from lightrail.wire.bodies import Refusal, encode_request
 from lightrail.wire.frames import Kind, frame
 

@@ -32,9 +32,8 @@ from lightrail.shard.queues.declarations import EveryName, Names
 from lightrail.shard.queues.delivery_marks import DeliveryMarks
 from lightrail.shard.queues.memory import queues_max
 from lightrail.shard.queues.queues import Queues
-from lightrail.shard.queues.shard_queue import Queue
+from lightrail.shard.queues.shard_queue import Queue, Waiter
 from lightrail.shard.queues.tenancy import ClusterMap, EverythingHere, Tenancy
-from lightrail.shard.queues.waiting import Waiter
 from lightrail.shard.requests.lock_requests import LockRequests
 from lightrail.shard.requests.requests import Requests
 from lightrail.shard.requests.session_requests import SessionRequests

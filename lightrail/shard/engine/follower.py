@@ -33,9 +33,8 @@ from lightrail.shard.queue.values import commands
 from lightrail.shard.queues.declarations import LAST_CONSUMER
 from lightrail.shard.queues.ownership import Event, Ownership, State, Verdict, judge, judge_name, recovered
 from lightrail.shard.queues.queues import Queues
-from lightrail.shard.queues.shard_queue import Queue
+from lightrail.shard.queues.shard_queue import Queue, Waiter
 from lightrail.shard.queues.tenancy import moved
-from lightrail.shard.queues.waiting import Waiter
 from lightrail.shard.upkeep.housekeeping import Housekeeping
 from lightrail.wire.bodies import Refusal
 

@@ -18,8 +18,7 @@ from lightrail.shard.links.receiving.resuming import Recovery, Resending
 from lightrail.shard.links.sending.sending_links import SendingLinks
 from lightrail.shard.queues.memory import Memory
 from lightrail.shard.queues.queues import Queues
-from lightrail.shard.queues.shard_queue import Queue
-from lightrail.shard.queues.waiting import CallWhenSynced
+from lightrail.shard.queues.shard_queue import CallWhenSynced, Queue
 from lightrail.telemetry.shard import ShardCounts
 from lightrail.wire.bodies import ConsumerOpen, ProducerOpen, Refusal
 from lightrail.wire.frames import Kind, frame

@@ -27,9 +27,8 @@ from lightrail.shard.moving.state import encode_state
 from lightrail.shard.queue.lines.ready import fitting, rejoined
 from lightrail.shard.queue.values.runs import Run
 from lightrail.shard.queues.queues import Queues
-from lightrail.shard.queues.shard_queue import Queue
+from lightrail.shard.queues.shard_queue import Queue, Waiter
 from lightrail.shard.queues.tenancy import moved
-from lightrail.shard.queues.waiting import Waiter
 from lightrail.wire.bodies import Refusal, encode_request
 from lightrail.wire.frames import Kind, frame
 

@@ -23,9 +23,8 @@ from lightrail.shard.queues.dead_letters import merge_annotations
 from lightrail.shard.queues.declarations import Names, shard_policy
 from lightrail.shard.queues.delivery_marks import DeliveryMarks
 from lightrail.shard.queues.field_access import look
-from lightrail.shard.queues.figures import Figures
 from lightrail.shard.queues.ownership import Event, Ownership, State
-from lightrail.shard.queues.shard_queue import Deadlines, Queue
+from lightrail.shard.queues.shard_queue import Deadlines, Figures, Queue
 from lightrail.shard.queues.tenancy import Tenancy, moved, no_room
 from lightrail.wire.bodies import Refusal
 from lightrail.wire.frames import EPOCHS

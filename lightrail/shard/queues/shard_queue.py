@@ -1,21 +1,114 @@
-"""A queue of this shard: its machine, its owner, its number in the journal, and its results of this step."""
+"""A queue of this shard: its machine, its owner, its number in the journal, and its results of this step.
 
-from collections.abc import Sequence
+Waiting: calls that are made when records are on disk.
+
+The figures of one queue for telemetry, under the names of the metrics.
+"""
+
+from collections.abc import Callable, Sequence
 from heapq import heappop, heappush, heapreplace
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 from lightrail.namespace.records import Name
 from lightrail.shard.journal.declared import encode_declared
 from lightrail.shard.queue.footprint import NO_SIZES, Sizes
 from lightrail.shard.queue.machine import Machine
 from lightrail.shard.queue.values.effects import Reason
-from lightrail.shard.queues.figures import Figures
+from lightrail.shard.queue.view import View
 from lightrail.shard.queues.ownership import Ownership, State
 from lightrail.shard.queues.pacing import Pace
-from lightrail.shard.queues.waiting import Waiter
 
 if TYPE_CHECKING:
     from lightrail.shard.links.ingress.parking import Parked
+
+
+class Waiter(Protocol):
+    """A producer, a request, or a sync that waits for the disk."""
+
+    def accept(self, number: int) -> None:
+        """The records are on disk.
+
+        Args:
+            number: number of a producer's batch; other waiters choose its meaning.
+        """
+
+
+CallWhenSynced = Callable[[Waiter, int], None]
+"""Calls a waiter with this number when the records so far are on disk."""
+
+
+class WhenSynced:
+    """Makes a call when the records so far are on disk."""
+
+    __slots__ = ("_call",)
+
+    def __init__(self, call: Callable[[], None]) -> None:
+        self._call = call
+
+    def accept(self, _: int) -> None:
+        """The records are on disk."""
+        self._call()
+
+
+class Figures:
+    """A queue's counts at the time of the scrape.
+
+    Args:
+        parked: messages that wait for room in the queue.
+    """
+
+    __slots__ = (
+        "accepted",
+        "bytes",
+        "consumers",
+        "dead_lettered",
+        "deferred",
+        "delayed",
+        "delivered",
+        "discarded",
+        "duplicates",
+        "enqueued",
+        "expired",
+        "in_flight",
+        "locked",
+        "locks_expired",
+        "modified",
+        "parked",
+        "purged",
+        "ready",
+        "redelivered",
+        "refused",
+        "rejected",
+        "released",
+        "unannotated",
+    )
+
+    def __init__(self, view: View, parked: int) -> None:
+        counters = view.counters
+        gauges = view.gauges
+        self.enqueued = counters.enqueued
+        self.delivered = counters.delivered
+        self.redelivered = counters.redelivered
+        self.accepted = counters.accepted
+        self.rejected = counters.rejected
+        self.released = counters.released
+        self.modified = counters.modified
+        self.expired = counters.expired
+        self.dead_lettered = sum(counters.dead_lettered.values())
+        self.purged = counters.purged
+        self.ready = gauges.ready
+        self.delayed = gauges.delayed
+        self.in_flight = gauges.in_flight
+        self.deferred = gauges.deferred
+        self.bytes = gauges.bytes
+        self.consumers = view.competing
+        self.duplicates = counters.duplicates
+        self.discarded = counters.dropped + counters.discarded.get(Reason.DISCARDED, 0)
+        self.refused = counters.refused
+        self.locks_expired = counters.locks_expired
+        self.unannotated = counters.unannotated
+        self.parked = parked
+        self.locked = view.locked_count
 
 
 class Closing(NamedTuple):

@@ -26,8 +26,7 @@ from lightrail.shard.effects.performer import Performer
 from lightrail.shard.links.links import Links
 from lightrail.shard.queue.values import commands
 from lightrail.shard.queues.queues import Queues
-from lightrail.shard.queues.shard_queue import Queue
-from lightrail.shard.queues.waiting import Waiter
+from lightrail.shard.queues.shard_queue import Queue, Waiter
 from lightrail.shard.requests.peeking import Peeking
 from lightrail.wire.bodies import decode_request, encode_request
 from lightrail.wire.frames import HEADER_SIZE, Kind, WireError, frame

@@ -36,8 +36,7 @@ from lightrail.shard.queue.values.policy import refusal_text, refuses_batches, r
 from lightrail.shard.queue.values.runs import Batch, Run, batch_of
 from lightrail.shard.queues.memory import Memory
 from lightrail.shard.queues.queues import Queues
-from lightrail.shard.queues.shard_queue import Queue
-from lightrail.shard.queues.waiting import Waiter
+from lightrail.shard.queues.shard_queue import Queue, Waiter
 from lightrail.shard.requests.lock_requests import consumer_of
 from lightrail.shard.requests.recalling import Recalling
 from lightrail.wire.bodies import encode_request

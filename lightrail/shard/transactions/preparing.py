@@ -23,7 +23,7 @@ from lightrail.shard.queue.values import commands
 from lightrail.shard.queue.values.commands import FAILED
 from lightrail.shard.queues.memory import Memory, UserShares
 from lightrail.shard.queues.queues import Queues
-from lightrail.shard.queues.waiting import Waiter
+from lightrail.shard.queues.shard_queue import Waiter
 from lightrail.shard.transactions.applying import Applying, Part, Shares
 from lightrail.shard.transactions.checks import Checks, check_apart, shares_of
 from lightrail.shard.transactions.loading import Loaded, Loading

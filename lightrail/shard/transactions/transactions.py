@@ -30,8 +30,7 @@ from lightrail.shard.journal.store import Store, StoreBusyError
 from lightrail.shard.links.links import Links
 from lightrail.shard.queues.memory import Memory
 from lightrail.shard.queues.queues import Queues
-from lightrail.shard.queues.shard_queue import Queue
-from lightrail.shard.queues.waiting import Waiter, WhenSynced
+from lightrail.shard.queues.shard_queue import Queue, Waiter, WhenSynced
 from lightrail.shard.transactions.applying import Applying
 from lightrail.shard.transactions.checks import Checks
 from lightrail.shard.transactions.decisions import Decisions

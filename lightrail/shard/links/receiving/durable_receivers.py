@@ -16,8 +16,7 @@ from lightrail.shard.effects.receiving_link import ReceivingLink, State
 from lightrail.shard.journal.kept_links import joined, without
 from lightrail.shard.journal.store import Store, StoreError
 from lightrail.shard.queue.values.commands import Holder
-from lightrail.shard.queues.shard_queue import Queue
-from lightrail.shard.queues.waiting import CallWhenSynced
+from lightrail.shard.queues.shard_queue import CallWhenSynced, Queue
 from lightrail.telemetry.shard import ShardCounts
 from lightrail.wire.bodies import ConsumerOpen
 from lightrail.wire.frames import HEADER

@@ -26,8 +26,7 @@ from lightrail.shard.links.client_links import ClientLinks
 from lightrail.shard.links.ingress.admission import Admission
 from lightrail.shard.links.sending.termini import Termini
 from lightrail.shard.links.sending.terminus import ResumableProducer
-from lightrail.shard.queues.shard_queue import Queue
-from lightrail.shard.queues.waiting import CallWhenSynced
+from lightrail.shard.queues.shard_queue import CallWhenSynced, Queue
 from lightrail.telemetry.shard import ShardCounts
 from lightrail.wire.bodies import ProducerOpen, Refusal
 from lightrail.wire.frames import IDENTITY, Kind, frame

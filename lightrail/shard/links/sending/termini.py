@@ -28,8 +28,7 @@ from lightrail.shard.journal.kept_links import RecoveredTerminus
 from lightrail.shard.journal.store import Store, StoreError
 from lightrail.shard.links.sending.terminus import LAST, DurableProducer, ResumableProducer, Terminus
 from lightrail.shard.queues.memory import UserShares
-from lightrail.shard.queues.shard_queue import Queue
-from lightrail.shard.queues.waiting import CallWhenSynced
+from lightrail.shard.queues.shard_queue import CallWhenSynced, Queue
 from lightrail.telemetry.shard import ShardCounts
 from lightrail.wire.bodies import ProducerOpen
 from lightrail.wire.frames import CLOSED, DURABILITY_SHIFT, HEADER, HEADER_SIZE, KEPT, Kind, frame

@@ -20,7 +20,7 @@ from lightrail.shard.engine.engine import Engine
 from lightrail.shard.engine.server import Server
 from lightrail.shard.journal.store import Recovered
 from lightrail.shard.moving.mover import Mover
-from lightrail.shard.queues.deletions import Deletions
+from lightrail.shard.queues.declarations import Deletions
 from lightrail.shard.requests.journal_requests import JournalRequests
 from lightrail.shard.startup.data_directory import DataDirectory
 from lightrail.shard.startup.registration import make_known, move_in

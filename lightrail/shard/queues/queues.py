@@ -19,10 +19,9 @@ from lightrail.shard.queue.values import commands
 from lightrail.shard.queue.values.counters import Work
 from lightrail.shard.queue.values.effects import Effect
 from lightrail.shard.queue.values.policy import Policy, admitting_none
-from lightrail.shard.queues.dead_letters import merge_annotations
+from lightrail.shard.queues.dead_letters import look, merge_annotations
 from lightrail.shard.queues.declarations import Names, shard_policy
 from lightrail.shard.queues.delivery_marks import DeliveryMarks
-from lightrail.shard.queues.field_access import look
 from lightrail.shard.queues.ownership import Event, Ownership, State
 from lightrail.shard.queues.shard_queue import Deadlines, Figures, Queue
 from lightrail.shard.queues.tenancy import Tenancy, moved, no_room

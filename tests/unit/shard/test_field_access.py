@@ -14,7 +14,7 @@ from lightrail.shard.queue.values.commands import Attach, Credit, Enqueue
 from lightrail.shard.queue.values.effects import Deliver, Effect, Reason
 from lightrail.shard.queue.values.policy import Policy
 from lightrail.shard.queue.values.runs import batch_of
-from lightrail.shard.queues.field_access import look
+from lightrail.shard.queues.dead_letters import look
 
 
 def message(body: str, key: object = None, group: str | None = None) -> bytes:

@@ -3,7 +3,7 @@
 from lightrail.amqp.encoder import encode
 from lightrail.filters.looks import Looks
 from lightrail.model import limits
-from lightrail.shard.queues.field_access import selector
+from lightrail.shard.queues.dead_letters import selector
 from tests.support import work
 from tests.support.shard.scene import Peer, Scene, numbered_messages
 

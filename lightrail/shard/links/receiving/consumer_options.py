@@ -8,7 +8,7 @@ from lightrail.filters.looks import Looks
 from lightrail.model import conditions, limits
 from lightrail.shard.effects.receiving_link import outcome_of
 from lightrail.shard.queue.values import commands
-from lightrail.shard.queues.field_access import selector
+from lightrail.shard.queues.dead_letters import selector
 from lightrail.shard.queues.memory import Memory
 from lightrail.wire.bodies import ConsumerOpen, Refusal, SettleDetail
 

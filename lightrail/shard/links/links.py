@@ -8,9 +8,8 @@ from lightrail.shard.effects.performer import Performer
 from lightrail.shard.effects.receiving_link import ReceivingLink
 from lightrail.shard.journal.store import Recovered, Store
 from lightrail.shard.links.client_links import STOLEN, ClientLinks, Opened
-from lightrail.shard.links.closings import Closings
+from lightrail.shard.links.closings import Closings, LastConsumers
 from lightrail.shard.links.ingress.admission import Admission
-from lightrail.shard.links.last_consumers import LastConsumers
 from lightrail.shard.links.receiving.consumer_options import admitted
 from lightrail.shard.links.receiving.durable_receivers import DurableReceivers
 from lightrail.shard.links.receiving.receiving_links import ReceivingLinks

@@ -10,7 +10,7 @@ from lightrail.shard.effects.peers import Consumer, Peer
 from lightrail.shard.effects.performer import Performer
 from lightrail.shard.effects.receiving_link import Event, Key, Origin, ReceivingLink, State, outcome_in
 from lightrail.shard.links.client_links import ClientLinks
-from lightrail.shard.links.last_consumers import LastConsumers
+from lightrail.shard.links.closings import LastConsumers
 from lightrail.shard.links.receiving.consumer_options import asked
 from lightrail.shard.links.receiving.durable_receivers import DurableReceivers
 from lightrail.shard.queue.values import commands

@@ -27,7 +27,7 @@ from lightrail.shard.effects.peers import Peer
 from lightrail.shard.effects.performer import Performer
 from lightrail.shard.journal.record import Append, Record, size_of
 from lightrail.shard.journal.store import Store, StoreBusyError, StoreError
-from lightrail.shard.links.ingress.refusals import index_full
+from lightrail.shard.links.ingress.selection import index_full
 from lightrail.shard.links.links import Links
 from lightrail.shard.queue.order.sessions import Sessions
 from lightrail.shard.queue.values import commands

@@ -8,8 +8,7 @@ from lightrail.model import conditions
 from lightrail.shard.effects.answers import RequestError
 from lightrail.shard.effects.peers import Peer
 from lightrail.shard.effects.performer import Performer
-from lightrail.shard.links.ingress.refusals import index_full, queue_full, too_large
-from lightrail.shard.links.ingress.selection import Ahead, Share, share
+from lightrail.shard.links.ingress.selection import Ahead, Share, index_full, queue_full, share, too_large
 from lightrail.shard.queue.lines.consumers import Consumer
 from lightrail.shard.queue.values import commands
 from lightrail.shard.queue.values.policy import DISCARD_INCOMING, first_too_large, refuses_batches

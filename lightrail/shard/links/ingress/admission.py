@@ -21,8 +21,14 @@ from lightrail.shard.effects.performer import Performer
 from lightrail.shard.journal.record import Append, Record, size_of
 from lightrail.shard.journal.store import Store, StoreBrokenError, StoreBusyError, StoreError
 from lightrail.shard.links.ingress.parking import Parked, Parking, waits_until
-from lightrail.shard.links.ingress.refusals import index_full, never_fits, queue_full, too_large
-from lightrail.shard.links.ingress.selection import Chosen, conform
+from lightrail.shard.links.ingress.selection import (
+    Chosen,
+    conform,
+    index_full,
+    never_fits,
+    queue_full,
+    too_large,
+)
 from lightrail.shard.queue.values import commands
 from lightrail.shard.queue.values.counters import Work
 from lightrail.shard.queue.values.policy import (

@@ -16,9 +16,8 @@ from lightrail.shard.effects.performer import Performer
 from lightrail.shard.journal.record import Append
 from lightrail.shard.journal.store import Store, StoreBusyError, StoreError
 from lightrail.shard.links.ingress.parking import Holding, Wait, wait_of
-from lightrail.shard.links.ingress.refusals import index_full
 from lightrail.shard.links.ingress.routed_records import RoutedRecords, ids_until_ms
-from lightrail.shard.links.ingress.selection import fitting, share
+from lightrail.shard.links.ingress.selection import fitting, index_full, share
 from lightrail.shard.queue.values import commands
 from lightrail.shard.queue.values.runs import Batch, Run, joined
 from lightrail.shard.queues.memory import Memory

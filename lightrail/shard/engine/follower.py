@@ -24,7 +24,7 @@ from lightrail.shard.effects.performer import Performer
 from lightrail.shard.journal.declared import fields_of
 from lightrail.shard.journal.store import RecoveredQueue, Store, StoreError
 from lightrail.shard.links.links import Links
-from lightrail.shard.links.receiving.restoring import open_restored, receivers_of, report_kept
+from lightrail.shard.links.receiving.resuming import open_restored, receivers_of, report_kept
 from lightrail.shard.links.relaying.relays import Relays
 from lightrail.shard.moving.arrivals import Arrival, Arrivals
 from lightrail.shard.moving.exporting import Exports

@@ -19,9 +19,7 @@ from typing import Final
 
 from lightrail.model import conditions
 from lightrail.namespace.records import Name
-from lightrail.shard.links.relaying.listener import EVERYTHING, Listener, Part
-from lightrail.shard.links.relaying.sender import Sender
-from lightrail.shard.links.relaying.sent import Sent
+from lightrail.shard.links.relaying.ends import EVERYTHING, Listener, Part, Sender, Sent
 from lightrail.shard.queues.memory import Memory
 from lightrail.wire.bodies import Refusal
 from lightrail.wire.frames import (

@@ -5,9 +5,8 @@ from lightrail.model import conditions
 from lightrail.model.ending import Ending
 from lightrail.model.policy import Role
 from lightrail.shard.effects.peers import Peer
-from lightrail.shard.links.relaying.listener import Listener
+from lightrail.shard.links.relaying.ends import Listener, Sender
 from lightrail.shard.links.relaying.relay import Relay
-from lightrail.shard.links.relaying.sender import Sender
 from lightrail.shard.queue.values.commands import UNBOUNDED
 from lightrail.shard.queues.declarations import Names
 from lightrail.shard.queues.memory import Memory

@@ -1,19 +1,125 @@
-"""The listeners of a connection point."""
+"""The ends of a connection point: its senders, the batches that are being passed, and its listeners.
+
+The listeners of a connection point.
+
+The senders of a connection point.
+
+Sent: a batch of a sender that is being passed to listeners.
+"""
 
 from bisect import bisect_right
 from typing import Final
 
 from lightrail.model.ending import Ending
 from lightrail.shard.effects.peers import Peer
-from lightrail.shard.links.relaying.sender import Sender
-from lightrail.shard.links.relaying.sent import Sent
 from lightrail.shard.queue.values.commands import UNBOUNDED
 from lightrail.wire.bodies import ConsumerOpen, SettleDetail
-from lightrail.wire.frames import (
-    Kind,
-    OutcomeCode,
-    frame,
-)
+from lightrail.wire.frames import ENQUEUE_COLUMNS, ENQUEUE_ENDS, HEADER_SIZE, Kind, OutcomeCode, frame
+
+
+class Sender:
+    """The link of a sender: the numbers of messages that it may send and has sent."""
+
+    __slots__ = ("granted", "link", "peer", "sent", "used_ms")
+
+    def __init__(self, peer: Peer, link: int, now_ms: int) -> None:
+        self.peer = peer
+        self.link = link
+        self.granted = 0
+        """Number of messages that it may send, counted from its opening."""
+        self.sent = 0
+        self.used_ms = now_ms
+        """Time at which it last sent a message, or was opened."""
+
+    @property
+    def open(self) -> int:
+        """Number of messages that it may still send."""
+        return max(self.granted - self.sent, 0)
+
+    def grant(self, granted: int) -> None:
+        """Sends a GRANT if the number has changed."""
+        if granted != self.granted:
+            self.granted = granted
+            self.peer.out.append(frame(Kind.GRANT, link=self.link, number=granted))
+
+    def outcome(self, number: int, first: int, messages: int, code: int, body: bytes) -> None:
+        """Sends the outcome of messages of one of its batches."""
+        self.peer.out.append(
+            frame(
+                Kind.OUTCOME,
+                flags=code,
+                epoch=first,
+                link=self.link,
+                count=messages,
+                number=number,
+                body=body,
+            )
+        )
+
+
+class Sent:
+    """The messages of one batch of a sender that no listener has received yet."""
+
+    __slots__ = (
+        "_base",
+        "_ends",
+        "_part",
+        "count",
+        "expires_at_ms",
+        "first",
+        "message_format",
+        "number",
+        "sender",
+    )
+
+    def __init__(self, sender: Sender, part: bytes, messages: int, number: int) -> None:
+        self.sender = sender
+        self.number = number
+        self.count = messages
+        self.first = 0
+        """Index of the next message."""
+        self.expires_at_ms, self.message_format, _size = ENQUEUE_COLUMNS.unpack_from(part, HEADER_SIZE)
+        self._part = part
+        self._base = ENQUEUE_ENDS + 4 * messages
+        self._ends = memoryview(part)[ENQUEUE_ENDS : self._base].cast("I")
+
+    @property
+    def size(self) -> int:
+        """Bytes in memory, which are used until its last message is passed on."""
+        return len(self._part)
+
+    @property
+    def left(self) -> int:
+        """Number of remaining messages."""
+        return self.count - self.first
+
+    def fitting(self, last: int, room: int) -> int:
+        """The end of the messages before `last` that have at most `room` bytes together."""
+        return bisect_right(self._ends, self._start + room, self.first, last)
+
+    def size_to(self, last: int) -> int:
+        """Bytes of the messages from the next one to before `last`."""
+        size: int = self._ends[last - 1] - self._start
+        return size
+
+    def take(self, last: int) -> tuple[int, memoryview, memoryview]:
+        """Removes the messages before `last`; returns the offset from which their ends count, the ends, and
+        the bytes."""
+        start, first = self._start, self.first
+        self.first = last
+        blob = memoryview(self._part)[self._base + start : self._base + self._ends[last - 1]]
+        return start, self._ends[first:last], blob
+
+    def release(self) -> None:
+        """Releases the remaining messages, which return to their sender."""
+        if self.left:
+            self.sender.outcome(self.number, self.first, self.left, OutcomeCode.RELEASED, b"")
+            self.first = self.count
+
+    @property
+    def _start(self) -> int:
+        return self._ends[self.first - 1] if self.first else 0
+
 
 EVERYTHING: Final = 1 << 62
 """A number above every delivery number."""

@@ -21,7 +21,7 @@ from lightrail.shard.links.ingress.admission import Admission
 from lightrail.shard.links.ingress.batches import Batches
 from lightrail.shard.links.ingress.routes import Routes
 from lightrail.shard.links.links import Links
-from lightrail.shard.links.relaying.relays import Relays
+from lightrail.shard.links.relaying.relay import Relays
 from lightrail.shard.links.takeovers import Takeovers
 from lightrail.shard.moving.arrivals import Arrival, Arrivals
 from lightrail.shard.moving.exporting import Exports, MoveRequests

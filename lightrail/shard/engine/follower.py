@@ -25,7 +25,7 @@ from lightrail.shard.journal.declared import fields_of
 from lightrail.shard.journal.store import RecoveredQueue, Store, StoreError
 from lightrail.shard.links.links import Links
 from lightrail.shard.links.receiving.resuming import open_restored, receivers_of, report_kept
-from lightrail.shard.links.relaying.relays import Relays
+from lightrail.shard.links.relaying.relay import Relays
 from lightrail.shard.moving.arrivals import Arrival, Arrivals
 from lightrail.shard.moving.exporting import Exports
 from lightrail.shard.moving.freezing import Freezing

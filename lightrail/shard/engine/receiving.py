@@ -15,7 +15,7 @@ from lightrail.shard.links.frontends import Frontends
 from lightrail.shard.links.ingress.batches import Batches
 from lightrail.shard.links.ingress.routes import Routes
 from lightrail.shard.links.links import Links
-from lightrail.shard.links.relaying.relays import Relays
+from lightrail.shard.links.relaying.relay import Relays
 from lightrail.shard.links.takeovers import Opening
 from lightrail.shard.requests.requests import Requests
 from lightrail.wire.bodies import ConsumerOpen, Hello, ProducerOpen, Refusal, Targets

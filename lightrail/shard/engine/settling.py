@@ -8,7 +8,7 @@ from lightrail.shard.effects.peers import Peer, Settlement
 from lightrail.shard.effects.performer import Performer
 from lightrail.shard.effects.receiving_link import outcome_in
 from lightrail.shard.links.receiving.receiving_links import ReceivingLinks
-from lightrail.shard.links.relaying.relays import Relays
+from lightrail.shard.links.relaying.relay import Relays
 from lightrail.shard.links.takeovers import Takeovers
 from lightrail.shard.moving.freezing import Freezing
 from lightrail.shard.queue.changes.outcomes import is_much

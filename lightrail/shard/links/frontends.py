@@ -7,7 +7,7 @@ from typing import Final
 from lightrail.model import limits
 from lightrail.shard.effects.peers import Peer
 from lightrail.shard.links.links import Links
-from lightrail.shard.links.relaying.relays import Relays
+from lightrail.shard.links.relaying.relay import Relays
 from lightrail.wire.bodies import Hello, Welcome
 from lightrail.wire.frames import HEADER_SIZE, VERSION, Kind, frame
 from lightrail.wire.versions import VERSIONS, unknown

@@ -8,7 +8,7 @@ from lightrail.shard.effects.performer import Performer
 from lightrail.shard.journal.record import Append
 from lightrail.shard.journal.store import Store, StoreBusyError, StoreFullError
 from lightrail.shard.links.ingress.admission import Admission
-from lightrail.shard.links.relaying.relays import Relays
+from lightrail.shard.links.relaying.relay import Relays
 from lightrail.shard.queue.values import commands
 from lightrail.shard.queue.values.runs import Batch
 from lightrail.shard.queues.memory import Memory

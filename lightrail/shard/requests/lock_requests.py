@@ -15,7 +15,7 @@ from lightrail.shard.queue.values import commands
 from lightrail.shard.queue.values.effects import LockAnswer, LockedDeferred, Renewed, SettledDeliveries
 from lightrail.shard.queues.queues import Queues
 from lightrail.shard.queues.shard_queue import Queue, Waiter
-from lightrail.shard.requests.recalling import Recalling
+from lightrail.shard.requests.peeking import Recalling
 from lightrail.wire.bodies import encode_request
 from lightrail.wire.frames import Kind, frame
 

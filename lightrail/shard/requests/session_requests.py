@@ -38,7 +38,7 @@ from lightrail.shard.queues.memory import Memory
 from lightrail.shard.queues.queues import Queues
 from lightrail.shard.queues.shard_queue import Queue, Waiter
 from lightrail.shard.requests.lock_requests import consumer_of
-from lightrail.shard.requests.recalling import Recalling
+from lightrail.shard.requests.peeking import Recalling
 from lightrail.wire.bodies import encode_request
 from lightrail.wire.frames import Kind, frame
 

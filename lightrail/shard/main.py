@@ -23,8 +23,7 @@ from lightrail.shard.moving.mover import Mover
 from lightrail.shard.queues.declarations import Deletions
 from lightrail.shard.requests.journal_requests import JournalRequests
 from lightrail.shard.startup.data_directory import DataDirectory
-from lightrail.shard.startup.registration import make_known, move_in
-from lightrail.shard.startup.start import Start
+from lightrail.shard.startup.start import Start, make_known, move_in
 from lightrail.shard.startup.storage import Storage, recover
 from lightrail.shard.transactions.decision_requests import DecisionRequests
 from lightrail.shard.upkeep.collecting import Collecting

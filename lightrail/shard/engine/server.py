@@ -17,7 +17,7 @@ from lightrail.shard.effects.actions import Actions, Read
 from lightrail.shard.engine.engine import Engine
 from lightrail.shard.journal.store import Commit, Store
 from lightrail.shard.journal.worker import Worker
-from lightrail.shard.startup.disk import DiskWatch
+from lightrail.shard.startup.storage import DiskWatch
 from lightrail.telemetry.shard import ShardCounts
 from lightrail.wire.keys import Admission, WireKey
 from lightrail.wire.socket import LoopSocket, bind

@@ -2,7 +2,7 @@
 
 import pytest
 
-from lightrail.shard.startup.disk import DISK_ROOM_MS, DISK_SILENCE_MS, DiskWatch
+from lightrail.shard.startup.storage import DISK_ROOM_MS, DISK_SILENCE_MS, DiskWatch
 from tests.support.now import now
 
 SILENCE_S = DISK_SILENCE_MS / 1000

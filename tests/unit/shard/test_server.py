@@ -30,7 +30,7 @@ from lightrail.shard.queue.values.runs import Batch, Location, Run, batch_of
 from lightrail.shard.queues import delivery_marks
 from lightrail.shard.queues.declarations import EveryName
 from lightrail.shard.queues.delivery_marks import FileMarks
-from lightrail.shard.startup.disk import DISK_SILENCE_MS
+from lightrail.shard.startup.storage import DISK_SILENCE_MS
 from lightrail.telemetry.shard import ShardCounts
 from lightrail.wire.bodies import ConsumerOpen, Hello, ProducerOpen
 from lightrail.wire.frames import HEADER, VERSION, Kind, frame
@@ -526,7 +526,7 @@ def test_while_the_disk_hangs_the_shard_says_nothing_and_then_everything(
         assert counts.commit_under_way() == 0
 
     play(test, tmp_path)
-    watch = "lightrail.shard.startup.disk"
+    watch = "lightrail.shard.startup.storage"
     reports = [record.getMessage() for record in caplog.records if record.name == watch]
     assert [report.partition(":")[0] for report in reports] == [
         "the disk has not answered for 30 s",

@@ -22,8 +22,8 @@ from lightrail.shard.queue.values.effects import Effect, Fetch
 from lightrail.shard.queue.values.runs import Batch, Run
 from lightrail.shard.queues.queues import Queues
 from lightrail.shard.queues.shard_queue import Queue
-from lightrail.shard.transactions.loading import Loaded
 from lightrail.shard.transactions.records import Record, Records, records_of_posts
+from lightrail.shard.transactions.work import Loaded
 
 TRANSACTION_REWRITTEN_BYTES_MAX: Final[int] = 64 * 1024 * 1024
 """Bytes that one transaction writes at a shard for what it settles as rejected or modified: dead letters, and

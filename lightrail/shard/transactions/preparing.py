@@ -26,9 +26,8 @@ from lightrail.shard.queues.queues import Queues
 from lightrail.shard.queues.shard_queue import Waiter
 from lightrail.shard.transactions.applying import Applying, Part, Shares
 from lightrail.shard.transactions.checks import Checks, check_apart, shares_of
-from lightrail.shard.transactions.loading import Loaded, Loading
 from lightrail.shard.transactions.prepared import Prepared, ReservedDeliveries, recovered
-from lightrail.shard.transactions.work import id_of, work_of
+from lightrail.shard.transactions.work import Loaded, Loading, id_of, work_of
 
 TRANSACTIONS_PREPARED_MAX: Final[int] = 10_000
 """Transactions over several shards that wait for their decision at one shard. One user may have as many as

@@ -34,10 +34,9 @@ from lightrail.shard.queues.shard_queue import Queue, Waiter, WhenSynced
 from lightrail.shard.transactions.applying import Applying
 from lightrail.shard.transactions.checks import Checks
 from lightrail.shard.transactions.decisions import Decisions
-from lightrail.shard.transactions.loading import Loaded, Loading
 from lightrail.shard.transactions.preparing import Preparing
 from lightrail.shard.transactions.records import Record
-from lightrail.shard.transactions.work import Work, id_of, work_of
+from lightrail.shard.transactions.work import Loaded, Loading, Work, id_of, work_of
 
 
 class Transactions:

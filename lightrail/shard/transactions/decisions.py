@@ -17,7 +17,7 @@ from lightrail.model import conditions, limits
 from lightrail.model.transaction_ids import born_ms
 from lightrail.shard.effects.answers import RequestError
 from lightrail.shard.journal.store import StoreError
-from lightrail.shard.transactions.records import Records
+from lightrail.shard.transactions.applying import Records
 
 TRANSACTION_ABORTED_MS: Final[int] = 3_600_000
 """How long the deciding shard remembers that it answered such a request with an abort; afterwards it refuses

@@ -31,11 +31,10 @@ from lightrail.shard.links.links import Links
 from lightrail.shard.queues.memory import Memory
 from lightrail.shard.queues.queues import Queues
 from lightrail.shard.queues.shard_queue import Queue, Waiter, WhenSynced
-from lightrail.shard.transactions.applying import Applying
+from lightrail.shard.transactions.applying import Applying, Record
 from lightrail.shard.transactions.checks import Checks
 from lightrail.shard.transactions.decisions import Decisions
 from lightrail.shard.transactions.preparing import Preparing
-from lightrail.shard.transactions.records import Record
 from lightrail.shard.transactions.work import Loaded, Loading, Work, id_of, work_of
 
 

@@ -38,7 +38,7 @@ from lightrail.shard.requests.lock_requests import LockRequests
 from lightrail.shard.requests.requests import Requests
 from lightrail.shard.requests.session_requests import SessionRequests
 from lightrail.shard.transactions.transactions import Transactions
-from lightrail.shard.upkeep.housekeeping import Housekeeping
+from lightrail.shard.upkeep.cleaner import Housekeeping
 from lightrail.telemetry.shard import ShardCounts
 
 log = logging.getLogger("lightrail.shard.engine.engine")

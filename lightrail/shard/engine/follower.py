@@ -35,7 +35,7 @@ from lightrail.shard.queues.ownership import Event, Ownership, State, Verdict, j
 from lightrail.shard.queues.queues import Queues
 from lightrail.shard.queues.shard_queue import Queue, Waiter
 from lightrail.shard.queues.tenancy import moved
-from lightrail.shard.upkeep.housekeeping import Housekeeping
+from lightrail.shard.upkeep.cleaner import Housekeeping
 from lightrail.wire.bodies import Refusal
 
 log = logging.getLogger("lightrail.shard.engine.follower")

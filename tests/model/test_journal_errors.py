@@ -9,7 +9,7 @@ import errno
 
 import pytest
 
-from lightrail.shard.journal.extent import SLOT_BYTES, SLOTS
+from lightrail.shard.journal.identity import SLOT_BYTES, SLOTS
 from lightrail.shard.journal.store import StoreBrokenError, StoreFullError
 from tests.support.shard.fake_files import FakeFiles, Fault
 from tests.support.shard.journal_writer import Op, Writer, open_journal, script, shown

@@ -1,12 +1,23 @@
-"""The identity of a journal: a small file beside the segments, checked before anything is read."""
+"""The identity of a journal: a small file beside the segments, checked before anything is read.
+
+The extent of a journal: a small file beside the segments with a position that the journal has reached.
+
+If the newest segment is deleted, or loses its end, no other segment shows it. So the commit that begins a
+segment writes the new extent after its sync and before any answer is sent; later commits write their extent
+when requested, without an extra sync. Records within the written extent are on disk already, so a journal
+that is shorter than its extent has lost records; no crash explains this.
+"""
 
 import json
+import struct
 from dataclasses import asdict, dataclass
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
+from zlib import crc32
 
 from lightrail.journal.segment_header import FORMAT_VERSION
-from lightrail.shard.journal.files import Files
-from lightrail.shard.journal.store import NewerFormatError, StoreRefusedError
+from lightrail.shard.journal.files import NO_SPACE, DiskFile, Files
+from lightrail.shard.journal.segment import name_of
+from lightrail.shard.journal.store import JournalDamagedError, NewerFormatError, StoreRefusedError
 
 IDENTITY_FILE: Final = "identity.json"
 
@@ -78,3 +89,146 @@ def settle(
             f"{found.shard} of cluster {found.cluster!r}: give this shard its own directory"
         )
     return found
+
+
+EXTENT_FILE: Final = "extent"
+MAGIC: Final = b"LREXTENT"
+VERSION: Final = 1
+SLOT_BYTES: Final = 512
+"""Size of a disk's sector: an interrupted write of one slot damages no other."""
+SYNCED_SLOTS: Final = 2
+"""Number of slots that are written alternately, each with a sync, so that one of them is always intact."""
+SLOTS: Final = SYNCED_SLOTS + 1
+"""All slots; the last one is for extents that are written without a sync."""
+_HEAD: Final = struct.Struct("<8sHHI")
+_BODY: Final = struct.Struct("<QQQ")
+
+
+class Extent(NamedTuple):
+    """How far a journal reaches."""
+
+    segment: int
+    """Number of the newest begun segment; 0 for none."""
+    first_lsn: int
+    """Number of the first record in that segment."""
+    next_lsn: int
+    """Number of the next record: the journal has all records before it."""
+
+
+NOTHING: Final = Extent(0, 1, 1)
+
+
+def encode(extent: Extent, salt: int) -> bytes:
+    """The first bytes of a slot; the rest of the slot is left unchanged."""
+    body = _BODY.pack(*extent)
+    return _HEAD.pack(MAGIC, VERSION, 0, crc32(body, salt)) + body
+
+
+def decode(slot: bytes, salt: int) -> Extent | None:
+    """The extent in a slot; None if the slot is empty, damaged, or of another journal.
+
+    Raises:
+        NewerFormatError: the slot has a newer format.
+    """
+    if len(slot) < _HEAD.size + _BODY.size:
+        return None
+    magic, version, _, checksum = _HEAD.unpack_from(slot)
+    if magic != MAGIC:
+        return None
+    if version > VERSION:
+        raise NewerFormatError(
+            f"the file {EXTENT_FILE} of this journal has format version {version}, this program "
+            f"knows {VERSION}: start it with the newer program that wrote it"
+        )
+    body = slot[_HEAD.size : _HEAD.size + _BODY.size]
+    return Extent(*_BODY.unpack(body)) if crc32(body, salt) == checksum else None
+
+
+def load_extent(files: Files, salt: int) -> Extent:
+    """The furthest extent in the file; NOTHING if there is none, as in journals of older versions.
+
+    Raises NewerFormatError for a newer format.
+    """
+    data = files.load(EXTENT_FILE) or b""
+    slots = [data[start : start + SLOT_BYTES] for start in range(0, len(data), SLOT_BYTES)]
+    found = [extent for slot in slots if (extent := decode(slot, salt)) is not None]
+    return max(found, key=lambda extent: extent.next_lsn, default=NOTHING)
+
+
+def check(known: Extent, last_segment: int, end: int, next_lsn: int) -> None:
+    """Checks that a journal that ends at this offset of this segment reaches the known extent.
+
+    Raises JournalDamagedError.
+    """
+    if next_lsn >= known.next_lsn:
+        return
+    missing = (
+        f"records {next_lsn} to {known.next_lsn - 1} are missing, which were on disk (file {EXTENT_FILE})"
+    )
+    if last_segment < known.segment:
+        last = f"the journal ends with {name_of(last_segment)}" if last_segment else "there is no segment"
+        raise JournalDamagedError(name_of(known.segment), 0, f"it is missing or empty: {last}, and {missing}")
+    raise JournalDamagedError(name_of(last_segment), end, f"it ends here, and {missing}")
+
+
+class ExtentFile:
+    """Writes extents to the file. After opening, only the commit thread calls it."""
+
+    __slots__ = ("_file", "_files", "_next", "_salt", "written")
+
+    def __init__(self, files: Files, salt: int, written: Extent) -> None:
+        """`written`: the result of `load`."""
+        self._files = files
+        self._salt = salt
+        self._file: DiskFile | None = None
+        self._next = 0
+        self.written = written
+
+    def write(self, extent: Extent, *, sync: bool) -> None:
+        """Writes an extent. If the disk has no room for the file, the next commit tries again.
+
+        Raises:
+            OSError: a call of the disk failed.
+        """
+        try:
+            file = self._opened()
+        except OSError as error:
+            if error.errno not in NO_SPACE:
+                raise
+            return
+        slot = self._next if sync else SYNCED_SLOTS
+        file.write(slot * SLOT_BYTES, [encode(extent, self._salt)])
+        if sync:
+            file.sync()
+            self._next = (self._next + 1) % SYNCED_SLOTS
+        self.written = extent
+
+    def close(self) -> None:
+        if self._file is not None:
+            self._file.close()
+            self._file = None
+
+    def _opened(self) -> DiskFile:
+        if self._file is None:
+            if EXTENT_FILE in self._files.names():
+                self._file = self._files.open(EXTENT_FILE)
+                self._next = self._older()
+            else:
+                file = self._files.create(EXTENT_FILE)
+                try:
+                    file.allocate(SLOTS * SLOT_BYTES)
+                    file.sync()
+                except OSError:
+                    file.close()
+                    self._files.remove(EXTENT_FILE)
+                    raise
+                self._files.sync()
+                self._file = file
+        return self._file
+
+    def _older(self) -> int:
+        """The slot to write next: the one with the lower extent."""
+        data = self._files.load(EXTENT_FILE) or b""
+        slots = [data[number * SLOT_BYTES : (number + 1) * SLOT_BYTES] for number in range(SYNCED_SLOTS)]
+        reach = [(decode(slot, self._salt) or NOTHING).next_lsn for slot in slots]
+        return reach.index(min(reach))

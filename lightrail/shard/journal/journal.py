@@ -19,8 +19,8 @@ from lightrail.journal.archive import Incarnation
 from lightrail.journal.record import CONTINUED, Close
 from lightrail.model import limits
 from lightrail.shard.journal.commit import JournalCommit, Reached
-from lightrail.shard.journal.extent import NOTHING, Extent, ExtentFile
 from lightrail.shard.journal.files import Files
+from lightrail.shard.journal.identity import NOTHING, Extent, ExtentFile
 from lightrail.shard.journal.loading import open_files
 from lightrail.shard.journal.reading import read_location
 from lightrail.shard.journal.record import Append, Record

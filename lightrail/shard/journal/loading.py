@@ -13,12 +13,11 @@ from lightrail.journal.record import SPILLED
 from lightrail.journal.scan import Found, Scan
 from lightrail.journal.segment_header import SEGMENT_HEADER_SIZE
 from lightrail.model import limits
-from lightrail.shard.journal import extent as extents
 from lightrail.shard.journal import identity, recovery
 from lightrail.shard.journal.batches import lay_over, load
 from lightrail.shard.journal.begun import salt_of
-from lightrail.shard.journal.extent import Extent
 from lightrail.shard.journal.files import Files
+from lightrail.shard.journal.identity import Extent
 from lightrail.shard.journal.live import Attributes, LiveSpans, Span
 from lightrail.shard.journal.recovery import Replay
 from lightrail.shard.journal.segment import Segment
@@ -58,10 +57,10 @@ def open_files(
     if identity.load_identity(files) is None:
         salt = salt_of(files)
     found = identity.settle(files, cluster, shard, salt)
-    known = extents.load_extent(files, found.salt)
+    known = identity.load_extent(files, found.salt)
 
     def check(extent: Extent, end: int) -> None:
-        extents.check(known, extent.segment, end, extent.next_lsn)
+        identity.check(known, extent.segment, end, extent.next_lsn)
         judge(extent)
 
     replay = recovery.replay(files, found.salt, producers_max, check)

@@ -44,7 +44,6 @@ from lightrail.journal.segment_header import (
     encode_segment_header,
 )
 from lightrail.journal.terminus import Terminus
-from lightrail.shard.journal import extent as extents
 from lightrail.shard.journal import identity
 from lightrail.shard.journal.begun import salt_of
 from lightrail.shard.journal.files import DiskFile, Files, RealFiles, own_copy
@@ -149,7 +148,7 @@ class _Repairer:
     def __init__(self, files: Files, salt: int) -> None:
         self._files = files
         self._salt = salt
-        self._extent = extents.load_extent(files, salt)
+        self._extent = identity.load_extent(files, salt)
         self._lsn = 0
         self._report = Report()
         self._opened: dict[int, DiskFile] = {}

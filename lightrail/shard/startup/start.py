@@ -39,7 +39,7 @@ from lightrail.cluster.membership import (
 )
 from lightrail.model import limits
 from lightrail.model.endpoint import Endpoint
-from lightrail.shard.journal.extent import NOTHING, Extent
+from lightrail.shard.journal.identity import NOTHING, Extent
 from lightrail.shard.journal.journal import Journal
 from lightrail.shard.journal.store import NewerFormatError, Store, StoreError, StoreRefusedError
 from lightrail.shard.startup import data_directory as residences

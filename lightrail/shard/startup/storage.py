@@ -14,9 +14,9 @@ from lightrail.shard.archiving.archive import Journals
 from lightrail.shard.archiving.archiver import Archiver
 from lightrail.shard.archiving.folders import RealFolders
 from lightrail.shard.archiving.retention import Rule
-from lightrail.shard.journal.extent import Extent
 from lightrail.shard.journal.files import RealFiles
 from lightrail.shard.journal.identity import IDENTITY_FILE as IDENTITY_FILE
+from lightrail.shard.journal.identity import Extent
 from lightrail.shard.journal.journal import Journal
 from lightrail.shard.journal.memory import MemoryStore
 from lightrail.shard.journal.sqlite import SqliteStore

@@ -10,7 +10,7 @@ import pytest
 from lightrail.journal.record import REWRITTEN, SPILLED, Delivered, Ids, Outcome, Queue, QueueEvent, Settle
 from lightrail.model import limits
 from lightrail.shard.journal.commit import pieces_of
-from lightrail.shard.journal.extent import SLOT_BYTES, SLOTS
+from lightrail.shard.journal.identity import SLOT_BYTES, SLOTS
 from lightrail.shard.journal.journal import Journal
 from lightrail.shard.journal.record import Append
 from lightrail.shard.journal.segment import name_of

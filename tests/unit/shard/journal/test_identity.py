@@ -5,8 +5,8 @@ import random
 import pytest
 
 from lightrail.journal.record import CONTINUED, Queue, QueueEvent
-from lightrail.shard.journal import extent as extents
-from lightrail.shard.journal.extent import EXTENT_FILE, NOTHING, SLOT_BYTES, Extent, ExtentFile
+from lightrail.shard.journal import identity
+from lightrail.shard.journal.identity import EXTENT_FILE, NOTHING, SLOT_BYTES, Extent, ExtentFile
 from lightrail.shard.journal.journal import Journal
 from lightrail.shard.journal.record import Append
 from lightrail.shard.journal.repair import repair_files
@@ -97,7 +97,7 @@ def test_a_refused_journal_is_left_as_it_was() -> None:
 @pytest.mark.parametrize("close", [False, True])
 def test_repair_accepts_the_loss_and_gives_no_record_number_twice(gone: tuple[int, ...], close: bool) -> None:
     files = written(close=close)
-    known = extents.load_extent(files, SALT)
+    known = identity.load_extent(files, SALT)
     without(files, *gone, *numbers(files)[3:])
     report = repair_files(files)
     assert report.damages, "the loss is told"
@@ -119,7 +119,7 @@ def test_a_journal_without_an_extent_is_opened_and_gets_one() -> None:
     journal, found = opened(files)
     assert found == list(range(12))
     journal.close()
-    assert extents.load_extent(files, SALT).next_lsn == journal.extent.next_lsn
+    assert identity.load_extent(files, SALT).next_lsn == journal.extent.next_lsn
 
 
 def test_no_crash_at_any_step_looks_like_a_loss() -> None:
@@ -176,7 +176,7 @@ def test_commits_within_a_segment_sync_no_extent() -> None:
     journal.flush()
     assert files.syncs == syncs + 50
     assert extent.pending
-    assert extents.load_extent(files, SALT) == journal.extent
+    assert identity.load_extent(files, SALT) == journal.extent
     journal.write_extent()
     assert not journal.pending, "nothing has come since"
 
@@ -191,7 +191,7 @@ def test_an_extent_without_room_for_its_file_is_written_by_a_later_commit() -> N
     assert file.written == NOTHING
     files.space = None
     file.write(Extent(1, 1, 8), sync=True)
-    assert extents.load_extent(files, SALT) == Extent(1, 1, 8)
+    assert identity.load_extent(files, SALT) == Extent(1, 1, 8)
     journal.close()
 
 
@@ -206,15 +206,15 @@ def test_a_torn_slot_leaves_the_one_before() -> None:
         torn = bytearray(data)
         torn[slot * SLOT_BYTES + 20] ^= rng.randrange(1, 256)
         files.inodes[EXTENT_FILE] = Inode(bytes(torn))
-        assert extents.load_extent(files, SALT).next_lsn == left
-    assert extents.decode(bytes(data[:SLOT_BYTES]), SALT + 1) is None, "of another journal"
+        assert identity.load_extent(files, SALT).next_lsn == left
+    assert identity.decode(bytes(data[:SLOT_BYTES]), SALT + 1) is None, "of another journal"
 
 
 def test_a_newer_format_is_refused() -> None:
-    slot = bytearray(extents.encode(Extent(1, 1, 1), SALT))
+    slot = bytearray(identity.encode(Extent(1, 1, 1), SALT))
     slot[8] = 2
     with pytest.raises(NewerFormatError, match="format version 2"):
-        extents.decode(bytes(slot), SALT)
+        identity.decode(bytes(slot), SALT)
 
 
 def test_whoever_knows_more_is_asked_before_anything_is_changed() -> None:
@@ -240,5 +240,5 @@ def test_a_closed_journal_says_where_it_ended() -> None:
     journal.append(Queue(QueueEvent.DECLARED, 1, "orders"))
     lsn = journal.extent.next_lsn
     journal.close()
-    assert extents.load_extent(files, SALT) == journal.extent
+    assert identity.load_extent(files, SALT) == journal.extent
     assert journal.extent.next_lsn == lsn + 2

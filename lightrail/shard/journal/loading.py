@@ -15,12 +15,11 @@ from lightrail.journal.segment_header import SEGMENT_HEADER_SIZE
 from lightrail.model import limits
 from lightrail.shard.journal import identity, recovery
 from lightrail.shard.journal.batches import lay_over, load
-from lightrail.shard.journal.begun import salt_of
 from lightrail.shard.journal.files import Files
 from lightrail.shard.journal.identity import Extent
 from lightrail.shard.journal.live import Attributes, LiveSpans, Span
 from lightrail.shard.journal.recovery import Replay
-from lightrail.shard.journal.segment import Segment
+from lightrail.shard.journal.segment import Segment, salt_of
 from lightrail.shard.journal.store import RecoveredQueue
 from lightrail.shard.queue.values.runs import Batch, Location, Run, shifted
 

@@ -56,11 +56,10 @@ from lightrail.journal.scan import Found, Scan, next_whole
 from lightrail.journal.segment_header import SEGMENT_HEADER_SIZE
 from lightrail.journal.terminus import TERMINUS_FIXED, Terminus
 from lightrail.model.attempts import waiting
-from lightrail.shard.journal.begun import begun
 from lightrail.shard.journal.files import DiskFile, Files, own_copy
 from lightrail.shard.journal.identity import NOTHING, Extent
 from lightrail.shard.journal.live import LiveSpans
-from lightrail.shard.journal.segment import Segment, name_of, numbers
+from lightrail.shard.journal.segment import Segment, begun, name_of, numbers
 from lightrail.shard.journal.store import JournalDamagedError
 from lightrail.shard.journal.tables import Tables
 

@@ -45,9 +45,8 @@ from lightrail.journal.segment_header import (
 )
 from lightrail.journal.terminus import Terminus
 from lightrail.shard.journal import identity
-from lightrail.shard.journal.begun import salt_of
 from lightrail.shard.journal.files import DiskFile, Files, RealFiles, own_copy
-from lightrail.shard.journal.segment import name_of, numbers
+from lightrail.shard.journal.segment import name_of, numbers, salt_of
 from lightrail.shard.journal.store import StoreRefusedError
 
 _NAMES = {

@@ -6,8 +6,8 @@ from typing import Any, NamedTuple
 import pytest
 
 from lightrail.model.policy import Policy
-from lightrail.shard.journal.declared import declared_of
 from lightrail.shard.journal.journal import Journal
+from lightrail.shard.journal.record import declared_of
 from tests.support.shard.fake_files import Crash, FakeFiles
 from tests.support.shard.moving import (
     QUEUE,

@@ -21,7 +21,7 @@ from lightrail.namespace.directory import Changes
 from lightrail.namespace.records import Name
 from lightrail.shard.effects.actions import Read
 from lightrail.shard.effects.performer import Performer
-from lightrail.shard.journal.declared import fields_of
+from lightrail.shard.journal.record import fields_of
 from lightrail.shard.journal.store import RecoveredQueue, Store, StoreError
 from lightrail.shard.links.links import Links
 from lightrail.shard.links.receiving.resuming import open_restored, receivers_of, report_kept

@@ -22,8 +22,7 @@ from lightrail.model.policy import Role
 from lightrail.namespace.records import Name
 from lightrail.shard.effects.performer import Performer
 from lightrail.shard.effects.receiving_link import Origin
-from lightrail.shard.journal.declared import encode_declared
-from lightrail.shard.journal.record import Append
+from lightrail.shard.journal.record import Append, encode_declared
 from lightrail.shard.journal.store import Store, StoreError
 from lightrail.shard.links.links import Links
 from lightrail.shard.moving.pieces import ColumnsError, decode_runs, unpack

@@ -33,7 +33,7 @@ from typing import TYPE_CHECKING, Final, Protocol
 
 from lightrail.model import names as rules
 from lightrail.model.policy import Role
-from lightrail.shard.journal.declared import Declared
+from lightrail.shard.journal.record import Declared
 
 if TYPE_CHECKING:
     from lightrail.namespace.records import Name

@@ -12,7 +12,7 @@ from lightrail.model.names import is_dead_letter, owner
 from lightrail.model.policy import Policy as NamePolicy
 from lightrail.model.policy import Role
 from lightrail.namespace.records import Name
-from lightrail.shard.journal.declared import encode_declared
+from lightrail.shard.journal.record import encode_declared
 from lightrail.shard.journal.store import RecoveredQueue, Store, StoreError
 from lightrail.shard.queue.machine import Machine
 from lightrail.shard.queue.values import commands

@@ -10,7 +10,7 @@ from heapq import heappop, heappush, heapreplace
 from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 from lightrail.namespace.records import Name
-from lightrail.shard.journal.declared import encode_declared
+from lightrail.shard.journal.record import encode_declared
 from lightrail.shard.queue.footprint import NO_SIZES, Sizes
 from lightrail.shard.queue.machine import Machine
 from lightrail.shard.queue.values.effects import Reason

@@ -8,8 +8,8 @@ import pytest
 
 from lightrail.model.policy import Policy
 from lightrail.shard.effects import performer
-from lightrail.shard.journal.declared import declared_of
 from lightrail.shard.journal.journal import Journal
+from lightrail.shard.journal.record import declared_of
 from lightrail.shard.queues.declarations import EveryName
 from lightrail.wire.bodies import SettleDetail
 from lightrail.wire.frames import OutcomeCode

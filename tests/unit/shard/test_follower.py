@@ -16,8 +16,8 @@ from lightrail.namespace.directory import Directory
 from lightrail.namespace.records import Name
 from lightrail.namespace.rights import ANYBODY
 from lightrail.namespace.service import Service
-from lightrail.shard.journal.declared import declared_of, encode_declared
 from lightrail.shard.journal.journal import Journal
+from lightrail.shard.journal.record import declared_of, encode_declared
 from lightrail.shard.queues.declarations import EveryName, shard_policy
 from lightrail.wire.bodies import ProducerOpen, SettleDetail
 from lightrail.wire.frames import Kind, OutcomeCode, frame

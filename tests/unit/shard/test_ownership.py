@@ -9,7 +9,7 @@ from lightrail.cluster.map import Placed
 from lightrail.model.names import TEMPORARY_SEGMENT
 from lightrail.model.policy import NONE, QUEUE, Policy
 from lightrail.namespace.records import Name
-from lightrail.shard.journal.declared import Declared
+from lightrail.shard.journal.record import Declared
 from lightrail.shard.queues.ownership import (
     PLACED,
     TRANSITIONS,

@@ -8,8 +8,8 @@ import pytest
 from lightrail.journal.record import Queue
 from lightrail.model import conditions
 from lightrail.model.policy import QUEUE, Policy
-from lightrail.shard.journal.declared import declared_of
 from lightrail.shard.journal.journal import Journal
+from lightrail.shard.journal.record import declared_of
 from lightrail.shard.queues.declarations import EveryName
 from lightrail.wire.frames import Kind, OutcomeCode
 from tests.support.shard.fake_files import FakeFiles

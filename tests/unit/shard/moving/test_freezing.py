@@ -7,7 +7,7 @@ import pytest
 from lightrail.journal.record import Queue
 from lightrail.model import conditions, limits
 from lightrail.model.policy import Policy
-from lightrail.shard.journal.declared import declared_of
+from lightrail.shard.journal.record import declared_of
 from lightrail.shard.links.takeovers import YIELD_MS
 from lightrail.shard.moving.freezing import MOVE_FROZEN_MS
 from lightrail.shard.queues.declarations import EveryName

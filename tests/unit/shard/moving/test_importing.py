@@ -7,8 +7,8 @@ import pytest
 from lightrail.model import conditions, limits
 from lightrail.model.durability import Durability
 from lightrail.model.policy import Policy
-from lightrail.shard.journal.declared import declared_of
 from lightrail.shard.journal.journal import Journal
+from lightrail.shard.journal.record import declared_of
 from lightrail.shard.journal.store import StoreFullError
 from lightrail.shard.moving.exporting import Exporting
 from lightrail.shard.moving.importing import ImportFailedError, Importing

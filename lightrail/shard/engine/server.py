@@ -15,8 +15,8 @@ from lightrail.model.clock import wall_ms
 from lightrail.shard.archiving.archiver import Archiver, Round
 from lightrail.shard.effects.actions import Actions, Read
 from lightrail.shard.engine.engine import Engine
+from lightrail.shard.journal.commit import Worker
 from lightrail.shard.journal.store import Commit, Store
-from lightrail.shard.journal.worker import Worker
 from lightrail.shard.startup.storage import DiskWatch
 from lightrail.telemetry.shard import ShardCounts
 from lightrail.wire.keys import Admission, WireKey

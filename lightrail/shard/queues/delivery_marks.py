@@ -15,8 +15,8 @@ from collections.abc import Callable
 from functools import partial
 from typing import Final
 
+from lightrail.shard.journal.commit import Worker
 from lightrail.shard.journal.store import NewerFormatError, StoreRefusedError
-from lightrail.shard.journal.worker import Worker
 
 DELIVERY_MARK_WAIT_MS: Final[int] = 1_000
 """How long deliveries beyond the mark in the file wait for a new mark; if the disk hangs, they are sent

@@ -14,7 +14,7 @@ from lightrail.model import conditions, limits
 from lightrail.shard.archiving.archive import BeyondCommittedError, Journals, NoSegmentError
 from lightrail.shard.effects.answers import Fields, Operation, RequestError, whole
 from lightrail.shard.effects.peers import Peer
-from lightrail.shard.journal.worker import Worker
+from lightrail.shard.journal.commit import Worker
 from lightrail.wire.bodies import encode_request
 from lightrail.wire.frames import BLOB_FOLLOWS, Kind, frame
 from lightrail.wire.socket import WITHOUT_COPY_BYTES

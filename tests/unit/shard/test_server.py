@@ -20,12 +20,12 @@ from lightrail.shard.effects.actions import Read
 from lightrail.shard.engine import server as server_module
 from lightrail.shard.engine.engine import Engine
 from lightrail.shard.engine.server import Server
+from lightrail.shard.journal.commit import Worker
 from lightrail.shard.journal.files import RealFiles
 from lightrail.shard.journal.journal import Journal
 from lightrail.shard.journal.memory import MemoryCommit, MemoryStore
 from lightrail.shard.journal.record import Append, Record
 from lightrail.shard.journal.store import Recovered, StoreBusyError
-from lightrail.shard.journal.worker import Worker
 from lightrail.shard.queue.values.runs import Batch, Location, Run, batch_of
 from lightrail.shard.queues import delivery_marks
 from lightrail.shard.queues.declarations import EveryName

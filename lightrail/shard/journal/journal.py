@@ -18,11 +18,11 @@ from typing import Final
 from lightrail.journal.archive import Incarnation
 from lightrail.journal.record import CONTINUED, Close
 from lightrail.model import limits
+from lightrail.shard.journal.batches import read_location
 from lightrail.shard.journal.commit import JournalCommit, Reached
 from lightrail.shard.journal.files import Files
 from lightrail.shard.journal.identity import NOTHING, Extent, ExtentFile
 from lightrail.shard.journal.loading import open_files
-from lightrail.shard.journal.reading import read_location
 from lightrail.shard.journal.record import Append, Record
 from lightrail.shard.journal.segment import Segment, name_of
 from lightrail.shard.journal.small_records import SmallRecords

@@ -14,9 +14,8 @@ from typing import Final
 from lightrail.journal.layout import FRONT_SIZE
 from lightrail.journal.record import REWRITTEN, SPILLED
 from lightrail.model import limits
-from lightrail.shard.journal.batches import columns
+from lightrail.shard.journal.batches import columns, read_rows
 from lightrail.shard.journal.commit import Entry
-from lightrail.shard.journal.reading import read_rows
 from lightrail.shard.journal.record import Append, Record, encode_append_head
 from lightrail.shard.journal.sqlite_jobs import Job, append_job, small_job, transact
 from lightrail.shard.journal.sqlite_opening import forget_cached, load_runs, load_tables, prepare

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from lightrail.shard.archiving.folders import Folders, RealFolders
+from lightrail.shard.archiving.contents import Folders, RealFolders
 from lightrail.shard.journal.files import COPY_SUFFIX, Files, RealFiles, copy, own_copy
 from tests.support.shard.fake_files import FakeFiles, FakeFolders
 

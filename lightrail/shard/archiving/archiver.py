@@ -11,8 +11,7 @@ from collections.abc import Callable, Mapping
 from typing import Final
 
 from lightrail.cluster.readers import Reader
-from lightrail.shard.archiving.contents import Contents, kept_of
-from lightrail.shard.archiving.folders import Folders
+from lightrail.shard.archiving.contents import Contents, Folders, kept_of
 from lightrail.shard.archiving.retention import Kept, Rule, Verdict, judge, unread_by_any
 from lightrail.shard.journal.files import NO_SPACE
 from lightrail.shard.journal.journal import Journal

@@ -12,7 +12,7 @@ from lightrail.cluster.map import Map
 from lightrail.model.settings import Settings
 from lightrail.shard.archiving.archive import Journals
 from lightrail.shard.archiving.archiver import Archiver
-from lightrail.shard.archiving.folders import RealFolders
+from lightrail.shard.archiving.contents import RealFolders
 from lightrail.shard.archiving.retention import Rule
 from lightrail.shard.journal.files import RealFiles
 from lightrail.shard.journal.identity import IDENTITY_FILE as IDENTITY_FILE

@@ -14,7 +14,7 @@ from lightrail.cluster.readers import Reader
 from lightrail.journal.archive import segment_name
 from lightrail.model import limits
 from lightrail.shard.archiving.archiver import Archiver
-from lightrail.shard.archiving.folders import RealFolders
+from lightrail.shard.archiving.contents import RealFolders
 from lightrail.shard.archiving.retention import Rule
 from lightrail.shard.effects.actions import Read
 from lightrail.shard.engine import server as server_module

@@ -8,8 +8,7 @@ import pytest
 from lightrail.journal.archive import ArchiveError, Incarnation, decode_identity
 from lightrail.journal.index import BadIndexError, decode_index, read_index
 from lightrail.journal.segment_header import decode_segment_header
-from lightrail.shard.archiving.contents import Contents
-from lightrail.shard.archiving.folders import RealFolders
+from lightrail.shard.archiving.contents import Contents, RealFolders
 from lightrail.shard.journal.files import RealFiles
 from tests.support.shard.fake_files import FakeFiles, Inode
 

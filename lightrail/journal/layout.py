@@ -14,7 +14,6 @@ from struct import error as StructError  # noqa: N812  # the exception's own nam
 from typing import Final, NamedTuple
 from zlib import crc32
 
-from lightrail.journal.receiver import Receiver, decode_receiver, encode_receiver
 from lightrail.journal.record import (
     Close,
     Delivered,
@@ -24,14 +23,19 @@ from lightrail.journal.record import (
     Numbers,
     Queue,
     QueueEntry,
+    Receiver,
     Seal,
     Settle,
     Snapshot,
     Taken,
+    Terminus,
     Transaction,
+    decode_receiver,
+    decode_terminus,
+    encode_receiver,
+    encode_terminus,
 )
 from lightrail.journal.segment_header import FORMAT_VERSION
-from lightrail.journal.terminus import Terminus, decode_terminus, encode_terminus
 from lightrail.model.attempts import of_journal, waiting, waits_until_ms
 
 FRONT: Final = Struct("<II")

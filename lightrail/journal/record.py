@@ -2,12 +2,181 @@
 
 All ranges are half-open, as in shard/queue/values/runs.py. A record names queues by number; their names and
 policies are in Queue records and in the snapshot at the head of each segment.
+
+The record of a receiver: a client's link on which it receives, and its deliveries, which outlive the
+process of a shard (2.6.13).
+
+The layout is drawn in docs/formats/journal.md, with those of the other records (layout.py).
+
+The record of a terminus: the state of a client's link that outlives the process of a shard (2.6.13).
+
+The layout is drawn in docs/formats/journal.md, with those of the other records (layout.py).
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from enum import IntEnum
+from struct import Struct
 from typing import Final
+
+RECEIVER_FIXED: Final = Struct("<Q16sQB3xII")
+"""queue, digits of the client's link, next delivery number u64, event u8, 3 reserved bytes, bytes of the
+opening u32, number of runs u32."""
+DELIVERY_RUN: Final = Struct("<QQQ")
+"""delivery number, sequence, count."""
+
+DeliveryRun = tuple[int, int, int]
+"""(delivery number, sequence, count): deliveries that are consecutive in both."""
+
+
+class ReceiverEvent(IntEnum):
+    """What happened to a receiver; the journal stores the number."""
+
+    BEGUN = 1
+    """It exists, with this opening. With the flag REWRITTEN the record has all of its deliveries, and older
+    records are no longer needed; without it, it has these besides those that it had."""
+    DELIVERED = 2
+    """These messages are about to be delivered to it."""
+    SETTLED = 3
+    """These deliveries have ended, with or without an outcome."""
+    ENDED = 4
+    """Nothing of it is kept any longer."""
+
+
+@dataclass(slots=True)
+class Receiver:
+    """A change of a link on which a client receives from a queue, and that it may resume."""
+
+    queue: int
+    link: bytes
+    """16 bytes: the digits that identify the client's link (`client_link` in wire/bodies.py)."""
+    event: int
+    next: int = 0
+    """Its next delivery number."""
+    opening: bytes = b""
+    """BEGUN: the body of its CONSUMER_OPEN."""
+    runs: Sequence[DeliveryRun] = ()
+    flags: int = 0
+
+    @property
+    def size(self) -> int:
+        """Bytes of the opening and the runs."""
+        return len(self.opening) + DELIVERY_RUN.size * len(self.runs)
+
+
+def encode_receiver(record: Receiver) -> bytes:
+    """Body of a Receiver record."""
+    fixed = RECEIVER_FIXED.pack(
+        record.queue, record.link, record.next, record.event, len(record.opening), len(record.runs)
+    )
+    return b"".join((fixed, record.opening, *(DELIVERY_RUN.pack(*run) for run in record.runs)))
+
+
+def decode_receiver(data: bytes | memoryview, start: int, end: int, flags: int) -> Receiver:
+    """The Receiver record whose body is data[start:end]. Raises ValueError."""
+    queue, link, next_number, event, size, count = RECEIVER_FIXED.unpack_from(data, start)
+    position = start + RECEIVER_FIXED.size
+    middle = position + size
+    if middle + DELIVERY_RUN.size * count != end:
+        raise ValueError(f"a Receiver of {count} runs has {end - start} bytes")
+    runs = [
+        (first, sequence, length) for first, sequence, length in DELIVERY_RUN.iter_unpack(data[middle:end])
+    ]
+    opening = bytes(data[position:middle])
+    return Receiver(queue, link, ReceiverEvent(event), next_number, opening, runs, flags)
+
+
+TERMINUS_FIXED: Final = Struct("<Q16sQBBHI")
+"""queue, digits of the client's link, suspended_ms u64, event u8, durability u8, bytes of the user u16, bytes
+of the tags u32."""
+DIGITS_BYTES: Final = 16
+"""Length of the digits of a client's link, which are 32 hexadecimal digits everywhere else."""
+
+
+class TerminusEvent(IntEnum):
+    """What happened to a terminus; the journal stores the number."""
+
+    BEGUN = 1
+    """It exists, with the fields of the record, and has these tags besides those that it had. With the flag
+    REWRITTEN the record has all of its tags, and older records are no longer needed."""
+    STORED = 2
+    """Messages with these tags were stored. In one group with their Append."""
+    SETTLED = 3
+    """The client has settled the deliveries with these tags."""
+    ENDED = 4
+    """Nothing of it is kept any longer."""
+
+
+@dataclass(slots=True)
+class Terminus:
+    """A change of the terminus of a client's link that sends to a queue."""
+
+    queue: int
+    link: bytes
+    """16 bytes: the digits that identify the client's link (`client_link` in wire/bodies.py)."""
+    event: int
+    durability: int = 0
+    """`terminus-durability` (messaging 3.5.5): 1 configuration, 2 unsettled-state."""
+    suspended_ms: int = 0
+    """How long it is kept without a link."""
+    tags: Sequence[bytes] = ()
+    """Delivery-tags, of at most 32 bytes each."""
+    flags: int = 0
+    user: str = ""
+    """BEGUN: the user towards whose share it counts; "" if it is not known, as in format version 7."""
+
+    @property
+    def size(self) -> int:
+        """Bytes of the user and of the column of its tags."""
+        return len(self.user.encode()) + len(self.tags) + sum(map(len, self.tags))
+
+
+def encode_terminus(record: Terminus) -> bytes:
+    """Body of a Terminus record."""
+    user, tags = record.user.encode(), encode_tags(record.tags)
+    fixed = TERMINUS_FIXED.pack(
+        record.queue,
+        record.link,
+        record.suspended_ms,
+        record.event,
+        record.durability,
+        len(user),
+        len(tags),
+    )
+    return b"".join((fixed, user, tags))
+
+
+def decode_terminus(data: bytes | memoryview, start: int, end: int, flags: int) -> Terminus:
+    """The Terminus record whose body is data[start:end]. Raises ValueError."""
+    queue, link, suspended_ms, event, durability, named, size = TERMINUS_FIXED.unpack_from(data, start)
+    position = start + TERMINUS_FIXED.size
+    middle = position + named
+    if middle + size != end:
+        raise ValueError(f"a Terminus with {named} bytes of a user, {size} of tags has {end - start} bytes")
+    user, tags = bytes(data[position:middle]).decode(), decode_tags(bytes(data[middle:end]))
+    return Terminus(queue, link, TerminusEvent(event), durability, suspended_ms, tags, flags, user)
+
+
+def encode_tags(tags: Iterable[bytes]) -> bytes:
+    """A column of tags: the length of each in one byte, then its bytes."""
+    parts: list[bytes] = []
+    for tag in tags:
+        parts += (len(tag).to_bytes(1, "big"), tag)
+    return b"".join(parts)
+
+
+def decode_tags(data: bytes) -> list[bytes]:
+    """The tags of such a column. Raises ValueError."""
+    tags: list[bytes] = []
+    position = 0
+    while position < len(data):
+        end = position + 1 + data[position]
+        if end > len(data):
+            raise ValueError(f"a tag of {data[position]} bytes has {len(data) - position - 1}")
+        tags.append(data[position + 1 : end])
+        position = end
+    return tags
+
 
 REWRITTEN: Final = 1
 """Flag of Append: sequences written before, now moved or changed; the last record of a sequence counts."""

@@ -16,9 +16,16 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
-from lightrail.journal.receiver import Receiver, ReceiverEvent
-from lightrail.journal.record import Outcome, Queue, QueueEvent, Settle
-from lightrail.journal.terminus import Terminus, TerminusEvent
+from lightrail.journal.record import (
+    Outcome,
+    Queue,
+    QueueEvent,
+    Receiver,
+    ReceiverEvent,
+    Settle,
+    Terminus,
+    TerminusEvent,
+)
 from lightrail.shard.engine.engine import Engine
 from lightrail.shard.journal.files import RealFiles
 from lightrail.shard.journal.journal import Journal

@@ -21,8 +21,9 @@ from lightrail.journal.record import (
     Seal,
     Settle,
     Taken,
+    Terminus,
+    TerminusEvent,
 )
-from lightrail.journal.terminus import Terminus, TerminusEvent
 from lightrail.model import limits
 from lightrail.model.attempts import waiting
 from lightrail.shard.journal.files import RealFiles

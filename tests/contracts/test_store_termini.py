@@ -5,9 +5,15 @@ from typing import Any
 
 import pytest
 
-from lightrail.journal.receiver import DeliveryRun, Receiver, ReceiverEvent
-from lightrail.journal.record import Queue, QueueEvent
-from lightrail.journal.terminus import Terminus, TerminusEvent
+from lightrail.journal.record import (
+    DeliveryRun,
+    Queue,
+    QueueEvent,
+    Receiver,
+    ReceiverEvent,
+    Terminus,
+    TerminusEvent,
+)
 from lightrail.model import limits
 from lightrail.shard.journal import small_records
 from lightrail.shard.journal.journal import Journal

@@ -3,7 +3,7 @@
 from collections.abc import Callable
 from typing import ClassVar, Final
 
-from lightrail.journal.terminus import Terminus
+from lightrail.journal.record import Terminus
 from lightrail.model import limits
 from lightrail.shard.queues.shard_queue import Queue
 from lightrail.wire.bodies import ConsumerOpen, Refusal

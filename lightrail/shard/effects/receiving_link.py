@@ -35,7 +35,7 @@ from enum import Enum
 from types import MappingProxyType
 from typing import Final, NamedTuple
 
-from lightrail.journal.receiver import DeliveryRun
+from lightrail.journal.record import DeliveryRun
 from lightrail.model.ending import Ending
 from lightrail.shard.effects.peers import Consumer
 from lightrail.shard.queue.values import commands

@@ -12,15 +12,17 @@ from collections.abc import Container, Iterator, Sequence
 from itertools import islice
 from typing import Generic, NamedTuple, Protocol, TypeVar
 
-from lightrail.journal.receiver import (
+from lightrail.journal.record import (
     DELIVERY_RUN,
     RECEIVER_FIXED,
+    REWRITTEN,
+    TERMINUS_FIXED,
     DeliveryRun,
     Receiver,
     ReceiverEvent,
+    Terminus,
+    TerminusEvent,
 )
-from lightrail.journal.record import REWRITTEN
-from lightrail.journal.terminus import TERMINUS_FIXED, Terminus, TerminusEvent
 from lightrail.model import limits
 
 

@@ -10,9 +10,19 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from lightrail.journal.layout import APPEND, APPEND_FIXED, MARK, REST, TARGET, WAITING
-from lightrail.journal.receiver import Receiver
-from lightrail.journal.record import Delivered, Epoch, Ids, Numbers, Queue, Seal, Settle, Taken, Transaction
-from lightrail.journal.terminus import Terminus
+from lightrail.journal.record import (
+    Delivered,
+    Epoch,
+    Ids,
+    Numbers,
+    Queue,
+    Receiver,
+    Seal,
+    Settle,
+    Taken,
+    Terminus,
+    Transaction,
+)
 from lightrail.model.attempts import of_journal, waits_until_ms
 from lightrail.shard.queue.values.runs import Batch
 

@@ -34,11 +34,12 @@ from lightrail.journal.layout import (
     decode_append_head,
     decode_small,
 )
-from lightrail.journal.receiver import RECEIVER_FIXED, Receiver
 from lightrail.journal.record import (
     CONTINUED,
+    RECEIVER_FIXED,
     RETURNING,
     SPILLED,
+    TERMINUS_FIXED,
     Epoch,
     Gap,
     Ids,
@@ -46,15 +47,16 @@ from lightrail.journal.record import (
     Queue,
     QueueEntry,
     QueueEvent,
+    Receiver,
     Seal,
     Settle,
     Snapshot,
     Taken,
+    Terminus,
     Transaction,
 )
 from lightrail.journal.scan import Found, Scan, next_whole
 from lightrail.journal.segment_header import SEGMENT_HEADER_SIZE
-from lightrail.journal.terminus import TERMINUS_FIXED, Terminus
 from lightrail.model.attempts import waiting
 from lightrail.shard.journal.files import DiskFile, Files, own_copy
 from lightrail.shard.journal.identity import NOTHING, Extent

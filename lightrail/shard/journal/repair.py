@@ -35,7 +35,7 @@ from lightrail.journal.layout import (
     decode_small,
     finished,
 )
-from lightrail.journal.record import Delivered, Gap, Ids, Numbers, Queue, Settle, Taken
+from lightrail.journal.record import Delivered, Gap, Ids, Numbers, Queue, Settle, Taken, Terminus
 from lightrail.journal.scan import Found, Scan, next_whole
 from lightrail.journal.segment_header import (
     SEGMENT_HEADER_SIZE,
@@ -43,7 +43,6 @@ from lightrail.journal.segment_header import (
     decode_segment_header,
     encode_segment_header,
 )
-from lightrail.journal.terminus import Terminus
 from lightrail.shard.journal import identity
 from lightrail.shard.journal.files import DiskFile, Files, RealFiles, own_copy
 from lightrail.shard.journal.segment import name_of, numbers, salt_of

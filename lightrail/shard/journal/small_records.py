@@ -4,20 +4,24 @@ from collections.abc import Iterable
 from dataclasses import replace
 from typing import Final
 
-from lightrail.journal.receiver import RECEIVER_FIXED, Receiver, ReceiverEvent
 from lightrail.journal.record import (
+    RECEIVER_FIXED,
     REWRITTEN,
+    TERMINUS_FIXED,
     Epoch,
     Ids,
     Numbers,
     Queue,
     QueueEvent,
+    Receiver,
+    ReceiverEvent,
     Seal,
     Taken,
+    Terminus,
+    TerminusEvent,
     Transaction,
     TransactionState,
 )
-from lightrail.journal.terminus import TERMINUS_FIXED, Terminus, TerminusEvent
 from lightrail.model import limits
 from lightrail.shard.journal.record import SmallRecord
 from lightrail.shard.journal.segment import Segment

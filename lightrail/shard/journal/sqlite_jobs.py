@@ -6,7 +6,6 @@ from collections.abc import Sequence
 from typing import Any, Final
 
 from lightrail.journal.layout import encode_transaction
-from lightrail.journal.receiver import Receiver, encode_receiver
 from lightrail.journal.record import (
     RETURNING,
     REWRITTEN,
@@ -16,13 +15,16 @@ from lightrail.journal.record import (
     Numbers,
     Queue,
     QueueEvent,
+    Receiver,
     Seal,
     Settle,
     Taken,
+    Terminus,
+    TerminusEvent,
     Transaction,
     TransactionState,
+    encode_receiver,
 )
-from lightrail.journal.terminus import Terminus, TerminusEvent
 from lightrail.model.attempts import WAITS
 from lightrail.shard.journal.commit import Entry, record_bytes
 from lightrail.shard.journal.record import Append, SmallRecord

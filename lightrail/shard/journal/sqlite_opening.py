@@ -5,10 +5,8 @@ import sqlite3
 from collections.abc import Callable
 
 from lightrail.journal.layout import decode_transaction
-from lightrail.journal.receiver import decode_receiver
-from lightrail.journal.record import Ids, Queue, QueueEvent
+from lightrail.journal.record import Ids, Queue, QueueEvent, Terminus, TerminusEvent, decode_receiver
 from lightrail.journal.segment_header import FORMAT_VERSION
-from lightrail.journal.terminus import Terminus, TerminusEvent
 from lightrail.model import limits
 from lightrail.shard.journal.sqlite_jobs import SCHEMA, attempts_in
 from lightrail.shard.journal.store import NewerFormatError, StoreRefusedError

@@ -15,9 +15,17 @@ committed in this order:
 from dataclasses import dataclass, field
 from typing import Protocol
 
-from lightrail.journal.receiver import Receiver, ReceiverEvent
-from lightrail.journal.record import SPILLED, Delivered, Outcome, Settle, Transaction
-from lightrail.journal.terminus import Terminus, TerminusEvent
+from lightrail.journal.record import (
+    SPILLED,
+    Delivered,
+    Outcome,
+    Receiver,
+    ReceiverEvent,
+    Settle,
+    Terminus,
+    TerminusEvent,
+    Transaction,
+)
 from lightrail.shard.journal.kept_links import RecoveredReceiver, RecoveredTerminus
 from lightrail.shard.journal.record import Append, Declared, Record, declared_of
 from lightrail.shard.queue.values.runs import Location, Run

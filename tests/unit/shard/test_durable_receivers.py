@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from lightrail.journal.receiver import Receiver, ReceiverEvent
+from lightrail.journal.record import Receiver, ReceiverEvent
 from lightrail.model import limits
 from lightrail.model.durability import Durability
 from lightrail.model.policy import Policy

@@ -4,8 +4,7 @@ from typing import Any
 
 import pytest
 
-from lightrail.journal.record import CONTINUED, Taken
-from lightrail.journal.terminus import Terminus, TerminusEvent
+from lightrail.journal.record import CONTINUED, Taken, Terminus, TerminusEvent
 from lightrail.model.durability import Durability
 from lightrail.model.policy import Policy
 from lightrail.shard.journal.journal import Journal

@@ -6,7 +6,7 @@ import pytest
 
 from lightrail.amqp.messages import Message, write_message
 from lightrail.amqp.sections import Properties
-from lightrail.journal.receiver import Receiver, ReceiverEvent
+from lightrail.journal.record import Receiver, ReceiverEvent
 from lightrail.model import conditions, limits
 from lightrail.model.durability import Durability
 from lightrail.model.ending import Ending

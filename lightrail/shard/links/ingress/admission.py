@@ -12,8 +12,7 @@ the rest of it is neither lost nor stored twice when it is sent again after a cr
 from enum import Enum, auto
 from typing import Final
 
-from lightrail.journal.record import CONTINUED, SPILLED, Ids, Taken
-from lightrail.journal.terminus import Terminus
+from lightrail.journal.record import CONTINUED, SPILLED, Ids, Taken, Terminus
 from lightrail.model import conditions, limits
 from lightrail.shard.effects.answers import Answers
 from lightrail.shard.effects.peers import Producer

@@ -9,7 +9,7 @@ flight are compared with the recorded ones.
 import logging
 from collections.abc import Container, Mapping, Sequence
 
-from lightrail.journal.receiver import DeliveryRun, Receiver, ReceiverEvent
+from lightrail.journal.record import DeliveryRun, Receiver, ReceiverEvent
 from lightrail.model.durability import Durability
 from lightrail.shard.effects.peers import Consumer, Peer
 from lightrail.shard.effects.receiving_link import ReceivingLink, State

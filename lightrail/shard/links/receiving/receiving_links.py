@@ -2,7 +2,7 @@
 
 from collections.abc import Iterable, Mapping, Sequence
 
-from lightrail.journal.receiver import DeliveryRun
+from lightrail.journal.record import DeliveryRun
 from lightrail.model import conditions, limits
 from lightrail.model.ending import Ending
 from lightrail.model.timetable import Timetable

@@ -19,8 +19,8 @@ import logging
 from collections.abc import Iterator, Sequence
 from typing import Final
 
-from lightrail.journal.terminus import Terminus as TerminusRecord
-from lightrail.journal.terminus import TerminusEvent
+from lightrail.journal.record import Terminus as TerminusRecord
+from lightrail.journal.record import TerminusEvent
 from lightrail.model.durability import Durability
 from lightrail.model.timetable import Timetable
 from lightrail.shard.effects.peers import Peer, Producer

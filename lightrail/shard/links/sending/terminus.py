@@ -8,8 +8,8 @@ a settled tag is removed from all batches before the next one, stored or not, an
 from collections.abc import Callable, Iterable, Sequence
 from typing import ClassVar, Final
 
-from lightrail.journal.terminus import Terminus as TerminusRecord
-from lightrail.journal.terminus import TerminusEvent
+from lightrail.journal.record import Terminus as TerminusRecord
+from lightrail.journal.record import TerminusEvent
 from lightrail.model import limits
 from lightrail.model.durability import Durability
 from lightrail.shard.effects.peers import Producer

@@ -14,7 +14,6 @@ from lightrail.journal.layout import (
     encode_small,
     finished,
 )
-from lightrail.journal.receiver import Receiver, ReceiverEvent
 from lightrail.journal.record import (
     CONTINUED,
     MOVED,
@@ -30,16 +29,19 @@ from lightrail.journal.record import (
     Queue,
     QueueEntry,
     QueueEvent,
+    Receiver,
+    ReceiverEvent,
     Seal,
     Settle,
     Snapshot,
     Taken,
+    Terminus,
+    TerminusEvent,
     Transaction,
     TransactionState,
 )
 from lightrail.journal.scan import Scan
 from lightrail.journal.segment_header import decode_segment_header
-from lightrail.journal.terminus import Terminus, TerminusEvent
 from lightrail.model.attempts import waiting
 from lightrail.shard.journal.journal import Journal
 from lightrail.shard.journal.record import Append

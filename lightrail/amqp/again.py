@@ -4,11 +4,11 @@ from typing import TYPE_CHECKING, Any, Final
 
 from lightrail.amqp.backlog import Backlog
 from lightrail.amqp.errors import EndedError
+from lightrail.amqp.frames import Template
 from lightrail.amqp.link import ATTACHED
 from lightrail.amqp.link_endpoint import LinkEndpoint
 from lightrail.amqp.performatives import Transfer, encode_performative
 from lightrail.amqp.serial import WIRE, unwrap
-from lightrail.amqp.templates import Template
 from lightrail.model import limits
 
 if TYPE_CHECKING:

@@ -13,11 +13,11 @@ from lightrail.amqp.again import AgainSender
 from lightrail.amqp.backlog import Backlog
 from lightrail.amqp.errors import EndedError, LinkProtocolError, LocalError
 from lightrail.amqp.events import Acquire, Credit
+from lightrail.amqp.frames import NumberedTemplate, Template
 from lightrail.amqp.link import ATTACHED, ATTACHING, DETACHING, SETTLE_MIXED, SETTLE_SETTLED
 from lightrail.amqp.link_endpoint import encode_state, errant
 from lightrail.amqp.performatives import Flow, TransactionalState, Transfer, encode_performative
 from lightrail.amqp.serial import WIRE, unwrap
-from lightrail.amqp.templates import NumberedTemplate, Template
 from lightrail.amqp.values import Symbol
 from lightrail.model import conditions, limits
 

@@ -9,8 +9,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, Final
 
 from lightrail.amqp import frames
-from lightrail.amqp.again import AgainSender
-from lightrail.amqp.backlog import Backlog
+from lightrail.amqp.again import AgainSender, Backlog
 from lightrail.amqp.errors import EndedError, LinkProtocolError, LocalError
 from lightrail.amqp.events import Acquire, Credit
 from lightrail.amqp.frames import NumberedTemplate, Template

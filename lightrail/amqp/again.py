@@ -11,7 +11,7 @@ from lightrail.amqp.frames import Template
 from lightrail.amqp.link import ATTACHED
 from lightrail.amqp.link_endpoint import LinkEndpoint
 from lightrail.amqp.performatives import Transfer, encode_performative
-from lightrail.amqp.serial import WIRE, unwrap
+from lightrail.amqp.unsettled import WIRE, unwrap
 from lightrail.model import limits
 
 if TYPE_CHECKING:

@@ -6,8 +6,8 @@ from typing import Final
 from lightrail.amqp.errors import LinkProtocolError
 from lightrail.amqp.link import SETTLE_FIRST, SETTLE_MIXED, SETTLE_SECOND, SETTLE_SETTLED
 from lightrail.amqp.performatives import TransactionalState, Transfer
-from lightrail.amqp.serial import WIRE
 from lightrail.amqp.survey import survey
+from lightrail.amqp.unsettled import WIRE
 from lightrail.amqp.values import DecodeError
 from lightrail.model import conditions
 

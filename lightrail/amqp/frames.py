@@ -8,7 +8,7 @@ from functools import lru_cache
 from struct import Struct
 from typing import Any, Final, Protocol
 
-from lightrail.amqp.serial import WIRE
+from lightrail.amqp.unsettled import WIRE
 
 AMQP_HEADER: Final = b"AMQP\x00\x01\x00\x00"
 TLS_HEADER: Final = b"AMQP\x02\x01\x00\x00"

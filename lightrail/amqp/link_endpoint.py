@@ -50,7 +50,7 @@ from lightrail.amqp.performatives import (
     encode_performative,
     make_error,
 )
-from lightrail.amqp.serial import WIRE
+from lightrail.amqp.unsettled import WIRE
 from lightrail.amqp.values import Described, Symbol
 from lightrail.model import conditions
 

@@ -14,10 +14,10 @@ from lightrail.amqp.events import ACCEPTED, RELEASED, Drained, Posting, Resumed
 from lightrail.amqp.link import ATTACHED, ATTACHING, DETACHING, SETTLE_FIRST, SETTLE_SECOND
 from lightrail.amqp.link_endpoint import LinkEndpoint, encode_state, errant
 from lightrail.amqp.performatives import Accepted, Modified, Rejected, Released, Transfer
-from lightrail.amqp.serial import unwrap
 from lightrail.amqp.shapes import Shape, learn
 from lightrail.amqp.survey import Opening, survey
 from lightrail.amqp.tags import Tags
+from lightrail.amqp.unsettled import unwrap
 from lightrail.amqp.values import DecodeError
 from lightrail.model import conditions, limits
 

@@ -7,9 +7,9 @@ from lightrail.amqp.errors import LinkProtocolError
 from lightrail.amqp.link import ATTACHED, SETTLE_MIXED, SETTLE_SETTLED
 from lightrail.amqp.receiver import ReceivingLink
 from lightrail.amqp.scanner import TAG_NUMBER_MAX, Run
-from lightrail.amqp.serial import WIRE
 from lightrail.amqp.shapes import Shape, tags_of, take
 from lightrail.amqp.tags import Tags
+from lightrail.amqp.unsettled import WIRE
 from lightrail.amqp.values import DecodeError
 from lightrail.amqp.windows import MAPPED
 

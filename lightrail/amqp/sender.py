@@ -16,7 +16,7 @@ from lightrail.amqp.frames import NumberedTemplate, Template
 from lightrail.amqp.link import ATTACHED, ATTACHING, DETACHING, SETTLE_MIXED, SETTLE_SETTLED
 from lightrail.amqp.link_endpoint import encode_state, errant
 from lightrail.amqp.performatives import Flow, TransactionalState, Transfer, encode_performative
-from lightrail.amqp.serial import WIRE, unwrap
+from lightrail.amqp.unsettled import WIRE, unwrap
 from lightrail.amqp.values import Symbol
 from lightrail.model import conditions, limits
 

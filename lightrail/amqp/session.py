@@ -34,8 +34,8 @@ from lightrail.amqp.performatives import (
 )
 from lightrail.amqp.receiver import ReceivingLink
 from lightrail.amqp.sender import SendingLink
-from lightrail.amqp.serial import WIRE
 from lightrail.amqp.settlement import Settlement
+from lightrail.amqp.unsettled import WIRE
 from lightrail.amqp.values import Symbol
 from lightrail.amqp.windows import BEGIN_SENT, END_SENT, ENDED, MAPPED, OUTGOING_WINDOW
 from lightrail.model import conditions

@@ -8,8 +8,7 @@ from lightrail.amqp.events import ACCEPTED, RELEASED, Outcome, Retire, SenderSet
 from lightrail.amqp.link import ATTACHED
 from lightrail.amqp.link_endpoint import LinkEndpoint
 from lightrail.amqp.performatives import Accepted, Released, TransactionalState
-from lightrail.amqp.serial import WIRE, unwrap
-from lightrail.amqp.unsettled import Range, Unsettled
+from lightrail.amqp.unsettled import WIRE, Range, Unsettled, unwrap
 from lightrail.amqp.windows import Windows
 from lightrail.model import conditions, limits
 

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Final
 from lightrail.amqp import frames
 from lightrail.amqp.errors import SessionProtocolError
 from lightrail.amqp.performatives import Flow, encode_performative
-from lightrail.amqp.serial import WIRE, signed
+from lightrail.amqp.unsettled import WIRE, signed
 from lightrail.model import conditions
 
 if TYPE_CHECKING:

@@ -19,8 +19,7 @@ from lightrail.amqp.performatives import (
     Target,
     Transfer,
 )
-from lightrail.amqp.serial import signed, unwrap
-from lightrail.amqp.unsettled import Unsettled
+from lightrail.amqp.unsettled import Unsettled, signed, unwrap
 from lightrail.amqp.values import Symbol
 from tests.unit.amqp.peer import Peer, amqp, conditions_of, data, opened, session_of, transfer
 

@@ -24,8 +24,8 @@ from lightrail.frontend.sasl_exchange import SaslExchange
 from lightrail.frontend.transactions.transactions import Transactions
 from lightrail.frontend.websocket import ServedWebSocket, WebSocketConnection
 from lightrail.model import conditions, limits
-from lightrail.model.ending import Ending
 from lightrail.model.endpoint import is_loopback
+from lightrail.model.links import Ending
 from lightrail.model.proxy_header import Address
 from lightrail.wire.forwarded import Forwarded
 

@@ -50,7 +50,7 @@ class Producer:
         """Called before `ready`: stored messages that the client's link may not have settled.
 
         Args:
-            durability: how much of that is in the shard's store (model/durability.py).
+            durability: how much of that is in the shard's store (model/links.py).
             attach: number of the client's attach at the queue, which later openings of it have.
         """
 

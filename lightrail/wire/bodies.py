@@ -70,7 +70,7 @@ class ProducerOpen(_Body):
     """How long unsettled messages are kept after the end of the link, which the client may resume; None: not
     at all."""
     durability: int = 0
-    """How much of that the client wants in the store (model/durability.py)."""
+    """How much of that the client wants in the store (model/links.py)."""
     attach: int = 0
     """If it may be resumed and does not steal: the number of the attach, from UNSETTLED; 0: unknown."""
     user: str = ""

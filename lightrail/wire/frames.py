@@ -90,7 +90,7 @@ class Kind(IntEnum):
 
 # Flags of CONSUMER_CLOSE.
 ENDING: Final = 3
-"""The bits of a number of model/ending.py; former versions send 0."""
+"""The bits of a number of model/links.py; former versions send 0."""
 FOR_GOOD: Final = 4
 """The client does not resume the link, whose deliveries return at once; former versions suspend it."""
 # Flags of FORGET.
@@ -100,7 +100,7 @@ CLOSED: Final = 1
 KEPT: Final = 1
 """The shard keeps unsettled messages when the link is detached."""
 DURABILITY_SHIFT: Final = 1
-"""The two bits above KEPT: what of the state is in the store of the shard (model/durability.py)."""
+"""The two bits above KEPT: what of the state is in the store of the shard (model/links.py)."""
 # Flags of ENQUEUE.
 DURABLE: Final = 1
 AFRESH: Final = 2

@@ -12,7 +12,7 @@ import pytest
 from hypothesis import strategies as st
 from hypothesis.stateful import invariant, precondition, rule
 
-from lightrail.model.ending import Ending
+from lightrail.model.links import Ending
 from lightrail.shard.queue import invariants
 from lightrail.shard.queue.changes.outcomes import KEPT
 from lightrail.shard.queue.changes.removals import outcome_of_rest

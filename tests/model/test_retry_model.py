@@ -16,7 +16,7 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, 
 
 from lightrail.model import limits
 from lightrail.model.attempts import failures, waits_until_ms
-from lightrail.model.ending import Ending
+from lightrail.model.links import Ending
 from lightrail.shard.queue import invariants
 from lightrail.shard.queue.changes import removals
 from lightrail.shard.queue.machine import Machine

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from lightrail.model.durability import Durability
+from lightrail.model.links import Durability
 from lightrail.model.policy import Policy
 from lightrail.shard.journal.journal import Journal
 from lightrail.shard.queues.declarations import EveryName

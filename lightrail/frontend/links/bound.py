@@ -8,7 +8,7 @@ from lightrail.amqp.events import Resumed, SenderSettled
 from lightrail.amqp.link import SETTLE_FIRST
 from lightrail.amqp.values import Symbol
 from lightrail.frontend.guard import Hold
-from lightrail.model.ending import Ending
+from lightrail.model.links import Ending
 from lightrail.wire.bodies import Refusal
 
 
@@ -76,7 +76,7 @@ class Terms:
     suspended_s: int = 0
     """How long unsettled deliveries are kept after the end of the link."""
     durability: int = 0
-    """How much of that is stored durably (model/durability.py)."""
+    """How much of that is stored durably (model/links.py)."""
     unsettled: dict[bytes, Any] | None = None
     """Deliveries of a former attach that are kept, and their states."""
     at_close: Callable[[], Awaitable[Refusal | None]] | None = None

@@ -12,7 +12,7 @@ from lightrail.amqp.values import Symbol
 from lightrail.frontend.guard import Hold
 from lightrail.frontend.links.bound import Bound, Terms
 from lightrail.model import conditions
-from lightrail.model.ending import Ending
+from lightrail.model.links import Ending
 from lightrail.wire.bodies import Refusal
 
 if TYPE_CHECKING:

@@ -19,7 +19,7 @@ from lightrail.frontend.links.batched import BATCHED, one_by_one, reject
 from lightrail.frontend.links.bound import Terms
 from lightrail.frontend.links.transfers import Batch, ProducerLink
 from lightrail.model import conditions, limits
-from lightrail.model.durability import Durability
+from lightrail.model.links import Durability
 from lightrail.wire.bodies import ProducerOpen, Refusal
 from lightrail.wire.frames import CLOSED, HEADER, Kind, frame
 from lightrail.wire.tags import encode_tags
@@ -35,7 +35,7 @@ class ResumableLink(ProducerLink):
 
     Args:
         seconds: how long the terminus is kept after the end of the link.
-        durability: how much of it the client wants in the store (model/durability.py).
+        durability: how much of it the client wants in the store (model/links.py).
         terms: of the attach, to which the answer of the shard is added.
     """
 

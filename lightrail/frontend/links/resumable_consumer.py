@@ -26,7 +26,7 @@ from lightrail.frontend.links.headers import send_with_new_headers
 from lightrail.frontend.links.outcomes import OUTCOMES
 from lightrail.frontend.links.unconfirmed import UNCONFIRMED
 from lightrail.model import conditions, limits
-from lightrail.model.ending import Ending
+from lightrail.model.links import Ending
 from lightrail.wire.bodies import ConsumerOpen
 from lightrail.wire.frames import DELIVER_COLUMNS, DELIVER_ENDS, FOR_GOOD, HEADER_SIZE, Kind, frame
 from lightrail.wire.ranges import Range, encode_ranges, joined
@@ -81,7 +81,7 @@ class ResumableConsumer(ConsumerLink):
 
     Args:
         seconds: how long unsettled deliveries are kept after the end of the link.
-        durability: how much of them the client wants in the store (model/durability.py).
+        durability: how much of them the client wants in the store (model/links.py).
         terms: of the attach, to which the shard's unsettled deliveries are added.
     """
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from lightrail.frontend.links.bound import Bound
 from lightrail.frontend.links.settlements import Settlements
-from lightrail.model.ending import Ending
+from lightrail.model.links import Ending
 from lightrail.model.policy import Role
 from lightrail.shard_client.links import Consumer
 from lightrail.shard_client.receiving.window import ReceiveWindow

@@ -28,7 +28,7 @@ from lightrail.frontend.links.outcomes import FAILED
 from lightrail.frontend.transactions.committing import Committing
 from lightrail.frontend.transactions.transaction import Transaction
 from lightrail.model import conditions
-from lightrail.model.ending import Ending
+from lightrail.model.links import Ending
 
 if TYPE_CHECKING:
     from lightrail.frontend.connection import ClientConnection

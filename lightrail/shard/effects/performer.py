@@ -6,7 +6,7 @@ from typing import Final, Protocol
 
 from lightrail.journal import record
 from lightrail.journal.record import DEFERRED_REASON, REWRITTEN, SPILLED, Delivered, Settle
-from lightrail.model.ending import Ending
+from lightrail.model.links import Ending
 from lightrail.shard.effects.actions import Read
 from lightrail.shard.effects.delivering import Delivering, follows
 from lightrail.shard.effects.leaving import DeadLettering, Leaving

@@ -36,7 +36,7 @@ from types import MappingProxyType
 from typing import Final, NamedTuple
 
 from lightrail.journal.record import DeliveryRun
-from lightrail.model.ending import Ending
+from lightrail.model.links import Ending
 from lightrail.shard.effects.peers import Consumer
 from lightrail.shard.queue.values import commands
 from lightrail.shard.queues.shard_queue import Queue

@@ -15,7 +15,7 @@ from lightrail.journal import record
 from lightrail.journal.record import QueueEvent
 from lightrail.model import conditions
 from lightrail.model import names as rules
-from lightrail.model.ending import Ending
+from lightrail.model.links import Ending
 from lightrail.model.policy import Role
 from lightrail.namespace.directory import Changes
 from lightrail.namespace.records import Name

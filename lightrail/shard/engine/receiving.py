@@ -5,7 +5,7 @@ from collections.abc import Callable
 from typing import Final
 
 from lightrail.model import conditions, limits
-from lightrail.model.ending import Ending
+from lightrail.model.links import Ending
 from lightrail.shard.effects.answers import Answers
 from lightrail.shard.effects.peers import NumberMissingError, Peer
 from lightrail.shard.engine.follower import Follower

@@ -2,7 +2,7 @@
 
 from typing import Final
 
-from lightrail.model.ending import Ending
+from lightrail.model.links import Ending
 from lightrail.shard.effects.answers import Answers
 from lightrail.shard.effects.peers import Peer, Settlement
 from lightrail.shard.effects.performer import Performer

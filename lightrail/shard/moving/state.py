@@ -12,7 +12,7 @@ from typing import Any
 from lightrail.filters.errors import FilterError
 from lightrail.filters.looks import Looks
 from lightrail.model.attempts import of_journal, waiting, waits_until_ms
-from lightrail.model.durability import Durability
+from lightrail.model.links import Durability
 from lightrail.shard.effects.performer import Performer
 from lightrail.shard.effects.receiving_link import Origin
 from lightrail.shard.journal.kept_links import RecoveredTerminus

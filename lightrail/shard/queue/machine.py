@@ -12,7 +12,7 @@ are per run and per range, never per message, except where messages are rewritte
 """
 
 from lightrail.model import limits
-from lightrail.model.ending import Ending
+from lightrail.model.links import Ending
 from lightrail.shard.queue.changes import reserved
 from lightrail.shard.queue.changes.arrangement import Arrangement
 from lightrail.shard.queue.changes.contents import Contents, Joining

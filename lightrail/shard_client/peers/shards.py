@@ -16,7 +16,7 @@ from typing import Any, Final
 import zmq
 
 from lightrail.model import conditions, limits
-from lightrail.model.ending import Ending
+from lightrail.model.links import Ending
 from lightrail.shard_client.links import (
     TO_CONSUMERS,
     TO_PRODUCERS,

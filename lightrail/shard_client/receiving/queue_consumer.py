@@ -4,7 +4,7 @@ import secrets
 from collections.abc import Callable, Iterable
 from typing import NamedTuple, Protocol
 
-from lightrail.model.ending import Ending
+from lightrail.model.links import Ending
 from lightrail.shard_client.links import Consumer
 from lightrail.shard_client.owners.owner import Owner
 from lightrail.shard_client.receiving.window import ReceiveWindow, decode_slice

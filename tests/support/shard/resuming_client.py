@@ -16,7 +16,7 @@ from lightrail.amqp.link import SETTLE_SECOND
 from lightrail.amqp.sections import Header, encode_header
 from lightrail.frontend.links.bound import Terms
 from lightrail.frontend.links.resumable import ResumableLink
-from lightrail.model.durability import Durability
+from lightrail.model.links import Durability
 from lightrail.model.placement import Placement
 from lightrail.shard_client.owners.owners import Owners
 from lightrail.shard_client.peers.shards import ShardPeer

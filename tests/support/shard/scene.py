@@ -10,7 +10,7 @@ from itertools import accumulate
 from typing import Any, NamedTuple, Protocol
 
 from lightrail.journal.record import Settle
-from lightrail.model.ending import Ending
+from lightrail.model.links import Ending
 from lightrail.shard.effects.actions import Actions, Read
 from lightrail.shard.effects.receiving_link import ReceivingLink, State
 from lightrail.shard.engine.engine import Engine

@@ -3,7 +3,7 @@
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from lightrail.model.ending import Ending
+from lightrail.model.links import Ending
 from lightrail.shard_client.links import Consumer, MissingDeliveriesError, Producer
 from lightrail.shard_client.shard_connections import ShardConnections
 from lightrail.wire.bodies import ConsumerOpen, ProducerOpen, Refusal

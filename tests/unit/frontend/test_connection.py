@@ -29,7 +29,7 @@ from lightrail.frontend import intake
 from lightrail.frontend.client import PROTON_CHANNEL_MAX, PROTON_MAX_FRAME_SIZES
 from lightrail.frontend.links.transfers import ProducerLink
 from lightrail.model import conditions, limits
-from lightrail.model.ending import Ending
+from lightrail.model.links import Ending
 from lightrail.model.placement import Placement
 from lightrail.namespace.records import Right
 from lightrail.namespace.rights import ANYBODY

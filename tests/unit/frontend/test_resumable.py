@@ -10,7 +10,7 @@ from lightrail.frontend.links.batched import BATCHED
 from lightrail.frontend.links.bound import Terms
 from lightrail.frontend.links.resumable import ResumableLink
 from lightrail.model import conditions, limits
-from lightrail.model.durability import Durability
+from lightrail.model.links import Durability
 from lightrail.wire.bodies import ProducerOpen, Refusal
 from lightrail.wire.frames import CLOSED, Kind
 from lightrail.wire.tags import decode_tags

@@ -12,7 +12,7 @@ from lightrail.amqp.sections import Header, decode_header, encode_header
 from lightrail.frontend.links.bound import Terms
 from lightrail.frontend.links.resumable_consumer import BEGINNING, ResumableConsumer
 from lightrail.model import conditions, limits
-from lightrail.model.ending import Ending
+from lightrail.model.links import Ending
 from lightrail.wire.bodies import ConsumerOpen
 from lightrail.wire.frames import ASKED, DRAIN, Kind, OutcomeCode, deliver
 from lightrail.wire.ranges import decode_ranges

@@ -9,7 +9,7 @@ from lightrail.frontend.links.deliveries import ConsumerLink
 from lightrail.frontend.transactions.transaction import Transaction
 from lightrail.frontend.transactions.transactions import Transactions
 from lightrail.model import conditions
-from lightrail.model.ending import Ending
+from lightrail.model.links import Ending
 from lightrail.wire.bodies import ConsumerOpen, Refusal, SettleDetail
 from lightrail.wire.frames import Kind, OutcomeCode
 from tests.support.amqp.frontend_fakes import FakeConnection, FakeLink, FakeShard

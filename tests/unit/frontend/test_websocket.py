@@ -25,7 +25,7 @@ from lightrail.amqp.performatives import Source, Target
 from lightrail.frontend.control import connections
 from lightrail.frontend.hooks import FrontendHooks
 from lightrail.model import limits
-from lightrail.model.ending import Ending
+from lightrail.model.links import Ending
 from lightrail.wire.forwarded import FIELD, Forwarded
 from tests.support.amqp.frontend_scene import Client, Scene, play
 from tests.support.now import now

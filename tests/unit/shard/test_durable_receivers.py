@@ -6,7 +6,7 @@ import pytest
 
 from lightrail.journal.record import Receiver, ReceiverEvent
 from lightrail.model import limits
-from lightrail.model.durability import Durability
+from lightrail.model.links import Durability
 from lightrail.model.policy import Policy
 from lightrail.shard.journal.journal import Journal
 from lightrail.shard.queues.declarations import EveryName

@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from lightrail.journal.record import CONTINUED, Taken, Terminus, TerminusEvent
-from lightrail.model.durability import Durability
+from lightrail.model.links import Durability
 from lightrail.model.policy import Policy
 from lightrail.shard.journal.journal import Journal
 from lightrail.shard.journal.record import Append

@@ -6,7 +6,7 @@ import pytest
 
 from lightrail.journal.record import Outcome
 from lightrail.model import conditions, limits
-from lightrail.model.ending import Ending
+from lightrail.model.links import Ending
 from lightrail.shard.engine.settling import SETTLE_SLICE_MESSAGES
 from lightrail.shard.queue.changes.outcomes import RETURNED_AT_ONCE
 from lightrail.wire.bodies import Hello, ProducerOpen, SettleDetail

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from lightrail.model.ending import Ending
+from lightrail.model.links import Ending
 from lightrail.shard.effects.receiving_link import (
     TRANSITIONS,
     Event,

@@ -8,8 +8,7 @@ from lightrail.amqp.messages import Message, write_message
 from lightrail.amqp.sections import Properties
 from lightrail.journal.record import Receiver, ReceiverEvent
 from lightrail.model import conditions, limits
-from lightrail.model.durability import Durability
-from lightrail.model.ending import Ending
+from lightrail.model.links import Durability, Ending
 from lightrail.model.policy import Policy
 from lightrail.shard.journal.journal import Journal
 from lightrail.shard.queues.declarations import EveryName

@@ -10,7 +10,7 @@ import logging
 from collections.abc import Container, Mapping, Sequence
 
 from lightrail.journal.record import DeliveryRun, Receiver, ReceiverEvent
-from lightrail.model.durability import Durability
+from lightrail.model.links import Durability
 from lightrail.shard.effects.peers import Consumer, Peer
 from lightrail.shard.effects.receiving_link import ReceivingLink, State
 from lightrail.shard.journal.kept_links import joined, without

@@ -4,7 +4,7 @@ from collections.abc import Iterable, Mapping, Sequence
 
 from lightrail.journal.record import DeliveryRun
 from lightrail.model import conditions, limits
-from lightrail.model.ending import Ending
+from lightrail.model.links import Ending
 from lightrail.model.timetable import Timetable
 from lightrail.shard.effects.peers import Consumer, Peer
 from lightrail.shard.effects.performer import Performer

@@ -9,7 +9,7 @@ from dataclasses import replace
 from typing import Final
 
 from lightrail.filters.errors import FilterError
-from lightrail.model.durability import Durability
+from lightrail.model.links import Durability
 from lightrail.model.policy import Role
 from lightrail.shard.effects.actions import Read
 from lightrail.shard.effects.peers import Consumer, Peer

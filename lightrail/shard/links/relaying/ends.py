@@ -10,7 +10,7 @@ Sent: a batch of a sender that is being passed to listeners.
 from bisect import bisect_right
 from typing import Final
 
-from lightrail.model.ending import Ending
+from lightrail.model.links import Ending
 from lightrail.shard.effects.peers import Peer
 from lightrail.shard.queue.values.commands import UNBOUNDED
 from lightrail.wire.bodies import ConsumerOpen, SettleDetail

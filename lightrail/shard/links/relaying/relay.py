@@ -21,7 +21,7 @@ from typing import Final
 
 from lightrail.cluster.map import MapChanges
 from lightrail.model import conditions
-from lightrail.model.ending import Ending
+from lightrail.model.links import Ending
 from lightrail.model.policy import Role
 from lightrail.namespace.records import Name
 from lightrail.shard.effects.peers import Peer

@@ -11,7 +11,7 @@ from typing import ClassVar, Final
 from lightrail.journal.record import Terminus as TerminusRecord
 from lightrail.journal.record import TerminusEvent
 from lightrail.model import limits
-from lightrail.model.durability import Durability
+from lightrail.model.links import Durability
 from lightrail.shard.effects.peers import Producer
 from lightrail.shard.queues.shard_queue import Queue
 from lightrail.wire.bodies import Refusal
@@ -48,7 +48,7 @@ class Terminus:
         self.suspended_ms = suspended_ms
         """Milliseconds that it is kept without a link."""
         self.durability = durability
-        """What of it is in the store (model/durability.py)."""
+        """What of it is in the store (model/links.py)."""
         self.user = user
         """Towards whose share it counts."""
         self.tags: dict[bytes, int] = {}

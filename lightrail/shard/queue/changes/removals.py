@@ -7,7 +7,7 @@ from heapq import heappush
 from typing import Final
 
 from lightrail.model.attempts import failures
-from lightrail.model.ending import Ending
+from lightrail.model.links import Ending
 from lightrail.shard.queue.changes.contents import Contents
 from lightrail.shard.queue.lines.line import GONE
 from lightrail.shard.queue.lines.merging import parts_of

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from enum import IntEnum
 from typing import Any, Final, NamedTuple
 
-from lightrail.model.ending import Ending
+from lightrail.model.links import Ending
 from lightrail.shard.queue.values.policy import Policy
 from lightrail.shard.queue.values.runs import Batch, Run
 

@@ -3,7 +3,7 @@
 import pytest
 
 from lightrail.model import conditions
-from lightrail.model.ending import Ending
+from lightrail.model.links import Ending
 from lightrail.model.policy import Policy
 from lightrail.shard.queues.declarations import EveryName
 from lightrail.wire.bodies import SettleDetail

@@ -2,7 +2,7 @@
 
 import pytest
 
-from lightrail.model.ending import Ending
+from lightrail.model.links import Ending
 from lightrail.shard.queue.changes.outcomes import RETURNED_AT_ONCE
 from lightrail.shard.queue.values.commands import (
     ACCEPTED,

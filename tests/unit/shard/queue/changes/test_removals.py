@@ -2,7 +2,7 @@
 
 import pytest
 
-from lightrail.model.ending import Ending
+from lightrail.model.links import Ending
 from lightrail.shard.queue.changes.removals import EXPIRED_AT_ONCE, fails_oldest, outcome_of_rest
 from lightrail.shard.queue.values.commands import (
     ACCEPTED,

@@ -3,7 +3,7 @@
 import pytest
 
 from lightrail.model.attempts import DEFERRED, failures
-from lightrail.model.ending import Ending
+from lightrail.model.links import Ending
 from lightrail.shard.queue.values.commands import (
     ACCEPTED,
     FAILED,

@@ -7,7 +7,7 @@ import pytest
 
 from lightrail.model import limits
 from lightrail.model.attempts import DEFERRED, waiting, waits_until_ms
-from lightrail.model.ending import Ending
+from lightrail.model.links import Ending
 from lightrail.shard.queue.machine import Machine
 from lightrail.shard.queue.values.commands import (
     ACCEPTED,

@@ -1,4 +1,9 @@
-"""Endings: how the link of a receiver ended, which decides how its unsettled deliveries return (ADR 5)."""
+"""Links of clients, as all parts name them.
+
+Durability of a terminus: what of its state is stored durably (terminus-durability, messaging 3.5.5).
+
+Endings: how the link of a receiver ended, which decides how its unsettled deliveries return (ADR 5).
+"""
 
 from enum import IntEnum
 
@@ -13,3 +18,13 @@ class Ending(IntEnum):
     FAILED = 2
     """The client failed: its socket was lost or silent, it broke the protocol, or it reported an error. The
     oldest delivery may be the reason; those behind it waited."""
+
+
+class Durability(IntEnum):
+    """The values of the specification."""
+
+    NONE = 0
+    CONFIGURATION = 1
+    """That the terminus exists, and for how long."""
+    UNSETTLED_STATE = 2
+    """Its unsettled deliveries as well."""

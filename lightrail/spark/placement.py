@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 from pyspark.sql import functions as F  # noqa: N812 - as all of Spark's documents call it
 
 from lightrail.model.names import DEAD_LETTER_SEGMENT
-from lightrail.model.plan import BASE, FORMAT, KIND, Plan, QueueLoad, Sum, plan
+from lightrail.model.placement import BASE, FORMAT, KIND, Plan, QueueLoad, Sum, plan
 from lightrail.spark.analysis.history import ENDS
 from lightrail.spark.columns import Event
 from lightrail.spark.http import GatewayClient

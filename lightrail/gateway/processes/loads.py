@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 
 from lightrail.cluster.map import Map
 from lightrail.model import limits, names
-from lightrail.model.plan import BASE, QueueLoad
+from lightrail.model.placement import BASE, QueueLoad
 from lightrail.shard_client.peers.requests import ShardDownError, ShardRefusedError
 from lightrail.shard_client.shard_connections import ShardConnections
 

@@ -17,7 +17,7 @@ from lightrail.gateway.request import Request
 from lightrail.gateway.resources.plans import placement_revision, takers_of
 from lightrail.model import limits
 from lightrail.model.clock import wall_ms
-from lightrail.model.plan import FORMAT, KIND
+from lightrail.model.placement import FORMAT, KIND
 from lightrail.namespace.records import PLACED
 from lightrail.shard_client.peers.requests import ShardDownError, ShardRefusedError
 from lightrail.shard_client.peers.shards import ShardPeer

@@ -12,7 +12,7 @@ from lightrail.gateway.processes.loads import Loads
 from lightrail.gateway.request import Request
 from lightrail.model import limits
 from lightrail.model.clock import wall_ms
-from lightrail.model.plan import FORMAT, KIND, Plan, QueueLoad, Sum, plan
+from lightrail.model.placement import FORMAT, KIND, Plan, QueueLoad, Sum, plan
 from lightrail.namespace.directory import Directory
 from lightrail.namespace.records import PLACED
 from lightrail.shard_client.peers.shards import State

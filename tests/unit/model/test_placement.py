@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from lightrail.model.plan import AIM, TOLERANCE, Plan, QueueLoad, plan
+from lightrail.model.placement import AIM, TOLERANCE, Plan, QueueLoad, plan
 
 
 def on(shard: int, count: int, load: float = 1.0, prefix: str = "q") -> dict[str, QueueLoad]:

@@ -2,19 +2,39 @@
 
 Keys are `names/NAME`, `subscriptions/ROUTER//ID` and `permissions/USER//PREFIX`: names have no empty
 segments, so two slashes end them; a user's name is percent-encoded. Values are JSON objects.
+
+Shared policies: equal policies are parsed once and are one object, since many names have the same.
 """
 
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
+from functools import lru_cache
+from itertools import chain
 from typing import Any, Final
 from urllib.parse import quote, unquote
 
 from lightrail.cluster.coordinator import CoordinatorError
 from lightrail.cluster.entries import Entry
+from lightrail.model import limits
 from lightrail.model.policy import NONE, QUEUE, InvalidPolicyError, Policy, Role
-from lightrail.model.shared_policies import shared_policy
+
+
+def shared_policy(value: Any) -> Policy:
+    """See Policy.parse."""
+    try:
+        return _parsed(*chain.from_iterable(value.items()))
+    except (TypeError, AttributeError):
+        # Values that can't be hashed, such as a template, and what is no object at all.
+        return Policy.parse(value)
+
+
+@lru_cache(maxsize=limits.EQUAL_VALUES_MAX, typed=True)
+def _parsed(*items: Any) -> Policy:
+    """The policy of these names and values, one after the other; `typed`, since 1 is no flag and True is."""
+    return Policy.parse(dict(zip(items[::2], items[1::2], strict=True)))
+
 
 NAMES: Final = "names/"
 SUBSCRIPTIONS: Final = "subscriptions/"

@@ -7,7 +7,7 @@ import pytest
 
 from lightrail.model import limits
 from lightrail.model.policy import InvalidPolicyError, Policy
-from lightrail.model.shared_policies import _parsed, shared_policy
+from lightrail.namespace.records import _parsed, shared_policy
 
 
 def test_equal_policies_are_parsed_once_and_are_one_object() -> None:

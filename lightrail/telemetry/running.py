@@ -15,11 +15,10 @@ from typing import Any, Final
 
 from prometheus_client import CollectorRegistry, GCCollector, ProcessCollector, generate_latest
 
-from lightrail.model.certificates import not_after
 from lightrail.model.clock import off_ms, wall_ms
 from lightrail.model.setting_values import SettingsError
 from lightrail.model.settings import Settings
-from lightrail.model.tls import tls_context
+from lightrail.model.tls import not_after, tls_context
 from lightrail.telemetry.interpreter import OPTIMISED
 from lightrail.telemetry.merge import merge
 from lightrail.telemetry.metrics import (

@@ -5,8 +5,8 @@ from pathlib import Path
 
 from prometheus_client.parser import text_string_to_metric_families
 
-from lightrail.model.certificates import not_after
 from lightrail.model.settings import Settings
+from lightrail.model.tls import not_after
 from lightrail.telemetry.metrics import gauge, registry
 from lightrail.telemetry.running import LAG_PERIOD_S, Running
 from tests.support.certificates import Authority

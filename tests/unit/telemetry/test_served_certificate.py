@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
-from lightrail.model.certificates import not_after
 from lightrail.model.endpoint import Endpoint
 from lightrail.model.settings import Settings
+from lightrail.model.tls import not_after
 from lightrail.telemetry.running import LOOK_S, Running, ServedCertificate
 from tests.support.certificates import Authority, Certificate
 

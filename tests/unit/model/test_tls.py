@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from lightrail.model.certificates import not_after
+from lightrail.model.tls import not_after
 from tests.support.certificates import Authority
 
 

@@ -11,7 +11,7 @@ from lightrail.bench.message import SIZE_MAX, SIZE_MIN
 from lightrail.bench.numbered import COUNT_MAX, NAME_MAX, PRIORITIES_MAX
 from lightrail.bench.plan import SLOW_CREDIT, Options
 from lightrail.bench.url import parse_url
-from lightrail.model import units
+from lightrail.model import setting_values
 
 _T = TypeVar("_T")
 LINKS_MAX: Final = 1_000_000
@@ -243,7 +243,7 @@ def _whole(low: int, high: int) -> Callable[[str], int]:
 
 
 def _seconds(low_ms: int, high_ms: int) -> Callable[[str], float]:
-    parse = units.duration_ms(low_ms, high_ms)
+    parse = setting_values.duration_ms(low_ms, high_ms)
     return _read(lambda text: parse(text) / 1000)
 
 

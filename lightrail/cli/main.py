@@ -13,9 +13,8 @@ from typing import Any, Final
 
 from lightrail.cli import extra
 from lightrail.console.pipe import piped
-from lightrail.model.setting_values import SettingsError
+from lightrail.model.setting_values import SettingsError, format_duration, format_size
 from lightrail.model.settings import VARIABLE_PREFIX, Settings, descriptions, names
-from lightrail.model.units import format_duration, format_size
 
 EXAMPLES: Final = """examples:
   lightrail serve

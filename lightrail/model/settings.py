@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, fields, replace
 from typing import Any, Final, Self, TypeVar
 
-from lightrail.model import limits, units
+from lightrail.model import limits, setting_values
 from lightrail.model.destinations import parse_patterns
 from lightrail.model.endpoint import Endpoint, endpoint, endpoint_or_host, endpoints, host_name
 from lightrail.model.setting_values import (
@@ -103,12 +103,15 @@ class Settings:
     )
     memory_mark: int = _setting(
         MEMORY_MARK_BYTES,
-        units.size(1_000_000, 1 << 50),
+        setting_values.size(1_000_000, 1 << 50),
         "SIZE",
         "bytes of messages that a shard keeps in memory before it spills to disk, such as 64MB or 1GiB",
     )
     segment_bytes: int = _setting(
-        limits.SEGMENT_BYTES, units.size(1 << 20, 1 << 32), "SIZE", "size of one journal segment file"
+        limits.SEGMENT_BYTES,
+        setting_values.size(1 << 20, 1 << 32),
+        "SIZE",
+        "size of one journal segment file",
     )
     archive: str | None = _setting(
         None,
@@ -125,30 +128,33 @@ class Settings:
     )
     archive_bytes: int = _setting(
         0,
-        units.size(0, 1 << 60),
+        setting_values.size(0, 1 << 60),
         "SIZE",
         "bytes that a shard keeps in the archive beyond those that readers hold back; 0 is without a bound",
     )
     archive_seal: int = _setting(
         300_000,
-        units.duration_ms(1_000, 86_400_000),
+        setting_values.duration_ms(1_000, 86_400_000),
         "TIME",
         "age at which a journal segment with anything for the archive is sealed, full or not",
     )
     idle_timeout: int = _setting(
         limits.IDLE_TIME_OUT_MS,
-        units.duration_ms(1_000, 86_400_000),
+        setting_values.duration_ms(1_000, 86_400_000),
         "TIME",
         "silence after which a connection is closed, such as 60s",
     )
     shard_wait: int = _setting(
         60_000,
-        units.duration_ms(0, 86_400_000),
+        setting_values.duration_ms(0, 86_400_000),
         "TIME",
         "how long senders wait for an unreachable shard before their messages are released; 0s is for ever",
     )
     max_message_bytes: int = _setting(
-        limits.MAX_MESSAGE_BYTES, units.size(1_024, 1 << 30), "SIZE", "largest message that a link accepts"
+        limits.MAX_MESSAGE_BYTES,
+        setting_values.size(1_024, 1 << 30),
+        "SIZE",
+        "largest message that a link accepts",
     )
     max_delivery_count: int = _setting(
         limits.DELIVERY_COUNT_MAX_DEFAULT,

@@ -11,7 +11,7 @@ from lightrail.cli.administration.commands import CommandError, UsageError
 from lightrail.cli.administration.moving import Watching
 from lightrail.console.results import show_json
 from lightrail.console.text import counted, printable
-from lightrail.model import limits, units
+from lightrail.model import limits, setting_values
 
 POLL_S: Final = 0.2
 GATEWAY_WAIT_S: Final = 60.0
@@ -114,7 +114,7 @@ def throttle_of(text: str | None) -> int | None:
     """Bytes per second of the option --throttle. Raises UsageError."""
     if text is None:
         return None
-    parse: Callable[[str], int] = units.size(1_000, limits.MOVE_THROTTLE_MAX)
+    parse: Callable[[str], int] = setting_values.size(1_000, limits.MOVE_THROTTLE_MAX)
     try:
         return parse(text)
     except ValueError as error:

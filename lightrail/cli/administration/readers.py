@@ -8,7 +8,7 @@ from lightrail.cli.administration.client import Client, path_of
 from lightrail.cli.administration.commands import Subparsers, UsageError, add, group
 from lightrail.console.results import pairs, show_json, table
 from lightrail.console.text import counted, printable
-from lightrail.model import limits, units
+from lightrail.model import limits, setting_values
 
 JOURNAL_COLUMNS: Final = (
     "shard",
@@ -82,7 +82,7 @@ def register(things: Subparsers, journals: Subparsers) -> None:
         "--hold-bytes",
         metavar="SIZE",
         help="bytes of unread segments kept for it at each shard, such as 20GB "
-        f"({units.format_size(limits.READER_HOLD_BYTES)} for a new one)",
+        f"({setting_values.format_size(limits.READER_HOLD_BYTES)} for a new one)",
     )
     command.add_argument("--reset", action="store_true", help="positions may decrease")
     command = add(readers, "remove", _remove, "delete a reader; its unread segments are no longer kept")
@@ -198,7 +198,7 @@ def _set(client: Client, parsed: argparse.Namespace) -> int:
         body["hold_hours"] = parsed.hold_hours
     if parsed.hold_bytes is not None:
         try:
-            body["hold_bytes"] = units.size(0, limits.READER_HOLD_BYTES_MAX)(parsed.hold_bytes)
+            body["hold_bytes"] = setting_values.size(0, limits.READER_HOLD_BYTES_MAX)(parsed.hold_bytes)
         except ValueError as error:
             raise UsageError(f"--hold-bytes is {parsed.hold_bytes[:40]!a}; expected {error}") from None
     query = {"reset": "true"} if parsed.reset else None
@@ -211,7 +211,7 @@ def _set(client: Client, parsed: argparse.Namespace) -> int:
         what = "is created now" if answer.status == 201 else "is changed"
         print(
             f"reader {printable(reader['name'])} {what}: {count}, holds {reader['hold_hours']:g} h and "
-            f"{units.format_size(reader['hold_bytes'])} at most"
+            f"{setting_values.format_size(reader['hold_bytes'])} at most"
         )
     return 0
 

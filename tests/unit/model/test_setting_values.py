@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lightrail.model.units import duration_ms, format_duration, format_size, size
+from lightrail.model.setting_values import duration_ms, format_duration, format_size, size
 
 
 @given(st.integers(0, 1 << 50))

@@ -16,9 +16,8 @@ from lightrail.cluster.coordinator import KeySpace
 from lightrail.cluster.entries import Entry
 from lightrail.cluster.history import HISTORY, History
 from lightrail.model import names
-from lightrail.model.clock import wall_ms
+from lightrail.model.clock import Timetable, wall_ms
 from lightrail.model.policy import QUEUE, Policy, Role
-from lightrail.model.timetable import Timetable
 from lightrail.namespace.records import (
     NAMES,
     PERMISSIONS,

@@ -4,8 +4,8 @@ from collections.abc import Iterable, Mapping, Sequence
 
 from lightrail.journal.record import DeliveryRun
 from lightrail.model import conditions, limits
+from lightrail.model.clock import Timetable
 from lightrail.model.links import Ending
-from lightrail.model.timetable import Timetable
 from lightrail.shard.effects.peers import Consumer, Peer
 from lightrail.shard.effects.performer import Performer
 from lightrail.shard.effects.receiving_link import Event, Key, Origin, ReceivingLink, State, outcome_in

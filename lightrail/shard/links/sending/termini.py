@@ -21,8 +21,8 @@ from typing import Final
 
 from lightrail.journal.record import Terminus as TerminusRecord
 from lightrail.journal.record import TerminusEvent
+from lightrail.model.clock import Timetable
 from lightrail.model.links import Durability
-from lightrail.model.timetable import Timetable
 from lightrail.shard.effects.peers import Peer, Producer
 from lightrail.shard.journal.kept_links import RecoveredTerminus
 from lightrail.shard.journal.store import Store, StoreError

@@ -36,7 +36,7 @@ from lightrail.frontend.outflow import Outflow
 from lightrail.frontend.sole_connections import SoleConnections
 from lightrail.model import conditions, limits, names, protocols
 from lightrail.model.clock import wall_ms
-from lightrail.model.destinations import Destinations
+from lightrail.model.endpoint import Destinations
 from lightrail.model.placement import Placement
 from lightrail.model.policy import Role
 from lightrail.model.proxy_header import Address

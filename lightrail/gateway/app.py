@@ -41,7 +41,7 @@ from lightrail.gateway.services import Services
 from lightrail.gateway.views import BrokerViews
 from lightrail.gateway.websockets import WebSockets, is_request
 from lightrail.model import limits
-from lightrail.model.destinations import Destinations
+from lightrail.model.endpoint import Destinations
 from lightrail.model.settings import Settings
 from lightrail.namespace.directory import Changes, Directory
 from lightrail.namespace.rights import Caller

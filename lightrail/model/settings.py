@@ -15,8 +15,14 @@ from dataclasses import dataclass, field, fields, replace
 from typing import Any, Final, Self, TypeVar
 
 from lightrail.model import limits, setting_values
-from lightrail.model.destinations import parse_patterns
-from lightrail.model.endpoint import Endpoint, endpoint, endpoint_or_host, endpoints, host_name
+from lightrail.model.endpoint import (
+    Endpoint,
+    endpoint,
+    endpoint_or_host,
+    endpoints,
+    host_name,
+    parse_patterns,
+)
 from lightrail.model.setting_values import (
     ANONYMOUS,
     SASL_MECHANISMS,

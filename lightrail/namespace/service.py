@@ -22,7 +22,7 @@ from lightrail.cluster.map import unplacing
 from lightrail.model import limits
 from lightrail.model import names as spelling
 from lightrail.model.clock import wall_ms
-from lightrail.model.destinations import NOWHERE, Destinations
+from lightrail.model.endpoint import NOWHERE, Destinations
 from lightrail.model.policy import InvalidPolicyError, Policy, Role, fields_of
 from lightrail.namespace import checks, deleting
 from lightrail.namespace.directory import Directory

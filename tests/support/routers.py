@@ -3,7 +3,7 @@
 from typing import Any
 
 from lightrail.cluster.memory import MemoryCoordinator
-from lightrail.model.destinations import Destinations
+from lightrail.model.endpoint import Destinations
 from lightrail.model.policy import Policy
 from lightrail.namespace.directory import Directory
 from lightrail.namespace.records import Subscription

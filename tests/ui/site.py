@@ -10,7 +10,7 @@ from aiohttp import web
 
 from lightrail.cluster.memory import MemoryCoordinator
 from lightrail.gateway.pages.pages import CALLER, Pages
-from lightrail.model.destinations import Destinations
+from lightrail.model.endpoint import Destinations
 from lightrail.model.policy import Policy
 from lightrail.namespace.directory import Directory
 from lightrail.namespace.rights import ANYBODY, Caller

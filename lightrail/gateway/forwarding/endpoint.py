@@ -10,7 +10,7 @@ import aiohttp
 from aiohttp.abc import ResolveResult
 
 from lightrail.gateway.http_client import FAILURES, HttpClient
-from lightrail.model.destinations import Destinations
+from lightrail.model.endpoint import Destinations
 
 PUSHES_UNDER_WAY: Final[int] = 256
 """Requests of one gateway to the URLs of subscriptions that wait for an answer."""

@@ -10,7 +10,7 @@ from lightrail.gateway.forwarding.scheduled import ScheduledForwarders
 from lightrail.gateway.forwarding.sink import Sink
 from lightrail.gateway.forwarding.transfers import Transfers
 from lightrail.gateway.messages.sending import Sender
-from lightrail.model.destinations import Destinations
+from lightrail.model.endpoint import Destinations
 from lightrail.namespace.directory import Changes
 from lightrail.namespace.service import Service
 from lightrail.shard_client.shard_connections import ShardConnections

@@ -11,7 +11,7 @@ import pytest
 from lightrail.cluster.coordinator import WRITES_MAX, ConflictError, CoordinatorError, Write
 from lightrail.cluster.memory import MemoryCoordinator
 from lightrail.model import limits
-from lightrail.model.destinations import Destinations
+from lightrail.model.endpoint import Destinations
 from lightrail.model.names import InvalidNameError
 from lightrail.model.policy import InvalidPolicyError, Policy, Role
 from lightrail.namespace import checks

@@ -8,7 +8,7 @@ import pytest
 
 from lightrail.gateway.forwarding import endpoint
 from lightrail.gateway.forwarding.endpoint import Endpoints, Result
-from lightrail.model.destinations import Destinations
+from lightrail.model.endpoint import Destinations
 from tests.support.hook import Answer, Got, Hook
 
 

@@ -12,7 +12,7 @@ from lightrail.cluster.memory import MemoryCoordinator
 from lightrail.gateway.forwarding.counts import ForwardingCounts
 from lightrail.gateway.forwarding.endpoint import Result
 from lightrail.gateway.forwarding.pushes import PUSH_BACKOFF_FACTOR_MAX, PUSH_WINDOW, Pushers, signature
-from lightrail.model.destinations import Destinations
+from lightrail.model.endpoint import Destinations
 from lightrail.model.names import subscription_name
 from lightrail.model.policy import Policy
 from lightrail.namespace.directory import Directory

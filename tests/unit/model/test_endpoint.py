@@ -2,7 +2,7 @@
 
 import pytest
 
-from lightrail.model.destinations import NOWHERE, PUSH_ALLOW_MAX, PUSH_URL_BYTES, Destinations, parse_patterns
+from lightrail.model.endpoint import NOWHERE, PUSH_ALLOW_MAX, PUSH_URL_BYTES, Destinations, parse_patterns
 from lightrail.model.setting_values import SettingsError
 from lightrail.model.settings import Settings
 

@@ -16,7 +16,7 @@ from lightrail.cluster.coordinator import Coordinator
 from lightrail.cluster.logins import LOCAL, Logins, TooManyLoginsError, source_of
 from lightrail.cluster.users import UserRecord
 from lightrail.model.endpoint import is_loopback
-from lightrail.model.proxy_header import Address
+from lightrail.model.protocols import Address
 from lightrail.model.setting_values import ANONYMOUS
 from lightrail.model.settings import Settings
 from lightrail.namespace.directory import Directory

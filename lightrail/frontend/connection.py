@@ -26,7 +26,7 @@ from lightrail.frontend.websocket import ServedWebSocket, WebSocketConnection
 from lightrail.model import conditions, limits
 from lightrail.model.endpoint import is_loopback
 from lightrail.model.links import Ending
-from lightrail.model.proxy_header import Address
+from lightrail.model.protocols import Address
 from lightrail.wire.forwarded import Forwarded
 
 if TYPE_CHECKING:

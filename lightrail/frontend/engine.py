@@ -39,7 +39,7 @@ from lightrail.model.clock import wall_ms
 from lightrail.model.endpoint import Destinations
 from lightrail.model.placement import Placement
 from lightrail.model.policy import Role
-from lightrail.model.proxy_header import Address
+from lightrail.model.protocols import Address
 from lightrail.model.settings import Settings
 from lightrail.namespace.directory import Changes, Directory
 from lightrail.namespace.records import Name

@@ -1,7 +1,7 @@
 """The sockets that clients connect to: plain and TLS, shared by all frontends of the machine.
 
 A load balancer may name its client by a header of the PROXY protocol, which is before TLS and everything else
-(model/proxy_header.py). Only the sources of proxy_protocol_from send it, and all of their connections begin
+(model/protocols.py). Only the sources of proxy_protocol_from send it, and all of their connections begin
 with it: if they might leave it out, their clients could write it themselves.
 """
 
@@ -13,9 +13,9 @@ from typing import Final
 
 from lightrail.amqp.frames import TLS_HEADER
 from lightrail.frontend.engine import Frontend
-from lightrail.model import limits, protocols, proxy_header
+from lightrail.model import limits, protocols
 from lightrail.model.endpoint import Endpoint, is_loopback
-from lightrail.model.proxy_header import Address, Balancers, ProxyHeaderError
+from lightrail.model.protocols import Address, Balancers, ProxyHeader, ProxyHeaderError, begins, parse
 from lightrail.telemetry import handshakes
 from lightrail.telemetry.strangers import Strangers
 
@@ -205,13 +205,13 @@ async def _read_header(loop: asyncio.AbstractEventLoop, client: socket.socket) -
         loop.remove_reader(client)
 
 
-def _parsed(header: bytes) -> proxy_header.ProxyHeader | None:
+def _parsed(header: bytes) -> ProxyHeader | None:
     """As `proxy_header.parse`, with a message that follows "speaks" in a log line."""
-    if not proxy_header.begins(header):
+    if not begins(header):
         raise ProxyHeaderError(
             f"{protocols.described(header[: protocols.BYTES])}, without a balancer's header"
         )
     try:
-        return proxy_header.parse(header)
+        return parse(header)
     except ProxyHeaderError as error:
         raise ProxyHeaderError(f"{protocols.PROXY} with a malformed header ({error})") from None

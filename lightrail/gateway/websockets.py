@@ -17,7 +17,7 @@ from multidict import CIMultiDict
 from lightrail.gateway.errors import ProblemError
 from lightrail.model import limits
 from lightrail.model.endpoint import Endpoint
-from lightrail.model.proxy_header import LOCAL, Balancers
+from lightrail.model.protocols import LOCAL, Balancers
 from lightrail.telemetry.http_connections import Connections
 from lightrail.wire.forwarded import FIELD, Forwarded
 

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from lightrail.client import Credentials, connect
-from lightrail.model.proxy_header import V2_SIGNATURE
+from lightrail.model.protocols import V2_SIGNATURE
 from tests.interop.test_proton_security import admin
 from tests.support import wait
 from tests.support.broker import Broker

@@ -16,7 +16,7 @@ import uvloop
 from lightrail.amqp.frames import SASL_HEADER, TLS_HEADER
 from lightrail.frontend import listener
 from lightrail.model.endpoint import Endpoint
-from lightrail.model.proxy_header import Balancers
+from lightrail.model.protocols import Balancers
 from lightrail.model.settings import Settings
 from lightrail.telemetry.open_files import OpenFiles
 from lightrail.telemetry.strangers import Strangers

@@ -4,9 +4,8 @@ from collections.abc import Callable
 from typing import Final
 
 from lightrail.wire.bodies import Refusal, SettleDetail
+from lightrail.wire.columns import Range, decode_suspended, decode_tags
 from lightrail.wire.frames import DURABILITY_SHIFT, HEADER, KEPT, SEQUENCE, UNCERTAIN, Kind
-from lightrail.wire.ranges import Range, decode_suspended
-from lightrail.wire.tags import decode_tags
 
 
 class Producer:

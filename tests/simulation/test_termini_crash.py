@@ -14,8 +14,8 @@ from lightrail.model.links import Durability
 from lightrail.model.policy import Policy
 from lightrail.shard.journal.journal import Journal
 from lightrail.shard.queues.declarations import EveryName
+from lightrail.wire.columns import encode_tags
 from lightrail.wire.frames import Kind, frame
-from lightrail.wire.tags import encode_tags
 from tests.support.shard.fake_files import Crash, FakeFiles
 from tests.support.shard.scene import Peer, Scene, batch
 

@@ -21,8 +21,8 @@ from lightrail.frontend.links.transfers import Batch, ProducerLink
 from lightrail.model import conditions, limits
 from lightrail.model.links import Durability
 from lightrail.wire.bodies import ProducerOpen, Refusal
+from lightrail.wire.columns import encode_tags
 from lightrail.wire.frames import CLOSED, HEADER, Kind, frame
-from lightrail.wire.tags import encode_tags
 
 if TYPE_CHECKING:
     from lightrail.amqp.link import Link

@@ -28,8 +28,8 @@ from lightrail.frontend.links.unconfirmed import UNCONFIRMED
 from lightrail.model import conditions, limits
 from lightrail.model.links import Ending
 from lightrail.wire.bodies import ConsumerOpen
+from lightrail.wire.columns import Range, encode_ranges, joined
 from lightrail.wire.frames import DELIVER_COLUMNS, DELIVER_ENDS, FOR_GOOD, HEADER_SIZE, Kind, frame
-from lightrail.wire.ranges import Range, encode_ranges, joined
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

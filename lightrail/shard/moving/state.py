@@ -27,7 +27,7 @@ from lightrail.shard.queue.values.commands import ConsumerOptions, Holder, Past
 from lightrail.shard.queue.values.runs import Run
 from lightrail.shard.queues.shard_queue import Queue
 from lightrail.wire.bodies import ConsumerOpen
-from lightrail.wire.tags import decode_tags, encode_tags
+from lightrail.wire.columns import decode_tags, encode_tags
 
 
 @dataclass(slots=True)

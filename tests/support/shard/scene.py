@@ -35,6 +35,7 @@ from lightrail.wire.bodies import (
     decode_request,
     encode_request,
 )
+from lightrail.wire.columns import Range, decode_suspended, decode_tags, encode_ranges
 from lightrail.wire.frames import (
     DELIVER_COLUMNS,
     DELIVER_ENDS,
@@ -51,8 +52,6 @@ from lightrail.wire.frames import (
     enqueue,
     frame,
 )
-from lightrail.wire.ranges import Range, decode_suspended, encode_ranges
-from lightrail.wire.tags import decode_tags
 from tests.support.shard import link_laws
 
 

@@ -12,8 +12,8 @@ from lightrail.frontend.links.resumable import ResumableLink
 from lightrail.model import conditions, limits
 from lightrail.model.links import Durability
 from lightrail.wire.bodies import ProducerOpen, Refusal
+from lightrail.wire.columns import decode_tags
 from lightrail.wire.frames import CLOSED, Kind
-from lightrail.wire.tags import decode_tags
 from tests.support.amqp.frontend_fakes import FakeConnection, FakeLink, FakeShard
 
 ATTACH = 77

@@ -14,8 +14,8 @@ from lightrail.frontend.links.resumable_consumer import BEGINNING, ResumableCons
 from lightrail.model import conditions, limits
 from lightrail.model.links import Ending
 from lightrail.wire.bodies import ConsumerOpen
+from lightrail.wire.columns import decode_ranges
 from lightrail.wire.frames import ASKED, DRAIN, Kind, OutcomeCode, deliver
-from lightrail.wire.ranges import decode_ranges
 from tests.support.amqp.frontend_fakes import FakeConnection, FakeLink, FakeShard, Said
 
 TERMINUS = 7 << 32 | 2

@@ -7,8 +7,8 @@ import pytest
 from lightrail.journal.record import Numbers
 from lightrail.model import conditions, limits
 from lightrail.shard.journal.journal import Journal
+from lightrail.wire.columns import encode_tags
 from lightrail.wire.frames import Kind, frame
-from lightrail.wire.tags import encode_tags
 from tests.support.shard.fake_files import FakeFiles
 from tests.support.shard.scene import Peer, Scene, SmallStore, batch
 

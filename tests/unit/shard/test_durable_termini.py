@@ -11,8 +11,8 @@ from lightrail.shard.journal.journal import Journal
 from lightrail.shard.journal.record import Append
 from lightrail.shard.links.sending import termini
 from lightrail.shard.queues.declarations import EveryName
+from lightrail.wire.columns import encode_tags
 from lightrail.wire.frames import CLOSED, Kind, frame
-from lightrail.wire.tags import encode_tags
 from tests.support.shard.fake_files import FakeFiles
 from tests.support.shard.scene import Peer, Scene, SmallStore, batch
 

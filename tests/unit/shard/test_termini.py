@@ -9,8 +9,8 @@ from lightrail.model.policy import Policy
 from lightrail.shard.links.sending import termini
 from lightrail.shard.links.takeovers import YIELD_MS
 from lightrail.shard.queues.declarations import EveryName
+from lightrail.wire.columns import encode_tags
 from lightrail.wire.frames import CLOSED, Kind, frame
-from lightrail.wire.tags import encode_tags
 from tests.support import work
 from tests.support.shard.scene import Peer, Scene, batch
 

@@ -17,6 +17,7 @@ from lightrail.wire.bodies import (
     Welcome,
     encode_request,
 )
+from lightrail.wire.columns import decode_tags, encode_ranges, encode_suspended, encode_tags
 from lightrail.wire.frames import (
     AFRESH,
     ASKED,
@@ -47,8 +48,6 @@ from lightrail.wire.frames import (
     enqueue,
     frame,
 )
-from lightrail.wire.ranges import encode_ranges, encode_suspended
-from lightrail.wire.tags import decode_tags, encode_tags
 
 GOLDEN = pathlib.Path(__file__).parents[2] / "golden" / "wire" / "frames-v5.txt"
 

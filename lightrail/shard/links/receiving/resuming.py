@@ -25,8 +25,8 @@ from lightrail.shard.queue.values.runs import Run
 from lightrail.shard.queues.queues import Queues
 from lightrail.shard.queues.shard_queue import Queue
 from lightrail.wire.bodies import ConsumerOpen
+from lightrail.wire.columns import Range, decode_ranges, encode_suspended
 from lightrail.wire.frames import DURABILITY_SHIFT, HEADER, HEADER_SIZE, Kind, WireError, deliver, frame
-from lightrail.wire.ranges import Range, decode_ranges, encode_suspended
 
 RESENT_BYTES: Final[int] = 1024 * 1024
 """Bytes of deliveries that a shard sends again at once to a resumed link, which requests more when its

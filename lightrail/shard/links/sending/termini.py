@@ -31,8 +31,8 @@ from lightrail.shard.queues.memory import UserShares
 from lightrail.shard.queues.shard_queue import CallWhenSynced, Queue
 from lightrail.telemetry.shard import ShardCounts
 from lightrail.wire.bodies import ProducerOpen
+from lightrail.wire.columns import decode_tags, encode_tags
 from lightrail.wire.frames import CLOSED, DURABILITY_SHIFT, HEADER, HEADER_SIZE, KEPT, Kind, frame
-from lightrail.wire.tags import decode_tags, encode_tags
 
 TERMINI_MAX: Final[int] = 20_000
 """Links of a shard that may be resumed, attached or suspended; those beyond the share of their user

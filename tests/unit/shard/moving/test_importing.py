@@ -14,8 +14,8 @@ from lightrail.shard.moving.exporting import Exporting
 from lightrail.shard.moving.importing import ImportFailedError, Importing
 from lightrail.shard.moving.pieces import ColumnsError, pack, unpack
 from lightrail.wire.bodies import SettleDetail
+from lightrail.wire.columns import encode_tags
 from lightrail.wire.frames import Kind, OutcomeCode, frame
-from lightrail.wire.tags import encode_tags
 from tests.support.shard.fake_files import FakeFiles
 from tests.support.shard.moving import (
     DEAD,

@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from lightrail.wire.columns import decode_ranges, decode_suspended, encode_ranges, encode_suspended, joined
 from lightrail.wire.frames import WireError
-from lightrail.wire.ranges import decode_ranges, decode_suspended, encode_ranges, encode_suspended, joined
 
 U64 = st.integers(0, (1 << 64) - 1)
 RANGES = st.lists(st.tuples(U64, st.integers(0, (1 << 32) - 1)))

@@ -1,4 +1,9 @@
-"""Ranges of delivery numbers in a frame: the first number u64 and the count u32 of each."""
+"""Columns of a frame that are no arrays.
+
+Delivery-tags in a frame: the length of each in one byte, then its bytes (transport 2.8.7: at most 32).
+
+Ranges of delivery numbers in a frame: the first number u64 and the count u32 of each.
+"""
 
 import struct
 from collections.abc import Iterable, Iterator
@@ -56,3 +61,25 @@ def joined(numbers: Iterable[int]) -> Iterator[Range]:
         first, count = number, 1
     if count:
         yield first, count
+
+
+def encode_tags(tags: Iterable[bytes]) -> bytes:
+    """The tags as the body of a frame."""
+    parts: list[bytes] = []
+    for tag in tags:
+        parts += (len(tag).to_bytes(1, "big"), tag)
+    return b"".join(parts)
+
+
+def decode_tags(body: Buffer) -> list[bytes]:
+    """The tags of such a body. Raises WireError."""
+    data = bytes(body)
+    tags: list[bytes] = []
+    position = 0
+    while position < len(data):
+        end = position + 1 + data[position]
+        if end > len(data):
+            raise WireError(f"expected a tag of {data[position]} bytes, found {len(data) - position - 1}")
+        tags.append(data[position + 1 : end])
+        position = end
+    return tags

@@ -26,8 +26,7 @@ from lightrail.transport.amqp_messages import AmqpReceived, envelope_of, message
 from lightrail.transport.declaring import declare
 from lightrail.transport.envelope import Envelope
 from lightrail.transport.errors import SendRefusedError, TransportClosedError, TransportError
-from lightrail.transport.handling import handle
-from lightrail.transport.protocol import Offers, Received, Selector, Transport
+from lightrail.transport.protocol import Offers, Received, Selector, Transport, handle
 from lightrail.transport.topology import Topology
 
 CREDIT: Final = 100

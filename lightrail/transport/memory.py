@@ -10,9 +10,8 @@ from lightrail.filters.subject import compile_pattern, split_words
 from lightrail.transport.clock import Clock, LoopClock
 from lightrail.transport.envelope import NO_HEADERS, Envelope, Header
 from lightrail.transport.errors import SendRefusedError, TransportClosedError, TransportError
-from lightrail.transport.handling import handle
 from lightrail.transport.memory_queue import DEAD_LETTERS, Entry, MemoryQueue
-from lightrail.transport.protocol import Offers, Received, Selector, Transport
+from lightrail.transport.protocol import Offers, Received, Selector, Transport, handle
 from lightrail.transport.topology import QueueRules, Subscription, Topology, TopologyError, attributes_of
 
 OFFERS: Final = Offers(

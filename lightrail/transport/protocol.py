@@ -2,8 +2,12 @@
 
 A transport does not handle objects; `Endpoint` translates between envelopes and objects. `Offers` declares
 the guarantees of a transport, and one suite of contract tests checks each declaration.
+
+Handling: calls a handler with a message, and settles the message by the result.
 """
 
+import asyncio
+import inspect
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol
@@ -195,3 +199,25 @@ class Broker(Protocol):
     async def cancel(self, queue: str, id: str) -> bool:
         """Removes a delayed message; returns whether there was one with this id."""
         ...
+
+
+async def handle(handler: Handler, received: Received) -> None:
+    """Calls a handler. A message that it has not settled is accepted, or failed if the handler raises.
+
+    Raises the exceptions of the handler.
+    """
+    try:
+        result = handler(received)
+        if inspect.isawaitable(result):
+            await result
+    except asyncio.CancelledError:
+        # The application stops the receiver, which is no failure of the message.
+        if not received.settled:
+            await received.release()
+        raise
+    except BaseException:
+        if not received.settled:
+            await received.fail()
+        raise
+    if not received.settled:
+        await received.accept()

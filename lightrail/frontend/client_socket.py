@@ -1,19 +1,41 @@
-"""A client's socket: reading that can be stopped, and writing with bounded waiting bytes (outflow.py)."""
+"""A client's socket: reading that can be stopped, and writing with bounded waiting bytes (outflow.py).
+
+Gathers the output of a connection for one write: only small pieces are copied.
+"""
 
 import asyncio
 import contextlib
 import logging
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Final
 
 from lightrail.frontend.client import Client
-from lightrail.frontend.gathering import gathered
 from lightrail.model import limits
 
 if TYPE_CHECKING:
     from lightrail.amqp.connection import Connection
     from lightrail.frontend.engine import Frontend
+
+Piece = bytes | memoryview
+
+
+def gathered(output: Sequence[Piece]) -> list[Piece]:
+    """The same bytes in as few pieces as possible, without copying pieces of LARGE_PIECE_BYTES or more."""
+    pieces: list[Piece] = []
+    small: list[Piece] = []
+    for piece in output:
+        if len(piece) < limits.LARGE_PIECE_BYTES:
+            small.append(piece)
+            continue
+        if small:
+            pieces.append(b"".join(small))
+            small.clear()
+        pieces.append(piece)
+    if small:
+        pieces.append(b"".join(small))
+    return pieces
+
 
 CLOSE_ANSWER_MS: Final[int] = 250
 """Time from our close to the end of a TLS session, for the client's close."""

@@ -15,7 +15,7 @@ from lightrail.amqp.connection import Connection
 from lightrail.amqp.link import Link
 from lightrail.amqp.performatives import Source, Target
 from lightrail.amqp.settings import ConnectionSettings
-from lightrail.frontend.gathering import gathered
+from lightrail.frontend.client_socket import gathered
 from lightrail.frontend.links.deliveries import ConsumerLink
 from lightrail.frontend.links.transfers import ProducerLink
 from lightrail.shard.journal.files import RealFiles

@@ -8,7 +8,7 @@ import uvloop
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lightrail.frontend.gathering import gathered
+from lightrail.frontend.client_socket import gathered
 from lightrail.model import limits
 
 LARGE = limits.LARGE_PIECE_BYTES

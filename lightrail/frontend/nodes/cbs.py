@@ -14,7 +14,7 @@ from lightrail.amqp.sections import decode_properties
 from lightrail.amqp.values import DecodeError, Int, Symbol
 from lightrail.cluster.coordinator import CoordinatorError
 from lightrail.frontend.auth import Authenticator
-from lightrail.frontend.claims import Claim, Claims, TooManyTokensError
+from lightrail.frontend.client import Claim, Claims, TooManyTokensError
 from lightrail.frontend.errors import ConditionError
 from lightrail.model import conditions, limits
 from lightrail.model.names import InvalidNameError, owner, queue_name

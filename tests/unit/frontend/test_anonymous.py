@@ -14,7 +14,7 @@ from lightrail.amqp.performatives import AmqpError, Rejected, Source, Target
 from lightrail.amqp.sections import Properties
 from lightrail.amqp.values import Symbol
 from lightrail.cluster.memory import MemoryCoordinator
-from lightrail.frontend.claims import Claim, Claims
+from lightrail.frontend.client import Claim, Claims
 from lightrail.frontend.links.anonymous import ANONYMOUS_CREDIT_MAX
 from lightrail.model import conditions
 from lightrail.model.placement import Placement

@@ -8,13 +8,254 @@ Hahne, 1998). Answers to a peer that does not read are lent room from the same b
 
 No work here is done per message or write. A room is reconsidered when half of a window has been delivered,
 and when a buffer has passed its mark.
+
+Reservations: room for single messages that are larger than the window of their link.
+
+A shard reports such a message instead of sending it (LARGER), and its link gets credit for the message when
+there is room. The links of a connection share one room for that. A message that does not fit there is charged
+to the remaining bytes of the outflow: one at a time for each connection. It may be half of these bytes. It
+may have any size while no other message is charged, or if this connection has read such a message before and
+the charged ones have not.
+Connections wait in line, each with its links in line; those that have read such a message precede the others.
+
+The line does not wait for clients that do not read: credit that brought no message is withdrawn, and a
+connection that reads less than a minimum of its message is closed. Both happen only while others wait.
 """
 
 from collections.abc import Callable
 from typing import Final, Protocol
 
-from lightrail.frontend.reservations import LargeReceiver, Reservations
 from lightrail.model import limits
+
+LARGE_READ_BYTES: Final[int] = 512 * 1024
+"""Bytes of a message charged to FRONTEND_UNREAD_BYTES that a client has to read per LARGE_READ_LOOKS while
+others wait for these bytes; the connection of a slower client is closed."""
+LARGE_READ_LOOKS: Final[int] = 10
+"""Time for LARGE_READ_BYTES, in units of OUTFLOW_LOOK_MS."""
+SHARE: Final = 2
+"""A message may be at most this part of the remaining bytes while others are charged."""
+
+
+class LargeReceiver(Protocol):
+    """A connection that receives large messages."""
+
+    room: int
+    """Bytes that may wait for the socket before its links get no more messages."""
+    paused: bool
+    """Whether the socket's buffer is full."""
+    has_read_large: bool
+    """Whether the client has read a message that was larger than the window of its link."""
+
+    def taken_bytes(self) -> int:
+        """Bytes that the socket has accepted over the lifetime of the connection."""
+
+    def cut(self, why: str) -> None:
+        """Ends the connection of a client that does not read."""
+
+
+class ReceivingLink(Protocol):
+    """A link whose next message is larger than its window."""
+
+    has_large: bool
+    """Whether the message has arrived, and its room is reserved until the client has read it."""
+
+    @property
+    def connection(self) -> LargeReceiver:
+        """The connection of the link."""
+
+    @property
+    def awaits_large(self) -> bool:
+        """Whether the link's credit includes a large message that has not arrived."""
+
+    def reserved(self, size: int) -> None:
+        """The link may receive its message now."""
+
+    def large_was_read(self) -> None:
+        """The socket is free again."""
+
+    def take_back(self) -> None:
+        """The link's credit brought no message, and others wait for its room."""
+
+
+class Charged:
+    """A message that is charged to the outflow; each connection has at most one."""
+
+    __slots__ = ("link", "looks", "size", "taken")
+
+    def __init__(self, link: ReceivingLink, size: int) -> None:
+        self.link = link
+        self.size = size
+        self.looks = 0
+        """Checks since the message was charged, or since its client last read enough of it."""
+        self.taken = 0
+        """Bytes of the connection that the socket had accepted at that time."""
+
+
+class Reservations:
+    """One per frontend."""
+
+    __slots__ = ("_budget", "_charged", "_is_looking", "_later", "_line", "_own")
+
+    def __init__(self, budget: "Outflow", later: Callable[[int, Callable[[], None]], None]) -> None:
+        self._budget = budget
+        self._later = later
+        self._own: dict[LargeReceiver, dict[ReceivingLink, int]] = {}
+        """Bytes of messages in the room of their connection."""
+        self._charged: dict[LargeReceiver, Charged] = {}
+        self._line: dict[LargeReceiver, dict[ReceivingLink, int]] = {}
+        """Waiting links, with the bytes of their message."""
+        self._is_looking = False
+
+    @property
+    def charged_bytes(self) -> int:
+        """Bytes of all messages that are charged to the outflow."""
+        return sum(each.size for each in self._charged.values())
+
+    def reserve(self, link: ReceivingLink, size: int) -> bool:
+        """Reserves room for a message; without room, the link waits in line until `reserved` is called."""
+        connection = link.connection
+        if self._fits_own(connection, size):
+            self._leave_line(link)
+            self._own.setdefault(connection, {})[link] = size
+            return True
+        self._line.setdefault(connection, {})[link] = size
+        is_next = self._next() is connection and next(iter(self._line[connection])) is link
+        if is_next and self._charge(link, size):
+            self._leave_line(link)
+            return True
+        self._look_later()
+        return False
+
+    def release(self, link: ReceivingLink) -> None:
+        """Releases the room of a link, and removes it from the line."""
+        connection = link.connection
+        self._leave_line(link)
+        own = self._own.get(connection)
+        if own is not None and own.pop(link, None) is not None and not own:
+            del self._own[connection]
+        charged = self._charged.get(connection)
+        if charged is not None and charged.link is link:
+            self._uncharge(connection)
+        self._serve_later()
+
+    def read(self, connection: LargeReceiver) -> None:
+        """The socket of a connection may be free: releases the room of large messages that were read."""
+        if connection.paused:
+            return
+        own = self._own.get(connection)
+        for link in [] if own is None else [each for each in own if each.has_large]:
+            link.large_was_read()
+        charged = self._charged.get(connection)
+        if charged is not None and charged.link.has_large:
+            charged.link.large_was_read()
+        links = self._line.get(connection)
+        while links:
+            link, size = next(iter(links.items()))
+            if not self._fits_own(connection, size):
+                break
+            self._leave_line(link)
+            self._own.setdefault(connection, {})[link] = size
+            link.reserved(size)
+
+    def forget(self, connection: LargeReceiver) -> None:
+        """The socket is closed."""
+        self._own.pop(connection, None)
+        self._line.pop(connection, None)
+        if connection in self._charged:
+            self._uncharge(connection)
+            self._serve_later()
+
+    def serve(self) -> None:
+        """Reserves room for the head of the line while there is room."""
+        while (connection := self._next()) is not None:
+            link, size = next(iter(self._line[connection].items()))
+            if not self._charge(link, size):
+                return
+            self._leave_line(link)
+            link.reserved(size)
+
+    def _serve_later(self) -> None:
+        if self._line:
+            self._later(0, self.serve)
+
+    def _next(self) -> LargeReceiver | None:
+        """The next connection: one that has read such a message, if there is any.
+
+        Connections whose socket is full leave the line: their links enter it again when the socket is free.
+        """
+        first = None
+        for connection in list(self._line) if self._line else ():
+            if connection.paused:
+                del self._line[connection]
+            elif connection not in self._charged:
+                if connection.has_read_large:
+                    return connection
+                first = first or connection
+        return first
+
+    def _fits_own(self, connection: LargeReceiver, size: int) -> bool:
+        if size > connection.room:
+            return False
+        own = self._own.get(connection)
+        return own is None or sum(own.values()) + size <= connection.room
+
+    def _charge(self, link: ReceivingLink, size: int) -> bool:
+        beside = self._charged
+        if link.connection.has_read_large and not any(each.has_read_large for each in beside):
+            # Room for clients that have read a large message; clients that do not read never use it.
+            pass
+        elif beside and size * SHARE > self._budget.free_bytes:
+            return False
+        self._budget.free_bytes -= size
+        self._charged[link.connection] = Charged(link, size)
+        return True
+
+    def _uncharge(self, connection: LargeReceiver) -> None:
+        self._budget.free_bytes += self._charged.pop(connection).size
+        if connection in self._line:
+            # Others have their turn before the next one of this connection.
+            self._line[connection] = self._line.pop(connection)
+
+    def _leave_line(self, link: ReceivingLink) -> None:
+        links = self._line.get(link.connection)
+        if links is not None and links.pop(link, None) is not None and not links:
+            del self._line[link.connection]
+
+    # --- room that is reserved and not used -------------------------------------------------------------
+
+    def _look_later(self) -> None:
+        if not self._is_looking:
+            self._is_looking = True
+            self._later(limits.OUTFLOW_LOOK_MS, self.look)
+
+    def look(self) -> None:
+        """While links wait, releases unused room, and closes connections that do not read."""
+        self._is_looking = False
+        if not self._line:
+            return
+        for connection in list(self._line):
+            for link in list(self._own.get(connection, ())):
+                if link.awaits_large:
+                    link.take_back()
+            self.read(connection)
+        for connection, charged in list(self._charged.items()):
+            charged.looks += 1
+            taken = connection.taken_bytes()
+            if charged.link.awaits_large:
+                if charged.looks > 1:
+                    charged.link.take_back()
+            elif charged.looks == 1 or taken - charged.taken >= LARGE_READ_BYTES:
+                charged.looks = 1
+                charged.taken = taken
+            elif charged.looks == 1 + LARGE_READ_LOOKS:
+                connection.cut(
+                    f"expected {LARGE_READ_BYTES} bytes of a large message to be read in "
+                    f"{LARGE_READ_LOOKS} s, found fewer, and other clients wait for its memory",
+                )
+        self.serve()
+        if self._line:
+            self._look_later()
+
 
 FRONTEND_UNREAD_BYTES: Final[int] = 128 * 1024 * 1024
 """Bytes of a frontend that wait for clients that do not read, beyond WRITE_ROOM_MIN of each, or are on the
@@ -26,7 +267,6 @@ ROOMS: Final = 2 + 2 * limits.DELIVERY_WINDOW_BYTES // limits.WRITE_HIGH_WATER
 """Bytes that a connection may use, in rooms: one in the socket's buffer, a window in transit from its shards,
 one for messages that are larger than their link's part of the window (reservations.py), and a piece as large
 as a window of which the kernel has accepted all but the end: it stays in memory whole."""
-SHARE: Final = 2
 """The cost of a room may be at most this part of the remaining bytes."""
 LENT_AT_ONCE: Final = 512 * 1024
 """Bytes for answers that a connection gets in one step."""

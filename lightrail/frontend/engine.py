@@ -16,7 +16,7 @@ from lightrail.amqp.settings import ConnectionSettings
 from lightrail.amqp.values import Symbol
 from lightrail.cluster.coordinator import Coordinator, CoordinatorError
 from lightrail.cluster.living import Registered
-from lightrail.frontend import control, sole_connections
+from lightrail.frontend import connections, sole_connections
 from lightrail.frontend.auth import Authentication, Authenticator
 from lightrail.frontend.connection import ClientConnection
 from lightrail.frontend.connections import Connections, Deadlines
@@ -173,7 +173,7 @@ class Frontend:
 
     def listen_to_gateways(self, address: str) -> str:
         """Binds the control socket; returns its address. Raises zmq.ZMQError: the address can't be bound."""
-        operations = control.operations(self)
+        operations = connections.operations(self)
         self._control = ControlServer(
             self._loop, self.shard_connections.context, address, operations, self._key
         )

@@ -13,8 +13,8 @@ from lightrail.amqp.sections import Properties
 from lightrail.amqp.settings import ConnectionSettings
 from lightrail.cluster.coordinator import CoordinatorError, CoordinatorFullError, Write
 from lightrail.cluster.memory import MemoryCoordinator
-from lightrail.frontend import control
-from lightrail.frontend.control import operations
+from lightrail.frontend import connections
+from lightrail.frontend.connections import operations
 from lightrail.frontend.links.terminus import LABEL_CHARACTERS_MAX
 from lightrail.frontend.nodes.nodes import NODE_REQUEST_BYTES, Nodes
 from lightrail.frontend.nodes.queries import MANAGEMENT_FIGURES_AT_ONCE, Queries
@@ -155,7 +155,7 @@ def test_a_page_of_connections_has_at_most_so_many(monkeypatch: pytest.MonkeyPat
 
 
 def test_of_one_connection_at_most_so_many_links_are_shown(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(control, "CONTROL_LINKS_MAX", 3)
+    monkeypatch.setattr(connections, "CONTROL_LINKS_MAX", 3)
 
     async def test(scene: Scene) -> None:
         client = scene.client()

@@ -6,8 +6,8 @@ import pytest
 
 from lightrail.amqp import events
 from lightrail.amqp.settings import ConnectionSettings
-from lightrail.frontend import control
-from lightrail.frontend.control import operations
+from lightrail.frontend import connections
+from lightrail.frontend.connections import operations
 from lightrail.model import conditions, limits
 from lightrail.wire.control import ControlRefusedError
 from tests.support.amqp.frontend_scene import Client, Scene, play
@@ -41,7 +41,7 @@ def test_pages_have_every_connection_once_in_order() -> None:
 
 
 def test_filters_look_at_a_bounded_number_of_connections(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(control, "CONTROL_SCAN_MAX", 2)
+    monkeypatch.setattr(connections, "CONTROL_SCAN_MAX", 2)
 
     async def test(scene: Scene) -> None:
         for number in range(5):
@@ -88,7 +88,7 @@ def test_a_connection_is_shown_with_its_sessions_and_links() -> None:
 
 
 def test_what_a_list_leaves_out_is_counted(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(control, "CONTROL_LINKS_SHOWN", 2)
+    monkeypatch.setattr(connections, "CONTROL_LINKS_SHOWN", 2)
 
     async def test(scene: Scene) -> None:
         client = scene.client()

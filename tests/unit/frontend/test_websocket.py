@@ -22,7 +22,7 @@ from wsproto.frame_protocol import CloseReason
 from lightrail import websocket
 from lightrail.amqp import events
 from lightrail.amqp.performatives import Source, Target
-from lightrail.frontend.control import connections
+from lightrail.frontend.connections import connections
 from lightrail.frontend.hooks import FrontendHooks
 from lightrail.model import limits
 from lightrail.model.links import Ending

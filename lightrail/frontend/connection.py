@@ -15,12 +15,12 @@ from lightrail.amqp.events import CLOSING, HEADER
 from lightrail.amqp.link import Link
 from lightrail.amqp.performatives import Coordinator
 from lightrail.amqp.values import Symbol
+from lightrail.frontend.auth import SaslExchange
 from lightrail.frontend.client import Client, is_deaf_after_close
 from lightrail.frontend.links.attaching import attach
 from lightrail.frontend.links.bound import Bound
 from lightrail.frontend.links.bound_links import BoundLinks, ending_of
 from lightrail.frontend.nodes.links import NodeLinks, RequestLink
-from lightrail.frontend.sasl_exchange import SaslExchange
 from lightrail.frontend.transactions.transactions import Transactions
 from lightrail.frontend.websocket import ServedWebSocket, WebSocketConnection
 from lightrail.model import conditions, limits

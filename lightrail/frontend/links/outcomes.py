@@ -1,15 +1,26 @@
-"""Outcomes between AMQP and the wire: of deliveries to the shard, and of a listener to its senders."""
+"""Outcomes between AMQP and the wire: of deliveries to the shard, and of a listener to its senders.
 
+Outcomes that the broker has to settle (receiver-settle-mode second), until they are on disk.
+
+Messages of a queue that exceed the max-message-size of one receiver: they stay for other receivers.
+"""
+
+import logging
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from lightrail.amqp.decoder import decode
 from lightrail.amqp.encoder import encode
 from lightrail.amqp.events import ACCEPTED, RELEASED
 from lightrail.amqp.performatives import Accepted, AmqpError, Modified, Rejected, Released
 from lightrail.amqp.values import Symbol
+from lightrail.telemetry.frontend import FrontendCounts
 from lightrail.wire.bodies import ConsumerOpen, SettleDetail
 from lightrail.wire.frames import OutcomeCode
+
+if TYPE_CHECKING:
+    from lightrail.amqp.link import Link
 
 
 @dataclass(slots=True)
@@ -87,3 +98,112 @@ def _annotations(encoded: str) -> Any:
 def _is_annotation(key: object) -> bool:
     """Whether an entry of an error's info is kept on the dead letter: x-opt-, except the broker's names."""
     return isinstance(key, str) and key.startswith("x-opt-") and not key.startswith("x-opt-dead-letter-")
+
+
+UNCONFIRMED: Final = (
+    "expected the queue's shard to store your outcomes before they are settled here, found that it was "
+    "restarted or had no room; attach again: deliveries without a stored outcome are delivered again"
+)
+"""Error for a client whose outcomes can't be confirmed."""
+
+Range = tuple[int, int, Any]
+"""First and last delivery number, and the state that the client sent for all of them."""
+
+
+class Unconfirmed:
+    """The outcomes of one link, by delivery number."""
+
+    __slots__ = ("_states",)
+
+    def __init__(self) -> None:
+        self._states: dict[int, Any] = {}
+
+    def __len__(self) -> int:
+        return len(self._states)
+
+    def __contains__(self, number: int) -> bool:
+        return number in self._states
+
+    def add(self, first: int, last: int, state: Any) -> list[Range]:
+        """Adds outcomes that the client waits for. Returns the new ones: the first state counts."""
+        new = self._others(first, last, state)
+        for number in range(first, last + 1):
+            self._states.setdefault(number, state)
+        return new
+
+    def drop(self, first: int, last: int, state: Any) -> list[Range]:
+        """Removes outcomes that the client settles. Returns those that were not sent to the shard yet."""
+        others = self._others(first, last, state)
+        for number in range(first, last + 1):
+            self._states.pop(number, None)
+        return others
+
+    def take(self, first: int, count: int) -> list[Range]:
+        """Removes outcomes that the shard has stored. Returns those that the client waits for."""
+        states = self._states
+        there = (number for number in range(first, first + count) if number in states)
+        return list(_ranges((number, states.pop(number)) for number in there))
+
+    def all(self) -> list[Range]:
+        """All outcomes that the shard has not answered."""
+        return list(_ranges(sorted(self._states.items(), key=lambda each: each[0])))
+
+    def clear(self) -> None:
+        self._states.clear()
+
+    def _others(self, first: int, last: int, state: Any) -> list[Range]:
+        others = (number for number in range(first, last + 1) if number not in self._states)
+        return list(_ranges((number, state) for number in others))
+
+
+def _ranges(outcomes: Iterable[tuple[int, Any]]) -> Iterator[Range]:
+    """Ranges of consecutive numbers with one state, of (number, state) in rising order."""
+    first = last = -1
+    newest: Any = None
+    for number, state in outcomes:
+        if first >= 0 and number == last + 1 and state is newest:
+            last = number
+            continue
+        if first >= 0:
+            yield first, last, newest
+        first = last = number
+        newest = state
+    if first >= 0:
+        yield first, last, newest
+
+
+log = logging.getLogger("lightrail.frontend.links")
+
+
+class TooLarge:
+    """The messages of one link that the engine passes over."""
+
+    __slots__ = ("_counts", "_link", "_options", "_warned")
+
+    def __init__(self, link: "Link", options: ConsumerOpen, counts: FrontendCounts) -> None:
+        link.passed_over = []
+        self._link = link
+        self._options = options
+        self._counts = counts
+        self._warned = False
+        """Whether the log has a line about the first one."""
+
+    def take(self) -> Sequence[int]:
+        """The numbers of deliveries that were passed over since the last call; counts them."""
+        large = self._link.passed_over
+        if not large:
+            return ()
+        if not self._warned:
+            self._warned = True
+            log.warning(
+                "a message of %d bytes was not sent to %s, a receiver of %s: it accepts up to %d bytes "
+                "(max-message-size); the message stays in the queue for other receivers",
+                large[0][1],
+                self._options.label,
+                self._options.queue,
+                self._link.peer_max_message_size,
+            )
+        self._counts.messages_too_large += len(large)
+        numbers = [number for number, _ in large]
+        large.clear()
+        return numbers

@@ -23,8 +23,7 @@ from lightrail.amqp.performatives import Accepted, Received, Released
 from lightrail.frontend.links.bound import Terms
 from lightrail.frontend.links.deliveries import ConsumerLink
 from lightrail.frontend.links.headers import send_with_new_headers
-from lightrail.frontend.links.outcomes import OUTCOMES
-from lightrail.frontend.links.unconfirmed import UNCONFIRMED
+from lightrail.frontend.links.outcomes import OUTCOMES, UNCONFIRMED
 from lightrail.model import conditions, limits
 from lightrail.model.links import Ending
 from lightrail.wire.bodies import ConsumerOpen

@@ -13,9 +13,15 @@ from lightrail.amqp.events import ACCEPTED, RELEASED, Outcome
 from lightrail.amqp.link import SETTLE_SECOND
 from lightrail.amqp.performatives import AmqpError, Modified, Rejected, Released
 from lightrail.amqp.values import Symbol
-from lightrail.frontend.links.outcomes import FAILED, OUTCOMES, Deferral, encode_outcome
-from lightrail.frontend.links.too_large import TooLarge
-from lightrail.frontend.links.unconfirmed import UNCONFIRMED, Unconfirmed
+from lightrail.frontend.links.outcomes import (
+    FAILED,
+    OUTCOMES,
+    UNCONFIRMED,
+    Deferral,
+    TooLarge,
+    Unconfirmed,
+    encode_outcome,
+)
 from lightrail.model import conditions, limits
 from lightrail.shard_client.peers.requests import ShardDownError, ShardRefusedError
 from lightrail.wire.bodies import ConsumerOpen

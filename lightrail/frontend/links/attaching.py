@@ -28,20 +28,23 @@ from lightrail.frontend.links.attach import Attach, right_of
 from lightrail.frontend.links.bound import Terms
 from lightrail.frontend.links.delaying import DELAYED_DELIVERY, DelayingProducer, may_delay
 from lightrail.frontend.links.deliveries import ConsumerLink
-from lightrail.frontend.links.filters import source_filter
-from lightrail.frontend.links.jms import NODES, another_node, node_of, node_of_message
 from lightrail.frontend.links.relays import RelayLink
 from lightrail.frontend.links.resolving import no_target, resolve
 from lightrail.frontend.links.resumable import ResumableLink
 from lightrail.frontend.links.resumable_consumer import ResumableConsumer
 from lightrail.frontend.links.terminus import (
+    NODES,
+    another_node,
     client_link_of,
     consumer_options,
     consumer_suspended_s,
     durability_of,
     label_of,
     name_of,
+    node_of,
+    node_of_message,
     refuse_incomplete,
+    source_filter,
     suspended_s,
     terminus_of,
 )

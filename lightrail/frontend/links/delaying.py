@@ -16,7 +16,7 @@ from lightrail.amqp.performatives import AmqpError, Rejected
 from lightrail.amqp.survey import survey
 from lightrail.amqp.values import Symbol
 from lightrail.cluster.coordinator import CoordinatorError
-from lightrail.frontend.links.jms import symbols
+from lightrail.frontend.links.terminus import symbols
 from lightrail.frontend.links.transfers import ProducerLink
 from lightrail.model import conditions
 from lightrail.model.policy import InvalidPolicyError, Policy

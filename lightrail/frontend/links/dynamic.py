@@ -17,7 +17,7 @@ from lightrail.cluster.coordinator import CoordinatorError
 from lightrail.frontend.errors import ConditionError
 from lightrail.frontend.links import counted
 from lightrail.frontend.links.bound import Terms
-from lightrail.frontend.links.jms import node_of
+from lightrail.frontend.links.terminus import node_of
 from lightrail.model import conditions, names
 from lightrail.model.policy import Policy, Role
 from lightrail.namespace.records import Name

@@ -5,8 +5,7 @@ from typing import TYPE_CHECKING
 
 from lightrail.frontend.errors import ConditionError
 from lightrail.frontend.links.delaying import NO_DELAY, asks_for_delay
-from lightrail.frontend.links.jms import node_of_message
-from lightrail.frontend.links.terminus import name_of
+from lightrail.frontend.links.terminus import name_of, node_of_message
 from lightrail.model import conditions, names
 from lightrail.model.policy import Role
 from lightrail.namespace.records import Name, Right

@@ -17,8 +17,8 @@ from typing import TYPE_CHECKING
 from lightrail.amqp.events import Transfers
 from lightrail.frontend.links.batched import BATCHED
 from lightrail.frontend.links.incoming import IncomingLink
-from lightrail.frontend.links.own_messages import container_of, left_out
 from lightrail.frontend.links.routed import OneOutcome, RoutedBatch, left_over, settle
+from lightrail.frontend.links.terminus import container_of, left_out
 from lightrail.model import conditions, limits
 from lightrail.namespace.router_plan import Plan, Routed
 from lightrail.namespace.routing import NO_ROUTER, UNROUTABLE

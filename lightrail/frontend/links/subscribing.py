@@ -31,10 +31,15 @@ from lightrail.frontend.errors import ConditionError
 from lightrail.frontend.links.attach import Attach
 from lightrail.frontend.links.bound import Bound
 from lightrail.frontend.links.deliveries import ConsumerLink
-from lightrail.frontend.links.filters import no_local, source_filter
-from lightrail.frontend.links.jms import node_of, symbols
-from lightrail.frontend.links.own_messages import container_of
-from lightrail.frontend.links.terminus import consumer_options, label_of
+from lightrail.frontend.links.terminus import (
+    consumer_options,
+    container_of,
+    label_of,
+    no_local,
+    node_of,
+    source_filter,
+    symbols,
+)
 from lightrail.model import conditions, names
 from lightrail.model.policy import Policy, Role
 from lightrail.namespace.errors import ChangedError, MissingError, TakenError

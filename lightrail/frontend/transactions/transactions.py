@@ -14,11 +14,11 @@ from lightrail.frontend.links.bound import Terms
 from lightrail.frontend.links.deliveries import ConsumerLink
 from lightrail.frontend.links.incoming import attributes_of
 from lightrail.frontend.links.outcomes import FAILED
-from lightrail.frontend.links.own_messages import container_of
 from lightrail.frontend.links.requesting import RequestingLink
 from lightrail.frontend.links.resolving import check_sendable
 from lightrail.frontend.links.routing import RouterLink
 from lightrail.frontend.links.scheduling import SchedulingRouterLink
+from lightrail.frontend.links.terminus import container_of
 from lightrail.frontend.links.transfers import ProducerLink
 from lightrail.frontend.transactions.acquisitions import Acquisitions
 from lightrail.frontend.transactions.committing import RETURNED

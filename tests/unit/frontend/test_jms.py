@@ -8,8 +8,7 @@ from lightrail.amqp.link import ATTACHED, DETACHED
 from lightrail.amqp.performatives import Source, Target
 from lightrail.amqp.sections import with_annotations
 from lightrail.amqp.values import Byte, Described, Symbol
-from lightrail.frontend.links.jms import node_of, node_of_message
-from lightrail.frontend.links.own_messages import left_out
+from lightrail.frontend.links.terminus import left_out, node_of, node_of_message
 from lightrail.model.policy import Policy, Role
 from lightrail.namespace.rights import ANYBODY
 from tests.support.amqp.frontend_scene import Scene, play

@@ -16,7 +16,7 @@ from lightrail.amqp.values import Symbol, UInt
 from lightrail.amqp.windows import MAPPED
 from lightrail.cluster.coordinator import CoordinatorError
 from lightrail.frontend.errors import ConditionError, unknown_name
-from lightrail.frontend.links import counted, dynamic, subscribing
+from lightrail.frontend.links import dynamic, subscribing
 from lightrail.frontend.links.anonymous import (
     AddressProducer,
     AddressRouter,
@@ -28,6 +28,7 @@ from lightrail.frontend.links.attach import Attach, right_of
 from lightrail.frontend.links.bound import Terms
 from lightrail.frontend.links.delaying import DELAYED_DELIVERY, DelayingProducer, may_delay
 from lightrail.frontend.links.deliveries import ConsumerLink
+from lightrail.frontend.links.dynamic import open_sender
 from lightrail.frontend.links.relays import RelayLink
 from lightrail.frontend.links.resolving import no_target, resolve
 from lightrail.frontend.links.resumable import ResumableLink
@@ -255,7 +256,7 @@ async def _to_router(attach: Attach) -> None:
         await subscribing.subscribe(attach)
         return
     _bound_size(attach)
-    await counted.open_sender(attach)
+    await open_sender(attach)
 
 
 async def _to_send(attach: Attach) -> "Owner | None":

@@ -28,7 +28,7 @@ from lightrail.frontend.links.anonymous import ANONYMOUS_RELAY
 from lightrail.frontend.links.retiring import RetiringConsumer
 from lightrail.frontend.links.subscribing import SHARED_SUBSCRIPTIONS
 from lightrail.frontend.node_usage import NodeUsage
-from lightrail.frontend.nodes import cbs, management, renewing
+from lightrail.frontend.nodes import cbs, management, requests
 from lightrail.frontend.nodes.cbs import Cbs
 from lightrail.frontend.nodes.management import Management
 from lightrail.frontend.nodes.nodes import Nodes
@@ -272,7 +272,7 @@ class Frontend:
                 ANONYMOUS_RELAY,
                 cbs.CAPABILITY,
                 SHARED_SUBSCRIPTIONS,
-                renewing.CAPABILITY,
+                requests.CAPABILITY,
                 sole_connections.CAPABILITY,
             ),
             unfinished_bytes_max=limits.UNFINISHED_MESSAGES_MAX * self.settings.max_message_bytes,

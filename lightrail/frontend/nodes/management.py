@@ -22,9 +22,8 @@ from lightrail.frontend.nodes.entities import (
     Entity,
 )
 from lightrail.frontend.nodes.queries import Queries
-from lightrail.frontend.nodes.renewing import OPERATION as RENEW_LOCKS
-from lightrail.frontend.nodes.renewing import renew_locks
-from lightrail.frontend.nodes.requests import Request, RequestError, error_of, parse, reply
+from lightrail.frontend.nodes.requests import OPERATION as RENEW_LOCKS
+from lightrail.frontend.nodes.requests import Request, RequestError, error_of, parse, renew_locks, reply
 from lightrail.model import limits
 from lightrail.model.names import check, is_dead_letter
 from lightrail.model.policy import Role

@@ -1,15 +1,26 @@
-"""Requests of AMQP management, and the messages that answer them."""
+"""Requests of AMQP management, and the messages that answer them.
+
+renew-locks: a client renews the locks of its unsettled deliveries, if locks end by time.
+
+A delivery is identified by the name of the receiver's link and its delivery-tag (transport 2.7.5). Only links
+of the requesting connection are searched, so no client renews the deliveries of another client.
+"""
 
 import logging
 from collections.abc import Callable
-from typing import Any, Final, NamedTuple
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from lightrail.amqp.messages import Message, read_message
 from lightrail.amqp.values import DecodeError, Int
+from lightrail.frontend.links.deliveries import ConsumerLink
 from lightrail.frontend.nodes.entities import NAME, OPERATIONS, InvalidAttributeError
+from lightrail.model import limits
 from lightrail.namespace.rights import Caller, ForbiddenError
 from lightrail.namespace.statuses import status_of
 from lightrail.shard_client.peers.requests import ShardRefusedError
+
+if TYPE_CHECKING:
+    from lightrail.frontend.connection import ClientConnection
 
 log = logging.getLogger("lightrail.frontend.nodes.requests")
 
@@ -113,3 +124,35 @@ def reply(status: int, description: str, body: Any) -> Message:
     message.application["statusCode"] = Int(status)
     message.application["statusDescription"] = description
     return message
+
+
+OPERATION: Final = "renew-locks"
+CAPABILITY: Final = "lightrail:renew-locks"
+"""Offered in the broker's open: $management has the operation."""
+
+
+async def renew_locks(connection: "ClientConnection", request: Request) -> Message:
+    """Executes the request. Raises RequestError; ShardDownError, ShardRefusedError: no lock was renewed."""
+    name = request.text("link")
+    if not name:
+        raise RequestError(400, "expected the application property link, the name of a receiver, found none")
+    body = request.message.body
+    tags = body.get("delivery_tags") if isinstance(body, dict) else None
+    if (
+        not isinstance(tags, list)
+        or not 0 < len(tags) <= limits.LOCKS_RENEWED_MAX
+        or not all(isinstance(tag, bytes) for tag in tags)
+    ):
+        raise RequestError(
+            400,
+            f"expected the body to be a map with delivery_tags, a list of 1 to {limits.LOCKS_RENEWED_MAX} "
+            "binaries",
+        )
+    engine = connection.amqp
+    link = None if engine is None else engine.names.get((name, True))
+    consumer = None if link is None else link.context
+    if not isinstance(consumer, ConsumerLink):
+        raise RequestError(
+            404, f"this connection has no receiver {name!a:.80} of a queue; expected its link's name"
+        )
+    return reply(200, "OK", {"locked_ms": await consumer.settlements.renew_locks(tags)})

@@ -7,7 +7,7 @@ import pytest
 from lightrail.amqp import events
 from lightrail.amqp.link import Link
 from lightrail.amqp.messages import Message, write_message
-from lightrail.frontend.nodes.renewing import CAPABILITY
+from lightrail.frontend.nodes.requests import CAPABILITY
 from lightrail.model import limits
 from lightrail.wire.bodies import Answer
 from tests.support.amqp.frontend_scene import Client, Scene, play

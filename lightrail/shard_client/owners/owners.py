@@ -13,9 +13,8 @@ from typing import TYPE_CHECKING, Any, Final
 from lightrail.model import conditions, limits, names
 from lightrail.model.placement import Placement
 from lightrail.shard_client.owners.owner import Owner
-from lightrail.shard_client.peers.requests import ShardDownError, ShardRefusedError
+from lightrail.shard_client.peers.requests import ShardDownError, ShardRefusedError, Watch
 from lightrail.shard_client.peers.shards import ShardPeer
-from lightrail.shard_client.peers.watch import Watch
 from lightrail.wire.bodies import Answer, Refusal
 
 if TYPE_CHECKING:

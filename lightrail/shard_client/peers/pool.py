@@ -12,9 +12,8 @@ from typing import Any, Final
 
 import zmq
 
-from lightrail.shard_client.peers.requests import ShardDownError
+from lightrail.shard_client.peers.requests import ShardDownError, Watch
 from lightrail.shard_client.peers.shards import ShardPeer
-from lightrail.shard_client.peers.watch import Watch
 from lightrail.wire import keys
 from lightrail.wire.bodies import Answer
 from lightrail.wire.frames import BLOB_FOLLOWS, HEADER, Kind

@@ -24,8 +24,7 @@ from lightrail.shard_client.links import (
     MissingDeliveriesError,
     Producer,
 )
-from lightrail.shard_client.peers.requests import Requests, ShardDownError, ShardRefusedError
-from lightrail.shard_client.peers.watch import Watch
+from lightrail.shard_client.peers.requests import Requests, ShardDownError, ShardRefusedError, Watch
 from lightrail.wire.bodies import Answer, Hello, Refusal, Welcome, decode_request, encode_request
 from lightrail.wire.frames import (
     COUNT_MASK,

@@ -18,7 +18,7 @@ from lightrail.frontend.links.retiring import RetirableConsumer
 from lightrail.frontend.links.settlements import Settlements
 from lightrail.model import limits
 from lightrail.model.links import Ending
-from lightrail.shard_client.receiving.window import ReceiveWindow
+from lightrail.shard_client.receiving.queue_consumer import ReceiveWindow
 from lightrail.wire.bodies import ConsumerOpen, Refusal
 from lightrail.wire.frames import DELIVER_COLUMNS, DELIVER_ENDS, DRAIN, EXACT, HEADER_SIZE, MORE, Kind, frame
 

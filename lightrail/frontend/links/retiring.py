@@ -13,7 +13,7 @@ from lightrail.frontend.links.settlements import Settlements
 from lightrail.model.links import Ending
 from lightrail.model.policy import Role
 from lightrail.shard_client.links import Consumer
-from lightrail.shard_client.receiving.window import ReceiveWindow
+from lightrail.shard_client.receiving.queue_consumer import ReceiveWindow
 from lightrail.wire.bodies import ConsumerOpen, Refusal
 from lightrail.wire.frames import Kind, frame
 

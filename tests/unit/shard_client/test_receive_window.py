@@ -5,7 +5,7 @@ from array import array
 import pytest
 
 from lightrail.shard_client.links import MissingDeliveriesError
-from lightrail.shard_client.receiving.window import ReceiveWindow, Slice, decode_slice
+from lightrail.shard_client.receiving.queue_consumer import ReceiveWindow, Slice, decode_slice
 from lightrail.wire.frames import deliver
 
 

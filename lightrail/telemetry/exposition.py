@@ -10,8 +10,7 @@ from prometheus_client import CollectorRegistry, generate_latest
 from lightrail.model.endpoint import Endpoint
 from lightrail.telemetry import http_server
 from lightrail.telemetry.http_connections import Connections
-from lightrail.telemetry.merge import merge
-from lightrail.telemetry.metrics import registry
+from lightrail.telemetry.metrics import merge, registry
 from lightrail.telemetry.process import CannotServeError, Process
 from lightrail.telemetry.queues import DETAILED_FAMILIES, QueueSelection
 from lightrail.telemetry.running import Running

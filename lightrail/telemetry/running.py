@@ -26,7 +26,6 @@ from lightrail.model.clock import off_ms, wall_ms
 from lightrail.model.setting_values import SettingsError
 from lightrail.model.settings import Settings
 from lightrail.model.tls import not_after, tls_context
-from lightrail.telemetry.merge import merge
 from lightrail.telemetry.metrics import (
     LAG_SECONDS,
     AnyFamily,
@@ -35,6 +34,7 @@ from lightrail.telemetry.metrics import (
     Histogram,
     HistogramFamily,
     Labels,
+    merge,
 )
 
 SYSTEM: Final = "/usr"

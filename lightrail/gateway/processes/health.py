@@ -13,8 +13,7 @@ from lightrail.gateway.http_client import FAILURES, HttpClient
 from lightrail.gateway.processes.members import Member, Members
 from lightrail.gateway.processes.presence import Presence
 from lightrail.telemetry.exposition import TEXT
-from lightrail.telemetry.merge import merge
-from lightrail.telemetry.metrics import AnyFamily
+from lightrail.telemetry.metrics import AnyFamily, merge
 from lightrail.telemetry.running import Running
 
 SCRAPE_TIME_MAX_S: Final = 5.0

@@ -3,7 +3,7 @@
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
 from prometheus_client.parser import text_string_to_metric_families
 
-from lightrail.telemetry.merge import merge
+from lightrail.telemetry.metrics import merge
 
 
 def exposed(value: int) -> str:

@@ -16,7 +16,7 @@ from lightrail.frontend.engine import Frontend
 from lightrail.model import limits, protocols
 from lightrail.model.endpoint import Endpoint, is_loopback
 from lightrail.model.protocols import Address, Balancers, ProxyHeader, ProxyHeaderError, begins, parse
-from lightrail.telemetry import handshakes
+from lightrail.telemetry import strangers
 from lightrail.telemetry.strangers import Strangers
 
 log = logging.getLogger("lightrail.frontend.listener")
@@ -163,7 +163,7 @@ class OpeningListener:
         if self._tls is None:
             await self._loop.connect_accepted_socket(protocol, client)
             return True
-        found = await handshakes.shake(
+        found = await strangers.shake(
             client, self._tls, protocol, HANDSHAKE_S, frontend.strangers, peer, frontend.now_ms()
         )
         if found.startswith(b"AMQP"):

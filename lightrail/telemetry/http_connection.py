@@ -16,9 +16,8 @@ from aiohttp.http_exceptions import BadHttpMethod, HttpProcessingError, LineTooL
 from aiohttp.web_protocol import RequestHandler
 
 from lightrail.model import limits, protocols
-from lightrail.telemetry import handshakes
 from lightrail.telemetry.http_connections import Connections
-from lightrail.telemetry.strangers import Strangers
+from lightrail.telemetry.strangers import Strangers, shake
 
 HTTP_HEAD_MS: Final[int] = 10_000
 """Time from accept to the complete head (line and headers) of the first request; the same for the TLS
@@ -124,9 +123,7 @@ class HttpConnection(RequestHandler):
                 await self._loop.connect_accepted_socket(lambda: self, client)
             else:
                 seconds = HTTP_HEAD_MS / 1000
-                await handshakes.shake(
-                    client, tls, lambda: self, seconds, self._strangers, self.source, self._now_ms()
-                )
+                await shake(client, tls, lambda: self, seconds, self._strangers, self.source, self._now_ms())
         except OSError as error:  # ssl.SSLError and TimeoutError among them
             log.debug("a client of HTTP from %s could not be served: %s", self.source, error)
         finally:

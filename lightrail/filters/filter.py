@@ -15,12 +15,11 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final
 
 from lightrail.filters.errors import FilterError, shown
-from lightrail.filters.like import Like, share
 from lightrail.filters.message import MessageView
 from lightrail.filters.parameters import check_parameters, with_constants
 from lightrail.filters.path import SUBJECT, Path, parse_path
+from lightrail.filters.patterns import Like, check_pattern, compile_pattern, has_wildcard, share
 from lightrail.filters.sql import Equality, Test, compile_expression
-from lightrail.filters.subject import check_pattern, compile_pattern, has_wildcard
 from lightrail.model import limits
 
 KEYS: Final = ("subject", "properties", "sql", "parameters", "selector", "all", "any", "not")

@@ -41,6 +41,7 @@ from lightrail.filters.path import (
     SUBJECT,
     Path,
 )
+from lightrail.filters.patterns import split_words
 from lightrail.filters.sections import (
     BROKEN,
     FOUR_OCTETS,
@@ -54,7 +55,6 @@ from lightrail.filters.sections import (
     open_items,
     section_end,
 )
-from lightrail.filters.subject import split_words
 
 FILTER_SECTION_BYTES: Final[int] = 1024 * 1024
 """Largest section of a message that filters read; fields of a larger one count as absent."""

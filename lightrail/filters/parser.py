@@ -19,7 +19,6 @@ from typing import Any, Final
 from lightrail.filters.errors import FilterError, shown
 from lightrail.filters.identifiers import resolve
 from lightrail.filters.lexer import INTEGER_MAX, Token, tokens_of
-from lightrail.filters.like import compile_like
 from lightrail.filters.nodes import (
     Arithmetic,
     Compare,
@@ -35,6 +34,7 @@ from lightrail.filters.nodes import (
     Not,
     Some,
 )
+from lightrail.filters.patterns import compile_like
 from lightrail.model import limits
 
 _COMPARISONS: Final = frozenset(("=", "<>", "<", "<=", ">", ">="))

@@ -17,8 +17,6 @@ from typing import Any, Final
 
 from lightrail.filters.identifiers import Reference, identifier_literal
 from lightrail.filters.lexer import INTEGER_MAX
-from lightrail.filters.like import Like as LikeTest
-from lightrail.filters.like import compile_like
 from lightrail.filters.message import MessageView
 from lightrail.filters.nodes import (
     Arithmetic,
@@ -37,6 +35,8 @@ from lightrail.filters.nodes import (
 )
 from lightrail.filters.parser import Parser
 from lightrail.filters.path import Path
+from lightrail.filters.patterns import Like as LikeTest
+from lightrail.filters.patterns import compile_like
 
 Value = Callable[[MessageView], Any]
 Test = Callable[[MessageView], bool | None]

@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from typing import Final
 
-from lightrail.filters.subject import compile_pattern, split_words
+from lightrail.filters.patterns import compile_pattern, split_words
 from lightrail.transport.clock import Clock, LoopClock
 from lightrail.transport.envelope import NO_HEADERS, Envelope, Header
 from lightrail.transport.errors import SendRefusedError, TransportClosedError, TransportError

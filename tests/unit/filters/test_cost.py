@@ -8,11 +8,10 @@ from lightrail.amqp.encoder import encode
 from lightrail.amqp.values import Described, Symbol
 from lightrail.filters.errors import FilterError
 from lightrail.filters.filter import compile_filter
-from lightrail.filters.like import LIKE_TEXT_MAX, LIKE_WORK_MAX, compile_like, share
 from lightrail.filters.message import FILTER_MAP_ITEMS, FILTER_SECTION_BYTES, MessageView, extract
 from lightrail.filters.path import parse_path
+from lightrail.filters.patterns import LIKE_TEXT_MAX, LIKE_WORK_MAX, SUBJECT_WORDS_MAX, compile_like, share
 from lightrail.filters.source import from_amqp
-from lightrail.filters.subject import SUBJECT_WORDS_MAX
 from lightrail.model import limits
 from tests.support import work
 

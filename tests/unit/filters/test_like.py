@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lightrail.filters.like import LIKE_TEXT_MAX, compile_like
+from lightrail.filters.patterns import LIKE_TEXT_MAX, compile_like
 from tests.support import work
 
 patterns = st.text("ab%_\n.", max_size=9)

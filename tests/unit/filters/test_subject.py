@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from lightrail.filters.errors import FilterError
-from lightrail.filters.subject import SUBJECT_WORDS_MAX, compile_pattern, split_words
+from lightrail.filters.patterns import SUBJECT_WORDS_MAX, compile_pattern, split_words
 from tests.support import work
 
 words = st.lists(st.sampled_from(["a", "b", "c"]), max_size=7)

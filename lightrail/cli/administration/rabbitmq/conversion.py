@@ -24,7 +24,7 @@ from lightrail.cli.administration.rabbitmq.queues import queue_policy
 from lightrail.cli.administration.rabbitmq.rights import permissions, users_not_mapped
 from lightrail.filters.errors import FilterError
 from lightrail.filters.filter import compile_filter
-from lightrail.filters.subject import compile_pattern, split_words
+from lightrail.filters.patterns import compile_pattern, split_words
 from lightrail.model import names as rules
 from lightrail.model.names import InvalidNameError
 

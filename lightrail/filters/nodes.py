@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from typing import Any
 
-from lightrail.filters.identifiers import Reference
+from lightrail.filters.lexer import Reference
 
 
 class Node:

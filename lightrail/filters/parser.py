@@ -17,8 +17,7 @@ EXISTS, `!=`, `%`, scopes before names, quoted names, numbers and booleans in IN
 from typing import Any, Final
 
 from lightrail.filters.errors import FilterError, shown
-from lightrail.filters.identifiers import resolve
-from lightrail.filters.lexer import INTEGER_MAX, Token, tokens_of
+from lightrail.filters.lexer import INTEGER_MAX, Token, resolve, tokens_of
 from lightrail.filters.nodes import (
     Arithmetic,
     Compare,

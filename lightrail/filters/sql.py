@@ -15,8 +15,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
-from lightrail.filters.identifiers import Reference, identifier_literal
-from lightrail.filters.lexer import INTEGER_MAX
+from lightrail.filters.lexer import INTEGER_MAX, Reference, identifier_literal
 from lightrail.filters.message import MessageView
 from lightrail.filters.nodes import (
     Arithmetic,

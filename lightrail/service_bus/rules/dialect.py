@@ -23,8 +23,7 @@ from typing import Any, Final, NamedTuple
 from lightrail.filters.action import compile_action
 from lightrail.filters.errors import FilterError, shown
 from lightrail.filters.filter import compile_filter
-from lightrail.filters.identifiers import resolve
-from lightrail.filters.lexer import Token, tokens_of
+from lightrail.filters.lexer import Token, resolve, tokens_of
 from lightrail.filters.parameters import check_parameters, literal, with_constants
 from lightrail.filters.path import APPLICATION_PROPERTIES, MESSAGE_ANNOTATIONS, entry, parse_path
 

@@ -9,7 +9,7 @@ import pytest
 
 from lightrail.filters.action import ACTION_ENTRIES_MAX, compile_action
 from lightrail.filters.filter import compile_filter
-from lightrail.filters.identifiers import JMS_NAMES
+from lightrail.filters.lexer import JMS_NAMES
 from lightrail.filters.parameters import FILTER_PARAMETERS_BYTES
 from lightrail.filters.path import FIELD_NAMES, FILTER_PATH_BYTES
 from lightrail.filters.patterns import LIKE_TEXT_MAX, SUBJECT_WORDS_MAX, compile_pattern, split_words

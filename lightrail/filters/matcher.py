@@ -6,17 +6,52 @@ in a table, however many subscriptions compare it. Filters that need an equality
 the tables, too, and are evaluated only when the equality holds. The others are evaluated one by one. The set
 of matching filters is a number with one bit for each entry, and the tuple of their keys is made once for each
 number.
+
+Looks: the budget of filters in one turn of a loop. It is counted and not timed, so that every run is the
+same.
 """
 
 from collections.abc import Generator, Iterable, Sequence
 from typing import Any, Final, Generic, TypeVar
 
 from lightrail.filters.filter import Filter
-from lightrail.filters.looks import BASE, Looks
 from lightrail.filters.message import MessageView, extract, term
 from lightrail.filters.path import Path
 from lightrail.filters.sql import Test
 from lightrail.model import limits
+
+BASE: Final = 20
+"""Fixed units of one look, for the view and the loop, beside those of the filter and the message."""
+COMPILING: Final = 50
+"""Units of compiling one operator, literal or field of a filter."""
+
+
+class Looks:
+    """A budget in units of about 0.1 microseconds. A look is never interrupted, so a turn may exceed it by
+    one look."""
+
+    __slots__ = ("left", "spent")
+
+    def __init__(self, left: int = limits.LOOKS_OF_A_TURN) -> None:
+        self.left = left
+        self.spent = 0
+        """Units spent in all earlier turns."""
+
+    @property
+    def is_used(self) -> bool:
+        """Whether any unit was spent in this turn."""
+        return self.left != limits.LOOKS_OF_A_TURN
+
+    def begin(self) -> None:
+        """Begin a turn."""
+        self.spent += limits.LOOKS_OF_A_TURN - self.left
+        self.left = limits.LOOKS_OF_A_TURN
+
+
+def unlimited() -> Looks:
+    """A budget without a bound, for tests and commands."""
+    return Looks(1 << 62)
+
 
 Key = TypeVar("Key")
 

@@ -5,13 +5,12 @@ from typing import Final
 
 from lightrail.filters.action import Action
 from lightrail.filters.filter import Filter
-from lightrail.filters.looks import Looks
-from lightrail.filters.matcher import Matcher
+from lightrail.filters.matcher import Looks, Matcher
 from lightrail.filters.message import MessageView
 
 _STEP: Final = 10
 _ACTION: Final = 100
-"""Cost of following one subscription, and of running its action, in units of filters/looks.py."""
+"""Cost of following one subscription, and of running its action, in units of filters/matcher.py."""
 
 Choose = Callable[[int], int]
 """Draws a whole number from 0 to below the argument."""

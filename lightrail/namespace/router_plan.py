@@ -3,7 +3,7 @@
 from collections.abc import Generator, Mapping, Sequence
 from typing import Final, NamedTuple
 
-from lightrail.filters.looks import Looks, unlimited
+from lightrail.filters.matcher import Looks, unlimited
 from lightrail.filters.message import MessageView
 from lightrail.model import limits
 from lightrail.model.policy import Policy
@@ -11,7 +11,7 @@ from lightrail.namespace.router_node import Choose, Contents, Key, Node
 
 _NOWHERE: Final[frozenset[str]] = frozenset()
 _LIGHT: Final = 30
-"""Cost of a message beside its filters, in units of filters/looks.py."""
+"""Cost of a message beside its filters, in units of filters/matcher.py."""
 
 Queues = frozenset[str]
 

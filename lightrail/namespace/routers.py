@@ -4,7 +4,7 @@ import asyncio
 from collections.abc import Callable
 from typing import Protocol
 
-from lightrail.filters.looks import Looks
+from lightrail.filters.matcher import Looks
 from lightrail.namespace.directory import Changes, Directory
 from lightrail.namespace.router_plan import Plan, Routed, Walk
 from lightrail.namespace.routing import Routing

@@ -14,7 +14,7 @@ subscription on the path changes. The rules:
 import random
 from typing import Final
 
-from lightrail.filters.looks import COMPILING, Looks
+from lightrail.filters.matcher import COMPILING, Looks
 from lightrail.model.policy import Role
 from lightrail.namespace.directory import Changes, Directory
 from lightrail.namespace.planner import Compiled, Planner

@@ -10,7 +10,7 @@ from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
 from lightrail.filters.errors import FilterError
-from lightrail.filters.looks import Looks
+from lightrail.filters.matcher import Looks
 from lightrail.model.attempts import of_journal, waiting, waits_until_ms
 from lightrail.model.links import Durability
 from lightrail.shard.effects.performer import Performer

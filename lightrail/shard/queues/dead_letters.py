@@ -10,7 +10,7 @@ from lightrail.amqp.decoder import decode
 from lightrail.amqp.sections import decode_annotations, with_annotations
 from lightrail.amqp.values import DecodeError, Symbol, Timestamp, UInt
 from lightrail.filters.filter import compile_filter
-from lightrail.filters.looks import BASE, Looks
+from lightrail.filters.matcher import BASE, Looks
 from lightrail.filters.message import MessageView, extract
 from lightrail.filters.path import parse_path
 from lightrail.shard.queue.values.effects import DeadLetter

@@ -4,7 +4,7 @@ import logging
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Final
 
-from lightrail.filters.looks import Looks
+from lightrail.filters.matcher import Looks
 from lightrail.journal import record
 from lightrail.journal.record import QueueEvent
 from lightrail.model import conditions, limits

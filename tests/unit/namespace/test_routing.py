@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from proton import Message
 
 from lightrail.cluster.coordinator import Write
-from lightrail.filters.looks import Looks
+from lightrail.filters.matcher import Looks
 from lightrail.model.policy import Policy
 from lightrail.namespace.planner import ROUTE_PATHS_MAX
 from lightrail.namespace.records import Subscription

@@ -1,7 +1,7 @@
 """What selectors may cost in one step of a shard, however many of them there are and whatever they ask."""
 
 from lightrail.amqp.encoder import encode
-from lightrail.filters.looks import Looks
+from lightrail.filters.matcher import Looks
 from lightrail.model import limits
 from lightrail.shard.queues.dead_letters import selector
 from tests.support import work

@@ -4,7 +4,7 @@ import json
 from typing import Final
 
 from lightrail.filters.errors import FilterError
-from lightrail.filters.looks import Looks
+from lightrail.filters.matcher import Looks
 from lightrail.model import conditions, limits
 from lightrail.shard.effects.receiving_link import outcome_of
 from lightrail.shard.queue.values import commands

@@ -2,6 +2,8 @@
 
 It follows the coordinator's entries like the directory of names: `refresh()` is synchronous, costs
 microseconds when nothing changed, and is called before each decision and every limits.DIRECTORY_POLL_MS.
+
+Map counts: numbers of placements, moves, members and shards in a gateway's map, for /metrics.
 """
 
 import json
@@ -17,6 +19,7 @@ from lightrail.cluster.entries import Entry
 from lightrail.cluster.readers import READERS, Reader
 from lightrail.model import limits, names
 from lightrail.model.placement import Placement
+from lightrail.telemetry.metrics import AnyFamily, Family, Labels
 
 PLACEMENT: Final = "placement/"
 MOVES: Final = "moves/"
@@ -317,3 +320,58 @@ class Map:
                 del family[shard]
             if not family:
                 del self._siblings[parent]
+
+
+PHASES: Final = ("waiting", "frozen")
+
+
+def _queues(map: Map) -> Iterable[tuple[Labels, float]]:
+    owned = Counter(placed.shard for placed in map.placements().values())
+    return [((str(shard),), owned[shard]) for shard in sorted({*map.shard_records, *owned})]
+
+
+def _moves(map: Map) -> Iterable[tuple[Labels, float]]:
+    phases = Counter(move.phase for move in map.moves.values())
+    return [((phase,), phases[phase]) for phase in PHASES]
+
+
+def _serving(map: Map) -> Iterable[tuple[Labels, float]]:
+    registered = (("shard", map.shards), ("frontend", map.frontends), ("gateway", map.gateways))
+    return [((of,), len(members)) for of, members in registered]
+
+
+def _shards(map: Map) -> Iterable[tuple[Labels, float]]:
+    states = Counter(each.state for each in map.shard_records.values())
+    return [((state,), states[state]) for state in ("active", "draining")]
+
+
+PLACEMENT_FAMILIES: Final[tuple[AnyFamily[Map], ...]] = (
+    Family(
+        "gauge",
+        "lightrail_placement_queues",
+        "Queues that are placed on a shard, as this gateway knows.",
+        ("shard",),
+        _queues,
+    ),
+    Family(
+        "gauge",
+        "lightrail_placement_moves",
+        "Moves of queues that were requested and have not ended, by phase.",
+        ("phase",),
+        _moves,
+    ),
+    Family(
+        "gauge",
+        "lightrail_placement_members",
+        "Processes that are registered with the coordinator, by role.",
+        ("of",),
+        _serving,
+    ),
+    Family(
+        "gauge",
+        "lightrail_placement_shards",
+        "Shards that were created and not removed, by state.",
+        ("state",),
+        _shards,
+    ),
+)

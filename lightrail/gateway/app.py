@@ -13,8 +13,7 @@ from typing import Final
 from aiohttp import web
 
 from lightrail.cluster.coordinator import Coordinator
-from lightrail.cluster.map import Map
-from lightrail.cluster.map_counts import PLACEMENT_FAMILIES
+from lightrail.cluster.map import PLACEMENT_FAMILIES, Map
 from lightrail.gateway.callers import Callers
 from lightrail.gateway.counts import Counts
 from lightrail.gateway.errors import ProblemError, problem_of

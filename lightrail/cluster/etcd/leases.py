@@ -11,7 +11,7 @@ from lightrail.cluster.entries import Entry
 from lightrail.cluster.etcd.calls import Calls
 from lightrail.cluster.etcd.channels import LeaseLostError
 from lightrail.cluster.etcd.identity import IDENTITY
-from lightrail.cluster.registrations import Registrations
+from lightrail.cluster.keyed import Registrations
 
 log = logging.getLogger("lightrail.cluster.etcd.leases")
 

@@ -10,8 +10,8 @@ from lightrail.gateway.instants import rfc3339
 from lightrail.gateway.rights import demand_name
 from lightrail.model import names as rules
 from lightrail.model.policy import Role
+from lightrail.namespace.deleting import is_subscription_queue
 from lightrail.namespace.listing import every_name
-from lightrail.namespace.own_queues import is_subscription_queue
 from lightrail.namespace.records import Name, Right
 from lightrail.namespace.rights import ForbiddenError
 from lightrail.service_bus.administration import entries

@@ -13,8 +13,8 @@ from aiohttp import web
 from lightrail.gateway.errors import ProblemError
 from lightrail.model.names import InvalidNameError
 from lightrail.model.policy import Policy, Role
+from lightrail.namespace.deleting import OWN_QUEUE, has_own_queue, own_queue
 from lightrail.namespace.errors import ServiceError
-from lightrail.namespace.own_queues import OWN_QUEUE, has_own_queue, own_queue
 from lightrail.namespace.records import Subscription
 from lightrail.namespace.rights import ForbiddenError
 from lightrail.namespace.rules import DEFAULT, fields_of

@@ -6,8 +6,8 @@ import pytest
 
 from lightrail.frontend.errors import ConditionError
 from lightrail.model.names import InvalidNameError, queue_name
+from lightrail.namespace.deleting import is_subscription_queue, own_queue
 from lightrail.namespace.directory import Directory
-from lightrail.namespace.own_queues import is_subscription_queue, own_queue
 from lightrail.service_bus.paths import entity_name, subscription_at
 from tests.support.routers import Graph
 

@@ -2,7 +2,7 @@
 
 import asyncio
 
-from lightrail.namespace.own_queues import own_queue
+from lightrail.namespace.deleting import own_queue
 from tests.support.routers import Graph
 
 

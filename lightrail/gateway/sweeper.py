@@ -13,9 +13,9 @@ from lightrail.gateway.services import Services
 from lightrail.model import limits
 from lightrail.model.policy import Role
 from lightrail.namespace.directory import Directory
-from lightrail.namespace.errors import ServiceError
 from lightrail.namespace.records import Name
 from lightrail.namespace.rights import ANYBODY
+from lightrail.namespace.statuses import ServiceError
 from lightrail.shard_client.peers.requests import ShardDownError, ShardRefusedError
 
 SWEEP_MS: Final[int] = 1_000

@@ -6,8 +6,8 @@ from lightrail.gateway.forwarding.transfers import TooManyTransfersError
 from lightrail.gateway.resources import messages, queues, status
 from lightrail.gateway.rights import demand_all
 from lightrail.gateway.services import Services
-from lightrail.namespace.errors import ServiceError
 from lightrail.namespace.rights import Caller
+from lightrail.namespace.statuses import ServiceError
 
 
 class BrokerViews:

@@ -10,16 +10,16 @@ from lightrail.filters.filter import compile_filter
 from lightrail.model import names as spelling
 from lightrail.model.policy import InvalidPolicyError, Policy, Role
 from lightrail.namespace.directory import Directory
-from lightrail.namespace.errors import (
+from lightrail.namespace.records import NAMES, Name, Right, Subscription
+from lightrail.namespace.rights import Caller, demand, may
+from lightrail.namespace.rules import check_rules
+from lightrail.namespace.statuses import (
     ChangedError,
     LimitExceededError,
     MissingError,
     ServiceError,
     TakenError,
 )
-from lightrail.namespace.records import NAMES, Name, Right, Subscription
-from lightrail.namespace.rights import Caller, demand, may
-from lightrail.namespace.rules import check_rules
 
 SUBSCRIPTIONS_MAX: Final[int] = 10_000
 """Subscriptions of a router, by default."""

@@ -15,8 +15,8 @@ from lightrail.filters.action import compile_action
 from lightrail.filters.errors import FilterError, shown
 from lightrail.filters.filter import compile_filter
 from lightrail.model import limits, names
-from lightrail.namespace.errors import LimitExceededError
 from lightrail.namespace.records import Subscription
+from lightrail.namespace.statuses import LimitExceededError
 
 RULES_BYTES_MAX: Final[int] = 256 * 1024
 """Bytes of the rules of a subscription as JSON, which are one entry of the coordinator."""

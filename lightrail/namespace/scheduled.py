@@ -7,10 +7,10 @@ from typing import Final
 
 from lightrail.model.names import scheduled_name
 from lightrail.model.policy import Policy, Role
-from lightrail.namespace.errors import MissingError, ServiceError, TakenError
 from lightrail.namespace.records import Name
 from lightrail.namespace.rights import ANYBODY
 from lightrail.namespace.service import Service
+from lightrail.namespace.statuses import MissingError, ServiceError, TakenError
 
 SCHEDULED: Final = Policy(
     Role.QUEUE,

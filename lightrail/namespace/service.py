@@ -26,15 +26,15 @@ from lightrail.model.endpoint import NOWHERE, Destinations
 from lightrail.model.policy import InvalidPolicyError, Policy, Role, fields_of
 from lightrail.namespace import checks, deleting
 from lightrail.namespace.directory import Directory
-from lightrail.namespace.errors import (
+from lightrail.namespace.records import NAMES, PLACED, Name, Permission, Right, Subscription, is_url
+from lightrail.namespace.rights import Caller, ForbiddenError, demand, rights_of
+from lightrail.namespace.statuses import (
     ChangedError,
     LimitExceededError,
     MissingError,
     ServiceError,
     TakenError,
 )
-from lightrail.namespace.records import NAMES, PLACED, Name, Permission, Right, Subscription, is_url
-from lightrail.namespace.rights import Caller, ForbiddenError, demand, rights_of
 
 CHANGED: Final = "{} was changed by somebody else in the meantime; read it again"
 PUSHED: Final = Policy(Role.QUEUE, {"max_delivery_count": 0, "description": "messages on their way to a URL"})

@@ -1,4 +1,7 @@
-"""Statuses: the number of each error, the same for HTTP and for AMQP management."""
+"""Statuses: the number of each error, the same for HTTP and for AMQP management.
+
+Errors: why a change of the namespace is refused.
+"""
 
 from collections.abc import Mapping
 from typing import Final
@@ -7,16 +10,30 @@ from lightrail.cluster.coordinator import CoordinatorError
 from lightrail.model import conditions
 from lightrail.model.names import InvalidNameError
 from lightrail.model.policy import InvalidPolicyError
-from lightrail.namespace.errors import (
-    ChangedError,
-    LimitExceededError,
-    MissingError,
-    ServiceError,
-    TakenError,
-)
 from lightrail.namespace.rights import ForbiddenError
 from lightrail.shard_client.peers.requests import ShardDownError, ShardRefusedError
 from lightrail.wire.control import ControlDownError, ControlRefusedError
+
+
+class ServiceError(Exception):
+    """The change can't be made as requested; the message has what was expected and what was found."""
+
+
+class LimitExceededError(ServiceError):
+    """The number of names, or of a router's subscriptions, is at its limit."""
+
+
+class TakenError(ServiceError):
+    """The name has a role, or the subscription exists, already."""
+
+
+class MissingError(ServiceError):
+    """The name has no role, or the subscription does not exist."""
+
+
+class ChangedError(ServiceError):
+    """The entry changed since the caller read it (the If-Match does not hold)."""
+
 
 STATUS_OF: Final[Mapping[str, int]] = {
     conditions.NOT_FOUND: 404,

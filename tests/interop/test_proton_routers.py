@@ -11,7 +11,7 @@ from proton import UNDESCRIBED, Array, Data, Delivery, Link, Message, Terminus, 
 from proton.reactor import Container, DurableSubscription, LinkOption, Selector
 from proton.utils import BlockingConnection, BlockingReceiver, LinkDetached, SendException
 
-from lightrail.namespace.errors import ServiceError
+from lightrail.namespace.statuses import ServiceError
 from tests.support import wait
 from tests.support.amqp.proton_blocking import connected, drain, received
 from tests.support.broker import Broker

@@ -52,8 +52,8 @@ from lightrail.frontend.links.terminus import (
 from lightrail.frontend.links.transfers import ProducerLink
 from lightrail.model import conditions, limits, names
 from lightrail.model.policy import InvalidPolicyError, Role
-from lightrail.namespace.errors import LimitExceededError, ServiceError
 from lightrail.namespace.records import Right
+from lightrail.namespace.statuses import LimitExceededError, ServiceError
 
 if TYPE_CHECKING:
     from lightrail.frontend.connection import ClientConnection

@@ -20,8 +20,8 @@ from lightrail.frontend.links.terminus import symbols
 from lightrail.frontend.links.transfers import ProducerLink
 from lightrail.model import conditions
 from lightrail.model.policy import InvalidPolicyError, Policy
-from lightrail.namespace.errors import ChangedError, ServiceError
 from lightrail.namespace.rights import ANYBODY
+from lightrail.namespace.statuses import ChangedError, ServiceError
 from lightrail.shard_client.peers.requests import ShardDownError, ShardRefusedError
 from lightrail.wire.bodies import Refusal
 

@@ -17,9 +17,9 @@ from lightrail.frontend.links.routed import OneOutcome, RoutedBatch
 from lightrail.frontend.links.routing import RouterLink
 from lightrail.model import conditions, names
 from lightrail.model.policy import Role
-from lightrail.namespace.errors import ServiceError
 from lightrail.namespace.router_plan import Group, Plan, Routed
 from lightrail.namespace.scheduled import scheduled_queue
+from lightrail.namespace.statuses import ServiceError
 from lightrail.shard_client.sending.lanes import Load
 from lightrail.shard_client.sending.window import Attributes
 from lightrail.wire.bodies import Refusal

@@ -42,9 +42,9 @@ from lightrail.frontend.links.terminus import (
 )
 from lightrail.model import conditions, names
 from lightrail.model.policy import Policy, Role
-from lightrail.namespace.errors import ChangedError, MissingError, TakenError
 from lightrail.namespace.records import Name
 from lightrail.namespace.rights import ANYBODY
+from lightrail.namespace.statuses import ChangedError, MissingError, TakenError
 from lightrail.shard_client.peers.requests import ShardDownError, ShardRefusedError
 from lightrail.wire.bodies import Refusal
 

@@ -22,11 +22,11 @@ from lightrail.model import conditions, limits
 from lightrail.model.names import InvalidNameError
 from lightrail.model.policy import InvalidPolicyError, Role
 from lightrail.model.transaction_ids import new_id
-from lightrail.namespace.errors import ServiceError
 from lightrail.namespace.records import Right
 from lightrail.namespace.router_plan import Group, earlier_expiry
 from lightrail.namespace.routing import NO_ROUTER, UNROUTABLE
 from lightrail.namespace.scheduled import scheduled_queue
+from lightrail.namespace.statuses import ServiceError
 from lightrail.shard_client.peers.requests import ShardDownError, ShardRefusedError
 
 if TYPE_CHECKING:

@@ -25,9 +25,9 @@ from lightrail.gateway.paths import path_of
 from lightrail.model.names import subscription_name
 from lightrail.model.policy import Role
 from lightrail.namespace.directory import Directory
-from lightrail.namespace.errors import ServiceError
 from lightrail.namespace.rights import ANYBODY
 from lightrail.namespace.service import Service
+from lightrail.namespace.statuses import ServiceError
 from lightrail.shard_client.receiving.queue_consumer import Delivery
 from lightrail.shard_client.shard_connections import ShardConnections
 from lightrail.wire.bodies import SettleDetail

@@ -10,8 +10,8 @@ from lightrail.gateway.messages.routing import Carried, UnroutableError
 from lightrail.gateway.messages.sending import Sender
 from lightrail.model import conditions
 from lightrail.model.policy import Role
-from lightrail.namespace.errors import ServiceError
 from lightrail.namespace.service import Service
+from lightrail.namespace.statuses import ServiceError
 from lightrail.shard_client.peers.requests import ShardDownError
 
 UNKNOWN: Final = "lightrail:unknown"

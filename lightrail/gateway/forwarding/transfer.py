@@ -22,8 +22,8 @@ from lightrail.gateway.forwarding.sink import NotSentError, Sink
 from lightrail.gateway.messages.outgoing import Outgoing
 from lightrail.model import conditions
 from lightrail.model.names import InvalidNameError
-from lightrail.namespace.errors import ServiceError
 from lightrail.namespace.rights import Caller, ForbiddenError
+from lightrail.namespace.statuses import ServiceError
 from lightrail.shard_client.peers.requests import ShardDownError, ShardRefusedError
 from lightrail.shard_client.receiving.queue_consumer import Delivery, QueueConsumer
 from lightrail.shard_client.shard_connections import ShardConnections

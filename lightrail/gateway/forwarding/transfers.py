@@ -17,9 +17,9 @@ from lightrail.gateway.forwarding.transfer import Mode, State, Task, Transfer
 from lightrail.model import names
 from lightrail.model.policy import Role
 from lightrail.namespace.directory import Directory
-from lightrail.namespace.errors import MissingError, ServiceError
 from lightrail.namespace.records import Name, Right
 from lightrail.namespace.rights import Caller, demand
+from lightrail.namespace.statuses import MissingError, ServiceError
 from lightrail.shard_client.shard_connections import ShardConnections
 
 TRANSFERS_RUNNING: Final[int] = 16

@@ -21,11 +21,11 @@ from lightrail.gateway.pages.history import SAMPLE_S, History
 from lightrail.gateway.pages.tree import Branch, branches
 from lightrail.model import names
 from lightrail.model.policy import Role, fields_of
-from lightrail.namespace.errors import MissingError, ServiceError
 from lightrail.namespace.listing import visible
 from lightrail.namespace.records import Name, Right
 from lightrail.namespace.rights import Caller, ForbiddenError, may
 from lightrail.namespace.service import Service
+from lightrail.namespace.statuses import MissingError, ServiceError
 from lightrail.shard_client.peers.requests import ShardDownError, ShardRefusedError
 from lightrail.wire.control import ControlDownError
 

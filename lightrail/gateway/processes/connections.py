@@ -10,7 +10,7 @@ from typing import Any, Final
 
 from lightrail.gateway.processes.members import Member, Members
 from lightrail.model import conditions, limits
-from lightrail.namespace.errors import MissingError
+from lightrail.namespace.statuses import MissingError
 from lightrail.wire import keys
 from lightrail.wire.control import ControlClient, ControlDownError, ControlRefusedError, address
 from lightrail.wire.keys import WireKey

@@ -16,10 +16,10 @@ from lightrail.model import limits
 from lightrail.model import names as rules
 from lightrail.model.names import InvalidNameError
 from lightrail.model.policy import InvalidPolicyError, Policy, Role
-from lightrail.namespace.errors import ServiceError
 from lightrail.namespace.listing import every_name
 from lightrail.namespace.records import Name, Right, Subscription
 from lightrail.namespace.rights import ForbiddenError
+from lightrail.namespace.statuses import ServiceError
 
 FORMAT: Final = 1
 AT_ONCE: Final = 64

@@ -13,9 +13,9 @@ from lightrail.model import limits
 from lightrail.model.names import dead_letter_name, is_dead_letter, owner
 from lightrail.model.policy import Role
 from lightrail.namespace.directory import Directory
-from lightrail.namespace.errors import MissingError
 from lightrail.namespace.records import Name, Right
 from lightrail.namespace.rights import Caller, may
+from lightrail.namespace.statuses import MissingError
 
 COLUMNS: Final = ("ready", "delayed", "deferred", "in_flight", "bytes", "consumers")
 """Figures of a queue whose shard does not answer: each is None."""

@@ -9,8 +9,8 @@ from lightrail.gateway.paths import path_of
 from lightrail.gateway.request import Request
 from lightrail.model.names import InvalidNameError, check
 from lightrail.model.policy import Role
-from lightrail.namespace.errors import MissingError
 from lightrail.namespace.records import Right, Subscription
+from lightrail.namespace.statuses import MissingError
 
 MEMBERS = ("target", "filter", "action", "rules", "expires_at")
 

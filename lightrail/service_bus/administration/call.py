@@ -14,9 +14,9 @@ from lightrail.gateway.services import Services
 from lightrail.model.names import dead_letter_name, is_system
 from lightrail.model.policy import Policy, Role
 from lightrail.namespace.directory import Directory
-from lightrail.namespace.errors import MissingError
 from lightrail.namespace.records import Name, Right, Subscription
 from lightrail.namespace.rights import Caller, may
+from lightrail.namespace.statuses import MissingError
 from lightrail.service_bus.administration import entries
 from lightrail.service_bus.administration.entries import Entry
 from lightrail.service_bus.administration.places import Kind, Place

@@ -16,8 +16,8 @@ from lightrail.gateway.callers import Callers
 from lightrail.gateway.errors import ProblemError, problem_of
 from lightrail.gateway.request import Request
 from lightrail.gateway.services import Services
-from lightrail.namespace.errors import ChangedError, LimitExceededError
 from lightrail.namespace.rights import Caller, ForbiddenError
+from lightrail.namespace.statuses import ChangedError, LimitExceededError
 from lightrail.service_bus.administration import entities, entries, rules, subscriptions
 from lightrail.service_bus.administration.call import Call
 from lightrail.service_bus.administration.places import Kind, place_of

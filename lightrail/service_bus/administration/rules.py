@@ -5,9 +5,9 @@ from aiohttp import web
 from lightrail.gateway.errors import ProblemError
 from lightrail.gateway.instants import rfc3339
 from lightrail.namespace.deleting import OWN_QUEUE
-from lightrail.namespace.errors import MissingError
 from lightrail.namespace.records import Subscription
 from lightrail.namespace.rules import Rule, rules_of
+from lightrail.namespace.statuses import MissingError
 from lightrail.service_bus.administration import descriptions, entries
 from lightrail.service_bus.administration.call import Call
 from lightrail.service_bus.administration.entries import Entry

@@ -14,10 +14,10 @@ from lightrail.gateway.errors import ProblemError
 from lightrail.model.names import InvalidNameError
 from lightrail.model.policy import Policy, Role
 from lightrail.namespace.deleting import OWN_QUEUE, has_own_queue, own_queue
-from lightrail.namespace.errors import ServiceError
 from lightrail.namespace.records import Subscription
 from lightrail.namespace.rights import ForbiddenError
 from lightrail.namespace.rules import DEFAULT, fields_of
+from lightrail.namespace.statuses import ServiceError
 from lightrail.service_bus.administration import descriptions, entries
 from lightrail.service_bus.administration.call import Call, Figures
 from lightrail.service_bus.administration.entities import times_of

@@ -19,10 +19,10 @@ from lightrail.frontend.nodes.requests import RequestError, error_of, reply
 from lightrail.model import conditions, limits
 from lightrail.model.names import InvalidNameError, is_dead_letter, queue_name, scheduled_name
 from lightrail.model.policy import Role
-from lightrail.namespace.errors import TakenError
 from lightrail.namespace.records import Name, Right
 from lightrail.namespace.rights import demand, demand_look
 from lightrail.namespace.scheduled import scheduled_queue
+from lightrail.namespace.statuses import TakenError
 from lightrail.service_bus.links.deliveries import (
     DEFERRED,
     FIRST_SEQUENCE,

@@ -3,11 +3,11 @@
 from collections.abc import Callable
 from typing import Final
 
-from lightrail.namespace.errors import ChangedError, MissingError, TakenError
 from lightrail.namespace.records import Right, Subscription
 from lightrail.namespace.rights import Caller, demand
 from lightrail.namespace.rules import Rule, fields_of, rules_of
 from lightrail.namespace.service import Service
+from lightrail.namespace.statuses import ChangedError, MissingError, TakenError
 
 ATTEMPTS: Final = 10
 """Attempts to write a change while others change the same subscription."""

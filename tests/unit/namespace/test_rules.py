@@ -8,9 +8,9 @@ import pytest
 
 from lightrail.filters.errors import FilterError
 from lightrail.model import limits
-from lightrail.namespace.errors import ChangedError, LimitExceededError, ServiceError
 from lightrail.namespace.records import Subscription
 from lightrail.namespace.rules import DEFAULT, RULES_BYTES_MAX, check_rules, fields_of, rules_of
+from lightrail.namespace.statuses import ChangedError, LimitExceededError, ServiceError
 from tests.support.routers import Graph
 
 RED = {"filter": {"properties": {"application-properties.colour": "red"}}}

@@ -18,8 +18,8 @@ from lightrail.model import conditions
 from lightrail.model.placement import Placement
 from lightrail.model.policy import QUEUE
 from lightrail.model.transaction_ids import born_ms
-from lightrail.namespace.errors import MissingError
 from lightrail.namespace.records import Name, Right
+from lightrail.namespace.statuses import MissingError
 from lightrail.shard_client.peers.requests import ShardDownError, ShardRefusedError
 from lightrail.wire.bodies import ConsumerOpen
 from tests.support.amqp.frontend_fakes import FakeConnection, FakeFrontend, FakeGuard

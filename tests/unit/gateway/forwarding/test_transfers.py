@@ -17,10 +17,10 @@ from lightrail.gateway.forwarding.transfers import TooManyTransfersError, Transf
 from lightrail.model.names import InvalidNameError
 from lightrail.model.policy import Policy
 from lightrail.namespace.directory import Directory
-from lightrail.namespace.errors import MissingError, ServiceError
 from lightrail.namespace.records import Right
 from lightrail.namespace.rights import ANYBODY, Caller, ForbiddenError
 from lightrail.namespace.service import Service
+from lightrail.namespace.statuses import MissingError, ServiceError
 from lightrail.wire.frames import OutcomeCode
 from tests.support.amqp.letters import dead_letter, message
 from tests.support.now import now

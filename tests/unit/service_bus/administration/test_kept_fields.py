@@ -10,9 +10,9 @@ import pytest
 from lightrail.cluster.memory import MemoryCoordinator
 from lightrail.model.policy import Policy
 from lightrail.namespace.directory import Directory
-from lightrail.namespace.errors import ChangedError
 from lightrail.namespace.rights import ANYBODY
 from lightrail.namespace.service import Service
+from lightrail.namespace.statuses import ChangedError
 from lightrail.service_bus.administration.call import Call
 from lightrail.service_bus.administration.entries import element
 from lightrail.service_bus.administration.properties import (

@@ -6,10 +6,10 @@ from typing import Any
 
 import pytest
 
-from lightrail.namespace.errors import ChangedError, MissingError, TakenError
 from lightrail.namespace.records import Subscription
 from lightrail.namespace.rights import ANYBODY, Caller, ForbiddenError
 from lightrail.namespace.rules import DEFAULT, rules_of
+from lightrail.namespace.statuses import ChangedError, MissingError, TakenError
 from lightrail.service_bus.rules import changes
 from lightrail.service_bus.rules.changes import add_rule, remove_rule, replace_rule
 from tests.support.routers import Graph

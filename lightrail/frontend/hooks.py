@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from lightrail.frontend.links.deliveries import ConsumerLink
     from lightrail.frontend.nodes.links import Node
     from lightrail.namespace.directory import Directory
-    from lightrail.namespace.resources import Resource
+    from lightrail.namespace.rights import Resource
     from lightrail.namespace.tokens import Claims
     from lightrail.wire.bodies import ConsumerOpen
 

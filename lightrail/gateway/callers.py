@@ -31,8 +31,7 @@ from lightrail.model.clock import wall_ms
 from lightrail.model.endpoint import is_loopback
 from lightrail.model.settings import Settings
 from lightrail.namespace import tokens
-from lightrail.namespace.resources import EVERYTHING, Resource
-from lightrail.namespace.rights import ANYBODY, Caller
+from lightrail.namespace.rights import ANYBODY, EVERYTHING, Caller, Resource
 
 CALLER_FRESH_MS: Final[int] = 1_000
 """How long checked credentials are valid without reading their user again."""

@@ -8,7 +8,7 @@ from lightrail.amqp.values import Symbol
 from lightrail.frontend.hooks import FrontendHooks
 from lightrail.frontend.links.attach import Attach
 from lightrail.frontend.links.deliveries import ConsumerLink
-from lightrail.namespace.resources import Resource
+from lightrail.namespace.rights import Resource
 from lightrail.namespace.tokens import Claims, InvalidTokenError
 from lightrail.service_bus import signatures
 from lightrail.service_bus.links.deliveries import BusConsumerLink

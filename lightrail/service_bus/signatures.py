@@ -12,7 +12,7 @@ from urllib.parse import unquote_plus
 
 from lightrail.cluster.coordinator import Coordinator
 from lightrail.cluster.users import UserRecord
-from lightrail.namespace.resources import Resource, resource_of
+from lightrail.namespace.rights import Resource, resource_of
 from lightrail.namespace.tokens import TOKEN_BYTES_MAX, InvalidTokenError
 from lightrail.service_bus.access_keys import keys_of
 

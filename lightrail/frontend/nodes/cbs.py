@@ -19,8 +19,7 @@ from lightrail.frontend.errors import ConditionError
 from lightrail.model import conditions, limits
 from lightrail.model.names import InvalidNameError, owner, queue_name
 from lightrail.namespace import tokens
-from lightrail.namespace.resources import MANAGEMENT_SUFFIX, SCHEMES
-from lightrail.namespace.rights import Caller
+from lightrail.namespace.rights import MANAGEMENT_SUFFIX, SCHEMES, Caller
 
 if TYPE_CHECKING:
     from lightrail.frontend.connection import ClientConnection

@@ -6,7 +6,7 @@ from urllib.parse import quote_plus
 
 import pytest
 
-from lightrail.namespace.resources import Resource
+from lightrail.namespace.rights import Resource
 from lightrail.namespace.tokens import TOKEN_BYTES_MAX, InvalidTokenError
 from lightrail.service_bus.signatures import Signature, is_signature, read
 

@@ -11,8 +11,7 @@ from lightrail.model import names as spelling
 from lightrail.model.policy import Policy, Role
 from lightrail.namespace.directory import Directory
 from lightrail.namespace.records import Subscription
-from lightrail.namespace.router_node import Branch, Choose, Key, Node
-from lightrail.namespace.router_plan import Plan
+from lightrail.namespace.router_plan import Branch, Choose, Key, Node, Plan
 from lightrail.namespace.rules import rules_of
 
 ROUTE_PATHS_MAX: Final[int] = 100_000

@@ -19,8 +19,7 @@ from lightrail.model.policy import Role
 from lightrail.namespace.directory import Changes, Directory
 from lightrail.namespace.planner import Compiled, Planner
 from lightrail.namespace.records import Subscription
-from lightrail.namespace.router_node import Choose
-from lightrail.namespace.router_plan import Plan
+from lightrail.namespace.router_plan import Choose, Plan
 
 UNROUTABLE: Final = "nobody subscribes to {router}, or no filter lets this message pass"
 """Error text for a message that no subscription matches."""

@@ -9,17 +9,219 @@ subscription on the path changes. The rules:
 - A queue receives a message once for each different content, however many paths lead there.
 - Each queue receives its messages in the order of the batch: a group is closed for a set of queues as soon as
   a later group has one of them.
+
+Planner: flattens a router, with every router behind it, into a plan.
 """
 
+import logging
 import random
+from collections.abc import Callable
 from typing import Final
 
+from lightrail.filters.action import Action, compile_action
+from lightrail.filters.errors import FilterError
+from lightrail.filters.filter import Filter, compile_filter, joined
 from lightrail.filters.matcher import COMPILING, Looks
-from lightrail.model.policy import Role
+from lightrail.model import names as spelling
+from lightrail.model.policy import Policy, Role
 from lightrail.namespace.directory import Changes, Directory
-from lightrail.namespace.planner import Compiled, Planner
 from lightrail.namespace.records import Subscription
-from lightrail.namespace.router_plan import Choose, Plan
+from lightrail.namespace.router_plan import Branch, Choose, Key, Node, Plan
+from lightrail.namespace.rules import rules_of
+
+ROUTE_PATHS_MAX: Final[int] = 100_000
+"""Paths of a message from a router to queues, over all routers behind it."""
+
+log = logging.getLogger("lightrail.namespace.routing")
+
+
+class Compiled:
+    """The compiled filters and actions of a subscription's rules, or the error in them."""
+
+    __slots__ = ("is_new", "problem", "rules", "subscription")
+
+    def __init__(self, subscription: Subscription) -> None:
+        self.subscription = subscription
+        self.rules: list[tuple[Filter | None, Action | None]] = []
+        """Filter of each rule, None if every message matches, and its action, None without one."""
+        self.problem: FilterError | None = None
+        self.is_new = True
+        """Whether the cost of compiling was not counted yet."""
+        try:
+            for rule in rules_of(subscription).values():
+                filter, action = rule.get("filter"), rule.get("action")
+                self.rules.append(
+                    (
+                        None if filter is None else compile_filter(filter),
+                        None if action is None else compile_action(action),
+                    )
+                )
+        except FilterError as error:
+            self.problem = error
+
+    @property
+    def weight(self) -> int:
+        return sum(filter.weight for filter, _ in self.rules if filter is not None)
+
+
+class _TooManyPathsError(Exception):
+    pass
+
+
+class Planner:
+    """Flattens one router into a plan."""
+
+    def __init__(
+        self, directory: Directory, now_ms: int, compiled: Callable[[Subscription], Compiled]
+    ) -> None:
+        self._directory = directory
+        self._now_ms = now_ms
+        self._compiled = compiled
+        self._until_ms: int | None = None
+        self._names: set[str] = set()
+        self._nodes: dict[str, Node | None] = {}
+        self._open: set[str] = set()
+        self._no_local: dict[str, str] = {}
+        self._targets: dict[str, list[str]] = {}
+        """By router: the queues and routers to which it sends messages."""
+
+    def plan(self, router: str, choose: Choose) -> Plan:
+        problem = ""
+        try:
+            node = self._node(router)
+        except _TooManyPathsError:
+            node = None
+            problem = (
+                f"more than {ROUTE_PATHS_MAX} paths lead from {router} to queues; "
+                "let fewer routers feed the same ones"
+            )
+        return Plan(
+            node,
+            policy=self._directory.get(router).policy,
+            names=frozenset(self._names),
+            until_ms=self._until_ms,
+            choose=choose,
+            problem=problem,
+            no_local=self._no_local,
+            ages_ms=self._ages(router),
+        )
+
+    def _ages(self, router: str) -> dict[str, int]:
+        """The age at which messages expire in each queue behind a router; queues without one are missing.
+
+        It is the least of the routers on a path, and with several paths to a queue the greatest of these.
+        """
+        ages = {name: self._directory.get(name).policy.milliseconds("max_age") for name in self._targets}
+        if not any(ages.values()):
+            return {}
+        behind: dict[str, dict[str, int | None]] = {}
+
+        def walk(name: str) -> dict[str, int | None]:
+            if name not in behind:
+                found: dict[str, int | None] = {}
+                for target in self._targets[name]:
+                    inner = walk(target) if target in self._targets else {target: None}
+                    for queue, age in inner.items():
+                        least = _least(ages[name], age)
+                        found[queue] = _greatest(found[queue], least) if queue in found else least
+                behind[name] = found
+            return behind[name]
+
+        return {queue: age for queue, age in walk(router).items() if age is not None}
+
+    def _node(self, router: str) -> Node | None:
+        """The node of a router; None if no queue can be reached from it."""
+        if router in self._nodes:
+            return self._nodes[router]
+        self._names.add(router)
+        self._open.add(router)
+        chooses = self._directory.get(router).policy["distribution"] == "one"
+        entries: list[tuple[Key, Filter | None]] = []
+        paths = 0
+        targets = self._targets[router] = []
+        for subscription in self._directory.subscriptions(router):
+            if self._is_over(subscription):
+                continue
+            target = self._target(subscription)
+            if target is None:
+                continue
+            compiled = self._compiled(subscription)
+            if compiled.problem is not None:
+                log.error(
+                    "subscription %s of %s receives no messages: %s",
+                    subscription.id,
+                    router,
+                    compiled.problem,
+                )
+                continue
+            targets.append(target if isinstance(target, str) else subscription.target)
+            if subscription.no_local and isinstance(target, str):
+                self._no_local[target] = subscription.no_local
+            # Each rule is a separate edge: the queue receives one message for each different content.
+            for filter, action in compiled.rules:
+                paths += target.paths if isinstance(target, Node) else 1
+                if paths > ROUTE_PATHS_MAX:
+                    raise _TooManyPathsError
+                if action is None and isinstance(target, str):
+                    entries.append((target, filter))
+                elif action is None and isinstance(target, Node) and not chooses and not target.chooses:
+                    entries += [(key, _both(filter, inner)) for key, inner in target.entries]
+                else:
+                    entries.append((Branch(action, target), filter))
+        self._open.remove(router)
+        node = self._nodes[router] = Node(chooses, entries, paths) if entries else None
+        return node
+
+    def _target(self, subscription: Subscription) -> str | Node | None:
+        """The queue, or the node of the router, that is the target of a subscription; None without one."""
+        name = subscription.target
+        if subscription.push:
+            name = spelling.subscription_name(subscription.router, subscription.id)
+        self._names.add(name)
+        self._names.add(spelling.owner(name))
+        role = self._directory.get(name).role
+        if role is Role.QUEUE:
+            return name
+        if role is not Role.ROUTER:
+            return None
+        if name in self._open:
+            # Two subscriptions were created at once, each before the other was visible.
+            log.error(
+                "%s feeds itself by subscription %s of %s, which receives no messages: delete it",
+                name,
+                subscription.id,
+                subscription.router,
+            )
+            return None
+        return self._node(name)
+
+    def _is_over(self, subscription: Subscription) -> bool:
+        if subscription.expires_at is None:
+            return False
+        expires = Policy(Role.NONE, {"expires_at": subscription.expires_at}).expires_at_ms
+        if expires is None or expires <= self._now_ms:
+            return True
+        if self._until_ms is None or expires < self._until_ms:
+            self._until_ms = expires
+        return False
+
+
+def _least(one: int | None, other: int | None) -> int | None:
+    """The lesser of two ages; None is no bound."""
+    if one is None or other is None:
+        return one if other is None else other
+    return min(one, other)
+
+
+def _greatest(one: int | None, other: int | None) -> int | None:
+    return None if one is None or other is None else max(one, other)
+
+
+def _both(outer: Filter | None, inner: Filter | None) -> Filter | None:
+    if outer is None or inner is None:
+        return inner if outer is None else outer
+    return joined([outer, inner])
+
 
 UNROUTABLE: Final = "nobody subscribes to {router}, or no filter lets this message pass"
 """Error text for a message that no subscription matches."""

@@ -11,11 +11,10 @@ from proton import Message
 from lightrail.cluster.coordinator import Write
 from lightrail.filters.matcher import Looks
 from lightrail.model.policy import Policy
-from lightrail.namespace.planner import ROUTE_PATHS_MAX
 from lightrail.namespace.records import Subscription
 from lightrail.namespace.rights import ANYBODY
 from lightrail.namespace.router_plan import Plan
-from lightrail.namespace.routing import Routing
+from lightrail.namespace.routing import ROUTE_PATHS_MAX, Routing
 from tests.support.routers import Graph
 
 

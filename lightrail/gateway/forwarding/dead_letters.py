@@ -9,11 +9,10 @@ import logging
 from collections.abc import Callable, Iterable
 
 from lightrail.gateway.forwarding.counts import ForwardingCounts
-from lightrail.gateway.forwarding.delivery import moved
 from lightrail.gateway.forwarding.forwarder import ACCEPTED, Forwarder, Settlement
 from lightrail.gateway.forwarding.repeating import Attempt, Pause, RepeatingForwarder
 from lightrail.gateway.forwarding.roster import Roster
-from lightrail.gateway.forwarding.sink import Sink
+from lightrail.gateway.forwarding.sink import Sink, moved
 from lightrail.model import names
 from lightrail.model.policy import Role
 from lightrail.namespace.directory import Directory

@@ -10,11 +10,10 @@ import logging
 from collections.abc import Callable, Iterable
 
 from lightrail.gateway.forwarding.counts import ForwardingCounts
-from lightrail.gateway.forwarding.delivery import due
 from lightrail.gateway.forwarding.forwarder import ACCEPTED, Forwarder, Settlement
 from lightrail.gateway.forwarding.repeating import Attempt, Pause, RepeatingForwarder
 from lightrail.gateway.forwarding.roster import Roster
-from lightrail.gateway.forwarding.sink import NotSentError, Sink
+from lightrail.gateway.forwarding.sink import NotSentError, Sink, due
 from lightrail.gateway.messages.routing import Carried
 from lightrail.model import conditions
 from lightrail.model.names import scheduled_router

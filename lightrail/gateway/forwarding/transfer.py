@@ -17,8 +17,7 @@ from lightrail.cluster.coordinator import CoordinatorError
 from lightrail.filters.filter import compile_filter
 from lightrail.filters.message import MessageView
 from lightrail.gateway.forwarding.counts import ForwardingCounts
-from lightrail.gateway.forwarding.delivery import dead_letter_source, moved, redriven
-from lightrail.gateway.forwarding.sink import NotSentError, Sink
+from lightrail.gateway.forwarding.sink import NotSentError, Sink, dead_letter_source, moved, redriven
 from lightrail.gateway.messages.outgoing import Outgoing
 from lightrail.model import conditions
 from lightrail.model.names import InvalidNameError

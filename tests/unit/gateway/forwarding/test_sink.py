@@ -1,7 +1,7 @@
 """Letters: what stays of a message that is moved, and what a dead letter forgets that is redriven."""
 
 from lightrail.amqp.sections import decode_annotations, decode_header
-from lightrail.gateway.forwarding.delivery import dead_letter_source, moved, redriven
+from lightrail.gateway.forwarding.sink import dead_letter_source, moved, redriven
 from lightrail.shard_client.receiving.queue_consumer import Delivery
 from tests.support.amqp.letters import dead_letter, message
 

@@ -5,8 +5,7 @@ from typing import Any, cast
 
 from lightrail.cluster.memory import MemoryCoordinator
 from lightrail.gateway.forwarding.counts import ForwardingCounts
-from lightrail.gateway.forwarding.dead_letters import DeadLetterForwarders
-from lightrail.gateway.forwarding.scheduled import ScheduledForwarders
+from lightrail.gateway.forwarding.forwarding import DeadLetterForwarders, ScheduledForwarders
 from lightrail.namespace.directory import Directory
 from lightrail.namespace.service import Service
 from tests.support.shard.engine_links import EngineLinks

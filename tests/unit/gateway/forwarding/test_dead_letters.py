@@ -7,8 +7,8 @@ from typing import Any, cast
 
 from lightrail.gateway.forwarding import roster
 from lightrail.gateway.forwarding.counts import ForwardingCounts
-from lightrail.gateway.forwarding.dead_letters import DeadLetterForwarders
 from lightrail.gateway.forwarding.forwarder import FORWARDER_WINDOW_BYTES, FORWARDER_WINDOW_FIRST
+from lightrail.gateway.forwarding.forwarding import DeadLetterForwarders
 from lightrail.gateway.forwarding.repeating import FORWARD_WINDOW
 from lightrail.gateway.forwarding.sink import NotSentError
 from lightrail.model.policy import Policy

@@ -6,7 +6,7 @@ from functools import partial
 from typing import Any
 
 from lightrail.amqp.sections import decode_header
-from lightrail.gateway.forwarding.scheduled import ScheduledForwarders
+from lightrail.gateway.forwarding.forwarding import ScheduledForwarders
 from lightrail.gateway.forwarding.sink import NotSentError
 from lightrail.model.policy import Policy
 from lightrail.namespace.rights import ANYBODY

@@ -17,9 +17,8 @@ import logging
 from collections.abc import Callable, Iterable
 
 from lightrail.gateway.forwarding.counts import ForwardingCounts
-from lightrail.gateway.forwarding.endpoint import Endpoints
 from lightrail.gateway.forwarding.forwarder import ACCEPTED, Forwarder, Settlement
-from lightrail.gateway.forwarding.pushes import Pushers
+from lightrail.gateway.forwarding.pushes import Endpoints, Pushers
 from lightrail.gateway.forwarding.repeating import Attempt, Pause, RepeatingForwarder
 from lightrail.gateway.forwarding.roster import Roster
 from lightrail.gateway.forwarding.sink import NotSentError, Sink, due, moved

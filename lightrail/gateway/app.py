@@ -20,8 +20,7 @@ from lightrail.gateway.errors import ProblemError, problem_of
 from lightrail.gateway.forwarding.counts import FAMILIES as FORWARDING_FAMILIES
 from lightrail.gateway.forwarding.forwarding import Forwarding
 from lightrail.gateway.hooks import GatewayHooks
-from lightrail.gateway.journals.archived import Archived
-from lightrail.gateway.journals.segments import Journals
+from lightrail.gateway.journals.segments import Archived, Journals
 from lightrail.gateway.media_types import ATOM, JSON
 from lightrail.gateway.messages.batches import BatchSender
 from lightrail.gateway.messages.receiving import Receivers

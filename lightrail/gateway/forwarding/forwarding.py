@@ -23,8 +23,7 @@ from lightrail.gateway.forwarding.repeating import Attempt, Pause, RepeatingForw
 from lightrail.gateway.forwarding.roster import Roster
 from lightrail.gateway.forwarding.sink import NotSentError, Sink, due, moved
 from lightrail.gateway.forwarding.transfers import Transfers
-from lightrail.gateway.messages.routing import Carried
-from lightrail.gateway.messages.sending import Sender
+from lightrail.gateway.messages.sending import Carried, Sender
 from lightrail.model import conditions, names
 from lightrail.model.endpoint import Destinations
 from lightrail.model.names import scheduled_router

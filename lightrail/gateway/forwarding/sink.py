@@ -17,8 +17,7 @@ from lightrail.amqp.values import DecodeError, Symbol
 from lightrail.cluster.coordinator import CoordinatorError
 from lightrail.gateway.errors import ProblemError
 from lightrail.gateway.messages.outgoing import Outgoing
-from lightrail.gateway.messages.routing import Carried, UnroutableError
-from lightrail.gateway.messages.sending import Sender
+from lightrail.gateway.messages.sending import Carried, Sender, UnroutableError
 from lightrail.model import conditions
 from lightrail.model.policy import Role
 from lightrail.namespace.service import Service

@@ -5,7 +5,7 @@ from collections.abc import Callable, Sequence
 
 from lightrail.gateway.forwarding.sink import NotSentError
 from lightrail.gateway.messages.outgoing import Outgoing
-from lightrail.gateway.messages.routing import Carried
+from lightrail.gateway.messages.sending import Carried
 
 
 class FakeSink:

@@ -15,10 +15,7 @@ from aiohttp import web
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
 from lightrail.gateway.errors import ProblemError
-from lightrail.gateway.pages.filters import FILTERS, url
-from lightrail.gateway.pages.graph import draw
-from lightrail.gateway.pages.history import SAMPLE_S, History
-from lightrail.gateway.pages.tree import Branch, branches
+from lightrail.gateway.pages.parts import FILTERS, SAMPLE_S, Branch, History, branches, draw, url
 from lightrail.model import names
 from lightrail.model.policy import Role, fields_of
 from lightrail.namespace.listing import visible

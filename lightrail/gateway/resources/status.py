@@ -8,7 +8,7 @@ from typing import Any, Final
 from aiohttp import web
 
 from lightrail.cluster.map import Map
-from lightrail.gateway.processes import figures
+from lightrail.gateway.processes import health
 from lightrail.gateway.processes.health import SCRAPE_TIME_MAX_S
 from lightrail.gateway.processes.members import Member
 from lightrail.gateway.request import Request
@@ -24,7 +24,7 @@ SHARD: Final = (
     ("messages", "lightrail_queue_messages"),
     ("bytes", "lightrail_queue_bytes"),
     ("memory_bytes", "lightrail_memory_bytes"),
-    ("disk_bytes", figures.STORE_TOTAL),
+    ("disk_bytes", health.STORE_TOTAL),
     ("store_failures", "lightrail_store_failures_total"),
     ("store_full", "lightrail_store_full"),
     ("commit_seconds", "lightrail_commit_under_way_seconds"),
@@ -72,7 +72,7 @@ async def overview(services: Services, caller: Caller) -> dict[str, Any]:
     """Processes, shards and sums. A process that does not answer is listed as a reason."""
     demand_all(services.directory, caller)
     reasons, found = await asyncio.gather(
-        services.health.reasons(SCRAPE_TIME_MAX_S), figures.read(services.health)
+        services.health.reasons(SCRAPE_TIME_MAX_S), health.read(services.health)
     )
     totals: dict[str, Any] = {
         key: sum(int(each.get(sample, 0)) for member, each in found.items() if member.role == role)
@@ -109,7 +109,7 @@ async def overview(services: Services, caller: Caller) -> dict[str, Any]:
     }
 
 
-def unoptimised(own: Running, found: Mapping[Member, figures.Samples]) -> list[str]:
+def unoptimised(own: Running, found: Mapping[Member, health.Samples]) -> list[str]:
     """Names of the processes, this gateway among them, whose Python was built without optimisations.
 
     A process of an earlier version has no such sample, and is left out.
@@ -119,7 +119,7 @@ def unoptimised(own: Running, found: Mapping[Member, figures.Samples]) -> list[s
 
 
 def _shards(
-    services: Services, found: Mapping[int, figures.Samples], kept: Mapping[int, dict[str, Any]]
+    services: Services, found: Mapping[int, health.Samples], kept: Mapping[int, dict[str, Any]]
 ) -> list[dict[str, Any]]:
     """A row for each shard; figures are None for a shard that does not answer."""
     presence = services.presence

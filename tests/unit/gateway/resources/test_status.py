@@ -1,6 +1,6 @@
 """Status: what the gateway makes of the figures of all processes."""
 
-from lightrail.gateway.processes.figures import samples
+from lightrail.gateway.processes.health import samples
 from lightrail.gateway.processes.members import Member
 from lightrail.gateway.resources.status import unoptimised
 from lightrail.telemetry.running import Running

@@ -11,7 +11,7 @@ from lightrail.gateway.forwarding.counts import FAMILIES as FORWARDING_FAMILIES
 from lightrail.gateway.metrics import CONNECTION_FAMILIES
 from lightrail.gateway.metrics import FAMILIES as HTTP_FAMILIES
 from lightrail.gateway.processes.members import FAMILIES as MEMBER_FAMILIES
-from lightrail.gateway.processes.presence import PRESENCE_FAMILIES
+from lightrail.gateway.processes.members import PRESENCE_FAMILIES
 from lightrail.telemetry.archive import ARCHIVE_FAMILIES
 from lightrail.telemetry.frontend import FRONTEND_FAMILIES
 from lightrail.telemetry.metrics import AnyFamily, HistogramFamily

@@ -31,8 +31,7 @@ from lightrail.gateway.pages.pages import CALLER, Pages
 from lightrail.gateway.paths import BELOW, parse_path
 from lightrail.gateway.processes.connections import Connections
 from lightrail.gateway.processes.health import DETAILED, Health
-from lightrail.gateway.processes.members import Members
-from lightrail.gateway.processes.presence import PRESENCE_FAMILIES, Presence
+from lightrail.gateway.processes.members import PRESENCE_FAMILIES, Members, Presence
 from lightrail.gateway.request import Request
 from lightrail.gateway.rights import demand_all
 from lightrail.gateway.services import Services

@@ -14,7 +14,7 @@ from lightrail.gateway.messages.receiving import Receivers
 from lightrail.gateway.messages.sending import Sender
 from lightrail.gateway.processes.connections import Connections
 from lightrail.gateway.processes.health import Health
-from lightrail.gateway.processes.presence import Presence
+from lightrail.gateway.processes.members import Presence
 from lightrail.gateway.websockets import WebSockets
 from lightrail.model.settings import Settings
 from lightrail.namespace.directory import Directory

@@ -14,8 +14,7 @@ from typing import Any, Final
 from aiohttp import web
 
 from lightrail.gateway.http_client import FAILURES, HttpClient
-from lightrail.gateway.processes.members import Member, Members
-from lightrail.gateway.processes.presence import Presence
+from lightrail.gateway.processes.members import Member, Members, Presence
 from lightrail.telemetry.exposition import TEXT
 from lightrail.telemetry.metrics import AnyFamily, merge
 from lightrail.telemetry.running import Running

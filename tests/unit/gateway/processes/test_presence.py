@@ -9,7 +9,7 @@ from prometheus_client import generate_latest
 from lightrail.cluster.coordinator import Write
 from lightrail.cluster.map import Map, Member, Placed, ShardRecord
 from lightrail.cluster.memory import MemoryCoordinator
-from lightrail.gateway.processes.presence import PRESENCE_FAMILIES, Presence
+from lightrail.gateway.processes.members import PRESENCE_FAMILIES, Presence
 from lightrail.shard_client.peers.shards import ShardPeer, State
 from lightrail.telemetry.metrics import registry
 

@@ -24,7 +24,8 @@ from lightrail.gateway.openapi.operation import (
     query,
     ref,
 )
-from lightrail.gateway.resources import connections, definitions, permissions, queues, status, tokens
+from lightrail.gateway.resources import connections, definitions, permissions, queues, status
+from lightrail.gateway.resources.permissions import make
 from lightrail.model import limits
 from lightrail.namespace.records import Right
 
@@ -65,7 +66,7 @@ _PERMISSION: Final[Object] = object_of(
 
 OPERATIONS: Final[Operations] = {
     "POST /!tokens": Operation(
-        tokens.make,
+        make,
         "makeToken",
         "a bearer token for a user who sends the password",
         {201: ("the token", content(ref("Token")))},

@@ -19,8 +19,7 @@ from lightrail.gateway.services import Services
 from lightrail.namespace.rights import Caller, ForbiddenError
 from lightrail.namespace.statuses import ChangedError, LimitExceededError
 from lightrail.service_bus.administration import entities, entries, rules, subscriptions
-from lightrail.service_bus.administration.call import Call
-from lightrail.service_bus.administration.places import Kind, place_of
+from lightrail.service_bus.administration.call import Call, Kind, place_of
 
 log = logging.getLogger("lightrail.service_bus.administration")
 

@@ -3,7 +3,7 @@
 import pytest
 
 from lightrail.model.names import InvalidNameError
-from lightrail.service_bus.administration.places import Kind, Place, place_of
+from lightrail.service_bus.administration.call import Kind, Place, place_of
 
 
 @pytest.mark.parametrize(

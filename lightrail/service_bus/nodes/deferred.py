@@ -14,8 +14,15 @@ from lightrail.namespace.records import Name, Right
 from lightrail.namespace.rights import demand
 from lightrail.service_bus.links.deliveries import DEFERRED, FIRST_SEQUENCE, annotated, annotations_of
 from lightrail.service_bus.nodes import sessions
-from lightrail.service_bus.nodes.fields import Fields, queue_of, sequences_of, whole
-from lightrail.service_bus.nodes.locks import KEY_BYTES, settle_deferred, token_of
+from lightrail.service_bus.nodes.locks import (
+    KEY_BYTES,
+    Fields,
+    queue_of,
+    sequences_of,
+    settle_deferred,
+    token_of,
+    whole,
+)
 from lightrail.wire.bodies import Answer
 
 if TYPE_CHECKING:

@@ -3,6 +3,8 @@
 A token is the delivery-tag of a message that a link of the same connection received, so that no client renews
 or settles the deliveries of another client. Or it is the token of a deferred message, which no link received:
 8 bytes of the lock's key and 8 of the message's sequence, which identify the lock at the shard.
+
+Fields of requests to NAME/$management, whose bodies are maps of AMQP.
 """
 
 import json
@@ -16,21 +18,70 @@ from lightrail.amqp.values import Array, Symbol, Timestamp
 from lightrail.frontend.links.outcomes import Deferral, encode_outcome
 from lightrail.frontend.nodes.requests import RequestError
 from lightrail.model import conditions, limits
+from lightrail.model.policy import Role
 from lightrail.namespace.records import Name, Right
 from lightrail.namespace.rights import demand
 from lightrail.service_bus.links.deliveries import (
     DESCRIPTION,
+    FIRST_SEQUENCE,
     REASON,
     BusConsumerLink,
     changed_properties,
     with_reason,
 )
-from lightrail.service_bus.nodes.fields import SEQUENCE_END, Fields, queue_of, tokens_of
 from lightrail.wire.bodies import ConsumerOpen
 
 if TYPE_CHECKING:
     from lightrail.frontend.connection import ClientConnection
     from lightrail.frontend.transactions.transaction import Transaction
+
+Fields = dict[str, Any]
+
+SEQUENCE_END: Final = 1 << 62
+"""Sequences of clients are below this number."""
+
+
+def queue_of(record: Name) -> str:
+    """The name of a queue. Raises RequestError."""
+    if record.role is not Role.QUEUE:
+        raise RequestError(501, f"{record.name} has role {record.role}; expected a queue")
+    return record.name
+
+
+def whole(body: Fields, key: str, low: int, high: int) -> int:
+    """A whole number. Raises RequestError."""
+    value = body.get(key)
+    if isinstance(value, bool) or not isinstance(value, int) or not low <= value <= high:
+        raise RequestError(400, f"{key} is {value!r:.80}; expected a whole number from {low} to {high}")
+    return int(value)
+
+
+def sequences_of(body: Fields) -> list[int]:
+    """The queue's sequences for the sequences in a client's request. Raises RequestError."""
+    numbers = body.get("sequence-numbers")
+    if (
+        not isinstance(numbers, list)
+        or not 0 < len(numbers) <= limits.MANAGEMENT_PAGE_MAX
+        or not all(isinstance(number, int) and FIRST_SEQUENCE <= number < SEQUENCE_END for number in numbers)
+    ):
+        raise RequestError(
+            400,
+            f"expected sequence-numbers, an array of 1 to {limits.MANAGEMENT_PAGE_MAX} longs from 1 on",
+        )
+    return [int(number) - FIRST_SEQUENCE for number in numbers]
+
+
+def tokens_of(body: Fields) -> list[UUID]:
+    """Lock tokens. Raises RequestError."""
+    tokens = body.get("lock-tokens")
+    if (
+        not isinstance(tokens, list)
+        or not 0 < len(tokens) <= limits.LOCKS_RENEWED_MAX
+        or not all(isinstance(token, UUID) for token in tokens)
+    ):
+        raise RequestError(400, f"expected lock-tokens, an array of 1 to {limits.LOCKS_RENEWED_MAX} UUIDs")
+    return tokens
+
 
 KEY_BYTES: Final = 8
 """Length of the key of locks of deferred messages."""

@@ -31,7 +31,7 @@ from lightrail.service_bus.links.deliveries import (
     annotations_of,
 )
 from lightrail.service_bus.nodes import deferred, locks, rules, sessions
-from lightrail.service_bus.nodes.fields import SEQUENCE_END, Fields, queue_of, sequences_of, whole
+from lightrail.service_bus.nodes.locks import SEQUENCE_END, Fields, queue_of, sequences_of, whole
 from lightrail.service_bus.paths import entity_name
 from lightrail.wire.bodies import Answer
 from lightrail.wire.frames import UNKNOWN_SEQUENCE

@@ -14,7 +14,7 @@ from lightrail.model import conditions, limits
 from lightrail.namespace.records import Name
 from lightrail.namespace.rights import demand_look
 from lightrail.service_bus.links.sessions import SessionLink
-from lightrail.service_bus.nodes.fields import Fields, queue_of, whole
+from lightrail.service_bus.nodes.locks import Fields, queue_of, whole
 from lightrail.wire.bodies import Answer
 
 if TYPE_CHECKING:

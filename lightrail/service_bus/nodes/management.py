@@ -30,8 +30,9 @@ from lightrail.service_bus.links.deliveries import (
     annotated,
     annotations_of,
 )
-from lightrail.service_bus.nodes import deferred, locks, rules, sessions
+from lightrail.service_bus.nodes import locks, rules, sessions
 from lightrail.service_bus.nodes.locks import SEQUENCE_END, Fields, queue_of, sequences_of, whole
+from lightrail.service_bus.nodes.sessions import receive
 from lightrail.service_bus.paths import entity_name
 from lightrail.wire.bodies import Answer
 from lightrail.wire.frames import UNKNOWN_SEQUENCE
@@ -75,7 +76,7 @@ class EntityManagement:
             "get-session-state": sessions.get_state,
             "set-session-state": sessions.set_state,
             "get-message-sessions": sessions.list_sessions,
-            "receive-by-sequence-number": deferred.receive,
+            "receive-by-sequence-number": receive,
             "schedule-message": self._schedule,
             "cancel-scheduled-message": self._cancel,
             "add-rule": partial(self._on_rules, rules.add),

@@ -2,6 +2,8 @@
 
 One task connects to one of the addresses, attaches the open links (links.py), waits for the loss of the
 connection, and repeats that, with growing and jittered pauses.
+
+Affinity: a connection belongs to the process and the event loop that opened it.
 """
 
 import asyncio
@@ -14,7 +16,6 @@ from typing import Final
 
 from lightrail.amqp.performatives import AmqpError
 from lightrail.amqp.values import Symbol
-from lightrail.client.affinity import check_loop
 from lightrail.client.errors import AuthenticationError, ClientError, ClosedError, ConnectError
 from lightrail.client.events import Event, Reporter
 from lightrail.client.link import Link
@@ -27,6 +28,32 @@ from lightrail.client.sender import CLOSE_S
 from lightrail.client.sessions import Sessions
 from lightrail.client.tokens import Tokens, TokenSource
 from lightrail.client.wire import Wire
+
+
+def other_process(pid: int) -> str:
+    """The error text for an object of the process `pid` in this one."""
+    return (
+        f"expected to be used by process {pid}, which opened it, and is used by {os.getpid()}: "
+        "open a connection after the fork"
+    )
+
+
+def check_loop(loop: asyncio.AbstractEventLoop, pid: int) -> None:
+    """Raises ClientError outside of the loop, and in another process than `pid`."""
+    try:
+        running: asyncio.AbstractEventLoop | None = asyncio.get_running_loop()
+    except RuntimeError:
+        running = None
+    if running is loop:
+        return
+    if os.getpid() != pid:
+        raise ClientError(other_process(pid))
+    raise ClientError(
+        "expected to be used on the event loop that opened it, and is used "
+        + ("outside of a loop" if running is None else "on another one")
+        + ": open a connection there, or use lightrail.client.sync, whose objects any thread may use"
+    )
+
 
 STABLE_S: Final = 1.0
 """A connection that is lost sooner counts as a failed attempt: the next pause is longer."""

@@ -7,7 +7,7 @@ from collections.abc import AsyncIterator, Coroutine, Iterator
 from concurrent.futures import Future
 from typing import Any, TypeVar
 
-from lightrail.client.affinity import other_process
+from lightrail.client.connection import other_process
 from lightrail.client.errors import ClientError, ForkError
 
 Found = TypeVar("Found")

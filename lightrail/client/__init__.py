@@ -24,11 +24,10 @@ from lightrail.client.errors import (
     SendError,
     WindowFullError,
 )
-from lightrail.client.events import Event
 from lightrail.client.keywords import MessageFields, ReceiverOptions, SenderOptions
 from lightrail.client.management import Management, ManagementError
 from lightrail.client.message import Message
-from lightrail.client.options import Credentials, ReconnectPolicy
+from lightrail.client.options import Credentials, Event, ReconnectPolicy
 from lightrail.client.outcomes import Outcome, OutcomeKind
 from lightrail.client.receiver import Receiver
 from lightrail.client.requests import Requester

@@ -5,8 +5,7 @@ from collections.abc import Callable, Generator
 from typing import Any, TypedDict, Unpack
 
 from lightrail.client.connection import Connection
-from lightrail.client.events import Event
-from lightrail.client.options import Credentials, ReconnectPolicy
+from lightrail.client.options import Credentials, Event, ReconnectPolicy
 from lightrail.client.tokens import TokenSource
 
 

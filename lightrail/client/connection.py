@@ -17,13 +17,12 @@ from typing import Final
 from lightrail.amqp.performatives import AmqpError
 from lightrail.amqp.values import Symbol
 from lightrail.client.errors import AuthenticationError, ClientError, ClosedError, ConnectError
-from lightrail.client.events import Event, Reporter
 from lightrail.client.link import Link
 from lightrail.client.link_factory import LinkFactory
 from lightrail.client.links import Links, LinkType, Sessions
 from lightrail.client.management import Locks
 from lightrail.client.opening import Opening
-from lightrail.client.options import Address, Credentials, ReconnectPolicy, pause_s
+from lightrail.client.options import Address, Credentials, Event, ReconnectPolicy, Reporter, pause_s
 from lightrail.client.sender import CLOSE_S
 from lightrail.client.tokens import Tokens, TokenSource
 from lightrail.client.wire import Wire

@@ -1,5 +1,9 @@
-"""Options of a connection: address, credentials, and how to reconnect."""
+"""Options of a connection: address, credentials, and how to reconnect.
 
+Events of a connection, for applications that watch it.
+"""
+
+import asyncio
 import ipaddress
 import random
 import ssl
@@ -7,6 +11,43 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Final
 from urllib.parse import unquote, urlsplit
+
+
+@dataclass(frozen=True, slots=True)
+class Event:
+    """What happened to a connection.
+
+    Attributes:
+        kind: connected, lost, failed (an attempt), closed, link-lost, link-attached, or lock-lost (locks
+            that a receiver with renew_for could not renew in time, outcomes of one with resume that the
+            broker may not have stored in time).
+        where: the broker's address, or that of the link.
+        reason: why, in words.
+    """
+
+    kind: str
+    where: str
+    reason: str = ""
+
+
+class Reporter:
+    """Calls an application's function with events; its exceptions are reported to the loop."""
+
+    def __init__(self, loop: asyncio.AbstractEventLoop, on_event: Callable[[Event], None] | None) -> None:
+        self._loop = loop
+        self._on_event = on_event
+
+    def report(self, kind: str, where: str, reason: str = "") -> None:
+        """See Event."""
+        if self._on_event is None:
+            return
+        try:
+            self._on_event(Event(kind, where, reason))
+        except Exception as error:
+            self._loop.call_exception_handler(
+                {"message": f"on_event of a connection failed for {kind}", "exception": error}
+            )
+
 
 PORTS: Final = {"amqp": 5672, "amqps": 5671, "ws": 80, "wss": 443}
 _TLS: Final = ("amqps", "wss")

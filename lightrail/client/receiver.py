@@ -15,8 +15,14 @@ from lightrail.client.incoming import Incoming
 from lightrail.client.keeper import CAPABILITY, Keeper
 from lightrail.client.link import Link
 from lightrail.client.message import Message
-from lightrail.client.selecting import Handler, select
-from lightrail.client.sources import NEVER, check_has_no_window, check_keeps_passed_over, unmet
+from lightrail.client.sources import (
+    NEVER,
+    Handler,
+    check_has_no_window,
+    check_keeps_passed_over,
+    select,
+    unmet,
+)
 from lightrail.client.wire import Wire
 from lightrail.model import conditions
 

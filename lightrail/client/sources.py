@@ -1,15 +1,76 @@
-"""The source of a receiver's link (messaging 3.5.3): filters, subscription, and what its broker must do."""
+"""The source of a receiver's link (messaging 3.5.3): filters, subscription, and what its broker must do.
 
-from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any, Final
+Selecting: receivers whose application chooses among messages by looking at them.
+"""
 
-from lightrail.amqp.performatives import Source
+import asyncio
+import inspect
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from typing import TYPE_CHECKING, Any, Final, Protocol
+
+from lightrail.amqp.performatives import Modified, Source
 from lightrail.amqp.values import Described, Symbol, ULong
-from lightrail.client.errors import ClientError
+from lightrail.client.delivery import Delivery
+from lightrail.client.errors import ClientError, LostError
 from lightrail.client.keeper import CAPABILITY
+from lightrail.client.message import Message
 
 if TYPE_CHECKING:
     from lightrail.client.connection import Connection
+
+PASSED_OVER: Final = Modified(undeliverable_here=True)
+
+Handler = Callable[[Delivery], Any]
+
+
+class Receiving(Protocol):
+    """A receiver."""
+
+    async def receive(self) -> list[Delivery]:
+        """The next delivery."""
+
+
+async def select(
+    receiver: Receiving,
+    choose: Callable[[Message], Handler | None],
+    timeout: float | None,  # noqa: ASYNC109 - exceeding it is not an error
+) -> bool:
+    """See Receiver.select."""
+    try:
+        async with asyncio.timeout(timeout):
+            while True:
+                [delivery] = await receiver.receive()
+                try:
+                    handler = choose(delivery.message)
+                except BaseException:
+                    await _fail(delivery)
+                    raise
+                if handler is not None:
+                    break
+                if not delivery.settled:
+                    with suppress(LostError):
+                        delivery.settle(PASSED_OVER)
+    except TimeoutError:
+        return False
+    try:
+        found = handler(delivery)
+        if inspect.isawaitable(found):
+            await found
+    except BaseException:
+        await _fail(delivery)
+        raise
+    if not delivery.settled:
+        await delivery.accept()
+    return True
+
+
+async def _fail(delivery: Delivery) -> None:
+    """Fails a delivery whose handler raised; after the loss of its link the broker does so by itself."""
+    if not delivery.settled:
+        with suppress(LostError):
+            await delivery.fail()
+
 
 LOSES_PASSED_OVER: Final = frozenset({"RabbitMQ"})
 """Brokers, by the `product` of their open, that drop messages which a receiver passes over (3.4.5)."""

@@ -8,7 +8,7 @@ from typing import Any
 from lightrail.amqp.values import Timestamp
 from lightrail.client import Data, Delivery, LostError, Message
 from lightrail.client.delivery import DELIVERY_TIME
-from lightrail.client.selecting import PASSED_OVER
+from lightrail.client.sources import PASSED_OVER
 from lightrail.transport.envelope import NO_HEADERS, Envelope, Header
 
 

@@ -16,7 +16,7 @@ from lightrail.bus.bus import Bus
 from lightrail.bus.errors import ConfigurationError
 from lightrail.bus.handlers import Registration, return_types
 from lightrail.bus.messages import Kind, MessageType
-from lightrail.bus.typed_fields import fields_of
+from lightrail.bus.typed_values import fields_of
 
 VERSION: Final = "3.0.0"
 _SIMPLE: Final[Mapping[Any, Mapping[str, Any]]] = {

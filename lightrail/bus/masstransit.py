@@ -19,7 +19,7 @@ from typing import Any, Final
 from lightrail.bus.errors import ConfigurationError, NotReadableError
 from lightrail.bus.formats import Read, Written
 from lightrail.bus.messages import MessageType, known_type, message_type
-from lightrail.bus.typed_fields import fields_of, item_of
+from lightrail.bus.typed_values import fields_of, item_of
 from lightrail.transport import Envelope
 
 CONTENT_TYPE: Final = "application/vnd.masstransit+json"

@@ -12,8 +12,7 @@ from collections.abc import Callable, Mapping, Sequence, Set
 from typing import Annotated, Any, Final, Literal, Union, get_args, get_origin, is_typeddict
 
 from lightrail.bus.errors import ConfigurationError, NotReadableError
-from lightrail.bus.typed_fields import hints_of, plain
-from lightrail.bus.typed_values import SIMPLE, Converter, enumeration, literal, wrong
+from lightrail.bus.typed_values import SIMPLE, Converter, enumeration, hints_of, literal, plain, wrong
 
 _MADE: Final[dict[Any, Converter]] = {}
 

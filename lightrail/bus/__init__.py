@@ -35,10 +35,9 @@ from lightrail.bus.errors import (
 from lightrail.bus.fault import Fault
 from lightrail.bus.formats import CloudEvents, Format, Json
 from lightrail.bus.handlers import Batch, Handlers, Middleware
-from lightrail.bus.limits import KillSwitch, RateLimit
+from lightrail.bus.limits import KillSwitch, RateLimit, Retry
 from lightrail.bus.masstransit import MassTransit
 from lightrail.bus.messages import Kind, MessageType, command, message
-from lightrail.bus.retry import Retry
 from lightrail.bus.sagas import Saga, SagaContext
 from lightrail.bus.sending import Scheduled
 from lightrail.bus.slips import Activity, RoutingSlip, SlipCompleted, SlipContext, SlipFaulted

@@ -23,9 +23,8 @@ from lightrail.bus.context import Context
 from lightrail.bus.depends import Parameters, name_of
 from lightrail.bus.errors import ConfigurationError
 from lightrail.bus.fault import Fault, fault_type
-from lightrail.bus.limits import KillSwitch, RateLimit
+from lightrail.bus.limits import NO_RETRY, KillSwitch, RateLimit, Retry
 from lightrail.bus.messages import Kind, MessageType, message_type
-from lightrail.bus.retry import NO_RETRY, Retry
 from lightrail.transport import Clock
 from lightrail.transport.clock import Timer
 

@@ -28,8 +28,8 @@ from lightrail.bus.context import DONE, Context
 from lightrail.bus.depends import name_of
 from lightrail.bus.errors import ConfigurationError, NotReadableError
 from lightrail.bus.handlers import Handlers, types_of
+from lightrail.bus.limits import Retry
 from lightrail.bus.messages import Kind
-from lightrail.bus.retry import Retry
 from lightrail.bus.store import AlreadyHandledError, ConflictError, SagaChange, Step, Store
 from lightrail.bus.typed import converter
 

@@ -29,8 +29,8 @@ from lightrail.bus.depends import name_of
 from lightrail.bus.errors import ConfigurationError
 from lightrail.bus.formats import new_id
 from lightrail.bus.handlers import Handlers
+from lightrail.bus.limits import NO_RETRY, Retry
 from lightrail.bus.messages import command, message
-from lightrail.bus.retry import NO_RETRY, Retry
 from lightrail.bus.typed import converter
 
 PREFIX: Final = "slip."

@@ -1,11 +1,11 @@
-"""lightrail.bench.reply: a reply has the address, correlation-id and body that its request asks for."""
+"""lightrail.bench.requesting: a reply has the address, correlation-id and body that its request asks for."""
 
 import pytest
 from proton import Message
 
 from lightrail.bench.message import STAMP, MalformedMessageError, build, origin_of, parse
 from lightrail.bench.numbered import Numbered, message_id
-from lightrail.bench.reply import CORRELATION_ID, REPLY_TO, properties, reply_to, text_of
+from lightrail.bench.requesting import CORRELATION_ID, REPLY_TO, properties, reply_to, text_of
 
 ORIGIN = origin_of(7, 3)
 

@@ -8,8 +8,7 @@ from lightrail.bench.message import STAMP, build, origin_of, parse
 from lightrail.bench.numbered import Numbered
 from lightrail.bench.options import parse_options
 from lightrail.bench.plan import Share
-from lightrail.bench.reply import reply_to
-from lightrail.bench.requesting import Replies
+from lightrail.bench.requesting import Replies, reply_to
 
 RUN = 5
 ORIGIN, OTHER = origin_of(RUN, 0), origin_of(RUN, 1)

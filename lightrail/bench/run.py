@@ -8,11 +8,12 @@ from multiprocessing.connection import Connection as Pipe
 from multiprocessing.connection import wait
 from typing import Any, Final
 
-from lightrail.bench import arrivals, kernel, usage
+from lightrail.bench import arrivals, kernel
 from lightrail.bench import board as words
 from lightrail.bench.arrivals import Arrivals
 from lightrail.bench.board import Board
 from lightrail.bench.histogram import Histogram
+from lightrail.bench.kernel import Spent, between, read, tree
 from lightrail.bench.message import RUN_BITS
 from lightrail.bench.plan import (
     Options,
@@ -44,7 +45,7 @@ class Window:
     elapsed_s: float = 0.0
     sent: int = 0
     received: int = 0
-    server: usage.Spent | None = None
+    server: Spent | None = None
     senders_cpu_s: float = 0.0
     receivers_cpu_s: float = 0.0
     switches: int = 0
@@ -182,7 +183,7 @@ class Run:
         board.words[words.MEASURE_FROM] = now
         sent, counted = board.fast(words.SENT), board.fast(field_counted)
         sent_by_all, counted_of_all = board.sum(words.SENT), board.sum(field_counted)
-        before, server_before = self._cpu(), usage.tree(options.pids)
+        before, server_before = self._cpu(), tree(options.pids)
         switches = kernel.switches(server_before)
         calls = self._calls.count() if self._calls is not None else 0
         began = time.monotonic_ns()
@@ -202,7 +203,7 @@ class Run:
                 break
         if self.options.drain_only or count is not None:
             now = max(board.latest(words.LAST_NS), began + 1)
-        after, server_after = self._cpu(), usage.tree(options.pids)
+        after, server_after = self._cpu(), tree(options.pids)
         window.switches = kernel.more(switches, kernel.switches(server_after))
         if self._calls is not None:
             window.system_calls = self._calls.count() - calls
@@ -211,7 +212,7 @@ class Run:
         window.received = board.fast(field_counted) - counted
         window.slow_sent = board.sum(words.SENT) - sent_by_all - window.sent
         window.slow_received = board.sum(field_counted) - counted_of_all - window.received
-        window.server = usage.between(server_before, server_after) if options.pids else None
+        window.server = between(server_before, server_after) if options.pids else None
         window.senders_cpu_s = after["sender"] - before["sender"]
         window.receivers_cpu_s = after["receiver"] - before["receiver"]
         return interrupted
@@ -232,7 +233,7 @@ class Run:
     def _cpu(self) -> dict[str, float]:
         spent = {"sender": 0.0, "receiver": 0.0}
         for worker in self.workers:
-            found = usage.read(worker.process.pid)
+            found = read(worker.process.pid)
             spent[worker.kind] += found.own_s if found else 0.0
         return spent
 

@@ -11,7 +11,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
-from lightrail.bench.usage import between, tree
+from lightrail.bench.kernel import between, tree
 from tests.benchmarks.load import LoadError, bench
 from tests.benchmarks.machine import ROOT
 from tests.benchmarks.row import Figures, Limit, Row, Workplace

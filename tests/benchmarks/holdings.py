@@ -6,7 +6,7 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from lightrail.bench.usage import resident_bytes
+from lightrail.bench.kernel import resident_bytes
 from tests.benchmarks.load import LoadError, bench
 from tests.benchmarks.rates import SERVE
 from tests.benchmarks.row import Figures, Limit, Row, Workplace

@@ -22,7 +22,7 @@ from typing import Any
 
 import uvloop
 
-from lightrail.bench.usage import read, resident_bytes
+from lightrail.bench.kernel import read, resident_bytes
 from tests.support.broker import Broker
 from tests.support.http_client import Http
 

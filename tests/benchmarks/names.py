@@ -9,7 +9,7 @@ from typing import Final
 
 import uvloop
 
-from lightrail.bench.usage import between, resident_bytes, tree
+from lightrail.bench.kernel import between, resident_bytes, tree
 from tests.benchmarks.http_bench import Requester, connect
 from tests.benchmarks.load import LoadError
 from tests.benchmarks.machine import ROOT

@@ -23,7 +23,7 @@ from typing import Any
 ROOT = Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT))
 
-from lightrail.bench.usage import tree  # noqa: E402
+from lightrail.bench.kernel import tree  # noqa: E402
 from tests.benchmarks.arrow_bench import message  # noqa: E402
 from tests.support.spark.archives import JournalOf  # noqa: E402
 

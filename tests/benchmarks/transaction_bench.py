@@ -17,7 +17,7 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
-from lightrail.bench.usage import between, tree
+from lightrail.bench.kernel import between, tree
 from lightrail.client import Connection, Sender, connect
 from lightrail.client.receiver import Receiver
 

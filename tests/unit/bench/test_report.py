@@ -3,11 +3,11 @@
 import io
 import json
 
+from lightrail.bench.kernel import Spent
 from lightrail.bench.options import parse_options
 from lightrail.bench.progress import Progress
 from lightrail.bench.report import as_text, as_value
 from lightrail.bench.run import Outcome, Window
-from lightrail.bench.usage import Spent
 
 
 def outcome() -> Outcome:

@@ -14,7 +14,7 @@ from typing import Any, Final
 from cproton_ffi import ffi as _ffi
 from cproton_ffi import lib as _lib
 
-from lightrail.bench.url import Url
+from lightrail.bench.plan import Url
 
 ffi: Any = _ffi
 lib: Any = _lib

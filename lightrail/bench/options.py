@@ -9,8 +9,7 @@ from typing import Final, TypeVar
 from lightrail.bench.application import SIZES
 from lightrail.bench.message import SIZE_MAX, SIZE_MIN
 from lightrail.bench.numbered import COUNT_MAX, NAME_MAX, PRIORITIES_MAX
-from lightrail.bench.plan import SLOW_CREDIT, Options
-from lightrail.bench.url import parse_url
+from lightrail.bench.plan import SLOW_CREDIT, Options, parse_url
 from lightrail.model import setting_values
 
 _T = TypeVar("_T")

@@ -1,12 +1,58 @@
-"""Plan of a run: its options, the shares of its processes, and their results."""
+"""Plan of a run: its options, the shares of its processes, and their results.
+
+The address of a broker and a queue in one word: ``amqp://[user:password@]host[:port]/address``.
+
+Progress of a run: a bar on a terminal, else a line per second.
+"""
 
 from dataclasses import dataclass, field
-from typing import Final
+from typing import Final, TextIO
+from urllib.parse import unquote, urlsplit
 
 from lightrail.bench.arrivals import Arrivals, Ranges
 from lightrail.bench.histogram import Histogram
 from lightrail.bench.numbered import Numbered
-from lightrail.bench.url import Url
+from lightrail.console import progress
+
+
+@dataclass(frozen=True, slots=True)
+class Url:
+    """The broker's host and port, the user, and the address of the queue."""
+
+    host: str
+    port: int
+    user: str | None
+    password: str | None
+    address: str
+
+    @property
+    def shown(self) -> str:
+        """Without the password."""
+        return f"amqp://{self.host}:{self.port}/{self.address}"
+
+
+def parse_url(text: str) -> Url:
+    """Read a URL; raises ValueError with what was expected and what was found.
+
+    The address is the path without its first slash, so that addresses that begin with one
+    (RabbitMQ's ``/queue/NAME``) are written with two.
+    """
+    parts = urlsplit(text if "//" in text else f"amqp://{text}")
+    if parts.scheme != "amqp":
+        raise ValueError(f"expected amqp://[user:password@]host[:port]/address, found {text!r}")
+    try:
+        port = parts.port or 5672
+    except ValueError:
+        raise ValueError(f"expected a port from 1 to 65535 in {text!r}") from None
+    address = unquote(parts.path[1:]) + (f"?{parts.query}" if parts.query else "")
+    return Url(
+        host=parts.hostname or "127.0.0.1",
+        port=port,
+        user=None if parts.username is None else unquote(parts.username),
+        password=None if parts.password is None else unquote(parts.password),
+        address=address or "bench",
+    )
+
 
 SLOW_CREDIT: Final = 10
 """Largest credit of a slow receiver, in which messages that the broker sends ahead wait unsettled."""
@@ -172,3 +218,38 @@ class ResponderResult(ReceiverResult):
 
     not_accepted: dict[str, int]
     """Replies by outcome."""
+
+
+PLAIN_EVERY_S: Final = 1.0
+
+
+class Progress:
+    """Rates since the last line, and the part of the run that is done."""
+
+    def __init__(self, options: Options, out: TextIO | None = None) -> None:
+        self.options = options
+        self._shown = progress.Progress(out, every_s=PLAIN_EVERY_S, begin_s=0.0)
+        self._last_s = 0.0
+        self._last = (0, 0)
+
+    def update(self, elapsed_s: float, sent: int, received: int) -> None:
+        """Draw if it is due."""
+        if self.options.quiet or elapsed_s <= 0 or not self._shown.due(elapsed_s):
+            return
+        passed = elapsed_s - self._last_s
+        rates = [(new - old) / passed for new, old in zip((sent, received), self._last, strict=True)]
+        self._last_s, self._last = elapsed_s, (sent, received)
+        text = f"{elapsed_s:6.1f} s  sent {rates[0]:>9,.0f}/s  received {rates[1]:>9,.0f}/s"
+        self._shown.show(elapsed_s, text, self._part(elapsed_s, sent if self.options.send_only else received))
+
+    def finish(self) -> None:
+        """Clear the bar."""
+        self._shown.finish()
+
+    def _part(self, elapsed_s: float, counted: int) -> float:
+        options = self.options
+        if options.count is not None:
+            return min(counted / options.count, 1.0) if options.count else 1.0
+        if options.drain_only:
+            return 0.0
+        return min(elapsed_s / (options.warm_up_s + options.duration_s), 1.0)

@@ -17,13 +17,13 @@ from lightrail.bench.kernel import Spent, between, read, tree
 from lightrail.bench.message import RUN_BITS
 from lightrail.bench.plan import (
     Options,
+    Progress,
     ReceiverResult,
     RequesterResult,
     ResponderResult,
     SenderResult,
     Share,
 )
-from lightrail.bench.progress import Progress
 from lightrail.bench.worker import work
 
 POLL_S: Final = 0.01

@@ -55,7 +55,7 @@ def allow_files() -> None:
 def idle_connections(workplace: Workplace) -> Figures:
     """Growth of resident memory of all broker processes per open connection with one session."""
     from lightrail.bench.engine import Connection
-    from lightrail.bench.url import parse_url
+    from lightrail.bench.plan import parse_url
 
     allow_files()
     with workplace.broker() as broker:

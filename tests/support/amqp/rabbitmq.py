@@ -10,7 +10,7 @@ from types import TracebackType
 from typing import Final, Self
 
 from lightrail.bench.engine import Connection, PeerError
-from lightrail.bench.url import parse_url
+from lightrail.bench.plan import parse_url
 from tests.support.ports import free_ports
 
 SERVER: Final = "/usr/lib/rabbitmq/bin/rabbitmq-server"

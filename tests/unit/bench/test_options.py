@@ -7,7 +7,7 @@ import pytest
 
 from lightrail.bench.numbered import PLAIN, Numbered
 from lightrail.bench.options import parse_options
-from lightrail.bench.url import parse_url
+from lightrail.bench.plan import parse_url
 
 SLOW = "--slow 1 --senders 3 --receivers 3"
 

@@ -5,7 +5,7 @@ import json
 
 from lightrail.bench.kernel import Spent
 from lightrail.bench.options import parse_options
-from lightrail.bench.progress import Progress
+from lightrail.bench.plan import Progress
 from lightrail.bench.report import as_text, as_value
 from lightrail.bench.run import Outcome, Window
 

@@ -2,6 +2,8 @@
 
 The hot path is ``Receiver.take``: four calls of the C engine per message, one unpack and four comparisons.
 Together with decoding, dispositions and the socket about 1.1 µs per message.
+
+Receivers that are slow: each works on one message at a time, for a fixed time, before it settles it.
 """
 
 import select
@@ -25,7 +27,7 @@ from lightrail.bench.message import (
     run_of,
 )
 from lightrail.bench.pacing import SPIN_NS, Waiter
-from lightrail.bench.plan import Options, ReceiverResult, Share
+from lightrail.bench.plan import SLOW_CREDIT, Options, ReceiverResult, Share
 
 NO_LENGTH: Final = -2
 """Stands for an unknown length: no read of the engine has this size."""
@@ -308,3 +310,63 @@ class Receiving:
         for connection in self.connections:
             connection.close()
         return ReceiverResult(self.arrivals, received - foreign, foreign, self.histogram)
+
+
+class SlowReceiver(Receiver):
+    """One link; a message stays in the engine until its time has passed."""
+
+    __slots__ = ("done_ns", "time_ns")
+
+    def __init__(
+        self, connection: Connection, link: Any, share: Share, arrivals: Arrivals, histogram: Histogram
+    ) -> None:
+        credit = min(SLOW_CREDIT, share.options.credit)
+        super().__init__(connection, link, share, arrivals, histogram, credit)
+        self.time_ns = int(share.options.slow_time_s * 1e9)
+        self.done_ns = 0
+        """When the current message is done; 0: there is none."""
+
+    def take(self, now_ns: int, measure_from_ns: int) -> int:
+        """Begin with the next message, or accept the current one after its time; the number of accepted
+        ones."""
+        taken = 0
+        if self.done_ns and now_ns >= self.done_ns:
+            self.done_ns = 0
+            whole = self.gather(lib.pn_link_recv(self.link, self.start, self.capacity))
+            assert whole is not None, "a slow receiver begins with whole messages"
+            taken = 1
+            self._rare(whole, now_ns - self.time_ns, measure_from_ns)
+            self.give_back(taken)
+            self.received += taken
+        if not self.done_ns and _is_whole(lib.pn_link_current(self.link)):
+            self.done_ns = now_ns + self.time_ns
+        return taken
+
+
+def _is_whole(handle: Any) -> bool:
+    return bool(handle) and not lib.pn_delivery_partial(handle)
+
+
+class SlowReceiving(Receiving):
+    """The loop; it wakes whenever a receiver is done with a message, as late as timers are."""
+
+    spin_ns = 0
+
+    def receiver(self, connection: Connection, link: Any, number: int) -> Receiver:
+        """The receiver at a link."""
+        return SlowReceiver(connection, link, self.share, self.arrivals, self.histogram)
+
+    def wake_ns(self, now_ns: int) -> int:
+        """When the next receiver is done."""
+        times = [receiver.done_ns for receiver in self.receivers if isinstance(receiver, SlowReceiver)]
+        return min(filter(None, [*times, super().wake_ns(now_ns)]))
+
+    def take_due(self, now_ns: int, measure_from_ns: int) -> int:
+        """Accept the messages whose time has passed."""
+        taken = 0
+        for receiver in self.receivers:
+            number = receiver.take(now_ns, measure_from_ns)
+            if number:
+                taken += number
+                receiver.connection.flush()
+        return taken

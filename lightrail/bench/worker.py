@@ -43,10 +43,9 @@ def work(kind: str, share: Share, board: Board, pipe: Pipe) -> None:
 
 def _side(kind: str, share: Share, board: Board) -> "Sending | Receiving":
     """The role of the process; its constructor connects."""
-    from lightrail.bench.receiving import Receiving
+    from lightrail.bench.receiving import Receiving, SlowReceiving
     from lightrail.bench.requesting import Requesting, Responding
     from lightrail.bench.sending import Sending
-    from lightrail.bench.slow import SlowReceiving
 
     if kind == "sender":
         return Requesting(share, board) if share.options.requests else Sending(share, board)

@@ -1,16 +1,16 @@
-"""lightrail.bench.slow: one message at a time, for as long as it takes, and no earlier than it is whole."""
+"""lightrail.bench.receiving: one message at a time, for as long as it takes, and no earlier than it is whole."""
 
 from typing import Any
 
 import pytest
 
-from lightrail.bench import receiving, slow
+from lightrail.bench import receiving
 from lightrail.bench.arrivals import Arrivals
 from lightrail.bench.histogram import Histogram
 from lightrail.bench.message import STAMP, build, origin_of
 from lightrail.bench.options import parse_options
 from lightrail.bench.plan import SLOW_CREDIT, Share
-from lightrail.bench.slow import SlowReceiver
+from lightrail.bench.receiving import SlowReceiver
 
 RUN = 5
 TIME_NS = 1_000
@@ -60,7 +60,7 @@ class Engine:
 @pytest.fixture
 def engine(monkeypatch: pytest.MonkeyPatch) -> Engine:
     engine = Engine()
-    for module in (receiving, slow):
+    for module in (receiving, receiving):
         monkeypatch.setattr(module, "lib", engine)
     options = parse_options(["--slow", "1", "--senders", "2", "--receivers", "2", "--slow-time", "1ms"])
     nothing: Any = None

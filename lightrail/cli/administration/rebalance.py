@@ -8,8 +8,7 @@ from typing import Any, Final
 
 from lightrail.cli.administration.client import Client
 from lightrail.cli.administration.commands import Subparsers, UsageError, add
-from lightrail.cli.administration.execution import MOVES_SHOWN, carry_out, some, throttle_of
-from lightrail.cli.administration.moving import megabytes
+from lightrail.cli.administration.moving import MOVES_SHOWN, carry_out, megabytes, some, throttle_of
 from lightrail.console.results import show_json, table
 from lightrail.console.text import counted, printable
 

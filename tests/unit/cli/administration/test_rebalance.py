@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from lightrail.cli import admin
-from lightrail.cli.administration import execution
+from lightrail.cli.administration import moving
 from lightrail.cli.administration.moving import Watching
 from tests.support.fake_gateway import FakeGateway
 
@@ -24,8 +24,8 @@ PLAN = {"format": 1, "kind": "lightrail-plan", "moves": [MOVE], "shards": [SHARD
 
 @pytest.fixture
 def gateway(monkeypatch: pytest.MonkeyPatch) -> Iterator[FakeGateway]:
-    monkeypatch.setattr(execution, "POLL_S", 0.001)
-    monkeypatch.setattr(execution, "RESULT_WAIT_S", 0.01)
+    monkeypatch.setattr(moving, "POLL_S", 0.001)
+    monkeypatch.setattr(moving, "RESULT_WAIT_S", 0.01)
     with FakeGateway() as running:
         running.answers["GET", "/!plan"] = (200, {}, PLAN)
         running.answers["GET", "/!moves"] = NO_MOVES
@@ -253,7 +253,7 @@ def test_a_gateway_that_is_away_for_a_while_is_waited_for(gateway: FakeGateway, 
 def test_a_gateway_that_stays_away_ends_the_command_and_not_the_moves(
     gateway: FakeGateway, capsys: Output, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(execution, "GATEWAY_WAIT_S", 0.0)
+    monkeypatch.setattr(moving, "GATEWAY_WAIT_S", 0.0)
     gateway.answers["GET", "/!moves"] = [NO_MOVES, (503, {}, {"detail": "it can't be asked now"})]
     assert run(gateway, "rebalance") == 1
     assert "it can't be asked now; the moves continue without it" in capsys.readouterr().err

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from lightrail.cli import admin
-from lightrail.cli.administration import execution
+from lightrail.cli.administration import moving
 from tests.support.fake_gateway import FakeGateway
 
 Output = pytest.CaptureFixture[str]
@@ -19,7 +19,7 @@ def shard(**more: Any) -> dict[str, Any]:
 
 @pytest.fixture
 def gateway(monkeypatch: pytest.MonkeyPatch) -> Iterator[FakeGateway]:
-    monkeypatch.setattr(execution, "POLL_S", 0.001)
+    monkeypatch.setattr(moving, "POLL_S", 0.001)
     with FakeGateway() as running:
         running.answers["GET", "/!moves"] = (200, {}, {"moves": [], "ended": []})
         running.answers["PUT", "/!shards/3"] = (200, {}, shard(state="draining"))

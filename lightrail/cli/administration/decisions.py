@@ -7,8 +7,7 @@ decision of a lost shard are decided.
 import argparse
 from typing import Any, Final
 
-from lightrail.cli.administration.client import Client, path_of
-from lightrail.cli.administration.commands import CommandError, Subparsers, add, group
+from lightrail.cli.administration.client import Client, CommandError, Subparsers, add, group, path_of
 from lightrail.console.results import pairs, show_json, table
 from lightrail.console.text import counted, printable
 

@@ -8,8 +8,14 @@ from collections.abc import Iterator
 from typing import Any, Final
 
 from lightrail.cli.administration import rabbitmq
-from lightrail.cli.administration.client import AnswerError, Client, UnreachableError
-from lightrail.cli.administration.commands import CommandError, Subparsers, add
+from lightrail.cli.administration.client import (
+    AnswerError,
+    Client,
+    CommandError,
+    Subparsers,
+    UnreachableError,
+    add,
+)
 from lightrail.cli.administration.names import read_json
 from lightrail.console.progress import Progress, say
 from lightrail.console.results import show_json

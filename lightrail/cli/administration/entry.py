@@ -19,10 +19,12 @@ from lightrail.cli.administration.client import (
     URL_DEFAULT,
     AnswerError,
     Client,
+    CommandError,
+    Subparsers,
     UnreachableError,
+    UsageError,
     authorization,
 )
-from lightrail.cli.administration.commands import CommandError, Subparsers, UsageError
 from lightrail.model.names import InvalidNameError
 from lightrail.model.settings import VARIABLE_PREFIX
 

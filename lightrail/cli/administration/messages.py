@@ -7,8 +7,17 @@ import time
 from collections.abc import Callable
 from typing import Any, Final
 
-from lightrail.cli.administration.client import AnswerError, Client, Response, path_of
-from lightrail.cli.administration.commands import CommandError, Subparsers, UsageError, add, group
+from lightrail.cli.administration.client import (
+    AnswerError,
+    Client,
+    CommandError,
+    Response,
+    Subparsers,
+    UsageError,
+    add,
+    group,
+    path_of,
+)
 from lightrail.cli.administration.names import confirmed, json_argument, pages
 from lightrail.console.progress import Progress
 from lightrail.console.results import show_json, table

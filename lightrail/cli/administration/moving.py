@@ -10,8 +10,13 @@ import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Final, TextIO
 
-from lightrail.cli.administration.client import AnswerError, Client, UnreachableError
-from lightrail.cli.administration.commands import CommandError, UsageError
+from lightrail.cli.administration.client import (
+    AnswerError,
+    Client,
+    CommandError,
+    UnreachableError,
+    UsageError,
+)
 from lightrail.console.progress import PLAIN_EVERY_S, bar
 from lightrail.console.results import show_json
 from lightrail.console.text import counted, printable

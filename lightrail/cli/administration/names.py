@@ -6,8 +6,15 @@ import sys
 from collections.abc import Iterator
 from typing import Any
 
-from lightrail.cli.administration.client import Client, path_of
-from lightrail.cli.administration.commands import CommandError, Subparsers, UsageError, add, group
+from lightrail.cli.administration.client import (
+    Client,
+    CommandError,
+    Subparsers,
+    UsageError,
+    add,
+    group,
+    path_of,
+)
 from lightrail.console.results import pairs, show_json, table
 from lightrail.console.text import counted
 from lightrail.model.names import dead_letter_name, subscription_name

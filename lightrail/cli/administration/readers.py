@@ -4,8 +4,7 @@ import argparse
 from datetime import UTC, datetime
 from typing import Any, Final
 
-from lightrail.cli.administration.client import Client, path_of
-from lightrail.cli.administration.commands import Subparsers, UsageError, add, group
+from lightrail.cli.administration.client import Client, Subparsers, UsageError, add, group, path_of
 from lightrail.console.results import pairs, show_json, table
 from lightrail.console.text import counted, printable
 from lightrail.model import limits, setting_values

@@ -6,8 +6,7 @@ import math
 import sys
 from typing import Any, Final
 
-from lightrail.cli.administration.client import Client
-from lightrail.cli.administration.commands import Subparsers, UsageError, add
+from lightrail.cli.administration.client import Client, Subparsers, UsageError, add
 from lightrail.cli.administration.moving import MOVES_SHOWN, carry_out, megabytes, some, throttle_of
 from lightrail.console.results import show_json, table
 from lightrail.console.text import counted, printable

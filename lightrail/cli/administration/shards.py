@@ -3,8 +3,7 @@
 import argparse
 from typing import Any, Final
 
-from lightrail.cli.administration.client import Client, path_of
-from lightrail.cli.administration.commands import CommandError, Subparsers, add, group
+from lightrail.cli.administration.client import Client, CommandError, Subparsers, add, group, path_of
 from lightrail.cli.administration.moving import carry_out, throttle_of
 from lightrail.console.results import pairs, show_json, table
 from lightrail.console.text import counted, printable

@@ -4,8 +4,7 @@ import argparse
 from collections.abc import Iterable
 from typing import Any, Final, NamedTuple
 
-from lightrail.cli.administration.client import AnswerError, Client, path_of
-from lightrail.cli.administration.commands import Subparsers, add, group
+from lightrail.cli.administration.client import AnswerError, Client, Subparsers, add, group, path_of
 from lightrail.cli.administration.names import pages
 from lightrail.console.results import pairs, show_json, table
 from lightrail.console.text import printable

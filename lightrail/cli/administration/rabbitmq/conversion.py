@@ -11,16 +11,18 @@ import re
 from collections.abc import Mapping
 from typing import Any, Final
 
-from lightrail.cli.administration.rabbitmq.entries import (
+from lightrail.cli.administration.rabbitmq.queues import (
+    MatchingPolicies,
     NotMapped,
+    Setting,
     described,
     entries,
     host_of,
     object_of,
+    queue_policy,
+    settings_of,
     shown,
 )
-from lightrail.cli.administration.rabbitmq.policies import MatchingPolicies, Setting, settings_of
-from lightrail.cli.administration.rabbitmq.queues import queue_policy
 from lightrail.cli.administration.rabbitmq.rights import permissions, users_not_mapped
 from lightrail.filters.errors import FilterError
 from lightrail.filters.filter import compile_filter

@@ -1,11 +1,148 @@
-"""The policy of a queue from its settings in RabbitMQ."""
+"""The policy of a queue from its settings in RabbitMQ.
 
+Entries of RabbitMQ's definitions, checked as they are read, and how messages show them.
+
+RabbitMQ's policies, and the settings that they and the arguments of a queue or an exchange make.
+"""
+
+import json
+import re
 from collections.abc import Iterator, Mapping
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
-from lightrail.cli.administration.rabbitmq.entries import NotMapped, shown
-from lightrail.cli.administration.rabbitmq.policies import Setting, is_count
 from lightrail.model.policy import InvalidPolicyError, field_value
+
+OPTIONAL_TEXTS: Final = ("vhost", "routing_key")
+
+
+class DefinitionsError(ValueError):
+    """A file that has another form; the message has what was expected and what was found."""
+
+
+class NotMapped(NamedTuple):
+    """What of RabbitMQ's definitions is not in the document, or not in the same way."""
+
+    what: str
+    why: str
+    do: str
+
+
+def entries(definitions: Mapping[str, Any], part: str, *texts: str) -> list[dict[str, Any]]:
+    """The entries of a part, objects that have these texts. Raises DefinitionsError."""
+    found = definitions.get(part, [])
+    if not isinstance(found, list):
+        raise DefinitionsError(f"{part} is {_found(found)}; expected a list of objects")
+    return list(_checked(found, part, texts))
+
+
+def _checked(found: list[Any], part: str, texts: tuple[str, ...]) -> Iterator[dict[str, Any]]:
+    for index, each in enumerate(found):
+        where = f"{part}[{index}]"
+        if not isinstance(each, dict):
+            raise DefinitionsError(f"{where} is {_found(each)}; expected an object")
+        for key in texts:
+            if not isinstance(each.get(key), str):
+                raise DefinitionsError(f"{where}.{key} is {_found(each.get(key))}; expected a text")
+        for key in OPTIONAL_TEXTS:
+            if not isinstance(each.get(key, ""), str):
+                raise DefinitionsError(f"{where}.{key} is {_found(each[key])}; expected a text")
+        if part == "policies":
+            object_of(each, "definition", where)
+            each.setdefault("definition", {})
+        yield each
+
+
+def object_of(entry: Mapping[str, Any], key: str, where: str) -> dict[str, Any]:
+    """An object in an entry, empty if it is not there. RabbitMQ may write an empty one as a list."""
+    found = entry.get(key) or {}
+    if not isinstance(found, dict):
+        raise DefinitionsError(f"{where}: {key} is {_found(found)}; expected an object")
+    return found
+
+
+def host_of(entry: Mapping[str, Any]) -> str:
+    """The virtual host of an entry; an export of one virtual host leaves it out."""
+    return str(entry.get("vhost", "/"))
+
+
+def described(kind: str, vhost: str, name: str) -> str:
+    return f"{kind} {shown(name)}" + ("" if vhost == "/" else f" of virtual host {shown(vhost)}")
+
+
+def _found(value: Any) -> str:
+    return ascii(json.dumps(value)[:80])
+
+
+def shown(text: str) -> str:
+    """A name of the file for people, without control characters."""
+    short = text if len(text) <= 80 else text[:80] + "..."
+    return short if short.isprintable() and short else ascii(short)
+
+
+LOWER_OF_BOTH: Final = frozenset(
+    ("x-message-ttl", "x-expires", "x-max-length", "x-max-length-bytes", "x-delivery-limit")
+)
+"""Where an argument and a policy both have a value, the lower one applies; of others, the argument's."""
+
+
+class Setting(NamedTuple):
+    """The value of an argument, and where it stands: empty for the queue itself, or a policy."""
+
+    value: Any
+    policy: str = ""
+
+
+class MatchingPolicies:
+    """RabbitMQ's policies, of which the matching one with the highest priority applies to a name."""
+
+    def __init__(self, policies: list[dict[str, Any]], missing: list[NotMapped]) -> None:
+        self._policies: list[tuple[re.Pattern[str], dict[str, Any]]] = []
+        for each in sorted(policies, key=_priority, reverse=True):
+            try:
+                self._policies.append((re.compile(each["pattern"]), each))
+            except re.error as error:
+                missing.append(
+                    NotMapped(
+                        f"policy {shown(each['name'])}",
+                        f"its pattern {each['pattern']!a} can't be read: {error}",
+                        "write the pattern without features of PCRE, or set the fields of the names",
+                    )
+                )
+
+    def settings(self, vhost: str, name: str, kinds: tuple[str, ...]) -> dict[str, Setting]:
+        """Definition of the policy that applies to a name, with `x-` before the keys, as arguments have it.
+
+        Args:
+            kinds: values of apply-to that include the name.
+        """
+        for pattern, policy in self._policies:
+            if (
+                policy.get("vhost", "/") == vhost
+                and policy.get("apply-to", "all") in kinds
+                and pattern.search(name)
+            ):
+                found = policy["definition"].items()
+                return {f"x-{key}": Setting(value, policy["name"]) for key, value in found}
+        return {}
+
+
+def _priority(policy: Mapping[str, Any]) -> int:
+    found = policy.get("priority", 0)
+    return found if isinstance(found, int) else 0
+
+
+def settings_of(arguments: Mapping[str, Any], policy: Mapping[str, Setting]) -> dict[str, Setting]:
+    """What applies to a queue with these arguments and this policy."""
+    found = {**policy, **{key: Setting(value) for key, value in arguments.items()}}
+    for key in LOWER_OF_BOTH & arguments.keys() & policy.keys():
+        if is_count(arguments[key]) and is_count(policy[key].value):
+            found[key] = min(Setting(arguments[key]), policy[key], key=lambda each: each.value)
+    return found
+
+
+def is_count(value: Any) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool) and value >= 0
+
 
 PRIORITIES: Final = 10
 """Levels of any queue with priorities: AMQP 1.0 has 0 to 9 (3.2.1)."""

@@ -5,7 +5,7 @@ import shlex
 from collections.abc import Collection, Iterator, Mapping
 from typing import Any, Final
 
-from lightrail.cli.administration.rabbitmq.entries import NotMapped, entries, host_of, shown
+from lightrail.cli.administration.rabbitmq.queues import NotMapped, entries, host_of, shown
 from lightrail.model import names as rules
 
 RIGHTS: Final = {"configure": "manage", "write": "send", "read": "listen"}

@@ -21,8 +21,16 @@ from typing import Final
 from lightrail.amqp.compiled import COMPILED
 from lightrail.cli import serve
 from lightrail.cli.supervisor import ChildError, Supervisor
-from lightrail.cli.trace.phases import FRONTEND, SHARD, Passage, Trace
-from lightrail.cli.trace.recorder import PACKAGE, Recorder, RecorderError, environment
+from lightrail.cli.trace.recorder import (
+    FRONTEND,
+    PACKAGE,
+    SHARD,
+    Passage,
+    Recorder,
+    RecorderError,
+    Trace,
+    environment,
+)
 from lightrail.client import Connection, Receiver, Sender, connect
 from lightrail.client.errors import ClientError
 from lightrail.cluster.coordinator import CoordinatorError

@@ -1,5 +1,6 @@
 """The recorder in a process that was started for it: which calls it records, and what it refuses."""
 
+import ast
 import os
 import subprocess
 import sys
@@ -11,7 +12,18 @@ from typing import IO
 
 import pytest
 
-from lightrail.cli.trace.recorder import RecordedCall, Recorder, RecorderError, environment
+from lightrail.cli.trace import recorder
+from lightrail.cli.trace.recorder import (
+    MEANING,
+    Passage,
+    Phase,
+    RecordedCall,
+    Recorder,
+    RecorderError,
+    Trace,
+    environment,
+)
+from tests.support.broker import ROOT
 
 FILES = {
     "main.py": """
@@ -139,3 +151,162 @@ def test_a_process_that_has_ended_is_refused(tmp_path: Path) -> None:
         process.end()
         with pytest.raises(RecorderError, match="or has ended"):
             process.recorder.begin()
+
+
+SENT, GRANTED, ACCEPTED = 100, 200, 300
+READS, SETTLES, APPENDS, COMMITS, COMMITTED = (
+    "wire/socket.py LoopSocket._drain",
+    "shard/engine/settling.py Settling.settle",
+    "shard/journal/journal.py Journal.append",
+    "shard/journal/journal.py Journal.begin_commit",
+    "shard/effects/answers.py Answers.commit_ended",
+)
+
+
+def call(time_ns: int, process: str, what: str) -> RecordedCall:
+    file, function = what.split()
+    return RecordedCall(time_ns, process, file, function, 7)
+
+
+CALLS = [
+    call(90, "frontend", "a.py before"),
+    call(101, "shard", "a.py timer"),
+    call(110, "frontend", "a.py sends"),
+    call(111, "frontend", READS),
+    call(120, "shard", READS),
+    call(125, "shard", "a.py stores"),
+    call(126, "frontend", "a.py tail"),
+    call(140, "frontend", READS),
+    call(141, "frontend", "a.py answers"),
+    call(201, "shard", "a.py tail"),
+    call(210, "frontend", "a.py grants"),
+    call(220, "shard", READS),
+    call(230, "shard", "a.py delivers"),
+    call(240, "frontend", READS),
+    call(310, "frontend", "a.py settles"),
+    call(311, "shard", COMMITTED),
+    call(320, "shard", READS),
+    call(321, "shard", SETTLES),
+    call(322, "shard", COMMITTED),
+    call(330, "shard", APPENDS),
+    call(331, "shard", COMMITS),
+    call(332, "frontend", "a.py timer"),
+    call(340, "shard", COMMITTED),
+    call(341, "shard", "a.py after"),
+]
+
+
+def passage(*more: RecordedCall, calls: list[RecordedCall] = CALLS) -> Passage:
+    return Passage(SENT, GRANTED, ACCEPTED, sorted([*calls, *more]))
+
+
+def shown(found: dict[Phase, list[RecordedCall]]) -> dict[str, list[str]]:
+    return {
+        phase.value: [f"{each.process} {each.function.rpartition('.')[2]}" for each in calls]
+        for phase, calls in found.items()
+    }
+
+
+def test_each_call_is_of_the_phase_of_what_its_process_has_read() -> None:
+    assert shown(passage().phases()) == {
+        "send": ["frontend sends", "frontend _drain", "frontend tail"],
+        "store": ["shard _drain", "shard stores", "shard tail"],
+        "outcome": ["frontend _drain", "frontend answers"],
+        "deliver": [
+            "frontend grants",
+            "shard _drain",
+            "shard delivers",
+            "frontend _drain",
+            "shard commit_ended",
+        ],
+        "settle": [
+            "frontend settles",
+            "shard _drain",
+            "shard settle",
+            "shard commit_ended",
+            "shard append",
+            "shard begin_commit",
+            "frontend timer",
+            "shard commit_ended",
+        ],
+    }
+
+
+def test_a_message_is_settled_with_the_commit_that_began_behind_its_record() -> None:
+    assert passage().settled_ns == 340
+    assert passage(calls=[each for each in CALLS if each.time_ns < 340]).settled_ns is None
+    assert passage(calls=[each for each in CALLS if each.time_ns != 330]).settled_ns is None
+
+
+def test_what_not_every_message_passes_is_left_out() -> None:
+    timer = call(150, "frontend", "b.py timer")
+    once = call(127, "shard", "a.py imports")
+    same_name_elsewhere = call(128, "shard", "c.py stores")
+    trace = Trace.of([passage(once), passage(), passage(timer, same_name_elsewhere)])
+    assert shown(trace.phases) == shown(passage().phases())
+    assert Trace.of([passage(timer), passage(timer)]).files("frontend") == {"a.py", "b.py", "wire/socket.py"}
+
+
+def test_a_file_is_named_at_each_stay_with_the_functions_that_are_new_in_the_phase() -> None:
+    trace = Trace.of(
+        [
+            passage(
+                call(112, "frontend", "b.py f"),
+                call(113, "frontend", "a.py sends"),
+                call(114, "frontend", "a.py g"),
+                call(115, "frontend", "a.py g.<locals>.<listcomp>"),
+            )
+        ]
+    )
+    text = trace.as_text()
+    assert text.startswith(
+        f"send: {MEANING[Phase.SEND]}, 0.00 to 0.00 ms\n"
+        "  in the frontend\n"
+        "    a.py  sends:7\n"
+        "    wire/socket.py  LoopSocket._drain:7\n"
+        "    b.py  f:7\n"
+        "    a.py  g:7, tail:7\n"
+        "\n"
+        f"store: {MEANING[Phase.STORE]}, 0.00 to 0.00 ms\n"
+        "  in the shard\n"
+    )
+    assert "  in the frontend\n    a.py  grants:7\n  in the shard\n" in text
+    assert text.endswith("\n6 files: 3 in the frontend, 5 in the shard")
+    assert max(map(len, text.splitlines())) <= recorder.WIDTH
+
+
+def test_every_call_has_its_time_and_process() -> None:
+    trace = Trace.of([passage(call(1_500_100, "frontend", "a.py late"), calls=CALLS[:14])])
+    lines = trace.as_text(every_call=True).splitlines()
+    assert lines[1] == "      0.000 frontend  a.py:7  sends"
+    assert "      1.500 frontend  a.py:7  late" in lines
+
+
+def test_json_has_the_same() -> None:
+    trace = Trace.of([passage(call(113, "frontend", "a.py sends"))])
+    value = trace.as_value()
+    assert [each["phase"] for each in value["phases"]] == [phase.value for phase in Phase]
+    send = value["phases"][0]
+    assert send.keys() == {"phase", "meaning", "functions"}
+    assert send["functions"][0] == {
+        "at_ms": 0.0,
+        "process": "frontend",
+        "file": "a.py",
+        "function": "sends",
+        "line": 7,
+    }
+    assert [each["function"] for each in send["functions"]] == ["sends", "LoopSocket._drain", "tail"]
+    assert value["files"] == sorted(trace.files())
+    calls = trace.as_value(every_call=True)["phases"][0]["calls"]
+    assert [each["function"] for each in calls] == ["sends", "LoopSocket._drain", "sends", "tail"]
+
+
+@pytest.mark.parametrize(
+    "function", [recorder.READS_WIRE, *recorder.SETTLED], ids=lambda function: function[1]
+)
+def test_the_functions_that_bound_phases_exist(function: recorder.Function) -> None:
+    file, name = function
+    of_class, _, method = name.partition(".")
+    tree = ast.parse((ROOT / "lightrail" / file).read_text())
+    (found,) = [each for each in tree.body if isinstance(each, ast.ClassDef) and each.name == of_class]
+    assert method in [each.name for each in found.body if isinstance(each, ast.FunctionDef)]

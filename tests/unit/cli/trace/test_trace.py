@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from lightrail.cli.trace.phases import Phase
+from lightrail.cli.trace.recorder import Phase
 from tests.support import wait
 from tests.support.broker import ROOT
 

@@ -41,11 +41,10 @@ from lightrail.spark.decoding.arrays import (
     message_column,
     mixed_priorities,
 )
-from lightrail.spark.decoding.damage import DamageError, Lost
 from lightrail.spark.decoding.runs import Bad, Runs, carries_messages, runs_of
 from lightrail.spark.decoding.tables import UNKNOWN, Tables
 from lightrail.spark.decoding.wanted import Part, Wanted, gathered
-from lightrail.spark.decoding.windows import ReadAhead, Walk, Window
+from lightrail.spark.decoding.windows import DamageError, Lost, ReadAhead, Walk, Window
 
 __all__ = ["Part", "Wanted", "record_batches"]
 

@@ -2,8 +2,11 @@
 
 Scan (lightrail/journal/scan.py) returns records one by one. Here a loop only follows lengths and computes
 checksums, and fields of all records are read as columns.
+
+Damage: malformed records of a journal, or records that no archive or gateway has.
 """
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any, Final
 from zlib import crc32
@@ -13,6 +16,37 @@ import numpy.typing as npt
 
 from lightrail.journal.layout import FRONT, FRONT_SIZE, GAP, HEADER_SIZE, RECORD_SIZE_MIN, U64
 from lightrail.journal.scan import Readable, Scan
+
+
+class DamageError(Exception):
+    """Rows are missing; the message says which, where, why, and what to do."""
+
+    def __init__(
+        self, journal: str, segment: int, offset: int, lsn: int, what: str, next_lsn: int | None = None
+    ) -> None:
+        # All arguments are passed to Exception, because workers of Spark pickle their exceptions.
+        super().__init__(journal, segment, offset, lsn, what, next_lsn)
+        self.journal = journal
+        self.segment = segment
+        self.offset = offset
+        """Bytes from the beginning of the segment."""
+        self.lsn = lsn
+        """Lsn of the first missing record."""
+        self.next_lsn = lsn + 1 if next_lsn is None else next_lsn
+        """Lsn of the first record after the missing ones, within the range that was read."""
+        self.what = what
+
+    def __str__(self) -> str:
+        return (
+            f"journal {self.journal}, segment {self.segment}, offset {self.offset}, record {self.lsn}: "
+            f"{self.what}. Expected whole records; read another copy of this segment, or set "
+            "failOnDataLoss=false (--allow-loss of lightrail-spark) to continue without the missing records"
+        )
+
+
+Lost = Callable[[DamageError], None]
+"""Called with damage if reading continues after it."""
+
 
 SPARK_WINDOW_BYTES: Final[int] = 8 * 1024 * 1024
 """Bytes of a segment that are read at once; a larger record is read on its own."""

@@ -3,9 +3,9 @@
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from lightrail.spark.decoding.damage import DamageError
 from lightrail.spark.decoding.rows import record_batches
 from lightrail.spark.decoding.wanted import Wanted
+from lightrail.spark.decoding.windows import DamageError
 from lightrail.spark.journals.journal import first_answer
 from lightrail.spark.journals.sources import SegmentMissingError
 from lightrail.spark.lake.files import FileWriter, Folder

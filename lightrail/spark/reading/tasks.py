@@ -7,9 +7,9 @@ from dataclasses import dataclass
 import pyarrow as pa
 from pyspark.sql.datasource import InputPartition
 
-from lightrail.spark.decoding.damage import DamageError
 from lightrail.spark.decoding.rows import record_batches
 from lightrail.spark.decoding.wanted import Wanted
+from lightrail.spark.decoding.windows import DamageError
 from lightrail.spark.journals.journal import first_answer
 from lightrail.spark.journals.sources import SegmentMissingError
 from lightrail.spark.reading.losses import Loss, Losses

@@ -35,9 +35,9 @@ from lightrail.shard.journal.journal import Journal
 from lightrail.shard.journal.record import Append
 from lightrail.shard.queue.values.runs import batch_of
 from lightrail.spark.columns import SCHEMA
-from lightrail.spark.decoding.damage import Lost
 from lightrail.spark.decoding.rows import record_batches
 from lightrail.spark.decoding.wanted import Part, Wanted
+from lightrail.spark.decoding.windows import Lost
 from tests.support.shard.fake_files import FakeFiles
 
 INCARNATION = Incarnation("test", 3, "5eed")

@@ -11,8 +11,8 @@ from lightrail.journal.archive import ArchiveError
 from lightrail.journal.layout import GAP, QUEUE, SNAPSHOT, encode_small, finished
 from lightrail.journal.record import Gap
 from lightrail.journal.segment_header import SEGMENT_HEADER_SIZE
-from lightrail.spark.decoding.damage import DamageError
 from lightrail.spark.decoding.wanted import Part, Wanted
+from lightrail.spark.decoding.windows import DamageError
 from tests.unit.spark.journal_rows import (
     PLAIN,
     Bytes,

@@ -14,7 +14,7 @@ import pyarrow.compute as pc
 
 from lightrail.amqp.decoder import NAMES, READERS
 from lightrail.filters.sections import MALFORMED, WIDTHS
-from lightrail.spark.decoding.texts import TIME_MAX_MS, TIME_MIN_MS, text_of
+from lightrail.spark.decoding.sections import TIME_MAX_MS, TIME_MIN_MS, text_of
 from lightrail.spark.decoding.windows import Numbers
 
 PADDING: Final = bytes(32)

@@ -15,8 +15,8 @@ from lightrail.model.attempts import DEFERRED, STATE
 from lightrail.model.orders import PRIORITY_MIXED
 from lightrail.spark.columns import SCHEMA
 from lightrail.spark.decoding.runs import EVENTS, REASON_SIZE_AT, RETURNED, Runs, carries_messages, reason_of
-from lightrail.spark.decoding.tables import Entry
 from lightrail.spark.decoding.values import PADDING, slices
+from lightrail.spark.decoding.wanted import Entry
 from lightrail.spark.decoding.windows import Numbers, Window
 
 _EVENT_NAMES: Final = pa.array([event.value for event in EVENTS], pa.string())

@@ -42,8 +42,7 @@ from lightrail.spark.decoding.arrays import (
     mixed_priorities,
 )
 from lightrail.spark.decoding.runs import Bad, Runs, carries_messages, runs_of
-from lightrail.spark.decoding.tables import UNKNOWN, Tables
-from lightrail.spark.decoding.wanted import Part, Wanted, gathered
+from lightrail.spark.decoding.wanted import UNKNOWN, Part, Tables, Wanted, gathered
 from lightrail.spark.decoding.windows import DamageError, Lost, ReadAhead, Walk, Window
 
 __all__ = ["Part", "Wanted", "record_batches"]

@@ -10,8 +10,7 @@ from lightrail.journal.layout import QUEUE, SNAPSHOT, decode_small
 from lightrail.journal.record import Queue, QueueEvent, Snapshot
 from lightrail.journal.scan import Found, Scan
 from lightrail.journal.segment_header import SEGMENT_HEADER_SIZE, decode_segment_header
-from lightrail.spark.decoding.tables import read_policy
-from lightrail.spark.decoding.wanted import Part
+from lightrail.spark.decoding.wanted import Part, read_policy
 from lightrail.spark.journals.journal import Held, Journal, first_answer
 from lightrail.spark.journals.sources import File, SegmentMissingError, Source
 from lightrail.spark.reading.losses import Loss

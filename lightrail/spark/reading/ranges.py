@@ -4,8 +4,7 @@ from collections.abc import Mapping
 
 from lightrail.spark.journals.journal import Journal
 from lightrail.spark.reading.losses import Loss, Losses
-from lightrail.spark.reading.offsets import EARLIEST, LATEST, Offsets, Wish, ordered
-from lightrail.spark.reading.options import Options
+from lightrail.spark.reading.options import EARLIEST, LATEST, Offsets, Options, Wish, ordered
 from lightrail.spark.reading.planning import first_since
 
 NOWHERE = "no archive or gateway has this journal any longer"

@@ -10,9 +10,8 @@ from lightrail.spark.journals.journal import Journal
 from lightrail.spark.journals.listing import Listing
 from lightrail.spark.reading.losses import Losses
 from lightrail.spark.reading.options import Options
-from lightrail.spark.reading.planning import Piece, pieces, tasks
+from lightrail.spark.reading.planning import Piece, pieces, resolve, tasks
 from lightrail.spark.reading.pushing import Bounds, bounds_of
-from lightrail.spark.reading.ranges import resolve
 from lightrail.spark.reading.tasks import Task, reading_of
 
 

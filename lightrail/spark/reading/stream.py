@@ -26,8 +26,7 @@ from lightrail.spark.journals.listing import Listing
 from lightrail.spark.journals.sources import SourceError
 from lightrail.spark.reading.losses import Loss, Losses
 from lightrail.spark.reading.options import Offsets, Options, ordered
-from lightrail.spark.reading.planning import Cut, cuts, pieces, present, tasks
-from lightrail.spark.reading.ranges import NOWHERE, starting, there
+from lightrail.spark.reading.planning import NOWHERE, Cut, cuts, pieces, present, starting, tasks, there
 from lightrail.spark.reading.tasks import Task, reading_of
 
 _LOG = logging.getLogger("lightrail.spark")

@@ -115,7 +115,7 @@ def pinned_options(options: Mapping[str, str]) -> dict[str, str]:
     """
     from lightrail.spark.journals.listing import Listing
     from lightrail.spark.reading.options import read_options
-    from lightrail.spark.reading.ranges import resolve
+    from lightrail.spark.reading.planning import resolve
 
     read = read_options(options)
     start, end = resolve(read, Listing(read.paths, read.access).journals())

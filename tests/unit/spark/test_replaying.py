@@ -13,7 +13,7 @@ from lightrail.amqp.values import Timestamp, ULong
 from lightrail.spark.command import CommandError, UsageError
 from lightrail.spark.journals.listing import Listing
 from lightrail.spark.reading.options import read_options
-from lightrail.spark.reading.ranges import resolve
+from lightrail.spark.reading.planning import resolve
 from lightrail.spark.writing.encoding import BadRowError
 from lightrail.spark.writing.replaying import load, new_run, pinned_options, save, state_file
 from lightrail.spark.writing.sink import SinkOptions, batch_number, marked, marked_rows, send, send_rests

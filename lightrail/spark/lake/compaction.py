@@ -23,9 +23,8 @@ from lightrail.spark.command import CommandError
 from lightrail.spark.lake.files import Folder
 from lightrail.spark.lake.layout import FORMAT, NOTE, PARTITIONS
 from lightrail.spark.lake.ledger import RETIRED, Ledger
-from lightrail.spark.lake.sums import signed
 from lightrail.spark.lake.table import active_files, synced
-from lightrail.spark.lake.tally import count, tallies
+from lightrail.spark.lake.tally import count, signed, tallies
 
 Row = dict[str, Any]
 

@@ -24,7 +24,7 @@ from lightrail.spark.command import (
     source_options,
 )
 from lightrail.spark.failures import is_slow_start, named
-from lightrail.spark.lake.layout import CHECKPOINT
+from lightrail.spark.lake.files import CHECKPOINT
 
 if TYPE_CHECKING:
     from pyspark.sql.streaming.query import StreamingQuery

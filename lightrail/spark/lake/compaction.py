@@ -20,8 +20,7 @@ from deltalake.writer.properties import WriterProperties
 
 from lightrail.model.limits import SPARK_LAKE_AGAIN
 from lightrail.spark.command import CommandError
-from lightrail.spark.lake.files import Folder
-from lightrail.spark.lake.layout import FORMAT, NOTE, PARTITIONS
+from lightrail.spark.lake.files import FORMAT, NOTE, PARTITIONS, Folder
 from lightrail.spark.lake.ledger import RETIRED, Ledger
 from lightrail.spark.lake.table import active_files, synced
 from lightrail.spark.lake.tally import count, signed, tallies

@@ -20,7 +20,7 @@ from deltalake.exceptions import CommitFailedError
 
 from lightrail.model.limits import SPARK_LAKE_AGAIN
 from lightrail.spark.command import CommandError
-from lightrail.spark.lake.layout import COVERAGE, NOTE
+from lightrail.spark.lake.files import COVERAGE, NOTE
 from lightrail.spark.stores import delta_options
 
 COVERED: Final = "covered"

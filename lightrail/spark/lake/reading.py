@@ -8,8 +8,7 @@ from lightrail.spark.decoding.wanted import Wanted
 from lightrail.spark.decoding.windows import DamageError
 from lightrail.spark.journals.journal import first_answer
 from lightrail.spark.journals.sources import SegmentMissingError
-from lightrail.spark.lake.files import FileWriter, Folder
-from lightrail.spark.lake.layout import File, Range
+from lightrail.spark.lake.files import File, FileWriter, Folder, Range
 from lightrail.spark.lake.tally import marks, signed
 from lightrail.spark.reading.losses import DataLossError, Loss
 from lightrail.spark.reading.planning import Piece

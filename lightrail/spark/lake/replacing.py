@@ -19,8 +19,7 @@ from pyspark.sql.types import StructType
 
 from lightrail.model.limits import SPARK_LAKE_BUFFER_BYTES
 from lightrail.spark.command import CommandError
-from lightrail.spark.lake.files import Folder, now_ms
-from lightrail.spark.lake.layout import NOTE
+from lightrail.spark.lake.files import NOTE, Folder, now_ms
 from lightrail.spark.lake.table import made, synced
 from lightrail.spark.stores import delta_options
 

@@ -17,7 +17,7 @@ from pyspark.sql.types import BinaryType, StructField, StructType
 from lightrail.spark.columns import SCHEMA
 from lightrail.spark.command import CommandError
 from lightrail.spark.failures import named
-from lightrail.spark.lake.layout import Bounds, Covered, Range
+from lightrail.spark.lake.files import Bounds, Covered, Range
 from lightrail.spark.lake.ledger import Ledger
 from lightrail.spark.lake.reading import Work, Written
 from lightrail.spark.lake.table import OrderError, commit_batch, committed, follows

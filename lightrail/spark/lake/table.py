@@ -14,8 +14,7 @@ from deltalake.transaction import AddAction, RemoveAction
 from lightrail.console.text import one_line
 from lightrail.model.limits import SPARK_LAKE_AGAIN
 from lightrail.spark.command import CommandError, UnreachableError
-from lightrail.spark.lake.files import sync
-from lightrail.spark.lake.layout import (
+from lightrail.spark.lake.files import (
     FORMAT,
     JOURNAL_TRANSACTION,
     LAKE_SCHEMA,
@@ -25,6 +24,7 @@ from lightrail.spark.lake.layout import (
     Bounds,
     Covered,
     File,
+    sync,
 )
 from lightrail.spark.stores import StoreError, delta_options
 

@@ -10,7 +10,7 @@ from lightrail.spark.columns import Decode
 from lightrail.spark.decoding.wanted import Wanted
 from lightrail.spark.journals.journal import Journal
 from lightrail.spark.journals.listing import Listing
-from lightrail.spark.lake.layout import Bounds, Covered, File, Range
+from lightrail.spark.lake.files import Bounds, Covered, File, Range
 from lightrail.spark.lake.ledger import Ledger
 from lightrail.spark.lake.reading import Work
 from lightrail.spark.lake.table import commit_batch, open_or_make, position

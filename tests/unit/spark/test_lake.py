@@ -13,7 +13,7 @@ from deltalake.transaction import RemoveAction
 
 from lightrail.spark.command import CommandError
 from lightrail.spark.lake import compaction
-from lightrail.spark.lake.layout import JOURNAL_TRANSACTION, LAKE_SCHEMA, PARTITIONS, Range
+from lightrail.spark.lake.files import JOURNAL_TRANSACTION, LAKE_SCHEMA, PARTITIONS, Range
 from lightrail.spark.lake.ledger import Ledger
 from lightrail.spark.lake.stream import Outline
 from lightrail.spark.lake.table import (

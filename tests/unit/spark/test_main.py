@@ -155,9 +155,9 @@ def test_without_the_extra_one_line_says_what_is_missing_and_how_to_install_it(
 
 
 def test_a_module_that_is_missing_by_mistake_is_not_taken_for_one_of_the_extra() -> None:
-    done = run("-c", WITHOUT, "lightrail.spark.lake.layout", "--help")
+    done = run("-c", WITHOUT, "lightrail.spark.lake.files", "--help")
     assert done.returncode == 1
-    assert done.stderr.endswith("ModuleNotFoundError: No module named 'lightrail.spark.lake.layout'\n")
+    assert done.stderr.endswith("ModuleNotFoundError: No module named 'lightrail.spark.lake.files'\n")
 
 
 def test_what_may_be_missing_is_what_the_extra_installs() -> None:

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from lightrail.spark.columns import SCHEMA
-from lightrail.spark.lake.layout import Covered, Range
+from lightrail.spark.lake.files import Covered, Range
 from lightrail.spark.lake.stream import Outline, PartsReader
 from lightrail.spark.reading.losses import DataLossError
 from lightrail.spark.reading.options import read_options

@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
-from lightrail.spark.lake.reading import Work, Written
+from lightrail.spark.lake.stream import Work, Written
 from lightrail.spark.reading.planning import Piece
 
 

@@ -12,7 +12,7 @@ from lightrail.spark.journals.journal import Journal
 from lightrail.spark.journals.listing import Listing
 from lightrail.spark.lake.files import Bounds, Covered, File, Range
 from lightrail.spark.lake.ledger import Ledger
-from lightrail.spark.lake.reading import Work
+from lightrail.spark.lake.stream import Work
 from lightrail.spark.lake.table import commit_batch, open_or_make, position
 from lightrail.spark.lake.verifying import Verdict, verify
 from lightrail.spark.reading.planning import pieces, tasks

@@ -252,8 +252,8 @@ def listed(options: Mapping[str, str], streaming: bool = False) -> "dict[str, Jo
         UnreachableError: an archive or gateway does not answer.
         UsageError: an option has a wrong value.
     """
+    from lightrail.spark.journals.journal import SourceError
     from lightrail.spark.journals.listing import Listing
-    from lightrail.spark.journals.sources import SourceError
     from lightrail.spark.reading.options import OptionError, read_options
 
     try:

@@ -33,7 +33,7 @@ from lightrail.journal.segment_header import (
     decode_segment_header,
 )
 from lightrail.spark import stores
-from lightrail.spark.journals.sources import NoArchiveError, SegmentMissingError, SourceError
+from lightrail.spark.journals.journal import NoArchiveError, SegmentMissingError, SourceError
 
 _GLOB: Final = re.compile(r"[*?\[]")
 

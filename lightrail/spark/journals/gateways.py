@@ -9,7 +9,7 @@ from urllib.parse import quote
 from lightrail.journal.archive import Incarnation
 from lightrail.journal.index import BadIndexError, SegmentIndex, decode_index
 from lightrail.spark.http import Access, GatewayClient, GatewayError, GatewayRefusedError
-from lightrail.spark.journals.sources import SegmentMissingError, SourceError
+from lightrail.spark.journals.journal import SegmentMissingError, SourceError
 
 SPARK_RANGE_BYTES: Final[int] = 4 * 1024 * 1024
 """Bytes of a journal in one request."""

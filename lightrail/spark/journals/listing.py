@@ -11,8 +11,7 @@ from lightrail.journal.index import SegmentIndex
 from lightrail.model import limits
 from lightrail.spark.http import Access
 from lightrail.spark.journals import archives, gateways
-from lightrail.spark.journals.journal import Held, IndexKey, Journal
-from lightrail.spark.journals.sources import NoArchiveError, Source, SourceError
+from lightrail.spark.journals.journal import Held, IndexKey, Journal, NoArchiveError, Source, SourceError
 
 log = logging.getLogger("lightrail.spark.journals")
 

@@ -22,8 +22,7 @@ from lightrail.spark.decoding.rows import record_batches
 from lightrail.spark.decoding.wanted import Wanted
 from lightrail.spark.decoding.windows import DamageError
 from lightrail.spark.failures import named
-from lightrail.spark.journals.journal import first_answer
-from lightrail.spark.journals.sources import SegmentMissingError
+from lightrail.spark.journals.journal import SegmentMissingError, first_answer
 from lightrail.spark.lake.files import Bounds, Covered, File, FileWriter, Folder, Range
 from lightrail.spark.lake.ledger import Ledger
 from lightrail.spark.lake.table import OrderError, commit_batch, committed, follows

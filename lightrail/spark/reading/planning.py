@@ -14,8 +14,7 @@ from lightrail.journal.record import Queue, QueueEvent, Snapshot
 from lightrail.journal.scan import Found, Scan
 from lightrail.journal.segment_header import SEGMENT_HEADER_SIZE, decode_segment_header
 from lightrail.spark.decoding.wanted import Part, read_policy
-from lightrail.spark.journals.journal import Held, Journal, first_answer
-from lightrail.spark.journals.sources import File, SegmentMissingError, Source
+from lightrail.spark.journals.journal import File, Held, Journal, SegmentMissingError, Source, first_answer
 from lightrail.spark.reading.losses import Loss, Losses
 from lightrail.spark.reading.options import EARLIEST, LATEST, Offsets, Options, Wish, ordered
 

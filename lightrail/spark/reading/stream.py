@@ -21,9 +21,8 @@ from pyspark.sql.streaming.datasource import (
 )
 
 from lightrail.spark.journals import gateways
-from lightrail.spark.journals.journal import Journal
+from lightrail.spark.journals.journal import Journal, SourceError
 from lightrail.spark.journals.listing import Listing
-from lightrail.spark.journals.sources import SourceError
 from lightrail.spark.reading.losses import Loss, Losses
 from lightrail.spark.reading.options import Offsets, Options, ordered
 from lightrail.spark.reading.planning import NOWHERE, Cut, cuts, pieces, present, starting, tasks, there

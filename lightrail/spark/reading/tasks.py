@@ -10,8 +10,7 @@ from pyspark.sql.datasource import InputPartition
 from lightrail.spark.decoding.rows import record_batches
 from lightrail.spark.decoding.wanted import Wanted
 from lightrail.spark.decoding.windows import DamageError
-from lightrail.spark.journals.journal import first_answer
-from lightrail.spark.journals.sources import SegmentMissingError
+from lightrail.spark.journals.journal import SegmentMissingError, first_answer
 from lightrail.spark.reading.losses import Loss, Losses
 from lightrail.spark.reading.options import Options
 from lightrail.spark.reading.planning import Piece

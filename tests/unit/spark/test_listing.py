@@ -11,8 +11,8 @@ from lightrail.spark.http import Access
 from lightrail.spark.journals import gateways
 from lightrail.spark.journals.archives import ArchiveSource
 from lightrail.spark.journals.gateways import GatewaySource, Listed
+from lightrail.spark.journals.journal import SourceError
 from lightrail.spark.journals.listing import Listing
-from lightrail.spark.journals.sources import SourceError
 from tests.support.fake_gateway import FakeGateway
 from tests.support.spark.archives import JournalOf
 

@@ -17,7 +17,7 @@ from lightrail.spark import main as frame
 from lightrail.spark.command import CommandError, UnreachableError, UsageError, source_options
 from lightrail.spark.failures import named, user_error
 from lightrail.spark.jobs import capture
-from lightrail.spark.journals.sources import NoArchiveError, SourceError
+from lightrail.spark.journals.journal import NoArchiveError, SourceError
 from lightrail.spark.lake.stream import Capture
 from lightrail.spark.main import main
 from lightrail.spark.reading.losses import DataLossError, Loss

@@ -22,8 +22,7 @@ from lightrail.amqp.sections import with_annotations
 from lightrail.amqp.values import DecodeError, Symbol, Timestamp, ULong
 from lightrail.model import limits
 from lightrail.spark.http import Access, GatewayClient, GatewayError, path_of
-from lightrail.spark.writing.chunks import Chunk, Chunks
-from lightrail.spark.writing.encoding import BadRowError, Encoder, check
+from lightrail.spark.writing.encoding import BadRowError, Chunk, Chunks, Encoder, check
 
 SPARK_SINK_MESSAGES: Final[int] = 1_000
 """Messages of one request of the sink."""

@@ -9,8 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from lightrail.spark.http import Access, GatewayClient
-from lightrail.spark.writing import chunks as chunks_module
-from lightrail.spark.writing.chunks import Chunk, Chunks
+from lightrail.spark.writing import encoding
+from lightrail.spark.writing.encoding import Chunk, Chunks
 from lightrail.spark.writing.sink import (
     Sent,
     SinkError,
@@ -55,8 +55,8 @@ def test_an_attempt_that_stops_early_has_made_the_chunks_of_the_next_one(rows: R
 
 
 def test_what_gathers_for_many_targets_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(chunks_module, "SPARK_SINK_TARGETS", 5)
-    monkeypatch.setattr(chunks_module, "SPARK_SINK_BYTES", 100)
+    monkeypatch.setattr(encoding, "SPARK_SINK_TARGETS", 5)
+    monkeypatch.setattr(encoding, "SPARK_SINK_BYTES", 100)
     chunks = Chunks(1_000, 1_000)
     for index in range(50):
         list(chunks.add(f"q{index}", b"x" * 30))

@@ -12,7 +12,7 @@ from urllib.parse import unquote, urlsplit
 from lightrail.bench.arrivals import Arrivals, Ranges
 from lightrail.bench.histogram import Histogram
 from lightrail.bench.numbered import Numbered
-from lightrail.console import progress
+from lightrail.console import terminal
 
 
 @dataclass(frozen=True, slots=True)
@@ -228,7 +228,7 @@ class Progress:
 
     def __init__(self, options: Options, out: TextIO | None = None) -> None:
         self.options = options
-        self._shown = progress.Progress(out, every_s=PLAIN_EVERY_S, begin_s=0.0)
+        self._shown = terminal.Progress(out, every_s=PLAIN_EVERY_S, begin_s=0.0)
         self._last_s = 0.0
         self._last = (0, 0)
 

@@ -22,8 +22,7 @@ from lightrail.bus.errors import BusError
 from lightrail.cli import processes
 from lightrail.client import ClientError
 from lightrail.client.options import Address
-from lightrail.console.results import show_json, table
-from lightrail.console.text import printable
+from lightrail.console.terminal import printable, show_json, table
 from lightrail.transport import TransportError
 from lightrail.transport.outbox_file import OutboxFile
 from lightrail.transport.store_forward import BYTES_MAX, MESSAGES_MAX

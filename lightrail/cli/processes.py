@@ -10,7 +10,7 @@ from pathlib import Path
 from types import FrameType
 from typing import Final
 
-from lightrail.console.progress import say
+from lightrail.console.terminal import say
 
 LOOK_S: Final = 0.3
 PAUSE_FIRST_S: Final = 0.5

@@ -20,8 +20,7 @@ from importlib.util import find_spec
 from typing import Final
 
 from lightrail.console.pipe import piped
-from lightrail.console.progress import say
-from lightrail.console.text import one_line
+from lightrail.console.terminal import one_line, say
 from lightrail.spark import jobs
 from lightrail.spark.command import (
     FAILED,

@@ -8,8 +8,7 @@ import argparse
 from typing import Any, Final
 
 from lightrail.cli.administration.client import Client, CommandError, Subparsers, add, group, path_of
-from lightrail.console.results import pairs, show_json, table
-from lightrail.console.text import counted, printable
+from lightrail.console.terminal import counted, pairs, printable, show_json, table
 
 DECIDE: Final = """Only for a shard that is lost for good, with its disk. It may have decided otherwise and
 answered its clients before: then its part of the transaction contradicts this decision at the other shards.

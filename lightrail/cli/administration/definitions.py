@@ -17,8 +17,7 @@ from lightrail.cli.administration.client import (
     add,
 )
 from lightrail.cli.administration.names import read_json
-from lightrail.console.progress import Progress, say
-from lightrail.console.results import show_json
+from lightrail.console.terminal import Progress, say, show_json
 
 PIECE: Final = 250
 """Definitions of one request of an import: well below ANSWER_TIME_MAX_S, however slow the coordinator is."""

@@ -19,8 +19,7 @@ from lightrail.cli.administration.client import (
     path_of,
 )
 from lightrail.cli.administration.names import confirmed, json_argument, pages
-from lightrail.console.progress import Progress
-from lightrail.console.results import show_json, table
+from lightrail.console.terminal import Progress, show_json, table
 from lightrail.model.names import DEAD_LETTER_SEGMENT, dead_letter_name, is_dead_letter
 
 NOTHING: Final = 4

@@ -17,9 +17,7 @@ from lightrail.cli.administration.client import (
     UnreachableError,
     UsageError,
 )
-from lightrail.console.progress import PLAIN_EVERY_S, bar
-from lightrail.console.results import show_json
-from lightrail.console.text import counted, printable
+from lightrail.console.terminal import PLAIN_EVERY_S, bar, counted, printable, show_json
 from lightrail.model import limits, setting_values
 
 BARS_MAX: Final = 12

@@ -15,8 +15,7 @@ from lightrail.cli.administration.client import (
     group,
     path_of,
 )
-from lightrail.console.results import pairs, show_json, table
-from lightrail.console.text import counted
+from lightrail.console.terminal import counted, pairs, show_json, table
 from lightrail.model.names import dead_letter_name, subscription_name
 from lightrail.model.policy import BY_NAME
 

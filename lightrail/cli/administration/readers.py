@@ -5,8 +5,7 @@ from datetime import UTC, datetime
 from typing import Any, Final
 
 from lightrail.cli.administration.client import Client, Subparsers, UsageError, add, group, path_of
-from lightrail.console.results import pairs, show_json, table
-from lightrail.console.text import counted, printable
+from lightrail.console.terminal import counted, pairs, printable, show_json, table
 from lightrail.model import limits, setting_values
 
 JOURNAL_COLUMNS: Final = (

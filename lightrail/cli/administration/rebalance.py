@@ -8,8 +8,7 @@ from typing import Any, Final
 
 from lightrail.cli.administration.client import Client, Subparsers, UsageError, add
 from lightrail.cli.administration.moving import MOVES_SHOWN, carry_out, megabytes, some, throttle_of
-from lightrail.console.results import show_json, table
-from lightrail.console.text import counted, printable
+from lightrail.console.terminal import counted, printable, show_json, table
 
 REBALANCE: Final = """examples:
   lightrail-admin rebalance --dry-run          the moves, and the load of each shard before and after

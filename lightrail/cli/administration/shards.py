@@ -5,8 +5,7 @@ from typing import Any, Final
 
 from lightrail.cli.administration.client import Client, CommandError, Subparsers, add, group, path_of
 from lightrail.cli.administration.moving import carry_out, throttle_of
-from lightrail.console.results import pairs, show_json, table
-from lightrail.console.text import counted, printable
+from lightrail.console.terminal import counted, pairs, printable, show_json, table
 
 LOST_SHOWN: Final = 1_000
 DRAIN: Final = """Its queues move to the other shards while their clients stay attached. When it is empty,

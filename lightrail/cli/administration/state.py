@@ -6,8 +6,7 @@ from typing import Any, Final, NamedTuple
 
 from lightrail.cli.administration.client import AnswerError, Client, Subparsers, add, group, path_of
 from lightrail.cli.administration.names import pages
-from lightrail.console.results import pairs, show_json, table
-from lightrail.console.text import printable
+from lightrail.console.terminal import pairs, printable, show_json, table
 from lightrail.model.names import is_dead_letter, owner
 
 BACKLOG = 1_000

@@ -8,7 +8,7 @@ from typing import Any, Final
 
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
-from lightrail.console.text import printable
+from lightrail.console.terminal import printable
 from lightrail.spark.analysis.charts import NONE, Bars, Chart, bars, chart, number
 from lightrail.spark.analysis.figures import Figures, until
 

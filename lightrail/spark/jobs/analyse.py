@@ -5,9 +5,8 @@ import os
 import uuid
 from typing import TYPE_CHECKING, Final
 
-from lightrail.console.progress import say
-from lightrail.console.results import show_json
-from lightrail.console.results import table as show_table
+from lightrail.console.terminal import say, show_json
+from lightrail.console.terminal import table as show_table
 from lightrail.spark.analysis.events import add_events, check_events, check_sources, events
 from lightrail.spark.command import (
     DONE,

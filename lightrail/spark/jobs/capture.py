@@ -9,8 +9,7 @@ import time
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any, Final
 
-from lightrail.console.progress import Progress, say
-from lightrail.console.results import show_json
+from lightrail.console.terminal import Progress, say, show_json
 from lightrail.spark.command import (
     DONE,
     Subparsers,

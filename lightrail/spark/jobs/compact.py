@@ -5,7 +5,7 @@ from dataclasses import asdict
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Final
 
-from lightrail.console.results import show_json
+from lightrail.console.terminal import show_json
 from lightrail.spark.command import DONE, Subparsers, UsageError, add_command
 
 if TYPE_CHECKING:

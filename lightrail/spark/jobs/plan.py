@@ -7,7 +7,7 @@ import sys
 import time
 from typing import Any, Final
 
-from lightrail.console.progress import say
+from lightrail.console.terminal import say
 from lightrail.model.limits import PLAN_MOVES_MAX
 from lightrail.spark.analysis.events import add_events, check_events, check_sources, events
 from lightrail.spark.command import (

@@ -4,9 +4,8 @@ import argparse
 import time
 from typing import TYPE_CHECKING, Any, Final
 
-from lightrail.console.progress import say
-from lightrail.console.results import show_json
-from lightrail.console.results import table as show_table
+from lightrail.console.terminal import say, show_json
+from lightrail.console.terminal import table as show_table
 from lightrail.spark.analysis.events import add_events, check_events, check_sources
 from lightrail.spark.command import (
     DONE,

@@ -4,7 +4,7 @@ import argparse
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Final
 
-from lightrail.console.results import show_json, table
+from lightrail.console.terminal import show_json, table
 from lightrail.spark.command import (
     BEHIND,
     DONE,

@@ -11,7 +11,7 @@ from deltalake.exceptions import CommitFailedError, TableNotFoundError
 from deltalake.schema import Field
 from deltalake.transaction import AddAction, RemoveAction
 
-from lightrail.console.text import one_line
+from lightrail.console.terminal import one_line
 from lightrail.model.limits import SPARK_LAKE_AGAIN
 from lightrail.spark.command import CommandError, UnreachableError
 from lightrail.spark.lake.files import (

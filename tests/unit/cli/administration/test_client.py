@@ -11,7 +11,7 @@ import pytest
 
 from lightrail.cli import admin
 from lightrail.cli.administration.definitions import PIECE
-from lightrail.console.progress import Progress
+from lightrail.console.terminal import Progress
 from tests.support.fake_gateway import FakeGateway
 
 Output = pytest.CaptureFixture[str]

@@ -6,7 +6,7 @@ from lightrail.amqp.performatives import Declare, Discharge
 from lightrail.amqp.sections import scan
 from lightrail.amqp.values import DecodeError, Symbol, ULong
 
-_VALUE = (ULong(0x77), Symbol("amqp:amqp-value:*"))
+_VALUE_SECTION = (ULong(0x77), Symbol("amqp:amqp-value:*"))
 
 
 def read_coordinator_request(payload: Buffer) -> Declare | Discharge:
@@ -16,7 +16,7 @@ def read_coordinator_request(payload: Buffer) -> Declare | Discharge:
         raise DecodeError("expected a message with an amqp-value section, found one without a body")
     start, end = area
     section, value_at = read_value(payload, start + 1, end, 1)
-    if section not in _VALUE:
+    if section not in _VALUE_SECTION:
         raise DecodeError(f"expected an amqp-value section, found section {section!r}")
     if value_at < end and payload[value_at] == 0x00:
         _, shape, position = read_descriptor(payload, value_at + 1, end, 1)

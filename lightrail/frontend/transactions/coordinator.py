@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Final
 
 from lightrail.amqp.events import ACCEPTED, RELEASED, Transfers
 from lightrail.amqp.link import SETTLE_FIRST, Link
+from lightrail.amqp.messages import read_coordinator_request
 from lightrail.amqp.performatives import (
     AmqpError,
     Coordinator,
@@ -20,7 +21,6 @@ from lightrail.amqp.performatives import (
     Released,
     Source,
 )
-from lightrail.amqp.transactions import read_coordinator_request
 from lightrail.amqp.values import DecodeError, Symbol
 from lightrail.frontend.errors import ConditionError
 from lightrail.frontend.links.bound import Bound

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from lightrail.amqp.link import Link
     from lightrail.frontend.auth import Authenticator
-    from lightrail.frontend.links.attach import Attach
+    from lightrail.frontend.links.bound import Attach
     from lightrail.frontend.links.deliveries import ConsumerLink
     from lightrail.frontend.nodes.links import Node
     from lightrail.namespace.directory import Directory

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Final
 
 from lightrail.amqp.values import Symbol
 from lightrail.frontend.hooks import FrontendHooks
-from lightrail.frontend.links.attach import Attach
+from lightrail.frontend.links.bound import Attach
 from lightrail.frontend.links.deliveries import ConsumerLink
 from lightrail.namespace.rights import Resource
 from lightrail.namespace.tokens import Claims, InvalidTokenError

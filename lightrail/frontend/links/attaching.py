@@ -24,8 +24,7 @@ from lightrail.frontend.links.anonymous import (
     DelayingAddress,
     ToAddress,
 )
-from lightrail.frontend.links.attach import Attach, right_of
-from lightrail.frontend.links.bound import Terms
+from lightrail.frontend.links.bound import Attach, Terms, right_of
 from lightrail.frontend.links.delaying import DELAYED_DELIVERY, DelayingProducer, may_delay
 from lightrail.frontend.links.deliveries import ConsumerLink
 from lightrail.frontend.links.dynamic import open_sender

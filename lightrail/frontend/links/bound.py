@@ -1,15 +1,29 @@
-"""The state of each link of a connection: the bound object of the link, and the terms of its attach."""
+"""The state of each link of a connection: the bound object of the link, and the terms of its attach.
+
+A link whose attach is not answered yet, with the record of its name.
+
+Requesting: links whose messages are requests to a node, some of which may be part of a transaction.
+"""
 
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from lightrail.amqp.events import Resumed, SenderSettled
-from lightrail.amqp.link import SETTLE_FIRST
+from lightrail.amqp.events import Resumed, SenderSettled, Transfers
+from lightrail.amqp.link import ATTACHING, SETTLE_FIRST, Link
 from lightrail.amqp.values import Symbol
+from lightrail.frontend.errors import ConditionError
 from lightrail.frontend.guard import Hold
+from lightrail.model import conditions
 from lightrail.model.links import Ending
+from lightrail.namespace.records import Name, Right
 from lightrail.wire.bodies import Refusal
+
+if TYPE_CHECKING:
+    from lightrail.frontend.connection import ClientConnection
+    from lightrail.frontend.engine import Frontend
+    from lightrail.frontend.transactions.transaction import Transaction
+    from lightrail.shard_client.owners.owner import Owner
 
 
 class Bound:
@@ -82,3 +96,73 @@ class Terms:
     at_close: Callable[[], Awaitable[Refusal | None]] | None = None
     """Executed when the client closes the link for good (detach with closed); the detach is answered after
     that, with the error that this returns. It has to be set before the link is bound."""
+
+
+def right_of(link: Link) -> Right:
+    """The right that a link needs at its name; the broker's role is the opposite of the client's."""
+    return Right.LISTEN if link.is_sender else Right.SEND
+
+
+@dataclass(slots=True)
+class Attach:
+    """One attach whose rights have been checked."""
+
+    connection: "ClientConnection"
+    link: Link
+    record: Name
+    number: int
+    """Number of the link, unique in the lifetime of this process."""
+    terms: Terms
+
+    @property
+    def frontend(self) -> "Frontend":
+        return self.connection.frontend
+
+    @property
+    def open(self) -> bool:
+        """Whether the client still waits for the answer."""
+        return self.connection.is_open and self.link.state == ATTACHING
+
+    def bind(self, bound: Bound) -> None:
+        """Sets the object of the link; the guard watches the link's name."""
+        link, connection = self.link, self.connection
+        link.context = bound
+        link.answers_close = self.terms.at_close is not None
+        self.terms.hold = self.frontend.guard.hold(
+            connection.client,
+            right_of(link),
+            self.record,
+            lambda condition, description: connection.links.detach(link, condition, description),
+        )
+        connection.links.bind(bound, self.terms)
+
+    async def place(self) -> "Owner | None":
+        """The owner of the name, for a link that is opened before the loop turns.
+
+        None if the client has disconnected in the meantime.
+
+        Raises:
+            ConditionError: the name was deleted in the meantime.
+        """
+        name = self.record.name
+        found = await self.frontend.place(name)
+        current = self.frontend.directory.get(name)
+        if current.created != self.record.created or current.role is not self.record.role:
+            self.frontend.forget_route(name)
+            raise ConditionError(conditions.RESOURCE_DELETED, f"{name} was just deleted; attach again")
+        return found if self.open else None
+
+
+class RequestingLink(Bound):
+    """The object of a link on which the client sends requests."""
+
+    __slots__ = ()
+
+    @property
+    def is_transactional(self) -> bool:
+        """Whether requests may be part of a transaction."""
+        raise NotImplementedError
+
+    def transacted(self, event: Transfers, transaction: "Transaction") -> None:
+        """The client sends requests that are part of a transaction."""
+        raise NotImplementedError

@@ -22,8 +22,7 @@ from lightrail.amqp.performatives import (
 from lightrail.amqp.values import Array, Described, Symbol
 from lightrail.cluster.coordinator import CoordinatorError
 from lightrail.frontend.errors import ConditionError
-from lightrail.frontend.links.attach import Attach
-from lightrail.frontend.links.bound import Terms
+from lightrail.frontend.links.bound import Attach, Terms
 from lightrail.frontend.links.routing import RouterLink
 from lightrail.frontend.links.scheduling import SchedulingRouterLink
 from lightrail.frontend.links.terminus import label_of, node_of

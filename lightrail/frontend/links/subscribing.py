@@ -28,8 +28,7 @@ from lightrail.amqp.performatives import Source
 from lightrail.amqp.values import Symbol
 from lightrail.cluster.coordinator import CoordinatorError
 from lightrail.frontend.errors import ConditionError
-from lightrail.frontend.links.attach import Attach
-from lightrail.frontend.links.bound import Bound
+from lightrail.frontend.links.bound import Attach, Bound
 from lightrail.frontend.links.deliveries import ConsumerLink
 from lightrail.frontend.links.terminus import (
     consumer_options,

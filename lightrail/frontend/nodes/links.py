@@ -26,8 +26,7 @@ from lightrail.amqp.performatives import AmqpError, Rejected, TransactionalState
 from lightrail.amqp.sections import decode_properties
 from lightrail.amqp.values import DecodeError, Symbol
 from lightrail.frontend.errors import ConditionError
-from lightrail.frontend.links.bound import Bound
-from lightrail.frontend.links.requesting import RequestingLink
+from lightrail.frontend.links.bound import Bound, RequestingLink
 from lightrail.frontend.nodes.posting import Posting, PostingError
 from lightrail.model import conditions
 from lightrail.model.names import InvalidNameError, queue_name

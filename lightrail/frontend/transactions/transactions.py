@@ -10,11 +10,10 @@ from lightrail.amqp.values import Symbol
 from lightrail.frontend.errors import ConditionError
 from lightrail.frontend.links.anonymous import AnonymousLink, addressed, sends_delays
 from lightrail.frontend.links.batched import BATCHED, unpacked
-from lightrail.frontend.links.bound import Terms
+from lightrail.frontend.links.bound import RequestingLink, Terms
 from lightrail.frontend.links.deliveries import ConsumerLink
 from lightrail.frontend.links.incoming import attributes_of
 from lightrail.frontend.links.outcomes import FAILED
-from lightrail.frontend.links.requesting import RequestingLink
 from lightrail.frontend.links.resolving import check_sendable
 from lightrail.frontend.links.routing import RouterLink
 from lightrail.frontend.links.scheduling import SchedulingRouterLink

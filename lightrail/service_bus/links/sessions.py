@@ -13,8 +13,7 @@ from lightrail.amqp.values import Described, Long, Symbol
 from lightrail.filters.errors import FilterError
 from lightrail.filters.source import from_amqp
 from lightrail.frontend.errors import ConditionError
-from lightrail.frontend.links.attach import Attach
-from lightrail.frontend.links.bound import Terms
+from lightrail.frontend.links.bound import Attach, Terms
 from lightrail.model import conditions, limits
 from lightrail.service_bus.links.deliveries import BusConsumerLink
 from lightrail.wire.bodies import ConsumerOpen, Refusal

@@ -42,7 +42,7 @@ log = logging.getLogger("lightrail.frontend.links.delaying")
 DELAYED_DELIVERY: Final = Symbol("DELAYED_DELIVERY")
 """Qpid JMS sends with a delivery delay only if this capability is offered."""
 NO_DELAY: Final = "a router delays no messages: send a message with a delay to a queue"
-_MARK: Final = b"x-opt-delivery-"
+_DELIVERY_MARK: Final = b"x-opt-delivery-"
 """Common prefix of both annotations (queue/order/delays.py). A message that has it in another place makes
 the queue delay messages unnecessarily, and is not delayed."""
 
@@ -55,7 +55,7 @@ def may_delay(link: "Link") -> bool:
 
 def asks_for_delay(messages: Iterable[bytes]) -> bool:
     """Whether a message seems to request a delay; annotations are at the beginning of each message."""
-    return any(_MARK in message for message in messages)
+    return any(_DELIVERY_MARK in message for message in messages)
 
 
 class DelayingProducer(ProducerLink):

@@ -21,9 +21,9 @@ from lightrail.amqp.values import DecodeError, Symbol
 from lightrail.frontend.errors import ConditionError
 from lightrail.frontend.guard import Hold
 from lightrail.frontend.links.bound import Bound
-from lightrail.frontend.links.delaying import NO_DELAY, DelayingProducer, asks_for_delay, may_delay
 from lightrail.frontend.links.incoming import IncomingLink
 from lightrail.frontend.links.routing import RouterLink
+from lightrail.frontend.links.scheduling import NO_DELAY, DelayingProducer, asks_for_delay, may_delay
 from lightrail.frontend.links.transfers import ProducerLink
 from lightrail.model import conditions
 from lightrail.wire.bodies import Refusal

@@ -25,13 +25,13 @@ from lightrail.frontend.links.anonymous import (
     ToAddress,
 )
 from lightrail.frontend.links.bound import Attach, Terms, right_of
-from lightrail.frontend.links.delaying import DELAYED_DELIVERY, DelayingProducer, may_delay
 from lightrail.frontend.links.deliveries import ConsumerLink
 from lightrail.frontend.links.dynamic import open_sender
 from lightrail.frontend.links.relays import RelayLink
 from lightrail.frontend.links.resolving import no_target, resolve
 from lightrail.frontend.links.resumable import ResumableLink
 from lightrail.frontend.links.resumable_consumer import ResumableConsumer
+from lightrail.frontend.links.scheduling import DELAYED_DELIVERY, DelayingProducer, may_delay
 from lightrail.frontend.links.terminus import (
     NODES,
     another_node,

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from lightrail.frontend.errors import ConditionError
-from lightrail.frontend.links.delaying import NO_DELAY, asks_for_delay
+from lightrail.frontend.links.scheduling import NO_DELAY, asks_for_delay
 from lightrail.frontend.links.terminus import name_of, node_of_message
 from lightrail.model import conditions, names
 from lightrail.model.policy import Role

@@ -4,30 +4,218 @@ A message with a time in the annotation `x-opt-scheduled-enqueue-time` that has 
 ROUTER/$scheduled (namespace/scheduled.py), and gateways route it when it is due. All others are routed at
 once. Each consecutive part of a batch with messages of one kind becomes a batch of its own. A hook decides
 for which clients this is done (hooks.py), as each message has to be searched for the annotation.
+
+A link that sends to a queue and announces messages with a delay (capability DELAYED_DELIVERY).
+
+A queue delays messages if its policy has `delay`, which costs an index of all its messages. Clients of JMS
+request a delay without a policy. So the first message with a delay on such a link sets the field, as the
+first use of a name makes it a queue (ADR 43). Until the queue's shard has the new policy, this message and
+those behind it wait here; without the capability messages are not examined.
 """
 
+import asyncio
 import logging
+from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any, Final
 
 from lightrail.amqp.events import Transfers
+from lightrail.amqp.performatives import AmqpError, Rejected
 from lightrail.amqp.sections import decode_annotations
-from lightrail.amqp.values import DecodeError
+from lightrail.amqp.survey import survey
+from lightrail.amqp.values import DecodeError, Symbol
 from lightrail.cluster.coordinator import CoordinatorError
 from lightrail.frontend.links.routed import OneOutcome, RoutedBatch
 from lightrail.frontend.links.routing import RouterLink
+from lightrail.frontend.links.terminus import symbols
+from lightrail.frontend.links.transfers import ProducerLink
 from lightrail.model import conditions, names
-from lightrail.model.policy import Role
+from lightrail.model.policy import InvalidPolicyError, Policy, Role
+from lightrail.namespace.rights import ANYBODY
 from lightrail.namespace.router_plan import Group, Plan, Routed
 from lightrail.namespace.scheduled import scheduled_queue
-from lightrail.namespace.statuses import ServiceError
+from lightrail.namespace.statuses import ChangedError, ServiceError
+from lightrail.shard_client.peers.requests import ShardDownError, ShardRefusedError
 from lightrail.shard_client.sending.lanes import Load
 from lightrail.shard_client.sending.window import Attributes
 from lightrail.wire.bodies import Refusal
 
 if TYPE_CHECKING:
+    from lightrail.amqp.link import Link
     from lightrail.frontend.connection import ClientConnection
+    from lightrail.frontend.engine import Frontend
+    from lightrail.shard_client.owners.owner import Owner
+
+DELAY_TRIES: Final[int] = 100
+"""How often a shard is asked whether a queue delays messages yet, and how often a change of a policy that
+conflicts with another change is repeated."""
+DELAY_AGAIN_MS: Final[int] = 20
+"""Pause before each further of these requests; a shard reads changes twenty times a second."""
 
 log = logging.getLogger("lightrail.frontend.links.scheduling")
+
+DELAYED_DELIVERY: Final = Symbol("DELAYED_DELIVERY")
+"""Qpid JMS sends with a delivery delay only if this capability is offered."""
+NO_DELAY: Final = "a router delays no messages: send a message with a delay to a queue"
+_DELIVERY_MARK: Final = b"x-opt-delivery-"
+"""Common prefix of both annotations (queue/order/delays.py). A message that has it in another place makes
+the queue delay messages unnecessarily, and is not delayed."""
+
+
+def may_delay(link: "Link") -> bool:
+    """Whether the client announced that messages of this link may have a delay."""
+    attach = link.attach
+    return attach is not None and DELAYED_DELIVERY in symbols(attach.desired_capabilities)
+
+
+def asks_for_delay(messages: Iterable[bytes]) -> bool:
+    """Whether a message seems to request a delay; annotations are at the beginning of each message."""
+    return any(_DELIVERY_MARK in message for message in messages)
+
+
+class DelayingProducer(ProducerLink):
+    """One incoming link (the client sends) to a queue, whose messages may have a delay."""
+
+    __slots__ = ("_held_count", "_held_events", "_without_delay")
+
+    def __init__(
+        self,
+        connection: "ClientConnection",
+        link: "Link",
+        owner: "Owner",
+        *,
+        number: int,
+        queue: str,
+        label: str = "",
+        client_link: str = "",
+    ) -> None:
+        super().__init__(
+            connection, link, owner, number=number, queue=queue, label=label, client_link=client_link
+        )
+        self._held_events: list[Transfers] = []
+        """Batches that wait until the queue delays messages."""
+        self._held_count = 0
+        """Number of messages in these batches."""
+        self._without_delay: bytes | None = None
+        """Header and annotations of a message without a delay, and the descriptor of its properties."""
+
+    @property
+    def unanswered(self) -> int:
+        """See IncomingLink; includes the messages that wait here."""
+        return self._unanswered_messages + self._held_count
+
+    def transfers(self, event: Transfers, now_ms: int) -> None:
+        """Sends a batch to the shard, at once unless it has to wait."""
+        if not self._held_events:
+            if not self._asks_for_delay(event) or self._directory.get(self.queue).policy["delay"]:
+                super().transfers(event, now_ms)
+                return
+            self._frontend.spawn(self._make_delay())
+        self._held_events.append(event)
+        self._held_count += _count(event)
+        self._intake.received(self._connection, _size(event))
+
+    def ended(self, refusal: Refusal) -> None:
+        """See Producer: messages that wait here are rejected for the same reason."""
+        for event in self._take_held():
+            self._reject(event, refusal)
+        super().ended(refusal)
+
+    def close(self) -> None:
+        """See ProducerLink; messages that wait here are sent when the queue delays messages."""
+        if self._held_events:
+            self._closed = True
+        else:
+            super().close()
+
+    def _asks_for_delay(self, event: Transfers) -> bool:
+        """See `asks_for_delay`; messages that begin like a message without a delay have none either."""
+        known = self._without_delay
+        if known and event.pieces is None and all(each.startswith(known) for each in event.payloads):
+            return False
+        if asks_for_delay(_messages(event)):
+            return True
+        if event.pieces is None:
+            first = event.payloads[0]
+            self._without_delay = first[: survey(first).properties]
+        return False
+
+    # --- the policy ------------------------------------------------------------------------------------
+
+    async def _make_delay(self) -> None:
+        """Sets the field of the policy, and sends the waiting messages, or rejects those with a delay."""
+        problem: Refusal | None = None
+        try:
+            await make_delay(self._frontend, self.queue)
+        except (ServiceError, InvalidPolicyError) as refused:
+            problem = Refusal(conditions.PRECONDITION_FAILED, str(refused))
+        except (CoordinatorError, ShardDownError, ShardRefusedError) as error:
+            log.warning("%s can't be made to delay messages: %s", self.queue, error)
+            text = f"{self.queue} can't be made to delay messages now: {error}; try again"
+            problem = Refusal(conditions.INTERNAL_ERROR, text)
+        except Exception:
+            log.exception("%s could not be made to delay messages", self.queue)
+            problem = Refusal(conditions.INTERNAL_ERROR, "internal error: the queue delays no messages")
+        now_ms = self._frontend.now_ms()
+        events = self._take_held()
+        for event in events:
+            if problem is not None and asks_for_delay(_messages(event)):
+                self._reject(event, problem)
+            else:
+                super().transfers(event, now_ms)
+        if self._closed and events:
+            super().close()
+        self._connection.touch()
+
+    def _take_held(self) -> list[Transfers]:
+        events, self._held_events, self._held_count = self._held_events, [], 0
+        for event in events:
+            self._intake.answered(self._connection, _size(event))
+        return events
+
+    def _reject(self, event: Transfers, refusal: Refusal) -> None:
+        count = _count(event)
+        self._counts.messages_refused += count
+        if not event.settled and not self._closed:
+            error = AmqpError(condition=Symbol(refusal.condition), description=refusal.description)
+            first = event.first_delivery_id
+            self._link.settle(first, first + count - 1, Rejected(error=error))
+
+
+async def make_delay(frontend: "Frontend", queue: str) -> None:
+    """Makes a queue delay messages that request it, and waits until its shard does.
+
+    Raises ServiceError, InvalidPolicyError, CoordinatorError, ShardDownError, ShardRefusedError.
+    """
+    frontend.directory.refresh()
+    tries = DELAY_TRIES
+    while not (record := frontend.directory.get(queue)).policy["delay"]:
+        policy = Policy.parse(record.policy.to_json() | {"delay": True})
+        tries -= 1
+        try:
+            await frontend.service.change(ANYBODY, queue, policy, record.revision)
+        except ChangedError:
+            # Another process changed the policy at the same time, perhaps for the same reason.
+            if not tries:
+                raise
+    for _ in range(DELAY_TRIES):
+        if (await frontend.ask_shard(queue, "queue", {})).fields["delays"]:
+            return
+        await asyncio.sleep(DELAY_AGAIN_MS / 1000)
+    raise ShardDownError(f"the shard of {queue} does not follow the change of its policy")
+
+
+def _messages(event: Transfers) -> Iterable[bytes]:
+    """The messages; of a message in pieces the first piece."""
+    return event.payloads if event.pieces is None else (bytes(event.pieces[0]),)
+
+
+def _count(event: Transfers) -> int:
+    return 1 if event.pieces is not None else len(event.payloads)
+
+
+def _size(event: Transfers) -> int:
+    return sum(map(len, event.payloads if event.pieces is None else event.pieces))
+
 
 ANNOTATION: Final = "x-opt-scheduled-enqueue-time"
 """Annotation with the time of a scheduled message (queue/order/delays.py)."""

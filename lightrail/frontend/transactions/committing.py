@@ -12,9 +12,8 @@ from typing import TYPE_CHECKING, Any, Final
 
 from lightrail.cluster.coordinator import CoordinatorError
 from lightrail.frontend.errors import ConditionError
-from lightrail.frontend.links.delaying import NO_DELAY, asks_for_delay, make_delay
 from lightrail.frontend.links.resolving import resolve
-from lightrail.frontend.links.scheduling import due_ms
+from lightrail.frontend.links.scheduling import NO_DELAY, asks_for_delay, due_ms, make_delay
 from lightrail.frontend.links.terminus import left_out, name_of, node_of_message
 from lightrail.frontend.transactions.part_requests import Batch, Request, request_of
 from lightrail.frontend.transactions.transaction import LockRetirement, Post, Retirement, Transaction

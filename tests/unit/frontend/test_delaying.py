@@ -11,7 +11,7 @@ from lightrail.amqp.performatives import Rejected, Source, Target
 from lightrail.amqp.sections import Properties, with_annotations
 from lightrail.amqp.values import Long, Symbol
 from lightrail.cluster.coordinator import CoordinatorError
-from lightrail.frontend.links.delaying import DELAYED_DELIVERY
+from lightrail.frontend.links.scheduling import DELAYED_DELIVERY
 from lightrail.model.policy import Policy
 from lightrail.namespace.rights import ANYBODY
 from lightrail.wire.bodies import Answer

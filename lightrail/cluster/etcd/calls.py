@@ -18,8 +18,7 @@ from lightrail.cluster.coordinator import (
 from lightrail.cluster.counts import CoordinatorCounts
 from lightrail.cluster.entries import Entry
 from lightrail.cluster.etcd.channels import EtcdTimes, LeaseLostError, NotAskedError
-from lightrail.cluster.etcd.client import EtcdClient
-from lightrail.cluster.etcd.identity import IDENTITY
+from lightrail.cluster.etcd.client import IDENTITY, EtcdClient
 from lightrail.model import limits
 
 log = logging.getLogger("lightrail.cluster.etcd.calls")

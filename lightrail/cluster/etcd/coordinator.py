@@ -30,10 +30,9 @@ from lightrail.cluster.coordinator import (
 from lightrail.cluster.entries import Entry, News
 from lightrail.cluster.etcd.calls import Calls
 from lightrail.cluster.etcd.channels import EtcdSettings, EtcdTimes
-from lightrail.cluster.etcd.client import EtcdClient
+from lightrail.cluster.etcd.client import IDENTITY, EtcdClient, Identity, identify
 from lightrail.cluster.etcd.following import Follower, explained
 from lightrail.cluster.etcd.grouping import Grouping
-from lightrail.cluster.etcd.identity import IDENTITY, Identity, identify
 from lightrail.cluster.etcd.leases import LeasedRegistrations
 from lightrail.cluster.etcd.view import Change, View
 from lightrail.cluster.history import HISTORY, History, restoring

@@ -15,8 +15,7 @@ from typing import TYPE_CHECKING, Final
 from lightrail.cluster.coordinator import CoordinatorError, SetBack
 from lightrail.cluster.entries import Entry
 from lightrail.cluster.etcd.channels import EtcdSettings, EtcdTimes
-from lightrail.cluster.etcd.client import EtcdClient, WatchEndedError, WatchLostError
-from lightrail.cluster.etcd.identity import IDENTITY, Identity
+from lightrail.cluster.etcd.client import IDENTITY, EtcdClient, Identity, WatchEndedError, WatchLostError
 from lightrail.cluster.etcd.view import Change, View
 from lightrail.cluster.history import HISTORY, History, doubt
 

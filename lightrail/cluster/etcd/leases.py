@@ -10,7 +10,7 @@ from lightrail.cluster.coordinator import CoordinatorError, CoordinatorFullError
 from lightrail.cluster.entries import Entry
 from lightrail.cluster.etcd.calls import Calls
 from lightrail.cluster.etcd.channels import LeaseLostError
-from lightrail.cluster.etcd.identity import IDENTITY
+from lightrail.cluster.etcd.client import IDENTITY
 from lightrail.cluster.keyed import Registrations
 
 log = logging.getLogger("lightrail.cluster.etcd.leases")

@@ -14,6 +14,7 @@ from aiohttp import web
 
 from lightrail.cluster.coordinator import Coordinator
 from lightrail.cluster.map import PLACEMENT_FAMILIES, Map
+from lightrail.gateway.bodies import ATOM, JSON
 from lightrail.gateway.callers import Callers
 from lightrail.gateway.counts import Counts
 from lightrail.gateway.errors import ProblemError, problem_of
@@ -21,7 +22,6 @@ from lightrail.gateway.forwarding.counts import FAMILIES as FORWARDING_FAMILIES
 from lightrail.gateway.forwarding.forwarding import Forwarding
 from lightrail.gateway.hooks import GatewayHooks
 from lightrail.gateway.journals.segments import Archived, Journals
-from lightrail.gateway.media_types import ATOM, JSON
 from lightrail.gateway.messages.batches import BatchSender
 from lightrail.gateway.messages.receiving import Receivers
 from lightrail.gateway.messages.sending import Sender

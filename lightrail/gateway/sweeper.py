@@ -8,7 +8,7 @@ from typing import Final
 from lightrail.cluster.coordinator import CoordinatorError
 from lightrail.cluster.living import Living
 from lightrail.cluster.map import Member
-from lightrail.gateway.instants import milliseconds
+from lightrail.gateway.bodies import milliseconds
 from lightrail.gateway.services import Services
 from lightrail.model import limits
 from lightrail.model.policy import Role

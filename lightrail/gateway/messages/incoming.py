@@ -22,8 +22,7 @@ from lightrail.amqp.sections import (
     with_header,
 )
 from lightrail.amqp.values import DecodeError, Described, Symbol, Timestamp
-from lightrail.gateway.instants import rfc3339
-from lightrail.gateway.media_types import AMQP
+from lightrail.gateway.bodies import AMQP, rfc3339
 
 PROPERTY_HEADER: Final = "LightRail-Property-"
 _DATA, _SEQUENCE, _VALUE = 0x75, 0x76, 0x77

@@ -14,8 +14,8 @@ from lightrail.amqp.composite import write_composite
 from lightrail.amqp.encoder import encode
 from lightrail.amqp.sections import Header, Properties, attributes, encode_header, scan
 from lightrail.amqp.values import DecodeError, Long, Symbol, Timestamp
+from lightrail.gateway.bodies import milliseconds
 from lightrail.gateway.errors import ProblemError, invalid
-from lightrail.gateway.instants import milliseconds
 from lightrail.model.policy import SECONDS_MAX
 
 PROPERTY: Final = "lightrail-property-"

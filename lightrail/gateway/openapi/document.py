@@ -7,8 +7,8 @@ from typing import Final
 
 from aiohttp import web
 
+from lightrail.gateway.bodies import JSON
 from lightrail.gateway.errors import PROBLEM
-from lightrail.gateway.media_types import JSON
 from lightrail.gateway.openapi import (
     administration,
     journals,

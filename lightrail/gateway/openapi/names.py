@@ -2,7 +2,7 @@
 
 from typing import Final
 
-from lightrail.gateway.media_types import AMQP, ATOM, BATCH, JSON, POLICY
+from lightrail.gateway.bodies import AMQP, ATOM, BATCH, JSON, POLICY
 from lightrail.gateway.messages.outgoing import BROKER_PROPERTIES
 from lightrail.gateway.openapi.operation import (
     AFTER,

@@ -5,7 +5,7 @@ from typing import Any, Final, NamedTuple
 
 from aiohttp import web
 
-from lightrail.gateway.media_types import JSON
+from lightrail.gateway.bodies import JSON
 from lightrail.gateway.request import Request
 from lightrail.model import limits
 

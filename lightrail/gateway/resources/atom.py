@@ -5,10 +5,9 @@ from collections.abc import Iterable
 from typing import Any, Final
 from xml.etree import ElementTree as Xml
 
+from lightrail.gateway.bodies import parsed, rfc3339
 from lightrail.gateway.errors import ProblemError
-from lightrail.gateway.instants import rfc3339
 from lightrail.gateway.paths import path_of
-from lightrail.gateway.xml import parsed
 from lightrail.namespace.records import Name
 
 NAMESPACE: Final = "http://www.w3.org/2005/Atom"

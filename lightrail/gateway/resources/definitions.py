@@ -8,8 +8,8 @@ from typing import Any, Final
 from aiohttp import web
 
 from lightrail.cluster.coordinator import CoordinatorError
+from lightrail.gateway.bodies import JSON
 from lightrail.gateway.errors import AGAIN, ProblemError
-from lightrail.gateway.media_types import JSON
 from lightrail.gateway.request import Request
 from lightrail.gateway.resources import permissions
 from lightrail.model import limits

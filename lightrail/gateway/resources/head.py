@@ -9,9 +9,8 @@ import json
 
 from aiohttp import web
 
+from lightrail.gateway.bodies import AMQP, rfc3339
 from lightrail.gateway.errors import ProblemError
-from lightrail.gateway.instants import rfc3339
-from lightrail.gateway.media_types import AMQP
 from lightrail.gateway.messages import incoming
 from lightrail.gateway.messages.receiving import LockedMessage
 from lightrail.gateway.paths import path_of

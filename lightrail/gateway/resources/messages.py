@@ -7,9 +7,8 @@ from aiohttp import web
 
 from lightrail.amqp.encoder import encode
 from lightrail.amqp.values import Symbol
+from lightrail.gateway.bodies import JSON, rfc3339
 from lightrail.gateway.errors import ProblemError, invalid
-from lightrail.gateway.instants import rfc3339
-from lightrail.gateway.media_types import JSON
 from lightrail.gateway.messages import incoming
 from lightrail.gateway.request import Request, whole_number
 from lightrail.gateway.resources.queues import demand_queue

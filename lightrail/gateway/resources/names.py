@@ -7,9 +7,8 @@ from urllib.parse import urlencode
 
 from aiohttp import web
 
+from lightrail.gateway.bodies import ATOM, JSON, POLICY, rfc3339
 from lightrail.gateway.errors import ProblemError, problem_of
-from lightrail.gateway.instants import rfc3339
-from lightrail.gateway.media_types import ATOM, JSON, POLICY
 from lightrail.gateway.paths import path_of
 from lightrail.gateway.request import Request
 from lightrail.gateway.resources import atom

@@ -8,8 +8,8 @@ from typing import Any
 from aiohttp import web
 
 from lightrail.cluster.users import InvalidUserError, user_name
+from lightrail.gateway.bodies import rfc3339
 from lightrail.gateway.errors import ProblemError, invalid
-from lightrail.gateway.instants import rfc3339
 from lightrail.gateway.request import Request
 from lightrail.model import limits
 from lightrail.namespace import tokens

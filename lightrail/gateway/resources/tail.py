@@ -7,9 +7,8 @@ from typing import Any, Final
 
 from aiohttp import web
 
+from lightrail.gateway.bodies import AMQP, BATCH, JSON, rfc3339
 from lightrail.gateway.errors import ProblemError, problem_of
-from lightrail.gateway.instants import rfc3339
-from lightrail.gateway.media_types import AMQP, BATCH, JSON
 from lightrail.gateway.messages import outgoing
 from lightrail.gateway.paths import path_of
 from lightrail.gateway.request import Request

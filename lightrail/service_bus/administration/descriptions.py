@@ -5,8 +5,8 @@ from typing import Any, Final
 from xml.etree import ElementTree as Xml
 
 from lightrail.filters.errors import FilterError
+from lightrail.gateway.bodies import milliseconds
 from lightrail.gateway.errors import ProblemError
-from lightrail.gateway.instants import milliseconds
 from lightrail.namespace.rules import Rule
 from lightrail.service_bus.administration.entries import (
     SCHEMA,

@@ -5,8 +5,8 @@ from xml.etree import ElementTree as Xml
 
 from aiohttp import web
 
+from lightrail.gateway.bodies import rfc3339
 from lightrail.gateway.errors import ProblemError
-from lightrail.gateway.instants import rfc3339
 from lightrail.gateway.rights import demand_name
 from lightrail.model import names as rules
 from lightrail.model.policy import Role

@@ -10,9 +10,8 @@ from xml.etree import ElementTree as Xml
 
 from aiohttp import web
 
+from lightrail.gateway.bodies import parsed, rfc3339
 from lightrail.gateway.errors import ProblemError
-from lightrail.gateway.instants import rfc3339
-from lightrail.gateway.xml import parsed
 
 ATOM: Final = "http://www.w3.org/2005/Atom"
 DESCRIPTION: Final = "http://schemas.microsoft.com/netservices/2010/10/servicebus/connect"

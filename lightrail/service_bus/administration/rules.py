@@ -2,8 +2,8 @@
 
 from aiohttp import web
 
+from lightrail.gateway.bodies import rfc3339
 from lightrail.gateway.errors import ProblemError
-from lightrail.gateway.instants import rfc3339
 from lightrail.namespace.deleting import OWN_QUEUE
 from lightrail.namespace.records import Subscription
 from lightrail.namespace.rules import Rule, rules_of

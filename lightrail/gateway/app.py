@@ -16,7 +16,6 @@ from lightrail.cluster.coordinator import Coordinator
 from lightrail.cluster.map import PLACEMENT_FAMILIES, Map
 from lightrail.gateway.bodies import ATOM, JSON
 from lightrail.gateway.callers import Callers
-from lightrail.gateway.counts import Counts
 from lightrail.gateway.errors import ProblemError, problem_of
 from lightrail.gateway.forwarding.counts import FAMILIES as FORWARDING_FAMILIES
 from lightrail.gateway.forwarding.forwarding import Forwarding
@@ -34,7 +33,7 @@ from lightrail.gateway.processes.health import DETAILED, Health
 from lightrail.gateway.processes.members import PRESENCE_FAMILIES, Members, Presence
 from lightrail.gateway.request import Request
 from lightrail.gateway.rights import demand_all
-from lightrail.gateway.services import Services
+from lightrail.gateway.services import Counts, Services
 from lightrail.gateway.views import BrokerViews
 from lightrail.gateway.websockets import WebSockets, is_request
 from lightrail.model import limits

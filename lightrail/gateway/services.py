@@ -1,11 +1,14 @@
-"""Services: the objects of one gateway that handlers of requests use."""
+"""Services: the objects of one gateway that handlers of requests use.
+
+Counts: requests and messages of HTTP clients of this gateway; metrics.py shows them.
+"""
 
 from dataclasses import dataclass
+from typing import Final
 
 from lightrail.cluster.coordinator import Coordinator
 from lightrail.cluster.map import Map
 from lightrail.gateway.callers import Callers
-from lightrail.gateway.counts import Counts
 from lightrail.gateway.forwarding.forwarding import Forwarding
 from lightrail.gateway.hooks import GatewayHooks
 from lightrail.gateway.journals.segments import Journals
@@ -20,6 +23,27 @@ from lightrail.model.settings import Settings
 from lightrail.namespace.directory import Directory
 from lightrail.namespace.service import Service
 from lightrail.shard_client.shard_connections import ShardConnections
+
+METHODS: Final = frozenset({"GET", "HEAD", "POST", "PUT", "DELETE"})
+"""Other methods share one label, so that clients can't create an unlimited number of series."""
+
+
+class Counts:
+    """Counts of requests and messages; others are read from the services that keep them."""
+
+    __slots__ = ("handed_out", "requests", "sent")
+
+    def __init__(self) -> None:
+        self.requests: dict[tuple[str, str], int] = {}
+        """Answers by method and status."""
+        self.sent = 0
+        """Messages of requests that are stored."""
+        self.handed_out = {"received": 0, "locked": 0, "released": 0}
+        """Deliveries to clients: received, locked, or released since the client had closed its connection."""
+
+    def answered(self, method: str, status: int) -> None:
+        key = (method if method in METHODS else "other", str(status))
+        self.requests[key] = self.requests.get(key, 0) + 1
 
 
 @dataclass(frozen=True, slots=True)

@@ -3,12 +3,19 @@
 A message whose task waits, for a full target or an endpoint that is down, stays in the window, so a
 target that refuses messages delays its own queue and no other. An idle forwarder is a consumer with credit;
 it has no task and no timer.
+
+Roster: the forwarders that the namespace requires now, opened one after another.
+
+The user of a roster sets the forwarder of each queue, or none. Opening a forwarder looks up the queue at the
+coordinator, so one task opens all of them; a failed attempt is repeated after a pause.
+
+Forwarders that repeat failed attempts without end, with longer and longer pauses.
 """
 
 import asyncio
 import logging
-from collections.abc import Callable
-from typing import Final
+from collections.abc import Awaitable, Callable
+from typing import Final, Generic, TypeVar
 
 from lightrail.shard_client.receiving.queue_consumer import Delivery, QueueConsumer
 from lightrail.shard_client.shard_connections import ShardConnections
@@ -129,3 +136,156 @@ class Forwarder:
         for task in self._tasks.values():
             task.cancel()
         self._tasks.clear()
+
+
+FORWARDER_OPEN_PAUSE_MS: Final[int] = 1_000
+"""Pause before a forwarder whose consumer could not be opened, or was closed, tries again."""
+
+
+Wanted = TypeVar("Wanted")
+"""The description of a forwarder; a different value requires a different forwarder."""
+
+
+class Roster(Generic[Wanted]):
+    """Forwarders by queue.
+
+    Args:
+        make: makes a forwarder for a queue; the last argument is called when the shard closed its consumer.
+    """
+
+    def __init__(
+        self, shards: ShardConnections, make: Callable[[str, Wanted, Callable[[Forwarder], None]], Forwarder]
+    ) -> None:
+        self._shards = shards
+        self._make = make
+        self._loop = asyncio.get_running_loop()
+        self._forwarders: dict[str, tuple[Wanted, Forwarder]] = {}
+        self._to_open: dict[Forwarder, None] = {}
+        self._opening: asyncio.Task[None] | None = None
+        self._timers: dict[Forwarder, asyncio.TimerHandle] = {}
+
+    def __len__(self) -> int:
+        return len(self._forwarders)
+
+    def get(self, queue: str) -> Forwarder | None:
+        """The forwarder of a queue, if it has one."""
+        found = self._forwarders.get(queue)
+        return None if found is None else found[1]
+
+    def want(self, queue: str, wanted: Wanted | None) -> None:
+        """Sets the forwarder of a queue, or none; a running forwarder with an equal description is kept."""
+        present = self._forwarders.get(queue)
+        if present is not None:
+            if present[0] == wanted:
+                return
+            del self._forwarders[queue]
+            self._end(present[1])
+        if wanted is not None:
+            forwarder = self._make(queue, wanted, self._lost)
+            self._forwarders[queue] = (wanted, forwarder)
+            self._open(forwarder)
+
+    def close(self) -> None:
+        """Stops all forwarders."""
+        for _, forwarder in self._forwarders.values():
+            self._end(forwarder)
+        self._forwarders.clear()
+        if self._opening is not None:
+            self._opening.cancel()
+
+    def _end(self, forwarder: Forwarder) -> None:
+        self._to_open.pop(forwarder, None)
+        timer = self._timers.pop(forwarder, None)
+        if timer is not None:
+            timer.cancel()
+        forwarder.close()
+
+    def _lost(self, forwarder: Forwarder) -> None:
+        """Opens a forwarder again after a pause, if it is still wanted: its consumer was closed."""
+        if self.get(forwarder.queue) is forwarder:
+            pause_s = FORWARDER_OPEN_PAUSE_MS / 1000
+            self._timers[forwarder] = self._loop.call_later(pause_s, self._open, forwarder)
+
+    def _open(self, forwarder: Forwarder) -> None:
+        self._timers.pop(forwarder, None)
+        self._to_open[forwarder] = None
+        if self._opening is None:
+            self._opening = self._loop.create_task(self._open_all())
+
+    async def _open_all(self) -> None:
+        try:
+            while self._to_open:
+                forwarder = next(iter(self._to_open))
+                del self._to_open[forwarder]
+                try:
+                    await forwarder.open(self._shards)
+                except Exception as error:
+                    log.warning("%s can't be consumed now; this is tried again: %s", forwarder.queue, error)
+                    self._lost(forwarder)
+        finally:
+            self._opening = None
+
+
+FORWARD_WINDOW: Final[int] = 100
+"""Dead letters of one queue that are being forwarded at a time."""
+FORWARD_PAUSE_MS: Final[int] = 1_000
+"""Pause before a dead letter that its target refused is sent again; it doubles up to FORWARD_PAUSE_MS_MAX."""
+FORWARD_PAUSE_MS_MAX: Final[int] = 60_000
+
+Pause = Callable[[float], Awaitable[None]]
+"""Waits the given number of seconds; tests inject it."""
+Attempt = Callable[[], Awaitable[Settlement | None]]
+"""Sends one message; returns its outcome for the queue, or None if the attempt is to be repeated."""
+
+
+class RepeatingForwarder(Forwarder):
+    """Forwards the messages of one queue.
+
+    Args:
+        log: for problems, one line for each change.
+        waiting: of that line, for the queue and the problem.
+        again: of the line after a problem.
+    """
+
+    def __init__(
+        self,
+        queue: str,
+        label: str,
+        pause: Pause,
+        lost: Callable[[Forwarder], None],
+        *,
+        log: logging.Logger,
+        waiting: str,
+        again: str,
+    ) -> None:
+        super().__init__(queue, window=FORWARD_WINDOW, label=label, lost=lost)
+        self._pause = pause
+        self._log = log
+        self._waiting = waiting
+        self._again = again
+        self._problem = ""
+        """The last logged problem."""
+
+    def attempt(self, delivery: Delivery) -> Attempt:
+        """The attempts of a message, which notes each problem."""
+        raise NotImplementedError
+
+    async def carry(self, delivery: Delivery) -> Settlement:
+        """See Forwarder."""
+        attempt = self.attempt(delivery)
+        pause_ms = FORWARD_PAUSE_MS
+        while True:
+            settlement = await attempt()
+            if settlement is not None:
+                return settlement
+            await self._pause(pause_ms / 1000)
+            pause_ms = min(2 * pause_ms, FORWARD_PAUSE_MS_MAX)
+
+    def note(self, problem: str) -> None:
+        """Logs the problem of an attempt, or "" after none, if it is another one than before."""
+        if problem != self._problem:
+            self._problem = problem
+            if problem:
+                self._log.warning("%s: %s", self._waiting, problem)
+            else:
+                self._log.info("%s", self._again)

@@ -17,10 +17,16 @@ import logging
 from collections.abc import Callable, Iterable
 
 from lightrail.gateway.forwarding.counts import ForwardingCounts
-from lightrail.gateway.forwarding.forwarder import ACCEPTED, Forwarder, Settlement
+from lightrail.gateway.forwarding.forwarder import (
+    ACCEPTED,
+    Attempt,
+    Forwarder,
+    Pause,
+    RepeatingForwarder,
+    Roster,
+    Settlement,
+)
 from lightrail.gateway.forwarding.pushes import Endpoints, Pushers
-from lightrail.gateway.forwarding.repeating import Attempt, Pause, RepeatingForwarder
-from lightrail.gateway.forwarding.roster import Roster
 from lightrail.gateway.forwarding.sink import NotSentError, Sink, due, moved
 from lightrail.gateway.forwarding.transfers import Transfers
 from lightrail.gateway.messages.sending import Carried, Sender

@@ -24,8 +24,7 @@ from aiohttp.abc import ResolveResult
 from lightrail.cluster.coordinator import CoordinatorError
 from lightrail.gateway.bodies import rfc3339
 from lightrail.gateway.forwarding.counts import ForwardingCounts
-from lightrail.gateway.forwarding.forwarder import ACCEPTED, Forwarder, Settlement
-from lightrail.gateway.forwarding.roster import Roster
+from lightrail.gateway.forwarding.forwarder import ACCEPTED, Forwarder, Roster, Settlement
 from lightrail.gateway.http_client import FAILURES, HttpClient
 from lightrail.gateway.messages import incoming
 from lightrail.gateway.paths import path_of

@@ -5,11 +5,14 @@ from collections.abc import Awaitable, Callable
 from functools import partial
 from typing import Any, cast
 
-from lightrail.gateway.forwarding import roster
+from lightrail.gateway.forwarding import forwarder
 from lightrail.gateway.forwarding.counts import ForwardingCounts
-from lightrail.gateway.forwarding.forwarder import FORWARDER_WINDOW_BYTES, FORWARDER_WINDOW_FIRST
+from lightrail.gateway.forwarding.forwarder import (
+    FORWARD_WINDOW,
+    FORWARDER_WINDOW_BYTES,
+    FORWARDER_WINDOW_FIRST,
+)
 from lightrail.gateway.forwarding.forwarding import DeadLetterForwarders
-from lightrail.gateway.forwarding.repeating import FORWARD_WINDOW
 from lightrail.gateway.forwarding.sink import NotSentError
 from lightrail.model.policy import Policy
 from lightrail.namespace.rights import ANYBODY
@@ -119,7 +122,7 @@ def test_forwarders_follow_the_policies() -> None:
 def test_those_who_are_there_at_the_start_are_found_and_a_queue_that_is_away_is_asked_again(
     monkeypatch: Any,
 ) -> None:
-    monkeypatch.setattr(roster, "FORWARDER_OPEN_PAUSE_MS", 0)
+    monkeypatch.setattr(forwarder, "FORWARDER_OPEN_PAUSE_MS", 0)
 
     async def check(scene: Scene) -> None:
         await scene.give("q", dead_letter="graves")

@@ -47,9 +47,9 @@ async def read(_: Request) -> web.Response:
 OPERATIONS: Final[Operations] = {
     **names.OPERATIONS,
     **messages.OPERATIONS,
-    **subscriptions.OPERATIONS,
+    **subscriptions.SUBSCRIPTIONS,
     **administration.OPERATIONS,
-    **transfers.OPERATIONS,
+    **transfers.TRANSFERS,
     **placement.OPERATIONS,
     **journals.OPERATIONS,
     "GET /!openapi.json": Operation(read, "openapi", "this description", ok("the description", ANY)),

@@ -26,7 +26,7 @@ _SUBSCRIPTION: Final[Object] = {
     "expires_at": nullable("string"),
 }
 
-OPERATIONS: Final[Operations] = {
+SUBSCRIPTIONS: Final[Operations] = {
     "GET /{name}/!subscriptions": Operation(
         subscriptions.list_all,
         "listSubscriptions",

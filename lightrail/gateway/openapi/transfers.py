@@ -18,7 +18,7 @@ from lightrail.gateway.openapi.operation import (
 )
 from lightrail.gateway.resources import transfers
 
-OPERATIONS: Final[Operations] = {
+TRANSFERS: Final[Operations] = {
     "GET /!transfers": Operation(
         transfers.list_all,
         "listTransfers",

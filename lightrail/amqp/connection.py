@@ -20,17 +20,8 @@ from typing import Any, Final
 from lightrail.amqp import frames
 from lightrail.amqp.connection_endpoint import ConnectionEndpoint
 from lightrail.amqp.errors import ConnectionProtocolError, FramingError, LocalError
-from lightrail.amqp.events import (
-    CLOSED,
-    CLOSING,
-    DECIDING,
-    HEADER,
-    OPEN,
-    OPENING,
-    SASL,
-    Event,
-    HeaderRejected,
-)
+from lightrail.amqp.events import Event, HeaderRejected
+from lightrail.amqp.phases import CLOSED, CLOSING, DECIDING, HEADER, OPEN, OPENING, SASL
 from lightrail.amqp.reader import discard_frames, read_frames
 from lightrail.amqp.security import AUTH, OK, SaslClient, SaslServer
 from lightrail.amqp.settings import ConnectionSettings

@@ -15,21 +15,10 @@ from typing import Any, Final
 
 from lightrail.amqp import frames
 from lightrail.amqp.errors import ConnectionProtocolError, EndedError, FramingError, LocalError
-from lightrail.amqp.events import (
-    CLOSED,
-    CLOSING,
-    DECIDING,
-    HEADER,
-    OPEN,
-    OPENING,
-    SASL,
-    Closed,
-    Event,
-    OpenAsked,
-    Opened,
-)
+from lightrail.amqp.events import Closed, Event, OpenAsked, Opened
 from lightrail.amqp.link_endpoint import LinkEndpoint
 from lightrail.amqp.performatives import AmqpError, Begin, Close, Open, encode_performative, make_error
+from lightrail.amqp.phases import CLOSED, CLOSING, DECIDING, HEADER, OPEN, OPENING, SASL
 from lightrail.amqp.receiver import ReceivingLink
 from lightrail.amqp.security import SaslClient, SaslServer
 from lightrail.amqp.session import Session

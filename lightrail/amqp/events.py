@@ -2,8 +2,6 @@
 
 Numbers of incoming deliveries are the session's delivery-ids, unwrapped (see serial.py); those of outgoing
 deliveries are the link's own, from 0 in order of sending.
-
-The phases of a connection, in their order; connection_endpoint.py has the theory.
 """
 
 from typing import TYPE_CHECKING, Any, Final
@@ -14,20 +12,6 @@ from lightrail.model.limits import EXPIRY_SPAN_MS
 
 if TYPE_CHECKING:
     from lightrail.amqp.session import Session
-
-HEADER: Final = 0
-"""A protocol header is awaited."""
-SASL: Final = 1
-"""SASL frames are exchanged."""
-OPENING: Final = 2
-"""The AMQP headers have been exchanged; the peer's open is awaited."""
-DECIDING: Final = 3
-"""The peer's open has come and the caller decides on it (`open_deciding`); until then nothing is read."""
-OPEN: Final = 4
-CLOSING: Final = 5
-"""Our close is written; the peer's is awaited."""
-CLOSED: Final = 6
-
 
 ACCEPTED = Accepted()
 """The one accepted outcome in every event, so that outcomes in a row are compared by identity."""

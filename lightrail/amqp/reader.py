@@ -15,7 +15,7 @@ from lightrail.amqp.errors import (
     LinkProtocolError,
     SessionProtocolError,
 )
-from lightrail.amqp.events import ACCEPTED, OPENING, RELEASED
+from lightrail.amqp.events import ACCEPTED, RELEASED
 from lightrail.amqp.link_endpoint import LinkEndpoint
 from lightrail.amqp.performatives import (
     Attach,
@@ -29,6 +29,7 @@ from lightrail.amqp.performatives import (
     Transfer,
     decode_performative,
 )
+from lightrail.amqp.phases import OPENING
 from lightrail.amqp.runs import compare_run, scan_run, shape_by_header, shape_of_link
 from lightrail.amqp.sender import TXN_ID, SendingLink
 from lightrail.amqp.session import Session

@@ -9,20 +9,14 @@ from lightrail.amqp import events
 from lightrail.amqp.link import Link as EngineLink
 from lightrail.amqp.performatives import AmqpError, Source, Target
 from lightrail.amqp.session import Session
+from lightrail.client import sources
 from lightrail.client.delivery import Delivery
 from lightrail.client.errors import ClosedError, LinkError, LostError, link_error
 from lightrail.client.incoming import Incoming
 from lightrail.client.keeper import CAPABILITY, Keeper
 from lightrail.client.link import Link
 from lightrail.client.message import Message
-from lightrail.client.sources import (
-    NEVER,
-    Handler,
-    check_has_no_window,
-    check_keeps_passed_over,
-    select,
-    unmet,
-)
+from lightrail.client.sources import NEVER, Handler
 from lightrail.client.wire import Wire
 from lightrail.model import conditions
 
@@ -141,7 +135,7 @@ class Receiver(Link):
             Whether a handler was called.
         """
         self.refuse_to_lose()
-        return await select(self, choose, timeout)
+        return await sources.select(self, choose, timeout)
 
     async def grant(self, count: int) -> None:
         """Grants credit for `count` more messages, to a receiver that was opened with a credit of 0.
@@ -151,7 +145,7 @@ class Receiver(Link):
         broker has not used. Raises ValueError for a receiver with a window.
         """
         incoming = self._incoming
-        check_has_no_window(self.address, incoming.window)
+        sources.check_has_no_window(self.address, incoming.window)
         incoming.granted = max(0, incoming.granted + count)
         if self._link is not None and self._attached:
             self._link.grant(incoming.credit)
@@ -217,7 +211,7 @@ class Receiver(Link):
 
     def refuse_to_lose(self) -> None:
         """Raises ClientError where the broker drops messages that a receiver passes over."""
-        check_keeps_passed_over(self._connection, self.address)
+        sources.check_keeps_passed_over(self._connection, self.address)
 
     async def _wait(self) -> None:
         self._connection.check_loop()
@@ -340,7 +334,7 @@ class Receiver(Link):
             # The broker's detach follows at once, with the reason (2.6.3).
             return
         found = link.attach.source
-        missing = unmet(self._connection, self._source, found, renews=self.keeper is not None)
+        missing = sources.unmet(self._connection, self._source, found, renews=self.keeper is not None)
         if missing:
             self.end(LinkError(f"{self.what}: {missing}", conditions.NOT_IMPLEMENTED))
             return

@@ -26,7 +26,7 @@ from lightrail.model import limits
 LIKE_TEXT_MAX: Final[int] = 64 * 1024
 """Longest value that LIKE matches; a longer one is UNKNOWN. It bounds the time of one match."""
 LIKE_WORK_MAX: Final[int] = 2 * 1024 * 1024
-"""Characters times weight (filters/patterns.py) that all LIKE of one filter may examine per message, about 30 ms:
+"""Characters times weight that all LIKE of one filter may examine per message, about 30 ms:
 more than sixteen patterns, or heavy ones, get less than LIKE_TEXT_MAX each."""
 _TRIES: Final = 16
 """Positions at which a piece is compared before the search uses bits: most texts need no more."""

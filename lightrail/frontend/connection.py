@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING, Any, Final, cast
 
 from lightrail.amqp import events
 from lightrail.amqp.connection import Connection
-from lightrail.amqp.events import CLOSING, HEADER
 from lightrail.amqp.link import Link
 from lightrail.amqp.performatives import Coordinator
+from lightrail.amqp.phases import CLOSING, HEADER
 from lightrail.amqp.values import Symbol
 from lightrail.frontend.auth import SaslExchange
 from lightrail.frontend.client import Client, is_deaf_after_close

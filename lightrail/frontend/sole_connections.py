@@ -22,8 +22,8 @@ from hashlib import sha256
 from typing import TYPE_CHECKING, Any, Final
 from weakref import WeakValueDictionary
 
-from lightrail.amqp.events import DECIDING
 from lightrail.amqp.performatives import Open
+from lightrail.amqp.phases import DECIDING
 from lightrail.amqp.values import Symbol, UInt
 from lightrail.cluster.coordinator import ATTEMPTS_MAX, ConflictError, Coordinator, CoordinatorError, Write
 from lightrail.cluster.entries import Entry

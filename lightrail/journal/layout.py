@@ -3,8 +3,8 @@
 Little-endian throughout. A record is a header of 32 bytes and a body; its checksum covers everything after
 the checksum itself. Encoding returns the bytes *from the type on* ("the rest"): the commit thread puts length
 and checksum before them, so that the event loop never computes a checksum. All types of record are in this
-file, as in that document, so that the two can be compared side by side; the bodies of Terminus and
-Receiver are in terminus.py and receiver.py.
+file, as in that document, so that the two can be compared side by side, but for the bodies of
+Terminus and Receiver (record.py).
 """
 
 from array import array
@@ -14,6 +14,7 @@ from struct import error as StructError  # noqa: N812  # the exception's own nam
 from typing import Final, NamedTuple
 from zlib import crc32
 
+from lightrail.journal import record as records
 from lightrail.journal.record import (
     Close,
     Delivered,
@@ -30,10 +31,6 @@ from lightrail.journal.record import (
     Taken,
     Terminus,
     Transaction,
-    decode_receiver,
-    decode_terminus,
-    encode_receiver,
-    encode_terminus,
 )
 from lightrail.journal.segment_header import FORMAT_VERSION
 from lightrail.model.attempts import of_journal, waiting, waits_until_ms
@@ -350,8 +347,8 @@ _ENCODERS: Final[dict[type, tuple[int, Callable[..., bytes]]]] = {
     Taken: (TAKEN, lambda record: TAKEN_FIXED.pack(record.producer, record.number, record.taken)),
     Numbers: (NUMBERS, encode_numbers),
     Transaction: (TRANSACTION, encode_transaction),
-    Terminus: (TERMINUS, encode_terminus),
-    Receiver: (RECEIVER, encode_receiver),
+    Terminus: (TERMINUS, records.encode_terminus),
+    Receiver: (RECEIVER, records.encode_receiver),
     Seal: (SEAL, lambda record: U64.pack(record.epoch)),
     Epoch: (EPOCH, lambda record: U64.pack(record.epoch)),
     Close: (CLOSE, lambda record: U64.pack(0)),
@@ -366,8 +363,8 @@ _DECODERS: Final[dict[int, Callable[[Bytes, int, int, int], "_Small"]]] = {
     TAKEN: decode_taken,
     NUMBERS: decode_numbers,
     TRANSACTION: decode_transaction,
-    TERMINUS: decode_terminus,
-    RECEIVER: decode_receiver,
+    TERMINUS: records.decode_terminus,
+    RECEIVER: records.decode_receiver,
     DELIVERED: decode_delivered,
     SEAL: lambda data, body, _, flags: Seal(_number(data, body), flags),
     EPOCH: lambda data, body, _, flags: Epoch(_number(data, body), flags),

@@ -1,4 +1,4 @@
-"""lightrail.bench.receiving: one message at a time, for as long as it takes, and no earlier than it is whole."""
+"""lightrail.bench.receiving: one message at a time, as long as it takes, and once it is whole."""
 
 from typing import Any
 

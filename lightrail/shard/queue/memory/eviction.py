@@ -25,15 +25,7 @@ from lightrail.shard.queue.lines.merging import (
     whole,
 )
 from lightrail.shard.queue.lines.ready import Ready, one_run
-from lightrail.shard.queue.memory.disk import (
-    batches_to_spill,
-    gaps_of,
-    join_before,
-    large_head,
-    pieces_of,
-    regrouped,
-    singles_to_spill,
-)
+from lightrail.shard.queue.memory import disk
 from lightrail.shard.queue.values.commands import Fetched
 from lightrail.shard.queue.values.runs import Batch, Location, Run
 
@@ -157,7 +149,7 @@ class Eviction:
 
     def evict_head(self) -> int:
         """Drops the messages of `large_head` if it has a location; returns the bytes that were freed."""
-        run = large_head(self.ready, self.head_bytes)
+        run = disk.large_head(self.ready, self.head_bytes)
         if run is None or run.batch.location is None:
             return 0
         self.evicted += run.count
@@ -205,11 +197,11 @@ class Eviction:
         evicted and fetched.
         """
         if self.joins:
-            return batches_to_spill(self.ready, bytes_wanted, self.head_bytes, batch_bytes)
+            return disk.batches_to_spill(self.ready, bytes_wanted, self.head_bytes, batch_bytes)
         found: list[Run] = []
         for line, keep in ((self.delayed, 0), (self.ready, self.head_bytes)):
             if line is not None and bytes_wanted > 0:
-                found += singles_to_spill(line, bytes_wanted, keep)
+                found += disk.singles_to_spill(line, bytes_wanted, keep)
                 bytes_wanted -= sum(run.size for run in found)
         return found
 
@@ -349,7 +341,7 @@ class Eviction:
             if run.batch.data is not None:
                 index += 1
                 continue
-            pieces = pieces_of(answer.runs, run)
+            pieces = disk.pieces_of(answer.runs, run)
             missing = run.count - sum(piece.count for piece in pieces)
             if missing and not (answer.damaged and self._is_what_was_asked(run, answer.sequence, asked)):
                 # The run may have been joined with the one before it, by another policy.
@@ -357,7 +349,7 @@ class Eviction:
                 index += 1
                 continue
             if missing:
-                lost.extend(gaps_of(pieces, run))
+                lost.extend(disk.gaps_of(pieces, run))
             if self.joins:
                 pieces = join_neighbours(pieces)
             line.swap(index, index + 1, pieces)
@@ -400,6 +392,6 @@ class Eviction:
             window = line.runs[start:low] + window + line.runs[index:stop]
             line.swap(start, stop, merge_evicted(window, self.fetching))
         elif moved:
-            line.swap(low, index, regrouped(window))
-            join_before(line, low)
+            line.swap(low, index, disk.regrouped(window))
+            disk.join_before(line, low)
         return moved

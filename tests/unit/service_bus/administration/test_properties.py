@@ -72,13 +72,13 @@ def queue(properties: Mapping[str, str], policy: Policy = NEW_QUEUE) -> dict[str
 
 
 def test_what_is_shown_and_sent_back_changes_nothing() -> None:
-    for given in (
+    for fields in (
         {},
         NEW_QUEUE.given,
         {"duplicate_window": 7.5, "max_bytes": 1_000_001, "max_age": 3, "max_delivery_count": 0},
         {"dead_letter": "a/b", "groups": True, "expired": "discard", "description": "PT1M", "max_length": 9},
     ):
-        policy = Policy.parse({"role": "queue", **given})
+        policy = Policy.parse({"role": "queue", **fields})
         shown = queue_properties(policy, SERVER)
         assert queue(shown, policy) == policy.given
     for policy, shown in (

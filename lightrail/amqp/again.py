@@ -4,6 +4,7 @@ Outgoing messages that wait for the session's window or for credit.
 """
 
 from collections.abc import Sequence
+from dataclasses import KW_ONLY, dataclass
 from typing import TYPE_CHECKING, Any, Final
 
 from lightrail.amqp.errors import EndedError
@@ -18,46 +19,24 @@ if TYPE_CHECKING:
     from lightrail.amqp.session import Session
 
 
+@dataclass(slots=True, eq=False, repr=False)
 class Backlog:
     """Messages of one send."""
 
-    __slots__ = (
-        "base",
-        "blob",
-        "count",
-        "delivery_id",
-        "ends",
-        "index",
-        "message_format",
-        "offset",
-        "settled",
-        "state",
-    )
-
-    def __init__(
-        self,
-        count: int,
-        ends: Sequence[int],
-        blob: bytes | memoryview,
-        base: int,
-        settled: bool,
-        message_format: int,
-        state: Any = None,
-    ) -> None:
-        self.count = count
-        self.ends = ends
-        self.blob = blob
-        self.base = base
-        self.settled = settled
-        self.message_format = message_format
-        self.state = state
-        """Of the transfers, as in a transaction; None for none."""
-        self.index = 0
-        """The message that is sent next, or of which some frames are sent."""
-        self.offset = 0
-        """Bytes of that message in earlier frames."""
-        self.delivery_id = 0
-        """Id of that message, once its first frame is written."""
+    count: int
+    ends: Sequence[int]
+    blob: bytes | memoryview
+    base: int
+    settled: bool
+    message_format: int
+    state: Any = None
+    """Of the transfers, as in a transaction; None for none."""
+    index: int = 0
+    """The message that is sent next, or of which some frames are sent."""
+    offset: int = 0
+    """Bytes of that message in earlier frames."""
+    delivery_id: int = 0
+    """Id of that message, once its first frame is written."""
 
     @property
     def is_passed_over(self) -> bool:
@@ -74,6 +53,7 @@ TAG_SIZE: Final = 4
 """Bytes of our delivery-tags: the delivery-id as on the wire, or the number of a link that may be resumed."""
 
 
+@dataclass(slots=True, eq=False, repr=False)
 class Again:
     """One such delivery: as resumed, where the peer has it in its map too, else as if it were new.
 
@@ -81,43 +61,20 @@ class Again:
         number: the link's own number of the delivery, which its delivery-tag ends with.
     """
 
-    __slots__ = (
-        "aborted",
-        "delivery_id",
-        "is_begun",
-        "message_format",
-        "number",
-        "offset",
-        "payload",
-        "resume",
-        "settled",
-        "state",
-    )
-
-    def __init__(
-        self,
-        number: int,
-        payload: bytes | memoryview,
-        message_format: int,
-        *,
-        resume: bool,
-        settled: bool,
-        aborted: bool,
-        state: Any,
-    ) -> None:
-        self.number = number
-        self.payload = payload
-        self.message_format = message_format
-        self.resume = resume
-        self.settled = settled
-        self.aborted = aborted
-        self.state = state
-        self.is_begun = False
-        """Its first frame is in the output."""
-        self.offset = 0
-        """Bytes of the payload in the output."""
-        self.delivery_id = 0
-        """Once it is begun."""
+    number: int
+    payload: bytes | memoryview
+    message_format: int
+    _: KW_ONLY
+    resume: bool
+    settled: bool
+    aborted: bool
+    state: Any
+    is_begun: bool = False
+    """Its first frame is in the output."""
+    offset: int = 0
+    """Bytes of the payload in the output."""
+    delivery_id: int = 0
+    """Once it is begun."""
 
     @property
     def is_done(self) -> bool:

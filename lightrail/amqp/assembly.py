@@ -1,6 +1,7 @@
 """An incoming delivery of several frames, until its last frame arrives (transport 2.6.14)."""
 
 from collections.abc import Callable
+from dataclasses import dataclass, field
 from typing import Final
 
 from lightrail.amqp.errors import LinkProtocolError
@@ -17,45 +18,29 @@ PROPERTIES_HEAD_BYTES: Final = 9
 """Constructor, size and count of a list: `survey` reads these bytes of the properties."""
 
 
+@dataclass(slots=True, eq=False, repr=False)
 class Assembly:
     """One delivery, frame by frame."""
 
-    __slots__ = (
-        "delivery_id",
-        "is_posting",
-        "kept_bytes",
-        "looked_at",
-        "message_format",
-        "parts",
-        "repeated",
-        "resumed",
-        "second",
-        "settled",
-        "size",
-        "tag",
-        "txn_id",
-    )
-
-    def __init__(self, delivery_id: int, tag: bytes, message_format: int) -> None:
-        self.delivery_id = delivery_id
-        self.tag = tag
-        self.message_format = message_format
-        self.settled = False
-        self.second = False
-        self.resumed = False
-        self.repeated = False
-        """Whether another delivery had its id before."""
-        self.parts: list[bytes | memoryview] = []
-        """Payloads of its frames so far."""
-        self.looked_at = 0
-        """Parts before this index are bytes, or views that are not to be copied."""
-        self.size = 0
-        self.kept_bytes = 0
-        """Memory of the parts."""
-        self.txn_id: bytes | None = None
-        """The transaction in which it is sent."""
-        self.is_posting = False
-        """Whether the caller has the event that it has begun in a transaction."""
+    delivery_id: int
+    tag: bytes
+    message_format: int
+    settled: bool = False
+    second: bool = False
+    resumed: bool = False
+    repeated: bool = False
+    """Whether another delivery had its id before."""
+    parts: list[bytes | memoryview] = field(default_factory=list)
+    """Payloads of its frames so far."""
+    looked_at: int = 0
+    """Parts before this index are bytes, or views that are not to be copied."""
+    size: int = 0
+    kept_bytes: int = 0
+    """Memory of the parts."""
+    txn_id: bytes | None = None
+    """The transaction in which it is sent."""
+    is_posting: bool = False
+    """Whether the caller has the event that it has begun in a transaction."""
 
     def set_mode(self, transfer: Transfer, rcv_settle_mode: int, *, transactions: bool) -> None:
         """A transfer's own rcv-settle-mode has to fit that of its link (2.7.5).

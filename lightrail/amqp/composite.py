@@ -5,7 +5,7 @@ tables from them, once. `read_composite` and `write_composite` then run along th
 """
 
 from collections.abc import Callable
-from dataclasses import field, fields
+from dataclasses import dataclass, field, fields
 from operator import attrgetter
 from struct import error as StructError  # noqa: N812
 from typing import Any, Final, TypeVar
@@ -20,16 +20,14 @@ Composite = TypeVar("Composite", bound=type)
 _DECLARATION: Final = "amqp"
 
 
+@dataclass(slots=True, eq=False, repr=False)
 class Declaration:
     """One field, as the specification declares it."""
 
-    __slots__ = ("assumed", "default", "mandatory", "type")
-
-    def __init__(self, type: FieldType, mandatory: bool, default: Any, assumed: Any = None) -> None:
-        self.type = type
-        self.mandatory = mandatory
-        self.default = default
-        self.assumed = assumed
+    type: FieldType
+    mandatory: bool
+    default: Any
+    assumed: Any = None
 
 
 def mandatory(type: FieldType, assumed: Any = None) -> Any:

@@ -8,6 +8,7 @@ import base64
 import hashlib
 import hmac
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Final, Protocol
 
 from lightrail.amqp.sasl import MECHANISM_HASHES, NONCE, ROUNDS_MAX, ROUNDS_MIN, SaslError, prepare, value_of
@@ -55,14 +56,14 @@ class External(Anonymous):
         return b""
 
 
+@dataclass(eq=False, repr=False)
 class Plain(Anonymous):
     """RFC 4616: sends the password itself. For encrypted connections."""
 
-    name = "PLAIN"
+    _user: str
+    _password: str
 
-    def __init__(self, user: str, password: str) -> None:
-        self._user = user
-        self._password = password
+    name = "PLAIN"
 
     def initial(self) -> bytes:
         return f"\0{self._user}\0{self._password}".encode()

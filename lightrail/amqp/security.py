@@ -4,6 +4,7 @@ The peer's frames become events; after an event that needs an answer nothing mor
 answered it. An error closes the socket: there is no performative for it yet (5.3.2).
 """
 
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
 from lightrail.amqp import frames
@@ -40,14 +41,12 @@ AUTH: Final = 1
 _UNPACK = frames.FRAME_HEADER.unpack_from
 
 
+@dataclass(slots=True, eq=False, repr=False)
 class SaslLayer:
     """Reads the frames of one negotiation, one at a time."""
 
-    __slots__ = ("connection", "step")
-
-    def __init__(self, connection: "ConnectionEndpoint", step: int) -> None:
-        self.connection = connection
-        self.step = step
+    connection: "ConnectionEndpoint"
+    step: int
 
     def take(self, body: Any, end: int) -> int | None:
         """Act on a frame body; returns `end` for an error of the peer, otherwise None."""

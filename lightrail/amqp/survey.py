@@ -1,5 +1,6 @@
 """The beginning of a message, surveyed by sizes: where its header ends, whether it may expire."""
 
+from dataclasses import dataclass
 from typing import Final
 
 from lightrail.amqp.values import DecodeError
@@ -21,6 +22,7 @@ _SECTION_NAMES: Final = {
 }
 
 
+@dataclass(slots=True, eq=False, repr=False)
 class Opening:
     """Offsets in the beginning of a message, found without decoding it.
 
@@ -31,21 +33,11 @@ class Opening:
     `may_expire`: there are more than eight properties, so that one may be absolute-expiry-time.
     """
 
-    __slots__ = ("head_end", "may_expire", "next_hop", "prefix_end", "properties")
-
-    def __init__(
-        self,
-        head_end: int,
-        prefix_end: int,
-        properties: int,
-        may_expire: bool,
-        next_hop: tuple[int, int] | None,
-    ) -> None:
-        self.head_end = head_end
-        self.next_hop = next_hop
-        self.prefix_end = prefix_end
-        self.properties = properties
-        self.may_expire = may_expire
+    head_end: int
+    prefix_end: int
+    properties: int
+    may_expire: bool
+    next_hop: tuple[int, int] | None
 
 
 def descriptor(message: bytes, position: int) -> tuple[int, int]:

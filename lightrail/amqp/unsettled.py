@@ -9,6 +9,7 @@ and a number from the wire means the integer nearest to the expected one. So ran
 """
 
 from bisect import bisect_left
+from dataclasses import dataclass, field
 from typing import Any, Final, Generic, TypeVar
 
 from lightrail.amqp.link import Link
@@ -31,18 +32,16 @@ def signed(wire_difference: int) -> int:
 L = TypeVar("L", bound=Link)
 
 
+@dataclass(slots=True, eq=False, repr=False)
 class Range(Generic[L]):
     """Unsettled deliveries first..last of one link; ids less `shift` are its own numbers, or its tags'."""
 
-    __slots__ = ("first", "last", "link", "second", "shift")
-
-    def __init__(self, link: L, first: int, last: int, shift: int, second: bool) -> None:
-        self.link = link
-        self.first = first
-        self.last = last
-        self.shift = shift
-        self.second = second
-        """The receiver may not settle before the sender has (rcv-settle-mode second)."""
+    link: L
+    first: int
+    last: int
+    shift: int
+    second: bool
+    """The receiver may not settle before the sender has (rcv-settle-mode second)."""
 
     def __repr__(self) -> str:
         return f"Range({self.link.name!r}, {self.first}..{self.last})"
@@ -52,13 +51,11 @@ def _last(unsettled: Range[Any]) -> int:
     return unsettled.last
 
 
+@dataclass(slots=True, eq=False, repr=False)
 class Unsettled(Generic[L]):
     """The unsettled deliveries of a session in one direction, in the order of their ids."""
 
-    __slots__ = ("ranges",)
-
-    def __init__(self) -> None:
-        self.ranges: list[Range[L]] = []
+    ranges: list[Range[L]] = field(default_factory=list)
 
     def add(self, link: L, first: int, last: int, shift: int = 0, second: bool = False) -> None:
         """Add first..last, to the newest range where they continue it."""

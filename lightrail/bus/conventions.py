@@ -1,8 +1,11 @@
 """Conventions: the names of routers and queues for messages, subscriptions and schedules."""
 
+from dataclasses import dataclass
+
 from lightrail.bus.messages import MessageType
 
 
+@dataclass(eq=False, repr=False)
 class Conventions:
     """Names at the broker. Replace methods in a class of your own to use other ones.
 
@@ -10,8 +13,7 @@ class Conventions:
         prefix: before all names, as "shop/"; buses that share messages have the same.
     """
 
-    def __init__(self, prefix: str = "") -> None:
-        self.prefix = prefix
+    prefix: str = ""
 
     def event(self, type: MessageType) -> str:
         """Router that an event is published to."""

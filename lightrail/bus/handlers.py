@@ -117,12 +117,12 @@ class Registration:
         return name_of(self.function)
 
 
+@dataclass(eq=False, repr=False)
 class Handlers:
     """A group of handlers, which a bus includes; a Bus is one itself."""
 
-    def __init__(self) -> None:
-        self.registrations: list[Registration] = []
-        self.middlewares: list[Middleware] = []
+    registrations: list[Registration] = field(default_factory=list)
+    middlewares: list[Middleware] = field(default_factory=list)
 
     @overload
     def handler(self, function: Function, /) -> Function: ...

@@ -9,6 +9,7 @@ import enum
 import sys
 import types
 from collections.abc import Callable, Mapping, Sequence, Set
+from dataclasses import dataclass
 from typing import Annotated, Any, Final, Literal, Union, get_args, get_origin, is_typeddict
 
 from lightrail.bus.errors import ConfigurationError, NotReadableError
@@ -215,11 +216,11 @@ def _load_whole(text: Any) -> int:
 # --- classes ---------------------------------------------------------------------------------------------
 
 
+@dataclass(eq=False, repr=False)
 class _Lazy:
     """The converter of a class under construction: a class may have fields of its own type."""
 
-    def __init__(self) -> None:
-        self.made: Converter | None = None
+    made: Converter | None = None
 
     def dump(self, value: Any) -> Any:
         assert self.made is not None

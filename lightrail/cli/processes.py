@@ -6,6 +6,7 @@ import subprocess
 import threading
 import time
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from types import FrameType
 from typing import Final
@@ -21,16 +22,16 @@ STOP_S: Final = 40.0
 """Time for workers to stop before they are killed."""
 
 
+@dataclass(eq=False, repr=False)
 class Worker:
     """One process, and the time from which it may be started again."""
 
-    def __init__(self, command: Sequence[str], number: int) -> None:
-        self._command = command
-        self._number = number
-        self._failures = 0
-        self._due_s = 0.0
-        self._process: subprocess.Popen[bytes] | None = None
-        self._began_s = 0.0
+    _command: Sequence[str]
+    _number: int
+    _failures: int = 0
+    _due_s: float = 0.0
+    _process: subprocess.Popen[bytes] | None = None
+    _began_s: float = 0.0
 
     def start(self) -> None:
         """Starts the process."""

@@ -14,6 +14,7 @@ import asyncio
 import contextlib
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
 from typing import Final, NamedTuple
 
 from lightrail.cluster.coordinator import (
@@ -44,13 +45,13 @@ class Registration(NamedTuple):
     displaced: Callable[[str], None]
 
 
+@dataclass(eq=False, repr=False)
 class Registrations:
     """The registrations of one process, by key; they stay until `unregister` or another process's
     registration."""
 
-    def __init__(self, space: KeySpace) -> None:
-        self._space = space
-        self.held: dict[str, Registration] = {}
+    _space: KeySpace
+    held: dict[str, Registration] = field(default_factory=dict)
 
     async def register(
         self, key: str, value: str, displaced: Callable[[str], None], guard: int | None = None
@@ -100,11 +101,11 @@ class Registrations:
 USERS: Final = "users/"
 
 
+@dataclass(eq=False, repr=False)
 class KeyedUsers:
     """Users as entries of a key space, ``users/NAME``; Users (coordinator.py) describes the methods."""
 
-    def __init__(self, space: KeySpace) -> None:
-        self._space = space
+    _space: KeySpace
 
     async def user(self, name: str) -> UserRecord | None:
         found = await self._space.entry(USERS + name)

@@ -19,6 +19,7 @@ import ipaddress
 import logging
 from collections import OrderedDict, deque
 from collections.abc import Awaitable, Callable
+from dataclasses import dataclass, field
 from functools import lru_cache
 from hashlib import blake2b
 from secrets import token_bytes
@@ -81,15 +82,13 @@ def source_of(address: str | None) -> str:
     return str(found)
 
 
+@dataclass(slots=True, eq=False, repr=False)
 class _Wrong:
     """A number of wrong log-ins that falls by one every `pace_s`."""
 
-    __slots__ = ("_at", "_count", "_pace_s")
-
-    def __init__(self, pace_s: float, now: float) -> None:
-        self._pace_s = pace_s
-        self._count = 0.0
-        self._at = now
+    _pace_s: float
+    _at: float
+    _count: float = 0.0
 
     def count(self, now: float) -> float:
         self._count = max(0.0, self._count - (now - self._at) / self._pace_s)
@@ -100,12 +99,12 @@ class _Wrong:
         self._count = min(self.count(now) + 1, LOGIN_WRONG_COUNTED)
 
 
+@dataclass(eq=False, repr=False)
 class _Turns:
     """A bounded number of hashes at a time; sources take turns."""
 
-    def __init__(self, free: int) -> None:
-        self._free = free
-        self._lines: OrderedDict[str, deque[asyncio.Future[None]]] = OrderedDict()
+    _free: int
+    _lines: OrderedDict[str, deque[asyncio.Future[None]]] = field(default_factory=OrderedDict)
 
     async def begin(self, source: str) -> None:
         if self._free:

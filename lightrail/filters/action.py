@@ -8,6 +8,7 @@ properties, application properties, and message annotations whose names begin wi
 """
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any, Final
 
 from lightrail.amqp.decoder import check_filled, skip
@@ -38,14 +39,12 @@ Changes = dict[int, dict[Any, bytes | None]]
 """By section, by index of a property or octets of a key: the encoded new value, None to remove it."""
 
 
+@dataclass(slots=True, eq=False, repr=False)
 class Action:
     """A compiled action; `spec` is the JSON it was made from."""
 
-    __slots__ = ("_changes", "spec")
-
-    def __init__(self, spec: Mapping[str, Any], changes: Changes) -> None:
-        self.spec = spec
-        self._changes = changes
+    spec: Mapping[str, Any]
+    _changes: Changes
 
     def apply(self, message: bytes) -> bytes:
         """The changed message; all other sections, fields and entries keep their bytes.

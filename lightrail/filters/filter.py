@@ -12,6 +12,7 @@ inside it does not match, also if its result is unknown; NOT inside an expressio
 """
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any, Final
 
 from lightrail.filters.errors import FilterError, shown
@@ -81,13 +82,13 @@ def compile_filter(spec: Mapping[str, Any] | None) -> Filter:
     return made
 
 
+@dataclass(eq=False, repr=False)
 class _Compiler:
     """Compiles one filter, and counts its operators, literals and fields."""
 
-    def __init__(self) -> None:
-        self._nodes = 0
-        self._weight = 0
-        self.likes: list[Like] = []
+    _nodes: int = 0
+    _weight: int = 0
+    likes: list[Like] = field(default_factory=list)
 
     def object(self, spec: Any, depth: int) -> Filter:
         if not isinstance(spec, Mapping):

@@ -227,12 +227,12 @@ def _unquoted(text: str) -> str:
     return text[1:-1].replace('""', '"') if text[0] == '"' else text[1:-1]
 
 
+@dataclass(eq=False, repr=False)
 class Lexer:
     """Splits one expression into tokens; used once."""
 
-    def __init__(self, text: str) -> None:
-        self._text = text
-        self._at = 0
+    _text: str
+    _at: int = 0
 
     def tokens(self) -> list[Token]:
         """All tokens, `end` last. Raises FilterError."""

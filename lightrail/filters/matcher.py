@@ -12,6 +12,7 @@ same.
 """
 
 from collections.abc import Generator, Iterable, Sequence
+from dataclasses import dataclass
 from typing import Any, Final, Generic, TypeVar
 
 from lightrail.filters.filter import Filter
@@ -26,16 +27,14 @@ COMPILING: Final = 50
 """Units of compiling one operator, literal or field of a filter."""
 
 
+@dataclass(slots=True, eq=False, repr=False)
 class Looks:
     """A budget in units of about 0.1 microseconds. A look is never interrupted, so a turn may exceed it by
     one look."""
 
-    __slots__ = ("left", "spent")
-
-    def __init__(self, left: int = limits.LOOKS_OF_A_TURN) -> None:
-        self.left = left
-        self.spent = 0
-        """Units spent in all earlier turns."""
+    left: int = limits.LOOKS_OF_A_TURN
+    spent: int = 0
+    """Units spent in all earlier turns."""
 
     @property
     def is_used(self) -> bool:

@@ -13,6 +13,7 @@ a hundred subscriptions that compare one application property takes 2.5, the vie
 
 import uuid
 from collections.abc import Callable
+from dataclasses import dataclass, field
 from struct import Struct
 from typing import Any, Final
 
@@ -233,6 +234,7 @@ _WALKS: Final = 4
 # --- the view -----------------------------------------------------------------------------------------
 
 
+@dataclass(slots=True, eq=False, repr=False)
 class MessageView:
     """One encoded message; sections are located at the first use, terms are cached.
 
@@ -240,15 +242,12 @@ class MessageView:
     upper estimate. The part that depends on the filter alone is its `weight`.
     """
 
-    __slots__ = ("_maps", "_sections", "_terms", "_words", "data", "spent")
-
-    def __init__(self, data: Buffer) -> None:
-        self.data = data
-        self.spent = 0
-        self._sections: dict[int, int] | None = None
-        self._maps: dict[int, dict[bytes, int]] | None = None
-        self._terms: dict[str, Any] = {}
-        self._words: list[str] | None = None
+    data: Buffer
+    spent: int = 0
+    _sections: dict[int, int] | None = None
+    _maps: dict[int, dict[bytes, int]] | None = None
+    _terms: dict[str, Any] = field(default_factory=dict)
+    _words: list[str] | None = None
 
     def field(self, path: Path) -> Any:
         """The decoded value of a field; None when it is absent or malformed."""

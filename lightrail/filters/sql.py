@@ -12,7 +12,7 @@ and arithmetic with other values are NULL.
 import math
 import operator
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Final
 
 from lightrail.filters.lexer import INTEGER_MAX, Reference, identifier_literal
@@ -98,12 +98,12 @@ def _constant(reference: Reference, value: Any) -> Any:
     return identifier_literal(value) if reference.is_identifier and type(value) is str else value
 
 
+@dataclass(eq=False, repr=False)
 class Compiler:
     """Compiles one tree, and collects its paths."""
 
-    def __init__(self) -> None:
-        self.paths: list[Path] = []
-        self.likes: list[LikeTest] = []
+    paths: list[Path] = field(default_factory=list)
+    likes: list[LikeTest] = field(default_factory=list)
 
     # --- conditions -----------------------------------------------------------------------------------
 

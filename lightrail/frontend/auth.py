@@ -230,16 +230,14 @@ def _subject(tls: ssl.SSLObject | None) -> str | None:
     return None
 
 
+@dataclass(slots=True, eq=False, repr=False)
 class SaslExchange:
     """One client's exchange."""
 
-    __slots__ = ("_authentication", "_connection", "is_checking")
-
-    def __init__(self, connection: "ClientConnection", authentication: Authentication) -> None:
-        self._connection = connection
-        self._authentication = authentication
-        self.is_checking = False
-        """Whether the client waits for the broker to check its password."""
+    _connection: "ClientConnection"
+    _authentication: Authentication
+    is_checking: bool = False
+    """Whether the client waits for the broker to check its password."""
 
     def begin(self, event: events.SaslInit | events.SaslResponse) -> None:
         """Answers a frame of the client, as soon as its credentials are checked."""

@@ -5,7 +5,7 @@ Claims: the tokens that a connection has put at $cbs, and the callers that they 
 
 import asyncio
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
 
 from lightrail.amqp.values import Symbol
@@ -30,6 +30,7 @@ class TooManyTokensError(Exception):
     """The connection has put limits.CBS_TOKENS_MAX tokens already."""
 
 
+@dataclass(slots=True, eq=False, repr=False)
 class Claims:
     """The tokens of one connection by audience: a name, for itself and all below, or "" for every name.
 
@@ -37,13 +38,10 @@ class Claims:
         changed: called when a token was put, deleted, or has expired: rights are checked again.
     """
 
-    __slots__ = ("_by_audience", "_changed", "_clock", "_timer")
-
-    def __init__(self, clock: "Frontend", changed: Callable[[], None]) -> None:
-        self._clock = clock
-        self._changed = changed
-        self._by_audience: dict[str, Claim] = {}
-        self._timer: asyncio.TimerHandle | None = None
+    _clock: "Frontend"
+    _changed: Callable[[], None]
+    _by_audience: dict[str, Claim] = field(default_factory=dict)
+    _timer: asyncio.TimerHandle | None = None
 
     def caller_for(self, name: str) -> Caller | None:
         """The caller at a name by the token of the nearest audience; None if no token is for the name."""

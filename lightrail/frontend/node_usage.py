@@ -9,6 +9,7 @@ usage is not known.
 """
 
 from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass, field
 from typing import Any, Final, NamedTuple
 
 from lightrail.cluster.coordinator import CoordinatorError
@@ -31,6 +32,7 @@ class Usage(NamedTuple):
     messages: int
 
 
+@dataclass(eq=False, repr=False)
 class NodeUsage:
     """Requests the usage of nodes from shards.
 
@@ -38,20 +40,13 @@ class NodeUsage:
         ask: sends a request to the shard of a queue.
     """
 
-    def __init__(
-        self,
-        directory: Directory,
-        shards: ShardConnections,
-        ask: Callable[[str, str, dict[str, Any]], Awaitable[Answer]],
-        now_ms: Callable[[], int],
-    ) -> None:
-        self._directory = directory
-        self._shards = shards
-        self._ask = ask
-        self._now_ms = now_ms
-        self._counted: dict[str, tuple[object, int]] = {}
-        """For each node the state of the shards that was seen last, and the time from which its links are
-        counted."""
+    _directory: Directory
+    _shards: ShardConnections
+    _ask: Callable[[str, str, dict[str, Any]], Awaitable[Answer]]
+    _now_ms: Callable[[], int]
+    _counted: dict[str, tuple[object, int]] = field(default_factory=dict)
+    """For each node the state of the shards that was seen last, and the time from which its links are
+    counted."""
 
     def follow(self, name: str) -> None:
         """A node was created."""

@@ -23,6 +23,7 @@ connection that reads less than a minimum of its message is closed. Both happen 
 """
 
 from collections.abc import Callable
+from dataclasses import dataclass, field
 from typing import Final, Protocol
 
 from lightrail.model import limits
@@ -77,34 +78,30 @@ class ReceivingLink(Protocol):
         """The link's credit brought no message, and others wait for its room."""
 
 
+@dataclass(slots=True, eq=False, repr=False)
 class Charged:
     """A message that is charged to the outflow; each connection has at most one."""
 
-    __slots__ = ("link", "looks", "size", "taken")
-
-    def __init__(self, link: ReceivingLink, size: int) -> None:
-        self.link = link
-        self.size = size
-        self.looks = 0
-        """Checks since the message was charged, or since its client last read enough of it."""
-        self.taken = 0
-        """Bytes of the connection that the socket had accepted at that time."""
+    link: ReceivingLink
+    size: int
+    looks: int = 0
+    """Checks since the message was charged, or since its client last read enough of it."""
+    taken: int = 0
+    """Bytes of the connection that the socket had accepted at that time."""
 
 
+@dataclass(slots=True, eq=False, repr=False)
 class Reservations:
     """One per frontend."""
 
-    __slots__ = ("_budget", "_charged", "_is_looking", "_later", "_line", "_own")
-
-    def __init__(self, budget: "Outflow", later: Callable[[int, Callable[[], None]], None]) -> None:
-        self._budget = budget
-        self._later = later
-        self._own: dict[LargeReceiver, dict[ReceivingLink, int]] = {}
-        """Bytes of messages in the room of their connection."""
-        self._charged: dict[LargeReceiver, Charged] = {}
-        self._line: dict[LargeReceiver, dict[ReceivingLink, int]] = {}
-        """Waiting links, with the bytes of their message."""
-        self._is_looking = False
+    _budget: "Outflow"
+    _later: Callable[[int, Callable[[], None]], None]
+    _own: dict[LargeReceiver, dict[ReceivingLink, int]] = field(default_factory=dict)
+    """Bytes of messages in the room of their connection."""
+    _charged: dict[LargeReceiver, Charged] = field(default_factory=dict)
+    _line: dict[LargeReceiver, dict[ReceivingLink, int]] = field(default_factory=dict)
+    """Waiting links, with the bytes of their message."""
+    _is_looking: bool = False
 
     @property
     def charged_bytes(self) -> int:

@@ -17,7 +17,7 @@ import json
 import logging
 from collections.abc import Awaitable, Callable, Coroutine
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from hashlib import sha256
 from typing import TYPE_CHECKING, Any, Final
 from weakref import WeakValueDictionary
@@ -61,6 +61,7 @@ class Claim:
     revision: int
 
 
+@dataclass(eq=False, repr=False)
 class SoleConnections:
     """The claims of one frontend.
 
@@ -70,29 +71,20 @@ class SoleConnections:
         sleep: seconds; tests inject it.
     """
 
-    def __init__(
-        self,
-        coordinator: Coordinator,
-        name: str,
-        boot: int,
-        frontend: Callable[[int], Awaitable[Member | None]],
-        spawn: Callable[[Coroutine[Any, Any, None]], None],
-        sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
-    ) -> None:
-        self._coordinator = coordinator
-        self._name = name
-        self._boot = boot
-        self._frontend = frontend
-        self._spawn = spawn
-        self._sleep = sleep
-        self._claims: dict[str, Claim] = {}
-        """By key."""
-        self._keys: dict[str, str] = {}
-        """Claims by id of the connection."""
-        self._deciding: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
-        """Locks by key: this process decides on one connection of a container at a time."""
-        self._seen = 0
-        """Revision up to which changes of claims were read."""
+    _coordinator: Coordinator
+    _name: str
+    _boot: int
+    _frontend: Callable[[int], Awaitable[Member | None]]
+    _spawn: Callable[[Coroutine[Any, Any, None]], None]
+    _sleep: Callable[[float], Awaitable[None]] = asyncio.sleep
+    _claims: dict[str, Claim] = field(default_factory=dict)
+    """By key."""
+    _keys: dict[str, str] = field(default_factory=dict)
+    """Claims by id of the connection."""
+    _deciding: WeakValueDictionary[str, asyncio.Lock] = field(default_factory=WeakValueDictionary)
+    """Locks by key: this process decides on one connection of a container at a time."""
+    _seen: int = 0
+    """Revision up to which changes of claims were read."""
 
     async def decide(self, connection: "ClientConnection", open: Open) -> None:
         """Answers the open of a connection that desires to be the only one."""

@@ -1,6 +1,7 @@
 """The HTTP client of a gateway: bounds the time and the size of each answer."""
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Final
 
 import aiohttp
@@ -10,6 +11,7 @@ FAILURES: Final = (aiohttp.ClientError, OSError)
 """Errors of a request without a whole answer; TimeoutError is an OSError."""
 
 
+@dataclass(eq=False, repr=False)
 class HttpClient:
     """Follows no redirects and keeps no cookies.
 
@@ -17,10 +19,9 @@ class HttpClient:
     endpoints that do not answer must not take the connections of probes.
     """
 
-    def __init__(self, connections_max: int = 100, resolver: AbstractResolver | None = None) -> None:
-        self._connections_max = connections_max
-        self._resolver = resolver
-        self._session: aiohttp.ClientSession | None = None
+    _connections_max: int = 100
+    _resolver: AbstractResolver | None = None
+    _session: aiohttp.ClientSession | None = None
 
     async def request(
         self, method: str, url: str, headers: Mapping[str, str], body: bytes | None, seconds: float, size: int

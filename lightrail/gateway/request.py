@@ -3,6 +3,7 @@
 import asyncio
 import json
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any, Final
 
 from aiohttp import web
@@ -22,6 +23,7 @@ HTTP_BODY_MS: Final[int] = 60_000
 """Time for the body of a request; then the request ends and frees its share of memory."""
 
 
+@dataclass(slots=True, eq=False, repr=False)
 class Request:
     """The argument of a handler.
 
@@ -30,16 +32,11 @@ class Request:
         rest: decoded segments of the path behind the part, such as SEQUENCE and LOCK.
     """
 
-    __slots__ = ("caller", "http", "name", "rest", "services")
-
-    def __init__(
-        self, services: Services, http: web.Request, caller: Caller, name: str, rest: tuple[str, ...]
-    ) -> None:
-        self.services = services
-        self.http = http
-        self.caller = caller
-        self.name = name
-        self.rest = rest
+    services: Services
+    http: web.Request
+    caller: Caller
+    name: str
+    rest: tuple[str, ...]
 
     @property
     def directory(self) -> Directory:

@@ -3,6 +3,7 @@
 import asyncio
 import logging
 from collections.abc import Mapping
+from dataclasses import dataclass, field
 from typing import Final
 
 from lightrail.cluster.coordinator import CoordinatorError
@@ -90,15 +91,15 @@ async def sweep_once(services: Services, now_ms: int) -> None:
             services.directory.refresh()
 
 
+@dataclass(eq=False, repr=False)
 class Orphans:
     """Names that belong to a connection, session or link of a frontend that is not registered any more.
 
     The next frontend with its number deletes them when it starts, but there may never be one.
     """
 
-    def __init__(self) -> None:
-        self._since: dict[tuple[str, int], int] = {}
-        """When the frontend of a name was first missing, by name and the revision that created the name."""
+    _since: dict[tuple[str, int], int] = field(default_factory=dict)
+    """When the frontend of a name was first missing, by name and the revision that created the name."""
 
     def look(self, directory: Directory, frontends: Mapping[int, Member], now_ms: int) -> list[Name]:
         """Names whose frontend has been missing for ORPHAN_MS; call it regularly.

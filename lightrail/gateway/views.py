@@ -1,5 +1,6 @@
 """Views of this gateway: the data of its pages, from the functions behind the requests of the same names."""
 
+from dataclasses import dataclass
 from typing import Any
 
 from lightrail.gateway.forwarding.transfers import TooManyTransfersError
@@ -10,14 +11,14 @@ from lightrail.namespace.rights import Caller
 from lightrail.namespace.statuses import ServiceError
 
 
+@dataclass(eq=False, repr=False)
 class BrokerViews:
     """Data and actions of pages; every answer has the shape of the JSON request of the same name.
 
     Each method raises ForbiddenError, MissingError, ShardRefusedError, and ShardDownError without an answer.
     """
 
-    def __init__(self, services: Services) -> None:
-        self._services = services
+    _services: Services
 
     async def status(self, caller: Caller) -> dict[str, Any]:
         """As GET /!status."""

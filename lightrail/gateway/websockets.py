@@ -9,6 +9,7 @@ import asyncio
 import logging
 import time
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any, Final, Protocol, cast
 
 from aiohttp import web
@@ -94,11 +95,11 @@ class _Upstream(asyncio.StreamReaderProtocol):
             self._client.resume_reading()
 
 
+@dataclass(eq=False, repr=False)
 class _Input:
     """Forwards the client's bytes to the frontend: a parser for aiohttp's connection that parses nothing."""
 
-    def __init__(self, transport: asyncio.WriteTransport) -> None:
-        self._transport = transport
+    _transport: asyncio.WriteTransport
 
     def feed_data(self, data: bytes) -> tuple[bool, bytes]:
         """(whether this ends the connection, what is left of the data)."""

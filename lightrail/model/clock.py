@@ -14,6 +14,7 @@ A change, and a look at what is due, cost the same among many things as among fe
 import logging
 import time
 from collections.abc import Callable, Hashable
+from dataclasses import dataclass, field
 from functools import partial
 from heapq import heapify, heappop, heappush
 from typing import Final, Generic, TypeVar
@@ -126,16 +127,14 @@ STALE_MIN: Final = 64
 """Entries of things that were dropped or have another time, beyond those with a time, that may remain."""
 
 
+@dataclass(slots=True, eq=False, repr=False)
 class Timetable(Generic[T]):
     """Things, each with one time in milliseconds."""
 
-    __slots__ = ("_heap", "_order", "_times")
-
-    def __init__(self) -> None:
-        self._times: dict[T, int] = {}
-        self._heap: list[tuple[int, int, T]] = []
-        """(time, order, thing); an entry counts only while the thing has this time."""
-        self._order = 0
+    _times: dict[T, int] = field(default_factory=dict)
+    _heap: list[tuple[int, int, T]] = field(default_factory=list)
+    """(time, order, thing); an entry counts only while the thing has this time."""
+    _order: int = 0
 
     def __len__(self) -> int:
         return len(self._times)

@@ -36,6 +36,7 @@ _BEHIND: Final = "\1"
 """Sorts behind a name and all names below it, since names have no control characters."""
 
 
+@dataclass(slots=True, eq=False, repr=False)
 class SortedNames:
     """All names with a role as a tree lists them, where a/b precedes a!b.
 
@@ -46,14 +47,11 @@ class SortedNames:
         names: returns the names that exist now.
     """
 
-    __slots__ = ("_changed", "_keys", "_names")
-
-    def __init__(self, names: Callable[[], Iterable[str]]) -> None:
-        self._names = names
-        self._keys: list[str] | None = None
-        """With NUL for each slash; None before the first use."""
-        self._changed: dict[str, bool] = {}
-        """By key, whether a name that was created or deleted exists."""
+    _names: Callable[[], Iterable[str]]
+    _keys: list[str] | None = None
+    """With NUL for each slash; None before the first use."""
+    _changed: dict[str, bool] = field(default_factory=dict)
+    """By key, whether a name that was created or deleted exists."""
 
     def note(self, name: str, exists: bool) -> None:
         """Notes that a name was created or deleted."""

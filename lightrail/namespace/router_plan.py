@@ -4,6 +4,7 @@ Router nodes: a graph of routers, which is walked to find the queues of a messag
 """
 
 from collections.abc import Callable, Generator, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Final, NamedTuple
 
 from lightrail.filters.action import Action
@@ -21,14 +22,12 @@ Choose = Callable[[int], int]
 """Draws a whole number from 0 to below the argument."""
 
 
+@dataclass(slots=True, eq=False, repr=False)
 class Branch:
     """An edge that is followed for each message: behind an action, or into a router that chooses."""
 
-    __slots__ = ("action", "target")
-
-    def __init__(self, action: Action | None, target: "str | Node") -> None:
-        self.action = action
-        self.target = target
+    action: Action | None
+    target: "str | Node"
 
 
 Key = str | Branch
@@ -99,16 +98,14 @@ def earlier_expiry(expires_at_ms: int, latest_ms: int) -> int:
     return min(expires_at_ms, latest_ms) if expires_at_ms else latest_ms
 
 
+@dataclass(slots=True, eq=False, repr=False)
 class Group:
     """Messages of one batch for the same queues: their indices in the batch, and their bytes."""
 
-    __slots__ = ("indices", "payloads", "queues")
-
-    def __init__(self, queues: Queues, indices: list[int], payloads: list[bytes]) -> None:
-        self.queues = queues
-        self.indices = indices
-        """Rising indices; an index occurs twice if an action made a second message for the same queues."""
-        self.payloads = payloads
+    queues: Queues
+    indices: list[int]
+    """Rising indices; an index occurs twice if an action made a second message for the same queues."""
+    payloads: list[bytes]
 
 
 class Routed(NamedTuple):
@@ -120,16 +117,14 @@ class Routed(NamedTuple):
     """Indices of the messages without a queue."""
 
 
+@dataclass(slots=True, eq=False, repr=False)
 class Walk:
     """Routing of one batch, which pauses when the looks of a turn are used up."""
 
-    __slots__ = ("_steps", "plan", "routed")
-
-    def __init__(self, plan: "Plan", steps: Generator[None, None, Routed]) -> None:
-        self.plan = plan
-        self._steps = steps
-        self.routed: Routed | None = None
-        """The result, once `go_on` has returned True."""
+    plan: "Plan"
+    _steps: Generator[None, None, Routed]
+    routed: Routed | None = None
+    """The result, once `go_on` has returned True."""
 
     def go_on(self) -> bool:
         """Routes further messages; returns True when all are routed. Never raises for a message's content."""

@@ -16,6 +16,7 @@ Planner: flattens a router, with every router behind it, into a plan.
 import logging
 import random
 from collections.abc import Callable
+from dataclasses import dataclass, field
 from typing import Final
 
 from lightrail.filters.action import Action, compile_action
@@ -68,22 +69,20 @@ class _TooManyPathsError(Exception):
     pass
 
 
+@dataclass(eq=False, repr=False)
 class Planner:
     """Flattens one router into a plan."""
 
-    def __init__(
-        self, directory: Directory, now_ms: int, compiled: Callable[[Subscription], Compiled]
-    ) -> None:
-        self._directory = directory
-        self._now_ms = now_ms
-        self._compiled = compiled
-        self._until_ms: int | None = None
-        self._names: set[str] = set()
-        self._nodes: dict[str, Node | None] = {}
-        self._open: set[str] = set()
-        self._no_local: dict[str, str] = {}
-        self._targets: dict[str, list[str]] = {}
-        """By router: the queues and routers to which it sends messages."""
+    _directory: Directory
+    _now_ms: int
+    _compiled: Callable[[Subscription], Compiled]
+    _until_ms: int | None = None
+    _names: set[str] = field(default_factory=set)
+    _nodes: dict[str, Node | None] = field(default_factory=dict)
+    _open: set[str] = field(default_factory=set)
+    _no_local: dict[str, str] = field(default_factory=dict)
+    _targets: dict[str, list[str]] = field(default_factory=dict)
+    """By router: the queues and routers to which it sends messages."""
 
     def plan(self, router: str, choose: Choose) -> Plan:
         problem = ""

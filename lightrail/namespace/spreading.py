@@ -2,6 +2,7 @@
 
 import sys
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Final, NamedTuple
 
 from lightrail.model import limits
@@ -17,17 +18,15 @@ ROUTED_LOOKS_AT_ONCE: Final[int] = 2_000
 a larger batch, down to one message."""
 
 
+@dataclass(slots=True, eq=False, repr=False)
 class Spread:
     """A batch on its way to the queues that a plan has chosen for it."""
 
-    __slots__ = ("attributes", "came_ms", "loads", "outstanding")
-
-    def __init__(self, attributes: Attributes, came_ms: int) -> None:
-        self.attributes = attributes
-        self.came_ms = came_ms
-        self.outstanding = 0
-        """Unanswered loads."""
-        self.loads: list[Load] = []
+    attributes: Attributes
+    came_ms: int
+    outstanding: int = 0
+    """Unanswered loads."""
+    loads: list[Load] = field(default_factory=list)
 
 
 class ShardRoute(NamedTuple):

@@ -2,6 +2,7 @@
 
 import time
 from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final
 
 from lightrail.telemetry.metrics import AnyFamily, Family, Labels, counter, counters, gauge
@@ -10,43 +11,28 @@ if TYPE_CHECKING:
     from lightrail.shard.archiving.retention import Standing
 
 
+@dataclass(slots=True, eq=False, repr=False)
 class ArchiveCounts:
     """Counters of the archiver; only the event loop writes them."""
 
-    __slots__ = (
-        "bytes",
-        "copied",
-        "failures",
-        "given_up",
-        "linked",
-        "oldest_ms",
-        "passed_over",
-        "readers",
-        "removed",
-        "removed_full",
-        "segments",
-        "waiting",
-    )
-
-    def __init__(self) -> None:
-        self.segments = 0
-        self.bytes = 0
-        self.oldest_ms = 0
-        """Time of the last record of the oldest segment; 0 while the archive is empty."""
-        self.waiting = 0
-        """Sealed segments that belong into the archive and are not in it yet."""
-        self.linked = 0
-        self.copied = 0
-        self.failures = 0
-        self.removed = 0
-        """Segments that were removed by retention."""
-        self.removed_full = 0
-        """Segments that were removed because the disk was full."""
-        self.given_up = 0
-        """Segments that were deleted without being archived, because the disk was full."""
-        self.readers: Mapping[str, Standing] = {}
-        self.passed_over: dict[str, int] = {}
-        """By reader: segments that were removed before the reader had read them."""
+    segments: int = 0
+    bytes: int = 0
+    oldest_ms: int = 0
+    """Time of the last record of the oldest segment; 0 while the archive is empty."""
+    waiting: int = 0
+    """Sealed segments that belong into the archive and are not in it yet."""
+    linked: int = 0
+    copied: int = 0
+    failures: int = 0
+    removed: int = 0
+    """Segments that were removed by retention."""
+    removed_full: int = 0
+    """Segments that were removed because the disk was full."""
+    given_up: int = 0
+    """Segments that were deleted without being archived, because the disk was full."""
+    readers: "Mapping[str, Standing]" = field(default_factory=dict)
+    passed_over: dict[str, int] = field(default_factory=dict)
+    """By reader: segments that were removed before the reader had read them."""
 
 
 def _oldest(counts: ArchiveCounts) -> Iterable[tuple[Labels, float]]:

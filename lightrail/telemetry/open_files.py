@@ -8,6 +8,7 @@ logged: the warning has to be logged before.
 import logging
 import resource
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any, Final
 
 FILES_LEFT: Final = 64
@@ -22,6 +23,7 @@ def soft_limit() -> int:
     return resource.getrlimit(resource.RLIMIT_NOFILE)[0]
 
 
+@dataclass(slots=True, eq=False, repr=False)
 class OpenFiles:
     """Warnings of one process.
 
@@ -30,15 +32,10 @@ class OpenFiles:
         limit: the number of files that the process may have open; RLIM_INFINITY for any number.
     """
 
-    __slots__ = ("_limit", "_log", "_logged_s", "_time")
-
-    def __init__(
-        self, log: logging.Logger, time: Callable[[], float], limit: Callable[[], int] = soft_limit
-    ) -> None:
-        self._log = log
-        self._time = time
-        self._limit = limit
-        self._logged_s: float | None = None
+    _log: logging.Logger
+    _time: Callable[[], float]
+    _limit: Callable[[], int] = soft_limit
+    _logged_s: float | None = None
 
     def accepted(self, connection: Any) -> None:
         """Warns if a socket has one of the last numbers; None is a connection without a socket."""

@@ -3,6 +3,7 @@
 import json
 from collections.abc import Awaitable, Mapping
 from contextlib import suppress
+from dataclasses import dataclass
 from typing import Any
 
 from lightrail.amqp.values import Timestamp
@@ -74,14 +75,12 @@ def _text(id: Any) -> str:
     return id.hex() if isinstance(id, bytes) else str(id)
 
 
+@dataclass(slots=True, eq=False, repr=False)
 class AmqpReceived:
     """A message that was received over AMQP."""
 
-    __slots__ = ("delivery", "envelope")
-
-    def __init__(self, envelope: Envelope, delivery: Delivery) -> None:
-        self.envelope = envelope
-        self.delivery = delivery
+    envelope: Envelope
+    delivery: Delivery
 
     @property
     def settled(self) -> bool:

@@ -5,6 +5,7 @@ import heapq
 import itertools
 import time
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Protocol
 
 
@@ -48,11 +49,9 @@ class LoopClock:
         await asyncio.sleep(seconds)
 
 
+@dataclass(slots=True, eq=False, repr=False)
 class _ManualTimer:
-    __slots__ = ("call",)
-
-    def __init__(self, call: Callable[[], None]) -> None:
-        self.call: Callable[[], None] | None = call
+    call: Callable[[], None] | None
 
     def cancel(self) -> None:
         self.call = None

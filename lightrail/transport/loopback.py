@@ -7,6 +7,7 @@ import asyncio
 import inspect
 from collections import deque
 from collections.abc import Mapping
+from dataclasses import dataclass, field
 from typing import Final
 
 from lightrail.transport.envelope import NO_HEADERS, Envelope, Header
@@ -18,13 +19,13 @@ LENGTH_MAX: Final = 100_000
 OFFERS: Final = Offers(selective=True)
 
 
+@dataclass(eq=False, repr=False)
 class Loopback:
     """Addresses of one process. Transports with the same address share its messages."""
 
-    def __init__(self, length_max: int = LENGTH_MAX) -> None:
-        self.length_max: Final = length_max
-        self._lists: dict[str, deque[Envelope]] = {}
-        self._waiters: dict[str, list[asyncio.Future[None]]] = {}
+    length_max: int = LENGTH_MAX
+    _lists: dict[str, deque[Envelope]] = field(default_factory=dict)
+    _waiters: dict[str, list[asyncio.Future[None]]] = field(default_factory=dict)
 
     def transport(self, address: str) -> "LoopbackTransport":
         """A transport of an address."""
@@ -111,12 +112,12 @@ class LoopbackTransport:
         self._loopback.wake(self.address)
 
 
+@dataclass(eq=False, repr=False)
 class AtMostOnce:
     """A received message that was removed from its transport already."""
 
-    def __init__(self, envelope: Envelope) -> None:
-        self.envelope: Final = envelope
-        self.settled = False
+    envelope: Envelope
+    settled: bool = False
 
     async def accept(self) -> None:
         """No action: the message was removed already."""

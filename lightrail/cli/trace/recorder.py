@@ -65,6 +65,7 @@ def environment(sockets: Path, package: Path = PACKAGE) -> dict[str, str]:
     }
 
 
+@dataclass(eq=False, repr=False)
 class Recorder:
     """Records calls in all of some processes.
 
@@ -72,9 +73,8 @@ class Recorder:
         names: of the processes, by their ids.
     """
 
-    def __init__(self, sockets: Path, names: Mapping[int, str]) -> None:
-        self._sockets = sockets
-        self._names = names
+    _sockets: Path
+    _names: Mapping[int, str]
 
     def begin(self) -> None:
         """Begin a record, and forget the former one. Raises RecorderError."""

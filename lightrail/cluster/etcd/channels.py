@@ -11,7 +11,7 @@ import threading
 import time
 import warnings
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Final, TypeVar
 
 from lightrail.cluster.coordinator import CoordinatorError, CoordinatorFullError, CoordinatorRefusedError
@@ -124,18 +124,18 @@ class NotAskedError(CoordinatorError):
     """A call waited for longer than its time limit; it was never sent to etcd."""
 
 
+@dataclass(eq=False, repr=False)
 class EtcdChannels:
     """Its methods block and are thread-safe. A channel is a client object of etcd3."""
 
-    def __init__(self, settings: EtcdSettings, times: EtcdTimes) -> None:
-        self._settings = settings
-        self._times = times
-        self._lock = threading.Lock()
-        self._channel: Any = None
-        self._next = 0
-        self._answered = 0.0
-        """When etcd last answered a call."""
-        self._closed = False
+    _settings: EtcdSettings
+    _times: EtcdTimes
+    _lock: threading.Lock = field(default_factory=threading.Lock)
+    _channel: Any = None
+    _next: int = 0
+    _answered: float = 0.0
+    """When etcd last answered a call."""
+    _closed: bool = False
 
     def close(self) -> None:
         """Ends calls in progress with an error."""

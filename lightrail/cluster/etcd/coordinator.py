@@ -16,6 +16,7 @@ import logging
 import secrets
 import time
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
 from functools import partial
 
 from lightrail.cluster.coordinator import (
@@ -41,6 +42,7 @@ from lightrail.cluster.keyed import KeyedCoordinator
 log = logging.getLogger("lightrail.cluster.etcd")
 
 
+@dataclass(eq=False, repr=False)
 class ViewWaits:
     """Writers that wait until the view has their write, or the write that theirs conflicted with.
 
@@ -50,17 +52,14 @@ class ViewWaits:
         problem: returns why the view does not follow etcd now, or an empty text; for the log.
     """
 
-    def __init__(
-        self, view: View, loop: asyncio.AbstractEventLoop, times: EtcdTimes, problem: Callable[[], str]
-    ) -> None:
-        self._view = view
-        self._loop = loop
-        self._times = times
-        self._problem = problem
-        self._behind: list[tuple[int, int, asyncio.Future[None]]] = []
-        """A heap by revision."""
-        self._behind_count = 0
-        self._stale: list[tuple[str, int, asyncio.Future[None]]] = []
+    _view: View
+    _loop: asyncio.AbstractEventLoop
+    _times: EtcdTimes
+    _problem: Callable[[], str]
+    _behind: list[tuple[int, int, asyncio.Future[None]]] = field(default_factory=list)
+    """A heap by revision."""
+    _behind_count: int = 0
+    _stale: list[tuple[str, int, asyncio.Future[None]]] = field(default_factory=list)
 
     def wake(self) -> None:
         """Ends the waits whose revision the view has reached."""

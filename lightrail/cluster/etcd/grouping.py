@@ -12,6 +12,7 @@ waited for longer than the time limit of a call fail with it.
 import asyncio
 from collections import deque
 from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Final, NamedTuple
 
 from lightrail.cluster.coordinator import WRITES_MAX, ConflictError, CoordinatorError, Write
@@ -32,6 +33,7 @@ class _Waiting(NamedTuple):
     answer: "asyncio.Future[Answer]"
 
 
+@dataclass(eq=False, repr=False)
 class Grouping:
     """Sends transactions in groups.
 
@@ -40,17 +42,11 @@ class Grouping:
         call_s: time limit of a call.
     """
 
-    def __init__(
-        self,
-        send: Callable[[Sequence[Write]], Awaitable[Answer]],
-        loop: asyncio.AbstractEventLoop,
-        call_s: float,
-    ) -> None:
-        self._send = send
-        self._loop = loop
-        self._call_s = call_s
-        self._waiting: deque[_Waiting] = deque()
-        self._calls: set[asyncio.Task[None]] = set()
+    _send: Callable[[Sequence[Write]], Awaitable[Answer]]
+    _loop: asyncio.AbstractEventLoop
+    _call_s: float
+    _waiting: deque[_Waiting] = field(default_factory=deque)
+    _calls: set[asyncio.Task[None]] = field(default_factory=set)
 
     async def write(self, writes: Sequence[Write]) -> Answer:
         """Carries out all of these writes or none.

@@ -2,6 +2,7 @@
 
 import logging
 from collections.abc import Awaitable, Callable, Collection, Iterator
+from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
@@ -27,15 +28,13 @@ DELETED: Final = (conditions.RESOURCE_DELETED, conditions.NOT_FOUND)
 """A link that is attached at a known name ends so if the name is deleted at this moment."""
 
 
+@dataclass(slots=True, eq=False, repr=False)
 class BoundLinks:
     """The table of links of one connection. Iteration yields the objects of the links."""
 
-    __slots__ = ("_connection", "_terms")
-
-    def __init__(self, connection: "ClientConnection") -> None:
-        self._connection = connection
-        self._terms: dict[Bound, Terms] | None = None
-        """None before the first link: most idle connections have no link."""
+    _connection: "ClientConnection"
+    _terms: dict[Bound, Terms] | None = None
+    """None before the first link: most idle connections have no link."""
 
     def __iter__(self) -> Iterator[Bound]:
         return iter(list(self._terms or ()))

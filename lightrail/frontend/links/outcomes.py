@@ -7,7 +7,7 @@ Messages of a queue that exceed the max-message-size of one receiver: they stay 
 
 import logging
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final
 
 from lightrail.amqp.decoder import decode
@@ -110,13 +110,11 @@ Range = tuple[int, int, Any]
 """First and last delivery number, and the state that the client sent for all of them."""
 
 
+@dataclass(slots=True, eq=False, repr=False)
 class Unconfirmed:
     """The outcomes of one link, by delivery number."""
 
-    __slots__ = ("_states",)
-
-    def __init__(self) -> None:
-        self._states: dict[int, Any] = {}
+    _states: dict[int, Any] = field(default_factory=dict)
 
     def __len__(self) -> int:
         return len(self._states)

@@ -15,6 +15,7 @@ are sent on this one (2.7.3). Otherwise new deliveries are sent after all of the
 
 from collections import deque
 from collections.abc import Iterable
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final
 
 from lightrail.amqp.events import ACCEPTED, RELEASED, Credit, Outcome
@@ -47,13 +48,11 @@ BEGINNING: Final = Received(section_number=0, section_offset=0)
 """State of a resumed delivery whose message is sent whole, whatever part the client has of it."""
 
 
+@dataclass(slots=True, eq=False, repr=False)
 class Messages:
     """Collects messages instead of sending them."""
 
-    __slots__ = ("found",)
-
-    def __init__(self) -> None:
-        self.found: list[bytes | memoryview] = []
+    found: list[bytes | memoryview] = field(default_factory=list)
 
     def send(
         self,

@@ -2,6 +2,7 @@
 
 from array import array
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from itertools import accumulate, groupby
 from typing import TYPE_CHECKING
 
@@ -23,20 +24,18 @@ if TYPE_CHECKING:
     from lightrail.shard_client.owners.owner import Owner
 
 
+@dataclass(slots=True, eq=False, repr=False)
 class Batch:
     """Messages that were sent to the shard in one frame and are not answered yet."""
 
-    __slots__ = ("count", "first_id", "ids", "part", "settled", "size")
-
-    def __init__(self, part: bytes, first_id: int, count: int, size: int, settled: bool, ids: int) -> None:
-        self.part = part
-        self.first_id = first_id
-        self.count = count
-        self.ids = ids
-        """Number of delivery-ids from `first_id` on that have the outcome of these messages: that of the
-        messages, for a transfer of batched messages (batched.py) 1, or 0 unless this is its last batch."""
-        self.size = size
-        self.settled = settled
+    part: bytes
+    first_id: int
+    count: int
+    size: int
+    settled: bool
+    ids: int
+    """Number of delivery-ids from `first_id` on that have the outcome of these messages: that of the
+    messages, for a transfer of batched messages (batched.py) 1, or 0 unless this is its last batch."""
 
 
 class TransferPart(Batch):

@@ -7,6 +7,7 @@ Tokens are JSON web tokens that POST /!tokens issues (namespace/tokens.py), or o
 """
 
 import logging
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
 from lightrail.amqp.messages import Message, read_message
@@ -50,11 +51,11 @@ class _TokenError(Exception):
         self.condition = CONDITION_OF.get(status, conditions.INVALID_FIELD)
 
 
+@dataclass(eq=False, repr=False)
 class Cbs:
     """The node; nodes/links.py receives requests and sends answers."""
 
-    def __init__(self, authenticator: Authenticator) -> None:
-        self._authenticator = authenticator
+    _authenticator: Authenticator
 
     def silent(self, payload: bytes) -> bool:
         """Whether a request has only an outcome, as a set-token."""

@@ -17,6 +17,7 @@ import asyncio
 import logging
 from collections import OrderedDict, deque
 from collections.abc import Iterator
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final, NamedTuple, Protocol, runtime_checkable
 
 from lightrail.amqp.events import ACCEPTED, Credit, Outcome, Transfers
@@ -81,16 +82,14 @@ class _Waiting(NamedTuple):
     transaction: "Transaction | None"
 
 
+@dataclass(slots=True, eq=False, repr=False)
 class NodeLinks:
     """All links of one connection to nodes."""
 
-    __slots__ = ("replies", "requests", "waiting_bytes")
-
-    def __init__(self) -> None:
-        self.requests: list[RequestLink] = []
-        self.replies: list[ReplyLink] = []
-        self.waiting_bytes = 0
-        """Bytes of answers that wait for credit, or for the socket."""
+    requests: "list[RequestLink]" = field(default_factory=list)
+    replies: "list[ReplyLink]" = field(default_factory=list)
+    waiting_bytes: int = 0
+    """Bytes of answers that wait for credit, or for the socket."""
 
     def nodes(self) -> "Iterator[tuple[str, Node]]":
         """The nodes of open links, with their addresses."""

@@ -11,6 +11,7 @@ was declared is ended, and so the transaction is rolled back.
 
 from bisect import bisect_left
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
 from functools import partial
 from typing import TYPE_CHECKING, Final
 
@@ -37,14 +38,12 @@ OTHER_OUTCOME: Final = (
 )
 
 
+@dataclass(slots=True, eq=False, repr=False)
 class AcquiringOutput:
     """Sends the messages of a link as deliveries that are acquired in a transaction."""
 
-    __slots__ = ("_link", "_state")
-
-    def __init__(self, link: "Link", state: TransactionalState) -> None:
-        self._link = link
-        self._state = state
+    _link: "Link"
+    _state: TransactionalState
 
     def send(
         self,
@@ -63,14 +62,12 @@ class AcquiringOutput:
         self._link.send(1, (len(payload),), payload, 0, settled, message_format, self._state)
 
 
+@dataclass(slots=True, eq=False, repr=False)
 class Acquisitions:
     """Those of all transactions of a connection that are not discharged."""
 
-    __slots__ = ("_by_consumer", "_connection")
-
-    def __init__(self, connection: "ClientConnection") -> None:
-        self._connection = connection
-        self._by_consumer: dict[ConsumerLink, list[tuple[Transaction, Acquisition]]] = {}
+    _connection: "ClientConnection"
+    _by_consumer: dict[ConsumerLink, list[tuple[Transaction, Acquisition]]] = field(default_factory=dict)
 
     def begin(self, transaction: Transaction, link: "Link", consumer: object) -> None:
         """Further deliveries of a link are acquired in a transaction. Raises ConditionError."""

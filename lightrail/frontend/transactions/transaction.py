@@ -11,7 +11,7 @@ other deliveries that are not unsettled (any more), an outcome makes the transac
 
 import asyncio
 from bisect import bisect_left
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from operator import itemgetter
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
@@ -28,13 +28,11 @@ if TYPE_CHECKING:
 _last = itemgetter(1)
 
 
+@dataclass(slots=True, eq=False, repr=False)
 class NamedDeliveries:
     """Ranges of delivery-ids of sessions, ends included, in order and apart."""
 
-    __slots__ = ("_by_session",)
-
-    def __init__(self) -> None:
-        self._by_session: dict[object, list[tuple[int, int]]] = {}
+    _by_session: dict[object, list[tuple[int, int]]] = field(default_factory=dict)
 
     def add(self, session: object, first: int, last: int) -> None:
         """Adds a range."""
@@ -73,14 +71,12 @@ TRANSACTION_MESSAGE_OVERHEAD: Final[int] = 64
 """Bytes that a message counts for besides its own."""
 
 
+@dataclass(slots=True, eq=False, repr=False)
 class Account:
     """Memory of the open transactions of one connection, in bytes; the process counts that of all."""
 
-    __slots__ = ("_bytes", "_counts")
-
-    def __init__(self, counts: FrontendCounts) -> None:
-        self._counts = counts
-        self._bytes = 0
+    _counts: FrontendCounts
+    _bytes: int = 0
 
     def charge(self, size: int) -> bool:
         """Counts memory; a negative size frees it. Returns whether the account is overdrawn."""

@@ -4,6 +4,7 @@ The messages that forwarding sends for deliveries.
 """
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any, Final
 
 from lightrail.amqp.sections import (
@@ -119,12 +120,12 @@ class NotSentError(Exception):
         self.description = description
 
 
+@dataclass(eq=False, repr=False)
 class Sink:
     """Stores messages at queues and behind routers; first use creates a queue where policies allow it."""
 
-    def __init__(self, service: Service, sender: Sender) -> None:
-        self._service = service
-        self._sender = sender
+    _service: Service
+    _sender: Sender
 
     async def send(self, name: str, messages: Sequence[Outgoing]) -> list[NotSentError | None]:
         """Sends messages in this order. Returns once the policy of their queue has stored or refused each.

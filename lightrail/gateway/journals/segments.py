@@ -12,6 +12,7 @@ import asyncio
 import os
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
 from typing import Any, Final, NamedTuple
 
 from lightrail.cluster.map import Map
@@ -32,14 +33,14 @@ from lightrail.shard_client.shard_connections import ShardConnections
 from lightrail.wire.bodies import Answer
 
 
+@dataclass(eq=False, repr=False)
 class ArchivedSegment:
     """An open file; a segment that is removed meanwhile can still be read to its end."""
 
-    def __init__(self, descriptor: int, end: int, text: bytes) -> None:
-        self._descriptor = descriptor
-        self.end: Final = end
-        self.text: Final = text
-        """Index of the segment, encoded as JSON."""
+    _descriptor: int
+    end: int
+    text: bytes
+    """Index of the segment, encoded as JSON."""
 
     def read(self, start: int, end: int) -> memoryview:
         """Exactly the bytes from `start` to before `end`. Raises OSError."""
@@ -53,13 +54,13 @@ class ArchivedSegment:
         os.close(self._descriptor)
 
 
+@dataclass(eq=False, repr=False)
 class Archived:
     """The folder of an archive; it need not exist on this machine."""
 
-    def __init__(self, directory: str) -> None:
-        self._directory = directory
-        self._folders: dict[str, str] = {}
-        """Folders of this installation, by journal."""
+    _directory: str
+    _folders: dict[str, str] = field(default_factory=dict)
+    """Folders of this installation, by journal."""
 
     def open(self, cluster: str, disk: str, number: int) -> ArchivedSegment | None:
         """A segment of this installation, or None if it is missing or incomplete."""
@@ -133,19 +134,19 @@ class Segment(NamedTuple):
             self.file.close()
 
 
+@dataclass(eq=False, repr=False)
 class Journals:
     """The journals of all shards, and of an archive on this machine."""
 
-    def __init__(self, shards: ShardConnections, map: Map, archived: Archived) -> None:
-        self._shards = shards
-        self._map = map
-        self._archived = archived
-        self._known: dict[str, tuple[int, str]] = {}
-        """Shard and cluster of each known journal, by its disk."""
-        self._turns: dict[int, asyncio.Semaphore] = {}
-        self._room: asyncio.Semaphore | None = None
-        self.streams = 0
-        """Clients that read bytes now."""
+    _shards: ShardConnections
+    _map: Map
+    _archived: Archived
+    _known: dict[str, tuple[int, str]] = field(default_factory=dict)
+    """Shard and cluster of each known journal, by its disk."""
+    _turns: dict[int, asyncio.Semaphore] = field(default_factory=dict)
+    _room: asyncio.Semaphore | None = None
+    streams: int = 0
+    """Clients that read bytes now."""
 
     # --- lists -----------------------------------------------------------------------------------------
 

@@ -11,6 +11,7 @@ of a frame is (batch + 1) << 16 | index, so the same batch always has the same f
 import asyncio
 import random
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from hashlib import blake2b
 from itertools import groupby
 from typing import Final, NamedTuple
@@ -129,16 +130,14 @@ def _not_stored(batch: Batch, queue: str, sent: BatchAnswer, refusal: Refusal) -
     return ProblemError(why.status, detail, headers=why.headers, **members)
 
 
+@dataclass(eq=False, repr=False)
 class BatchSender:
     """Stores batches at queues, directly or through routers."""
 
-    def __init__(
-        self, shards: ShardConnections, directory: Directory, sender: Sender, loop: asyncio.AbstractEventLoop
-    ) -> None:
-        self._shards = shards
-        self._directory = directory
-        self._sender = sender
-        self._loop = loop
+    _shards: ShardConnections
+    _directory: Directory
+    _sender: Sender
+    _loop: asyncio.AbstractEventLoop
 
     async def send(self, record: Name, batch: Batch) -> int:
         """Stores a batch at a queue, or at every queue that a router chooses for messages of it: see `store`.

@@ -7,6 +7,7 @@ type application/vnd.lightrail.amqp is the message itself and is sent unchanged.
 
 import json
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 from typing import Any, Final, NamedTuple
 from urllib.parse import unquote
 
@@ -36,15 +37,13 @@ class Outgoing(NamedTuple):
     message_format: int = 0
 
 
+@dataclass(slots=True, eq=False, repr=False)
 class _Wanted:
     """Sections of the message from BrokerProperties."""
 
-    __slots__ = ("annotations", "header", "properties")
-
-    def __init__(self) -> None:
-        self.header = Header(durable=True, priority=4)
-        self.properties = Properties()
-        self.annotations: dict[Symbol, Any] = {}
+    header: Header = field(default_factory=lambda: Header(durable=True, priority=4))
+    properties: Properties = field(default_factory=Properties)
+    annotations: dict[Symbol, Any] = field(default_factory=dict)
 
 
 def as_it_is(message: bytes, now_ms: int) -> Outgoing:

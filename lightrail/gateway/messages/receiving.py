@@ -8,7 +8,7 @@ withdraws its credit.
 import asyncio
 import logging
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Final
 
 from lightrail.gateway.errors import AGAIN, ProblemError, refused
@@ -273,15 +273,15 @@ def _noted(task: "asyncio.Task[Any]") -> None:
         log.warning("a delivery could not be settled, its lock will expire: %s", error)
 
 
+@dataclass(eq=False, repr=False)
 class Receivers:
     """All requests of this gateway that wait for messages; one consumer for each queue."""
 
-    def __init__(self, shards: ShardConnections, loop: asyncio.AbstractEventLoop) -> None:
-        self.shards = shards
-        self.loop = loop
-        self.waiting = 0
-        """Requests that wait now."""
-        self._receivers: dict[str, Receiver] = {}
+    shards: ShardConnections
+    loop: asyncio.AbstractEventLoop
+    waiting: int = 0
+    """Requests that wait now."""
+    _receivers: dict[str, Receiver] = field(default_factory=dict)
 
     async def receive(self, record: Name, wait_ms: int, user: str = "") -> LockedMessage | None:
         """The next message of a queue, locked, or None if none arrived in time.

@@ -324,14 +324,12 @@ class Sender:
             self._watch()
 
 
+@dataclass(slots=True, eq=False, repr=False)
 class Room:
     """Memory reserved for the body of one request; leaving the block frees it."""
 
-    __slots__ = ("_sender", "_size")
-
-    def __init__(self, sender: Sender) -> None:
-        self._sender = sender
-        self._size = 0
+    _sender: Sender
+    _size: int = 0
 
     def take(self, size: int) -> None:
         """Reserves memory before bytes are read. Raises ProblemError: all requests together have too many."""

@@ -3,6 +3,7 @@
 import asyncio
 from collections import deque
 from collections.abc import Callable
+from dataclasses import dataclass, field
 from heapq import heapify, heappop, heappush
 from typing import Final, Generic, TypeVar
 
@@ -12,6 +13,7 @@ STALE_MIN: Final = 64
 Answer = TypeVar("Answer")
 
 
+@dataclass(slots=True, eq=False, repr=False)
 class WaitingLine(Generic[Answer]):
     """Futures of requests; the result is an answer, or None after its time-out.
 
@@ -19,17 +21,14 @@ class WaitingLine(Generic[Answer]):
         timed_out: called with the number of requests that have just timed out.
     """
 
-    __slots__ = ("_deadlines", "_loop", "_timed_out", "_timer", "_timer_at", "_waiters", "count")
-
-    def __init__(self, loop: asyncio.AbstractEventLoop, timed_out: Callable[[int], None]) -> None:
-        self.count = 0
-        """Requests that wait."""
-        self._loop = loop
-        self._timed_out = timed_out
-        self._waiters: deque[asyncio.Future[Answer | None]] = deque()
-        self._deadlines: list[tuple[float, int, asyncio.Future[Answer | None]]] = []
-        self._timer: asyncio.TimerHandle | None = None
-        self._timer_at = 0.0
+    _loop: asyncio.AbstractEventLoop
+    _timed_out: Callable[[int], None]
+    count: int = 0
+    """Requests that wait."""
+    _waiters: deque[asyncio.Future[Answer | None]] = field(default_factory=deque)
+    _deadlines: list[tuple[float, int, asyncio.Future[Answer | None]]] = field(default_factory=list)
+    _timer: asyncio.TimerHandle | None = None
+    _timer_at: float = 0.0
 
     def join(self, wait_ms: int) -> "asyncio.Future[Answer | None]":
         """Adds a waiter at the end of the line; 0 means no time-out."""

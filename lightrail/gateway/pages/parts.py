@@ -14,6 +14,7 @@ Graph: a router and everything behind it, laid out in columns, as an SVG that th
 import json
 from collections import deque
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from itertools import pairwise
 from typing import Any, Final, NamedTuple
@@ -190,21 +191,21 @@ SERIES_MAX: Final = 200
 """Series at a time; the one with the oldest request is dropped."""
 
 
+@dataclass(slots=True, eq=False, repr=False)
 class Series:
     """Samples of named figures with their times."""
 
-    __slots__ = ("asked_s", "samples")
+    asked_s: float
+    samples: deque[tuple[float, Mapping[str, float]]] = field(
+        default_factory=lambda: deque(maxlen=SAMPLES_MAX)
+    )
 
-    def __init__(self, now_s: float) -> None:
-        self.asked_s = now_s
-        self.samples: deque[tuple[float, Mapping[str, float]]] = deque(maxlen=SAMPLES_MAX)
 
-
+@dataclass(eq=False, repr=False)
 class History:
     """Series by subject: "" for the whole broker, or the name of a queue."""
 
-    def __init__(self) -> None:
-        self._series: dict[str, Series] = {}
+    _series: dict[str, Series] = field(default_factory=dict)
 
     def watch(self, of: str, now_s: float) -> bool:
         """Records that a page requests a series; returns whether the series is new."""

@@ -143,6 +143,7 @@ FAMILIES: Final[tuple[AnyFamily[Any], ...]] = (
 )
 
 
+@dataclass(slots=True, eq=False, repr=False)
 class Presence:
     """The state of shards at one gateway.
 
@@ -150,11 +151,8 @@ class Presence:
         peers: the gateway's connections to shards.
     """
 
-    __slots__ = ("_map", "_peers")
-
-    def __init__(self, map: Map, peers: Mapping[int, ShardPeer]) -> None:
-        self._map = map
-        self._peers = peers
+    _map: Map
+    _peers: Mapping[int, ShardPeer]
 
     def known(self) -> list[int]:
         """Shards of the cluster, and any other shard that has queues."""

@@ -5,6 +5,7 @@ are declared are part of the form: no prefix for Atom and for descriptions, `i` 
 """
 
 from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
 from typing import Final
 from xml.etree import ElementTree as Xml
 
@@ -21,19 +22,15 @@ INSTANCE: Final = "http://www.w3.org/2001/XMLSchema-instance"
 _TYPE: Final = f"{{{INSTANCE}}}type"
 
 
+@dataclass(slots=True, eq=False, repr=False)
 class Entry:
     """One entity: its URL, the times at which it was created and changed, and its description."""
 
-    __slots__ = ("changed_at_ms", "created_at_ms", "description", "title", "url")
-
-    def __init__(
-        self, url: str, title: str, created_at_ms: int, changed_at_ms: int, description: Xml.Element
-    ) -> None:
-        self.url = url
-        self.title = title
-        self.created_at_ms = created_at_ms
-        self.changed_at_ms = changed_at_ms
-        self.description = description
+    url: str
+    title: str
+    created_at_ms: int
+    changed_at_ms: int
+    description: Xml.Element
 
     def element(self) -> Xml.Element:
         made = element("entry", xmlns=ATOM)

@@ -13,6 +13,7 @@ import secrets
 from array import array
 from collections import deque
 from collections.abc import Mapping
+from dataclasses import dataclass, field
 from hashlib import blake2b
 from typing import TYPE_CHECKING, Any, Final
 
@@ -81,20 +82,18 @@ REASONS: Final = {"expired": "TTLExpiredException", "max-delivery-count": "MaxDe
 """Names of Service Bus for the conditions of this broker."""
 
 
+@dataclass(slots=True, eq=False, repr=False)
 class LockEnds:
     """Separates deliveries whose locks have certainly not ended from those of which only the shard knows.
 
     A renewal is not noted: a delivery whose lock was renewed is of the second kind near its first end.
     """
 
-    __slots__ = ("_doubtful", "_ends", "_next")
-
-    def __init__(self) -> None:
-        self._doubtful = 0
-        self._next = 0
-        """The number of the next delivery."""
-        self._ends: deque[tuple[int, int]] = deque()
-        """Rising: a delivery number, and the earliest end of the locks from there to the next entry."""
+    _doubtful: int = 0
+    _next: int = 0
+    """The number of the next delivery."""
+    _ends: deque[tuple[int, int]] = field(default_factory=deque)
+    """Rising: a delivery number, and the earliest end of the locks from there to the next entry."""
 
     def add(self, first: int, count: int, until_ms: int) -> None:
         """The deliveries numbered first .. first+count-1, the latest, are locked until `until_ms`."""

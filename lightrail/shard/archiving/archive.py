@@ -43,14 +43,12 @@ class Filed(SegmentIndex):
             raise _gone(self.disk, self.segment) from None
 
 
+@dataclass(slots=True, eq=False, repr=False)
 class Journals:
     """The current journal of a shard, and former ones in the archive. Any thread may call it."""
 
-    __slots__ = ("_contents", "_journal")
-
-    def __init__(self, journal: Journal, contents: Contents) -> None:
-        self._journal = journal
-        self._contents = contents
+    _journal: Journal
+    _contents: Contents
 
     def journals(self) -> list[tuple[Incarnation, list[SegmentIndex]]]:
         """Each journal with its segments in order; the current one first.

@@ -8,6 +8,7 @@ import logging
 import threading
 from collections import deque
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 from typing import Final
 
 from lightrail.cluster.readers import Reader
@@ -31,42 +32,23 @@ Readers = Callable[[], Mapping[str, Reader]]
 """The readers that are registered now, by name."""
 
 
+@dataclass(slots=True, eq=False, repr=False)
 class Round:
     """One job of the archiver's thread."""
 
-    __slots__ = (
-        "_archiver",
-        "_judging",
-        "_now_ms",
-        "_readers",
-        "error",
-        "kept",
-        "segments",
-        "too_old",
-        "verdict",
-    )
-
-    def __init__(
-        self,
-        archiver: "Archiver",
-        segments: list[Segment],
-        readers: Mapping[str, Reader],
-        judging: bool,
-        now_ms: int,
-    ) -> None:
-        self._archiver = archiver
-        self._readers = readers
-        self._judging = judging
-        self._now_ms = now_ms
-        self.segments: Final = segments
-        """Segments to archive; they are pinned."""
-        self.kept: list[int] = []
-        """Numbers of those that are in the archive now, or are too old for it."""
-        self.too_old: list[int] = []
-        """Numbers of those that are too old for the archive."""
-        self.verdict: Verdict | None = None
-        self.error: OSError | None = None
-        """The error that ended the job early."""
+    _archiver: "Archiver"
+    segments: list[Segment]
+    """Segments to archive; they are pinned."""
+    _readers: Mapping[str, Reader]
+    _judging: bool
+    _now_ms: int
+    kept: list[int] = field(default_factory=list)
+    """Numbers of those that are in the archive now, or are too old for it."""
+    too_old: list[int] = field(default_factory=list)
+    """Numbers of those that are too old for the archive."""
+    verdict: Verdict | None = None
+    error: OSError | None = None
+    """The error that ended the job early."""
 
     def perform(self) -> None:
         """Performs the job; called once, in a thread. Sets `error` after an error of the disk."""

@@ -4,6 +4,7 @@ One read of messages that had been spilled to disk: performed in the reader thre
 """
 
 from collections.abc import Callable
+from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from lightrail.namespace.records import Name
@@ -11,26 +12,17 @@ from lightrail.shard.journal.store import Store
 from lightrail.shard.queue.values.runs import Location, Run
 
 
+@dataclass(slots=True, eq=False, repr=False)
 class Read:
     """A run to read from disk; `runs` has its messages after `perform`."""
 
-    __slots__ = ("location", "queue", "queue_id", "run", "runs", "then")
-
-    def __init__(
-        self,
-        queue: str,
-        queue_id: int,
-        run: Run,
-        location: Location,
-        then: "Callable[[Read], None] | None" = None,
-    ) -> None:
-        self.queue = queue
-        self.queue_id = queue_id
-        self.run = run
-        self.location = location
-        self.runs: list[Run] = []
-        self.then = then
-        """Receives the messages; None for the queue itself, which requested them with Fetch."""
+    queue: str
+    queue_id: int
+    run: Run
+    location: Location
+    then: "Callable[[Read], None] | None" = None
+    """Receives the messages; None for the queue itself, which requested them with Fetch."""
+    runs: list[Run] = field(default_factory=list)
 
     @property
     def segment(self) -> int:

@@ -4,6 +4,7 @@ A request of a frontend or gateway: the fields of its JSON, what is wrong with t
 """
 
 from collections.abc import Callable
+from dataclasses import dataclass, field
 from typing import Any
 
 from lightrail.model import conditions
@@ -79,29 +80,19 @@ def error_fields(condition: str, description: str) -> Fields:
     return {"error": {"condition": condition, "description": description}}
 
 
+@dataclass(slots=True, eq=False, repr=False)
 class Answers:
     """Answers to batches, settlements and requests whose records are not on disk yet."""
 
-    __slots__ = (
-        "_committing",
-        "_memory",
-        "_refusals",
-        "_refusals_committing",
-        "_unsynced",
-        "failure",
-        "is_committing",
-    )
-
-    def __init__(self, memory: Memory) -> None:
-        self._memory = memory
-        self._unsynced: list[tuple[Waiter, int]] = []
-        self._committing: list[tuple[Waiter, int]] = []
-        self._refusals: list[tuple[Numbered, int, Refusal]] = []
-        """Refusals of batches that are partially in records that wait for a commit."""
-        self._refusals_committing: list[tuple[Numbered, int, Refusal]] = []
-        self.is_committing = False
-        self.failure: str | None = None
-        """Why the state in memory can't be trusted, so that the process must end; None if it can."""
+    _memory: Memory
+    _unsynced: list[tuple[Waiter, int]] = field(default_factory=list)
+    _committing: list[tuple[Waiter, int]] = field(default_factory=list)
+    _refusals: list[tuple[Numbered, int, Refusal]] = field(default_factory=list)
+    """Refusals of batches that are partially in records that wait for a commit."""
+    _refusals_committing: list[tuple[Numbered, int, Refusal]] = field(default_factory=list)
+    is_committing: bool = False
+    failure: str | None = None
+    """Why the state in memory can't be trusted, so that the process must end; None if it can."""
 
     def when_synced(self, waiter: Waiter, number: int) -> None:
         """Calls the waiter when all records so far are on disk; in this step if no record waits."""

@@ -1,6 +1,7 @@
 """Sends slices of queues to consumers as DELIVER frames."""
 
 from array import array
+from dataclasses import dataclass
 from typing import Final
 
 from lightrail.shard.effects.peers import Consumer
@@ -17,15 +18,13 @@ WAITS_SAMPLED_EVERY: Final = 8
 """Number of slices of which one has its waiting time measured, which costs 0.1 us per slice."""
 
 
+@dataclass(slots=True, eq=False, repr=False)
 class Delivering:
     """Encodes the deliveries of a shard; ends and bytes are copied unchanged from the batch."""
 
-    __slots__ = ("_counts", "_deliveries", "_links")
-
-    def __init__(self, links: dict[int, ReceivingLink], counts: ShardCounts) -> None:
-        self._links = links
-        self._counts = counts
-        self._deliveries = 0
+    _links: dict[int, ReceivingLink]
+    _counts: ShardCounts
+    _deliveries: int = 0
 
     def deliver_row(self, queue: Queue, row: list[effects.Deliver], now_ms: int) -> None:
         """Sends slices of small batches that follow each other as one frame.

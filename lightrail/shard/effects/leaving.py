@@ -11,6 +11,7 @@ Moves dead letters from their queue to its dead-letter queue.
 import logging
 from collections import deque
 from collections.abc import Callable
+from dataclasses import KW_ONLY, dataclass, field
 from typing import Protocol
 
 from lightrail.journal import record
@@ -30,6 +31,7 @@ from lightrail.telemetry.shard import ShardCounts
 log = logging.getLogger("lightrail.shard.effects.performer")
 
 
+@dataclass(slots=True, eq=False, repr=False)
 class DeadLettering:
     """Moves dead letters, and retries those for which the store had no room.
 
@@ -37,17 +39,12 @@ class DeadLettering:
         enqueue: adds a batch with an appended record to a queue.
     """
 
-    __slots__ = ("_counts", "_enqueue", "_queues", "_store", "unwritten")
-
-    def __init__(
-        self, queues: Queues, store: Store, counts: ShardCounts, enqueue: Callable[[Queue, Batch, int], None]
-    ) -> None:
-        self._queues = queues
-        self._store = store
-        self._counts = counts
-        self._enqueue = enqueue
-        self.unwritten: list[tuple[Queue, effects.DeadLetter]] = []
-        """Dead letters for which the store had no room: in no queue in memory, on disk still in the first."""
+    _queues: Queues
+    _store: Store
+    _counts: ShardCounts
+    _enqueue: Callable[[Queue, Batch, int], None]
+    unwritten: list[tuple[Queue, effects.DeadLetter]] = field(default_factory=list)
+    """Dead letters for which the store had no room: in no queue in memory, on disk still in the first."""
 
     def move(self, queue: Queue, effect: effects.DeadLetter, now_ms: int) -> None:
         """Moves messages to `NAME/$dlq`, annotated with the reason: one group in the journal."""
@@ -113,34 +110,31 @@ class Remover(Protocol):
     def removed(self, queue: Queue, effect: Removed) -> None: ...
 
 
+@dataclass(slots=True, eq=False, repr=False)
 class Departure:
     """Messages that left one queue at once."""
 
-    __slots__ = ("is_deleted", "queue", "runs", "then")
-
-    def __init__(self, queue: Queue, runs: list[Run], *, is_deleted: bool) -> None:
-        self.queue = queue
-        self.runs = runs
-        """Runs to settle; the next one is the last of the list."""
-        self.is_deleted = is_deleted
-        """Whether the journal has the deletion of the queue, so that its messages need no records."""
-        self.then: list[Callable[[], None]] = []
-        """Called when all messages are settled."""
+    queue: Queue
+    runs: list[Run]
+    """Runs to settle; the next one is the last of the list."""
+    _: KW_ONLY
+    is_deleted: bool
+    """Whether the journal has the deletion of the queue, so that its messages need no records."""
+    then: list[Callable[[], None]] = field(default_factory=list)
+    """Called when all messages are settled."""
 
 
+@dataclass(slots=True, eq=False, repr=False)
 class Leaving:
     """All departures of a shard, in order."""
 
-    __slots__ = ("_performer", "_purged", "_store", "_work", "departures")
-
-    def __init__(self, performer: Remover, store: Store, work: Work) -> None:
-        self.departures: deque[Departure] = deque()
-        """Departures under way; empty in nearly every step."""
-        self._purged: dict[Queue, list[Departure]] = {}
-        """Departures of queues that are not deleted."""
-        self._performer = performer
-        self._store = store
-        self._work = work
+    _performer: Remover
+    _store: Store
+    _work: Work
+    departures: deque[Departure] = field(default_factory=deque)
+    """Departures under way; empty in nearly every step."""
+    _purged: dict[Queue, list[Departure]] = field(default_factory=dict)
+    """Departures of queues that are not deleted."""
 
     def has(self, queue: Queue) -> bool:
         """Whether purged messages of this queue are not settled yet."""

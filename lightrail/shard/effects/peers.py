@@ -1,6 +1,7 @@
 """Peers: a frontend's producers and consumers at this shard, and the frames to send to it."""
 
 from collections.abc import Callable
+from dataclasses import dataclass, field
 from typing import ClassVar, Final
 
 from lightrail.journal.record import Terminus
@@ -27,36 +28,24 @@ class NumberMissingError(Exception):
     """Batches of a sender's link are missing, and later ones arrived."""
 
 
+@dataclass(slots=True, eq=False, repr=False)
 class Numbered:
     """A sending link of a frontend, whose batches are numbered."""
 
-    __slots__ = (
-        "ack_count",
-        "ack_first",
-        "id",
-        "last_number",
-        "link",
-        "next_number",
-        "peer",
-        "refusing",
-        "sent_below",
-    )
-
-    def __init__(self, peer: "Peer", link: int, id: int, last_number: int) -> None:
-        self.peer = peer
-        self.link = link
-        self.id = id
-        self.last_number = last_number
-        self.next_number = 0
-        """Number of the next new batch; 0 if the opening of the link does not have it. Batches that are sent
-        again have lower numbers, with gaps for those that were answered."""
-        self.sent_below = 0
-        """See ProducerOpen."""
-        self.refusing = False
-        """Whether a batch was refused. Later ones are refused, too, until one is marked AFRESH; otherwise a
-        later number could confirm a batch whose refusal was lost."""
-        self.ack_first = 0
-        self.ack_count = 0
+    peer: "Peer"
+    link: int
+    id: int
+    last_number: int
+    next_number: int = 0
+    """Number of the next new batch; 0 if the opening of the link does not have it. Batches that are sent
+    again have lower numbers, with gaps for those that were answered."""
+    sent_below: int = 0
+    """See ProducerOpen."""
+    refusing: bool = False
+    """Whether a batch was refused. Later ones are refused, too, until one is marked AFRESH; otherwise a
+    later number could confirm a batch whose refusal was lost."""
+    ack_first: int = 0
+    ack_count: int = 0
 
     def missed(self, number: int) -> None:
         """Checks a batch that is not the next one.
@@ -174,30 +163,19 @@ class RouteProducer(Numbered):
         self.sets: dict[int, list[Queue] | Refusal] = {}
 
 
+@dataclass(slots=True, eq=False, repr=False)
 class Consumer:
     """A receiving link of a frontend; `id` is its number in the queue machine, never used twice."""
 
-    __slots__ = ("id", "label", "link", "opened", "peer", "queue", "since_ms")
-
-    def __init__(
-        self,
-        peer: "Peer",
-        link: int,
-        queue: Queue,
-        id: int,
-        label: str = "",
-        since_ms: int = 0,
-        opened: ConsumerOpen | None = None,
-    ) -> None:
-        self.peer = peer
-        self.link = link
-        self.queue = queue
-        self.id = id
-        self.label = label
-        """Description of the consumer for operators."""
-        self.since_ms = since_ms
-        self.opened = opened
-        """The options of its opening, needed if its queue moves."""
+    peer: "Peer"
+    link: int
+    queue: Queue
+    id: int
+    label: str = ""
+    """Description of the consumer for operators."""
+    since_ms: int = 0
+    opened: ConsumerOpen | None = None
+    """The options of its opening, needed if its queue moves."""
 
     def accept_session(self, session: str, locked_ms: int) -> None:
         """Notifies the frontend of the session that the consumer owns; `locked_ms` as in SessionAccepted."""
@@ -231,46 +209,27 @@ class Settlement:
         )
 
 
+@dataclass(slots=True, eq=False, repr=False)
 class Peer:
     """One frontend process, from its greeting to its goodbye, its silence or its successor's greeting."""
 
-    __slots__ = (
-        "acking",
-        "attempt",
-        "boot",
-        "consumers",
-        "frontend",
-        "heard",
-        "heard_ms",
-        "identity",
-        "moved",
-        "out",
-        "producers",
-        "routers",
-        "said",
-        "version",
-    )
-
-    def __init__(
-        self, identity: bytes, frontend: str, boot: int, attempt: int, now_ms: int, version: int = VERSION
-    ) -> None:
-        self.identity = identity
-        self.version = version
-        """Version of the wire."""
-        self.frontend = frontend
-        self.boot = boot
-        self.attempt = attempt
-        self.heard_ms = now_ms
-        self.heard = 0
-        """Number of ZeroMQ messages from it since its greeting (docs/formats/wire.md)."""
-        self.said = 0
-        self.producers: dict[int, Producer] = {}
-        self.routers: dict[int, RouteProducer] = {}
-        self.consumers: dict[int, Consumer] = {}
-        self.moved: dict[int, tuple[str, int]] = {}
-        """Queue and epoch of consumers whose queue moved, by link: their SETTLEs are BOUNCED."""
-        self.out: list[bytes] = []
-        self.acking: list[Numbered] = []
+    identity: bytes
+    frontend: str
+    boot: int
+    attempt: int
+    heard_ms: int
+    version: int = VERSION
+    """Version of the wire."""
+    heard: int = 0
+    """Number of ZeroMQ messages from it since its greeting (docs/formats/wire.md)."""
+    said: int = 0
+    producers: dict[int, Producer] = field(default_factory=dict)
+    routers: dict[int, RouteProducer] = field(default_factory=dict)
+    consumers: dict[int, Consumer] = field(default_factory=dict)
+    moved: dict[int, tuple[str, int]] = field(default_factory=dict)
+    """Queue and epoch of consumers whose queue moved, by link: their SETTLEs are BOUNCED."""
+    out: list[bytes] = field(default_factory=list)
+    acking: list[Numbered] = field(default_factory=list)
 
     def end_link(self, link: int, refusal: Refusal) -> None:
         """Sends a GONE frame for a link that was refused or has ended."""

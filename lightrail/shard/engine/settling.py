@@ -1,5 +1,6 @@
 """Settling: SETTLE and CREDIT frames of consumers, and the return of deliveries of closing consumers."""
 
+from dataclasses import dataclass
 from typing import Final
 
 from lightrail.model.links import Ending
@@ -28,29 +29,18 @@ SETTLE_SLICE_BYTES: Final[int] = 8 * 1024 * 1024
 """Bytes of the same: those of the settlement, annotations included, for each message it is written into."""
 
 
+@dataclass(slots=True, eq=False, repr=False)
 class Settling:
     """Applies the frames of consumers."""
 
-    __slots__ = ("_answers", "_counts", "_freezing", "_performer", "_receiving", "_relays", "takeovers")
-
-    def __init__(
-        self,
-        performer: Performer,
-        relays: Relays,
-        receiving: ReceivingLinks,
-        freezing: Freezing,
-        answers: Answers,
-        counts: ShardCounts,
-        takeovers: Takeovers,
-    ) -> None:
-        self._performer = performer
-        self._relays = relays
-        self._receiving = receiving
-        self._freezing = freezing
-        self._answers = answers
-        self._counts = counts
-        self.takeovers = takeovers
-        """Links whose CREDIT has to wait until they are open."""
+    _performer: Performer
+    _relays: Relays
+    _receiving: ReceivingLinks
+    _freezing: Freezing
+    _answers: Answers
+    _counts: ShardCounts
+    takeovers: Takeovers
+    """Links whose CREDIT has to wait until they are open."""
 
     def credit(self, peer: Peer, part: bytes, now_ms: int) -> None:
         """Sets the credit of a consumer or a listener."""

@@ -6,6 +6,7 @@ Reads messages back: from a segment or the rows of a SQLite store, and records t
 import sqlite3
 import threading
 from bisect import bisect_right
+from dataclasses import dataclass
 
 from lightrail.journal.layout import APPEND, AppendHead, decode_append_head
 from lightrail.journal.scan import Found, Scan
@@ -208,13 +209,11 @@ def read_rows(
     return runs
 
 
+@dataclass(slots=True, eq=False, repr=False)
 class _Whole:
     """One record as a file for a scan."""
 
-    __slots__ = ("_data",)
-
-    def __init__(self, data: bytes) -> None:
-        self._data = data
+    _data: bytes
 
     def read(self, offset: int, length: int) -> bytes:
         """See `Readable`."""

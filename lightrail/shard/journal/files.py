@@ -6,6 +6,7 @@ import fcntl
 import os
 import secrets
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Final, Protocol
 
@@ -147,13 +148,11 @@ def own_copy(files: Files, name: str, file: DiskFile) -> DiskFile:
     return files.open(name)
 
 
+@dataclass(slots=True, eq=False, repr=False)
 class RealFile:
     """A file of the operating system."""
 
-    __slots__ = ("_descriptor",)
-
-    def __init__(self, descriptor: int) -> None:
-        self._descriptor = descriptor
+    _descriptor: int
 
     def size(self) -> int:
         return os.fstat(self._descriptor).st_size

@@ -9,6 +9,7 @@ oldest record is removed.
 
 from abc import abstractmethod
 from collections.abc import Container, Iterator, Sequence
+from dataclasses import dataclass, field
 from itertools import islice
 from typing import Generic, NamedTuple, Protocol, TypeVar
 
@@ -41,13 +42,11 @@ KeptLink = TypeVar("KeptLink", bound=KeptState)
 Record = TypeVar("Record", Terminus, Receiver)
 
 
+@dataclass(slots=True, eq=False, repr=False)
 class KeptLinks(Generic[KeptLink, Record]):
     """The kept links of all queues, by queue and by the digits of the client's link."""
 
-    __slots__ = ("_by_queue",)
-
-    def __init__(self) -> None:
-        self._by_queue: dict[int, dict[bytes, KeptLink]] = {}
+    _by_queue: dict[int, dict[bytes, KeptLink]] = field(default_factory=dict)
 
     def forget(self, queue: int) -> list[tuple[int, int]]:
         """Removes the links of a deleted queue; returns (segment, bytes) by which live bytes change."""
@@ -219,16 +218,14 @@ class RecoveredReceiver(NamedTuple):
     """Its unsettled deliveries, by number. Some of the messages may have left the queue."""
 
 
+@dataclass(slots=True, eq=False, repr=False)
 class KeptReceiver:
     """One receiver."""
 
-    __slots__ = ("next", "opening", "runs", "segment")
-
-    def __init__(self, segment: int) -> None:
-        self.segment = segment
-        self.next = 0
-        self.opening = b""
-        self.runs: list[DeliveryRun] = []
+    segment: int
+    next: int = 0
+    opening: bytes = b""
+    runs: list[DeliveryRun] = field(default_factory=list)
 
     @property
     def size(self) -> int:

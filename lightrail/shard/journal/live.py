@@ -5,6 +5,7 @@ thousand spans.
 """
 
 from bisect import bisect_right
+from dataclasses import dataclass, field
 
 from lightrail.model import limits
 
@@ -12,43 +13,20 @@ Attributes = tuple[int, int, int, int]
 """durable, priority, expires_at_ms (0: never), message_format."""
 
 
+@dataclass(slots=True, eq=False, repr=False)
 class Span:
     """Live messages `first` to before `last`, in records that lie within `offset` to `end` of a segment."""
 
-    __slots__ = (
-        "attempts",
-        "attributes",
-        "end",
-        "enqueued_at_ms",
-        "first",
-        "last",
-        "offset",
-        "segment",
-        "size",
-    )
-
-    def __init__(
-        self,
-        first: int,
-        last: int,
-        segment: int,
-        offset: int,
-        end: int,
-        size: int,
-        attempts: int,
-        attributes: Attributes,
-        enqueued_at_ms: int,
-    ) -> None:
-        self.first = first
-        self.last = last
-        self.segment = segment
-        self.offset = offset
-        self.end = end
-        self.size = size
-        """Bytes of the messages: exact for whole records, in proportion for a part of a record."""
-        self.attempts = attempts
-        self.attributes = attributes
-        self.enqueued_at_ms = enqueued_at_ms
+    first: int
+    last: int
+    segment: int
+    offset: int
+    end: int
+    size: int
+    """Bytes of the messages: exact for whole records, in proportion for a part of a record."""
+    attempts: int
+    attributes: Attributes
+    enqueued_at_ms: int
 
     def cut(self, first: int, last: int) -> "Span":
         """The part with sequences `first` to before `last`."""
@@ -66,17 +44,16 @@ class Span:
         )
 
 
+@dataclass(slots=True, eq=False, repr=False)
 class LiveSpans:
     """The spans of one queue, in order, without overlap."""
 
-    __slots__ = ("_head", "_spans", "_starts")
+    _starts: list[int] = field(default_factory=list)
+    _spans: list[Span] = field(default_factory=list)
+    _head: int = 0
 
-    def __init__(self) -> None:
-        self._starts: list[int] = []
-        self._spans: list[Span] = []
-        self._head = 0
-        # Spans before this index are removed: settlements begin at the head, and deleting from a list there
-        # is slow.
+    # Spans before this index are removed: settlements begin at the head, and deleting from a list there
+    # is slow.
 
     def spans(self) -> list[Span]:
         """All spans, in order."""

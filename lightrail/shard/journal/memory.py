@@ -4,6 +4,7 @@ It keeps the messages of every Append until they are released, so that a queue m
 the messages back. Locations count records: `offset` is the number of the first, `length` their number.
 """
 
+from dataclasses import dataclass
 from typing import Final
 
 from lightrail.journal.record import CONTINUED
@@ -22,16 +23,14 @@ from lightrail.shard.journal.store import (
 from lightrail.shard.queue.values.runs import Batch, Location, Run
 
 
+@dataclass(slots=True, eq=False, repr=False)
 class MemoryCommit:
     """See `Commit` in store.py; there is nothing to write."""
 
-    __slots__ = ("messages", "records", "sync_seconds", "synced")
-
-    def __init__(self, records: int, messages: int, synced: bool) -> None:
-        self.records = records
-        self.messages = messages
-        self.synced = synced
-        self.sync_seconds = 0.0
+    records: int
+    messages: int
+    synced: bool
+    sync_seconds: float = 0.0
 
     def perform(self) -> None:
         """See `Commit.perform`."""

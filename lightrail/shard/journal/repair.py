@@ -343,13 +343,11 @@ def _details(data: bytes, start: int, length: int, code: int) -> str:
     return ""
 
 
+@dataclass(slots=True, eq=False, repr=False)
 class _Bytes:
     """Makes bytes readable as a file for a scan."""
 
-    __slots__ = ("_data",)
-
-    def __init__(self, data: bytes) -> None:
-        self._data = data
+    _data: bytes
 
     def read(self, offset: int, length: int) -> bytes:
         """See `Readable`."""

@@ -10,6 +10,7 @@ segment is synced before anything is written to the next one.
 import contextlib
 import threading
 from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Final
 
 from lightrail.journal.index import BLOCK_BYTES, Block, SegmentIndex
@@ -187,14 +188,12 @@ def begun(opened: Mapping[int, DiskFile], salt: int) -> list[tuple[int, SegmentH
     return _Headers(opened, salt).run()
 
 
+@dataclass(slots=True, eq=False, repr=False)
 class _Headers:
     """Reads and checks the headers of a journal's files, once."""
 
-    __slots__ = ("_opened", "_salt")
-
-    def __init__(self, opened: Mapping[int, DiskFile], salt: int) -> None:
-        self._opened: Final = opened
-        self._salt: Final = salt
+    _opened: Mapping[int, DiskFile]
+    _salt: int
 
     def run(self) -> list[tuple[int, SegmentHeader]]:
         """See `begun`."""

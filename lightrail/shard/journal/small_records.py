@@ -1,7 +1,7 @@
 """Small records, that is all except Append, and their changes to the tables and the current segment."""
 
 from collections.abc import Iterable
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Final
 
 from lightrail.journal.record import (
@@ -34,16 +34,14 @@ TERMINI_MOVED_TAGS: Final[int] = 20_000
 """Tags, and runs of deliveries, of durable links that the cleaner writes again in one turn: 10 ms."""
 
 
+@dataclass(slots=True, eq=False, repr=False)
 class SmallRecords:
     """Appends small records at the tail of a journal."""
 
-    __slots__ = ("_segments", "_space", "_tables", "_tail")
-
-    def __init__(self, tail: Tail, tables: Tables, space: Space, segments: dict[int, Segment]) -> None:
-        self._tail = tail
-        self._tables = tables
-        self._space = space
-        self._segments = segments
+    _tail: Tail
+    _tables: Tables
+    _space: Space
+    _segments: dict[int, Segment]
 
     def append(self, record: SmallRecord, now_ms: int) -> None:
         """Appends a record. Raises StoreError, OSError and ValueError."""

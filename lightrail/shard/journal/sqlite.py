@@ -9,6 +9,7 @@ import errno
 import os
 import sqlite3
 import threading
+from dataclasses import dataclass
 from typing import Final
 
 from lightrail.journal.layout import FRONT_SIZE
@@ -38,20 +39,16 @@ STORE_RESERVE_BYTES: Final[int] = limits.SEGMENT_BYTES
 """Free space that SQLite's store leaves for settlements when the disk runs full."""
 
 
+@dataclass(slots=True, eq=False, repr=False)
 class SqliteCommit:
     """See `Commit` in store.py."""
 
-    __slots__ = ("_store", "jobs", "last_lsn", "messages", "sync_seconds", "synced")
-
-    def __init__(
-        self, store: "SqliteStore", jobs: list[Job], messages: int, synced: bool, last_lsn: int
-    ) -> None:
-        self._store = store
-        self.jobs: Final = jobs
-        self.messages: Final = messages
-        self.synced: Final = synced
-        self.last_lsn: Final = last_lsn
-        self.sync_seconds = 0.0
+    _store: "SqliteStore"
+    jobs: list[Job]
+    messages: int
+    synced: bool
+    last_lsn: int
+    sync_seconds: float = 0.0
 
     @property
     def records(self) -> int:

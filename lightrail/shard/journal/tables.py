@@ -4,6 +4,7 @@ import json
 import re
 from collections import deque
 from collections.abc import Mapping
+from dataclasses import dataclass, field
 from typing import Final
 
 from lightrail.journal.layout import DIGEST_BYTES
@@ -36,30 +37,26 @@ def is_captured(declared: str) -> bool:
     return isinstance(fields, dict) and fields.get("capture") is True
 
 
+@dataclass(slots=True, eq=False, repr=False)
 class Group:
     """Message-ids of one batch, and the last segment that has them."""
 
-    __slots__ = ("digests", "segment", "until_ms")
-
-    def __init__(self, until_ms: int, digests: bytes, segment: int) -> None:
-        self.until_ms = until_ms
-        self.digests = digests
-        self.segment = segment
+    until_ms: int
+    digests: bytes
+    segment: int
 
     @property
     def size(self) -> int:
         return len(self.digests)
 
 
+@dataclass(slots=True, eq=False, repr=False)
 class Groups:
     """The message-ids of one queue, the oldest first."""
 
-    __slots__ = ("groups", "size")
-
-    def __init__(self) -> None:
-        self.groups: deque[Group] = deque()
-        self.size = 0
-        """Bytes of digests."""
+    groups: deque[Group] = field(default_factory=deque)
+    size: int = 0
+    """Bytes of digests."""
 
     def add(self, group: Group) -> None:
         self.groups.append(group)
@@ -77,39 +74,25 @@ class Groups:
         return gone
 
 
+@dataclass(slots=True, eq=False, repr=False)
 class Tables:
     """Tables that appending and replaying the same records must change in the same way."""
 
-    __slots__ = (
-        "captured",
-        "epoch",
-        "ids",
-        "parts",
-        "producers",
-        "producers_max",
-        "queues",
-        "receivers",
-        "sealed",
-        "termini",
-        "transactions",
-    )
-
-    def __init__(self, producers_max: int) -> None:
-        self.queues: dict[int, QueueEntry] = {}
-        self.captured: set[int] = set()
-        """Captured queues."""
-        self.producers: dict[int, int] = {}
-        self.parts: dict[int, int] = {}
-        """Number of messages stored from each partially accepted last batch, by producer id."""
-        self.ids: dict[int, Groups] = {}
-        """By queue: the message-ids inside its window of duplicates."""
-        self.transactions: dict[bytes, tuple[Transaction, int]] = {}
-        """Open transactions over several shards, by id, and the segment of the record."""
-        self.termini = KeptTermini()
-        self.receivers = KeptReceivers()
-        self.producers_max = producers_max
-        self.epoch = 0
-        self.sealed = False
+    producers_max: int
+    queues: dict[int, QueueEntry] = field(default_factory=dict)
+    captured: set[int] = field(default_factory=set)
+    """Captured queues."""
+    producers: dict[int, int] = field(default_factory=dict)
+    parts: dict[int, int] = field(default_factory=dict)
+    """Number of messages stored from each partially accepted last batch, by producer id."""
+    ids: dict[int, Groups] = field(default_factory=dict)
+    """By queue: the message-ids inside its window of duplicates."""
+    transactions: dict[bytes, tuple[Transaction, int]] = field(default_factory=dict)
+    """Open transactions over several shards, by id, and the segment of the record."""
+    termini: KeptTermini = field(default_factory=KeptTermini)
+    receivers: KeptReceivers = field(default_factory=KeptReceivers)
+    epoch: int = 0
+    sealed: bool = False
 
     def queue(self, record: Queue) -> None:
         """Applies a Queue record: a queue was declared or deleted, or has a new policy.

@@ -17,6 +17,8 @@ again if the name remains. From the request on no link is opened at the queue: a
 would send would be lost. Its frontend attaches it again, to the queue that is made anew.
 """
 
+from dataclasses import dataclass, field
+
 from lightrail.model import limits
 from lightrail.model import names as rules
 from lightrail.model.policy import Role
@@ -28,19 +30,17 @@ from lightrail.shard.queues.queues import Queues
 from lightrail.shard.queues.shard_queue import Closing, Queue
 
 
+@dataclass(slots=True, eq=False, repr=False)
 class Closings:
     """The closed queues by node, and the nodes to be kept."""
 
-    __slots__ = ("_by_node", "_due_ms", "_performer", "_queues", "kept")
-
-    def __init__(self, queues: Queues, performer: Performer) -> None:
-        self._queues = queues
-        self._performer = performer
-        self._by_node: dict[str, dict[Queue, None]] = {}
-        self._due_ms: dict[str, int] = {}
-        """Nodes whose frontend was lost, and the time to request again that they are kept."""
-        self.kept: dict[str, Name] = {}
-        """Nodes to keep in the directory, at the end of this turn."""
+    _queues: Queues
+    _performer: Performer
+    _by_node: dict[str, dict[Queue, None]] = field(default_factory=dict)
+    _due_ms: dict[str, int] = field(default_factory=dict)
+    """Nodes whose frontend was lost, and the time to request again that they are kept."""
+    kept: dict[str, Name] = field(default_factory=dict)
+    """Nodes to keep in the directory, at the end of this turn."""
 
     def close(
         self, queue: Queue, now_ms: int, peer: Peer, revision: int | None, *, to_messages: bool
@@ -128,17 +128,15 @@ class Closings:
             self._performer.perform(queue, self._queues.apply_policy(queue, now_ms), now_ms)
 
 
+@dataclass(slots=True, eq=False, repr=False)
 class LastConsumers:
     """The queues without consumers, and the times to request their deletion."""
 
-    __slots__ = ("_closings", "_due_ms", "_expired", "_replaced")
-
-    def __init__(self, closings: Closings) -> None:
-        self._closings = closings
-        self._due_ms: dict[Queue, int] = {}
-        self._replaced: dict[Queue, None] = {}
-        """Queues with another consumer in the place of their last one, unless it was refused."""
-        self._expired: list[Name] = []
+    _closings: Closings
+    _due_ms: dict[Queue, int] = field(default_factory=dict)
+    _replaced: dict[Queue, None] = field(default_factory=dict)
+    """Queues with another consumer in the place of their last one, unless it was refused."""
+    _expired: list[Name] = field(default_factory=list)
 
     def left(self, queue: Queue, now_ms: int, *, lost: bool, replaced: bool = False) -> None:
         """Notes that a consumer has detached.

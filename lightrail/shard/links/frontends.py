@@ -2,6 +2,7 @@
 
 import logging
 from collections.abc import Iterator
+from dataclasses import dataclass, field
 from typing import Final
 
 from lightrail.model import limits
@@ -17,19 +18,17 @@ SHARD: Final = "shard-"
 """Prefix of the names of peers that are shards, which copy queues."""
 
 
+@dataclass(slots=True, eq=False, repr=False)
 class Frontends:
     """Every frontend, gateway and shard that has links here, by its identity."""
 
-    __slots__ = ("_boot", "_by_identity", "_links", "_relays", "_shard", "_strangers")
-
-    def __init__(self, shard: int, boot: int, links: Links, relays: Relays) -> None:
-        self._shard = shard
-        self._boot = boot
-        self._links = links
-        self._relays = relays
-        self._by_identity: dict[bytes, Peer] = {}
-        self._strangers: dict[bytes, bytes] = {}
-        """Answers to senders that are not peers, by identity."""
+    _shard: int
+    _boot: int
+    _links: Links
+    _relays: Relays
+    _by_identity: dict[bytes, Peer] = field(default_factory=dict)
+    _strangers: dict[bytes, bytes] = field(default_factory=dict)
+    """Answers to senders that are not peers, by identity."""
 
     def __iter__(self) -> Iterator[Peer]:
         return iter(self._by_identity.values())

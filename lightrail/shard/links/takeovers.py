@@ -11,6 +11,7 @@ link waits, and finds settled or forgotten what its client had settled or closed
 It is opened without that after YIELD_MS, as the former frontend may be lost.
 """
 
+from dataclasses import dataclass
 from itertools import islice
 from typing import Final, NamedTuple
 
@@ -42,18 +43,16 @@ class Opening(NamedTuple):
     """See Numbered."""
 
 
+@dataclass(slots=True, eq=False, repr=False)
 class Takeover:
     """An opening that waits for the former link of its client."""
 
-    __slots__ = ("credit", "former", "opening", "until_ms")
-
-    def __init__(self, opening: Opening, former: Opened | ReceivingLink, until_ms: int) -> None:
-        self.opening = opening
-        self.former = former
-        self.until_ms = until_ms
-        """When the link is opened without an answer."""
-        self.credit: bytes | None = None
-        """The latest CREDIT of the link."""
+    opening: Opening
+    former: Opened | ReceivingLink
+    until_ms: int
+    """When the link is opened without an answer."""
+    credit: bytes | None = None
+    """The latest CREDIT of the link."""
 
 
 class Takeovers:

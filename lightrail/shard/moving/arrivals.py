@@ -1,6 +1,7 @@
 """Arrivals: queues that move to this shard, each with its dead-letter queue, until they are opened."""
 
 import logging
+from dataclasses import dataclass, field
 from typing import Any
 
 from lightrail.model import names as rules
@@ -18,21 +19,19 @@ from lightrail.telemetry.shard import ShardCounts
 log = logging.getLogger("lightrail.shard.moving.arrivals")
 
 
+@dataclass(slots=True, eq=False, repr=False)
 class Arrival:
     """One queue that moves to this shard."""
 
-    __slots__ = ("complete", "epoch", "keys", "name", "parts")
-
-    def __init__(self, name: str, epoch: int) -> None:
-        self.name = name
-        self.epoch = epoch
-        """The epoch in which this shard will own the queue."""
-        self.parts: dict[str, Importing] = {}
-        """The copies of the queue and of its dead-letter queue, if there is one."""
-        self.keys: list[Key] = []
-        """The links of the queue's consumers at the source."""
-        self.complete = False
-        """Whether the copy has everything that the source has after the freeze."""
+    name: str
+    epoch: int
+    """The epoch in which this shard will own the queue."""
+    parts: dict[str, Importing] = field(default_factory=dict)
+    """The copies of the queue and of its dead-letter queue, if there is one."""
+    keys: list[Key] = field(default_factory=list)
+    """The links of the queue's consumers at the source."""
+    complete: bool = False
+    """Whether the copy has everything that the source has after the freeze."""
 
     @property
     def next(self) -> dict[str, int]:
@@ -40,38 +39,19 @@ class Arrival:
         return {name: part.next for name, part in self.parts.items()}
 
 
+@dataclass(slots=True, eq=False, repr=False)
 class Arrivals:
     """All arrivals, by name of the queue."""
 
-    __slots__ = (
-        "_by_name",
-        "_counts",
-        "_links",
-        "_memory",
-        "_performer",
-        "_queues",
-        "_recovered",
-        "_store",
-    )
-
-    def __init__(
-        self,
-        queues: Queues,
-        performer: Performer,
-        store: Store,
-        memory: Memory,
-        links: Links,
-        counts: ShardCounts,
-    ) -> None:
-        self._queues = queues
-        self._performer = performer
-        self._store = store
-        self._memory = memory
-        self._links = links
-        self._counts = counts
-        self._by_name: dict[str, Arrival] = {}
-        self._recovered: set[str] = set()
-        """Names of recovered copies, until they are opened or dropped."""
+    _queues: Queues
+    _performer: Performer
+    _store: Store
+    _memory: Memory
+    _links: Links
+    _counts: ShardCounts
+    _by_name: dict[str, Arrival] = field(default_factory=dict)
+    _recovered: set[str] = field(default_factory=set)
+    """Names of recovered copies, until they are opened or dropped."""
 
     def find(self, name: str) -> Arrival | None:
         """The arrival of this name; None if it was dropped, is open, or never began."""

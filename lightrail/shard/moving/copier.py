@@ -6,7 +6,7 @@ Placing: the writes to the coordinator by which a queue moves to this shard, or 
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any, Final, Protocol
 
 from lightrail.cluster import moves
@@ -29,6 +29,7 @@ class MoveEndedError(Exception):
     """The move has no next step, because it was cancelled or replaced by another one."""
 
 
+@dataclass(eq=False, repr=False)
 class Placing:
     """Writes the entries of moves and the placements of queues; each write is one transaction.
 
@@ -36,13 +37,10 @@ class Placing:
         sleep: sleeps for a number of seconds.
     """
 
-    def __init__(
-        self, shard: int, coordinator: Coordinator, map: ClusterMap, sleep: Callable[[float], Awaitable[None]]
-    ) -> None:
-        self._shard = shard
-        self._coordinator = coordinator
-        self._map = map
-        self._sleep = sleep
+    _shard: int
+    _coordinator: Coordinator
+    _map: ClusterMap
+    _sleep: Callable[[float], Awaitable[None]]
 
     async def begin(self, queue: str) -> tuple[Move, Placed]:
         """The move and the placement before it. Raises MoveEndedError if they do not match."""
@@ -143,6 +141,7 @@ class Sources(Protocol):
         """
 
 
+@dataclass(eq=False, repr=False)
 class Copier:
     """Requests pieces and the state of queues, and adds them to the copy.
 
@@ -152,23 +151,13 @@ class Copier:
         sleep: sleeps for a number of seconds.
     """
 
-    def __init__(
-        self,
-        arrivals: Arrivals,
-        when_synced: WhenSynced,
-        map: ClusterMap,
-        sources: Sources,
-        turn: Callable[[], None],
-        now_ms: Callable[[], int],
-        sleep: Callable[[float], Awaitable[None]],
-    ) -> None:
-        self._arrivals = arrivals
-        self._when_synced = when_synced
-        self._map = map
-        self._sources = sources
-        self._turn = turn
-        self._now_ms = now_ms
-        self._sleep = sleep
+    _arrivals: Arrivals
+    _when_synced: WhenSynced
+    _map: ClusterMap
+    _sources: Sources
+    _turn: Callable[[], None]
+    _now_ms: Callable[[], int]
+    _sleep: Callable[[float], Awaitable[None]]
 
     async def copy(self, move: Move, arrival: Arrival, progress: Progress) -> None:
         """Copies pieces until the messages that arrived meanwhile fit into one piece."""

@@ -12,6 +12,7 @@ The destination of a move sends `export` and `freeze` through a connection like 
 """
 
 from collections.abc import Callable
+from dataclasses import dataclass, field
 from itertools import chain
 from typing import Any, Final, NamedTuple
 
@@ -44,17 +45,15 @@ class Selected(NamedTuple):
     """The sequence of the next piece; None if this is the last one."""
 
 
+@dataclass(slots=True, eq=False, repr=False)
 class Selection:
     """Selects the runs of each piece, and stores which messages were rewritten after a piece had them."""
 
-    __slots__ = ("_contents", "_notes", "_sent_to")
-
-    def __init__(self, contents: Contents) -> None:
-        self._contents = contents
-        self._sent_to = 0
-        """Messages with sequences below may have been in a piece."""
-        self._notes: dict[int, int] = {}
-        """First and last sequence of messages below `_sent_to` that were rewritten."""
+    _contents: Contents
+    _sent_to: int = 0
+    """Messages with sequences below may have been in a piece."""
+    _notes: dict[int, int] = field(default_factory=dict)
+    """First and last sequence of messages below `_sent_to` that were rewritten."""
 
     @property
     def notes(self) -> int:
@@ -209,6 +208,7 @@ class Exporting:
         return {"export": self.identity, "now_ms": now_ms, "notes": self.selection.notes, **fields}, blob
 
 
+@dataclass(slots=True, eq=False, repr=False)
 class Exports:
     """The queues of this shard that are being copied to others.
 
@@ -217,15 +217,12 @@ class Exports:
         when_synced: see `WhenSynced`.
     """
 
-    __slots__ = ("_began", "_by_queue", "_identity", "_links", "_performer", "_when_synced")
-
-    def __init__(self, performer: Performer, links: Links, when_synced: WhenSynced, identity: str) -> None:
-        self._performer = performer
-        self._links = links
-        self._when_synced = when_synced
-        self._identity = identity
-        self._began = 0
-        self._by_queue: dict[Queue, Exporting] = {}
+    _performer: Performer
+    _links: Links
+    _when_synced: WhenSynced
+    _identity: str
+    _began: int = 0
+    _by_queue: dict[Queue, Exporting] = field(default_factory=dict)
 
     def of(self, queue: Queue) -> Exporting:
         """The export of a queue; begins one if there is none."""
@@ -249,13 +246,11 @@ SEQUENCE_MAX: Final = (1 << 63) - 1
 FREEZE_OP: Final = "freeze"
 
 
+@dataclass(slots=True, eq=False, repr=False)
 class CallWhenStored:
     """A call that waits until all records so far are on disk; a Waiter."""
 
-    __slots__ = ("_make",)
-
-    def __init__(self, make: Callable[[], None]) -> None:
-        self._make = make
+    _make: Callable[[], None]
 
     def accept(self, _: int) -> None:
         """See Waiter: all records are on disk."""

@@ -7,6 +7,7 @@ nevertheless is returned as BOUNCED. A queue is frozen until its placement names
 """
 
 import logging
+from dataclasses import dataclass, field
 from typing import Final
 
 from lightrail.model import conditions, limits
@@ -45,29 +46,19 @@ class Frozen:
         """Messages that were read from disk since the freeze; they wait because the queue must not change."""
 
 
+@dataclass(slots=True, eq=False, repr=False)
 class Freezing:
     """The queues of this shard that are frozen."""
 
-    __slots__ = (
-        "_by_queue",
-        "_counts",
-        "_links",
-        "_performer",
-        "_queues",
-        "_were_awaited",
-        "wanted",
-    )
-
-    def __init__(self, queues: Queues, performer: Performer, links: Links, counts: ShardCounts) -> None:
-        self._queues = queues
-        self._performer = performer
-        self._links = links
-        self._counts = counts
-        self.wanted: list[str] = []
-        """Queues to take back, because their move did not complete within MOVE_FROZEN_MS."""
-        self._by_queue: dict[Queue, Frozen] = {}
-        self._were_awaited: dict[tuple[int, int], tuple[str, int]] = {}
-        """Queue and epoch of consumers that were awaited at the freeze of their queue, by their link."""
+    _queues: Queues
+    _performer: Performer
+    _links: Links
+    _counts: ShardCounts
+    wanted: list[str] = field(default_factory=list)
+    """Queues to take back, because their move did not complete within MOVE_FROZEN_MS."""
+    _by_queue: dict[Queue, Frozen] = field(default_factory=dict)
+    _were_awaited: dict[tuple[int, int], tuple[str, int]] = field(default_factory=dict)
+    """Queue and epoch of consumers that were awaited at the freeze of their queue, by their link."""
 
     # --- freezing --------------------------------------------------------------------------------------
 

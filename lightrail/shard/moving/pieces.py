@@ -12,6 +12,7 @@ Contents: all messages of a queue for an export, wherever they are stored.
 
 from array import array
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
 from itertools import chain
 from typing import TYPE_CHECKING, Any, Final
 from zlib import crc32
@@ -114,14 +115,12 @@ def put(columns: Columns, prefix: str, types: Mapping[str, str], rows: Iterable[
         columns[f"{prefix}.{name}" if prefix else name] = column
 
 
+@dataclass(slots=True, eq=False, repr=False)
 class Contents:
     """The messages of one queue: ready, delayed, in flight, and dead letters that are not written yet."""
 
-    __slots__ = ("_performer", "queue")
-
-    def __init__(self, queue: Queue, performer: Performer) -> None:
-        self.queue = queue
-        self._performer = performer
+    queue: Queue
+    _performer: Performer
 
     def lines(self) -> list[Ready]:
         """The lines of ready and, if there is one, of delayed messages."""
@@ -180,46 +179,24 @@ RUN_COLUMNS = {
 all messages, each run's counted from its own first byte) and `data`."""
 
 
+@dataclass(slots=True, eq=False, repr=False)
 class Piece:
     """The answer to one request for a piece.
 
     It waits for the next commit (`Waiter`), then for messages that are read from disk.
     """
 
-    __slots__ = (
-        "_bytes_max",
-        "_done",
-        "_export",
-        "_first",
-        "_mark",
-        "_messages_max",
-        "_missing",
-        "_next",
-        "_pieces",
-        "_rewritten",
-    )
-
-    def __init__(
-        self,
-        export: "Exporting",
-        first: int,
-        mark: int,
-        bytes_max: int,
-        messages_max: int,
-        done: Done,
-        rewritten: bool,
-    ) -> None:
-        self._export = export
-        self._first = first
-        self._mark = mark
-        self._bytes_max = bytes_max
-        self._messages_max = messages_max
-        self._done = done
-        self._rewritten = rewritten
-        self._pieces: list[tuple[Run, list[Run]]] = []
-        """Each run as it is in the queue, with the runs in memory that have its messages."""
-        self._next: int | None = None
-        self._missing = 0
+    _export: "Exporting"
+    _first: int
+    _mark: int
+    _bytes_max: int
+    _messages_max: int
+    _done: Done
+    _rewritten: bool
+    _pieces: list[tuple[Run, list[Run]]] = field(default_factory=list)
+    """Each run as it is in the queue, with the runs in memory that have its messages."""
+    _next: int | None = None
+    _missing: int = 0
 
     def accept(self, number: int) -> None:
         """See `Waiter`: all records before the request are on disk."""

@@ -9,7 +9,7 @@ Deletions: names whose last consumer has detached are deleted in the directory; 
 import asyncio
 import logging
 from collections.abc import Callable, Coroutine, Iterable
-from dataclasses import fields, replace
+from dataclasses import dataclass, field, fields, replace
 from typing import Any, Final, Protocol
 
 from lightrail.cluster.coordinator import CoordinatorError
@@ -43,15 +43,15 @@ class Names(Protocol):
         """Adds a listener for later changes."""
 
 
+@dataclass(eq=False, repr=False)
 class EveryName:
     """A directory in memory: every name is a queue with the default policy, unless another one is set."""
 
-    def __init__(self) -> None:
-        self.history = ""
-        self._given: dict[str, Name] = {}
-        self._changed: dict[str, Name | None] = {}
-        self._listeners: list[Callable[[Changes], None]] = []
-        self._revision = 1
+    history: str = ""
+    _given: dict[str, Name] = field(default_factory=dict)
+    _changed: dict[str, Name | None] = field(default_factory=dict)
+    _listeners: list[Callable[[Changes], None]] = field(default_factory=list)
+    _revision: int = 1
 
     def give(self, name: str, policy: NamePolicy) -> None:
         """Sets another policy; creates a name again that was dropped."""
@@ -144,12 +144,12 @@ def shard_policy(record: Name, max_delivery_count: int) -> Policy:
 log = logging.getLogger("lightrail.shard.queues.declarations")
 
 
+@dataclass(eq=False, repr=False)
 class Deletions:
     """The deletions under way; the shard requests a failed one again."""
 
-    def __init__(self, service: Service) -> None:
-        self._service = service
-        self._tasks: set[asyncio.Task[None]] = set()
+    _service: Service
+    _tasks: set[asyncio.Task[None]] = field(default_factory=set)
 
     def begin(self, names: Iterable[Name]) -> None:
         for name in names:

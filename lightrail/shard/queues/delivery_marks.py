@@ -12,6 +12,7 @@ import logging
 import os
 import struct
 from collections.abc import Callable
+from dataclasses import dataclass, field
 from functools import partial
 from typing import Final
 
@@ -41,20 +42,20 @@ _SLOT: Final = struct.Struct("<Q")
 _BOOT_ID: Final = "/proc/sys/kernel/random/boot_id"
 
 
+@dataclass(eq=False, repr=False)
 class DeliveryMarks:
     """Marks in memory, for a store in memory and for tests."""
 
-    def __init__(self) -> None:
-        self._former: dict[int, int] = {}
-        self._former_last = -1
-        """The highest number of a queue in `_former`."""
-        self._unknown = 0
-        """The mark of queues that are not in `_former`."""
-        self.is_exact = False
-        """Whether `before` returns marks of an orderly end, which are not ahead of the deliveries."""
-        self.is_after_kill = False
-        """Whether the former process did not end in order: it may have delivered what it had not stored."""
-        self._noted: dict[int, int] = {}
+    _former: dict[int, int] = field(default_factory=dict)
+    _former_last: int = -1
+    """The highest number of a queue in `_former`."""
+    _unknown: int = 0
+    """The mark of queues that are not in `_former`."""
+    is_exact: bool = False
+    """Whether `before` returns marks of an orderly end, which are not ahead of the deliveries."""
+    is_after_kill: bool = False
+    """Whether the former process did not end in order: it may have delivered what it had not stored."""
+    _noted: dict[int, int] = field(default_factory=dict)
 
     def before(self, queue: int) -> int:
         """The sequence below which messages may have been delivered before the start.

@@ -20,6 +20,7 @@ room for one more. Clients with one user, as with anonymous access, have one sha
 """
 
 from collections.abc import Container, Iterable, Iterator
+from dataclasses import dataclass, field
 from operator import itemgetter
 from typing import Final
 
@@ -29,18 +30,16 @@ from lightrail.shard.queue.values.counters import NO_BOUND
 from lightrail.shard.queues.shard_queue import Queue
 
 
+@dataclass(slots=True, eq=False, repr=False)
 class UserShares:
     """What each user has of one thing, in the unit of the thing: bytes, tags, links.
 
     Links that belong to no user, and those of frontends of former versions, have the user "".
     """
 
-    __slots__ = ("_by_user", "total")
-
-    def __init__(self) -> None:
-        self._by_user: dict[str, int] = {}
-        self.total = 0
-        """What all users have together."""
+    _by_user: dict[str, int] = field(default_factory=dict)
+    total: int = 0
+    """What all users have together."""
 
     def add(self, user: str, amount: int) -> None:
         """Adds to what a user has; a negative amount if it has less."""

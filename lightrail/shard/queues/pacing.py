@@ -15,6 +15,7 @@ itself each CREDIT_HELD_MS. If ready messages may match no consumer (selectors, 
 consumers), their number does not show how far consumers are behind, and no credit is held.
 """
 
+from dataclasses import dataclass, field
 from typing import Final, Protocol
 
 from lightrail.model import limits
@@ -41,42 +42,28 @@ class Paced(Protocol):
         """Gives the sender credit that was held for `count` messages; 0 for all of it."""
 
 
+@dataclass(slots=True, eq=False, repr=False)
 class Pace:
     """The rates at which one queue is filled and emptied, and the credit that is held for it."""
 
-    __slots__ = (
-        "_delivered",
-        "_delivered_before",
-        "_delivered_ms",
-        "_delivery_rate",
-        "_enqueue_rate",
-        "_enqueued",
-        "_enqueued_before",
-        "_expected",
-        "_since_ms",
-        "depth",
-        "held_credit",
-    )
-
-    def __init__(self) -> None:
-        self.depth: int | None = None
-        """Number of messages that may be ready before credit is held; None if senders are not paced."""
-        self.held_credit: dict[Paced, int] = {}
-        """Approximate number of messages whose credit is held, by producer; the next producer first."""
-        self._since_ms = 0
-        self._enqueued = 0
-        self._delivered = 0
-        self._expected = 0
-        """Number of messages for which credit was freed, and that were not enqueued since."""
-        self._enqueued_before = 0
-        """Number of enqueued messages at the last count of the expected ones."""
-        self._delivered_before = 0
-        """Number of delivered messages when credit was last freed."""
-        self._delivered_ms = 0
-        """Time of the last deliveries, according to samples."""
-        self._enqueue_rate = 0.0
-        """Mean number of messages enqueued, and delivered, in a millisecond."""
-        self._delivery_rate = 0.0
+    depth: int | None = None
+    """Number of messages that may be ready before credit is held; None if senders are not paced."""
+    held_credit: dict[Paced, int] = field(default_factory=dict)
+    """Approximate number of messages whose credit is held, by producer; the next producer first."""
+    _since_ms: int = 0
+    _enqueued: int = 0
+    _delivered: int = 0
+    _expected: int = 0
+    """Number of messages for which credit was freed, and that were not enqueued since."""
+    _enqueued_before: int = 0
+    """Number of enqueued messages at the last count of the expected ones."""
+    _delivered_before: int = 0
+    """Number of delivered messages when credit was last freed."""
+    _delivered_ms: int = 0
+    """Time of the last deliveries, according to samples."""
+    _enqueue_rate: float = 0.0
+    """Mean number of messages enqueued, and delivered, in a millisecond."""
+    _delivery_rate: float = 0.0
 
     def is_full(self, view: View) -> bool:
         """Whether answers to batches are marked HELD now."""

@@ -6,6 +6,7 @@ The figures of one queue for telemetry, under the names of the metrics.
 """
 
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
 from heapq import heappop, heappush, heapreplace
 from typing import TYPE_CHECKING, NamedTuple, Protocol
 
@@ -37,13 +38,11 @@ CallWhenSynced = Callable[[Waiter, int], None]
 """Calls a waiter with this number when the records so far are on disk."""
 
 
+@dataclass(slots=True, eq=False, repr=False)
 class WhenSynced:
     """Makes a call when the records so far are on disk."""
 
-    __slots__ = ("_call",)
-
-    def __init__(self, call: Callable[[], None]) -> None:
-        self._call = call
+    _call: Callable[[], None]
 
     def accept(self, _: int) -> None:
         """The records are on disk."""
@@ -315,14 +314,12 @@ class Queue:
         return due
 
 
+@dataclass(slots=True, eq=False, repr=False)
 class Deadlines:
     """Queues by the time of their next Tick, so that a step need not check all; entries may be stale."""
 
-    __slots__ = ("_heap", "_order")
-
-    def __init__(self) -> None:
-        self._heap: list[tuple[int, int, Queue]] = []
-        self._order = 0
+    _heap: list[tuple[int, int, Queue]] = field(default_factory=list)
+    _order: int = 0
 
     @property
     def next_ms(self) -> int | None:

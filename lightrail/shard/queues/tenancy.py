@@ -5,6 +5,7 @@ this shard in epoch 1. The rules for a queue that this shard stores are in owner
 """
 
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Protocol
 
 from lightrail.cluster.map import MapChanges, Move, Placed
@@ -50,15 +51,13 @@ class EverythingHere:
         """See `ClusterMap`."""
 
 
+@dataclass(slots=True, eq=False, repr=False)
 class Tenancy:
     """The queues that this shard owns by their placement."""
 
-    __slots__ = ("_names", "map", "shard")
-
-    def __init__(self, shard: int, map: ClusterMap, names: Names) -> None:
-        self.shard = shard
-        self.map = map
-        self._names = names
+    shard: int
+    map: ClusterMap
+    _names: Names
 
     def placed_here(self, name: str) -> Placed | None:
         """The placement of a queue if it is at this shard, else None."""

@@ -4,6 +4,7 @@ Every operation is drawn in docs/formats/wire.md.
 """
 
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from typing import Final
 
 from lightrail.model import conditions, limits
@@ -27,6 +28,7 @@ DEFERRED_RECEIVED_MAX: Final[int] = 500
 _NUMBER_MAX: Final = (1 << 63) - 1
 
 
+@dataclass(slots=True, eq=False, repr=False)
 class LockRequests:
     """Answers the requests about locks of all peers.
 
@@ -34,17 +36,12 @@ class LockRequests:
         wait: registers a waiter that is called when all records so far are on disk.
     """
 
-    __slots__ = ("_links", "_performer", "_queues", "_receiving", "_wait")
-
-    def __init__(
-        self, queues: Queues, performer: Performer, links: Links, wait: Callable[[Waiter, int], None]
-    ) -> None:
-        self._queues = queues
-        self._performer = performer
-        self._links = links
-        self._receiving = 0
-        """Number of requests for deferred messages that wait for the disk."""
-        self._wait = wait
+    _queues: Queues
+    _performer: Performer
+    _links: Links
+    _wait: Callable[[Waiter, int], None]
+    _receiving: int = 0
+    """Number of requests for deferred messages that wait for the disk."""
 
     @property
     def operations(self) -> Mapping[str, Operation]:

@@ -4,6 +4,7 @@ Recalling: returns deferred messages that were locked by their sequences; reads 
 """
 
 from collections.abc import Callable
+from dataclasses import dataclass, field
 from typing import Any, Final
 
 from lightrail.amqp.sections import decode_header
@@ -21,23 +22,19 @@ LOCKED: Final = "locked"
 Seen = Callable[[dict[str, Any], bytes], None]
 
 
+@dataclass(slots=True, eq=False, repr=False)
 class Peeking:
     """One request to peek, from `begin` until all of its messages are in memory."""
 
-    __slots__ = ("_bytes", "_count", "_missing", "_performer", "_pieces", "_queue", "_seen", "_start")
-
-    def __init__(
-        self, queue: Queue, performer: Performer, start: int, count: int, bytes_max: int, seen: Seen
-    ) -> None:
-        self._queue = queue
-        self._performer = performer
-        self._start = start
-        self._count = count
-        self._bytes = bytes_max
-        self._seen = seen
-        self._pieces: list[tuple[Run, str, list[Run]]] = []
-        """Each run as it is in the queue, its state, and its messages in memory."""
-        self._missing = 0
+    _queue: Queue
+    _performer: Performer
+    _start: int
+    _count: int
+    _bytes: int
+    _seen: Seen
+    _pieces: list[tuple[Run, str, list[Run]]] = field(default_factory=list)
+    """Each run as it is in the queue, its state, and its messages in memory."""
+    _missing: int = 0
 
     def begin(self) -> None:
         """Chooses the messages; reads those on disk, and answers when they are read."""

@@ -5,6 +5,7 @@ While the groups of a queue are read after a restart, the answer is that the que
 """
 
 from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
 from itertools import islice
 
 from lightrail.amqp.messages import Message, read_body, write_message
@@ -45,6 +46,7 @@ from lightrail.wire.frames import Kind, frame
 LOADING: Fields = {"loading": True}
 
 
+@dataclass(slots=True, eq=False, repr=False)
 class SessionRequests:
     """Answers the requests about sessions of all peers.
 
@@ -52,25 +54,14 @@ class SessionRequests:
         wait: registers a waiter that is called when all records so far are on disk.
     """
 
-    __slots__ = ("_links", "_memory", "_performer", "_queues", "_reading", "_store", "_wait")
-
-    def __init__(
-        self,
-        queues: Queues,
-        performer: Performer,
-        links: Links,
-        store: Store,
-        memory: Memory,
-        wait: Callable[[Waiter, int], None],
-    ) -> None:
-        self._queues = queues
-        self._performer = performer
-        self._links = links
-        self._store = store
-        self._memory = memory
-        self._wait = wait
-        self._reading = 0
-        """Number of requests for states that wait for the disk."""
+    _queues: Queues
+    _performer: Performer
+    _links: Links
+    _store: Store
+    _memory: Memory
+    _wait: Callable[[Waiter, int], None]
+    _reading: int = 0
+    """Number of requests for states that wait for the disk."""
 
     @property
     def operations(self) -> Mapping[str, Operation]:

@@ -6,6 +6,7 @@ Watches whether the disk answers and has room, and logs each change.
 import logging
 import os
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Final, NamedTuple
 
 from lightrail.cluster.map import Map
@@ -35,19 +36,17 @@ DISK_ROOM_MS: Final[int] = 10_000
 log = logging.getLogger("lightrail.shard.startup.storage")
 
 
+@dataclass(slots=True, eq=False, repr=False)
 class DiskWatch:
     """Watches the commits of one shard. Times are seconds of a monotonic clock."""
 
-    __slots__ = ("_begun_s", "_full", "_is_reported", "_room_s")
-
-    def __init__(self) -> None:
-        self._begun_s: float | None = None
-        """When the commit that is under way began."""
-        self._is_reported = False
-        """Whether it was logged that the disk does not answer."""
-        self._full = ""
-        self._room_s: float | None = None
-        """Time at which a full disk had room again."""
+    _begun_s: float | None = None
+    """When the commit that is under way began."""
+    _is_reported: bool = False
+    """Whether it was logged that the disk does not answer."""
+    _full: str = ""
+    _room_s: float | None = None
+    """Time at which a full disk had room again."""
 
     def commit_begun(self, now_s: float) -> None:
         """Notes the begin of a commit."""

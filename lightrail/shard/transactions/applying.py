@@ -9,6 +9,7 @@ The records of a transaction: one group in the journal, which recovery applies w
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from typing import Final, NamedTuple
 
 from lightrail.journal.record import CONTINUED, SPILLED, Ids, Numbers, Transaction
@@ -31,14 +32,12 @@ from lightrail.shard.transactions.work import Loaded
 Record = Append | Ids | Numbers | Transaction
 
 
+@dataclass(slots=True, eq=False, repr=False)
 class Records:
     """Writes groups of records."""
 
-    __slots__ = ("_performer", "_store")
-
-    def __init__(self, store: Store, performer: Performer) -> None:
-        self._store = store
-        self._performer = performer
+    _store: Store
+    _performer: Performer
 
     def write(self, records: Sequence[Record], now_ms: int) -> None:
         """Writes one group. Raises RequestError, StoreBusyError: nothing is written."""

@@ -1,6 +1,7 @@
 """Checks: whether this shard can do all work of a transaction, before it does any."""
 
 from collections.abc import Callable
+from dataclasses import dataclass
 from itertools import pairwise
 from typing import NamedTuple
 
@@ -37,15 +38,13 @@ class Settled(NamedTuple):
         return Part(self.queue, self.runs, kind(self.consumer.id, first, last, outcome))
 
 
+@dataclass(slots=True, eq=False, repr=False)
 class Checks:
     """Checks of one shard; each raises RequestError, and nothing has changed."""
 
-    __slots__ = ("_memory", "_performer", "_queues")
-
-    def __init__(self, queues: Queues, performer: Performer, memory: Memory) -> None:
-        self._queues = queues
-        self._performer = performer
-        self._memory = memory
+    _queues: Queues
+    _performer: Performer
+    _memory: Memory
 
     def targets(self, post: Post, now_ms: int) -> list[Queue]:
         """The queues of a post."""

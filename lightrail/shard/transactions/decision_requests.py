@@ -7,6 +7,7 @@ is asked again with the next look.
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Iterator
+from dataclasses import dataclass, field
 from typing import Any, Final, Protocol
 
 from lightrail.model import limits
@@ -32,6 +33,7 @@ class Others(Protocol):
         """Raises ShardDownError, ShardRefusedError."""
 
 
+@dataclass(eq=False, repr=False)
 class DecisionRequests:
     """Periodically requests the decisions that this shard waits for.
 
@@ -41,25 +43,15 @@ class DecisionRequests:
         sleep: seconds; tests inject it.
     """
 
-    def __init__(
-        self,
-        shard: int,
-        transactions: Transactions,
-        others: Others,
-        turn: Callable[[], None],
-        now_ms: Callable[[], int],
-        failed: Callable[[BaseException], None],
-        sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
-    ) -> None:
-        self._shard = shard
-        self._transactions = transactions
-        self._others = others
-        self._turn = turn
-        self._now_ms = now_ms
-        self._failed = failed
-        self._sleep = sleep
-        self._asked: set[int] = set()
-        """Shards that are being asked."""
+    _shard: int
+    _transactions: Transactions
+    _others: Others
+    _turn: Callable[[], None]
+    _now_ms: Callable[[], int]
+    _failed: Callable[[BaseException], None]
+    _sleep: Callable[[float], Awaitable[None]] = asyncio.sleep
+    _asked: set[int] = field(default_factory=set)
+    """Shards that are being asked."""
 
     async def run(self) -> None:
         """Looks periodically until it is cancelled."""

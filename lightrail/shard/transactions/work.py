@@ -8,6 +8,7 @@ its records are in one group with all others, so the message is read first.
 """
 
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import Any, Final, NamedTuple
 
@@ -143,13 +144,11 @@ def _retirement(
     return Retirement(queue, link, first, first + count, outcome, key)
 
 
+@dataclass(slots=True, eq=False, repr=False)
 class Loaded:
     """Messages that were read, by queue and sequence."""
 
-    __slots__ = ("_runs",)
-
-    def __init__(self) -> None:
-        self._runs: dict[Queue, list[Run]] = {}
+    _runs: dict[Queue, list[Run]] = field(default_factory=dict)
 
     def add(self, queue: Queue, runs: Sequence[Run]) -> None:
         """Adds messages of a queue that no earlier call has added."""
@@ -163,13 +162,11 @@ class Loaded:
         return None if gaps_of(pieces, run) else pieces
 
 
+@dataclass(slots=True, eq=False, repr=False)
 class Loading:
     """Requests reads of messages by the reader thread."""
 
-    __slots__ = ("_performer",)
-
-    def __init__(self, performer: Performer) -> None:
-        self._performer = performer
+    _performer: Performer
 
     def begin(self, wanted: Sequence[tuple[Queue, Run]], then: Callable[[Loaded], None]) -> None:
         """Reads runs that are only on disk; `then` is called once, even if some could not be read."""

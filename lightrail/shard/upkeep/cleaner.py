@@ -9,6 +9,7 @@ Housekeeping: spills messages above the memory mark, and runs the cleaner.
 import logging
 from bisect import bisect_left
 from collections import Counter
+from dataclasses import dataclass, field
 from typing import Final
 
 from lightrail.journal.record import REWRITTEN, SPILLED
@@ -36,20 +37,18 @@ Copy = list[tuple[Queue, Run]]
 """Messages to append once, for all queues that have them."""
 
 
+@dataclass(slots=True, eq=False, repr=False)
 class Cleaner:
     """Frees the oldest segment when the store requests it."""
 
-    __slots__ = ("_counts", "_performer", "_queues", "_segment", "_store", "_work")
-
-    def __init__(self, queues: Queues, store: Store, counts: ShardCounts, performer: Performer) -> None:
-        self._queues = queues
-        self._store = store
-        self._counts = counts
-        self._performer = performer
-        self._segment = -1
-        self._work: list[tuple[int, int, Queue, int, int]] = []
-        """Live messages to append: (offset, bytes, queue, first sequence, last sequence), the next one
-        last."""
+    _queues: Queues
+    _store: Store
+    _counts: ShardCounts
+    _performer: Performer
+    _segment: int = -1
+    _work: list[tuple[int, int, Queue, int, int]] = field(default_factory=list)
+    """Live messages to append: (offset, bytes, queue, first sequence, last sequence), the next one
+    last."""
 
     def clean(self, now_ms: int) -> None:
         """Appends some of the oldest segment's live messages again; drops the segment if there are none.

@@ -2,6 +2,7 @@
 
 import logging
 from collections.abc import Iterator
+from dataclasses import dataclass, field
 from typing import Final
 
 from lightrail.shard_client.links import Consumer, Producer
@@ -20,15 +21,13 @@ KEPT: Final = frozenset({int(Kind.SETTLE), int(Kind.CONSUMER_CLOSE)})
 """Kinds of frames that their links do not send again when they are reopened."""
 
 
+@dataclass(slots=True, eq=False, repr=False)
 class QueueLinks:
     """All links of one queue, by number."""
 
-    __slots__ = ("_assignments", "consumers", "producers")
-
-    def __init__(self) -> None:
-        self.producers: dict[int, Producer] = {}
-        self.consumers: dict[int, Consumer] = {}
-        self._assignments: dict[int, Assignment] = {}
+    producers: dict[int, Producer] = field(default_factory=dict)
+    consumers: dict[int, Consumer] = field(default_factory=dict)
+    _assignments: dict[int, Assignment] = field(default_factory=dict)
 
     def __getitem__(self, number: int) -> Assignment:
         return self._assignments[number]
@@ -143,6 +142,7 @@ class QueueLinks:
             producer.timed_out()
 
 
+@dataclass(slots=True, eq=False, repr=False)
 class HeldFrames:
     """Settlements and closes that wait for the shard that owns the queue; at most OWNER_HELD_MAX.
 
@@ -150,13 +150,10 @@ class HeldFrames:
     their only copy.
     """
 
-    __slots__ = ("_frames", "_overflowed", "_queue")
-
-    def __init__(self, queue: str) -> None:
-        self._queue = queue
-        self._frames: dict[bytes, None] = {}
-        self._overflowed = False
-        """Whether a frame was dropped and this was logged."""
+    _queue: str
+    _frames: dict[bytes, None] = field(default_factory=dict)
+    _overflowed: bool = False
+    """Whether a frame was dropped and this was logged."""
 
     def __iter__(self) -> Iterator[bytes]:
         return iter(self._frames)

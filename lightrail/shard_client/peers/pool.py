@@ -8,6 +8,7 @@ of the 1 ms of CPU per MiB that shard and gateway used together (docs/operate/re
 import asyncio
 import contextlib
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any, Final
 
 import zmq
@@ -24,15 +25,13 @@ BULK_GREETING_MS: Final[int] = 5_000
 """How long a reader waits until the shard has greeted on the connection for large answers."""
 
 
+@dataclass(slots=True, eq=False, repr=False)
 class OncePerTurn:
     """A call at the end of each turn of the loop in which it was requested, however often."""
 
-    __slots__ = ("_call", "_is_requested", "_loop")
-
-    def __init__(self, loop: asyncio.AbstractEventLoop, call: Callable[[], None]) -> None:
-        self._loop = loop
-        self._call = call
-        self._is_requested = False
+    _loop: asyncio.AbstractEventLoop
+    _call: Callable[[], None]
+    _is_requested: bool = False
 
     def request(self) -> None:
         if not self._is_requested:

@@ -5,6 +5,7 @@ Watch: the events of the connections to shards, for followers.
 
 import asyncio
 from collections.abc import Callable
+from dataclasses import dataclass, field
 from typing import Final, Generic, TypeVar
 
 from lightrail.wire.bodies import Answer, decode_request
@@ -61,6 +62,7 @@ class ShardRefusedError(Exception):
         self.description = description
 
 
+@dataclass(slots=True, eq=False, repr=False)
 class Requests:
     """At most REQUESTS_MAX at once.
 
@@ -68,14 +70,11 @@ class Requests:
         post: sends a frame to the shard.
     """
 
-    __slots__ = ("_last", "_loop", "_post", "_shard", "_waiting")
-
-    def __init__(self, loop: asyncio.AbstractEventLoop, shard: int, post: Callable[[bytes], None]) -> None:
-        self._loop = loop
-        self._shard = shard
-        self._post = post
-        self._waiting: dict[int, asyncio.Future[Answer]] = {}
-        self._last = 0
+    _loop: asyncio.AbstractEventLoop
+    _shard: int
+    _post: Callable[[bytes], None]
+    _waiting: dict[int, asyncio.Future[Answer]] = field(default_factory=dict)
+    _last: int = 0
 
     def __len__(self) -> int:
         return len(self._waiting)

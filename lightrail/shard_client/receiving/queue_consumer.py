@@ -8,6 +8,7 @@ shard must not send yet. So a repeated CREDIT grants no credit twice.
 
 import secrets
 from collections.abc import Callable, Iterable
+from dataclasses import dataclass
 from typing import NamedTuple, Protocol
 
 from lightrail.model.links import Ending
@@ -26,14 +27,12 @@ from lightrail.wire.frames import (
 )
 
 
+@dataclass(slots=True, eq=False, repr=False)
 class ReceiveWindow:
     """Deliveries below `next` have arrived; the shard may send those below `limit`."""
 
-    __slots__ = ("limit", "next")
-
-    def __init__(self) -> None:
-        self.next = 0
-        self.limit = 0
+    next: int = 0
+    limit: int = 0
 
     @property
     def credit(self) -> int:

@@ -9,6 +9,7 @@ it return to the caller, in order, to be sent to that shard.
 
 from array import array
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from itertools import accumulate
 from typing import Any, Final
 
@@ -24,39 +25,25 @@ QUEUE_MISSING: Final = frozenset({conditions.NOT_FOUND, conditions.RESOURCE_DELE
 """Refusals of a set with a queue that the shard does not have, or no longer has."""
 
 
+@dataclass(slots=True, eq=False, repr=False)
 class Load:
     """Messages for queues of one shard, in one frame."""
 
-    __slots__ = (
-        "accepted",
-        "batch",
-        "indices",
-        "is_repeated",
-        "may_be_stored",
-        "number_of_set",
-        "part",
-        "payloads",
-        "queues",
-    )
-
-    def __init__(
-        self, batch: Any, queues: frozenset[str], indices: Sequence[int], is_repeated: bool = False
-    ) -> None:
-        self.batch = batch
-        """A value of the caller."""
-        self.queues = queues
-        self.indices = indices
-        """Indices of the messages in their batch."""
-        self.is_repeated = is_repeated
-        """Whether the load was refused once, and resolved again."""
-        self.payloads: Sequence[bytes] = ()
-        """The messages, as actions of subscriptions have changed them."""
-        self.part = b""
-        self.number_of_set = 0
-        self.accepted = 0
-        """Number of its first messages that are stored, though the load was displaced."""
-        self.may_be_stored = False
-        """Whether the load may have reached a shard that was lost later."""
+    batch: Any
+    """A value of the caller."""
+    queues: frozenset[str]
+    indices: Sequence[int]
+    """Indices of the messages in their batch."""
+    is_repeated: bool = False
+    """Whether the load was refused once, and resolved again."""
+    payloads: Sequence[bytes] = ()
+    """The messages, as actions of subscriptions have changed them."""
+    part: bytes = b""
+    number_of_set: int = 0
+    accepted: int = 0
+    """Number of its first messages that are stored, though the load was displaced."""
+    may_be_stored: bool = False
+    """Whether the load may have reached a shard that was lost later."""
 
 
 class Lane(Producer):

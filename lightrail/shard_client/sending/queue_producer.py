@@ -8,6 +8,7 @@ the frames of one batch are stored up to the first that is refused.
 import asyncio
 from array import array
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from itertools import accumulate
 from typing import NamedTuple
 
@@ -59,20 +60,16 @@ class _Sending:
             self.answer.set_result(BatchAnswer(self.stored, self.new, self.sequence, refusal, is_ended))
 
 
+@dataclass(slots=True, eq=False, repr=False)
 class _SentFrame:
     """An unanswered frame."""
 
-    __slots__ = ("attributes", "number", "part", "payloads", "sending")
-
-    def __init__(
-        self, sending: _Sending, attributes: Attributes, payloads: Sequence[bytes | memoryview]
-    ) -> None:
-        self.sending = sending
-        self.attributes = attributes
-        self.payloads = payloads
-        self.number = 0
-        """0: it was never sent."""
-        self.part = b""
+    sending: _Sending
+    attributes: Attributes
+    payloads: Sequence[bytes | memoryview]
+    number: int = 0
+    """0: it was never sent."""
+    part: bytes = b""
 
 
 class QueueProducer(Producer):

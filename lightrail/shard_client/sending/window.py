@@ -6,6 +6,7 @@ batch that it has already stored. Pure: the frames that a producer sends are val
 """
 
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
 from typing import Final, Generic, NamedTuple, Protocol, TypeVar
 
 from lightrail.model import conditions
@@ -38,17 +39,15 @@ class Numbered(Protocol):
 Batch = TypeVar("Batch", bound=Numbered)
 
 
+@dataclass(slots=True, eq=False, repr=False)
 class SendWindow(Generic[Batch]):
     """Unanswered batches by number."""
 
-    __slots__ = ("_sent_below", "_unanswered", "next")
-
-    def __init__(self) -> None:
-        self.next = 1
-        """Number of the next batch."""
-        self._sent_below = 0
-        """Batches numbered below it may have reached a shard whose connection was lost later."""
-        self._unanswered: dict[int, Batch] = {}
+    next: int = 1
+    """Number of the next batch."""
+    _sent_below: int = 0
+    """Batches numbered below it may have reached a shard whose connection was lost later."""
+    _unanswered: dict[int, Batch] = field(default_factory=dict)
 
     def __len__(self) -> int:
         return len(self._unanswered)

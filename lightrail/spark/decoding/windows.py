@@ -55,13 +55,13 @@ _PIECE_BYTES: Final = 65_536
 Numbers = npt.NDArray[Any]
 
 
+@dataclass(eq=False, repr=False)
 class ReadAhead:
     """A file that reads more than requested and serves later reads from it."""
 
-    def __init__(self, file: Readable) -> None:
-        self._file = file
-        self._data = b""
-        self._offset = 0
+    _file: Readable
+    _data: bytes = b""
+    _offset: int = 0
 
     def read(self, offset: int, length: int) -> bytes:
         """See Readable."""

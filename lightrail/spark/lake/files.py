@@ -9,7 +9,7 @@ import os
 import posixpath
 import uuid
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from datetime import UTC, date, datetime, timedelta
 from typing import Any, Final
 
@@ -196,15 +196,15 @@ def sync(path: str) -> None:
         os.close(descriptor)
 
 
+@dataclass(eq=False, repr=False)
 class FileWriter:
     """Collects rows up to a bound, and writes a file for each queue and hour among them."""
 
-    def __init__(self, folder: Folder, buffer_bytes: int = SPARK_LAKE_BUFFER_BYTES) -> None:
-        self._folder = folder
-        self._buffer_bytes = buffer_bytes
-        self._batches: list[pa.RecordBatch] = []
-        self._bytes = 0
-        self.files: list[File] = []
+    _folder: Folder
+    _buffer_bytes: int = SPARK_LAKE_BUFFER_BYTES
+    _batches: list[pa.RecordBatch] = field(default_factory=list)
+    _bytes: int = 0
+    files: list[File] = field(default_factory=list)
 
     def add(self, batch: pa.RecordBatch) -> None:
         """Adds rows with all columns of the source."""

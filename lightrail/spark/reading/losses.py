@@ -37,12 +37,12 @@ class DataLossError(Exception):
         self.loss = loss
 
 
+@dataclass(eq=False, repr=False)
 class Losses:
     """Handling of losses: an error, or a log line, and a file if a folder is named."""
 
-    def __init__(self, fail: bool, folder: str | None = None) -> None:
-        self._fail = fail
-        self._folder = folder
+    _fail: bool
+    _folder: str | None = None
 
     def say(self, loss: Loss) -> None:
         """Reports lost records.

@@ -13,6 +13,7 @@ same chunks, and the broker recognises those that it has stored.
 import datetime
 import struct
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from itertools import accumulate
 from typing import Any, Final, NamedTuple
 
@@ -57,6 +58,7 @@ class _Gathering:
         self.bytes = 0
 
 
+@dataclass(eq=False, repr=False)
 class Chunks:
     """Gathers the messages of one task.
 
@@ -65,12 +67,11 @@ class Chunks:
         bytes_max: maximum bytes of a chunk's messages; a single message may have more.
     """
 
-    def __init__(self, messages_max: int, bytes_max: int) -> None:
-        self._messages_max = messages_max
-        self._bytes_max = bytes_max
-        self._gathering: dict[str, _Gathering] = {}
-        self._counts: dict[str, int] = {}
-        self._bytes = 0
+    _messages_max: int
+    _bytes_max: int
+    _gathering: dict[str, _Gathering] = field(default_factory=dict)
+    _counts: dict[str, int] = field(default_factory=dict)
+    _bytes: int = 0
 
     def add(self, target: str, message: bytes) -> Iterator[Chunk]:
         """Adds a message; returns the chunks that are full with it."""

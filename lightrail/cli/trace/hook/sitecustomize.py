@@ -18,6 +18,7 @@ import socket
 import sys
 import threading
 import time
+from dataclasses import dataclass, field
 from types import CodeType, FrameType
 from typing import Any
 
@@ -27,12 +28,12 @@ CALLS_MAX = 2_000_000
 """Calls of one record, about 200 MB; later ones are counted and dropped."""
 
 
+@dataclass(eq=False, repr=False)
 class Record:
     """Calls between a "begin" and an "end", from any thread."""
 
-    def __init__(self) -> None:
-        self.calls: list[tuple[int, CodeType]] = []
-        self.dropped = 0
+    calls: list[tuple[int, CodeType]] = field(default_factory=list)
+    dropped: int = 0
 
     def add(self, code: CodeType) -> None:
         if len(self.calls) < CALLS_MAX:

@@ -1,5 +1,7 @@
 """Batches: ENQUEUE frames, which are stored in their queue."""
 
+from dataclasses import dataclass
+
 from lightrail.journal.record import SPILLED
 from lightrail.model import conditions, limits
 from lightrail.shard.effects.answers import Answers
@@ -17,28 +19,17 @@ from lightrail.wire.bodies import Refusal
 from lightrail.wire.frames import AFRESH, DURABLE, ENQUEUE_COLUMNS, ENQUEUE_ENDS, HEADER, HEADER_SIZE, WHOLE
 
 
+@dataclass(slots=True, eq=False, repr=False)
 class Batches:
     """Stores the batches of producers."""
 
-    __slots__ = ("_admission", "_answers", "_counts", "_memory", "_performer", "_relays", "_store")
-
-    def __init__(
-        self,
-        store: Store,
-        performer: Performer,
-        admission: Admission,
-        relays: Relays,
-        memory: Memory,
-        answers: Answers,
-        counts: ShardCounts,
-    ) -> None:
-        self._store = store
-        self._performer = performer
-        self._admission = admission
-        self._relays = relays
-        self._memory = memory
-        self._answers = answers
-        self._counts = counts
+    _store: Store
+    _performer: Performer
+    _admission: Admission
+    _relays: Relays
+    _memory: Memory
+    _answers: Answers
+    _counts: ShardCounts
 
     def enqueue(self, peer: Peer, part: bytes, now_ms: int) -> int:
         """Stores a batch.

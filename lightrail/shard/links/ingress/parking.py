@@ -6,6 +6,7 @@ larger than one of its queues waits until that queue is empty, and is then accep
 """
 
 from collections import deque
+from dataclasses import KW_ONLY, dataclass, field
 from typing import NamedTuple
 
 from lightrail.shard.effects.peers import Producer, RouteProducer
@@ -23,43 +24,31 @@ def waits_until(policy: Policy, now_ms: int) -> int | None:
     return None if policy.overflow == FLOW_CONTROL else now_ms
 
 
+@dataclass(slots=True, eq=False, repr=False)
 class Parked:
     """A batch that waits; its first `done` messages are in the queue already, or were refused."""
 
-    __slots__ = ("batch", "done", "number", "producer", "until_ms", "whole")
-
-    def __init__(
-        self,
-        producer: Producer,
-        number: int,
-        batch: Batch,
-        done: int,
-        until_ms: int | None,
-        *,
-        whole: bool = False,
-    ) -> None:
-        self.producer = producer
-        self.number = number
-        self.batch = batch
-        self.done = done
-        self.until_ms = until_ms
-        """Time at which the overflow of the policy is applied to the rest; None for never."""
-        self.whole = whole
-        """Whether the batch is stored whole or not at all."""
+    producer: Producer
+    number: int
+    batch: Batch
+    done: int
+    until_ms: int | None
+    """Time at which the overflow of the policy is applied to the rest; None for never."""
+    _: KW_ONLY
+    whole: bool = False
+    """Whether the batch is stored whole or not at all."""
 
     def waits(self, now_ms: int) -> bool:
         """Whether the batch may wait longer."""
         return self.until_ms is None or now_ms < self.until_ms
 
 
+@dataclass(slots=True, eq=False, repr=False)
 class Parking:
     """The batches that wait for each queue; `Queue.parked` has the same ones."""
 
-    __slots__ = ("_by_queue", "_memory")
-
-    def __init__(self, memory: Memory) -> None:
-        self._memory = memory
-        self._by_queue: dict[Queue, deque[Parked]] = {}
+    _memory: Memory
+    _by_queue: dict[Queue, deque[Parked]] = field(default_factory=dict)
 
     def park(self, queue: Queue, entry: Parked) -> None:
         """Parks a batch behind those that were received before."""
@@ -141,14 +130,12 @@ def wait_of(targets: list[Queue], batch: Batch, now_ms: int, memory: Memory) -> 
     return Wait(min((until for until in untils if until is not None), default=None))
 
 
+@dataclass(slots=True, eq=False, repr=False)
 class Holding:
     """The lines of frames that wait, by sending link; their bytes count as those of parked batches."""
 
-    __slots__ = ("_memory", "lines")
-
-    def __init__(self, memory: Memory) -> None:
-        self._memory = memory
-        self.lines: dict[RouteProducer, deque[Held]] = {}
+    _memory: Memory
+    lines: dict[RouteProducer, deque[Held]] = field(default_factory=dict)
 
     def add(self, producer: RouteProducer, part: bytes, wait: Wait | None) -> bool:
         """Adds a frame at the end of its line; False if too many bytes wait already."""

@@ -1,5 +1,7 @@
 """The records of a routed batch whose queues store different shares of it: one group in the journal."""
 
+from dataclasses import dataclass
+
 from lightrail.journal.record import CONTINUED, SPILLED, Ids, Taken
 from lightrail.shard.effects.peers import RouteProducer
 from lightrail.shard.effects.performer import Performer
@@ -15,14 +17,12 @@ def ids_until_ms(queue: Queue, now_ms: int) -> int:
     return now_ms + (queue.view.policy.duplicate_window_ms or 0)
 
 
+@dataclass(slots=True, eq=False, repr=False)
 class RoutedRecords:
     """Writes the group of records of a batch for several queues; a crash keeps all of it or nothing."""
 
-    __slots__ = ("_performer", "_store")
-
-    def __init__(self, store: Store, performer: Performer) -> None:
-        self._store = store
-        self._performer = performer
+    _store: Store
+    _performer: Performer
 
     def write(
         self,

@@ -8,6 +8,7 @@ flight are compared with the recorded ones.
 
 import logging
 from collections.abc import Container, Mapping, Sequence
+from dataclasses import dataclass, field
 
 from lightrail.journal.record import DeliveryRun, Receiver, ReceiverEvent
 from lightrail.model.links import Durability
@@ -28,32 +29,28 @@ LinkKey = tuple[Peer, int]
 """Frontend, and number of the link."""
 
 
+@dataclass(slots=True, eq=False, repr=False)
 class WaitingFrames:
     """Frames of one link that wait for commits."""
 
-    __slots__ = ("count", "frames")
-
-    def __init__(self) -> None:
-        self.count = 0
-        """Number of its waits that have not ended."""
-        self.frames: list[bytes] = []
-        """Frames that need not wait any longer, in their order."""
+    count: int = 0
+    """Number of its waits that have not ended."""
+    frames: list[bytes] = field(default_factory=list)
+    """Frames that need not wait any longer, in their order."""
 
 
+@dataclass(slots=True, eq=False, repr=False)
 class OfQueue:
     """The durable receivers of one queue; also those that have ended, until this is recorded."""
 
-    __slots__ = ("by_client_link", "changed", "linked", "locks")
-
-    def __init__(self) -> None:
-        self.by_client_link: dict[str, ReceivingLink] = {}
-        """All of them."""
-        self.linked: dict[ReceivingLink, Consumer] = {}
-        """Those that a frontend has, whose deliveries may change in each step."""
-        self.changed: dict[ReceivingLink, None] = {}
-        """Others whose deliveries may have changed in this step."""
-        self.locks: object = None
-        """State of the locks with a time, which end deliveries of suspended ones."""
+    by_client_link: dict[str, ReceivingLink] = field(default_factory=dict)
+    """All of them."""
+    linked: dict[ReceivingLink, Consumer] = field(default_factory=dict)
+    """Those that a frontend has, whose deliveries may change in each step."""
+    changed: dict[ReceivingLink, None] = field(default_factory=dict)
+    """Others whose deliveries may have changed in this step."""
+    locks: object = None
+    """State of the locks with a time, which end deliveries of suspended ones."""
 
     def remove(self, link: ReceivingLink) -> None:
         del self.by_client_link[link.opened.client_link]
@@ -74,6 +71,7 @@ class OfQueue:
         return found
 
 
+@dataclass(slots=True, eq=False, repr=False)
 class DurableReceivers:
     """The durable receivers of all queues of a shard.
 
@@ -81,23 +79,14 @@ class DurableReceivers:
         links: receiving links by the number of their consumer.
     """
 
-    __slots__ = ("_counts", "_links", "_store", "_when_synced", "by_queue", "dirty", "waiting")
-
-    def __init__(
-        self,
-        links: Mapping[int, ReceivingLink],
-        store: Store,
-        counts: ShardCounts,
-        when_synced: CallWhenSynced,
-    ) -> None:
-        self._links = links
-        self._store = store
-        self._counts = counts
-        self._when_synced = when_synced
-        self.by_queue: dict[Queue, OfQueue] = {}
-        self.dirty: dict[Queue, None] = {}
-        """Queues whose deliveries may have changed in this step."""
-        self.waiting: dict[LinkKey, WaitingFrames] = {}
+    _links: Mapping[int, ReceivingLink]
+    _store: Store
+    _counts: ShardCounts
+    _when_synced: CallWhenSynced
+    by_queue: dict[Queue, OfQueue] = field(default_factory=dict)
+    dirty: dict[Queue, None] = field(default_factory=dict)
+    """Queues whose deliveries may have changed in this step."""
+    waiting: dict[LinkKey, WaitingFrames] = field(default_factory=dict)
 
     def __len__(self) -> int:
         return sum(len(found.by_client_link) for found in self.by_queue.values())
@@ -255,14 +244,12 @@ class DurableReceivers:
         return True
 
 
+@dataclass(slots=True, eq=False, repr=False)
 class _Release:
     """Ends a wait; a Waiter."""
 
-    __slots__ = ("_parts", "_waiting")
-
-    def __init__(self, waiting: WaitingFrames, parts: list[bytes]) -> None:
-        self._waiting = waiting
-        self._parts = parts
+    _waiting: WaitingFrames
+    _parts: list[bytes]
 
     def accept(self, number: int) -> None:
         """See Waiter: the records of these frames are on disk."""

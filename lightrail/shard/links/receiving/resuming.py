@@ -5,7 +5,7 @@ Restoring: the durable receivers of a recovered queue, as consumers without a li
 
 import logging
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Final
 
 from lightrail.filters.errors import FilterError
@@ -61,17 +61,15 @@ def _in_flight(consumer: Consumer, first: int, last: int) -> Iterator[tuple[int,
             yield number + low, run.cut(low, high)
 
 
+@dataclass(slots=True, eq=False, repr=False)
 class Recovery:
     """Sends the list of unsettled deliveries of an opened link when all records are on disk; a Waiter.
 
     So the list has every delivery whose outcome would be lost in a crash of the shard.
     """
 
-    __slots__ = ("_consumer", "_receivers")
-
-    def __init__(self, consumer: Consumer, receivers: DurableReceivers) -> None:
-        self._consumer = consumer
-        self._receivers = receivers
+    _consumer: Consumer
+    _receivers: DurableReceivers
 
     def accept(self, number: int) -> None:
         """See Waiter."""
@@ -89,16 +87,14 @@ class Recovery:
         )
 
 
+@dataclass(slots=True, eq=False, repr=False)
 class Resending:
     """Sends unsettled deliveries again to links that request them.
 
     Deliveries without a message, because the lock has expired or the bytes can't be read, are skipped.
     """
 
-    __slots__ = ("_performer",)
-
-    def __init__(self, performer: Performer) -> None:
-        self._performer = performer
+    _performer: Performer
 
     def resend(self, peer: Peer, part: bytes, now_ms: int) -> None:
         """Applies a RESEND frame; answered with DELIVER frames, and RESENT behind them."""

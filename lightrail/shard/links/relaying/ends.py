@@ -8,6 +8,7 @@ Sent: a batch of a sender that is being passed to listeners.
 """
 
 from bisect import bisect_right
+from dataclasses import dataclass
 from typing import Final
 
 from lightrail.model.links import Ending
@@ -17,19 +18,17 @@ from lightrail.wire.bodies import ConsumerOpen, SettleDetail
 from lightrail.wire.frames import ENQUEUE_COLUMNS, ENQUEUE_ENDS, HEADER_SIZE, Kind, OutcomeCode, frame
 
 
+@dataclass(slots=True, eq=False, repr=False)
 class Sender:
     """The link of a sender: the numbers of messages that it may send and has sent."""
 
-    __slots__ = ("granted", "link", "peer", "sent", "used_ms")
-
-    def __init__(self, peer: Peer, link: int, now_ms: int) -> None:
-        self.peer = peer
-        self.link = link
-        self.granted = 0
-        """Number of messages that it may send, counted from its opening."""
-        self.sent = 0
-        self.used_ms = now_ms
-        """Time at which it last sent a message, or was opened."""
+    peer: Peer
+    link: int
+    used_ms: int
+    """Time at which it last sent a message, or was opened."""
+    granted: int = 0
+    """Number of messages that it may send, counted from its opening."""
+    sent: int = 0
 
     @property
     def open(self) -> int:
@@ -125,16 +124,14 @@ EVERYTHING: Final = 1 << 62
 """A number above every delivery number."""
 
 
+@dataclass(slots=True, eq=False, repr=False)
 class Part:
     """Messages of a sender's batch that a listener has received and not settled."""
 
-    __slots__ = ("batch", "count", "first", "sender")
-
-    def __init__(self, sender: Sender, batch: int, first: int, messages: int) -> None:
-        self.sender = sender
-        self.batch = batch
-        self.first = first
-        self.count = messages
+    sender: Sender
+    batch: int
+    first: int
+    count: int
 
 
 class Listener:

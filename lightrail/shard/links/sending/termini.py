@@ -17,6 +17,7 @@ others. While it is suspended, its time begins again when the shard starts.
 
 import logging
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
 from typing import Final
 
 from lightrail.journal.record import Terminus as TerminusRecord
@@ -44,22 +45,20 @@ resumed any more."""
 log = logging.getLogger("lightrail.shard.links.sending.termini")
 
 
+@dataclass(slots=True, eq=False, repr=False)
 class Termini:
     """The termini of all queues of a shard."""
 
-    __slots__ = ("_by_queue", "_counts", "_due", "_links", "_now_ms", "_store", "_suspended", "_tags")
-
-    def __init__(self, store: Store, counts: ShardCounts) -> None:
-        self._store = store
-        self._counts = counts
-        self._now_ms = 0
-        self._by_queue: dict[Queue, dict[str, Terminus]] = {}
-        self._links = UserShares()
-        self._tags = UserShares()
-        self._suspended: dict[Terminus, None] = {}
-        """Termini that were suspended since the last tick; their time begins with the next one."""
-        self._due: Timetable[Terminus] = Timetable()
-        """When each of the other suspended ones is deleted."""
+    _store: Store
+    _counts: ShardCounts
+    _now_ms: int = 0
+    _by_queue: dict[Queue, dict[str, Terminus]] = field(default_factory=dict)
+    _links: UserShares = field(default_factory=UserShares)
+    _tags: UserShares = field(default_factory=UserShares)
+    _suspended: dict[Terminus, None] = field(default_factory=dict)
+    """Termini that were suspended since the last tick; their time begins with the next one."""
+    _due: Timetable[Terminus] = field(default_factory=Timetable)
+    """When each of the other suspended ones is deleted."""
 
     def __len__(self) -> int:
         return self._links.total
@@ -329,6 +328,7 @@ class Termini:
         return True
 
 
+@dataclass(slots=True, eq=False, repr=False)
 class Resumption:
     """Sends the list of unsettled deliveries to an opened link when all of them are on disk; a Waiter.
 
@@ -337,19 +337,10 @@ class Resumption:
             less durable is written when all batches of earlier links are answered.
     """
 
-    __slots__ = ("_durability", "_producer", "_termini", "_when_synced")
-
-    def __init__(
-        self,
-        termini: Termini,
-        producer: ResumableProducer,
-        durability: Durability,
-        when_synced: CallWhenSynced,
-    ) -> None:
-        self._termini = termini
-        self._producer = producer
-        self._durability = durability
-        self._when_synced = when_synced
+    _termini: Termini
+    _producer: ResumableProducer
+    _durability: Durability
+    _when_synced: CallWhenSynced
 
     def accept(self, number: int) -> None:
         """See Waiter."""

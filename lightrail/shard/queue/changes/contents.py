@@ -7,6 +7,7 @@ Joining: small batches at the tail of the ready line become one run when a backl
 """
 
 from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
 from heapq import merge
 from typing import Final
 
@@ -33,17 +34,15 @@ JOIN_BACKLOG_BYTES: Final[int] = 8 * limits.JOINED_BYTES
 """Ready bytes below which batches are not joined: they will be delivered before joining pays."""
 
 
+@dataclass(slots=True, eq=False, repr=False)
 class Joining:
     """How far the ready line of one queue is joined."""
 
-    __slots__ = ("_joined_to", "bytes", "known_to")
-
-    def __init__(self) -> None:
-        self.bytes = 0
-        """Number of bytes enqueued since the tail was last joined."""
-        self._joined_to = 0
-        self.known_to = 0
-        """Messages with lower sequences are from earlier steps, so the engine has set their locations."""
+    bytes: int = 0
+    """Number of bytes enqueued since the tail was last joined."""
+    _joined_to: int = 0
+    known_to: int = 0
+    """Messages with lower sequences are from earlier steps, so the engine has set their locations."""
 
     def begin(self, next_sequence: int) -> None:
         """Notes that all messages below a sequence were recovered or moved here."""

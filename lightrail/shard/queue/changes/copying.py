@@ -6,6 +6,7 @@ queue.
 """
 
 from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
 from typing import NamedTuple
 
 from lightrail.shard.queue.changes.contents import Contents
@@ -41,13 +42,11 @@ class Reconciled(NamedTuple):
     """Messages with a new number of attempts."""
 
 
+@dataclass(slots=True, eq=False, repr=False)
 class Copy:
     """A queue that is built from its copy at another shard."""
 
-    __slots__ = ("_contents",)
-
-    def __init__(self, contents: Contents) -> None:
-        self._contents = contents
+    _contents: Contents
 
     def add(self, run: Run) -> None:
         """Appends messages behind all others."""

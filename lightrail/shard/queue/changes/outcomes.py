@@ -4,7 +4,7 @@ They are accepted, rejected, released or modified (messaging 3.4), or their lock
 """
 
 from collections.abc import Callable
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
 from lightrail.model import limits
@@ -39,6 +39,7 @@ KEPT: Final = Outcome(OutcomeKind.MODIFIED, undeliverable_here=True)
 """The outcome of rejected messages in a queue of dead letters."""
 
 
+@dataclass(slots=True, eq=False, repr=False)
 class Outcomes:
     """Gives deliveries of one queue their outcomes.
 
@@ -46,15 +47,12 @@ class Outcomes:
         annotate: see `Annotate`; without it annotations are ignored.
     """
 
-    __slots__ = ("_annotate", "_contents", "_removals", "returning")
-
-    def __init__(self, contents: Contents, removals: Removals, annotate: Annotate | None) -> None:
-        self._contents = contents
-        self._removals = removals
-        self._annotate = annotate
-        self.returning: list[Consumer] = []
-        """Consumers that detached with very many messages in flight. These return to the queue in pieces;
-        nothing is delivered meanwhile, so that they keep their order."""
+    _contents: Contents
+    _removals: Removals
+    _annotate: Annotate | None
+    returning: list[Consumer] = field(default_factory=list)
+    """Consumers that detached with very many messages in flight. These return to the queue in pieces;
+    nothing is delivered meanwhile, so that they keep their order."""
 
     # --- delivered messages -----------------------------------------------------------------------------
 

@@ -3,6 +3,7 @@
 Endings: what the end of a consumer means for its unsettled deliveries (ADR 5).
 """
 
+from dataclasses import dataclass
 from heapq import heappush
 from typing import Final
 
@@ -46,15 +47,13 @@ _EXPIRED: Final = Outcome(OutcomeKind.REJECTED)
 """The outcome for expired deferred messages whose bytes have to be read first."""
 
 
+@dataclass(slots=True, eq=False, repr=False)
 class Removals:
     """Removes messages from one queue."""
 
-    __slots__ = ("_contents", "is_over")
-
-    def __init__(self, contents: Contents) -> None:
-        self._contents = contents
-        self.is_over = False
-        """Whether the queue exceeds its bounds because the work of a turn was used up."""
+    _contents: Contents
+    is_over: bool = False
+    """Whether the queue exceeds its bounds because the work of a turn was used up."""
 
     def expire(self, ready: Ready, first: int, last: int, now_ms: int, effects: list[Effect]) -> None:
         """Removes expired messages with these sequences from a line; those that are only on disk are fetched

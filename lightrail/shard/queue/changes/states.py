@@ -6,6 +6,8 @@ are in flight at an internal consumer without a link, so that they are spilled, 
 messages. A new state of a session replaces the former one.
 """
 
+from dataclasses import dataclass
+
 from lightrail.model.attempts import DEFERRED, STATE
 from lightrail.shard.queue.changes.contents import Contents
 from lightrail.shard.queue.changes.removals import Removals, removed
@@ -16,14 +18,12 @@ from lightrail.shard.queue.values.keys import key_of
 from lightrail.shard.queue.values.runs import Run
 
 
+@dataclass(slots=True, eq=False, repr=False)
 class States:
     """Sets and reads the states of the sessions of one queue."""
 
-    __slots__ = ("_contents", "_removals")
-
-    def __init__(self, contents: Contents, removals: Removals) -> None:
-        self._contents = contents
-        self._removals = removals
+    _contents: Contents
+    _removals: Removals
 
     def find(self, session: str) -> Run | None:
         """The state of a session: one message, in memory or on disk; None if it has none.

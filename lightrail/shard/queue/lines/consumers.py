@@ -2,6 +2,7 @@
 
 from collections import deque
 from collections.abc import Iterator
+from dataclasses import dataclass, field
 
 from lightrail.model import conditions, limits
 from lightrail.shard.queue.lines.line import InFlight
@@ -11,16 +12,14 @@ from lightrail.shard.queue.values.policy import Policy
 from lightrail.shard.queue.values.runs import Run
 
 
+@dataclass(slots=True, eq=False, repr=False)
 class Ring:
     """Consumers of one priority that have credit, the next one first."""
 
-    __slots__ = ("members", "priority", "turn")
-
-    def __init__(self, priority: int) -> None:
-        self.priority = priority
-        self.members = 0
-        """Number of consumers of this priority, with or without credit."""
-        self.turn: deque[Consumer] = deque()
+    priority: int
+    members: int = 0
+    """Number of consumers of this priority, with or without credit."""
+    turn: "deque[Consumer]" = field(default_factory=deque)
 
 
 class Consumer:
@@ -119,55 +118,36 @@ class Consumer:
         self.plain = not (self.options.presettled or lock_ms)
 
 
+@dataclass(slots=True, eq=False, repr=False)
 class Consumers:
     """All consumers of a queue, in the order of their attaches, and the rings of waiting ones."""
 
-    __slots__ = (
-        "aside",
-        "attached_bytes",
-        "browsers",
-        "by_id",
-        "changed",
-        "competing",
-        "deferred",
-        "departed",
-        "draining",
-        "exclusive",
-        "passed_over",
-        "retries",
-        "rings",
-        "single_active",
-        "states",
-        "suspended",
-    )
-
-    def __init__(self) -> None:
-        self.by_id: dict[int, Consumer] = {}
-        self.attached_bytes = 0
-        """Bytes of memory of these consumers, without their deliveries."""
-        self.changed: dict[str, int] | None = None
-        """By user: by how much these bytes have changed since the shard counted them; None: not at all."""
-        self.departed: dict[int, Consumer] = {}
-        """Detached consumers with deliveries that are still locked."""
-        self.deferred: Consumer | None = None
-        """The internal consumer of deliveries that wait for their outcome (deferred.py)."""
-        self.aside: Consumer | None = None
-        """The internal consumer of deferred messages (aside.py)."""
-        self.retries: Consumer | None = None
-        """The internal consumer of messages that wait after a failed delivery (retries.py)."""
-        self.states: Consumer | None = None
-        """The internal consumer of states (states.py)."""
-        self.single_active = False
-        self.browsers: list[Consumer] = []
-        self.competing = 0
-        self.exclusive = False
-        self.rings: list[Ring] = []
-        """Highest priority first; one ring for nearly every queue."""
-        self.draining: list[Consumer] = []
-        self.passed_over = False
-        """Whether a consumer that competes has a cursor above 0."""
-        self.suspended = 0
-        """Number of consumers that are suspended."""
+    by_id: dict[int, Consumer] = field(default_factory=dict)
+    attached_bytes: int = 0
+    """Bytes of memory of these consumers, without their deliveries."""
+    changed: dict[str, int] | None = None
+    """By user: by how much these bytes have changed since the shard counted them; None: not at all."""
+    departed: dict[int, Consumer] = field(default_factory=dict)
+    """Detached consumers with deliveries that are still locked."""
+    deferred: Consumer | None = None
+    """The internal consumer of deliveries that wait for their outcome (deferred.py)."""
+    aside: Consumer | None = None
+    """The internal consumer of deferred messages (aside.py)."""
+    retries: Consumer | None = None
+    """The internal consumer of messages that wait after a failed delivery (retries.py)."""
+    states: Consumer | None = None
+    """The internal consumer of states (states.py)."""
+    single_active: bool = False
+    browsers: list[Consumer] = field(default_factory=list)
+    competing: int = 0
+    exclusive: bool = False
+    rings: list[Ring] = field(default_factory=list)
+    """Highest priority first; one ring for nearly every queue."""
+    draining: list[Consumer] = field(default_factory=list)
+    passed_over: bool = False
+    """Whether a consumer that competes has a cursor above 0."""
+    suspended: int = 0
+    """Number of consumers that are suspended."""
 
     def __iter__(self) -> Iterator[Consumer]:
         """All consumers that may have messages in flight."""

@@ -8,7 +8,7 @@ In flight: the unsettled deliveries of one consumer, by delivery number.
 """
 
 from bisect import bisect_right
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Final
 
 from lightrail.model import limits
@@ -22,15 +22,13 @@ GONE: Final = Run(Batch(b"", None, 0, 0), 0, 0, -1)
 """The placeholder of a removed run, so that its batch can be freed before the list is shortened."""
 
 
+@dataclass(slots=True, eq=False, repr=False)
 class Line:
     """Keys and runs; those before index `head` are removed."""
 
-    __slots__ = ("head", "keys", "runs")
-
-    def __init__(self) -> None:
-        self.keys: list[int] = []
-        self.runs: list[Run] = []
-        self.head = 0
+    keys: list[int] = field(default_factory=list)
+    runs: list[Run] = field(default_factory=list)
+    head: int = 0
 
     def __len__(self) -> int:
         return len(self.runs) - self.head

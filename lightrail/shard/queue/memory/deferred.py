@@ -7,7 +7,7 @@ outcome is not in the journal: after a crash they are ready again, as if they ha
 
 from bisect import bisect_right
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from lightrail.shard.queue.lines.consumers import Consumer
@@ -65,18 +65,16 @@ class DeferredLine(InFlight):
         return bisect_right(self._firsts, before.sequence) == bisect_right(self._firsts, after.sequence)
 
 
+@dataclass(slots=True, eq=False, repr=False)
 class Deferred:
     """The deferred outcomes of one queue, by sequence."""
 
-    __slots__ = ("_by_first", "_consumer", "_eviction", "_firsts", "number")
-
-    def __init__(self, eviction: Eviction) -> None:
-        self._eviction = eviction
-        self._firsts: list[int] = []
-        self._consumer: Consumer | None = None
-        self._by_first: dict[int, Deferral] = {}
-        self.number = 0
-        """Number of the last deferral."""
+    _eviction: Eviction
+    _firsts: list[int] = field(default_factory=list)
+    _consumer: Consumer | None = None
+    _by_first: dict[int, Deferral] = field(default_factory=dict)
+    number: int = 0
+    """Number of the last deferral."""
 
     @property
     def consumer(self) -> Consumer:

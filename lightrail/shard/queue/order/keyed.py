@@ -13,6 +13,7 @@ Last values: the newest message of each key.
 """
 
 from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
 from heapq import heapify, heappop, heappush
 from typing import Final
 
@@ -158,25 +159,21 @@ class LastValues:
         self._thin_at = max(limits.STALE_RANGES_MIN, 2 * left, left + looked)
 
 
+@dataclass(slots=True, eq=False, repr=False)
 class Replacing:
     """Removes replaced messages; their effects wait for the next dispatch."""
 
-    __slots__ = ("_counters", "_keys", "_ready", "_removed", "_superseded", "gathers", "values")
-
-    def __init__(
-        self, values: LastValues | None, keys: MessageKeys, ready: Sparse, counters: Counters
-    ) -> None:
-        self.values = values
-        """The last values; None in a queue of another order, where nothing is replaced."""
-        self._keys = keys
-        self._ready = ready
-        self._counters = counters
-        self._removed: list[Effect] = []
-        """Messages that were replaced since the last dispatch."""
-        self.gathers = False
-        """Whether the queue is loading, so that replaced messages leave only when all have been read."""
-        self._superseded: list[int] = []
-        """Sequences of replaced messages, while it gathers."""
+    values: LastValues | None
+    """The last values; None in a queue of another order, where nothing is replaced."""
+    _keys: MessageKeys
+    _ready: Sparse
+    _counters: Counters
+    _removed: list[Effect] = field(default_factory=list)
+    """Messages that were replaced since the last dispatch."""
+    gathers: bool = False
+    """Whether the queue is loading, so that replaced messages leave only when all have been read."""
+    _superseded: list[int] = field(default_factory=list)
+    """Sequences of replaced messages, while it gathers."""
 
     def __len__(self) -> int:
         return 0 if self.values is None else len(self.values)

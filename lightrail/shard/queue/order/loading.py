@@ -5,6 +5,7 @@ before waiting ones. Until all have been read, nothing is delivered.
 """
 
 from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
 from typing import Final
 
 from lightrail.model import limits
@@ -31,51 +32,26 @@ _EVERYTHING: Final = 1 << 64
 """A number above every sequence."""
 
 
+@dataclass(slots=True, eq=False, repr=False)
 class Loading:
     """The progress of reading the messages of a special queue into its order."""
 
-    __slots__ = (
-        "_consumers",
-        "_delays",
-        "_deliveries",
-        "_eviction",
-        "_keys",
-        "_learning",
-        "_order",
-        "_past",
-        "_ready",
-        "_replacing",
-        "is_active",
-        "read_to",
-    )
-
-    def __init__(
-        self,
-        ready: Sparse,
-        keys: MessageKeys,
-        delays: Delays | None,
-        replacing: Replacing,
-        order: Order,
-        consumers: Consumers,
-        eviction: Eviction,
-        deliveries: Deliveries,
-    ) -> None:
-        self._ready = ready
-        self._keys = keys
-        self._delays = delays
-        self._replacing = replacing
-        self._order = order
-        self._consumers = consumers
-        self._eviction = eviction
-        self._deliveries = deliveries
-        self._past = Past()
-        """State of a former owner that the order does not have yet."""
-        self.is_active = False
-        """Whether some messages have not been read yet."""
-        self.read_to = 0
-        """While it is active: waiting messages with lower sequences were read."""
-        self._learning = False
-        """While it is active: whether messages in flight have yet to be read, before the waiting ones."""
+    _ready: Sparse
+    _keys: MessageKeys
+    _delays: Delays | None
+    _replacing: Replacing
+    _order: Order
+    _consumers: Consumers
+    _eviction: Eviction
+    _deliveries: Deliveries
+    _past: Past = field(default_factory=Past)
+    """State of a former owner that the order does not have yet."""
+    is_active: bool = False
+    """Whether some messages have not been read yet."""
+    read_to: int = 0
+    """While it is active: waiting messages with lower sequences were read."""
+    _learning: bool = False
+    """While it is active: whether messages in flight have yet to be read, before the waiting ones."""
 
     def awaits(self, sequence: int) -> bool:
         """Whether a message will be read later."""

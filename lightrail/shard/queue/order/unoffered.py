@@ -6,6 +6,7 @@ falls out when it gets to the top, or when the heap has grown far beyond what is
 Run count: how many runs of one queue are in flight, counted from time to time.
 """
 
+from dataclasses import dataclass
 from heapq import heappop, heappush, heapreplace
 from typing import Any, Final
 
@@ -23,6 +24,7 @@ def runs_of(consumer: Consumer) -> int:
     return len(consumer.in_flight) + len(consumer.renewed) * RENEWED_LOCK_BYTES // limits.RUN_BYTES
 
 
+@dataclass(slots=True, eq=False, repr=False)
 class RunCount:
     """The number of runs in flight, about: it may differ by a fourth of the messages.
 
@@ -30,15 +32,12 @@ class RunCount:
     each of them would cost more than to count all runs when many messages were delivered or settled.
     """
 
-    __slots__ = ("_at", "_consumers", "_counters", "_runs", "tolerance")
-
-    def __init__(self, consumers: Consumers, counters: Counters) -> None:
-        self._consumers = consumers
-        self._counters = counters
-        self._at = 0
-        self._runs = 0
-        self.tolerance = -1
-        """Deliveries and settlements after which the runs are counted again."""
+    _consumers: Consumers
+    _counters: Counters
+    _at: int = 0
+    _runs: int = 0
+    tolerance: int = -1
+    """Deliveries and settlements after which the runs are counted again."""
 
     def of(self, messages: int) -> int:
         """The number of runs, if so many messages are in flight."""

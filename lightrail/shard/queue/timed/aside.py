@@ -17,6 +17,7 @@ the end of the lock makes them ready (outcomes.py).
 
 from bisect import bisect_right
 from collections.abc import Iterator
+from dataclasses import dataclass
 from typing import Final
 
 from lightrail.model.attempts import waits_until_ms
@@ -32,16 +33,14 @@ NOBODY_WITH_STATES: Final = -3
 """The number of the one that has the states of sessions (states.py)."""
 
 
+@dataclass(slots=True, eq=False, repr=False)
 class Aside:
     """Deferred messages, or states, by sequence. Callers keep the sums of deliveries."""
 
-    __slots__ = ("_consumer", "_identity", "count")
-
-    def __init__(self, identity: int = NOBODY) -> None:
-        self._identity = identity
-        self._consumer: Consumer | None = None
-        self.count = 0
-        """Number of messages."""
+    _identity: int = NOBODY
+    _consumer: Consumer | None = None
+    count: int = 0
+    """Number of messages."""
 
     @property
     def consumer(self) -> Consumer:

@@ -15,6 +15,7 @@ the heap has grown far beyond the waiting runs. Messages that return get a new e
 
 from collections import deque
 from collections.abc import Iterable, Iterator, Sequence, Set
+from dataclasses import dataclass, field
 from hashlib import blake2b
 from heapq import heapify, heappop, heappush
 from typing import Final, NamedTuple
@@ -26,14 +27,12 @@ from lightrail.shard.queue.values.keys import Look
 from lightrail.shard.queue.values.runs import Batch, Run
 
 
+@dataclass(slots=True, eq=False, repr=False)
 class Deadlines:
     """Expiry times of ranges of sequences; an entry may be stale, never missing."""
 
-    __slots__ = ("heap",)
-
-    def __init__(self) -> None:
-        self.heap: list[tuple[int, int, int]] = []
-        """(milliseconds since the epoch, first sequence, last sequence)."""
+    heap: list[tuple[int, int, int]] = field(default_factory=list)
+    """(milliseconds since the epoch, first sequence, last sequence)."""
 
     def add(self, run: Run) -> None:
         """Notes the expiry of a run that has one."""

@@ -127,7 +127,7 @@ def subscription_name(router: str, key: str) -> str:
 
 
 def senders_name(router: str) -> str:
-    """The queue that counts the senders of a dynamic router, without a message (links/counted.py)."""
+    """The queue that counts the senders of a dynamic router, without a message (links/dynamic.py)."""
     return subscription_name(router, SENDERS_KEY)
 
 

@@ -57,7 +57,7 @@ DELAYED_DELIVERY: Final = Symbol("DELAYED_DELIVERY")
 """Qpid JMS sends with a delivery delay only if this capability is offered."""
 NO_DELAY: Final = "a router delays no messages: send a message with a delay to a queue"
 _DELIVERY_MARK: Final = b"x-opt-delivery-"
-"""Common prefix of both annotations (queue/order/delays.py). A message that has it in another place makes
+"""Common prefix of both annotations (queue/order/keyed.py). A message that has it in another place makes
 the queue delay messages unnecessarily, and is not delayed."""
 
 
@@ -218,7 +218,7 @@ def _size(event: Transfers) -> int:
 
 
 ANNOTATION: Final = "x-opt-scheduled-enqueue-time"
-"""Annotation with the time of a scheduled message (queue/order/delays.py)."""
+"""Annotation with the time of a scheduled message (queue/order/keyed.py)."""
 _MARK: Final = ANNOTATION.encode()
 
 

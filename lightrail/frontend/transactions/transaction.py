@@ -339,7 +339,7 @@ class Transaction:
                 "deliveries, found more",
             )
 
-    # --- by requests (links/requesting.py) -------------------------------------------------------------
+    # --- by requests (links/bound.py) -------------------------------------------------------------
 
     @property
     def refusal(self) -> str:

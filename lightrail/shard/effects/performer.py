@@ -86,7 +86,7 @@ class Performer:
         self.links: dict[int, ReceivingLink] = {}
         """Receiving links by the number of their consumer in the machines."""
         self.exports: dict[Queue, Rewrites] = {}
-        """Exports of queues that other shards copy (moving/exports.py)."""
+        """Exports of queues that other shards copy (moving/exporting.py)."""
         self.damaged: set[int] = set()
         """Segments with unreadable bytes, which the cleaner skips."""
         self._delivering = Delivering(self.links, counts)

@@ -15,8 +15,8 @@ from wsproto import ConnectionType, WSConnection
 from wsproto.events import AcceptConnection, BytesMessage, CloseConnection, Ping, Request, TextMessage
 
 from lightrail.client import ConnectError, Event, ReconnectPolicy, connect, sync
-from lightrail.client.opening import WEBSOCKET_REFUSAL_BYTES
 from lightrail.client.options import Address, Credentials
+from lightrail.client.websocket import WEBSOCKET_REFUSAL_BYTES
 from lightrail.transport import open_transport
 from lightrail.websocket import WEBSOCKET_FRAMES_AT_ONCE, WEBSOCKET_MESSAGE_BYTES
 from tests.client.conftest import play

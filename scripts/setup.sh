@@ -90,7 +90,7 @@ suitable() { "$1" -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/n
 
 # A broker costs a third less CPU with an interpreter that was built with optimisations (--enable-optimizations), which
 # those of distributions are, and those of version managers are not unless asked for.
-optimised() { "$1" -I lightrail/telemetry/running.py 2>/dev/null; }
+optimised() { "$1" -I lightrail/telemetry/interpreter.py 2>/dev/null; }
 
 complete() { # nothing has to be installed beside it
     "$1" - 2>/dev/null <<'END'

@@ -13,7 +13,7 @@ from lightrail.cluster.coordinator import CoordinatorError
 from lightrail.cluster.opening import open_coordinator
 from lightrail.model.settings import Settings
 from lightrail.telemetry import directories, logs, process
-from lightrail.telemetry.running import OPTIMISED, UNOPTIMISED
+from lightrail.telemetry.interpreter import OPTIMISED, UNOPTIMISED
 
 log = logging.getLogger(__name__)
 

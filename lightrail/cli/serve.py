@@ -26,7 +26,7 @@ from lightrail.model.settings import Settings
 from lightrail.shard.startup import data_directory
 from lightrail.telemetry import directories, logs
 from lightrail.telemetry.channel import Message
-from lightrail.telemetry.running import OPTIMISED, UNOPTIMISED
+from lightrail.telemetry.interpreter import OPTIMISED, UNOPTIMISED
 
 MODULES: Final[Mapping[str, str]] = {
     "shard": "lightrail.shard.main",

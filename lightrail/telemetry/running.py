@@ -2,11 +2,6 @@
 
 Every series of a process carries its role and number, at its own /metrics as well as at a gateway's, so that
 one dashboard fits both.
-
-Interpreter: whether the Python of this process was built with optimisations.
-
-They save a third of a broker's CPU. scripts/setup.sh runs this file with the interpreters of the PATH, before
-anything is installed: it imports nothing but the standard library, and exits with 0 for an optimised one.
 """
 
 import asyncio
@@ -14,8 +9,6 @@ import logging
 import os
 import platform
 import ssl
-import sys
-import sysconfig
 from collections.abc import Callable, Iterable
 from importlib.metadata import version
 from typing import Any, Final
@@ -26,6 +19,7 @@ from lightrail.model.clock import off_ms, wall_ms
 from lightrail.model.setting_values import SettingsError
 from lightrail.model.settings import Settings
 from lightrail.model.tls import not_after, tls_context
+from lightrail.telemetry.interpreter import OPTIMISED
 from lightrail.telemetry.metrics import (
     LAG_SECONDS,
     AnyFamily,
@@ -36,35 +30,6 @@ from lightrail.telemetry.metrics import (
     Labels,
     merge,
 )
-
-SYSTEM: Final = "/usr"
-"""Prefix of the interpreters of distributions; Debian's are built by a profile without the option."""
-OPTION: Final = "--enable-optimizations"
-"""The option of Python's configure script that builds by a profile."""
-
-
-def optimised(prefix: str, arguments: str) -> bool:
-    """Whether an interpreter was built with optimisations.
-
-    Args:
-        prefix: its `sys.base_prefix`.
-        arguments: those of its configure script (`CONFIG_ARGS` of sysconfig).
-    """
-    return prefix == SYSTEM or OPTION in arguments
-
-
-OPTIMISED: Final = optimised(sys.base_prefix, sysconfig.get_config_var("CONFIG_ARGS") or "")
-"""Whether the interpreter of this process was built with optimisations."""
-UNOPTIMISED: Final = (
-    f"this Python ({sys.executable}) was built without optimisations, and the broker needs up to half as "
-    f"much CPU again: run it with one of the distribution, or one that was built with {OPTION}; see "
-    "docs/operate/running.md"
-)
-"""The warning in the log of `lightrail serve`, and of `lightrail shard`, `frontend` and `gateway`."""
-
-if __name__ == "__main__":
-    sys.exit(not OPTIMISED)
-
 
 log = logging.getLogger("lightrail.telemetry.certificate")
 

@@ -1,39 +1,15 @@
 """Running: what each process says about itself, and the labels that all of its series carry."""
 
 import asyncio
-import subprocess
-import sys
 from pathlib import Path
 
-import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 from lightrail.model.settings import Settings
 from lightrail.model.tls import not_after
 from lightrail.telemetry.metrics import gauge, registry
-from lightrail.telemetry.running import LAG_PERIOD_S, OPTIMISED, Running, optimised
-from tests.support.broker import ROOT
+from lightrail.telemetry.running import LAG_PERIOD_S, Running
 from tests.support.certificates import Authority
-
-
-def test_an_interpreter_is_optimised_by_its_option_or_by_its_distribution() -> None:
-    assert optimised("/opt/python", "'--prefix=/opt/python' '--enable-optimizations' '--with-lto'")
-    assert optimised("/usr", "'--enable-shared'")
-    assert not optimised("/opt/python", "'--prefix=/opt/python' '--enable-shared'")
-    assert not optimised("/usr/local", "")
-
-
-def test_the_set_up_asks_the_same_file_without_an_installation() -> None:
-    file = ROOT / "lightrail" / "telemetry" / "interpreter.py"
-    done = subprocess.run([sys.executable, "-I", "-S", str(file)], check=False)
-    assert done.returncode == (0 if OPTIMISED else 1)
-    assert "-I lightrail/telemetry/running.py" in (ROOT / "scripts" / "setup.sh").read_text()
-
-
-@pytest.mark.parametrize("value", [False, True])
-def test_every_process_has_a_metric_of_it(value: bool) -> None:
-    text = Running("shard", lambda: 0, optimised=value).text()
-    assert f'lightrail_python_optimised{{role="shard",id="0"}} {float(value)}' in text
 
 
 class Seats:

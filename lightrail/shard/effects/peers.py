@@ -8,17 +8,8 @@ from lightrail.journal.record import Terminus
 from lightrail.model import limits
 from lightrail.shard.queues.shard_queue import Queue
 from lightrail.wire.bodies import ConsumerOpen, Refusal
-from lightrail.wire.frames import (
-    HELD,
-    IDENTITY,
-    SEQUENCE,
-    UNCERTAIN,
-    UNKNOWN_SEQUENCE,
-    VERSION,
-    Kind,
-    for_version,
-    frame,
-)
+from lightrail.wire.frames import HELD, IDENTITY, SEQUENCE, UNCERTAIN, UNKNOWN_SEQUENCE, VERSION, Kind, frame
+from lightrail.wire.versions import for_version
 
 SEQUENCES_KEPT: Final[int] = 4_096
 """Batches of a producer that requested sequences whose first one is remembered for repeats."""

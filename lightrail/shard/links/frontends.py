@@ -10,7 +10,8 @@ from lightrail.shard.effects.peers import Peer
 from lightrail.shard.links.links import Links
 from lightrail.shard.links.relaying.relay import Relays
 from lightrail.wire.bodies import Hello, Welcome
-from lightrail.wire.frames import HEADER_SIZE, VERSION, VERSIONS, Kind, frame, unknown
+from lightrail.wire.frames import HEADER_SIZE, VERSION, Kind, frame
+from lightrail.wire.versions import VERSIONS, unknown
 
 log = logging.getLogger("lightrail.shard.links.frontends")
 

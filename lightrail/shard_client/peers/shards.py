@@ -26,18 +26,9 @@ from lightrail.shard_client.links import (
 )
 from lightrail.shard_client.peers.requests import Requests, ShardDownError, ShardRefusedError, Watch
 from lightrail.wire.bodies import Answer, Hello, Refusal, Welcome, decode_request, encode_request
-from lightrail.wire.frames import (
-    COUNT_MASK,
-    HEADER,
-    HELD,
-    VERSION,
-    VERSIONS,
-    Kind,
-    for_version,
-    frame,
-    unknown,
-)
+from lightrail.wire.frames import COUNT_MASK, HEADER, HELD, VERSION, Kind, frame
 from lightrail.wire.socket import LoopSocket, dealer
+from lightrail.wire.versions import VERSIONS, for_version, unknown
 
 log = logging.getLogger("lightrail.shard_client.peers.shards")
 

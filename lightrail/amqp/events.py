@@ -1,6 +1,6 @@
 """Events of the engine for its caller: one slotted class per event, values only.
 
-Numbers of incoming deliveries are the session's delivery-ids, unwrapped (see serial.py); those of outgoing
+Numbers of incoming deliveries are the session's delivery-ids, unwrapped (see unsettled.py); those of outgoing
 deliveries are the link's own, from 0 in order of sending.
 """
 

@@ -1,4 +1,4 @@
-"""Unsettled deliveries of a session in one direction, as ranges of their unwrapped ids (serial.py).
+"""Unsettled deliveries of a session in one direction, as ranges of their unwrapped ids.
 
 A thousand deliveries in a row cost one range, not an object each.
 

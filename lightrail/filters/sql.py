@@ -55,7 +55,7 @@ class Expression:
 
     `equality` is set if the expression is only an equality; `guard` is an equality that holds whenever the
     expression is true. `weight` is the largest number of nodes evaluated per message; `likes` are its LIKE
-    patterns, which share the work limit of the whole filter (see like.py).
+    patterns, which share the work limit of the whole filter (see patterns.py).
     """
 
     test: Test

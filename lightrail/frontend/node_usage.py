@@ -67,7 +67,7 @@ class NodeUsage:
     async def close(
         self, node: Name, is_over: Callable[[Usage], bool], closes_without: Sequence[str]
     ) -> Usage | None:
-        """Like `of`, and closes the node's queues; see shard/closings.py for what opens them again.
+        """Like `of`, and closes the node's queues; see shard/links/closings.py for what opens them again.
 
         A link that they opened would end with the node, and a message be deleted. If the answer is not a
         usage that is over, some queues are closed, perhaps, and others not.

@@ -262,7 +262,7 @@ WRITE_ANSWERS_BYTES: Final[int] = 4 * 1024 * 1024
 FRONTEND_UNREAD_BYTES. Beyond, the peer's socket is not read until the peer reads."""
 ROOMS: Final = 2 + 2 * limits.DELIVERY_WINDOW_BYTES // limits.WRITE_HIGH_WATER
 """Bytes that a connection may use, in rooms: one in the socket's buffer, a window in transit from its shards,
-one for messages that are larger than their link's part of the window (reservations.py), and a piece as large
+one for messages that are larger than their link's part of the window (`Reservations`), and a piece as large
 as a window of which the kernel has accepted all but the end: it stays in memory whole."""
 """The cost of a room may be at most this part of the remaining bytes."""
 LENT_AT_ONCE: Final = 512 * 1024

@@ -50,7 +50,7 @@ UNSETTLED_TAGS_MAX: Final = 10_000
 SUSPENDED_DELIVERIES_MAX: Final = 10_000
 """Unsettled deliveries of a link that a client may resume as receiver; its credit ends before."""
 SUSPENDED_CONSUMERS_MAX: Final = 20_000
-"""Suspended links of a shard on which clients receive; beyond the share of a user (user_shares.py), that of
+"""Suspended links of a shard on which clients receive; beyond the share of a user (memory.py), that of
 its links that was suspended first is released."""
 SUSPENDED_DELIVERIES_SUM_MAX: Final = 1_000_000
 """Unsettled deliveries of all of these links, shared in the same way."""

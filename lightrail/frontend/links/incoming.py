@@ -147,7 +147,7 @@ class IncomingLink(SenderLink):
         self._unanswered_bytes = 0
         self._unanswered_batches = 0
         self._held_messages = 0
-        """Answered messages for which no new credit was granted yet (shard/pacing.py)."""
+        """Answered messages for which no new credit was granted yet (shard/queues/pacing.py)."""
         self._held_since_ms = 0
         """Time since which credit is held, or at which credit for some of them was freed."""
         self._held_timer = False

@@ -152,7 +152,7 @@ class JournalCommit:
         self.reached: Final = reached
         self.drops: Final = drops
         self.extent: Callable[[], None] | None = None
-        """Writes the extent of the journal (extent.py) before any answer is sent."""
+        """Writes the extent of the journal (identity.py) before any answer is sent."""
         self.bytes = 0
         self.syncs = 0
         self.sync_seconds = 0.0

@@ -7,7 +7,7 @@ and recovery.py for the rules that the order of writes and syncs has to uphold:
 - a segment's file is made, allocated and its name synced before it is begun;
 - a segment is synced before anything is written to the next one;
 - a segment is removed only after everything appended before `drop` is synced, one at a time, oldest first;
-- the extent file has a new segment (extent.py) before any answer for a record in it is sent.
+- the extent file has a new segment (identity.py) before any answer for a record in it is sent.
 """
 
 import contextlib

@@ -3,7 +3,7 @@
 The rules, in the order in which they are applied:
 
 1. Segments have consecutive numbers and consecutive records. Files after the last one with a header on disk
-   (begun.py) were prepared and never begun; they are removed.
+   (segment.py) were prepared and never begun; they are removed.
 2. The last segment ends before its first incomplete record. If a whole record further on shows that the
    missing ones had been synced, the bytes were damaged later: JournalDamagedError. A crash can't cause that,
    because each record has the number of records before it that were not known to be on disk.
@@ -12,7 +12,7 @@ The rules, in the order in which they are applied:
 4. A group (flag CONTINUED) whose last record is missing is cut whole.
 5. The cut is made on disk too, and synced, before anything is written: stale records beyond the end must
    never follow new records.
-6. Before anything is cut, the end is compared with the extent file (extent.py): a journal that is
+6. Before anything is cut, the end is compared with the extent file (identity.py): a journal that is
    shorter than it once was on disk is refused.
 """
 

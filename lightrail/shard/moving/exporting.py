@@ -1,6 +1,6 @@
 """The export of a queue to another shard: its messages in pieces by sequence, and its state at the end.
 
-See docs/adr/0010-moving-queues.md. answering.py and freezing.py have the requests and their checks.
+See docs/adr/0010-moving-queues.md. `Exports` and freezing.py have the requests and their checks.
 
 Selection: selects the messages of each piece of an export.
 

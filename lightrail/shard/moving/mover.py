@@ -1,7 +1,7 @@
 """The mover: moves queues to this shard according to the entries `moves/QUEUE` of the coordinator.
 
 One task per move, at most MOVES_AT_ONCE at a time, in the order in which they were requested. A task
-copies the queue (copier.py) and makes the transaction (placing.py); the steps are those of
+copies the queue (copier.py) and makes the transaction (copier.py); the steps are those of
 docs/adr/0010-moving-queues.md, and phases.py has what follows from the failure of each. A move continues
 after a restart of its shard.
 """

@@ -20,7 +20,7 @@ phase stays and is shown beside the error until the next attempt begins.
 
 An attempt continues an incomplete copy. SKIP, too, is allowed wherever an attempt may begin, because a name
 may get another role between two attempts. SWITCH refuses LOSE, REFUSE and SPOIL: its transaction is repeated
-until the owner is known (placing.py), because a commit that was sent may succeed later. For the same
+until the owner is known (copier.py), because a commit that was sent may succeed later. For the same
 reason BREAK drops no complete copy: the placement may name this shard.
 
 `Progress` is the only writer of the phase; mover.py and copier.py apply events, and mover.py carries out

@@ -1,7 +1,7 @@
 """Footprint: what a queue has in memory, and how it gets less.
 
 Messages are spilled (they get a location on disk), evicted (their bytes leave memory) and relocated (the
-cleaner of the journal wrote them elsewhere). `fetched.py` brings them back.
+cleaner of the journal wrote them elsewhere). `memory/disk.py` brings them back.
 """
 
 from bisect import bisect_right

@@ -23,7 +23,7 @@ a lost directory must not delete messages.
     COPYING, SERVING, FROZEN, UNOWNED --DELETE--> DELETED   the name was deleted, or the copy is not needed
 
 The module is pure. `Ownership` is the only writer of a queue's state and epoch. The modules that apply an
-event carry out its consequences: shard/follower.py, moving/freezing.py and moving/arrivals.py.
+event carry out its consequences: shard/engine/follower.py, moving/freezing.py and moving/arrivals.py.
 """
 
 from collections.abc import Mapping

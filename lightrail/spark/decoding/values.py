@@ -1,4 +1,4 @@
-"""Values: many encoded values of one buffer as a column of texts, with the results of texts.py.
+"""Values: many encoded values of one buffer as a column of texts, with the results of sections.py.
 
 Strings are not handled one by one: an Arrow array whose offsets are the start and end of each value in turn
 has the values at its even indexes and the bytes between them at the odd ones; taking the even ones copies the

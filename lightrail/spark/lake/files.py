@@ -57,7 +57,7 @@ class Range:
     """Number of records that were read; smaller than the range if some were lost."""
     rows: int
     checksum: int
-    """Sum of the marks of the rows (sums.py)."""
+    """Sum of the marks of the rows (tally.py)."""
 
     @classmethod
     def without_rows(cls, journal: str, shard: int, first_lsn: int, next_lsn: int) -> "Range":

@@ -48,7 +48,7 @@ from lightrail.telemetry.shard import ShardCounts
 from lightrail.wire.bodies import Refusal
 
 ADMITTED: Final = 8
-"""Units of work (queue/work.py) for admitting a batch."""
+"""Units of work (queue/values/counters.py) for admitting a batch."""
 EXAMINED: Final = 12
 """Units for each of its messages that is read, beyond that."""
 

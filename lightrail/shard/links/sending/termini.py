@@ -8,7 +8,7 @@ announced as stored (transport 2.6.12).
 
 If the links of a user have more tags than the user's share, those with most are lost: their next attach is
 answered like that of links which can't be resumed, since by an empty map their clients would take stored
-messages for lost ones. The links of other users keep their tags (user_shares.py).
+messages for lost ones. The links of other users keep their tags (shard/queues/memory.py).
 
 A terminus is durable if its client requests it and the store outlives the process. Then the tags of a batch
 are in one group of records with its messages: after a crash there are tags of all stored messages, and of no
@@ -37,7 +37,7 @@ from lightrail.wire.frames import CLOSED, DURABILITY_SHIFT, HEADER, HEADER_SIZE,
 
 TERMINI_MAX: Final[int] = 20_000
 """Links of a shard that may be resumed, attached or suspended; those beyond the share of their user
-(user_shares.py) can't be resumed."""
+(shard/queues/memory.py) can't be resumed."""
 TERMINI_TAGS_MAX: Final[int] = 1_000_000
 """Delivery-tags of all of these links; beyond the share of a user, its links with most of them can't be
 resumed any more."""

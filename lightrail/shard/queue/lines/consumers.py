@@ -134,7 +134,7 @@ class Consumers:
     aside: Consumer | None = None
     """The internal consumer of deferred messages (aside.py)."""
     retries: Consumer | None = None
-    """The internal consumer of messages that wait after a failed delivery (retries.py)."""
+    """The internal consumer of messages that wait after a failed delivery (aside.py)."""
     states: Consumer | None = None
     """The internal consumer of states (states.py)."""
     single_active: bool = False

@@ -124,7 +124,7 @@ class Run:
 
     @property
     def waits(self) -> bool:
-        """Whether the messages wait after a failed delivery (retries.py)."""
+        """Whether the messages wait after a failed delivery (timed/aside.py)."""
         return self.attempts >= WAITS
 
     @property

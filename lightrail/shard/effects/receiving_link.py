@@ -157,7 +157,7 @@ class ReceivingLink:
         self.suspended = 0
         """Unsettled deliveries when it was suspended."""
         self.recorded: list[DeliveryRun] | None = None
-        """Its deliveries according to the records, if it is durable (links/receiving/durable_receivers.py)."""
+        """Its deliveries according to the records, if it is durable (durable_receivers.py)."""
         self.ending = Ending.BY_BROKER
         """How its frontend's link ended, as far as this shard knows: with a frontend or a move by the
         broker."""

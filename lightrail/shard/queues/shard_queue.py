@@ -204,7 +204,7 @@ class Queue:
         self.marked_ms = 0
         """Time at which the mark was last noted."""
         self.unanswered: list[tuple[int, Waiter, int]] = []
-        """Waiters for deferred outcomes (queue/memory/deferred.py): number of the last outcome, waiter, and number
+        """Waiters for deferred outcomes (memory/deferred.py): number of the last outcome, waiter, and number
         of the answer."""
 
     @property

@@ -3,7 +3,7 @@
 Loading: reads messages from disk if their outcomes in a transaction need their bytes.
 
 A dead letter is a copy of its message with the reason, and annotations are merged into the message. Outside
-of transactions such an outcome is deferred until the message is read (`queue/memory/deferred.py`); in a transaction
+of transactions such an outcome is deferred until the message is read (`memory/deferred.py`); in a transaction
 its records are in one group with all others, so the message is read first.
 """
 

@@ -143,7 +143,8 @@ class Engine:
         receivers = self._links.durable
         if receivers.dirty or receivers.waiting:
             receivers.hold(now_ms)
-        if self._answers.is_due and not (self._answers.is_committing or self._store.pending):
+        answers = self._answers
+        if answers.is_due and not (answers.is_committing or self._store.pending):
             self._answer_without_commit(now_ms)
         waits = is_silent or (self._queues.marks.holds and not is_closing)
         if receivers.waiting and not waits:
@@ -152,9 +153,9 @@ class Engine:
         reads, self._performer.reads = self._performer.reads, []
         closings = self._links.closings
         return Actions(
-            self._answers.failure,
+            answers.failure,
             output,
-            self._answers.failure is None and self._store.pending and self._answers.is_awaited,
+            answers.is_awaited and answers.failure is None and self._store.pending,
             reads,
             self._last_consumers.take_expired(now_ms),
             closings.take_kept() if closings.kept else [],

@@ -9,6 +9,7 @@ from collections.abc import Iterator, Sequence
 from typing import Final
 
 from lightrail.model import limits
+from lightrail.model.limits import RUN_BYTES, RUN_EVICTED_BYTES, RUN_ON_DISK_BYTES, RUNS_UNCOUNTED_MAX
 from lightrail.shard.queue.changes.contents import Contents
 from lightrail.shard.queue.lines.consumers import bytes_of
 from lightrail.shard.queue.memory.disk import large_head
@@ -40,32 +41,34 @@ class Footprint:
         """
         contents = self._contents
         special, ready, deliveries = contents.special, contents.ready, contents.deliveries
+        count = deliveries.count
         size = ready.bytes - ready.evicted_bytes + deliveries.bytes - deliveries.evicted_bytes
         size += deliveries.spare_bytes
         if special is None:
             if ready.count or ready.spare_bytes:
                 size += ready.kept_bytes
             evicted = ready.evicted_runs
-            index = limits.RUN_ON_DISK_BYTES * evicted
+            index = RUN_ON_DISK_BYTES * evicted
             # A part of a batch counts as well, because it is a separate run on disk.
-            size += limits.RUN_BYTES * (len(ready.runs) - ready.head - evicted)
+            size += RUN_BYTES * (len(ready.runs) - ready.head - evicted)
         else:
             index = special.index_bytes
             if special.delays is not None:
                 delayed = special.delays.line
                 size += delayed.bytes - delayed.evicted_bytes
             if special.singles:
-                index += limits.SINGLE_BYTES * deliveries.count
+                index += limits.SINGLE_BYTES * count
                 size += special.batch_bytes
             else:
                 size += ready.kept_bytes
-                size += limits.RUN_BYTES * (len(ready) - ready.evicted_runs)
+                size += RUN_BYTES * (len(ready) - ready.evicted_runs)
         unsettled = ids = 0
-        if deliveries.count > limits.RUNS_UNCOUNTED_MAX:
-            runs = deliveries.run_count.of(deliveries.count)
-            size += limits.RUN_EVICTED_BYTES * min(runs, deliveries.count - deliveries.evicted_count)
+        if count > RUNS_UNCOUNTED_MAX:
+            runs = deliveries.run_count.of(count)
+            evicted = deliveries.evicted_count
+            size += RUN_EVICTED_BYTES * (min(runs, count - evicted) if evicted else runs)
             if special is None or not special.singles:
-                unsettled = limits.RUN_ON_DISK_BYTES * runs
+                unsettled = RUN_ON_DISK_BYTES * runs
                 size += unsettled
             else:
                 unsettled = limits.SINGLE_BYTES * runs

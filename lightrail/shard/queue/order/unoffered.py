@@ -42,12 +42,14 @@ class RunCount:
     def of(self, messages: int) -> int:
         """The number of runs, if so many messages are in flight."""
         # Twice the deliveries minus the growth is the number of deliveries and settlements.
-        at = 2 * self._counters.delivered - messages
-        if not -self.tolerance <= at - self._at <= self.tolerance:
-            self._at = at
+        change = 2 * self._counters.delivered - messages - self._at
+        tolerance = self.tolerance
+        if change > tolerance or -change > tolerance:
+            self._at += change
             self._runs = sum(map(runs_of, self._consumers))
             self.tolerance = max(messages >> 2, len(self._consumers.by_id), limits.RUNS_UNCOUNTED_MAX)
-        return min(self._runs, messages)
+        runs = self._runs
+        return runs if runs < messages else messages
 
     def outdate(self) -> None:
         """Notes that runs were parted or joined otherwise: they are counted again."""

@@ -15,10 +15,10 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, Final, TypedDict, Unpack
 
 from lightrail.amqp.errors import LocalError
-from lightrail.amqp.performatives import Attach, TransactionalState
 from lightrail.amqp.values import Symbol
 
 if TYPE_CHECKING:
+    from lightrail.amqp.performatives import Attach, TransactionalState
     from lightrail.amqp.session import Session
 
 REQUESTED: Final = 0
@@ -249,7 +249,7 @@ class Link:
         """Outgoing: deliveries first..last are settled, which the peer learns elsewhere: no disposition."""
         raise LocalError(f"{self!r} is a receiver: its deliveries are settled with settle")
 
-    def forget_state(self, state: TransactionalState) -> None:
+    def forget_state(self, state: "TransactionalState") -> None:
         """Outgoing: deliveries are no longer acquired in a transaction, so that messages that were handed to
         send() with its state, and are not begun, are sent without it."""
         raise LocalError(f"{self!r} is a receiver and can't send")

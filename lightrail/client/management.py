@@ -12,10 +12,10 @@ from lightrail.client.keywords import MessageId
 from lightrail.client.link import Link
 from lightrail.client.message import Message
 from lightrail.client.outcomes import OutcomeKind
-from lightrail.client.requests import Requester
 
 if TYPE_CHECKING:
     from lightrail.client.connection import Connection
+    from lightrail.client.requests import Requester
 
 RENEW_LOCKS: Final = "renew-locks"
 TAGS_MAX: Final = 500
@@ -48,7 +48,7 @@ class ManagementError(ClientError):
 class Management:
     """Reads and changes entities of a broker. Opened by `Connection.management`."""
 
-    def __init__(self, requester: Requester) -> None:
+    def __init__(self, requester: "Requester") -> None:
         self._requester = requester
 
     async def __aenter__(self) -> "Management":

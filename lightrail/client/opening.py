@@ -4,7 +4,7 @@ import asyncio
 import secrets
 import ssl
 from collections.abc import Callable, Sequence
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from lightrail.amqp import events
 from lightrail.amqp.sasl import SaslError
@@ -13,8 +13,10 @@ from lightrail.amqp.session import Session
 from lightrail.amqp.settings import ConnectionSettings
 from lightrail.client.errors import AuthenticationError, ConnectError
 from lightrail.client.options import Address, Credentials
-from lightrail.client.tokens import Tokens
 from lightrail.client.wire import Wire
+
+if TYPE_CHECKING:
+    from lightrail.client.tokens import Tokens
 
 BEYOND_CREDIT_MAX: Final = 10_000
 """Transfers beyond credit that are accepted: RabbitMQ's plugin recounts credit while transfers are sent."""
@@ -41,7 +43,7 @@ class Opening:
         *,
         credentials: Credentials | None,
         tls: ssl.SSLContext | None,
-        tokens: Tokens | None,
+        tokens: "Tokens | None",
         name: str,
         idle_time_out_ms: int,
         lost: Callable[[Wire, str], None],

@@ -9,15 +9,17 @@ import asyncio
 import logging
 import socket
 import ssl
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from lightrail.amqp.frames import TLS_HEADER
-from lightrail.frontend.engine import Frontend
 from lightrail.model import limits, protocols
 from lightrail.model.endpoint import Endpoint, is_loopback
 from lightrail.model.protocols import Address, Balancers, ProxyHeader, ProxyHeaderError, begins, parse
 from lightrail.telemetry import strangers
 from lightrail.telemetry.strangers import Strangers
+
+if TYPE_CHECKING:
+    from lightrail.frontend.engine import Frontend
 
 log = logging.getLogger("lightrail.frontend.listener")
 
@@ -59,7 +61,7 @@ def bound(endpoint: Endpoint) -> socket.socket:
     return made
 
 
-async def listen(frontend: Frontend, endpoint: Endpoint, tls: ssl.SSLContext | None) -> "Listener":
+async def listen(frontend: "Frontend", endpoint: Endpoint, tls: ssl.SSLContext | None) -> "Listener":
     """Accepts clients on an endpoint."""
     listening = bound(endpoint)
     balancers = Balancers(frontend.settings.proxy_protocol_from)
@@ -79,7 +81,7 @@ class OpeningListener:
 
     def __init__(
         self,
-        frontend: Frontend,
+        frontend: "Frontend",
         listening: socket.socket,
         tls: ssl.SSLContext | None,
         balancers: Balancers,

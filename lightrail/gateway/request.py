@@ -4,20 +4,22 @@ import asyncio
 import json
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from aiohttp import web
 
 from lightrail.gateway.errors import ProblemError, invalid
 from lightrail.gateway.messages.sending import Room
 from lightrail.gateway.rights import demand_all, demand_name
-from lightrail.gateway.services import Services
 from lightrail.model import limits
 from lightrail.model.names import InvalidNameError, check_spelling
 from lightrail.model.policy import Role
 from lightrail.namespace.directory import Directory
 from lightrail.namespace.records import Name, Right
 from lightrail.namespace.rights import Caller
+
+if TYPE_CHECKING:
+    from lightrail.gateway.services import Services
 
 HTTP_BODY_MS: Final[int] = 60_000
 """Time for the body of a request; then the request ends and frees its share of memory."""
@@ -32,7 +34,7 @@ class Request:
         rest: decoded segments of the path behind the part, such as SEQUENCE and LOCK.
     """
 
-    services: Services
+    services: "Services"
     http: web.Request
     caller: Caller
     name: str

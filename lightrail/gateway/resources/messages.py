@@ -1,7 +1,7 @@
 """Messages of a queue over HTTP: browsed, removed, and settled by the id of their lock."""
 
 import json
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from aiohttp import web
 
@@ -12,11 +12,13 @@ from lightrail.gateway.errors import ProblemError, invalid
 from lightrail.gateway.messages import incoming
 from lightrail.gateway.request import Request, whole_number
 from lightrail.gateway.resources.queues import demand_queue
-from lightrail.gateway.services import Services
 from lightrail.model import limits
 from lightrail.namespace.records import Right
 from lightrail.namespace.rights import Caller
 from lightrail.wire.bodies import Answer
+
+if TYPE_CHECKING:
+    from lightrail.gateway.services import Services
 
 OUTCOMES: Final = ("accepted", "released", "modified", "rejected")
 SEQUENCE_MAX: Final = (1 << 63) - 1
@@ -61,7 +63,9 @@ async def purge(request: Request) -> web.Response:
     return web.json_response({"purged": await remove_all(request.services, request.caller, request.name)})
 
 
-async def peek(services: Services, caller: Caller, name: str, first: int, count: int) -> list[dict[str, Any]]:
+async def peek(
+    services: "Services", caller: Caller, name: str, first: int, count: int
+) -> list[dict[str, Any]]:
     """Rows of messages from a sequence on; the messages stay available."""
     demand_queue(services.directory, caller, name, Right.LISTEN)
     bounds = {"from": first, "count": count, "bytes": limits.PEEK_BYTES_MAX}
@@ -75,7 +79,7 @@ async def peek(services: Services, caller: Caller, name: str, first: int, count:
     return rows
 
 
-async def remove_all(services: Services, caller: Caller, name: str) -> int:
+async def remove_all(services: "Services", caller: Caller, name: str) -> int:
     """Removes all messages that are not in flight; returns their number."""
     demand_queue(services.directory, caller, name, Right.MANAGE)
     answer = await services.shards.request(name, "purge", {})

@@ -2,7 +2,7 @@
 
 import json
 from collections.abc import AsyncIterator, Iterable
-from typing import Final
+from typing import TYPE_CHECKING, Final
 from urllib.parse import urlencode
 
 from aiohttp import web
@@ -10,7 +10,6 @@ from aiohttp import web
 from lightrail.gateway.bodies import ATOM, JSON, POLICY, rfc3339
 from lightrail.gateway.errors import ProblemError, problem_of
 from lightrail.gateway.paths import path_of
-from lightrail.gateway.request import Request
 from lightrail.gateway.resources import atom
 from lightrail.gateway.rights import demand_name
 from lightrail.model import limits
@@ -20,6 +19,9 @@ from lightrail.namespace.records import Name, Right
 from lightrail.namespace.rights import ForbiddenError, demand, may
 from lightrail.namespace.service import policy_from
 
+if TYPE_CHECKING:
+    from lightrail.gateway.request import Request
+
 POLICY_TYPES: Final = (JSON, POLICY, ATOM)
 """Content types of a POST to a name that is a policy and no message."""
 JSON_IS_A_POLICY: Final = (
@@ -28,7 +30,7 @@ JSON_IS_A_POLICY: Final = (
 )
 
 
-async def give(request: Request) -> web.Response:
+async def give(request: "Request") -> web.Response:
     """POST /name with a policy."""
     try:
         policy = await _policy(request)
@@ -44,7 +46,7 @@ async def give(request: Request) -> web.Response:
     return answer
 
 
-async def read(request: Request) -> web.Response:
+async def read(request: "Request") -> web.Response:
     """GET /name/!policy."""
     record = _visible(request)
     if request.http.headers.get("If-None-Match", "").strip().removeprefix("W/") == _tag(record):
@@ -52,20 +54,20 @@ async def read(request: Request) -> web.Response:
     return _shown(request, record)
 
 
-async def change(request: Request) -> web.Response:
+async def change(request: "Request") -> web.Response:
     """PUT /name/!policy."""
     policy = await _policy(request)
     record = await request.services.namespace.change(request.caller, request.name, policy, request.revision())
     return _shown(request, record)
 
 
-async def drop(request: Request) -> web.Response:
+async def drop(request: "Request") -> web.Response:
     """DELETE /name/!policy."""
     await request.services.namespace.drop(request.caller, request.name, request.revision())
     return web.Response(status=204)
 
 
-async def summary(request: Request) -> web.Response:
+async def summary(request: "Request") -> web.Response:
     """GET /name: the role of a name and links to its parts; 303 to the reference of a metadata name."""
     record = _visible(request)
     if record.role is Role.METADATA:
@@ -85,7 +87,7 @@ async def summary(request: Request) -> web.Response:
     return web.json_response(body, headers=headers)
 
 
-async def below(request: Request) -> web.Response:
+async def below(request: "Request") -> web.Response:
     """GET /name/: a page of the names below."""
     deep = request.flag("deep")
     after = request.http.query.get("after", "")
@@ -117,7 +119,7 @@ async def below(request: Request) -> web.Response:
     return web.json_response({"name": request.name, "names": names, "next": following}, headers=headers)
 
 
-def demanded(request: Request, right: Right) -> Name:
+def demanded(request: "Request", right: Right) -> Name:
     """The record of a name, which may have no role. Raises ForbiddenError without the right."""
     directory = request.directory
     directory.refresh()
@@ -126,7 +128,7 @@ def demanded(request: Request, right: Right) -> Name:
     return record
 
 
-async def used(request: Request, right: Right) -> Name:
+async def used(request: "Request", right: Right) -> Name:
     """The record of a name for sending; a name without a role becomes a queue if a policy above allows it."""
     record = demanded(request, right)
     if record.role is Role.NONE:
@@ -173,7 +175,7 @@ def _header_uri(text: str) -> str:
     return "".join(c if "!" <= c <= "~" else "".join(f"%{b:02X}" for b in c.encode()) for c in text)
 
 
-async def _policy(request: Request) -> Policy:
+async def _policy(request: "Request") -> Policy:
     """The policy in the body, which is read only for callers who may manage the name."""
     demand_name(request.directory, request.caller, request.name, Right.MANAGE)
     text = await request.body()
@@ -182,7 +184,7 @@ async def _policy(request: Request) -> Policy:
     return policy_from(text)
 
 
-def _visible(request: Request) -> Name:
+def _visible(request: "Request") -> Name:
     request.directory.refresh()
     record = request.directory.get(request.name)
     if record.role is Role.NONE and not record.revision:
@@ -195,7 +197,7 @@ def _visible(request: Request) -> Name:
     return record
 
 
-def _demand_any(request: Request, record: Name) -> None:
+def _demand_any(request: "Request", record: Name) -> None:
     """Raises ForbiddenError for callers without any right, so that they can't find out which names exist."""
     if not any(may(request.directory, request.caller, right, record) for right in Right):
         demand(request.directory, request.caller, Right.MANAGE, record)
@@ -205,7 +207,7 @@ def _tag(record: Name) -> str:
     return f'"{record.revision}"'
 
 
-def _shown(request: Request, record: Name, *, status: int = 200) -> web.Response:
+def _shown(request: "Request", record: Name, *, status: int = 200) -> web.Response:
     headers = {"ETag": _tag(record), "Link": _link_header(links_of(record))}
     if request.wants(ATOM):
         return web.Response(status=status, text=atom.entry(record), content_type=ATOM, headers=headers)
@@ -213,7 +215,7 @@ def _shown(request: Request, record: Name, *, status: int = 200) -> web.Response
     return web.Response(status=status, text=json.dumps(policy), content_type=JSON, headers=headers)
 
 
-async def _deep(request: Request, after: str) -> AsyncIterator[tuple[Name, int | None]]:
+async def _deep(request: "Request", after: str) -> AsyncIterator[tuple[Name, int | None]]:
     """All names with a role below a name, without the number of names below each."""
     async for record in every_name(request.directory, lambda _: request.caller, request.name, after):
         if record.name != request.name:

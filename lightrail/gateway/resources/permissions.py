@@ -3,21 +3,23 @@
 Tokens over HTTP: a user exchanges its password for a token with fewer rights that expires.
 """
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from aiohttp import web
 
 from lightrail.cluster.users import InvalidUserError, user_name
 from lightrail.gateway.bodies import rfc3339
 from lightrail.gateway.errors import ProblemError, invalid
-from lightrail.gateway.request import Request
 from lightrail.model import limits
 from lightrail.namespace import tokens
 from lightrail.namespace.records import Permission, Right
 from lightrail.namespace.rights import rights_of
 
+if TYPE_CHECKING:
+    from lightrail.gateway.request import Request
 
-async def list_all(request: Request) -> web.Response:
+
+async def list_all(request: "Request") -> web.Response:
     """GET /!permissions?user=: permissions at prefixes that the caller may manage."""
     request.directory.refresh()
     user = request.http.query.get("user")
@@ -33,7 +35,7 @@ async def list_all(request: Request) -> web.Response:
     return web.json_response({"permissions": [shown(each) for each in found]})
 
 
-async def put(request: Request) -> web.Response:
+async def put(request: "Request") -> web.Response:
     """PUT /!permissions/USER?prefix= with {"rights": [...]}; an empty list clears them."""
     value = await request.json_object("rights")
     wanted = value.get("rights")
@@ -43,7 +45,7 @@ async def put(request: Request) -> web.Response:
     return web.json_response(shown(await _permit(request, frozenset(map(Right, wanted)))))
 
 
-async def clear(request: Request) -> web.Response:
+async def clear(request: "Request") -> web.Response:
     """DELETE /!permissions/USER?prefix=."""
     await _permit(request, frozenset())
     return web.Response(status=204)
@@ -53,7 +55,7 @@ def shown(permission: Permission) -> dict[str, Any]:
     return {"user": permission.user, "prefix": permission.prefix, "rights": sorted(permission.rights)}
 
 
-async def _permit(request: Request, rights: frozenset[Right]) -> Permission:
+async def _permit(request: "Request", rights: frozenset[Right]) -> Permission:
     user = request.rest[0]
     request.directory.refresh()
     prefix = request.http.query.get("prefix", "")
@@ -72,7 +74,7 @@ async def _permit(request: Request, rights: frozenset[Right]) -> Permission:
 TTL_DEFAULT_S = 3_600
 
 
-async def make(request: Request) -> web.Response:
+async def make(request: "Request") -> web.Response:
     """POST /!tokens: 201 with the token, which is stored nowhere."""
     if not request.http.headers.get("Authorization", "").lower().startswith("basic "):
         raise ProblemError(403, "expected a user name and a password (Basic) to make a token; found none")

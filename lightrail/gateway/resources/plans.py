@@ -1,7 +1,7 @@
 """Plans over HTTP: moves that would balance the load of the shards (docs/formats/plan.md)."""
 
 from collections.abc import Set as AbstractSet
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from aiohttp import web
 
@@ -9,7 +9,6 @@ from lightrail.cluster.map import Map
 from lightrail.gateway.errors import ProblemError
 from lightrail.gateway.processes import loads
 from lightrail.gateway.processes.loads import Loads
-from lightrail.gateway.request import Request
 from lightrail.model import limits
 from lightrail.model.clock import wall_ms
 from lightrail.model.placement import FORMAT, KIND, Plan, QueueLoad, Sum, plan
@@ -17,11 +16,14 @@ from lightrail.namespace.directory import Directory
 from lightrail.namespace.records import PLACED
 from lightrail.shard_client.peers.shards import State
 
+if TYPE_CHECKING:
+    from lightrail.gateway.request import Request
+
 SAMPLE_S: Final = 1.0
 """Seconds over which messages are counted, by default."""
 
 
-async def propose(request: Request) -> web.Response:
+async def propose(request: "Request") -> web.Response:
     """GET /!plan?sample=SECONDS&max_moves=N: moves, and the load of the shards before and after them."""
     request.manager()
     services = request.services
@@ -95,7 +97,7 @@ def _shards_of(map: Map, made: Plan) -> list[dict[str, Any]]:
     return rows
 
 
-def takers_of(request: Request) -> set[int]:
+def takers_of(request: "Request") -> set[int]:
     """Active shards that answer this gateway: a registered shard may have died since."""
     peers = request.services.shards.peers
     return {

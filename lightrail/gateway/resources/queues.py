@@ -2,13 +2,11 @@
 
 import asyncio
 from collections.abc import AsyncIterator
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from aiohttp import web
 
-from lightrail.gateway.request import Request
 from lightrail.gateway.rights import demand_name
-from lightrail.gateway.services import Services
 from lightrail.model import limits
 from lightrail.model.names import dead_letter_name, is_dead_letter, owner
 from lightrail.model.policy import Role
@@ -17,11 +15,15 @@ from lightrail.namespace.records import Name, Right
 from lightrail.namespace.rights import Caller, may
 from lightrail.namespace.statuses import MissingError
 
+if TYPE_CHECKING:
+    from lightrail.gateway.request import Request
+    from lightrail.gateway.services import Services
+
 COLUMNS: Final = ("ready", "delayed", "deferred", "in_flight", "bytes", "consumers")
 """Figures of a queue whose shard does not answer: each is None."""
 
 
-async def list_all(request: Request) -> web.Response:
+async def list_all(request: "Request") -> web.Response:
     """GET /!queues?prefix=&after=&limit=."""
     query = request.http.query
     most = request.whole("limit", 100, 1, limits.PAGE_MAX)
@@ -31,12 +33,12 @@ async def list_all(request: Request) -> web.Response:
     return web.json_response(found)
 
 
-async def figures(request: Request) -> web.Response:
+async def figures(request: "Request") -> web.Response:
     """GET /name/!figures: the numbers of messages and consumers of a queue."""
     return web.json_response(await figures_of(request.services, request.caller, request.name))
 
 
-async def page(services: Services, caller: Caller, prefix: str, after: str, limit: int) -> dict[str, Any]:
+async def page(services: "Services", caller: Caller, prefix: str, after: str, limit: int) -> dict[str, Any]:
     """Figures of queues after `after`, by name; each is followed by its dead-letter queue."""
     services.directory.refresh()
     rows: list[dict[str, Any]] = []
@@ -54,7 +56,7 @@ async def page(services: Services, caller: Caller, prefix: str, after: str, limi
     return {"queues": page, "next": page[-1]["name"] if len(rows) > limit else None}
 
 
-async def figures_of(services: Services, caller: Caller, name: str) -> dict[str, Any]:
+async def figures_of(services: "Services", caller: Caller, name: str) -> dict[str, Any]:
     """All figures of one queue."""
     demand_queue(services.directory, caller, name, Right.LISTEN)
     answer = await services.shards.request(name, "queue", {})
@@ -104,7 +106,7 @@ def _is_shown(directory: Directory, caller: Caller, record: Name) -> bool:
     )
 
 
-async def rows_of(services: Services, names: list[str]) -> list[dict[str, Any]]:
+async def rows_of(services: "Services", names: list[str]) -> list[dict[str, Any]]:
     """Figures of queues, in this order; dead-letter queues that do not exist are left out."""
     shards = services.shards
     answers = await shards.request_all("queues", {"names": names})

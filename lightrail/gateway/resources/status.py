@@ -3,7 +3,7 @@
 import asyncio
 from collections.abc import Mapping
 from importlib.metadata import version
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from aiohttp import web
 
@@ -13,12 +13,14 @@ from lightrail.gateway.processes.health import SCRAPE_TIME_MAX_S
 from lightrail.gateway.processes.members import Member
 from lightrail.gateway.request import Request
 from lightrail.gateway.rights import demand_all
-from lightrail.gateway.services import Services
 from lightrail.model.policy import Role
 from lightrail.namespace.listing import every_name
 from lightrail.namespace.records import Right
 from lightrail.namespace.rights import Caller, may
 from lightrail.telemetry.running import Running
+
+if TYPE_CHECKING:
+    from lightrail.gateway.services import Services
 
 SHARD: Final = (
     ("messages", "lightrail_queue_messages"),
@@ -68,7 +70,7 @@ async def routers(request: Request) -> web.Response:
     return web.json_response({"routers": rows})
 
 
-async def overview(services: Services, caller: Caller) -> dict[str, Any]:
+async def overview(services: "Services", caller: Caller) -> dict[str, Any]:
     """Processes, shards and sums. A process that does not answer is listed as a reason."""
     demand_all(services.directory, caller)
     reasons, found = await asyncio.gather(
@@ -119,7 +121,7 @@ def unoptimised(own: Running, found: Mapping[Member, health.Samples]) -> list[st
 
 
 def _shards(
-    services: Services, found: Mapping[int, health.Samples], kept: Mapping[int, dict[str, Any]]
+    services: "Services", found: Mapping[int, health.Samples], kept: Mapping[int, dict[str, Any]]
 ) -> list[dict[str, Any]]:
     """A row for each shard; figures are None for a shard that does not answer."""
     presence = services.presence
@@ -142,7 +144,7 @@ def _shards(
     return rows
 
 
-async def _kept(services: Services) -> dict[int, dict[str, Any]]:
+async def _kept(services: "Services") -> dict[int, dict[str, Any]]:
     """By shard: the queues whose messages it keeps and does not serve, and the owner of each now. Shards that
     do not answer are left out."""
     found: dict[int, dict[str, Any]] = {}

@@ -1,15 +1,17 @@
 """Prepared transactions over HTTP: listed, and decided by hand in place of a shard that is lost for good."""
 
 import asyncio
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from aiohttp import web
 
 from lightrail.gateway.errors import ProblemError
 from lightrail.gateway.request import Request
-from lightrail.gateway.services import Services
 from lightrail.model import limits
 from lightrail.shard_client.peers.requests import ShardDownError, ShardRefusedError
+
+if TYPE_CHECKING:
+    from lightrail.gateway.services import Services
 
 DECISIONS: Final = ("commit", "abort")
 
@@ -20,7 +22,7 @@ async def list_all(request: Request) -> web.Response:
     return web.json_response(await prepared(request.services))
 
 
-async def prepared(services: Services) -> dict[str, Any]:
+async def prepared(services: "Services") -> dict[str, Any]:
     """Rows of prepared transactions, their total number, and the shards that did not answer."""
     found = await services.shards.request_all("transactions", {})
     rows = [
@@ -74,7 +76,7 @@ async def decide(request: Request) -> web.Response:
     return web.json_response({"id": id, "decision": decision, "shards": shards})
 
 
-async def _answers(services: Services, shard: int) -> bool:
+async def _answers(services: "Services", shard: int) -> bool:
     peer = services.shards.peers.get(shard)
     if peer is None:
         return False
@@ -87,7 +89,7 @@ async def _answers(services: Services, shard: int) -> bool:
     return True
 
 
-async def _conclude(services: Services, shard: int, fields: dict[str, Any]) -> str:
+async def _conclude(services: "Services", shard: int, fields: dict[str, Any]) -> str:
     """Why a shard has not concluded a transaction; empty if it has."""
     peer = services.shards.peers.get(shard)
     if peer is None:

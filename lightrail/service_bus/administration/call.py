@@ -12,17 +12,15 @@ Fixed words of the path are compared without regard to case. Percent-encoding is
 """
 
 from enum import Enum, auto
-from typing import Any, Final, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeVar
 from urllib.parse import quote, unquote, urlencode
 from xml.etree import ElementTree as Xml
 
 from aiohttp import web
 
 from lightrail.gateway.errors import ProblemError
-from lightrail.gateway.request import Request
 from lightrail.gateway.resources.queues import rows_of
 from lightrail.gateway.rights import demand_name
-from lightrail.gateway.services import Services
 from lightrail.model.names import InvalidNameError, check, dead_letter_name, is_system, queue_name
 from lightrail.model.policy import Policy, Role
 from lightrail.namespace.directory import Directory
@@ -32,6 +30,10 @@ from lightrail.namespace.statuses import MissingError
 from lightrail.service_bus.administration import entries
 from lightrail.service_bus.administration.entries import Entry
 from lightrail.service_bus.administration.properties import Server
+
+if TYPE_CHECKING:
+    from lightrail.gateway.request import Request
+    from lightrail.gateway.services import Services
 
 _NAMESPACE: Final = "$namespaceinfo"
 _RESOURCES: Final = "$resources"
@@ -118,7 +120,7 @@ class Call:
 
     __slots__ = ("caller", "place", "request", "services")
 
-    def __init__(self, request: Request, place: Place) -> None:
+    def __init__(self, request: "Request", place: Place) -> None:
         self.request = request
         self.place = place
         self.services: Services = request.services

@@ -2,15 +2,17 @@
 
 from array import array
 from dataclasses import dataclass
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from lightrail.shard.effects.peers import Consumer
-from lightrail.shard.effects.receiving_link import ReceivingLink
 from lightrail.shard.queue.values import effects
 from lightrail.shard.queue.values.runs import Run
 from lightrail.shard.queues.shard_queue import Queue
 from lightrail.telemetry.shard import ShardCounts
 from lightrail.wire.frames import deliver
+
+if TYPE_CHECKING:
+    from lightrail.shard.effects.receiving_link import ReceivingLink
 
 JOINED_SLICES: Final[int] = 64
 """Most slices that are joined to one."""
@@ -22,7 +24,7 @@ WAITS_SAMPLED_EVERY: Final = 8
 class Delivering:
     """Encodes the deliveries of a shard; ends and bytes are copied unchanged from the batch."""
 
-    _links: dict[int, ReceivingLink]
+    _links: dict[int, "ReceivingLink"]
     _counts: ShardCounts
     _deliveries: int = 0
 

@@ -8,6 +8,7 @@ are deleted. If the history of the coordinator has changed, no queue is deleted 
 
 import logging
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING
 
 from lightrail.cluster.coordinator import CoordinatorError
 from lightrail.cluster.map import MapChanges, Placed
@@ -26,7 +27,6 @@ from lightrail.shard.journal.store import RecoveredQueue, Store, StoreError
 from lightrail.shard.links.links import Links
 from lightrail.shard.links.receiving.resuming import open_restored, receivers_of, report_kept
 from lightrail.shard.links.relaying.relay import Relays
-from lightrail.shard.moving.arrivals import Arrival, Arrivals
 from lightrail.shard.moving.exporting import Exports
 from lightrail.shard.moving.freezing import Freezing
 from lightrail.shard.queue.values import commands
@@ -37,6 +37,9 @@ from lightrail.shard.queues.shard_queue import Queue, Waiter
 from lightrail.shard.queues.tenancy import moved
 from lightrail.shard.upkeep.cleaner import Housekeeping
 from lightrail.wire.bodies import Refusal
+
+if TYPE_CHECKING:
+    from lightrail.shard.moving.arrivals import Arrival, Arrivals
 
 log = logging.getLogger("lightrail.shard.engine.follower")
 
@@ -72,7 +75,7 @@ class Follower:
         relays: Relays,
         freezing: Freezing,
         exports: Exports,
-        arrivals: Arrivals,
+        arrivals: "Arrivals",
         when_synced: Callable[[Waiter, int], None],
     ) -> None:
         self._queues = queues
@@ -259,12 +262,12 @@ class Follower:
         elif verdict is not Verdict.STAY or (arrival.complete and not self._is_coming(arrival)):
             self._drop_arrival(name)
 
-    def _is_coming(self, arrival: Arrival) -> bool:
+    def _is_coming(self, arrival: "Arrival") -> bool:
         """Whether the move of a copy exists, so that its commit may succeed."""
         move = self._tenancy.map.moves.get(arrival.name)
         return move is not None and (move.to, move.epoch + 1) == (self._tenancy.shard, arrival.epoch)
 
-    def committed(self, arrival: Arrival, now_ms: int) -> None:
+    def committed(self, arrival: "Arrival", now_ms: int) -> None:
         """Serves a queue that moved here and is placed here, unless it is served already."""
         if self._arrivals.find(arrival.name) is not arrival:
             return

@@ -2,14 +2,12 @@
 
 import logging
 from collections.abc import Callable
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from lightrail.model import conditions, limits
 from lightrail.model.links import Ending
 from lightrail.shard.effects.answers import Answers
 from lightrail.shard.effects.peers import NumberMissingError, Peer
-from lightrail.shard.engine.follower import Follower
-from lightrail.shard.engine.settling import Settling
 from lightrail.shard.journal.store import Store, StoreBrokenError, StoreBusyError
 from lightrail.shard.links.frontends import Frontends
 from lightrail.shard.links.ingress.batches import Batches
@@ -20,6 +18,10 @@ from lightrail.shard.links.takeovers import Opening
 from lightrail.shard.requests.requests import Requests
 from lightrail.wire.bodies import ConsumerOpen, Hello, ProducerOpen, Refusal, Targets
 from lightrail.wire.frames import COUNT_MASK, ENDING, FOR_GOOD, HEADER, HEADER_SIZE, Kind, frame
+
+if TYPE_CHECKING:
+    from lightrail.shard.engine.follower import Follower
+    from lightrail.shard.engine.settling import Settling
 
 log = logging.getLogger("lightrail.shard.engine.receiving")
 
@@ -61,12 +63,12 @@ class Receiving:
         boot: int,
         store: Store,
         frontends: Frontends,
-        follower: Follower,
+        follower: "Follower",
         links: Links,
         relays: Relays,
         batches: Batches,
         routes: Routes,
-        settling: Settling,
+        settling: "Settling",
         requests: Requests,
         answers: Answers,
     ) -> None:

@@ -6,7 +6,7 @@ import time
 from collections import OrderedDict, deque
 from collections.abc import Callable
 from functools import partial
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 import zmq
 
@@ -14,13 +14,15 @@ from lightrail.model import limits
 from lightrail.model.clock import wall_ms
 from lightrail.shard.archiving.archiver import Archiver, Round
 from lightrail.shard.effects.actions import Actions, Read
-from lightrail.shard.engine.engine import Engine
 from lightrail.shard.journal.commit import Worker
 from lightrail.shard.journal.store import Commit, Store
 from lightrail.shard.startup.storage import DiskWatch
 from lightrail.telemetry.shard import ShardCounts
 from lightrail.wire.keys import Admission, WireKey
 from lightrail.wire.socket import LoopSocket, bind
+
+if TYPE_CHECKING:
+    from lightrail.shard.engine.engine import Engine
 
 LAZY_COMMIT_MS: Final[int] = 5
 """How long settlements without a waiting client are collected for a commit; a crash redelivers their
@@ -42,7 +44,7 @@ class Server:
     def __init__(
         self,
         loop: asyncio.AbstractEventLoop,
-        engine: Engine,
+        engine: "Engine",
         store: Store,
         counts: ShardCounts,
         address: str,

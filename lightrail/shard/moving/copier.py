@@ -7,20 +7,22 @@ import asyncio
 import logging
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, replace
-from typing import Any, Final, Protocol
+from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from lightrail.cluster import moves
 from lightrail.cluster.coordinator import ConflictError, Coordinator, CoordinatorError, Write
 from lightrail.cluster.map import PLACEMENT, Move, Placed
 from lightrail.model import limits
 from lightrail.model import names as rules
-from lightrail.shard.moving.arrivals import Arrival, Arrivals
 from lightrail.shard.moving.exporting import FREEZE_OP, CallWhenStored, WhenSynced
 from lightrail.shard.moving.importing import ImportFailedError
 from lightrail.shard.moving.phases import Event, Progress
 from lightrail.shard.queues.tenancy import ClusterMap
 from lightrail.shard_client.peers.requests import ShardDownError
 from lightrail.wire.bodies import Answer
+
+if TYPE_CHECKING:
+    from lightrail.shard.moving.arrivals import Arrival, Arrivals
 
 log = logging.getLogger("lightrail.shard.moving")
 
@@ -151,7 +153,7 @@ class Copier:
         sleep: sleeps for a number of seconds.
     """
 
-    _arrivals: Arrivals
+    _arrivals: "Arrivals"
     _when_synced: WhenSynced
     _map: ClusterMap
     _sources: Sources
@@ -159,7 +161,7 @@ class Copier:
     _now_ms: Callable[[], int]
     _sleep: Callable[[float], Awaitable[None]]
 
-    async def copy(self, move: Move, arrival: Arrival, progress: Progress) -> None:
+    async def copy(self, move: Move, arrival: "Arrival", progress: Progress) -> None:
         """Copies pieces until the messages that arrived meanwhile fit into one piece."""
         began_s, began_bytes = self._now_ms() / 1000, progress.bytes
         progress.apply(Event.BEGIN)
@@ -183,13 +185,13 @@ class Copier:
                 return
             progress.apply(Event.REPEAT)
 
-    async def _until(self, due_s: float, move: Move, arrival: Arrival) -> None:
+    async def _until(self, due_s: float, move: Move, arrival: "Arrival") -> None:
         """Waits until a time; raises MoveEndedError if the move is cancelled meanwhile."""
         while (left_s := due_s - self._now_ms() / 1000) > 0:
             await self._sleep(min(left_s, MOVE_THROTTLE_LOOK_S))
             self._still_wanted(move, arrival)
 
-    def _still_wanted(self, move: Move, arrival: Arrival) -> None:
+    def _still_wanted(self, move: Move, arrival: "Arrival") -> None:
         """Raises MoveEndedError if the move was cancelled, ImportFailedError if the copy was dropped."""
         wanted = self._map.moves.get(move.queue)
         if wanted is None or wanted.to != move.to or wanted.asked_ms != move.asked_ms:
@@ -197,7 +199,9 @@ class Copier:
             raise MoveEndedError("it was cancelled")
         self._present(arrival)
 
-    async def _piece(self, move: Move, arrival: Arrival, name: str, progress: Progress, **more: Any) -> bool:
+    async def _piece(
+        self, move: Move, arrival: "Arrival", name: str, progress: Progress, **more: Any
+    ) -> bool:
         """Copies one piece; returns whether there are more."""
         part = arrival.parts.get(name)
         asked = {
@@ -208,7 +212,7 @@ class Copier:
         }
         return await self._export(move, arrival, name, progress, asked) is not None
 
-    async def _rewritten(self, move: Move, arrival: Arrival, name: str, progress: Progress) -> None:
+    async def _rewritten(self, move: Move, arrival: "Arrival", name: str, progress: Progress) -> None:
         """Copies messages again that were rewritten at the source after they were copied."""
         start: int | None = 0
         while start is not None:
@@ -216,7 +220,7 @@ class Copier:
             start = await self._export(move, arrival, name, progress, asked)
 
     async def _export(
-        self, move: Move, arrival: Arrival, name: str, progress: Progress, asked: dict[str, Any]
+        self, move: Move, arrival: "Arrival", name: str, progress: Progress, asked: dict[str, Any]
     ) -> int | None:
         """Requests and adds messages; returns the sequence to go on from, or None at the end."""
         fields = {"queue": name, "epoch": move.epoch, **asked}
@@ -235,7 +239,7 @@ class Copier:
         self._turn()
         return next_
 
-    def _present(self, arrival: Arrival) -> None:
+    def _present(self, arrival: "Arrival") -> None:
         """Raises ImportFailedError if the copy and its name were dropped during a request."""
         if self._arrivals.find(arrival.name) is not arrival:
             raise ImportFailedError(f"{arrival.name} was dropped, or created again")
@@ -247,7 +251,7 @@ class Copier:
         self._turn()
         await done.wait()
 
-    async def finish(self, move: Move, arrival: Arrival, progress: Progress) -> None:
+    async def finish(self, move: Move, arrival: "Arrival", progress: Progress) -> None:
         """Freezes the queue at its source; copies the rest, checks the copy and syncs it."""
         header, blob = await self._request(move, FREEZE_OP, {"queue": move.queue, "epoch": move.epoch})
         self._present(arrival)

@@ -14,7 +14,7 @@ The destination of a move sends `export` and `freeze` through a connection like 
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from itertools import chain
-from typing import Any, Final, NamedTuple
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from lightrail.model import conditions, limits
 from lightrail.shard.effects.actions import Read
@@ -22,7 +22,6 @@ from lightrail.shard.effects.answers import Fields, Operation, RequestError, who
 from lightrail.shard.effects.peers import Peer
 from lightrail.shard.effects.performer import Performer
 from lightrail.shard.links.links import Links
-from lightrail.shard.moving.freezing import Freezing
 from lightrail.shard.moving.pieces import Contents, Done, Piece, runs_from, sequence_of
 from lightrail.shard.moving.state import encode_state
 from lightrail.shard.queue.lines.ready import fitting, rejoined
@@ -32,6 +31,9 @@ from lightrail.shard.queues.shard_queue import Queue, Waiter
 from lightrail.shard.queues.tenancy import moved
 from lightrail.wire.bodies import Refusal, encode_request
 from lightrail.wire.frames import Kind, frame
+
+if TYPE_CHECKING:
+    from lightrail.shard.moving.freezing import Freezing
 
 MOVE_CHUNK_RUNS: Final[int] = 2_000
 """Runs of messages in the same, each of which is a record at the destination."""
@@ -264,7 +266,7 @@ class MoveRequests:
         self,
         queues: Queues,
         links: Links,
-        freezing: Freezing,
+        freezing: "Freezing",
         exports: Exports,
         when_synced: Callable[[Waiter, int], None],
     ) -> None:

@@ -7,7 +7,7 @@ the destination decodes it.
 
 from collections.abc import Callable, Iterable
 from dataclasses import asdict, dataclass, field, replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from lightrail.filters.errors import FilterError
 from lightrail.filters.matcher import Looks
@@ -16,7 +16,6 @@ from lightrail.model.links import Durability
 from lightrail.shard.effects.performer import Performer
 from lightrail.shard.effects.receiving_link import Origin
 from lightrail.shard.journal.kept_links import RecoveredTerminus
-from lightrail.shard.links.links import Links
 from lightrail.shard.links.receiving.consumer_options import options_of
 from lightrail.shard.links.sending.sending_links import Known
 from lightrail.shard.moving.pieces import Columns, ColumnsError, Contents, pack, put, rows, unpack
@@ -28,6 +27,9 @@ from lightrail.shard.queue.values.runs import Run
 from lightrail.shard.queues.shard_queue import Queue
 from lightrail.wire.bodies import ConsumerOpen
 from lightrail.wire.columns import decode_tags, encode_tags
+
+if TYPE_CHECKING:
+    from lightrail.shard.links.links import Links
 
 
 @dataclass(slots=True)
@@ -53,7 +55,7 @@ class QueueState:
     """The source's time when it sent the state."""
 
 
-def encode_state(contents: Contents, performer: Performer, links: Links) -> tuple[dict[str, Any], bytes]:
+def encode_state(contents: Contents, performer: Performer, links: "Links") -> tuple[dict[str, Any], bytes]:
     """The fields of the JSON and the blob of a queue's state."""
     queue = contents.queue
     view = queue.view

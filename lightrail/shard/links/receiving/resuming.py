@@ -6,7 +6,7 @@ Restoring: the durable receivers of a recovered queue, as consumers without a li
 import logging
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from lightrail.filters.errors import FilterError
 from lightrail.model.links import Durability
@@ -18,7 +18,6 @@ from lightrail.shard.effects.receiving_link import Key, Origin
 from lightrail.shard.journal.store import RecoveredQueue
 from lightrail.shard.links.receiving.consumer_options import options_of
 from lightrail.shard.links.receiving.durable_receivers import DurableReceivers
-from lightrail.shard.links.receiving.receiving_links import ReceivingLinks
 from lightrail.shard.queue.values import commands
 from lightrail.shard.queue.values.commands import Holder
 from lightrail.shard.queue.values.runs import Run
@@ -27,6 +26,9 @@ from lightrail.shard.queues.shard_queue import Queue
 from lightrail.wire.bodies import ConsumerOpen
 from lightrail.wire.columns import Range, decode_ranges, encode_suspended
 from lightrail.wire.frames import DURABILITY_SHIFT, HEADER, HEADER_SIZE, Kind, WireError, deliver, frame
+
+if TYPE_CHECKING:
+    from lightrail.shard.links.receiving.receiving_links import ReceivingLinks
 
 RESENT_BYTES: Final[int] = 1024 * 1024
 """Bytes of deliveries that a shard sends again at once to a resumed link, which requests more when its
@@ -184,7 +186,7 @@ log = logging.getLogger("lightrail.shard.links.receiving.resuming")
 
 
 def receivers_of(
-    found: RecoveredQueue, queues: Queues, receiving: ReceivingLinks
+    found: RecoveredQueue, queues: Queues, receiving: "ReceivingLinks"
 ) -> tuple[list[Holder], dict[int, Origin]]:
     """The consumers of a recovered queue with their deliveries, and the origin of each by its number.
 
@@ -210,7 +212,7 @@ def open_restored(
     holders: list[Holder],
     origins: dict[int, Origin],
     queues: Queues,
-    receiving: ReceivingLinks,
+    receiving: "ReceivingLinks",
     performer: Performer,
     now_ms: int,
 ) -> None:

@@ -9,7 +9,7 @@ Joining: small batches at the tail of the ready line become one run when a backl
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from heapq import merge
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from lightrail.model import limits
 from lightrail.model.attempts import waits_until_ms
@@ -20,7 +20,6 @@ from lightrail.shard.queue.lines.ready import Ready, one_run, rejoined
 from lightrail.shard.queue.memory.deferred import Deferred
 from lightrail.shard.queue.memory.eviction import Eviction
 from lightrail.shard.queue.order.deliveries import Deliveries
-from lightrail.shard.queue.order.special import Special
 from lightrail.shard.queue.timed.aside import NOBODY_WITH_STATES, Aside, Retries
 from lightrail.shard.queue.timed.locks import Locks
 from lightrail.shard.queue.timed.windows import Deadlines, Duplicates
@@ -29,6 +28,9 @@ from lightrail.shard.queue.values.counters import Counters, Work
 from lightrail.shard.queue.values.effects import Peeked, State
 from lightrail.shard.queue.values.policy import PLAIN
 from lightrail.shard.queue.values.runs import Run
+
+if TYPE_CHECKING:
+    from lightrail.shard.queue.order.special import Special
 
 JOIN_BACKLOG_BYTES: Final[int] = 8 * limits.JOINED_BYTES
 """Ready bytes below which batches are not joined: they will be delivered before joining pays."""
@@ -48,7 +50,7 @@ class Joining:
         """Notes that all messages below a sequence were recovered or moved here."""
         self._joined_to = self.known_to = next_sequence
 
-    def join(self, ready: Ready, special: Special | None) -> None:
+    def join(self, ready: Ready, special: "Special | None") -> None:
         """Joins neighbours among the messages of earlier steps."""
         self.bytes = 0
         if ready.bytes < JOIN_BACKLOG_BYTES or (special is not None and special.singles):

@@ -3,14 +3,16 @@
 import asyncio
 import secrets
 from contextlib import suppress
-from typing import Any, Final, Unpack
+from typing import TYPE_CHECKING, Any, Final, Unpack
 
 from lightrail.client.delivery import Delivery
 from lightrail.client.errors import ClientError, ClosedError, LostError
 from lightrail.client.keywords import MessageFields
 from lightrail.client.message import Message
-from lightrail.client.receiver import Receiver
-from lightrail.client.sender import Sender
+
+if TYPE_CHECKING:
+    from lightrail.client.receiver import Receiver
+    from lightrail.client.sender import Sender
 
 CREDIT: Final = 100
 TIMEOUT_S: Final = 30.0
@@ -26,8 +28,8 @@ class Requester:
     def __init__(
         self,
         loop: asyncio.AbstractEventLoop,
-        sender: Sender,
-        receiver: Receiver,
+        sender: "Sender",
+        receiver: "Receiver",
         reply_to: str | None = None,
     ) -> None:
         self._loop = loop

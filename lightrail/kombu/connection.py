@@ -11,7 +11,7 @@ import queue
 import threading
 import time
 from contextlib import suppress
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from lightrail.client import ClientError, ConnectError, Event, ReconnectPolicy, SendError
 from lightrail.client import Message as AmqpMessage
@@ -19,9 +19,11 @@ from lightrail.client.errors import AuthenticationError
 from lightrail.client.outcomes import OutcomeKind
 from lightrail.client.sync import Connection as ClientConnection
 from lightrail.client.sync import Management, Sender, connect
-from lightrail.kombu.consumer import Inbox
 from lightrail.kombu.errors import ConnectionGoneError
 from lightrail.kombu.names import Names
+
+if TYPE_CHECKING:
+    from lightrail.kombu.consumer import Inbox
 
 _ONCE: Final = ReconnectPolicy(attempts=1)
 

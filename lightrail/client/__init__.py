@@ -9,8 +9,7 @@ async with lightrail.client.connect("amqp://localhost") as connection:
 """
 
 from lightrail.client.bodies import Data, Sequence
-from lightrail.client.connecting import ConnectOptions, connect
-from lightrail.client.connection import Connection
+from lightrail.client.connection import Connection, ConnectOptions, connect
 from lightrail.client.delivery import Delivery
 from lightrail.client.errors import (
     AuthenticationError,

@@ -3,17 +3,19 @@
 import asyncio
 from typing import TYPE_CHECKING
 
+from lightrail.amqp.events import Event
 from lightrail.amqp.link import Link as EngineLink
+from lightrail.amqp.performatives import AmqpError
 from lightrail.amqp.session import Session
 from lightrail.client.errors import ClosedError
-from lightrail.client.wire import LinkOwner, Wire
 
 if TYPE_CHECKING:
     from lightrail.client.connection import Connection
+    from lightrail.client.wire import Wire
 
 
-class Link(LinkOwner):
-    """A sender or receiver."""
+class Link:
+    """A sender or receiver, and the context of its link of the engine."""
 
     def __init__(self, connection: "Connection", address: str | None, name: str, *, presettled: bool) -> None:
         self._connection = connection
@@ -92,7 +94,7 @@ class Link(LinkOwner):
         """Whether the broker has opened the link before, or it has failed."""
         return self._opened.done()
 
-    def attach(self, wire: Wire, session: Session) -> None:
+    def attach(self, wire: "Wire", session: Session) -> None:
         """Attaches on a new connection, or again on the same one."""
         raise NotImplementedError
 
@@ -102,6 +104,24 @@ class Link(LinkOwner):
 
     def end(self, error: Exception) -> None:
         """Ends the link: the application closed it, the broker refused it, or the connection ended."""
+        raise NotImplementedError
+
+    # --- for the wire ------------------------------------------------------------------------------------
+
+    def attached(self) -> None:
+        """The broker has answered our attach; its detach may follow at once, with the reason."""
+        raise NotImplementedError
+
+    def detached(self, error: AmqpError | None) -> None:
+        """The broker has ended the link, or refused it."""
+        raise NotImplementedError
+
+    def handle(self, event: Event) -> None:
+        """Transfers, Outcome, Credit, Drained, Resumed or SenderSettled."""
+        raise NotImplementedError
+
+    def flush(self) -> None:
+        """Passes collected messages and outcomes to the engine, at the end of a turn."""
         raise NotImplementedError
 
     # --- inside ------------------------------------------------------------------------------------------

@@ -17,7 +17,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any, Self, Unpack
 
 from lightrail import client
-from lightrail.client.connecting import ConnectOptions
+from lightrail.client.connection import ConnectOptions
 from lightrail.client.errors import ForkError
 from lightrail.client.keywords import MessageFields, MessageId, ReceiverOptions, SenderOptions
 from lightrail.client.management import NAME

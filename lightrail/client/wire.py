@@ -7,7 +7,7 @@ clock, and writes all output of a turn of the loop at once.
 import asyncio
 import time
 from collections.abc import Callable
-from typing import Final, Protocol, cast
+from typing import TYPE_CHECKING, Final, cast
 
 from lightrail.amqp import events
 from lightrail.amqp.connection import Connection as Engine
@@ -15,24 +15,11 @@ from lightrail.amqp.performatives import AmqpError
 from lightrail.amqp.session import Session
 from lightrail.amqp.settings import ConnectionSettings
 
+if TYPE_CHECKING:
+    from lightrail.client.link import Link
+
 END_S: Final = 5.0
 """How long the socket of a connection that has ended may stay open."""
-
-
-class LinkOwner(Protocol):
-    """A sender or receiver, as the context of its link of the engine."""
-
-    def attached(self) -> None:
-        """The broker has answered our attach; its detach may follow at once, with the reason."""
-
-    def detached(self, error: AmqpError | None) -> None:
-        """The broker has ended the link, or refused it."""
-
-    def handle(self, event: events.Event) -> None:
-        """Transfers, Outcome, Credit, Drained, Resumed or SenderSettled."""
-
-    def flush(self) -> None:
-        """Passes collected messages and outcomes to the engine, at the end of a turn."""
 
 
 class Wire(asyncio.Protocol):
@@ -63,7 +50,7 @@ class Wire(asyncio.Protocol):
         self._is_lost = False
         self.why = ""
         """Why the connection ends; empty before."""
-        self.dirty: dict[LinkOwner, None] = {}
+        self.dirty: dict[Link, None] = {}
         """Links to flush at the end of this turn."""
         self.paused = False
         """Whether the buffer of the socket is full."""
@@ -105,7 +92,7 @@ class Wire(asyncio.Protocol):
             return False
         return self.engine.opened and not self._transport.is_closing()
 
-    def touch(self, owner: LinkOwner | None = None) -> None:
+    def touch(self, owner: "Link | None" = None) -> None:
         """Writes at the end of this turn of the loop, after flushing the link."""
         if owner is not None:
             self.dirty[owner] = None

@@ -21,7 +21,7 @@ from lightrail.client import (
     Transaction,
     TransactionError,
 )
-from lightrail.client.connecting import ConnectOptions
+from lightrail.client.connection import ConnectOptions
 from lightrail.transport.amqp_messages import AmqpReceived, envelope_of, message_of, pass_over, unless_lost
 from lightrail.transport.declaring import declare
 from lightrail.transport.envelope import Envelope

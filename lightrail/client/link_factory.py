@@ -5,7 +5,6 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from lightrail.amqp.performatives import Source
-from lightrail.client.links import LinkType
 from lightrail.client.management import NODE, Management
 from lightrail.client.receiver import CREDIT, Receiver
 from lightrail.client.requests import Requester
@@ -18,6 +17,7 @@ from lightrail.client.transaction import Transaction, TransactionLink
 
 if TYPE_CHECKING:
     from lightrail.client.connection import Connection
+    from lightrail.client.links import LinkType
 
 
 class LinkFactory:
@@ -198,6 +198,6 @@ class LinkFactory:
         """The connection, for its links."""
         raise NotImplementedError
 
-    def _add(self, link: LinkType) -> LinkType:
+    def _add(self, link: "LinkType") -> "LinkType":
         """Opens a link. Raises ClosedError where the connection has ended, ClientError as Links.add."""
         raise NotImplementedError

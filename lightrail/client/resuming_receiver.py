@@ -31,10 +31,10 @@ from lightrail.client.errors import ClientError, ClosedError, LostError
 from lightrail.client.incoming import Incoming
 from lightrail.client.receiver import CLOSE_S, Receiver
 from lightrail.client.resuming import Resume, deliveries_max, goes_on_after, kept_s
-from lightrail.client.wire import Wire
 
 if TYPE_CHECKING:
     from lightrail.client.connection import Connection
+    from lightrail.client.wire import Wire
 
 STATES_SHARE: Final = 4
 """An outcome may have one part in so many of a frame: a map has at least one, and the tags of the others."""
@@ -248,7 +248,7 @@ class ResumingReceiver(Receiver):
 
     # --- from the connection -----------------------------------------------------------------------------
 
-    def attach(self, wire: Wire, session: Session) -> None:
+    def attach(self, wire: "Wire", session: Session) -> None:
         """Attaches with the tags of unsettled deliveries: first those without an outcome."""
         self._wire = wire
         unsettled: dict[bytes, Any] | None = None

@@ -39,10 +39,10 @@ from lightrail.client.resuming import (
     now_s,
 )
 from lightrail.client.sender import Sender
-from lightrail.client.wire import Wire
 
 if TYPE_CHECKING:
     from lightrail.client.connection import Connection
+    from lightrail.client.wire import Wire
 
 PREFIX_BYTES: Final = 8
 """Length of the random part of delivery-tags: links of former processes may have the same names."""
@@ -92,7 +92,7 @@ class ResumingSender(Sender):
 
     # --- from the connection -----------------------------------------------------------------------------
 
-    def attach(self, wire: Wire, session: Session) -> None:
+    def attach(self, wire: "Wire", session: Session) -> None:
         """Attaches with the tags of all messages without an outcome."""
         self._wire = wire
         target = Target(address=self.address)

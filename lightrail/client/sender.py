@@ -20,10 +20,10 @@ from lightrail.client.keywords import MessageFields
 from lightrail.client.link import Link
 from lightrail.client.message import Message
 from lightrail.client.outcomes import ACCEPTED, UNKNOWN, Outcome, outcome_of, outcome_of_size
-from lightrail.client.wire import Wire
 
 if TYPE_CHECKING:
     from lightrail.client.connection import Connection
+    from lightrail.client.wire import Wire
 
 DELAYED_DELIVERY: Final = Symbol("DELAYED_DELIVERY")
 """Capability of queues or brokers that apply the delivery time (JMS mapping of OASIS)."""
@@ -264,7 +264,7 @@ class Sender(Link):
 
     # --- from the connection -----------------------------------------------------------------------------
 
-    def attach(self, wire: Wire, session: Session) -> None:
+    def attach(self, wire: "Wire", session: Session) -> None:
         """Attaches, to send messages that wait."""
         self._wire = wire
         link = self._link = session.attach(

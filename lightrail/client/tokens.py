@@ -17,10 +17,10 @@ from lightrail.client.errors import AuthenticationError, ClientError, ConnectErr
 from lightrail.client.message import Message
 from lightrail.client.receiver import Receiver
 from lightrail.client.sender import Sender
-from lightrail.client.wire import Wire
 
 if TYPE_CHECKING:
     from lightrail.client.connection import Connection
+    from lightrail.client.wire import Wire
 
 NODE: Final = "$cbs"
 ANSWER_S: Final = 10.0
@@ -80,7 +80,7 @@ class Tokens:
         self.is_due = False
         """Whether the next token is due: the broker may refuse links because the last one expired."""
 
-    async def show(self, wire: Wire, session: Session) -> None:
+    async def show(self, wire: "Wire", session: Session) -> None:
         """Sends the first token on a new connection.
 
         Raises ConnectError; AuthenticationError where the broker refuses the token.

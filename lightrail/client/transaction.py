@@ -29,10 +29,10 @@ from lightrail.client.errors import ClientError, ClosedError, LostError, SendErr
 from lightrail.client.keywords import MessageFields
 from lightrail.client.outcomes import TRANSACTION_ID, Outcome, OutcomeKind
 from lightrail.client.sender import Answer, Sender, encoded
-from lightrail.client.wire import Wire
 
 if TYPE_CHECKING:
     from lightrail.client.connection import Connection
+    from lightrail.client.wire import Wire
 
 WINDOW: Final = 100
 """Requests of a coordinator without an answer."""
@@ -68,7 +68,7 @@ class TransactionLink(Sender):
     def what(self) -> str:
         return "the link to the coordinator of transactions"
 
-    def attach(self, wire: Wire, session: Session) -> None:
+    def attach(self, wire: "Wire", session: Session) -> None:
         """Attaches to the coordinator."""
         self._wire = wire
         link = self._link = session.attach(self.name, True, source=Source(), target=Coordinator())

@@ -13,13 +13,15 @@ same.
 
 from collections.abc import Generator, Iterable, Sequence
 from dataclasses import dataclass
-from typing import Any, Final, Generic, TypeVar
+from typing import TYPE_CHECKING, Any, Final, Generic, TypeVar
 
-from lightrail.filters.filter import Filter
 from lightrail.filters.message import MessageView, extract, term
 from lightrail.filters.path import Path
 from lightrail.filters.sql import Test
 from lightrail.model import limits
+
+if TYPE_CHECKING:
+    from lightrail.filters.filter import Filter
 
 BASE: Final = 20
 """Fixed units of one look, for the view and the loop, beside those of the filter and the message."""
@@ -74,7 +76,7 @@ def _table_key(value: Any) -> Any:
     return value if type(value) is not bool else _TRUE if value else _FALSE
 
 
-def _asked(bit: int, filter: Filter) -> Asked:
+def _asked(bit: int, filter: "Filter") -> Asked:
     return bit, filter.test, 2 + 2 * filter.weight
 
 
@@ -101,7 +103,7 @@ def _matched(asked: Iterable[Asked], view: MessageView, looks: Looks) -> Generat
 class Matcher(Generic[Key]):
     """The filters of all subscriptions of one name. A matcher is immutable; a changed set gets a new one."""
 
-    def __init__(self, entries: Sequence[tuple[Key, Filter | None]]) -> None:
+    def __init__(self, entries: Sequence[tuple[Key, "Filter | None"]]) -> None:
         """`entries` are (key, filter); None matches every message. Keys may repeat and need not be hashable:
         `targets` returns each key once, in the order of the entries."""
         self._keys = [key for key, _ in entries]

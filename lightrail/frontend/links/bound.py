@@ -13,7 +13,6 @@ from lightrail.amqp.events import Resumed, SenderSettled, Transfers
 from lightrail.amqp.link import ATTACHING, SETTLE_FIRST, Link
 from lightrail.amqp.values import Symbol
 from lightrail.frontend.errors import ConditionError
-from lightrail.frontend.guard import Hold
 from lightrail.model import conditions
 from lightrail.model.links import Ending
 from lightrail.namespace.records import Name, Right
@@ -22,6 +21,7 @@ from lightrail.wire.bodies import Refusal
 if TYPE_CHECKING:
     from lightrail.frontend.connection import ClientConnection
     from lightrail.frontend.engine import Frontend
+    from lightrail.frontend.guard import Hold
     from lightrail.frontend.transactions.transaction import Transaction
     from lightrail.shard_client.owners.owner import Owner
 
@@ -82,7 +82,7 @@ class Terms:
     """The part of the source's filter that is applied; the answer lists it (messaging 3.5.3)."""
     properties: dict[Symbol, Any] | None = None
     """Properties of the answer to the attach of a link on which the client receives."""
-    hold: Hold | None = None
+    hold: "Hold | None" = None
     outlives: bool = False
     """Whether the terminus stays when the link has ended: a durable subscription."""
     rcv_settle_mode: int = SETTLE_FIRST

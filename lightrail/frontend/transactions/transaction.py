@@ -17,13 +17,13 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from lightrail.amqp.performatives import TransactionalState
 from lightrail.frontend.guard import Hold
-from lightrail.frontend.links.deliveries import ConsumerLink
 from lightrail.model import conditions, limits
 from lightrail.telemetry.frontend import FrontendCounts
 from lightrail.wire.bodies import Refusal
 
 if TYPE_CHECKING:
     from lightrail.amqp.link import Link
+    from lightrail.frontend.links.deliveries import ConsumerLink
 
 _last = itemgetter(1)
 
@@ -133,7 +133,7 @@ class Post:
 class Retirement:
     """Deliveries of one receiving link, with their outcome."""
 
-    consumer: ConsumerLink
+    consumer: "ConsumerLink"
     first: int
     last: int
     """Delivery numbers, including `last`."""
@@ -157,7 +157,7 @@ class Acquisition:
 
     __slots__ = ("_last", "consumer", "first", "link", "state")
 
-    def __init__(self, txn_id: bytes, link: "Link", consumer: ConsumerLink) -> None:
+    def __init__(self, txn_id: bytes, link: "Link", consumer: "ConsumerLink") -> None:
         self.link = link
         self.consumer = consumer
         self.state = TransactionalState(txn_id=txn_id)
@@ -319,7 +319,7 @@ class Transaction:
         elif retirement.settled:
             settlements.give_back(retirement.first, retirement.last)
 
-    def replace(self, consumer: ConsumerLink, first: int, last: int) -> None:
+    def replace(self, consumer: "ConsumerLink", first: int, last: int) -> None:
         """The client changes the outcome of deliveries: removes the former one."""
         for each in [each for each in self.retirements if each.consumer is consumer]:
             if each.last < first or last < each.first:
@@ -356,7 +356,7 @@ class Transaction:
         """That request is executed."""
         self.requests -= 1
 
-    def retire_delivery(self, consumer: ConsumerLink, number: int, outcome: Any) -> None:
+    def retire_delivery(self, consumer: "ConsumerLink", number: int, outcome: Any) -> None:
         """Adds an unsettled delivery of a link, with its outcome."""
         consumer.settlements.retire_one(number)
         self.retire(Retirement(consumer, number, number, outcome, settled=True))

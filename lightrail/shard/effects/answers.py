@@ -5,15 +5,17 @@ A request of a frontend or gateway: the fields of its JSON, what is wrong with t
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from lightrail.model import conditions
 from lightrail.shard.effects.peers import Numbered, Peer
 from lightrail.shard.queues.memory import Memory
-from lightrail.shard.queues.queues import Queues
 from lightrail.shard.queues.shard_queue import Queue, Waiter
 from lightrail.wire.bodies import Refusal, encode_request
 from lightrail.wire.frames import Kind, frame
+
+if TYPE_CHECKING:
+    from lightrail.shard.queues.queues import Queues
 
 Fields = dict[str, Any]
 Operation = Callable[[Peer, int, Fields, int], Fields | None]
@@ -43,7 +45,7 @@ class Reply:
         self._peer.out.append(frame(Kind.RESPONSE, number=self._number, body=self._body))
 
 
-def named(queues: Queues, fields: Fields) -> Queue:
+def named(queues: "Queues", fields: Fields) -> Queue:
     """The queue that a request names. Raises RequestError."""
     name = fields.get("queue")
     if not isinstance(name, str) or not name:

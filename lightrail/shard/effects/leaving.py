@@ -12,7 +12,7 @@ import logging
 from collections import deque
 from collections.abc import Callable
 from dataclasses import KW_ONLY, dataclass, field
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 from lightrail.journal import record
 from lightrail.journal.record import CONTINUED, SPILLED, Settle
@@ -24,9 +24,11 @@ from lightrail.shard.queue.values.counters import Work
 from lightrail.shard.queue.values.effects import Reason, Removed
 from lightrail.shard.queue.values.runs import Batch, Run
 from lightrail.shard.queues.dead_letters import dead_letter_batch
-from lightrail.shard.queues.queues import Queues
 from lightrail.shard.queues.shard_queue import Queue
 from lightrail.telemetry.shard import ShardCounts
+
+if TYPE_CHECKING:
+    from lightrail.shard.queues.queues import Queues
 
 log = logging.getLogger("lightrail.shard.effects.performer")
 
@@ -39,7 +41,7 @@ class DeadLettering:
         enqueue: adds a batch with an appended record to a queue.
     """
 
-    _queues: Queues
+    _queues: "Queues"
     _store: Store
     _counts: ShardCounts
     _enqueue: Callable[[Queue, Batch, int], None]

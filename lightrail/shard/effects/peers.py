@@ -2,14 +2,16 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import ClassVar, Final
+from typing import TYPE_CHECKING, ClassVar, Final
 
 from lightrail.journal.record import Terminus
 from lightrail.model import limits
-from lightrail.shard.queues.shard_queue import Queue
 from lightrail.wire.bodies import ConsumerOpen, Refusal
 from lightrail.wire.frames import HELD, IDENTITY, SEQUENCE, UNCERTAIN, UNKNOWN_SEQUENCE, VERSION, Kind, frame
 from lightrail.wire.versions import for_version
+
+if TYPE_CHECKING:
+    from lightrail.shard.queues.shard_queue import Queue
 
 SEQUENCES_KEPT: Final[int] = 4_096
 """Batches of a producer that requested sequences whose first one is remembered for repeats."""
@@ -85,7 +87,7 @@ class Producer(Numbered):
     """Whether delivery-tags are stored with its batches, so that all of them are for Admission, and every
     answer waits for a commit."""
 
-    def __init__(self, peer: "Peer", link: int, queue: Queue, id: int, last_number: int, part: int) -> None:
+    def __init__(self, peer: "Peer", link: int, queue: "Queue", id: int, last_number: int, part: int) -> None:
         super().__init__(peer, link, id, last_number)
         self.queue = queue
         self.entered = 0
@@ -160,7 +162,7 @@ class Consumer:
 
     peer: "Peer"
     link: int
-    queue: Queue
+    queue: "Queue"
     id: int
     label: str = ""
     """Description of the consumer for operators."""

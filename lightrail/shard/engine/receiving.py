@@ -9,19 +9,19 @@ from lightrail.model.links import Ending
 from lightrail.shard.effects.answers import Answers
 from lightrail.shard.effects.peers import NumberMissingError, Peer
 from lightrail.shard.journal.store import Store, StoreBrokenError, StoreBusyError
-from lightrail.shard.links.frontends import Frontends
 from lightrail.shard.links.ingress.batches import Batches
 from lightrail.shard.links.ingress.routes import Routes
-from lightrail.shard.links.links import Links
 from lightrail.shard.links.relaying.relay import Relays
 from lightrail.shard.links.takeovers import Opening
-from lightrail.shard.requests.requests import Requests
 from lightrail.wire.bodies import ConsumerOpen, Hello, ProducerOpen, Refusal, Targets
 from lightrail.wire.frames import COUNT_MASK, ENDING, FOR_GOOD, HEADER, HEADER_SIZE, Kind, frame
 
 if TYPE_CHECKING:
     from lightrail.shard.engine.follower import Follower
     from lightrail.shard.engine.settling import Settling
+    from lightrail.shard.links.frontends import Frontends
+    from lightrail.shard.links.links import Links
+    from lightrail.shard.requests.requests import Requests
 
 log = logging.getLogger("lightrail.shard.engine.receiving")
 
@@ -62,14 +62,14 @@ class Receiving:
         self,
         boot: int,
         store: Store,
-        frontends: Frontends,
+        frontends: "Frontends",
         follower: "Follower",
-        links: Links,
+        links: "Links",
         relays: Relays,
         batches: Batches,
         routes: Routes,
         settling: "Settling",
-        requests: Requests,
+        requests: "Requests",
         answers: Answers,
     ) -> None:
         self._boot = boot

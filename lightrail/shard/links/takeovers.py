@@ -13,14 +13,16 @@ It is opened without that after YIELD_MS, as the former frontend may be lost.
 
 from dataclasses import dataclass
 from itertools import islice
-from typing import Final, NamedTuple
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 from lightrail.shard.effects.peers import Peer, Producer
 from lightrail.shard.effects.receiving_link import ReceivingLink
 from lightrail.shard.links.client_links import Opened
-from lightrail.shard.links.links import Links
 from lightrail.wire.bodies import ConsumerOpen, ProducerOpen
 from lightrail.wire.frames import Kind, frame
+
+if TYPE_CHECKING:
+    from lightrail.shard.links.links import Links
 
 YIELD_MS: Final[int] = 500
 """A link that its client attaches anew waits so long for the frontend that still has it open: outcomes of the
@@ -64,7 +66,7 @@ class Takeovers:
 
     __slots__ = ("_by_name", "_changed", "_links", "due", "waiting")
 
-    def __init__(self, links: Links) -> None:
+    def __init__(self, links: "Links") -> None:
         self._links = links
         self.waiting: dict[tuple[Peer, int], Takeover] = {}
         """In the order of their times."""

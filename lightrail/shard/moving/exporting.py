@@ -21,7 +21,6 @@ from lightrail.shard.effects.actions import Read
 from lightrail.shard.effects.answers import Fields, Operation, RequestError, whole
 from lightrail.shard.effects.peers import Peer
 from lightrail.shard.effects.performer import Performer
-from lightrail.shard.links.links import Links
 from lightrail.shard.moving.pieces import Contents, Done, Piece, runs_from, sequence_of
 from lightrail.shard.moving.state import encode_state
 from lightrail.shard.queue.lines.ready import fitting, rejoined
@@ -33,6 +32,7 @@ from lightrail.wire.bodies import Refusal, encode_request
 from lightrail.wire.frames import Kind, frame
 
 if TYPE_CHECKING:
+    from lightrail.shard.links.links import Links
     from lightrail.shard.moving.freezing import Freezing
 
 MOVE_CHUNK_RUNS: Final[int] = 2_000
@@ -160,7 +160,7 @@ class Exporting:
     __slots__ = ("_links", "_performer", "_when_synced", "contents", "ended", "identity", "selection")
 
     def __init__(
-        self, queue: Queue, performer: Performer, links: Links, when_synced: WhenSynced, identity: str
+        self, queue: Queue, performer: Performer, links: "Links", when_synced: WhenSynced, identity: str
     ) -> None:
         self.contents = Contents(queue, performer)
         self.selection = Selection(self.contents)
@@ -220,7 +220,7 @@ class Exports:
     """
 
     _performer: Performer
-    _links: Links
+    _links: "Links"
     _when_synced: WhenSynced
     _identity: str
     _began: int = 0
@@ -265,7 +265,7 @@ class MoveRequests:
     def __init__(
         self,
         queues: Queues,
-        links: Links,
+        links: "Links",
         freezing: "Freezing",
         exports: Exports,
         when_synced: Callable[[Waiter, int], None],

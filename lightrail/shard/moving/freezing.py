@@ -8,7 +8,7 @@ nevertheless is returned as BOUNCED. A queue is frozen until its placement names
 
 import logging
 from dataclasses import dataclass, field
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from lightrail.model import conditions, limits
 from lightrail.model import names as rules
@@ -16,7 +16,6 @@ from lightrail.shard.effects.actions import Read
 from lightrail.shard.effects.peers import Peer
 from lightrail.shard.effects.performer import Performer
 from lightrail.shard.journal.store import StoreError
-from lightrail.shard.links.links import Links
 from lightrail.shard.queue.values import commands
 from lightrail.shard.queues.ownership import Event
 from lightrail.shard.queues.queues import Queues
@@ -25,6 +24,9 @@ from lightrail.shard.queues.tenancy import moved
 from lightrail.telemetry.shard import ShardCounts
 from lightrail.wire.bodies import Refusal, encode_request
 from lightrail.wire.frames import HEADER, Kind, frame
+
+if TYPE_CHECKING:
+    from lightrail.shard.links.links import Links
 
 MOVE_FROZEN_MS: Final[int] = 10_000
 """Time after which the source of a frozen queue tries to win it back."""
@@ -52,7 +54,7 @@ class Freezing:
 
     _queues: Queues
     _performer: Performer
-    _links: Links
+    _links: "Links"
     _counts: ShardCounts
     wanted: list[str] = field(default_factory=list)
     """Queues to take back, because their move did not complete within MOVE_FROZEN_MS."""

@@ -13,7 +13,7 @@ After a start, `Importing.recovered` makes one for each copy in the journal, to 
 
 import logging
 from dataclasses import replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from lightrail.journal import record
 from lightrail.journal.record import MOVED, MOVED_REASON, REWRITTEN, SPILLED, Ids, Numbers, QueueEvent, Settle
@@ -24,7 +24,6 @@ from lightrail.shard.effects.performer import Performer
 from lightrail.shard.effects.receiving_link import Origin
 from lightrail.shard.journal.record import Append, encode_declared
 from lightrail.shard.journal.store import Store, StoreError
-from lightrail.shard.links.links import Links
 from lightrail.shard.moving.pieces import ColumnsError, decode_runs, unpack
 from lightrail.shard.moving.state import QueueState, decode_state
 from lightrail.shard.queue.changes.copying import IncompleteCopyError
@@ -34,6 +33,9 @@ from lightrail.shard.queue.values.runs import Batch, Run, ends_of
 from lightrail.shard.queues.memory import Memory
 from lightrail.shard.queues.queues import Queues
 from lightrail.shard.queues.shard_queue import Queue
+
+if TYPE_CHECKING:
+    from lightrail.shard.links.links import Links
 
 log = logging.getLogger("lightrail.shard.moving")
 
@@ -75,7 +77,7 @@ class Importing:
         performer: Performer,
         store: Store,
         memory: Memory,
-        links: Links,
+        links: "Links",
         name: str,
         epoch: int,
     ) -> None:
@@ -101,7 +103,7 @@ class Importing:
 
     @classmethod
     def recovered(
-        cls, queue: Queue, queues: Queues, performer: Performer, store: Store, memory: Memory, links: Links
+        cls, queue: Queue, queues: Queues, performer: Performer, store: Store, memory: Memory, links: "Links"
     ) -> "Importing":
         """A recovered copy: open it if its placement was committed, or drop it."""
         importing = cls(queues, performer, store, memory, links, queue.name, queue.epoch)

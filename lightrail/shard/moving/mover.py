@@ -18,7 +18,6 @@ from lightrail.model import limits
 from lightrail.model.policy import Role
 from lightrail.namespace.records import Name
 from lightrail.shard.journal.store import StoreError
-from lightrail.shard.moving.arrivals import Arrival
 from lightrail.shard.moving.copier import Copier, MoveEndedError, Placing, Sources
 from lightrail.shard.moving.importing import ImportFailedError
 from lightrail.shard.moving.phases import DROPS_COPY, ENDS, Event, Progress
@@ -28,6 +27,7 @@ from lightrail.telemetry.shard import ShardCounts
 
 if TYPE_CHECKING:
     from lightrail.shard.engine.engine import Engine
+    from lightrail.shard.moving.arrivals import Arrival
 
 MOVES_AT_ONCE: Final[int] = 8
 """Queues that one shard copies to itself at the same time."""
@@ -193,7 +193,7 @@ class Mover:
             self._committed.pop(queue, None)
         progress.apply(Event.COMMIT)
 
-    async def _copy(self, move: Move, progress: Progress) -> tuple[Move, Arrival]:
+    async def _copy(self, move: Move, progress: Progress) -> tuple[Move, "Arrival"]:
         """Copies the queue and freezes it at its source; returns the move as it is written then."""
         arrival = self._engine.arrivals.find(move.queue)
         if arrival is None or arrival.epoch != move.epoch + 1 or arrival.complete:

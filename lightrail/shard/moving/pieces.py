@@ -19,12 +19,12 @@ from zlib import crc32
 
 from lightrail.model.attempts import of_journal
 from lightrail.shard.effects.actions import Read
-from lightrail.shard.effects.performer import Performer
 from lightrail.shard.queue.lines.ready import Ready
 from lightrail.shard.queue.values.runs import Batch, Run, ends_of
 from lightrail.shard.queues.shard_queue import Queue
 
 if TYPE_CHECKING:
+    from lightrail.shard.effects.performer import Performer
     from lightrail.shard.moving.exporting import Exporting
 
 BYTES: Final = "b"
@@ -120,7 +120,7 @@ class Contents:
     """The messages of one queue: ready, delayed, in flight, and dead letters that are not written yet."""
 
     queue: Queue
-    _performer: Performer
+    _performer: "Performer"
 
     def lines(self) -> list[Ready]:
         """The lines of ready and, if there is one, of delayed messages."""

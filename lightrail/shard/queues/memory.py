@@ -22,12 +22,14 @@ room for one more. Clients with one user, as with anonymous access, have one sha
 from collections.abc import Container, Iterable, Iterator
 from dataclasses import dataclass, field
 from operator import itemgetter
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from lightrail.model import limits
 from lightrail.shard.queue.footprint import NO_SIZES, Sizes
 from lightrail.shard.queue.values.counters import NO_BOUND
-from lightrail.shard.queues.shard_queue import Queue
+
+if TYPE_CHECKING:
+    from lightrail.shard.queues.shard_queue import Queue
 
 
 @dataclass(slots=True, eq=False, repr=False)
@@ -170,7 +172,7 @@ class Memory:
         """Whether queues with an index may store no more."""
         return self.index > self.index_max
 
-    def must_wait(self, queue: Queue) -> bool:
+    def must_wait(self, queue: "Queue") -> bool:
         """Whether senders to a queue wait: the indexes are full; it reads messages, or has a large one."""
         if not self.index_is_full:
             return False
@@ -197,7 +199,7 @@ class Memory:
         """Whether paused consumers may get more."""
         return bool(self.paused) and self.unsettled <= self.unsettled_max
 
-    def resumed(self) -> dict[Queue, None]:
+    def resumed(self) -> dict["Queue", None]:
         """Removes and returns the queues with consumers that may get more; none while memory is short."""
         resumed: dict[Queue, None] = {}
         if self.may_resume:
@@ -292,15 +294,15 @@ class Memory:
         self.waiting.pop(queue, None)
         self.paused.pop(queue, None)
 
-    def parted(self) -> list[Queue]:
+    def parted(self) -> list["Queue"]:
         """Queues with messages that keep more of their batches in memory, as far as that is known."""
         return [queue for queue in self._queues if queue.footprint.is_parted]
 
-    def plan(self) -> list[tuple[Queue, int]]:
+    def plan(self) -> list[tuple["Queue", int]]:
         """(queue, bytes to spill), the largest queue first."""
         return _shared([(queue.resident, queue) for queue in self._queues], self.resident, self.mark)
 
-    def others(self, planned: Container[Queue]) -> Iterator[Queue]:
+    def others(self, planned: Container["Queue"]) -> Iterator["Queue"]:
         """Queues beside the planned ones, the largest first, while the messages in memory exceed the mark.
 
         The planned ones may have freed less than they were asked for, such as one that is mostly an index.
@@ -312,20 +314,20 @@ class Memory:
             found = [queue for queue in self._queues if asked.get(queue) != (queue.resident, head_bits)]
             yield from self._while_above(queue for queue in found if queue not in planned)
 
-    def with_large_heads(self) -> Iterator[Queue]:
+    def with_large_heads(self) -> Iterator["Queue"]:
         """Queues whose head may be spilled, the largest first, while the messages exceed the mark."""
         if self.resident > self.mark:
             yield from self._while_above(
                 queue for queue in self._queues if queue.resident > limits.HEAD_BYTES_MIN
             )
 
-    def _while_above(self, queues: Iterable[Queue]) -> Iterator[Queue]:
+    def _while_above(self, queues: Iterable["Queue"]) -> Iterator["Queue"]:
         for queue in sorted(queues, key=_resident, reverse=True):
             if self.resident <= self.mark:
                 break
             yield queue
 
-    def forgetting(self) -> list[tuple[Queue, int]]:
+    def forgetting(self) -> list[tuple["Queue", int]]:
         """(queue, message-ids to forget), that with most of them first."""
         return _shared(
             [(ids, queue) for queue in self._queues if (ids := queue.sizes[4])], self.ids, self.ids_max
@@ -338,11 +340,11 @@ def queues_max(mark: int) -> int:
     return min(size // QUEUE_BYTES, limits.QUEUES_MAX)
 
 
-def _resident(queue: Queue) -> int:
+def _resident(queue: "Queue") -> int:
     return queue.resident
 
 
-def _shared(sizes: list[tuple[int, Queue]], total: int, most: int) -> list[tuple[Queue, int]]:
+def _shared(sizes: list[tuple[int, "Queue"]], total: int, most: int) -> list[tuple["Queue", int]]:
     """What each queue frees so that the total is somewhat below `most`, the largest first."""
     surplus = total - int(most * MEMORY_LOW_WATER)
     share = most // max(1, len(sizes))

@@ -5,13 +5,12 @@ Every operation is drawn in docs/formats/wire.md.
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from lightrail.model import conditions, limits
 from lightrail.shard.effects.answers import Fields, Operation, Reply, RequestError, named, whole
 from lightrail.shard.effects.peers import Consumer, Peer
 from lightrail.shard.effects.performer import Performer
-from lightrail.shard.links.links import Links
 from lightrail.shard.queue.values import commands
 from lightrail.shard.queue.values.effects import LockAnswer, LockedDeferred, Renewed, SettledDeliveries
 from lightrail.shard.queues.queues import Queues
@@ -19,6 +18,9 @@ from lightrail.shard.queues.shard_queue import Queue, Waiter
 from lightrail.shard.requests.peeking import Recalling
 from lightrail.wire.bodies import encode_request
 from lightrail.wire.frames import Kind, frame
+
+if TYPE_CHECKING:
+    from lightrail.shard.links.links import Links
 
 DEFERRED_LOCK_MS: Final[int] = 60_000
 """How long a deferred message is locked for who asks for it, where the queue has no lock_duration: no link
@@ -38,7 +40,7 @@ class LockRequests:
 
     _queues: Queues
     _performer: Performer
-    _links: Links
+    _links: "Links"
     _wait: Callable[[Waiter, int], None]
     _receiving: int = 0
     """Number of requests for deferred messages that wait for the disk."""

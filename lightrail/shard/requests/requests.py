@@ -7,7 +7,7 @@ commit is on disk, like a batch; one that reads from disk is answered when the r
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict
 from heapq import nsmallest
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from lightrail.model import conditions, limits
 from lightrail.shard.effects.answers import (
@@ -23,13 +23,15 @@ from lightrail.shard.effects.answers import (
 )
 from lightrail.shard.effects.peers import Peer
 from lightrail.shard.effects.performer import Performer
-from lightrail.shard.links.links import Links
 from lightrail.shard.queue.values import commands
 from lightrail.shard.queues.queues import Queues
 from lightrail.shard.queues.shard_queue import Queue, Waiter
 from lightrail.shard.requests.peeking import Peeking
 from lightrail.wire.bodies import decode_request, encode_request
 from lightrail.wire.frames import HEADER_SIZE, Kind, WireError, frame
+
+if TYPE_CHECKING:
+    from lightrail.shard.links.links import Links
 
 KEPT_SHOWN_MAX: Final[int] = 100
 """Queues stored and not served whose names a shard reports; the others are counted."""
@@ -62,7 +64,7 @@ class Requests:
     __slots__ = ("_links", "_operations", "_peeks", "_performer", "_queues", "_wait")
 
     def __init__(
-        self, queues: Queues, performer: Performer, links: Links, wait: Callable[[Waiter, int], None]
+        self, queues: Queues, performer: Performer, links: "Links", wait: Callable[[Waiter, int], None]
     ) -> None:
         self._queues = queues
         self._performer = performer

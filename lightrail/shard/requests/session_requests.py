@@ -7,6 +7,7 @@ While the groups of a queue are read after a restart, the answer is that the que
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from itertools import islice
+from typing import TYPE_CHECKING
 
 from lightrail.amqp.messages import Message, read_body, write_message
 from lightrail.amqp.sections import Properties
@@ -29,7 +30,6 @@ from lightrail.shard.effects.performer import Performer
 from lightrail.shard.journal.record import Append, Record, size_of
 from lightrail.shard.journal.store import Store, StoreBusyError, StoreError
 from lightrail.shard.links.ingress.selection import index_full
-from lightrail.shard.links.links import Links
 from lightrail.shard.queue.order.sessions import Sessions
 from lightrail.shard.queue.values import commands
 from lightrail.shard.queue.values.effects import Reason, Removed
@@ -42,6 +42,9 @@ from lightrail.shard.requests.lock_requests import consumer_of
 from lightrail.shard.requests.peeking import Recalling
 from lightrail.wire.bodies import encode_request
 from lightrail.wire.frames import Kind, frame
+
+if TYPE_CHECKING:
+    from lightrail.shard.links.links import Links
 
 LOADING: Fields = {"loading": True}
 
@@ -56,7 +59,7 @@ class SessionRequests:
 
     _queues: Queues
     _performer: Performer
-    _links: Links
+    _links: "Links"
     _store: Store
     _memory: Memory
     _wait: Callable[[Waiter, int], None]

@@ -10,13 +10,12 @@ The records of a transaction: one group in the journal, which recovery applies w
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Final, NamedTuple
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 from lightrail.journal.record import CONTINUED, SPILLED, Ids, Numbers, Transaction
 from lightrail.model import conditions
 from lightrail.model.names import dead_letter_name
 from lightrail.shard.effects.answers import RequestError
-from lightrail.shard.effects.performer import Performer
 from lightrail.shard.journal.record import RECORD_BYTES, Append, size_of
 from lightrail.shard.journal.store import Store, StoreBrokenError, StoreBusyError, StoreError
 from lightrail.shard.links.ingress.routed_records import ids_until_ms
@@ -27,7 +26,10 @@ from lightrail.shard.queue.values.effects import Effect, Fetch
 from lightrail.shard.queue.values.runs import Batch, Run
 from lightrail.shard.queues.queues import Queues
 from lightrail.shard.queues.shard_queue import Queue
-from lightrail.shard.transactions.work import Loaded
+
+if TYPE_CHECKING:
+    from lightrail.shard.effects.performer import Performer
+    from lightrail.shard.transactions.work import Loaded
 
 Record = Append | Ids | Numbers | Transaction
 
@@ -37,7 +39,7 @@ class Records:
     """Writes groups of records."""
 
     _store: Store
-    _performer: Performer
+    _performer: "Performer"
 
     def write(self, records: Sequence[Record], now_ms: int) -> None:
         """Writes one group. Raises RequestError, StoreBusyError: nothing is written."""
@@ -146,7 +148,7 @@ class Applying:
 
     __slots__ = ("_performer", "_queues", "records")
 
-    def __init__(self, queues: Queues, performer: Performer, store: Store) -> None:
+    def __init__(self, queues: Queues, performer: "Performer", store: Store) -> None:
         self._queues = queues
         self._performer = performer
         self.records = Records(store, performer)
@@ -190,7 +192,7 @@ class Applying:
         parts: Sequence[Part],
         shares: Shares,
         ending: Ending,
-        loaded: Loaded | None,
+        loaded: "Loaded | None",
         now_ms: int,
         *,
         always: bool,
@@ -219,7 +221,7 @@ class Applying:
         self.records.append(records, now_ms)
         self._enqueue(shares, now_ms, repeated=repeated)
 
-    def _settle(self, parts: Sequence[Part], loaded: Loaded | None, now_ms: int) -> None:
+    def _settle(self, parts: Sequence[Part], loaded: "Loaded | None", now_ms: int) -> None:
         """Applies the outcomes, and appends their records."""
         # Messages that queues removed earlier in this turn are not part of this transaction.
         earlier = {part.queue: part.queue.removed for part in parts}
@@ -231,7 +233,7 @@ class Applying:
             self._performer.journal_removed(queue, now_ms)
             queue.removed = removed
 
-    def _apply_loaded(self, queue: Queue, command: Command, loaded: Loaded | None, now_ms: int) -> None:
+    def _apply_loaded(self, queue: Queue, command: Command, loaded: "Loaded | None", now_ms: int) -> None:
         """Applies a command; the messages that it fetches are loaded already, except for unreadable ones."""
         left = [command]
         while left:
@@ -265,7 +267,7 @@ def _rewritten_bytes(part: Part, run: Run) -> int:
     return run.size + run.count * (NOTE_BYTES + texts + len(outcome.annotations or b""))
 
 
-def _most_bytes(part: Part, loaded: Loaded | None) -> int:
+def _most_bytes(part: Part, loaded: "Loaded | None") -> int:
     """Upper bound of the bytes of the records that an outcome needs."""
     if part.outcome.kind is OutcomeKind.ACCEPTED:
         return RECORD_BYTES + 16 * len(part.runs)

@@ -3,7 +3,7 @@
 from collections.abc import Callable
 from dataclasses import dataclass
 from itertools import pairwise
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from lightrail.model import conditions
 from lightrail.shard.effects.answers import RequestError
@@ -18,8 +18,10 @@ from lightrail.shard.queues.memory import Memory
 from lightrail.shard.queues.queues import Queues
 from lightrail.shard.queues.shard_queue import Queue
 from lightrail.shard.transactions.applying import Part, Shares
-from lightrail.shard.transactions.work import Post, Retirement
 from lightrail.wire.bodies import Refusal
+
+if TYPE_CHECKING:
+    from lightrail.shard.transactions.work import Post, Retirement
 
 
 class Settled(NamedTuple):
@@ -27,7 +29,7 @@ class Settled(NamedTuple):
 
     queue: Queue
     consumer: Consumer
-    retirement: Retirement
+    retirement: "Retirement"
     runs: list[Run]
 
     @property
@@ -46,7 +48,7 @@ class Checks:
     _performer: Performer
     _memory: Memory
 
-    def targets(self, post: Post, now_ms: int) -> list[Queue]:
+    def targets(self, post: "Post", now_ms: int) -> list[Queue]:
         """The queues of a post."""
         found: list[Queue] = []
         for name in post.queues:
@@ -66,7 +68,7 @@ class Checks:
         """
         return shares_of(posts, _share, now_ms)
 
-    def all_settled(self, peer: Peer, retirements: list[Retirement], now_ms: int) -> list[Settled]:
+    def all_settled(self, peer: Peer, retirements: list["Retirement"], now_ms: int) -> list[Settled]:
         """The deliveries that a transaction settles, all of which have to be locked."""
         for queue in {self._queues.find(each.queue) for each in retirements if each.key}:
             if queue is not None and queue.is_serving:
@@ -74,7 +76,7 @@ class Checks:
                 self._performer.apply(queue, commands.Tick(), now_ms)
         return [self.settled(peer, each, now_ms) for each in retirements]
 
-    def settled(self, peer: Peer, retirement: Retirement, now_ms: int) -> Settled:
+    def settled(self, peer: Peer, retirement: "Retirement", now_ms: int) -> Settled:
         """The deliveries of a retirement, all of which have to be locked."""
         queue = self._queues.look(retirement.queue)
         if isinstance(queue, Refusal):
@@ -129,7 +131,7 @@ def _share(queue: Queue, batch: Batch, now_ms: int, ahead: Ahead) -> Share:
     raise RequestError(refusal.condition, refusal.description)
 
 
-def _receiver(queue: Queue, peer: Peer, retirement: Retirement) -> Consumer | None:
+def _receiver(queue: Queue, peer: Peer, retirement: "Retirement") -> Consumer | None:
     """The consumer of a link. Raises RequestError if the link has none here now."""
     consumer = peer.consumers.get(retirement.link)
     if consumer is None or consumer.queue is not queue:

@@ -8,14 +8,16 @@ import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Iterator
 from dataclasses import dataclass, field
-from typing import Any, Final, Protocol
+from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from lightrail.model import limits
 from lightrail.shard.effects.answers import RequestError
 from lightrail.shard.journal.store import StoreError
-from lightrail.shard.transactions.transactions import Transactions
 from lightrail.shard_client.peers.requests import ShardDownError, ShardRefusedError
 from lightrail.wire.bodies import Answer
+
+if TYPE_CHECKING:
+    from lightrail.shard.transactions.transactions import Transactions
 
 DECISIONS_ASKED_AT_ONCE: Final[int] = 16
 """Decisions that a shard requests from another one at the same time."""
@@ -44,7 +46,7 @@ class DecisionRequests:
     """
 
     _shard: int
-    _transactions: Transactions
+    _transactions: "Transactions"
     _others: Others
     _turn: Callable[[], None]
     _now_ms: Callable[[], int]

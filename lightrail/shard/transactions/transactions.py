@@ -21,13 +21,13 @@ The decision is kept until the others answer that they have concluded it (`concl
 import json
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
+from typing import TYPE_CHECKING
 
 from lightrail.journal.record import Numbers, Transaction, TransactionState
 from lightrail.shard.effects.answers import Fields, Operation, Reply, RequestError, answer, error_of
 from lightrail.shard.effects.peers import Peer
 from lightrail.shard.effects.performer import Performer
 from lightrail.shard.journal.store import Store, StoreBusyError
-from lightrail.shard.links.links import Links
 from lightrail.shard.queues.memory import Memory
 from lightrail.shard.queues.queues import Queues
 from lightrail.shard.queues.shard_queue import Queue, Waiter, WhenSynced
@@ -36,6 +36,9 @@ from lightrail.shard.transactions.checks import Checks
 from lightrail.shard.transactions.decisions import Decisions
 from lightrail.shard.transactions.preparing import Preparing
 from lightrail.shard.transactions.work import Loaded, Loading, Work, id_of, work_of
+
+if TYPE_CHECKING:
+    from lightrail.shard.links.links import Links
 
 
 class Transactions:
@@ -52,7 +55,7 @@ class Transactions:
         self,
         queues: Queues,
         performer: Performer,
-        links: Links,
+        links: "Links",
         store: Store,
         memory: Memory,
         when_synced: Callable[[Waiter, int], None],

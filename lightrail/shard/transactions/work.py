@@ -10,12 +10,11 @@ its records are in one group with all others, so the message is read first.
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
-from typing import Any, Final, NamedTuple
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from lightrail.model import conditions, limits
 from lightrail.shard.effects.actions import Read
 from lightrail.shard.effects.answers import Fields, RequestError, whole
-from lightrail.shard.effects.performer import Performer
 from lightrail.shard.effects.receiving_link import outcome_of
 from lightrail.shard.queue.memory.disk import gaps_of, pieces_of
 from lightrail.shard.queue.values.commands import Outcome
@@ -23,6 +22,9 @@ from lightrail.shard.queue.values.runs import Batch, Run
 from lightrail.shard.queues.shard_queue import Queue
 from lightrail.wire.bodies import SettleDetail
 from lightrail.wire.frames import OutcomeCode
+
+if TYPE_CHECKING:
+    from lightrail.shard.effects.performer import Performer
 
 ID_BYTES: Final = 16
 _U64: Final = (1 << 64) - 1
@@ -166,7 +168,7 @@ class Loaded:
 class Loading:
     """Requests reads of messages by the reader thread."""
 
-    _performer: Performer
+    _performer: "Performer"
 
     def begin(self, wanted: Sequence[tuple[Queue, Run]], then: Callable[[Loaded], None]) -> None:
         """Reads runs that are only on disk; `then` is called once, even if some could not be read."""

@@ -1,15 +1,18 @@
 """The records of a routed batch whose queues store different shares of it: one group in the journal."""
 
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from lightrail.journal.record import CONTINUED, SPILLED, Ids, Taken
 from lightrail.shard.effects.peers import RouteProducer
-from lightrail.shard.effects.performer import Performer
 from lightrail.shard.journal.record import Append, size_of
 from lightrail.shard.journal.store import Store
-from lightrail.shard.links.ingress.selection import Share
 from lightrail.shard.queue.values.runs import Batch
 from lightrail.shard.queues.shard_queue import Queue
+
+if TYPE_CHECKING:
+    from lightrail.shard.effects.performer import Performer
+    from lightrail.shard.links.ingress.selection import Share
 
 
 def ids_until_ms(queue: Queue, now_ms: int) -> int:
@@ -22,14 +25,14 @@ class RoutedRecords:
     """Writes the group of records of a batch for several queues; a crash keeps all of it or nothing."""
 
     _store: Store
-    _performer: Performer
+    _performer: "Performer"
 
     def write(
         self,
         producer: RouteProducer,
         number: int,
         batch: Batch,
-        found: list[Share],
+        found: list["Share"],
         now_ms: int,
         *,
         cut: bool,

@@ -1,6 +1,7 @@
 """Receiving links: those of all queues of a shard; applies their events (effects/receiving_link.py)."""
 
 from collections.abc import Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING
 
 from lightrail.journal.record import DeliveryRun
 from lightrail.model import conditions, limits
@@ -10,7 +11,6 @@ from lightrail.shard.effects.peers import Consumer, Peer
 from lightrail.shard.effects.performer import Performer
 from lightrail.shard.effects.receiving_link import Event, Key, Origin, ReceivingLink, State, outcome_in
 from lightrail.shard.links.client_links import ClientLinks
-from lightrail.shard.links.closings import LastConsumers
 from lightrail.shard.links.receiving.consumer_options import asked
 from lightrail.shard.links.receiving.durable_receivers import DurableReceivers
 from lightrail.shard.queue.values import commands
@@ -19,6 +19,9 @@ from lightrail.shard.queues.memory import UserShares
 from lightrail.shard.queues.shard_queue import Queue
 from lightrail.wire.bodies import ConsumerOpen, Refusal
 from lightrail.wire.frames import ENDING, FOR_GOOD, HEADER, Kind
+
+if TYPE_CHECKING:
+    from lightrail.shard.links.closings import LastConsumers
 
 
 class ReceivingLinks:
@@ -44,7 +47,7 @@ class ReceivingLinks:
         performer: Performer,
         client_links: ClientLinks,
         durable: DurableReceivers,
-        last_consumers: LastConsumers,
+        last_consumers: "LastConsumers",
     ) -> None:
         self._performer = performer
         self._client_links = client_links

@@ -16,20 +16,22 @@ moves with the queue:
 
 import logging
 from hashlib import blake2b
-from typing import Final, NamedTuple
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 from lightrail.journal.record import Numbers
 from lightrail.model import conditions, limits
 from lightrail.shard.effects.peers import Peer, Producer, RouteProducer
 from lightrail.shard.journal.store import Recovered, Store, StoreBusyError, StoreFullError
-from lightrail.shard.links.client_links import ClientLinks
-from lightrail.shard.links.ingress.admission import Admission
 from lightrail.shard.links.sending.termini import Termini
 from lightrail.shard.links.sending.terminus import ResumableProducer
 from lightrail.shard.queues.shard_queue import CallWhenSynced, Queue
 from lightrail.telemetry.shard import ShardCounts
 from lightrail.wire.bodies import ProducerOpen, Refusal
 from lightrail.wire.frames import IDENTITY, Kind, frame
+
+if TYPE_CHECKING:
+    from lightrail.shard.links.client_links import ClientLinks
+    from lightrail.shard.links.ingress.admission import Admission
 
 SEQUENCE_PRODUCERS_KEPT: Final[int] = 1_024
 """Closed producers of this kind that are remembered."""
@@ -69,8 +71,8 @@ class SendingLinks:
 
     def __init__(
         self,
-        client_links: ClientLinks,
-        admission: Admission,
+        client_links: "ClientLinks",
+        admission: "Admission",
         recovered: Recovered,
         when_synced: CallWhenSynced,
         store: Store,

@@ -6,15 +6,17 @@ a settled tag is removed from all batches before the next one, stored or not, an
 """
 
 from collections.abc import Callable, Iterable, Sequence
-from typing import ClassVar, Final
+from typing import TYPE_CHECKING, ClassVar, Final
 
 from lightrail.journal.record import Terminus as TerminusRecord
 from lightrail.journal.record import TerminusEvent
 from lightrail.model import limits
 from lightrail.model.links import Durability
 from lightrail.shard.effects.peers import Producer
-from lightrail.shard.queues.shard_queue import Queue
 from lightrail.wire.bodies import Refusal
+
+if TYPE_CHECKING:
+    from lightrail.shard.queues.shard_queue import Queue
 
 LAST: Final = 1 << 62
 """A number above every number of a batch."""
@@ -41,7 +43,7 @@ class Terminus:
     )
 
     def __init__(
-        self, queue: Queue, client_link: str, suspended_ms: int, durability: int = 0, user: str = ""
+        self, queue: "Queue", client_link: str, suspended_ms: int, durability: int = 0, user: str = ""
     ) -> None:
         self.queue = queue
         self.client_link = client_link

@@ -5,10 +5,9 @@ The hot path of the broker. Transfers of the common forms are read in runs (runs
 (shapes.py). The complete decoder reads everything else.
 """
 
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from lightrail.amqp import frames
-from lightrail.amqp.connection_endpoint import ConnectionEndpoint
 from lightrail.amqp.errors import (
     ConnectionProtocolError,
     FramingError,
@@ -37,6 +36,9 @@ from lightrail.amqp.values import DecodeError
 from lightrail.amqp.windows import END_SENT
 from lightrail.model import conditions
 
+if TYPE_CHECKING:
+    from lightrail.amqp.connection_endpoint import ConnectionEndpoint
+
 SHORTEST_TRANSFER: Final = 16
 """Bytes of a transfer frame up to the handle."""
 
@@ -48,7 +50,7 @@ TRANSACTION_ID_BYTES: Final = 32
 _UNPACK = frames.FRAME_HEADER.unpack_from
 
 
-def read_frames(connection: ConnectionEndpoint, data: bytes, position: int, end: int) -> int:
+def read_frames(connection: "ConnectionEndpoint", data: bytes, position: int, end: int) -> int:
     """Read frames until the phase changes or the work of the turn is used up; the hot path of the broker."""
     most = connection.settings.max_frame_size
     phase = connection.phase
@@ -116,7 +118,7 @@ def _explain(frame: bytes, error: DecodeError) -> str:
 
 
 def _read_frame(
-    connection: ConnectionEndpoint, data: bytes, start: int, position: int, stop: int, channel: int
+    connection: "ConnectionEndpoint", data: bytes, start: int, position: int, stop: int, channel: int
 ) -> None:
     """Read one frame data[start:stop] whose body begins at `position`."""
     if position == stop:
@@ -161,7 +163,7 @@ def _read_frame(
     _read_connection_frame(connection, body, channel)
 
 
-def _read_connection_frame(connection: ConnectionEndpoint, body: Any, channel: int) -> None:
+def _read_connection_frame(connection: "ConnectionEndpoint", body: Any, channel: int) -> None:
     """Read a frame body that is for no session."""
     kind = type(body)
     if kind is Open:
@@ -235,7 +237,7 @@ def _quick_flow(session: Session, data: bytes, position: int, stop: int) -> bool
 
 
 def _discard_session_frame(
-    connection: ConnectionEndpoint, session: Session, data: bytes, position: int, stop: int
+    connection: "ConnectionEndpoint", session: Session, data: bytes, position: int, stop: int
 ) -> None:
     """After our end, drop frames until the peer's end (2.5.4)."""
     body, _ = decode_performative(data, position, stop)
@@ -248,7 +250,7 @@ def _discard_session_frame(
         connection.on_open(0, body)
 
 
-def discard_frames(connection: ConnectionEndpoint, data: bytes, position: int, end: int) -> int:
+def discard_frames(connection: "ConnectionEndpoint", data: bytes, position: int, end: int) -> int:
     """After our close, drop frames until the peer's close (2.4.6)."""
     while end - position >= 8:
         size, offset, _, _ = _UNPACK(data, position)

@@ -1,8 +1,9 @@
 """Runs: transfers of one link in a row, read by the scanner or by a learned shape, and delivered at once."""
 
+from typing import TYPE_CHECKING
+
 from lightrail.amqp import sections
 from lightrail.amqp.compiled import scanner
-from lightrail.amqp.connection_endpoint import ConnectionEndpoint
 from lightrail.amqp.errors import LinkProtocolError
 from lightrail.amqp.link import ATTACHED, SETTLE_MIXED, SETTLE_SETTLED
 from lightrail.amqp.receiver import ReceivingLink
@@ -13,9 +14,12 @@ from lightrail.amqp.unsettled import WIRE
 from lightrail.amqp.values import DecodeError
 from lightrail.amqp.windows import MAPPED
 
+if TYPE_CHECKING:
+    from lightrail.amqp.connection_endpoint import ConnectionEndpoint
+
 
 def shape_of_link(
-    connection: ConnectionEndpoint, data: bytes, position: int, channel: int
+    connection: "ConnectionEndpoint", data: bytes, position: int, channel: int
 ) -> Shape[ReceivingLink] | None:
     """The shape of the link of the transfer at `position`, for a transfer of the common form."""
     session = connection.sessions.get(channel)
@@ -85,7 +89,7 @@ def compare_run(shape: Shape[ReceivingLink], data: bytes, position: int, end: in
     return after
 
 
-def scan_run(connection: ConnectionEndpoint, data: bytes, position: int, end: int) -> int:
+def scan_run(connection: "ConnectionEndpoint", data: bytes, position: int, end: int) -> int:
     """Deliver the run of transfers that begins at `position`; returns the position after it."""
     lane: int = scanner.lane(data, position, end)
     session = connection.sessions.get(lane >> 32)

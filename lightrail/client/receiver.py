@@ -17,11 +17,11 @@ from lightrail.client.keeper import CAPABILITY, Keeper
 from lightrail.client.link import Link
 from lightrail.client.message import Message
 from lightrail.client.sources import NEVER, Handler
-from lightrail.client.wire import Wire
 from lightrail.model import conditions
 
 if TYPE_CHECKING:
     from lightrail.client.connection import Connection
+    from lightrail.client.wire import Wire
 
 CLOSE_S: Final = 5.0
 """How long a receiver that closes waits for messages on their way."""
@@ -303,7 +303,7 @@ class Receiver(Link):
 
     # --- from the connection -----------------------------------------------------------------------------
 
-    def attach(self, wire: Wire, session: Session) -> None:
+    def attach(self, wire: "Wire", session: Session) -> None:
         """Attaches, and asks for delivery-tags, by which locks are renewed."""
         self._wire = wire
         mode = 1 if self._presettled else 0

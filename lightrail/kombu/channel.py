@@ -9,7 +9,7 @@ import re
 import threading
 from collections.abc import Callable, Mapping
 from contextlib import suppress
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from amqp.protocol import queue_declare_ok_t
 from kombu.exceptions import ChannelError
@@ -21,10 +21,12 @@ from lightrail.client import ClientError, ManagementError, NotFoundError, SendEr
 from lightrail.client.management import NAME, QUEUE, ROUTER, SUBSCRIPTION
 from lightrail.client.sync import Delivery
 from lightrail.kombu import letters
-from lightrail.kombu.connection import Connection
 from lightrail.kombu.consumer import Consumer
 from lightrail.kombu.names import binding_filter, binding_id, exchange_policy, queue_policy
 from lightrail.model import conditions
+
+if TYPE_CHECKING:
+    from lightrail.kombu.connection import Connection
 
 GET_S: Final = 0.2
 """How long `basic_get` waits: AMQP 1.0 has no answer for an empty queue, which just sends nothing."""
@@ -38,7 +40,7 @@ class Channel(StdChannel):  # type: ignore[misc, unused-ignore]
 
     Message = KombuMessage
 
-    def __init__(self, connection: Connection) -> None:
+    def __init__(self, connection: "Connection") -> None:
         self.connection = connection
         self.closed = False
         self.prefetch_count = 0

@@ -108,7 +108,8 @@ def shard_us(load: Load) -> float:
     by_priority = "priorities" in policy
     messages = [load.message(number % 10 if by_priority else None) for number in range(load.messages)]
     priority = PRIORITY_MIXED if by_priority else 4
-    number = 0
+    # The first number of a link; deliveries count from 0.
+    number = 1
 
     def step() -> None:
         engine.step(now_ms)
@@ -122,7 +123,7 @@ def shard_us(load: Load) -> float:
 
     def turn() -> None:
         nonlocal number
-        sent = scene.batch(1, number, messages, durable=load.durable, afresh=not number, priority=priority)
+        sent = scene.batch(1, number, messages, durable=load.durable, afresh=number == 1, priority=priority)
         engine.receive(identity, [sent], now_ms)
         step()
         settled = frame(
@@ -130,13 +131,15 @@ def shard_us(load: Load) -> float:
             flags=OutcomeCode.ACCEPTED,
             link=2,
             count=load.messages,
-            number=number * load.messages,
+            number=(number - 1) * load.messages,
         )
         engine.receive(identity, [settled], now_ms)
         step()
         number += 1
 
-    return smallest_us(turn)
+    found = smallest_us(turn)
+    assert here.queue("q") == {"ready": 0, "in_flight": 0}, here.queue("q")
+    return found
 
 
 async def frontend_us(load: Load) -> float:

@@ -207,7 +207,7 @@ RUN_ON_DISK_BYTES: Final = 400
 RUN_EVICTED_BYTES: Final = RUN_BYTES - RUN_ON_DISK_BYTES
 """Bytes besides its messages that the eviction of a run frees."""
 RUNS_UNCOUNTED_MAX: Final = 16
-"""Unsettled messages of a queue whose runs do not count towards the memory mark."""
+"""Runs of unsettled messages of a queue that do not count towards the memory mark."""
 SINGLE_BYTES: Final = 250
 """Bytes in memory of a message that is a run of its own, on disk or not, with its due time; measured."""
 RANGE_BYTES: Final = 100

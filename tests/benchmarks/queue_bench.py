@@ -172,7 +172,7 @@ def evicted(messages: int, mark: int) -> None:
         each.location = Location(offset // SEGMENT_BYTES, offset % SEGMENT_BYTES, length)
         offset += length
         machine.dispatch(0)
-        if machine.footprint.sizes()[1] > mark:
+        if machine.footprint.sizes()[0] > mark:
             machine.footprint.evict(mark // 8)
         if not index % 10_000:
             peak = max(peak, resident_bytes() - before)
@@ -182,7 +182,7 @@ def evicted(messages: int, mark: int) -> None:
     print(
         f"  {messages:,} messages in {len(machine.contents.ready):,} runs,"
         f" {machine.contents.ready.evicted_runs:,} of them evicted,"
-        f" resident payload {machine.footprint.sizes()[1] / 1e6:.1f} MB,"
+        f" resident payload {machine.footprint.sizes()[0] / 1e6:.1f} MB,"
         f" process grew by {(resident_bytes() - before) / 1e6:.1f} MB (peak {peak / 1e6:.0f} MB at a mark of"
         f" {mark / 1e6:.0f} MB), {used / messages * 1e6:.2f} us per message"
     )

@@ -342,14 +342,14 @@ class QueueModel(ModelledQueue):
         machine = self.machine
         # Between two counts the number of runs is an estimate, which the eviction corrects.
         machine.contents.deliveries.run_count.outdate()
-        before, messages = machine.footprint.sizes()[1], machine.contents.resident_message_bytes
+        before, messages = machine.footprint.sizes()[0], machine.contents.resident_message_bytes
         freed = machine.footprint.evict(wanted)
         assert machine.contents.resident_message_bytes <= messages
         assert bool(freed) == (machine.contents.resident_message_bytes < messages)
         # What an order has to know of a delivery is kept, and may be more than these tiny messages.
         if machine.contents.special is None or not machine.contents.special.keys.are_read:
-            assert machine.footprint.sizes()[1] <= before
-            assert bool(freed) == (machine.footprint.sizes()[1] < before)
+            assert machine.footprint.sizes()[0] <= before
+            assert bool(freed) == (machine.footprint.sizes()[0] < before)
 
     @precondition(lambda self: self.fetches)
     @rule(data=st.data(), fate=st.sampled_from(["read", "read", "read", "failed", "damaged"]))

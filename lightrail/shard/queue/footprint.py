@@ -15,8 +15,9 @@ from lightrail.shard.queue.lines.consumers import bytes_of
 from lightrail.shard.queue.memory.disk import large_head
 from lightrail.shard.queue.values.runs import Location, Run
 
-Sizes = tuple[int, int, int, int, int]
-NO_SIZES: Final[Sizes] = (0, 0, 0, 0, 0)
+Sizes = tuple[int, tuple[int, int, int, int]]
+"""What changes with most batches, and what most batches leave as it is; see `Footprint.sizes`."""
+NO_SIZES: Final[Sizes] = (0, (0, 0, 0, 0))
 
 
 class Footprint:
@@ -34,10 +35,10 @@ class Footprint:
         """What the queue has in memory; in one call, because each step counts it for each touched queue.
 
         Returns:
-            Bytes of the index, which stay in memory when all messages are on disk; bytes in memory of
-            messages and index; of these the bytes that stay for unsettled deliveries; bytes of consumers, of
-            attached ones and of those that have departed, without their deliveries; and the number of
-            message-ids in the window of duplicates.
+            Bytes in memory of messages and index. And apart from these: bytes of the index, which stay in
+            memory when all messages are on disk; those that stay for unsettled deliveries; bytes of
+            consumers, of attached ones and of those that have departed, without their deliveries; and the
+            number of message-ids in the window of duplicates.
         """
         contents = self._contents
         special, ready, deliveries = contents.special, contents.ready, contents.deliveries
@@ -65,13 +66,13 @@ class Footprint:
         unsettled = ids = 0
         if count > RUNS_UNCOUNTED_MAX:
             runs = deliveries.run_count.of(count)
-            evicted = deliveries.evicted_count
-            size += RUN_EVICTED_BYTES * (min(runs, count - evicted) if evicted else runs)
-            if special is None or not special.singles:
-                unsettled = RUN_ON_DISK_BYTES * runs
-                size += unsettled
-            else:
-                unsettled = limits.SINGLE_BYTES * runs
+            if runs > RUNS_UNCOUNTED_MAX:
+                size += RUN_EVICTED_BYTES * min(runs, count - deliveries.evicted_count)
+                if special is None or not special.singles:
+                    unsettled = RUN_ON_DISK_BYTES * runs
+                    size += unsettled
+                else:
+                    unsettled = limits.SINGLE_BYTES * runs
         if contents.deadlines.heap or contents.locks.heap:
             index += self._timed_bytes()
         if contents.duplicates is not None:
@@ -81,7 +82,7 @@ class Footprint:
         links = consumers.attached_bytes
         if consumers.departed:
             links += limits.CONSUMER_BYTES * len(consumers.departed)
-        return index, index + size, unsettled, links, ids
+        return index + size, (index, unsettled, links, ids)
 
     def _timed_bytes(self) -> int:
         """Bytes of the times of messages and of locks."""

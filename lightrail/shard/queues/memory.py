@@ -176,7 +176,7 @@ class Memory:
         """Whether senders to a queue wait: the indexes are full; it reads messages, or has a large one."""
         if not self.index_is_full:
             return False
-        return queue.view.reads_messages or queue.sizes[0] * self._indexed >= self.index
+        return queue.view.reads_messages or queue.sizes[1][0] * self._indexed >= self.index
 
     @property
     def is_stuck(self) -> bool:
@@ -265,21 +265,24 @@ class Memory:
             self._count_users(footprint.take_changed_users() or {})
 
     def _count(self, queue: "Queue", sizes: Sizes) -> None:
-        index, resident, unsettled, links, ids = sizes
-        index_before, resident_before, unsettled_before, links_before, ids_before = queue.sizes
+        resident, others = sizes
+        resident_before, others_before = queue.sizes
         queue.sizes = sizes
         self.resident += resident - resident_before
-        self._indexed += (index > 0) - (index_before > 0)
-        self.index += index - index_before
-        self.unsettled += unsettled - unsettled_before
-        self.links += links - links_before
-        self.ids += ids - ids_before
         if not resident:
             if resident_before:
                 del self._queues[queue]
                 self.asked.pop(queue, None)
         elif not resident_before:
             self._queues[queue] = None
+        if others != others_before:
+            index, unsettled, links, ids = others
+            index_before, unsettled_before, links_before, ids_before = others_before
+            self._indexed += (index > 0) - (index_before > 0)
+            self.index += index - index_before
+            self.unsettled += unsettled - unsettled_before
+            self.links += links - links_before
+            self.ids += ids - ids_before
 
     def _count_users(self, changed: dict[str, int]) -> None:
         for user, size in changed.items():
@@ -330,7 +333,7 @@ class Memory:
     def forgetting(self) -> list[tuple["Queue", int]]:
         """(queue, message-ids to forget), that with most of them first."""
         return _shared(
-            [(ids, queue) for queue in self._queues if (ids := queue.sizes[4])], self.ids, self.ids_max
+            [(ids, queue) for queue in self._queues if (ids := queue.sizes[1][3])], self.ids, self.ids_max
         )
 
 

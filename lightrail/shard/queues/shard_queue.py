@@ -210,7 +210,7 @@ class Queue:
     @property
     def resident(self) -> int:
         """Bytes in memory of its messages and their index, as counted last."""
-        return self.sizes[1]
+        return self.sizes[0]
 
     @property
     def state(self) -> State:

@@ -21,7 +21,9 @@ RENEWED_LOCK_BYTES: Final[int] = 100
 
 def runs_of(consumer: Consumer) -> int:
     """The runs in flight at a consumer; renewed locks, each noted by itself, count by their memory."""
-    return len(consumer.in_flight) + len(consumer.renewed) * RENEWED_LOCK_BYTES // limits.RUN_BYTES
+    line = consumer.in_flight
+    runs = len(line.runs) - line.head
+    return runs + len(consumer.renewed) * RENEWED_LOCK_BYTES // limits.RUN_BYTES if consumer.renewed else runs
 
 
 @dataclass(slots=True, eq=False, repr=False)
@@ -46,7 +48,10 @@ class RunCount:
         tolerance = self.tolerance
         if change > tolerance or -change > tolerance:
             self._at += change
-            self._runs = sum(map(runs_of, self._consumers))
+            consumers = self._consumers
+            self._runs = sum(map(runs_of, consumers.by_id.values()))
+            if consumers.has_others:
+                self._runs += sum(map(runs_of, consumers.others()))
             self.tolerance = max(messages >> 2, len(self._consumers.by_id), limits.RUNS_UNCOUNTED_MAX)
         runs = self._runs
         return runs if runs < messages else messages

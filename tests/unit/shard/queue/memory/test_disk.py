@@ -99,10 +99,10 @@ def test_an_eviction_of_parts_of_a_batch_makes_it_smaller(policy: str, moved: bo
     if moved:
         singly(bench.machine, 0)
     for _ in range(9):
-        before = bench.machine.footprint.sizes()[1]
+        before = bench.machine.footprint.sizes()[0]
         freed = bench.machine.footprint.evict(1)
-        assert bool(freed) == (bench.machine.footprint.sizes()[1] < before)
-        assert bench.machine.footprint.sizes()[1] <= before
+        assert bool(freed) == (bench.machine.footprint.sizes()[0] < before)
+        assert bench.machine.footprint.sizes()[0] <= before
     special = bench.machine.contents.special
     # What an order has to keep of such small messages is larger than they are.
     stays = bench.machine.contents.in_flight_bytes if special is not None and special.keys.are_read else 0
@@ -112,24 +112,24 @@ def test_an_eviction_of_parts_of_a_batch_makes_it_smaller(policy: str, moved: bo
 @pytest.mark.parametrize("policy", POLICIES)
 def test_what_was_moved_in_memory_counts_by_the_batch(policy: str) -> None:
     bench = filled(POLICIES[policy], 100)
-    before = bench.machine.footprint.sizes()[1]
+    before = bench.machine.footprint.sizes()[0]
     singly(bench.machine, 0)
     batches = {id(run.batch) for run in bench.machine.contents.waiting()}
     assert len(batches) == 100
-    assert bench.machine.footprint.sizes()[1] == before + 99 * limits.RUN_BYTES
+    assert bench.machine.footprint.sizes()[0] == before + 99 * limits.RUN_BYTES
 
 
 @pytest.mark.parametrize("policy", ["sorted", "last values", "groups", "delay"])
 def test_what_was_moved_on_disk_shares_batches_as_before(policy: str) -> None:
     bench = filled(POLICIES[policy], 20, batches=50)
     bench.machine.footprint.evict(1 << 40)
-    before = bench.machine.footprint.sizes()[1]
+    before = bench.machine.footprint.sizes()[0]
     for segment in range(3):
         singly(bench.machine, segment)
         runs = bench.machine.contents.waiting()
         assert all(run.batch.evicted for run in runs)
         assert len({id(run.batch) for run in runs}) <= 1_000 // limits.SINGLES_SHARING_MAX + 16
-        assert bench.machine.footprint.sizes()[1] == before
+        assert bench.machine.footprint.sizes()[0] == before
     for run in runs:
         location = run.batch.location
         assert location is not None

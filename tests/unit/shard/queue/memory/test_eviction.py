@@ -63,7 +63,7 @@ def filled(batches: int, disk: Disk, expires_at_ms: int | None = None) -> Machin
 
 def test_eviction_leaves_the_head_and_few_objects() -> None:
     machine = filled(3_000, Disk())
-    assert HEAD_BYTES <= machine.footprint.sizes()[1] < HEAD_BYTES + 2 * limits.JOINED_BYTES
+    assert HEAD_BYTES <= machine.footprint.sizes()[0] < HEAD_BYTES + 2 * limits.JOINED_BYTES
     assert machine.contents.ready.evicted_runs <= 3_100_000 // LOCATION_BYTES + 2
     assert machine.view.gauges.bytes == 3_000_000
 

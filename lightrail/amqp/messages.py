@@ -1,20 +1,17 @@
 """A message as values: properties, application properties and body, decoded and encoded.
 
 For the few messages that the broker itself answers or makes; messages that it passes on are not decoded.
-
-Requests to a transaction coordinator: the values of its messages (transactions 4.5).
 """
 
 from dataclasses import dataclass, field
 from typing import Any, Final
 
 from lightrail.amqp import sections
-from lightrail.amqp.composite import SHAPES, read_descriptor, read_fields, write_composite
+from lightrail.amqp.composite import write_composite
 from lightrail.amqp.decoder import Buffer, read_value
 from lightrail.amqp.encoder import encode
-from lightrail.amqp.performatives import Declare, Discharge
-from lightrail.amqp.sections import Properties, scan
-from lightrail.amqp.values import DecodeError, Described, Symbol, ULong
+from lightrail.amqp.sections import Properties
+from lightrail.amqp.values import Described, Symbol
 
 _APPLICATION: Final = b"\x00\x53\x74"
 _VALUE: Final = b"\x00\x53\x77"
@@ -115,26 +112,3 @@ def _key(key: Any) -> str:
     if not isinstance(key, str):
         raise ValueError(f"expected a text as key of a map, found {type(key).__name__}")
     return str(key)
-
-
-_VALUE_SECTION = (ULong(0x77), Symbol("amqp:amqp-value:*"))
-
-
-def read_coordinator_request(payload: Buffer) -> Declare | Discharge:
-    """The declare or discharge in the amqp-value section of a message. Raises DecodeError."""
-    area = scan(payload).body
-    if area is None:
-        raise DecodeError("expected a message with an amqp-value section, found one without a body")
-    start, end = area
-    section, value_at = read_value(payload, start + 1, end, 1)
-    if section not in _VALUE_SECTION:
-        raise DecodeError(f"expected an amqp-value section, found section {section!r}")
-    if value_at < end and payload[value_at] == 0x00:
-        _, shape, position = read_descriptor(payload, value_at + 1, end, 1)
-        if shape is not None and shape in (SHAPES[ULong(0x31)], SHAPES[ULong(0x32)]):
-            request: Declare | Discharge
-            request, position = read_fields(shape, payload, position, end, 1)
-            if position != end:
-                raise DecodeError(f"expected one value, found {end - position} bytes behind it")
-            return request
-    raise DecodeError("expected a declare or a discharge as the value of the message, found another value")

@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Final
 
 from lightrail.amqp.events import ACCEPTED, RELEASED, Transfers
 from lightrail.amqp.link import SETTLE_FIRST, Link
-from lightrail.amqp.messages import read_coordinator_request
 from lightrail.amqp.performatives import (
     AmqpError,
     Coordinator,
@@ -21,6 +20,7 @@ from lightrail.amqp.performatives import (
     Released,
     Source,
 )
+from lightrail.amqp.transactions import read_coordinator_request
 from lightrail.amqp.values import DecodeError, Symbol
 from lightrail.frontend.errors import ConditionError
 from lightrail.frontend.links.bound import Bound

@@ -11,8 +11,8 @@ import pytest
 
 from lightrail.amqp import events
 from lightrail.amqp.link import Link
-from lightrail.amqp.messages import read_coordinator_request
 from lightrail.amqp.performatives import Declare, Declared, Discharge, Source
+from lightrail.amqp.transactions import read_coordinator_request
 from lightrail.client import (
     ClientError,
     Event,

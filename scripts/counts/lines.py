@@ -16,7 +16,7 @@ class Joints:
 
     Attributes:
         imports: of all import statements, also those inside of functions and for types alone.
-        constructors: of all `__init__` methods, signature, docstring and blank lines included.
+        constructors: of all `__init__` and `__post_init__` methods, signature, docstring and blank lines included.
         slots: of the assignments of `__slots__` in classes.
         protocols: of the classes that have typing's Protocol as a base, docstrings and blank lines included.
     """
@@ -42,7 +42,9 @@ def joints(product: Product) -> Joints:
             if isinstance(node, ast.Import | ast.ImportFrom)
         ),
         constructors=length(
-            member for member in members if isinstance(member, ast.FunctionDef) and member.name == "__init__"
+            member
+            for member in members
+            if isinstance(member, ast.FunctionDef) and member.name in ("__init__", "__post_init__")
         ),
         slots=length(member for member in members if is_slots(member)),
         protocols=length(each for module in product for each in module.classes if is_protocol(each)),

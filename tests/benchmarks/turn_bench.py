@@ -1,12 +1,14 @@
 """Benchmark of one turn: what a batch costs in a shard's engine and in a frontend.
 
-    python -m tests.benchmarks.turn_bench [--against CHECKOUT] [--rounds 3]
+    python -m tests.benchmarks.turn_bench [--against CHECKOUT] [--rounds 3] [--opcodes]
 
 A whole broker forms its batches as its processes happen to run, so its CPU per message differs from run to
 run by a tenth. Here there are neither processes nor sockets, all batches have the same size, and the smallest
 of many blocks repeats within a hundredth: a change of the code by some percent shows. With `--against`, both
 checkouts run in turns, each with its own code and with this file, and the last column is the ratio of the
-smallest blocks.
+smallest blocks. Even that depends on where the interpreter's objects happen to lie in memory. `--opcodes`
+counts what the interpreter executes instead: it is the same in each run, but a call costs more than another
+opcode, and what is written in C counts as one.
 """
 
 import argparse
@@ -22,6 +24,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from itertools import accumulate
 from pathlib import Path
+from types import FrameType
 from typing import Any, Final
 
 from lightrail.amqp import frames
@@ -35,7 +38,6 @@ from tests.support.shard.fake_files import FakeFiles
 
 ROOT: Final = Path(__file__).resolve().parents[2]
 
-BLOCKS: Final = 30
 TURNS: Final = 50
 """Batches of one block."""
 ACCEPTED: Final = b"\x00\x53\x24\x45"
@@ -78,20 +80,59 @@ FRONTEND: Final = {
 }
 
 
-def smallest_us(turn: Callable[[], None]) -> float:
-    """Microseconds of CPU per batch, of the smallest block."""
+class Cpu:
+    """Microseconds of CPU time of this process."""
+
+    unit = "us"
+    blocks = 30
+
+    def begin(self) -> None:
+        self._at = time.process_time_ns()
+
+    def end(self) -> float:
+        return (time.process_time_ns() - self._at) / 1000
+
+
+class Opcodes:
+    """Opcodes of Python's interpreter in this thread."""
+
+    unit = "opcodes"
+    blocks = 2
+
+    def begin(self) -> None:
+        self._count = 0
+        sys.settrace(self._called)
+
+    def end(self) -> float:
+        sys.settrace(None)
+        return self._count
+
+    def _called(self, frame: FrameType, event: str, argument: object) -> Callable[..., Any]:
+        frame.f_trace_opcodes, frame.f_trace_lines = True, False
+        return self._executed
+
+    def _executed(self, frame: FrameType, event: str, argument: object) -> Callable[..., Any]:
+        self._count += event == "opcode"
+        return self._executed
+
+
+Meter = Cpu | Opcodes
+
+
+def smallest(meter: Meter, turn: Callable[[], None]) -> float:
+    """What a batch costs, of the smallest block."""
     turn()
     found = []
-    for _ in range(BLOCKS):
+    for _ in range(meter.blocks):
         gc.collect()
-        begin = time.process_time_ns()
+        meter.begin()
         for _ in range(TURNS):
             turn()
-        found.append(time.process_time_ns() - begin)
-    return min(found) / TURNS / 1000
+        found.append(meter.end())
+    return min(found) / TURNS
 
 
-def shard_us(load: Load) -> float:
+def of_shard(meter: Meter, load: Load) -> float:
     """A batch is stored, delivered and settled; the journal's files are in memory."""
     policy = json.loads(load.policy)
     journal = Journal(FakeFiles(), "bench", 0)
@@ -137,12 +178,12 @@ def shard_us(load: Load) -> float:
         step()
         number += 1
 
-    found = smallest_us(turn)
+    found = smallest(meter, turn)
     assert here.queue("q") == {"ready": 0, "in_flight": 0}, here.queue("q")
     return found
 
 
-async def frontend_us(load: Load) -> float:
+async def of_frontend(meter: Meter, load: Load) -> float:
     """A client's transfers become a batch, and its answer a disposition; a slice becomes transfers, and their
     disposition a settlement.
     """
@@ -161,14 +202,14 @@ async def frontend_us(load: Load) -> float:
     blob = message * load.messages
     now_ms = here.frontend.now_ms()
 
-    async def timed(call: Callable[..., Any], *arguments: Any) -> int:
-        begin = time.process_time_ns()
+    async def metered(call: Callable[..., Any], *arguments: Any) -> float:
+        meter.begin()
         call(*arguments)
         for _ in range(3):
             await asyncio.sleep(0)
-        return time.process_time_ns() - begin
+        return meter.end()
 
-    async def turn(number: int) -> int:
+    async def turn(number: int) -> float:
         while sender.credit < load.messages:
             await client.turn()
         first = number * load.messages
@@ -176,44 +217,44 @@ async def frontend_us(load: Load) -> float:
         data = b"".join(client.amqp.output)
         client.amqp.output.clear()
         here.shard.take()
-        spent = await timed(client.protocol.data_received, data)
+        spent = await metered(client.protocol.data_received, data)
         posted = here.shard.take(Kind.ENQUEUE)
         assert len(posted) == 1, f"expected one batch, found {len(posted)}"
-        spent += await timed(producer.answered, number, 1)
+        spent += await metered(producer.answered, number, 1)
         part = deliver(
             consumer.number, 1, first, load.messages, now_ms, first, 0, 0, now_ms, 0, 0, ends, blob
         )
-        spent += await timed(consumer.deliver, part, first, load.messages)
+        spent += await metered(consumer.deliver, part, first, load.messages)
         settled = frames.disposition(0, True, first, first + load.messages - 1, True, ACCEPTED)
-        spent += await timed(client.protocol.data_received, settled)
+        spent += await metered(client.protocol.data_received, settled)
         written = bytes(client.transport.written)
         client.transport.written.clear()
         client.amqp.feed(written, now_ms)
         return spent
 
     number, found = 0, []
-    for _ in range(BLOCKS):
+    for _ in range(meter.blocks):
         gc.collect()
-        spent = 0
+        spent = 0.0
         for _ in range(TURNS):
             spent += await turn(number)
             number += 1
         found.append(spent)
-    return min(found) / TURNS / 1000
+    return min(found) / TURNS
 
 
-def measured() -> dict[str, float]:
-    """Microseconds per batch by row, of the checkout on the path."""
-    found = {f"shard: {name}": shard_us(load) for name, load in SHARD.items()}
+def measured(meter: Meter) -> dict[str, float]:
+    """What a batch costs by row, with the code of the checkout on the path."""
+    found = {f"shard: {name}": of_shard(meter, load) for name, load in SHARD.items()}
     for name, load in FRONTEND.items():
-        found[f"frontend: {name}"] = asyncio.run(frontend_us(load))
+        found[f"frontend: {name}"] = asyncio.run(of_frontend(meter, load))
     return found
 
 
-def of(checkout: Path) -> dict[str, float]:
+def of(checkout: Path, flags: list[str]) -> dict[str, float]:
     """What another process measures with the code of a checkout."""
     environment = dict(os.environ, PYTHONPATH=str(checkout))
-    command = [sys.executable, __file__, "--json"]
+    command = [sys.executable, __file__, "--json", *flags]
     done = subprocess.run(command, env=environment, stdout=subprocess.PIPE, check=True)
     found: dict[str, float] = json.loads(done.stdout)
     return found
@@ -225,20 +266,23 @@ def main() -> None:
         "--against", type=Path, help="a checkout of another commit, with its compiled scanner"
     )
     parser.add_argument("--rounds", type=int, default=3, help="runs of each checkout, in turns (3)")
+    parser.add_argument("--opcodes", action="store_true", help="count opcodes in place of CPU, once")
     parser.add_argument("--json", action="store_true", help="measure once, print one line of JSON")
     options = parser.parse_args()
+    meter: Meter = Opcodes() if options.opcodes else Cpu()
     if options.json:
-        print(json.dumps(measured()))
+        print(json.dumps(measured(meter)))
         return
     checkouts = [ROOT] if options.against is None else [ROOT, options.against.resolve()]
     best: list[dict[str, float]] = [{} for _ in checkouts]
-    for _ in range(options.rounds):
+    flags = ["--opcodes"] if options.opcodes else []
+    for _ in range(1 if options.opcodes else options.rounds):
         for mine, checkout in zip(best, checkouts, strict=True):
-            for row, us in of(checkout).items():
-                mine[row] = min(us, mine.get(row, us))
-    for row, us in best[0].items():
-        ratio = f"{us / best[1][row]:7.3f}" if len(best) > 1 else ""
-        print(f"{row:<40} {us:8.2f} us per batch {ratio}")
+            for row, cost in of(checkout, flags).items():
+                mine[row] = min(cost, mine.get(row, cost))
+    for row, cost in best[0].items():
+        ratio = f"{cost / best[1][row]:7.3f}" if len(best) > 1 else ""
+        print(f"{row:<40} {cost:10.2f} {meter.unit} per batch {ratio}")
 
 
 if __name__ == "__main__":

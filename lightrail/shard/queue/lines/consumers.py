@@ -152,19 +152,15 @@ class Consumers:
     def __iter__(self) -> Iterator[Consumer]:
         """All consumers that may have messages in flight."""
         yield from self.by_id.values()
-        yield from self.others()
-
-    @property
-    def has_others(self) -> bool:
-        """Whether anybody but attached consumers may have messages in flight."""
-        return bool(self.departed or self.deferred or self.aside or self.retries or self.states)
-
-    def others(self) -> Iterator[Consumer]:
-        """Departed consumers, and those of the queue itself."""
         yield from self.departed.values()
         for internal in (self.deferred, self.aside, self.retries, self.states):
             if internal is not None:
                 yield internal
+
+    @property
+    def are_attached(self) -> bool:
+        """Whether nobody but attached consumers may have messages in flight."""
+        return not (self.departed or self.deferred or self.aside or self.retries or self.states)
 
     def attach(self, identity: int, options: ConsumerOptions, policy: Policy) -> Refused | None:
         """Attaches a consumer, or returns why not."""

@@ -43,18 +43,19 @@ class RunCount:
 
     def of(self, messages: int) -> int:
         """The number of runs, if so many messages are in flight."""
+        consumers = self._consumers
+        if len(consumers.by_id) == 1 and consumers.are_attached:
+            for consumer in consumers.by_id.values():
+                # As nearly every queue has one consumer, its runs are counted each time.
+                return min(runs_of(consumer), messages)
         # Twice the deliveries minus the growth is the number of deliveries and settlements.
         change = 2 * self._counters.delivered - messages - self._at
         tolerance = self.tolerance
         if change > tolerance or -change > tolerance:
             self._at += change
-            consumers = self._consumers
-            self._runs = sum(map(runs_of, consumers.by_id.values()))
-            if consumers.has_others:
-                self._runs += sum(map(runs_of, consumers.others()))
-            self.tolerance = max(messages >> 2, len(self._consumers.by_id), limits.RUNS_UNCOUNTED_MAX)
-        runs = self._runs
-        return runs if runs < messages else messages
+            self._runs = sum(map(runs_of, consumers))
+            self.tolerance = max(messages >> 2, len(consumers.by_id), limits.RUNS_UNCOUNTED_MAX)
+        return min(self._runs, messages)
 
     def outdate(self) -> None:
         """Notes that runs were parted or joined otherwise: they are counted again."""

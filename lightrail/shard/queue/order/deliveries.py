@@ -168,7 +168,7 @@ class Deliveries:
         consumers = self._consumers
         order = self.order
         self.unfinished = self.paused = False
-        if order is not None and not order.begin():
+        if not (order.begin() if order is not None else self.ready.count or consumers.browsers):
             return False
         before = len(effects)
         stop = before + self._work.deliveries

@@ -40,7 +40,7 @@ _LINK: Final[Object] = {
     "received": WHOLE,
     "waiting": WHOLE,
 }
-_SESSION: Final[Object] = {"channel": WHOLE, "links": array_of(object_of(_LINK, "name", "role", "state"))}
+_SESSION: Final[Object] = {"channel": WHOLE, "links": array_of(object_of(_LINK, ("name", "role", "state")))}
 _CONNECTION: Final[Object] = {
     "id": TEXT,
     "user": TEXT,
@@ -54,14 +54,14 @@ _CONNECTION: Final[Object] = {
     "forwarded": FLAG,
     "state": TEXT,
     "sessions": WHOLE,
-    "session_list": array_of(object_of(_SESSION, "channel", "links")),
+    "session_list": array_of(object_of(_SESSION, ("channel", "links"))),
     "links": WHOLE,
     "links_left_out": WHOLE,
 }
 _RIGHTS: Final[Object] = array_of({"enum": [str(each) for each in Right]})
-_SCOPE: Final[Object] = object_of({"prefix": TEXT, "rights": _RIGHTS}, "rights")
+_SCOPE: Final[Object] = object_of({"prefix": TEXT, "rights": _RIGHTS}, ("rights",))
 _PERMISSION: Final[Object] = object_of(
-    {"user": TEXT, "prefix": TEXT, "rights": array_of(TEXT)}, "user", "rights"
+    {"user": TEXT, "prefix": TEXT, "rights": array_of(TEXT)}, ("user", "rights")
 )
 
 OPERATIONS: Final[Operations] = {
@@ -100,7 +100,7 @@ OPERATIONS: Final[Operations] = {
         "set the rights of a user at and below a prefix",
         ok("the permission", ref("Permission")),
         (PREFIX,),
-        content(object_of({"rights": _RIGHTS}, "rights")),
+        content(object_of({"rights": _RIGHTS}, ("rights",))),
     ),
     "DELETE /!permissions/{user}": Operation(
         permissions.clear, "clearPermission", "remove a permission", REMOVED, (PREFIX,)
@@ -160,10 +160,10 @@ SCHEMAS: Final[Object] = {
         "additionalProperties": False,
     },
     "Token": object_of(
-        {"token": TEXT, "type": {"const": "Bearer"}, "expires_at": TIME}, "token", "expires_at"
+        {"token": TEXT, "type": {"const": "Bearer"}, "expires_at": TIME}, ("token", "expires_at")
     ),
     "Permission": _PERMISSION,
-    "Connection": object_of(_CONNECTION, "id", "user", "peer", "since", "state", "session_list"),
+    "Connection": object_of(_CONNECTION, ("id", "user", "peer", "since", "state", "session_list")),
     "Definitions": object_of(
         {
             "format": {"const": 1},

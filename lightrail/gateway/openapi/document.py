@@ -9,15 +9,7 @@ from aiohttp import web
 
 from lightrail.gateway.bodies import JSON
 from lightrail.gateway.errors import PROBLEM
-from lightrail.gateway.openapi import (
-    administration,
-    journals,
-    messages,
-    names,
-    placement,
-    subscriptions,
-    transfers,
-)
+from lightrail.gateway.openapi import administration, journals, messages, names, placement
 from lightrail.gateway.openapi.operation import (
     ANY,
     IN_PATH,
@@ -47,9 +39,7 @@ async def read(_: Request) -> web.Response:
 OPERATIONS: Final[Operations] = {
     **names.OPERATIONS,
     **messages.OPERATIONS,
-    **subscriptions.SUBSCRIPTIONS,
     **administration.OPERATIONS,
-    **transfers.TRANSFERS,
     **placement.OPERATIONS,
     **journals.OPERATIONS,
     "GET /!openapi.json": Operation(read, "openapi", "this description", ok("the description", ANY)),
@@ -72,8 +62,6 @@ SCHEMAS: Final[Object] = {
     **journals.SCHEMAS,
     **names.SCHEMAS,
     **messages.SCHEMAS,
-    **subscriptions.SCHEMAS,
-    **transfers.SCHEMAS,
     **placement.SCHEMAS,
     **administration.SCHEMAS,
     "Problem": object_of(
@@ -86,9 +74,7 @@ SCHEMAS: Final[Object] = {
             "allowed": {},
             "condition": TEXT,
         },
-        "title",
-        "status",
-        "detail",
+        ("title", "status", "detail"),
     ),
 }
 

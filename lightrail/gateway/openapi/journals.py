@@ -106,17 +106,12 @@ OPERATIONS: Final[Operations] = {
 
 SCHEMAS: Final[Object] = {
     "Journal": object_of(
-        _JOURNAL | {"segments": array_of(object_of(_SEGMENT, *_SEGMENT))},
-        "journal",
-        "shard",
-        "cluster",
-        "segments",
+        _JOURNAL | {"segments": array_of(object_of(_SEGMENT, _SEGMENT))},
+        ("journal", "shard", "cluster", "segments"),
     ),
     "SegmentIndex": object_of(
         {"format": {"const": 1}, **_SEGMENT, "blocks": array_of(array_of(WHOLE)), "queues": array_of(WHOLE)},
-        "format",
-        *_SEGMENT,
-        "blocks",
+        ("format", *_SEGMENT, "blocks"),
     ),
     "Reader": object_of(
         {
@@ -125,14 +120,11 @@ SCHEMAS: Final[Object] = {
             "hold_hours": {"type": "number"},
             "hold_bytes": WHOLE,
             "moved_ms": nullable("integer"),
-            "behind": object_of(_BEHIND, *_BEHIND),
-            "journals": array_of(object_of(_ROW, "journal", "shard", "position")),
+            "behind": object_of(_BEHIND, _BEHIND),
+            "journals": array_of(object_of(_ROW, ("journal", "shard", "position"))),
             "gone": array_of(TEXT),
         },
-        "name",
-        "positions",
-        "hold_hours",
-        "hold_bytes",
+        ("name", "positions", "hold_hours", "hold_bytes"),
     ),
     "ReaderChange": {
         "type": "object",

@@ -1,13 +1,15 @@
-"""Description of messages: stored in batches, received, settled, browsed."""
+"""Description of messages: stored in batches, received, settled, browsed, and transferred to other queues."""
 
 from typing import Final
 
+from lightrail.gateway.forwarding.transfer import Mode, State
 from lightrail.gateway.messages.outgoing import BROKER_PROPERTIES
 from lightrail.gateway.openapi.operation import (
     ANY,
     FLAG,
     REMOVED,
     SEQUENCE,
+    TEXT,
     TIME,
     TIMEOUT,
     WHOLE,
@@ -24,7 +26,7 @@ from lightrail.gateway.openapi.operation import (
     required_header,
     up_to,
 )
-from lightrail.gateway.resources import batches, head, messages, queues
+from lightrail.gateway.resources import batches, head, messages, queues, transfers
 from lightrail.model import limits
 
 _BATCH: Final[Object] = {
@@ -92,7 +94,7 @@ OPERATIONS: Final[Operations] = {
         messages.purge,
         "purge",
         "remove all messages that are not in flight",
-        ok("done", object_of({"purged": WHOLE}, "purged")),
+        ok("done", object_of({"purged": WHOLE}, ("purged",))),
     ),
     "GET /{name}/!messages/{sequence}": Operation(
         messages.look, "look", "browse one message", ok("the message", ANY)
@@ -115,10 +117,33 @@ OPERATIONS: Final[Operations] = {
         messages.renew, "renew", "renew the lock", ok("locked", object_of({"locked_until": TIME}))
     ),
     "GET /{name}/!figures": Operation(queues.figures, "figures", "figures of a queue", ok("figures", ANY)),
+    "GET /!transfers": Operation(
+        transfers.list_all,
+        "listTransfers",
+        "the caller's transfers",
+        ok("transfers", list_of("transfers", ref("Transfer"))),
+    ),
+    "POST /!transfers": Operation(
+        transfers.begin,
+        "transfer",
+        "move, copy or redrive messages",
+        {202: ("the transfer has begun", content(ref("Transfer")))},
+        (),
+        content(ref("NewTransfer")),
+    ),
+    "GET /!transfers/{id}": Operation(
+        transfers.read, "readTransfer", "a transfer and its progress", ok("the transfer", ref("Transfer"))
+    ),
+    "DELETE /!transfers/{id}": Operation(
+        transfers.cancel,
+        "cancelTransfer",
+        "end a transfer after its messages in flight are stored",
+        ok("the transfer", ref("Transfer")),
+    ),
 }
 
 SCHEMAS: Final[Object] = {
-    "Batch": object_of({"stored": WHOLE, "duplicate": FLAG}, "stored", "duplicate"),
+    "Batch": object_of({"stored": WHOLE, "duplicate": FLAG}, ("stored", "duplicate")),
     "BatchMessage": {
         "type": "object",
         "properties": {"Body": {}, "BrokerProperties": _PROPERTIES, "UserProperties": {"type": "object"}},
@@ -136,4 +161,29 @@ SCHEMAS: Final[Object] = {
         },
         "additionalProperties": False,
     },
+    "NewTransfer": object_of(
+        {
+            "from": TEXT,
+            "to": nullable("string"),
+            "mode": {"enum": [str(mode) for mode in Mode], "default": "move"},
+            "count": {"type": ["integer", "null"], "minimum": 1},
+            "filter": nullable("object"),
+        },
+        ("from",),
+    )
+    | {"additionalProperties": False},
+    "Transfer": object_of(
+        {
+            "id": TEXT,
+            "from": TEXT,
+            "to": nullable("string"),
+            "mode": {"enum": [str(mode) for mode in Mode]},
+            "state": {"enum": [str(state) for state in State]},
+            "moved": WHOLE,
+            "total": nullable("integer"),
+            "failed": WHOLE,
+            "error": nullable("string"),
+        },
+        ("id", "from", "mode", "state", "moved"),
+    ),
 }

@@ -1,4 +1,4 @@
-"""Description of names and their policies."""
+"""Description of names, their policies, and the subscriptions of routers."""
 
 from typing import Final
 
@@ -19,12 +19,13 @@ from lightrail.gateway.openapi.operation import (
     content,
     header,
     list_of,
+    nullable,
     object_of,
     ok,
     query,
     ref,
 )
-from lightrail.gateway.resources import names, tail
+from lightrail.gateway.resources import names, subscriptions, tail
 from lightrail.model.policy import Role, fields_of
 from lightrail.model.policy_field import Field
 
@@ -73,6 +74,14 @@ _BODY_KINDS: Final = query("body", {"enum": ["data", "text"]}, "text: the body b
 _BROKER: Final = header(
     "BrokerProperties", "JSON object with " + ", ".join(BROKER_PROPERTIES) + "; times in seconds or RFC 3339"
 )
+
+_SUBSCRIPTION: Final[Object] = {
+    "target": {"type": "string", "minLength": 1},
+    "filter": nullable("object"),
+    "action": nullable("object"),
+    "rules": {"type": ["object", "null"], "additionalProperties": {"type": "object"}},
+    "expires_at": nullable("string"),
+}
 
 OPERATIONS: Final[Operations] = {
     "GET /{name}": Operation(
@@ -130,12 +139,45 @@ OPERATIONS: Final[Operations] = {
     "DELETE /{name}/!policy": Operation(
         names.drop, "dropPolicy", "remove the role, with all messages", REMOVED, (IF_MATCH,)
     ),
+    "GET /{name}/!subscriptions": Operation(
+        subscriptions.list_all,
+        "listSubscriptions",
+        "subscriptions of a router",
+        ok("subscriptions", list_of("subscriptions", ref("Subscription"))),
+    ),
+    "POST /{name}/!subscriptions": Operation(
+        subscriptions.subscribe,
+        "subscribe",
+        "send messages of a router to a queue, a router or a URL",
+        {201: ("created; a push's secret is shown once", content(ref("Subscription")))},
+        body=content(ref("NewSubscription")),
+    ),
+    "GET /{name}/!subscriptions/{id}": Operation(
+        subscriptions.read, "getSubscription", "a subscription", ok("the subscription", ref("Subscription"))
+    ),
+    "PUT /{name}/!subscriptions/{id}": Operation(
+        subscriptions.replace,
+        "changeSubscription",
+        "change filter, action, target or expiry",
+        ok("the subscription", ref("Subscription")),
+        (IF_MATCH,),
+        content(ref("ChangedSubscription")),
+    ),
+    "DELETE /{name}/!subscriptions/{id}": Operation(
+        subscriptions.unsubscribe, "unsubscribe", "end a subscription", REMOVED
+    ),
 }
 
 SCHEMAS: Final[Object] = {
     "Policy": {"oneOf": [ref(_schema_name(role)) for role in Role]},
     **{_schema_name(role): _policy(role) for role in (*_ROLES, Role.NONE)},
     "Name": object_of(
-        {"name": TEXT, "role": {"enum": [str(role) for role in Role]}, "policy": ANY, "links": ANY}, "name"
+        {"name": TEXT, "role": {"enum": [str(role) for role in Role]}, "policy": ANY, "links": ANY}, ("name",)
+    ),
+    "NewSubscription": object_of({**_SUBSCRIPTION, "id": nullable("string")}, ("target",))
+    | {"additionalProperties": False},
+    "ChangedSubscription": object_of(_SUBSCRIPTION, ("target",)) | {"additionalProperties": False},
+    "Subscription": object_of(
+        {"id": TEXT, "router": TEXT, **_SUBSCRIPTION, "secret": TEXT}, ("id", "router", "target")
     ),
 }

@@ -69,7 +69,7 @@ OPERATIONS: Final[Operations] = {
         moves.list_all,
         "listMoves",
         "moves under way, and those that ended in the last minutes",
-        ok("moves", object_of({"moves": _MOVES, "ended": _MOVES}, "moves", "ended")),
+        ok("moves", object_of({"moves": _MOVES, "ended": _MOVES}, ("moves", "ended"))),
     ),
     "POST /!moves": Operation(
         moves.begin,
@@ -103,9 +103,7 @@ OPERATIONS: Final[Operations] = {
                     "count": WHOLE,
                     "silent": array_of(WHOLE),
                 },
-                "transactions",
-                "count",
-                "silent",
+                ("transactions", "count", "silent"),
             ),
         ),
     ),
@@ -115,7 +113,7 @@ OPERATIONS: Final[Operations] = {
         "decide a transaction of a shard that is lost for good; that shard may have decided otherwise",
         ok("the shards that have applied the decision", ANY),
         (),
-        content(object_of({"decision": {"enum": ["commit", "abort"]}}, "decision")),
+        content(object_of({"decision": {"enum": ["commit", "abort"]}}, ("decision",))),
     ),
     "GET /!coordinator": Operation(
         coordination.show,
@@ -155,10 +153,7 @@ SCHEMAS: Final[Object] = {
             "version": TEXT,
             "started_ms": nullable("integer"),
         },
-        "id",
-        "state",
-        "serving",
-        "queues",
+        ("id", "state", "serving", "queues"),
     ),
     "PreparedTransaction": object_of(
         {
@@ -171,13 +166,7 @@ SCHEMAS: Final[Object] = {
             "messages": WHOLE,
             "deliveries": WHOLE,
         },
-        "id",
-        "shard",
-        "decides",
-        "age_ms",
-        "queues",
-        "messages",
-        "deliveries",
+        ("id", "shard", "decides", "age_ms", "queues", "messages", "deliveries"),
     ),
     "Move": object_of(
         {
@@ -191,9 +180,7 @@ SCHEMAS: Final[Object] = {
             "pause_ms": nullable("number"),
             "error": nullable("string"),
         },
-        "queue",
-        "from",
-        "to",
+        ("queue", "from", "to"),
     ),
     "Plan": object_of(
         {
@@ -207,13 +194,12 @@ SCHEMAS: Final[Object] = {
                 "maxItems": limits.PLAN_MOVES_MAX,
                 "items": object_of(
                     {"queue": TEXT, "from": WHOLE, "to": WHOLE, "load": {"type": "number"}, "bytes": WHOLE},
-                    "queue",
-                    "to",
+                    ("queue", "to"),
                 ),
             },
             "shards": array_of(ANY),
             "silent": array_of(WHOLE),
         },
-        "moves",
+        ("moves",),
     ),
 }

@@ -114,7 +114,8 @@ IN_PATH: Final = {
     for each in (
         _in_path(
             "name",
-            "a name such as myapp/orders; its slashes stay as they are, everything else is percent-encoded once",
+            "a name such as myapp/orders; its slashes stay as they are, everything else is percent-encoded "
+            "once",
         ),
         _in_path("sequence", "sequence of the message in its queue", SEQUENCE),
         _in_path("lock", "the LockToken of the delivery"),

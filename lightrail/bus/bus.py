@@ -24,15 +24,7 @@ from lightrail.bus.scheduler import Scheduler
 from lightrail.bus.sending import Scheduled, Sending
 from lightrail.bus.store import Store
 from lightrail.client import AuthenticationError, ClientError, LinkError
-from lightrail.transport import (
-    Broker,
-    Clock,
-    LoopClock,
-    Received,
-    TopologyError,
-    Transport,
-    TransportError,
-)
+from lightrail.transport import Broker, Clock, LoopClock, Received, TopologyError, Transport, TransportError
 
 log = logging.getLogger("lightrail.bus")
 

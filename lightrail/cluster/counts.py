@@ -3,14 +3,7 @@
 import time
 from typing import Any, Final
 
-from lightrail.telemetry.metrics import (
-    CALL_SECONDS,
-    AnyFamily,
-    Histogram,
-    HistogramFamily,
-    counter,
-    gauge,
-)
+from lightrail.telemetry.metrics import CALL_SECONDS, AnyFamily, Histogram, HistogramFamily, counter, gauge
 
 
 class CoordinatorCounts:
@@ -81,9 +74,7 @@ COORDINATOR_FAMILIES: Final[tuple[AnyFamily[Any], ...]] = (
         "up",
     ),
     gauge(
-        "lightrail_coordinator_contact_age_seconds",
-        "Time since the last answer of the coordinator.",
-        "age_s",
+        "lightrail_coordinator_contact_age_seconds", "Time since the last answer of the coordinator.", "age_s"
     ),
     gauge(
         "lightrail_coordinator_full",

@@ -181,11 +181,7 @@ FIELDS: Final[tuple[Field, ...]] = (
     ),
     Field("dead_letter", _QUEUE, "name", None, "name that gets dead letters; null: NAME/$dlq"),
     _choice(
-        "expired",
-        _QUEUE,
-        "dead_letter",
-        ("dead_letter", "discard"),
-        "what becomes of messages that expire",
+        "expired", _QUEUE, "dead_letter", ("dead_letter", "discard"), "what becomes of messages that expire"
     ),
     _count(
         "priorities", _QUEUE, 1, 1, 10, "levels of priority; messages stored before a change may come first"
@@ -200,10 +196,7 @@ FIELDS: Final[tuple[Field, ...]] = (
     Field("order_key", _QUEUE, "key", None, "field that is the key of last_value and sorted"),
     _flag("groups", _QUEUE, "messages of one group-id go to one consumer at a time, in order"),
     _seconds(
-        "duplicate_window",
-        _QUEUE,
-        "time in which only one message of each message-id is stored",
-        0.001,
+        "duplicate_window", _QUEUE, "time in which only one message of each message-id is stored", 0.001
     ),
     _flag(
         "delay",

@@ -6,13 +6,7 @@ Hot code adds to plain integers of FrontendCounts, once per batch. Counters neve
 from typing import Any, Final
 
 from lightrail.model import limits
-from lightrail.telemetry.metrics import (
-    AnyFamily,
-    Family,
-    counter,
-    counters,
-    gauge,
-)
+from lightrail.telemetry.metrics import AnyFamily, Family, counter, counters, gauge
 
 OUTCOMES: Final = ("accepted", "rejected", "released", "modified")
 """Outcomes by their codes between frontend and shard (docs/formats/wire.md)."""

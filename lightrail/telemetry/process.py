@@ -123,12 +123,7 @@ class Process:
     )
 
     def __init__(
-        self,
-        role: str,
-        id: int | None,
-        settings: Settings,
-        sockets: str,
-        channel: Channel | None = None,
+        self, role: str, id: int | None, settings: Settings, sockets: str, channel: Channel | None = None
     ) -> None:
         self.role = role
         self.id = id if id is not None else UNNUMBERED

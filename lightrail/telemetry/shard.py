@@ -301,11 +301,7 @@ SHARD_FAMILIES: Final[tuple[AnyFamily[Any], ...]] = (
         (),
         _disk(lambda found: found.f_blocks),
     ),
-    gauge(
-        "lightrail_memory_bytes",
-        "Bytes of messages in memory, with their indexes.",
-        "memory_bytes",
-    ),
+    gauge("lightrail_memory_bytes", "Bytes of messages in memory, with their indexes.", "memory_bytes"),
     gauge(
         "lightrail_memory_mark_bytes",
         "Bytes of messages beyond which they are spilled to disk.",

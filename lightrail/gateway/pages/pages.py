@@ -43,12 +43,7 @@ HEADERS: Final = {
     "Referrer-Policy": "same-origin",
     "Cache-Control": "no-store",
 }
-STATIC: Final = {
-    ".css": "text/css",
-    ".js": "text/javascript",
-    ".svg": "image/svg+xml",
-    ".txt": "text/plain",
-}
+STATIC: Final = {".css": "text/css", ".js": "text/javascript", ".svg": "image/svg+xml", ".txt": "text/plain"}
 FLASH: Final = "lightrail-flash"
 """Cookie with the text that the next page shows."""
 NOBODY: Final = Caller("")

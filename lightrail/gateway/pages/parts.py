@@ -133,9 +133,7 @@ class Picture(NamedTuple):
 
 
 def draw(
-    router: str,
-    subscriptions: Callable[[str], Sequence[Subscription]],
-    role: Callable[[str], Role],
+    router: str, subscriptions: Callable[[str], Sequence[Subscription]], role: Callable[[str], Role]
 ) -> Picture:
     """The picture of one router, on the left; its targets are to the right of it, and so on."""
     column: dict[str, int] = {router: 0}

@@ -41,11 +41,7 @@ class Health:
     """
 
     def __init__(
-        self,
-        id: int,
-        members: Members,
-        not_ready: Callable[[], str | None],
-        running: Running | None = None,
+        self, id: int, members: Members, not_ready: Callable[[], str | None], running: Running | None = None
     ) -> None:
         self.members = members
         self.running = running = running or Running("gateway", lambda: id)

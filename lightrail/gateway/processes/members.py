@@ -135,11 +135,7 @@ FAMILIES: Final[tuple[AnyFamily[Any], ...]] = (
             ((one.role, str(one.id)), float(one.restarts)) for one in members.list() if one.supervised
         ],
     ),
-    counter(
-        "lightrail_scrapes_failed",
-        "Processes that did not answer a scrape in time.",
-        "scrapes_failed",
-    ),
+    counter("lightrail_scrapes_failed", "Processes that did not answer a scrape in time.", "scrapes_failed"),
 )
 
 

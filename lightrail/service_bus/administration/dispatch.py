@@ -34,11 +34,7 @@ HANDLERS: Final[Mapping[Kind, Mapping[str, Handler]]] = {
     Kind.TOPICS: {"GET": entities.topics},
     Kind.ENTITY: {"GET": entities.read, "PUT": entities.put, "DELETE": entities.delete},
     Kind.SUBSCRIPTIONS: {"GET": subscriptions.list_all},
-    Kind.SUBSCRIPTION: {
-        "GET": subscriptions.read,
-        "PUT": subscriptions.put,
-        "DELETE": subscriptions.delete,
-    },
+    Kind.SUBSCRIPTION: {"GET": subscriptions.read, "PUT": subscriptions.put, "DELETE": subscriptions.delete},
     Kind.RULES: {"GET": rules.list_all},
     Kind.RULE: {"GET": rules.read, "PUT": rules.put, "DELETE": rules.delete},
 }

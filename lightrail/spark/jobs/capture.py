@@ -106,10 +106,7 @@ def run(args: argparse.Namespace) -> int:
     from lightrail.spark.lake.table import open_or_make
 
     options = source_options(args)
-    options |= {
-        "decode": args.decode,
-        "maxBytesPerTrigger": args.batch_bytes,
-    }
+    options |= {"decode": args.decode, "maxBytesPerTrigger": args.batch_bytes}
     if args.reader:
         options["reader"] = args.reader
     if args.every <= 0:

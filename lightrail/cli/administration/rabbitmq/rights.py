@@ -26,9 +26,7 @@ def users_not_mapped(definitions: Mapping[str, Any]) -> Iterator[NotMapped]:
 
 
 def permissions(
-    definitions: Mapping[str, Any],
-    names: Mapping[str, str],
-    missing: list[NotMapped],
+    definitions: Mapping[str, Any], names: Mapping[str, str], missing: list[NotMapped]
 ) -> Iterator[dict[str, Any]]:
     """Permissions of the document.
 

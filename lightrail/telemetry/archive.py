@@ -1,11 +1,11 @@
 """Metrics of a shard's archive: its segments, segments that wait for it, and positions of readers."""
 
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final
 
-from lightrail.telemetry.metrics import AnyFamily, Family, Labels, counter, counters, gauge
+from lightrail.telemetry.metrics import AnyFamily, counter, counters, gauge, gauges
 
 if TYPE_CHECKING:
     from lightrail.shard.archiving.retention import Standing
@@ -35,8 +35,8 @@ class ArchiveCounts:
     """By reader: segments that were removed before the reader had read them."""
 
 
-def _oldest(counts: ArchiveCounts) -> Iterable[tuple[Labels, float]]:
-    return [((), max(0.0, time.time() - counts.oldest_ms / 1000) if counts.oldest_ms else 0.0)]
+def _oldest(counts: ArchiveCounts) -> float:
+    return max(0.0, time.time() - counts.oldest_ms / 1000) if counts.oldest_ms else 0.0
 
 
 ARCHIVE_FAMILIES: Final[tuple[AnyFamily[Any], ...]] = (
@@ -46,11 +46,9 @@ ARCHIVE_FAMILIES: Final[tuple[AnyFamily[Any], ...]] = (
         "Bytes of the segments in the archive, whether the journal has them as well or not.",
         "bytes",
     ),
-    Family(
-        "gauge",
+    gauge(
         "lightrail_archive_oldest_seconds",
         "Age of the last record of the oldest segment in the archive; 0 while it is empty.",
-        (),
         _oldest,
     ),
     gauge(
@@ -76,32 +74,28 @@ ARCHIVE_FAMILIES: Final[tuple[AnyFamily[Any], ...]] = (
         "Segments that were removed without being archived: the disk was full, or they were too old.",
         "given_up",
     ),
-    Family(
-        "gauge",
+    gauges(
         "lightrail_reader_behind_seconds",
         "Age of the oldest segment in the archive that a reader has not read; 0 where there is none.",
-        ("reader",),
-        lambda counts: [((name,), each.behind_ms / 1000) for name, each in counts.readers.items()],
+        "reader",
+        lambda counts: {name: each.behind_ms / 1000 for name, each in counts.readers.items()},
     ),
-    Family(
-        "gauge",
+    gauges(
         "lightrail_reader_unread_bytes",
         "Bytes in the archive that a reader has not read.",
-        ("reader",),
-        lambda counts: [((name,), each.unread_bytes) for name, each in counts.readers.items()],
+        "reader",
+        lambda counts: {name: each.unread_bytes for name, each in counts.readers.items()},
     ),
-    Family(
-        "gauge",
+    gauges(
         "lightrail_reader_held_bytes",
         "Bytes that the archive keeps beyond its retention because a reader has not read them.",
-        ("reader",),
-        lambda counts: [((name,), each.held_bytes) for name, each in counts.readers.items()],
+        "reader",
+        lambda counts: {name: each.held_bytes for name, each in counts.readers.items()},
     ),
-    Family(
-        "counter",
+    counters(
         "lightrail_reader_segments_missed",
         "Segments beyond a reader's bounds that were removed before the reader had read them.",
-        ("reader",),
-        lambda counts: [((name,), counts.passed_over.get(name, 0)) for name in counts.readers],
+        "reader",
+        lambda counts: {name: counts.passed_over.get(name, 0) for name in counts.readers},
     ),
 )

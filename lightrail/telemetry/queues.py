@@ -1,6 +1,7 @@
 """Queues: counters of queues, summed over a shard, or one by one on /metrics/detailed."""
 
 from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field
 from operator import itemgetter
 from typing import TYPE_CHECKING, Any, Final
 
@@ -41,16 +42,14 @@ QUEUE_FIGURES: Final = (*QUEUE_COUNTERS, *QUEUE_STATES, "locked", "bytes", "cons
 """Everything that Figures has."""
 
 
+@dataclass(slots=True, eq=False, repr=False)
 class QueueTotals:
     """The figures of all queues of a shard, summed for one scrape."""
 
-    __slots__ = ("figures", "queues", "unattended_messages", "unattended_queues")
-
-    def __init__(self) -> None:
-        self.figures = dict.fromkeys(QUEUE_FIGURES, 0)
-        self.queues = 0
-        self.unattended_messages = 0
-        self.unattended_queues = 0
+    figures: dict[str, int] = field(default_factory=lambda: dict.fromkeys(QUEUE_FIGURES, 0))
+    queues: int = 0
+    unattended_messages: int = 0
+    unattended_queues: int = 0
 
     def add(self, name: str, figures: "Figures") -> None:
         """Adds the figures of one queue."""

@@ -28,6 +28,7 @@ from lightrail.telemetry.metrics import (
     Histogram,
     HistogramFamily,
     Labels,
+    gauge,
     merge,
 )
 
@@ -203,33 +204,25 @@ RUNNING_FAMILIES: Final[tuple[AnyFamily[Running], ...]] = (
         ("version", "python"),
         _build,
     ),
-    Family(
-        "gauge",
+    gauge(
         "lightrail_python_optimised",
         "1 when the Python of this process was built with optimisations; without, it needs more CPU.",
-        (),
-        lambda running: [((), float(running.optimised))],
+        "optimised",
     ),
-    Family(
-        "gauge",
+    gauge(
         "lightrail_ready",
         "1 when this process serves, as /readyz reports it.",
-        (),
-        lambda running: [((), float(running.ready() is None))],
+        lambda running: running.ready() is None,
     ),
-    Family(
-        "gauge",
+    gauge(
         "lightrail_clock_seconds",
         "The clock of this process, in seconds since 1970.",
-        (),
-        lambda _: [((), wall_ms() / 1000)],
+        lambda _: wall_ms() / 1000,
     ),
-    Family(
-        "gauge",
+    gauge(
         "lightrail_clock_off_seconds",
         "Machine's wall clock minus the clock of this process, which follows it slowly.",
-        (),
-        lambda _: [((), off_ms() / 1000)],
+        lambda _: off_ms() / 1000,
     ),
     HistogramFamily(
         "lightrail_event_loop_lag_seconds",

@@ -13,14 +13,13 @@ from lightrail.bus.consumer import Consumer, Handled
 from lightrail.bus.conventions import Conventions
 from lightrail.bus.errors import BrokerAwayError, BusError, ConfigurationError
 from lightrail.bus.formats import Format, Formats
-from lightrail.bus.forwarder import Forwarder
+from lightrail.bus.forwarder import Forwarder, Scheduler
 from lightrail.bus.handlers import Handlers
 from lightrail.bus.health import Health
 from lightrail.bus.messages import MessageType, message_type
 from lightrail.bus.outgoing import Outgoing, Senders
 from lightrail.bus.plan import Plan, Planned
 from lightrail.bus.requests import Requests
-from lightrail.bus.scheduler import Scheduler
 from lightrail.bus.sending import Scheduled, Sending
 from lightrail.bus.store import Store
 from lightrail.client import AuthenticationError, ClientError, LinkError

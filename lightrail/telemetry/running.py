@@ -111,18 +111,6 @@ class Running:
         optimised: whether its interpreter was built with optimisations.
     """
 
-    __slots__ = (
-        "_certificate",
-        "_collectors",
-        "_due",
-        "_id",
-        "_timer",
-        "lag_seconds",
-        "optimised",
-        "ready",
-        "role",
-    )
-
     def __init__(self, role: str, id: Callable[[], int], *, optimised: bool = OPTIMISED) -> None:
         self.role = role
         self._id = id

@@ -2,8 +2,8 @@
 
 The shard of a queue puts dead letters into NAME/$dlq, on the same shard, in the same commit. A gateway
 forwards them to the name in the queue's policy. A message for a router that is not due waits in
-ROUTER/$scheduled, whose shard delivers it when it is due. A gateway routes it, and settles it when every queue
-that the router chooses has stored it. An attempt that fails for some of these queues is repeated for those.
+ROUTER/$scheduled, whose shard delivers it when it is due. A gateway routes it, and settles it when every
+queue that the router chooses has stored it. An attempt that fails for some of them is repeated for those.
 
 Every gateway forwards from all of these queues; several gateways share the work as consumers of one queue.
 """

@@ -102,7 +102,7 @@ def test_a_public_name_that_leads_here_is_not_called() -> None:
 
 
 def test_at_most_so_many_requests_are_under_way(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(pushes, "PUSHES_UNDER_WAY", 2)
+    monkeypatch.setattr(http_client, "PUSHES_UNDER_WAY", 2)
     gate, there = threading.Event(), threading.Semaphore(0)
     most = under_way = 0
     lock = threading.Lock()

@@ -64,50 +64,24 @@ _PERMISSION: Final[Object] = object_of(
     {"user": TEXT, "prefix": TEXT, "rights": array_of(TEXT)}, ("user", "rights")
 )
 
+# fmt: off
 OPERATIONS: Final[Operations] = {
-    "POST /!tokens": Operation(
-        make,
-        "makeToken",
-        "a bearer token for a user who sends the password",
-        {201: ("the token", content(ref("Token")))},
-        body=content(ref("TokenRequest")),
-    ),
+    "POST /!tokens": Operation(make, "makeToken", "a bearer token for a user who sends the password",
+        {201: ("the token", content(ref("Token")))}, body=content(ref("TokenRequest"))),
     "GET /!status": Operation(status.read, "status", "processes, shards, sums", ok("status", ANY)),
-    "GET /!queues": Operation(
-        queues.list_all,
-        "listQueues",
-        "figures of queues",
-        ok("a page", list_of("queues", ANY, paged=True)),
-        (PREFIX, AFTER, LIMIT),
-    ),
-    "GET /!routers": Operation(
-        status.routers,
-        "listRouters",
-        "routers and their subscriptions",
-        ok("routers", list_of("routers", ANY)),
-        (PREFIX,),
-    ),
-    "GET /!permissions": Operation(
-        permissions.list_all,
-        "listPermissions",
-        "rights of users",
+    "GET /!queues": Operation(queues.list_all, "listQueues", "figures of queues",
+        ok("a page", list_of("queues", ANY, paged=True)), (PREFIX, AFTER, LIMIT)),
+    "GET /!routers": Operation(status.routers, "listRouters", "routers and their subscriptions",
+        ok("routers", list_of("routers", ANY)), (PREFIX,)),
+    "GET /!permissions": Operation(permissions.list_all, "listPermissions", "rights of users",
         ok("permissions", list_of("permissions", ref("Permission"))),
-        (query("user", TEXT, "only permissions of this user"),),
-    ),
-    "PUT /!permissions/{user}": Operation(
-        permissions.put,
-        "permit",
-        "set the rights of a user at and below a prefix",
-        ok("the permission", ref("Permission")),
-        (PREFIX,),
-        content(object_of({"rights": _RIGHTS}, ("rights",))),
-    ),
-    "DELETE /!permissions/{user}": Operation(
-        permissions.clear, "clearPermission", "remove a permission", REMOVED, (PREFIX,)
-    ),
-    "GET /!connections": Operation(
-        connections.list_all,
-        "listConnections",
+        (query("user", TEXT, "only permissions of this user"),)),
+    "PUT /!permissions/{user}": Operation(permissions.put, "permit",
+        "set the rights of a user at and below a prefix", ok("the permission", ref("Permission")), (PREFIX,),
+        content(object_of({"rights": _RIGHTS}, ("rights",)))),
+    "DELETE /!permissions/{user}": Operation(permissions.clear, "clearPermission", "remove a permission",
+        REMOVED, (PREFIX,)),
+    "GET /!connections": Operation(connections.list_all, "listConnections",
         "AMQP connections of all frontends; for callers that may manage all names",
         ok("a page", list_of("connections", ref("Connection"), paged=True)),
         (
@@ -115,40 +89,21 @@ OPERATIONS: Final[Operations] = {
             query("container", TEXT, "only connections with this container-id"),
             LIMIT,
             AFTER,
-        ),
-    ),
-    "GET /!connections/{connection}": Operation(
-        connections.show,
-        "showConnection",
-        "a connection with its sessions and links",
-        ok("the connection", ref("Connection")),
-    ),
-    "DELETE /!connections/{connection}": Operation(
-        connections.close,
-        "closeConnection",
-        "close a connection with amqp:connection:forced",
-        {204: ("the connection is being closed", None)},
-        (query("text", TEXT, "reason that the client receives"),),
-    ),
-    "GET /!definitions": Operation(
-        definitions.export,
-        "export",
-        "every name, subscription and right",
-        ok("the definitions", ref("Definitions")),
-        (PREFIX,),
-    ),
-    "POST /!definitions": Operation(
-        definitions.take_in,
-        "import",
-        "import definitions",
-        ok("a report", ANY),
+        )),
+    "GET /!connections/{connection}": Operation(connections.show, "showConnection",
+        "a connection with its sessions and links", ok("the connection", ref("Connection"))),
+    "DELETE /!connections/{connection}": Operation(connections.close, "closeConnection",
+        "close a connection with amqp:connection:forced", {204: ("the connection is being closed", None)},
+        (query("text", TEXT, "reason that the client receives"),)),
+    "GET /!definitions": Operation(definitions.export, "export", "every name, subscription and right",
+        ok("the definitions", ref("Definitions")), (PREFIX,)),
+    "POST /!definitions": Operation(definitions.take_in, "import", "import definitions", ok("a report", ANY),
         (
             query("dry_run", FLAG, "true: only report what would be done"),
             query("replace", FLAG, "true: change existing entries that differ"),
-        ),
-        content(ref("Definitions")),
-    ),
+        ), content(ref("Definitions"))),
 }
+# fmt: on
 
 SCHEMAS: Final[Object] = {
     "TokenRequest": {

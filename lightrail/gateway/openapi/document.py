@@ -36,6 +36,7 @@ async def read(_: Request) -> web.Response:
     return web.Response(text=_text(), content_type=JSON)
 
 
+# fmt: off
 OPERATIONS: Final[Operations] = {
     **names.OPERATIONS,
     **messages.OPERATIONS,
@@ -43,20 +44,15 @@ OPERATIONS: Final[Operations] = {
     **placement.OPERATIONS,
     **journals.OPERATIONS,
     "GET /!openapi.json": Operation(read, "openapi", "this description", ok("the description", ANY)),
-    "GET /healthz": Operation(
-        None, "alive", "whether the gateway runs", {200: ("alive", content(TEXT, "text/plain"))}
-    ),
-    "GET /readyz": Operation(
-        None,
-        "ready",
-        "whether every process serves",
+    "GET /healthz": Operation(None, "alive", "whether the gateway runs",
+        {200: ("alive", content(TEXT, "text/plain"))}),
+    "GET /readyz": Operation(None, "ready", "whether every process serves",
         {
             200: ("ready", content(TEXT, "text/plain")),
             503: ("a line for each process that does not", content(TEXT, "text/plain")),
-        },
-        (query("self", TEXT, "only about this gateway, for load balancers"),),
-    ),
+        }, (query("self", TEXT, "only about this gateway, for load balancers"),)),
 }
+# fmt: on
 
 SCHEMAS: Final[Object] = {
     **journals.SCHEMAS,

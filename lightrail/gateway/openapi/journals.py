@@ -51,20 +51,16 @@ _ROW: Final[Object] = {
     "oldest_ms": nullable("integer"),
 }
 
+# fmt: off
 OPERATIONS: Final[Operations] = {
-    "GET /!journals": Operation(
-        journals.list_all,
-        "listJournals",
+    "GET /!journals": Operation(journals.list_all, "listJournals",
         "journals of all shards and their committed segments",
         ok("journals", list_of("journals", ref("Journal"))),
         (
             query("journal", JOURNAL_ID, "only this journal"),
             query("from", SEQUENCE, "only segments that end after this lsn"),
-        ),
-    ),
-    "GET /!journals/{journal}/{segment}": Operation(
-        journals.read,
-        "readJournal",
+        )),
+    "GET /!journals/{journal}/{segment}": Operation(journals.read, "readJournal",
         "bytes of a segment as they are on disk (docs/formats/journal.md)",
         {200: ("the bytes", {"application/octet-stream": {"schema": {}}}), 304: ("unchanged", None)},
         (
@@ -74,35 +70,23 @@ OPERATIONS: Final[Operations] = {
                 SEQUENCE,
                 "offset after the last byte, by default the end of the committed bytes; 416 beyond it",
             ),
-        ),
-    ),
-    "GET /!journals/{journal}/{segment}/index": Operation(
-        journals.index,
-        "readIndex",
+        )),
+    "GET /!journals/{journal}/{segment}/index": Operation(journals.index, "readIndex",
         "a sparse index of the records of a segment (docs/formats/archive.md)",
-        {200: ("the index", content(ref("SegmentIndex"))), 304: ("unchanged", None)},
-    ),
-    "GET /!readers": Operation(
-        readers.list_all,
-        "listReaders",
+        {200: ("the index", content(ref("SegmentIndex"))), 304: ("unchanged", None)}),
+    "GET /!readers": Operation(readers.list_all, "listReaders",
         "readers of journals, each with the unread part of the journals",
-        ok("readers", list_of("readers", ref("Reader"))),
-    ),
-    "GET /!readers/{reader}": Operation(
-        readers.show, "readReader", "a reader with its positions", ok("the reader", ref("Reader"))
-    ),
-    "PUT /!readers/{reader}": Operation(
-        readers.put,
-        "changeReader",
+        ok("readers", list_of("readers", ref("Reader")))),
+    "GET /!readers/{reader}": Operation(readers.show, "readReader", "a reader with its positions",
+        ok("the reader", ref("Reader"))),
+    "PUT /!readers/{reader}": Operation(readers.put, "changeReader",
         "create a reader, move its positions forward, change its bounds; members left out stay",
         {200: ("the reader", content(ref("Reader"))), 201: ("a new reader", content(ref("Reader")))},
-        (query("reset", FLAG, "true: positions may decrease"), IF_MATCH),
-        content(ref("ReaderChange")),
-    ),
-    "DELETE /!readers/{reader}": Operation(
-        readers.remove, "removeReader", "remove a reader; shards no longer keep segments for it", REMOVED
-    ),
+        (query("reset", FLAG, "true: positions may decrease"), IF_MATCH), content(ref("ReaderChange"))),
+    "DELETE /!readers/{reader}": Operation(readers.remove, "removeReader",
+        "remove a reader; shards no longer keep segments for it", REMOVED),
 }
+# fmt: on
 
 SCHEMAS: Final[Object] = {
     "Journal": object_of(

@@ -42,10 +42,9 @@ _PROPERTIES: Final[Object] = {
     "additionalProperties": False,
 }
 
+# fmt: off
 OPERATIONS: Final[Operations] = {
-    "POST /{name}/!batch": Operation(
-        batches.store,
-        "storeBatch",
+    "POST /{name}/!batch": Operation(batches.store, "storeBatch",
         "store a numbered batch of messages once, however often it is sent",
         ok("every message is stored, by this request or an earlier one", ref("Batch")),
         (
@@ -59,27 +58,13 @@ OPERATIONS: Final[Operations] = {
                 up_to(limits.HTTP_BATCH_NUMBER_MAX),
                 "number of the batch, above those of the producer's earlier batches; others are stored",
             ),
-        ),
-        {"application/octet-stream": {"schema": _BATCH}},
-    ),
-    "DELETE /{name}/!head": Operation(
-        head.receive,
-        "receive",
-        "receive the next message",
-        {200: ("the message", _MESSAGE), 204: ("no message", None)},
-        (TIMEOUT,),
-    ),
-    "POST /{name}/!head": Operation(
-        head.lock,
-        "lock",
+        ), {"application/octet-stream": {"schema": _BATCH}}),
+    "DELETE /{name}/!head": Operation(head.receive, "receive", "receive the next message",
+        {200: ("the message", _MESSAGE), 204: ("no message", None)}, (TIMEOUT,)),
+    "POST /{name}/!head": Operation(head.lock, "lock",
         "lock the next message; Location is the URL of the lock",
-        {201: ("the message, locked", _MESSAGE), 204: ("no message", None)},
-        (TIMEOUT,),
-    ),
-    "GET /{name}/!messages": Operation(
-        messages.browse,
-        "browse",
-        "browse messages",
+        {201: ("the message, locked", _MESSAGE), 204: ("no message", None)}, (TIMEOUT,)),
+    "GET /{name}/!messages": Operation(messages.browse, "browse", "browse messages",
         ok("messages", list_of("messages", ANY, paged=True)),
         (
             query("from", SEQUENCE, "first sequence"),
@@ -88,59 +73,31 @@ OPERATIONS: Final[Operations] = {
                 {"type": "integer", "minimum": 1, "maximum": limits.PAGE_MAX},
                 "largest number of messages; 10 by default",
             ),
-        ),
-    ),
-    "DELETE /{name}/!messages": Operation(
-        messages.purge,
-        "purge",
-        "remove all messages that are not in flight",
-        ok("done", object_of({"purged": WHOLE}, ("purged",))),
-    ),
-    "GET /{name}/!messages/{sequence}": Operation(
-        messages.look, "look", "browse one message", ok("the message", ANY)
-    ),
-    "DELETE /{name}/!messages/{sequence}": Operation(
-        messages.cancel, "cancel", "cancel a scheduled message", REMOVED
-    ),
-    "DELETE /{name}/!messages/{sequence}/{lock}": Operation(
-        messages.complete, "complete", "accept a message", ok("accepted", ANY)
-    ),
-    "PUT /{name}/!messages/{sequence}/{lock}": Operation(
-        messages.settle,
-        "settle",
-        "settle a message: accept, release, or make it a dead letter",
-        ok("settled", ANY),
-        body=content(ref("Outcome")),
-        body_required=False,
-    ),
-    "POST /{name}/!messages/{sequence}/{lock}": Operation(
-        messages.renew, "renew", "renew the lock", ok("locked", object_of({"locked_until": TIME}))
-    ),
+        )),
+    "DELETE /{name}/!messages": Operation(messages.purge, "purge",
+        "remove all messages that are not in flight", ok("done", object_of({"purged": WHOLE}, ("purged",)))),
+    "GET /{name}/!messages/{sequence}": Operation(messages.look, "look", "browse one message",
+        ok("the message", ANY)),
+    "DELETE /{name}/!messages/{sequence}": Operation(messages.cancel, "cancel", "cancel a scheduled message",
+        REMOVED),
+    "DELETE /{name}/!messages/{sequence}/{lock}": Operation(messages.complete, "complete", "accept a message",
+        ok("accepted", ANY)),
+    "PUT /{name}/!messages/{sequence}/{lock}": Operation(messages.settle, "settle",
+        "settle a message: accept, release, or make it a dead letter", ok("settled", ANY),
+        body=content(ref("Outcome")), body_required=False),
+    "POST /{name}/!messages/{sequence}/{lock}": Operation(messages.renew, "renew", "renew the lock",
+        ok("locked", object_of({"locked_until": TIME}))),
     "GET /{name}/!figures": Operation(queues.figures, "figures", "figures of a queue", ok("figures", ANY)),
-    "GET /!transfers": Operation(
-        transfers.list_all,
-        "listTransfers",
-        "the caller's transfers",
-        ok("transfers", list_of("transfers", ref("Transfer"))),
-    ),
-    "POST /!transfers": Operation(
-        transfers.begin,
-        "transfer",
-        "move, copy or redrive messages",
-        {202: ("the transfer has begun", content(ref("Transfer")))},
-        (),
-        content(ref("NewTransfer")),
-    ),
-    "GET /!transfers/{id}": Operation(
-        transfers.read, "readTransfer", "a transfer and its progress", ok("the transfer", ref("Transfer"))
-    ),
-    "DELETE /!transfers/{id}": Operation(
-        transfers.cancel,
-        "cancelTransfer",
-        "end a transfer after its messages in flight are stored",
-        ok("the transfer", ref("Transfer")),
-    ),
+    "GET /!transfers": Operation(transfers.list_all, "listTransfers", "the caller's transfers",
+        ok("transfers", list_of("transfers", ref("Transfer")))),
+    "POST /!transfers": Operation(transfers.begin, "transfer", "move, copy or redrive messages",
+        {202: ("the transfer has begun", content(ref("Transfer")))}, (), content(ref("NewTransfer"))),
+    "GET /!transfers/{id}": Operation(transfers.read, "readTransfer", "a transfer and its progress",
+        ok("the transfer", ref("Transfer"))),
+    "DELETE /!transfers/{id}": Operation(transfers.cancel, "cancelTransfer",
+        "end a transfer after its messages in flight are stored", ok("the transfer", ref("Transfer"))),
 }
+# fmt: on
 
 SCHEMAS: Final[Object] = {
     "Batch": object_of({"stored": WHOLE, "duplicate": FLAG}, ("stored", "duplicate")),

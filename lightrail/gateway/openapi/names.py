@@ -83,19 +83,14 @@ _SUBSCRIPTION: Final[Object] = {
     "expires_at": nullable("string"),
 }
 
+# fmt: off
 OPERATIONS: Final[Operations] = {
-    "GET /{name}": Operation(
-        names.summary,
-        "getName",
-        "the role of a name, with links to its parts",
-        {200: ("the name", content(ref("Name"))), 303: ("a metadata name: see Location", None)},
-    ),
-    "POST /{name}": Operation(
-        tail.post,
-        "post",
-        "give the name a role (a policy as JSON or in an Atom entry), or send a message to it (any "
-        "other type, or with BrokerProperties). Once the name is a queue or router, JSON is a message, "
-        "unless it is an object with a role",
+    "GET /{name}": Operation(names.summary, "getName", "the role of a name, with links to its parts",
+        {200: ("the name", content(ref("Name"))), 303: ("a metadata name: see Location", None)}),
+    "POST /{name}": Operation(tail.post, "post",
+        "give the name a role (a policy as JSON or in an Atom entry), or send a message to it (any other "
+        "type, or with BrokerProperties). Once the name is a queue or router, JSON is a message, unless it "
+        "is an object with a role",
         {
             201: (
                 "created; Location is the URL of the policy, or of a message (without a body)",
@@ -103,8 +98,7 @@ OPERATIONS: Final[Operations] = {
             ),
             207: ("a batch of which not every message was stored", content(ANY)),
             303: ("a metadata name: see Location", None),
-        },
-        (_BROKER, _BODY_KINDS),
+        }, (_BROKER, _BODY_KINDS),
         content(ref("Policy"), JSON, POLICY)
         | {ATOM: {"schema": TEXT}}
         | {BATCH: {"schema": array_of(ref("BatchMessage")) | {"maxItems": 1000}}}
@@ -112,61 +106,32 @@ OPERATIONS: Final[Operations] = {
             "text/plain": {"schema": TEXT},
             AMQP: {"schema": TEXT},
             "application/octet-stream": {"schema": TEXT},
-        },
-    ),
-    "GET /{name}/": Operation(
-        names.below,
-        "listNames",
-        "names below",
+        }),
+    "GET /{name}/": Operation(names.below, "listNames", "names below",
         {200: ("a page", content(list_of("names", ANY, paged=True)) | {ATOM: {"schema": TEXT}})},
-        (AFTER, LIMIT, query("deep", FLAG, "true: not only the next segment")),
-    ),
-    "GET /{name}/!policy": Operation(
-        names.read,
-        "getPolicy",
-        "a name's policy",
+        (AFTER, LIMIT, query("deep", FLAG, "true: not only the next segment"))),
+    "GET /{name}/!policy": Operation(names.read, "getPolicy", "a name's policy",
         {200: ("the policy as it was set", content(ref("Policy"))), 304: ("unchanged", None)},
-        (query("effective", FLAG, "true: with every default"),),
-    ),
-    "PUT /{name}/!policy": Operation(
-        names.change,
-        "changePolicy",
-        "change or renew a policy; the role stays",
-        ok("the policy", ref("Policy")),
-        (IF_MATCH,),
-        content(ref("Policy")),
-    ),
-    "DELETE /{name}/!policy": Operation(
-        names.drop, "dropPolicy", "remove the role, with all messages", REMOVED, (IF_MATCH,)
-    ),
-    "GET /{name}/!subscriptions": Operation(
-        subscriptions.list_all,
-        "listSubscriptions",
-        "subscriptions of a router",
-        ok("subscriptions", list_of("subscriptions", ref("Subscription"))),
-    ),
-    "POST /{name}/!subscriptions": Operation(
-        subscriptions.subscribe,
-        "subscribe",
+        (query("effective", FLAG, "true: with every default"),)),
+    "PUT /{name}/!policy": Operation(names.change, "changePolicy", "change or renew a policy; the role stays",
+        ok("the policy", ref("Policy")), (IF_MATCH,), content(ref("Policy"))),
+    "DELETE /{name}/!policy": Operation(names.drop, "dropPolicy", "remove the role, with all messages",
+        REMOVED, (IF_MATCH,)),
+    "GET /{name}/!subscriptions": Operation(subscriptions.list_all, "listSubscriptions",
+        "subscriptions of a router", ok("subscriptions", list_of("subscriptions", ref("Subscription")))),
+    "POST /{name}/!subscriptions": Operation(subscriptions.subscribe, "subscribe",
         "send messages of a router to a queue, a router or a URL",
         {201: ("created; a push's secret is shown once", content(ref("Subscription")))},
-        body=content(ref("NewSubscription")),
-    ),
-    "GET /{name}/!subscriptions/{id}": Operation(
-        subscriptions.read, "getSubscription", "a subscription", ok("the subscription", ref("Subscription"))
-    ),
-    "PUT /{name}/!subscriptions/{id}": Operation(
-        subscriptions.replace,
-        "changeSubscription",
-        "change filter, action, target or expiry",
-        ok("the subscription", ref("Subscription")),
-        (IF_MATCH,),
-        content(ref("ChangedSubscription")),
-    ),
-    "DELETE /{name}/!subscriptions/{id}": Operation(
-        subscriptions.unsubscribe, "unsubscribe", "end a subscription", REMOVED
-    ),
+        body=content(ref("NewSubscription"))),
+    "GET /{name}/!subscriptions/{id}": Operation(subscriptions.read, "getSubscription", "a subscription",
+        ok("the subscription", ref("Subscription"))),
+    "PUT /{name}/!subscriptions/{id}": Operation(subscriptions.replace, "changeSubscription",
+        "change filter, action, target or expiry", ok("the subscription", ref("Subscription")), (IF_MATCH,),
+        content(ref("ChangedSubscription"))),
+    "DELETE /{name}/!subscriptions/{id}": Operation(subscriptions.unsubscribe, "unsubscribe",
+        "end a subscription", REMOVED),
 }
+# fmt: on
 
 SCHEMAS: Final[Object] = {
     "Policy": {"oneOf": [ref(_schema_name(role)) for role in Role]},

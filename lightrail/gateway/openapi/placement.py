@@ -26,35 +26,20 @@ from lightrail.model import limits
 
 _MOVES: Final[Object] = array_of(ref("Move"))
 
+# fmt: off
 OPERATIONS: Final[Operations] = {
-    "GET /!shards": Operation(
-        shards.list_all,
-        "listShards",
-        "every shard of the cluster, running or not",
-        ok("shards", list_of("shards", ref("Shard"))),
-    ),
-    "GET /!shards/{shard}": Operation(
-        shards.show, "readShard", "a shard with the names of its queues", ok("the shard", ref("Shard"))
-    ),
-    "PUT /!shards/{shard}": Operation(
-        shards.change,
-        "changeShard",
+    "GET /!shards": Operation(shards.list_all, "listShards", "every shard of the cluster, running or not",
+        ok("shards", list_of("shards", ref("Shard")))),
+    "GET /!shards/{shard}": Operation(shards.show, "readShard", "a shard with the names of its queues",
+        ok("the shard", ref("Shard"))),
+    "PUT /!shards/{shard}": Operation(shards.change, "changeShard",
         "drain a shard, or activate it again; with an empty disk: give up the former disk",
-        ok("the shard", ref("Shard")),
-        (),
-        content(object_of({"state": {"enum": ["active", "draining"]}, "disk": {"enum": [""]}})),
-    ),
-    "DELETE /!shards/{shard}": Operation(
-        shards.remove,
-        "removeShard",
-        "forget a shard that has no queues and was stopped",
-        REMOVED,
-        (query("lose_queues", FLAG, "true: give up the messages of its queues"),),
-    ),
-    "GET /!plan": Operation(
-        plans.propose,
-        "plan",
-        "moves that would balance the load of the shards",
+        ok("the shard", ref("Shard")), (),
+        content(object_of({"state": {"enum": ["active", "draining"]}, "disk": {"enum": [""]}}))),
+    "DELETE /!shards/{shard}": Operation(shards.remove, "removeShard",
+        "forget a shard that has no queues and was stopped", REMOVED,
+        (query("lose_queues", FLAG, "true: give up the messages of its queues"),)),
+    "GET /!plan": Operation(plans.propose, "plan", "moves that would balance the load of the shards",
         ok("the plan", ref("Plan")),
         (
             query(
@@ -63,77 +48,44 @@ OPERATIONS: Final[Operations] = {
                 "seconds over which messages are counted; 1 by default",
             ),
             query("max_moves", up_to(limits.PLAN_MOVES_MAX), "largest number of moves in this plan"),
-        ),
-    ),
-    "GET /!moves": Operation(
-        moves.list_all,
-        "listMoves",
+        )),
+    "GET /!moves": Operation(moves.list_all, "listMoves",
         "moves under way, and those that ended in the last minutes",
-        ok("moves", object_of({"moves": _MOVES, "ended": _MOVES}, ("moves", "ended"))),
-    ),
-    "POST /!moves": Operation(
-        moves.begin,
-        "move",
-        "begin the moves of a plan; shards carry them out",
+        ok("moves", object_of({"moves": _MOVES, "ended": _MOVES}, ("moves", "ended")))),
+    "POST /!moves": Operation(moves.begin, "move", "begin the moves of a plan; shards carry them out",
         {202: ("moves that began", content(ANY))},
         (
             query(
                 "throttle", up_to(limits.MOVE_THROTTLE_MAX), "bytes per second of each copy; 0 for no limit"
             ),
             query("skip", FLAG, "true: leave out queues that were deleted or moved since"),
-        ),
-        content(ref("Plan")),
-    ),
-    "DELETE /!moves": Operation(
-        moves.cancel,
-        "cancelMoves",
-        "cancel moves that have not frozen their queue",
+        ), content(ref("Plan"))),
+    "DELETE /!moves": Operation(moves.cancel, "cancelMoves", "cancel moves that have not frozen their queue",
         ok("moves that were cancelled, or are too late", ANY),
-        (query("queue", TEXT, "only the move of this queue"),),
-    ),
-    "GET /!transactions": Operation(
-        transactions.list_all,
-        "listTransactions",
+        (query("queue", TEXT, "only the move of this queue"),)),
+    "GET /!transactions": Operation(transactions.list_all, "listTransactions",
         "prepared transactions that wait for the decision of another shard",
-        ok(
-            "a row per transaction and shard, the oldest of each shard first",
+        ok("a row per transaction and shard, the oldest of each shard first",
             object_of(
                 {
                     "transactions": array_of(ref("PreparedTransaction")),
                     "count": WHOLE,
                     "silent": array_of(WHOLE),
-                },
-                ("transactions", "count", "silent"),
-            ),
-        ),
-    ),
-    "POST /!transactions/{transaction}": Operation(
-        transactions.decide,
-        "decideTransaction",
+                }, ("transactions", "count", "silent")))),
+    "POST /!transactions/{transaction}": Operation(transactions.decide, "decideTransaction",
         "decide a transaction of a shard that is lost for good; that shard may have decided otherwise",
-        ok("the shards that have applied the decision", ANY),
-        (),
-        content(object_of({"decision": {"enum": ["commit", "abort"]}}, ("decision",))),
-    ),
-    "GET /!coordinator": Operation(
-        coordination.show,
-        "showCoordinator",
+        ok("the shards that have applied the decision", ANY), (),
+        content(object_of({"decision": {"enum": ["commit", "abort"]}}, ("decision",)))),
+    "GET /!coordinator": Operation(coordination.show, "showCoordinator",
         "whether the coordinator was set back, as by a restored snapshot",
-        ok("null, or how the coordinator differs from this gateway's copy", ANY),
-    ),
-    "POST /!coordinator/put-back": Operation(
-        coordination.put_back,
-        "putBack",
+        ok("null, or how the coordinator differs from this gateway's copy", ANY)),
+    "POST /!coordinator/put-back": Operation(coordination.put_back, "putBack",
         "write keys again that a coordinator lost when it was set back; nothing is deleted",
-        ok("keys that were written, that were kept, and that exist again", ANY),
-    ),
-    "GET /!verify": Operation(
-        verification.verify,
-        "verify",
-        "whether every queue is served once, where it is placed",
-        ok("problems that were found", ANY),
-    ),
+        ok("keys that were written, that were kept, and that exist again", ANY)),
+    "GET /!verify": Operation(verification.verify, "verify",
+        "whether every queue is served once, where it is placed", ok("problems that were found", ANY)),
 }
+# fmt: on
 
 SCHEMAS: Final[Object] = {
     "Shard": object_of(

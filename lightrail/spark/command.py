@@ -195,6 +195,18 @@ def add_gateway_user(group: Any) -> None:
 # fmt: on
 
 
+def access_options(args: argparse.Namespace, gateway: str | None) -> dict[str, str]:
+    """The options of a gateway and of the credentials for it, as `Access.of_options` reads them."""
+    given = {
+        "gateway": gateway,
+        "user": args.user,
+        "passwordFile": args.password_file,
+        "tokenFile": args.token_file,
+        "caFile": args.ca,
+    }
+    return {name: value for name, value in given.items() if value}
+
+
 def source_options(args: argparse.Namespace) -> dict[str, str]:
     """The options of the data source `lightrail` for those of `add_source` and `add_allow_loss`.
 
@@ -205,11 +217,7 @@ def source_options(args: argparse.Namespace) -> dict[str, str]:
         raise UsageError("expected --from ARCHIVE or --gateway URL, or both; found neither")
     given = {
         "path": ",".join(args.archive) or None,
-        "gateway": args.gateway,
-        "user": args.user if args.gateway else None,
-        "passwordFile": args.password_file if args.gateway else None,
-        "tokenFile": args.token_file if args.gateway else None,
-        "caFile": args.ca if args.gateway else None,
+        **(access_options(args, args.gateway) if args.gateway else {}),
         "queues": args.queues,
         "queuePattern": args.queue_pattern,
         "failOnDataLoss": "false" if getattr(args, "allow_loss", False) else None,

@@ -16,6 +16,7 @@ from lightrail.spark.command import (
     Subparsers,
     UnreachableError,
     UsageError,
+    access_options,
     add_allow_loss,
     add_command,
     add_spark,
@@ -77,15 +78,8 @@ def run(args: argparse.Namespace) -> int:
             "no event was read, so there are no loads to plan by: capture queues, or select another time"
         )
     # Read last, so that the placement is recent when the plan is executed.
-    given = {
-        "gateway": args.gateway,
-        "user": args.user,
-        "passwordFile": args.password_file,
-        "tokenFile": args.token_file,
-        "caFile": args.ca,
-    }
     try:
-        with GatewayClient(Access.of_options({name: text for name, text in given.items() if text})) as client:
+        with GatewayClient(Access.of_options(access_options(args, args.gateway))) as client:
             placement = ask(client)
         proposal = propose(placement, found.queues, weigh=args.weigh, max_moves=args.max_moves)
     except GatewayAwayError as error:

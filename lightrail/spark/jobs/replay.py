@@ -11,6 +11,7 @@ from lightrail.spark.command import (
     DONE,
     Subparsers,
     UsageError,
+    access_options,
     add_command,
     add_spark,
     session,
@@ -121,15 +122,9 @@ def _sink_options(args: argparse.Namespace) -> dict[str, str]:
         raise UsageError("expected --to NAME, or --to-origin; or --dry-run")
     from lightrail.spark.writing.sink import SinkError, SinkOptions
 
-    given = {
-        "gateway": args.to_gateway or args.gateway,
-        "user": args.user,
-        "passwordFile": args.password_file,
-        "tokenFile": args.token_file,
-        "caFile": args.ca,
-        "target": args.to,
-    }
-    options = {name: value for name, value in given.items() if value}
+    options = access_options(args, args.to_gateway or args.gateway)
+    if args.to:
+        options["target"] = args.to
     try:
         SinkOptions.of(options)
     except SinkError as error:

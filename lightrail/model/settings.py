@@ -46,14 +46,8 @@ PROCESSES_MAX: Final = 256
 """Most frontends, and most shards, of one machine."""
 VARIABLE_PREFIX: Final = "LIGHTRAIL_"
 COORDINATOR_SETTINGS: Final = (
-    "etcd",
-    "cluster",
-    "etcd_ca",
-    "etcd_certificate",
-    "etcd_key",
-    "etcd_user",
-    "etcd_password_file",
-)
+    "etcd", "cluster", "etcd_ca", "etcd_certificate", "etcd_key", "etcd_user", "etcd_password_file",
+)  # fmt: skip
 """Settings that locate the coordinator, besides `data`."""
 Value = TypeVar("Value")
 

@@ -9,25 +9,12 @@ from lightrail.console.terminal import counted, pairs, printable, show_json, tab
 from lightrail.model import limits, setting_values
 
 JOURNAL_COLUMNS: Final = (
-    "shard",
-    "journal",
-    "segments",
-    "first_lsn",
-    "next_lsn",
-    "messages",
-    "bytes",
-    "newest",
-)
+    "shard", "journal", "segments", "first_lsn", "next_lsn", "messages", "bytes", "newest",
+)  # fmt: skip
 SEGMENT_COLUMNS: Final = ("segment", "first_lsn", "next_lsn", "messages", "bytes", "newest", "sealed")
 READER_COLUMNS: Final = (
-    "name",
-    "journals",
-    "messages_behind",
-    "bytes_behind",
-    "hold_hours",
-    "hold_bytes",
-    "moved",
-)
+    "name", "journals", "messages_behind", "bytes_behind", "hold_hours", "hold_bytes", "moved",
+)  # fmt: skip
 POSITION_COLUMNS: Final = ("shard", "journal", "position", "records", "messages", "bytes", "missed", "oldest")
 
 LIST: Final = """examples:

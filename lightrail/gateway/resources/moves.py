@@ -24,15 +24,8 @@ from lightrail.shard_client.peers.shards import ShardPeer
 from lightrail.shard_client.shard_connections import ShardConnections
 
 MEMBERS: Final = (
-    "format",
-    "kind",
-    "cluster",
-    "placement_revision",
-    "made_at_ms",
-    "moves",
-    "shards",
-    "silent",
-)
+    "format", "kind", "cluster", "placement_revision", "made_at_ms", "moves", "shards", "silent",
+)  # fmt: skip
 
 
 async def begin(request: Request) -> web.Response:

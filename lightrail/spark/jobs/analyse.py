@@ -32,15 +32,8 @@ SHUFFLE_PARTITIONS: Final = "spark.sql.shuffle.partitions"
 SHUFFLE_PARTITIONS_MAX: Final = 200
 """Spark's default."""
 _COLUMNS: Final = (
-    "queue",
-    "enqueued",
-    "ended",
-    "p50_ms",
-    "p99_ms",
-    "redelivered",
-    "dead_lettered",
-    "depth_last",
-)
+    "queue", "enqueued", "ended", "p50_ms", "p99_ms", "redelivered", "dead_lettered", "depth_last",
+)  # fmt: skip
 _EXAMPLES: Final = """
   lightrail-spark analyse /lake/messages --to /lake/analysis --report report.html
   lightrail-spark analyse /lake/messages --since 2026-11-21 --until 2026-11-22 --report day.html

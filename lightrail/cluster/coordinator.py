@@ -114,9 +114,8 @@ class PutBack:
 class KeySpace(Protocol):
     """Entries, and this process's registrations among them. Many tasks may call it at once."""
 
-    @property
-    def counts(self) -> CoordinatorCounts:
-        """Counters of this process's calls to the coordinator."""
+    counts: CoordinatorCounts
+    """Counters of this process's calls to the coordinator."""
 
     async def cluster_id(self) -> str:
         """The installation's random id, 32 hexadecimal digits; journals contain it."""

@@ -14,7 +14,7 @@ another process overwrites them.
 
 import asyncio
 import contextlib
-from abc import ABC, abstractmethod
+from abc import abstractmethod
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -24,6 +24,7 @@ from lightrail.cluster.coordinator import (
     ATTEMPTS_MAX,
     WRITES_MAX,
     ConflictError,
+    Coordinator,
     CoordinatorError,
     KeySpace,
     NotSetBackError,
@@ -112,7 +113,7 @@ NO_TAKERS: Final = (
 )
 
 
-class KeyedCoordinator(ABC):
+class KeyedCoordinator(Coordinator):
     """See the port (coordinator.py) for its methods."""
 
     def __init__(self) -> None:
@@ -133,26 +134,6 @@ class KeyedCoordinator(ABC):
     @abstractmethod
     def _changes(self, since: int) -> News | None:
         """See `news`."""
-
-    @abstractmethod
-    async def entry(self, key: str) -> Entry | None:
-        """See the port."""
-
-    @abstractmethod
-    async def entries(self, prefix: str) -> list[Entry]:
-        """See the port."""
-
-    @abstractmethod
-    async def cluster_id(self) -> str:
-        """See the port."""
-
-    @abstractmethod
-    async def secret(self) -> bytes:
-        """See the port."""
-
-    @abstractmethod
-    async def close(self) -> None:
-        """See the port."""
 
     @property
     def full(self) -> str | None:

@@ -16,11 +16,10 @@ from lightrail.bus.formats import Format, Formats
 from lightrail.bus.forwarder import Forwarder, Scheduler
 from lightrail.bus.handlers import Handlers
 from lightrail.bus.health import Health
-from lightrail.bus.messages import MessageType, message_type
+from lightrail.bus.messages import MessageType, Scheduled, Sending, message_type
 from lightrail.bus.outgoing import Outgoing, Senders
 from lightrail.bus.plan import Plan, Planned
 from lightrail.bus.requests import Requests
-from lightrail.bus.sending import Scheduled, Sending
 from lightrail.bus.store import Store
 from lightrail.client import AuthenticationError, ClientError, LinkError
 from lightrail.transport import Broker, Clock, LoopClock, Received, TopologyError, Transport, TransportError

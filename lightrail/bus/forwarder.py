@@ -9,9 +9,8 @@ from contextlib import suppress
 from typing import Any, Final
 
 from lightrail.bus.errors import BusError
-from lightrail.bus.messages import known_type
+from lightrail.bus.messages import Sending, known_type
 from lightrail.bus.outgoing import ANSWER, TARGET
-from lightrail.bus.sending import Sending
 from lightrail.bus.store import Store, Waiting
 from lightrail.transport import (
     Clock,

@@ -1,7 +1,8 @@
-"""Message types: classes with a name that is part of the contract between applications.
+"""Messages: their types, and outgoing ones with their addresses, sent at once or scheduled.
 
-The name is an argument of the decorator `message` or `command`, and never derived from a module or a class,
-so that code can move without a change on the wire.
+A type is a class with a name that is part of the contract between applications. The name is an argument of
+the decorator `message` or `command`, and never derived from a module or a class, so that code can move
+without a change on the wire.
 """
 
 import re
@@ -11,6 +12,7 @@ from enum import Enum
 from typing import Any, Final, TypeVar
 
 from lightrail.bus.errors import ConfigurationError
+from lightrail.transport import Envelope
 
 _ATTRIBUTE: Final = "__lightrail_message__"
 _NAME: Final = re.compile(r"[a-z0-9][a-z0-9_-]*(\.[a-z0-9][a-z0-9_-]*)*\Z")
@@ -163,3 +165,36 @@ _TYPED_DICTS: Final[dict[Any, MessageType]] = {}
 """By class: instances of a TypedDict are plain dicts, so `publish` gets the class as well."""
 _KNOWN: Final[dict[str, MessageType]] = {}
 """By wire name: the type as which messages of derived types are read, where this process has the class."""
+
+
+@dataclass(frozen=True, slots=True)
+class Sending:
+    """An envelope and its address."""
+
+    address: str
+    envelope: Envelope
+    type: MessageType | None
+    value: Any
+
+
+@dataclass(frozen=True, slots=True)
+class Scheduled:
+    """A scheduled message, as the argument of `Bus.cancel`.
+
+    Attributes:
+        id: of the message.
+        queue: in which it waits.
+        at: when it is sent, in seconds since the Unix epoch.
+    """
+
+    id: str
+    queue: str
+    at: float
+
+
+@dataclass(frozen=True, slots=True)
+class Scheduling:
+    """A message to send now, which the broker or the bus delivers later."""
+
+    sending: Sending
+    scheduled: Scheduled

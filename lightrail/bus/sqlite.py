@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import IO, Final
 
 from lightrail.bus.context import Context
-from lightrail.bus.sending import Sending
+from lightrail.bus.messages import Sending
 from lightrail.bus.store import (
     INBOX_S,
     PRUNE_EVERY,

@@ -19,7 +19,6 @@ from lightrail.bus.bus import Bus
 from lightrail.bus.claims import ClaimCheck, Claims, FolderClaims
 from lightrail.bus.consumer import Handled, Outcome
 from lightrail.bus.context import Context
-from lightrail.bus.conventions import Conventions
 from lightrail.bus.depends import Depends
 from lightrail.bus.errors import (
     BrokerAwayError,
@@ -37,7 +36,7 @@ from lightrail.bus.formats import CloudEvents, Format, Json
 from lightrail.bus.handlers import Batch, Handlers, Middleware
 from lightrail.bus.limits import KillSwitch, RateLimit, Retry
 from lightrail.bus.masstransit import MassTransit
-from lightrail.bus.messages import Kind, MessageType, Scheduled, command, message
+from lightrail.bus.messages import Conventions, Kind, MessageType, Scheduled, command, message
 from lightrail.bus.sagas import Saga, SagaContext
 from lightrail.bus.slips import Activity, RoutingSlip, SlipCompleted, SlipContext, SlipFaulted
 from lightrail.bus.sqlite import SqliteStore

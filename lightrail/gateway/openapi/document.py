@@ -9,7 +9,7 @@ from aiohttp import web
 
 from lightrail.gateway.bodies import JSON
 from lightrail.gateway.errors import PROBLEM
-from lightrail.gateway.openapi import administration, journals, messages, names, placement
+from lightrail.gateway.openapi import administration, applications
 from lightrail.gateway.openapi.operation import (
     ANY,
     IN_PATH,
@@ -38,11 +38,8 @@ async def read(_: Request) -> web.Response:
 
 # fmt: off
 OPERATIONS: Final[Operations] = {
-    **names.OPERATIONS,
-    **messages.OPERATIONS,
+    **applications.OPERATIONS,
     **administration.OPERATIONS,
-    **placement.OPERATIONS,
-    **journals.OPERATIONS,
     "GET /!openapi.json": Operation(read, "openapi", "this description", ok("the description", ANY)),
     "GET /healthz": Operation(None, "alive", "whether the gateway runs",
         {200: ("alive", content(TEXT, "text/plain"))}),
@@ -55,10 +52,7 @@ OPERATIONS: Final[Operations] = {
 # fmt: on
 
 SCHEMAS: Final[Object] = {
-    **journals.SCHEMAS,
-    **names.SCHEMAS,
-    **messages.SCHEMAS,
-    **placement.SCHEMAS,
+    **applications.SCHEMAS,
     **administration.SCHEMAS,
     "Problem": object_of(
         {

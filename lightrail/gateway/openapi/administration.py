@@ -111,7 +111,8 @@ _ROW: Final[Object] = {
 
 # fmt: off
 OPERATIONS: Final[Operations] = {
-    "POST /!tokens": Operation(permissions.make, "makeToken", "a bearer token for a user who sends the password",
+    "POST /!tokens": Operation(permissions.make, "makeToken",
+        "a bearer token for a user who sends the password",
         {201: ("the token", content(ref("Token")))}, body=content(ref("TokenRequest"))),
     "GET /!status": Operation(status.read, "status", "processes, shards, sums", ok("status", ANY)),
     "GET /!queues": Operation(queues.list_all, "listQueues", "figures of queues",

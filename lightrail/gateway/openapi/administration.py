@@ -30,12 +30,10 @@ from lightrail.gateway.openapi.operation import (
 )
 from lightrail.gateway.resources import (
     connections,
-    coordination,
     definitions,
     journals,
     moves,
     permissions,
-    plans,
     queues,
     readers,
     shards,
@@ -159,7 +157,7 @@ OPERATIONS: Final[Operations] = {
     "DELETE /!shards/{shard}": Operation(shards.remove, "removeShard",
         "forget a shard that has no queues and was stopped", REMOVED,
         (query("lose_queues", FLAG, "true: give up the messages of its queues"),)),
-    "GET /!plan": Operation(plans.propose, "plan", "moves that would balance the load of the shards",
+    "GET /!plan": Operation(moves.propose, "plan", "moves that would balance the load of the shards",
         ok("the plan", ref("Plan")),
         (
             query(
@@ -196,10 +194,10 @@ OPERATIONS: Final[Operations] = {
         "decide a transaction of a shard that is lost for good; that shard may have decided otherwise",
         ok("the shards that have applied the decision", ANY), (),
         content(object_of({"decision": {"enum": ["commit", "abort"]}}, ("decision",)))),
-    "GET /!coordinator": Operation(coordination.show, "showCoordinator",
+    "GET /!coordinator": Operation(verification.show, "showCoordinator",
         "whether the coordinator was set back, as by a restored snapshot",
         ok("null, or how the coordinator differs from this gateway's copy", ANY)),
-    "POST /!coordinator/put-back": Operation(coordination.put_back, "putBack",
+    "POST /!coordinator/put-back": Operation(verification.put_back, "putBack",
         "write keys again that a coordinator lost when it was set back; nothing is deleted",
         ok("keys that were written, that were kept, and that exist again", ANY)),
     "GET /!verify": Operation(verification.verify, "verify",

@@ -45,17 +45,8 @@ class Incoming:
     """
 
     __slots__ = (
-        "buffer",
-        "capacity",
-        "connection",
-        "credit",
-        "length",
-        "link",
-        "owed",
-        "pieces",
-        "settled",
-        "start",
-    )
+        "buffer", "capacity", "connection", "credit", "length", "link", "owed", "pieces", "settled", "start",
+    )  # fmt: skip
 
     def __init__(self, connection: Connection, link: Any, options: Options, credit: int) -> None:
         self.connection = connection

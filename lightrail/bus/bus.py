@@ -10,29 +10,18 @@ from typing import Any, Final, TypeVar, Unpack
 
 from lightrail.bus.brokers import BrokerOptions, broker_at
 from lightrail.bus.consumer import Consumer, Handled
-from lightrail.bus.conventions import Conventions
 from lightrail.bus.errors import BrokerAwayError, BusError, ConfigurationError
 from lightrail.bus.formats import Format, Formats
-from lightrail.bus.forwarder import Forwarder
+from lightrail.bus.forwarder import Forwarder, Scheduler
 from lightrail.bus.handlers import Handlers
 from lightrail.bus.health import Health
-from lightrail.bus.messages import MessageType, message_type
+from lightrail.bus.messages import Conventions, MessageType, Scheduled, Sending, message_type
 from lightrail.bus.outgoing import Outgoing, Senders
 from lightrail.bus.plan import Plan, Planned
 from lightrail.bus.requests import Requests
-from lightrail.bus.scheduler import Scheduler
-from lightrail.bus.sending import Scheduled, Sending
 from lightrail.bus.store import Store
 from lightrail.client import AuthenticationError, ClientError, LinkError
-from lightrail.transport import (
-    Broker,
-    Clock,
-    LoopClock,
-    Received,
-    TopologyError,
-    Transport,
-    TransportError,
-)
+from lightrail.transport import Broker, Clock, LoopClock, Received, TopologyError, Transport, TransportError
 
 log = logging.getLogger("lightrail.bus")
 

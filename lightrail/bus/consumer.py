@@ -16,9 +16,8 @@ from lightrail.bus.fault import Faults
 from lightrail.bus.formats import Formats
 from lightrail.bus.handlers import Collector, Middleware, Registration
 from lightrail.bus.limits import Gate
-from lightrail.bus.messages import MessageType, known_type
+from lightrail.bus.messages import MessageType, Sending, known_type
 from lightrail.bus.outgoing import Outgoing
-from lightrail.bus.sending import Sending
 from lightrail.bus.store import AlreadyHandledError, Step
 from lightrail.bus.typed import converter
 from lightrail.transport import (

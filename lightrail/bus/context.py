@@ -7,7 +7,7 @@ and a message that is handled again sends the same messages with the same ids.
 from collections.abc import Awaitable, Mapping
 from typing import TYPE_CHECKING, Any, Final
 
-from lightrail.bus.sending import Sending
+from lightrail.bus.messages import Sending
 from lightrail.transport import Envelope, Header, Received
 
 if TYPE_CHECKING:

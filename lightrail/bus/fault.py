@@ -8,9 +8,8 @@ from dataclasses import dataclass
 from typing import Any, Final, Generic, TypeVar, get_args, get_origin
 
 from lightrail.bus.context import Context
-from lightrail.bus.messages import Kind, MessageType, message_type
+from lightrail.bus.messages import Kind, MessageType, Sending, message_type
 from lightrail.bus.outgoing import Outgoing
-from lightrail.bus.sending import Sending
 from lightrail.bus.store import AlreadyHandledError, Step, StoreError
 from lightrail.transport import Clock, TransportError
 

@@ -1,4 +1,6 @@
-"""Forwarder of a store's outbox: sends committed messages, in the order of the commits."""
+"""What a bus sends by itself: the committed messages of its store's outbox, in the order of the commits,
+and the events in its queue of schedules, each when the broker delivers it.
+"""
 
 import asyncio
 import logging
@@ -7,11 +9,19 @@ from contextlib import suppress
 from typing import Any, Final
 
 from lightrail.bus.errors import BusError
-from lightrail.bus.messages import known_type
-from lightrail.bus.outgoing import ANSWER
-from lightrail.bus.sending import Sending
+from lightrail.bus.messages import Sending, known_type
+from lightrail.bus.outgoing import ANSWER, TARGET
 from lightrail.bus.store import Store, Waiting
-from lightrail.transport import Clock, SendRefusedError, TransportError
+from lightrail.transport import (
+    Clock,
+    Envelope,
+    Handler,
+    Received,
+    SendRefusedError,
+    Transport,
+    TransportClosedError,
+    TransportError,
+)
 
 log = logging.getLogger("lightrail.bus")
 
@@ -24,6 +34,9 @@ STOP_S: Final = 5.0
 """How long a forwarder that stops waits for the outcomes of messages on their way."""
 PAUSE_FIRST_S: Final = 0.1
 PAUSE_LONGEST_S: Final = 5.0
+NO_TARGET: Final = "lightrail:no-target"
+"""Reason of a dead letter without an address."""
+SCHEDULE_PAUSE_S: Final = 1.0
 
 
 class Forwarder:
@@ -144,3 +157,53 @@ class Forwarder:
     async def _send(self, waiting: Waiting) -> None:
         type = None if waiting.type is None else known_type(waiting.type)
         await self._post(Sending(waiting.address, waiting.envelope, type, None))
+
+
+class Scheduler:
+    """Consumes one queue of schedules.
+
+    Args:
+        transport: of the queue.
+        post: sends a message.
+    """
+
+    def __init__(
+        self, transport: Transport, post: Callable[[Sending], Awaitable[None]], clock: Clock
+    ) -> None:
+        self._transport = transport
+        self._post = post
+        self._clock = clock
+        self._task: asyncio.Task[None] | None = None
+
+    def start(self) -> None:
+        """Begins to publish messages that are due."""
+        self._task = asyncio.create_task(self._run(), name=self._transport.address)
+
+    async def stop(self) -> None:
+        """Stops publishing; unsettled messages are delivered again."""
+        if self._task is not None:
+            self._task.cancel()
+            await asyncio.gather(self._task, return_exceptions=True)
+
+    async def _run(self) -> None:
+        while True:
+            try:
+                await self._transport.receive(self._select)
+            except TransportClosedError:
+                return
+            except TransportError as error:
+                log.warning("events that are due can't be published now: %s", error)
+                await self._clock.sleep(SCHEDULE_PAUSE_S)
+
+    def _select(self, envelope: Envelope) -> Handler:
+        return self._publish
+
+    async def _publish(self, received: Received) -> None:
+        envelope = received.envelope
+        headers = dict(envelope.headers)
+        target = headers.pop(TARGET, None)
+        if not isinstance(target, str):
+            await received.dead_letter(NO_TARGET, f"expected the header {TARGET}, found {target!r}")
+            return
+        due = envelope.replace(headers=headers, deliver_at=None)
+        await self._post(Sending(target, due, None, None))

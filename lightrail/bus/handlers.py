@@ -6,18 +6,7 @@ import types
 import typing
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
-from typing import (
-    Any,
-    Final,
-    Protocol,
-    TypedDict,
-    TypeVar,
-    Union,
-    Unpack,
-    get_args,
-    get_origin,
-    overload,
-)
+from typing import Any, Final, Protocol, TypedDict, TypeVar, Union, Unpack, get_args, get_origin, overload
 
 from lightrail.bus.context import Context
 from lightrail.bus.depends import Parameters, name_of
@@ -236,14 +225,7 @@ class Handlers:
         code = getattr(inspect.unwrap(function), "__code__", None)
         where = f"{code.co_filename}:{code.co_firstlineno}" if code is not None else name_of(function)
         self.registrations.append(
-            Registration(
-                function,
-                tuple(found),
-                is_responder,
-                parameters=parameters,
-                where=where,
-                **options,
-            )
+            Registration(function, tuple(found), is_responder, parameters=parameters, where=where, **options)
         )
 
 

@@ -1,7 +1,8 @@
-"""Message types: classes with a name that is part of the contract between applications.
+"""Messages: their types, the names of their routers and queues, and outgoing ones with their addresses.
 
-The name is an argument of the decorator `message` or `command`, and never derived from a module or a class,
-so that code can move without a change on the wire.
+A type is a class with a name that is part of the contract between applications. The name is an argument of
+the decorator `message` or `command`, and never derived from a module or a class, so that code can move
+without a change on the wire.
 """
 
 import re
@@ -11,6 +12,7 @@ from enum import Enum
 from typing import Any, Final, TypeVar
 
 from lightrail.bus.errors import ConfigurationError
+from lightrail.transport import Envelope
 
 _ATTRIBUTE: Final = "__lightrail_message__"
 _NAME: Final = re.compile(r"[a-z0-9][a-z0-9_-]*(\.[a-z0-9][a-z0-9_-]*)*\Z")
@@ -163,3 +165,67 @@ _TYPED_DICTS: Final[dict[Any, MessageType]] = {}
 """By class: instances of a TypedDict are plain dicts, so `publish` gets the class as well."""
 _KNOWN: Final[dict[str, MessageType]] = {}
 """By wire name: the type as which messages of derived types are read, where this process has the class."""
+
+
+@dataclass(frozen=True, slots=True)
+class Sending:
+    """An envelope and its address."""
+
+    address: str
+    envelope: Envelope
+    type: MessageType | None
+    value: Any
+
+
+@dataclass(frozen=True, slots=True)
+class Scheduled:
+    """A scheduled message, as the argument of `Bus.cancel`.
+
+    Attributes:
+        id: of the message.
+        queue: in which it waits.
+        at: when it is sent, in seconds since the Unix epoch.
+    """
+
+    id: str
+    queue: str
+    at: float
+
+
+@dataclass(frozen=True, slots=True)
+class Scheduling:
+    """A message to send now, which the broker or the bus delivers later."""
+
+    sending: Sending
+    scheduled: Scheduled
+
+
+@dataclass(eq=False, repr=False)
+class Conventions:
+    """Names at the broker. Replace methods in a class of your own to use other ones.
+
+    Args:
+        prefix: before all names, as "shop/"; buses that share messages have the same.
+    """
+
+    prefix: str = ""
+
+    def event(self, type: MessageType) -> str:
+        """Router that an event is published to."""
+        return f"{self.prefix}events/{type.wire_name}"
+
+    def command(self, type: MessageType) -> str:
+        """Queue that a command or request is sent to."""
+        return f"{self.prefix}commands/{type.wire_name}"
+
+    def subscription(self, id: str, type: MessageType) -> str:
+        """Queue of a subscription to an event; handlers with the same id share its messages."""
+        return f"{self.prefix}subscriptions/{id}/{type.wire_name}"
+
+    def fault(self, type: MessageType) -> str:
+        """Router of the faults of a message type."""
+        return f"{self.prefix}faults/{type.wire_name}"
+
+    def schedule(self, bus: str) -> str:
+        """Queue of the events of a bus that are published later."""
+        return f"{self.prefix}schedules/{bus}"

@@ -6,7 +6,7 @@ from prometheus_client import REGISTRY, CollectorRegistry, Counter, Histogram, g
 
 from lightrail.bus.bus import Bus
 from lightrail.bus.consumer import Handled
-from lightrail.bus.sending import Sending
+from lightrail.bus.messages import Sending
 
 __all__ = ["Metrics"]
 

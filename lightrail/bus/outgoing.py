@@ -9,11 +9,17 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import TYPE_CHECKING, Any, Final
 
 from lightrail.bus.context import CAUSE, CONVERSATION, Context
-from lightrail.bus.conventions import Conventions
 from lightrail.bus.errors import ConfigurationError
 from lightrail.bus.formats import Format, new_id
-from lightrail.bus.messages import Kind, MessageType, message_type
-from lightrail.bus.sending import Scheduled, Scheduling, Sending
+from lightrail.bus.messages import (
+    Conventions,
+    Kind,
+    MessageType,
+    Scheduled,
+    Scheduling,
+    Sending,
+    message_type,
+)
 from lightrail.bus.typed import converter
 from lightrail.transport import Broker, Envelope, Header, Received, Transport
 

@@ -4,11 +4,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from lightrail.bus.conventions import Conventions
 from lightrail.bus.errors import ConfigurationError
 from lightrail.bus.fault import is_fault
 from lightrail.bus.handlers import Registration
-from lightrail.bus.messages import Kind, MessageType
+from lightrail.bus.messages import Conventions, Kind, MessageType
 from lightrail.transport import QueueRules, Subscription, Topology
 
 

@@ -35,7 +35,7 @@ from sqlalchemy.dialects import postgresql
 from sqlalchemy.exc import SQLAlchemyError
 
 from lightrail.bus.context import Context
-from lightrail.bus.sending import Sending
+from lightrail.bus.messages import Sending
 from lightrail.bus.store import (
     INBOX_S,
     PRUNE_EVERY,

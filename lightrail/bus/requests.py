@@ -13,9 +13,8 @@ from lightrail.bus.errors import (
     UnexpectedAnswerError,
 )
 from lightrail.bus.formats import Formats
-from lightrail.bus.messages import message_type
+from lightrail.bus.messages import Sending, message_type
 from lightrail.bus.outgoing import FAULT
-from lightrail.bus.sending import Sending
 from lightrail.bus.typed import converter
 from lightrail.transport import (
     Broker,

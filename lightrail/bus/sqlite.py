@@ -8,13 +8,13 @@ import fcntl
 import itertools
 import sqlite3
 import time
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import IO, Final
 
 from lightrail.bus.context import Context
-from lightrail.bus.sending import Sending
+from lightrail.bus.messages import Sending
 from lightrail.bus.store import (
     INBOX_S,
     PRUNE_EVERY,
@@ -244,11 +244,7 @@ class SqliteStore:
                 database.execute("begin immediate")
                 database.executemany("delete from lightrail_outbox where sequence = ?", rows)
 
-        try:
-            async with self._turn:
-                await self._threads.call(delete)
-        except sqlite3.Error as error:
-            raise StoreError(f"{self.path}: could not be written: {error}") from error
+        await self._alone(delete)
 
     async def refuse(self, sequence: int, reason: str) -> None:
         """Sets aside a message that its address refuses."""
@@ -264,11 +260,7 @@ class SqliteStore:
                 )
                 database.execute("delete from lightrail_outbox where sequence = ?", (sequence,))
 
-        try:
-            async with self._turn:
-                await self._threads.call(move)
-        except sqlite3.Error as error:
-            raise StoreError(f"{self.path}: could not be written: {error}") from error
+        await self._alone(move)
 
     # --- inside ------------------------------------------------------------------------------------------
 
@@ -277,6 +269,14 @@ class SqliteStore:
         if self._database is None:
             raise StoreError(f"{self.path}: expected a store that is open: pass it to the bus as `store`")
         return self._database
+
+    async def _alone(self, work: Callable[[], None]) -> None:
+        """Calls a function that writes, not during a transaction of the application. Raises StoreError."""
+        try:
+            async with self._turn:
+                await self._threads.call(work)
+        except sqlite3.Error as error:
+            raise StoreError(f"{self.path}: could not be written: {error}") from error
 
     def _connected(self) -> sqlite3.Connection:
         try:

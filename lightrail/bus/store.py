@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Final, Protocol
 
 from lightrail.bus.errors import BusError
-from lightrail.bus.sending import Sending
+from lightrail.bus.messages import Sending
 from lightrail.transport import Envelope
 
 INBOX_S: Final = 7 * 86_400.0

@@ -14,8 +14,7 @@ from typing import Any, Final, TypeVar
 
 from lightrail.bus.bus import Bus
 from lightrail.bus.consumer import Handled, Outcome
-from lightrail.bus.messages import Kind, MessageType, message_type
-from lightrail.bus.sending import Scheduled, Sending
+from lightrail.bus.messages import Kind, MessageType, Scheduled, Sending, message_type
 from lightrail.bus.typed import converter
 from lightrail.transport import Broker, Clock, Envelope, ManualClock, MemoryBroker
 

@@ -42,15 +42,9 @@ class FileCommandError(Exception):
 
 
 REFUSALS: Final = (
-    CoordinatorError,
-    StoreError,
-    InvalidUserError,
-    AccessKeyError,
-    DirectoryRefusedError,
-    InvalidNameError,
-    MemberRefusedError,
-    FileCommandError,
-)
+    CoordinatorError, StoreError, InvalidUserError, AccessKeyError, DirectoryRefusedError, InvalidNameError,
+    MemberRefusedError, FileCommandError,
+)  # fmt: skip
 
 
 def run(parsed: argparse.Namespace) -> int:

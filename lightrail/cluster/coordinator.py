@@ -114,9 +114,8 @@ class PutBack:
 class KeySpace(Protocol):
     """Entries, and this process's registrations among them. Many tasks may call it at once."""
 
-    @property
-    def counts(self) -> CoordinatorCounts:
-        """Counters of this process's calls to the coordinator."""
+    counts: CoordinatorCounts
+    """Counters of this process's calls to the coordinator."""
 
     async def cluster_id(self) -> str:
         """The installation's random id, 32 hexadecimal digits; journals contain it."""
@@ -207,8 +206,11 @@ class KeySpace(Protocol):
         """Releases files and connections; nothing may be called afterwards."""
 
 
-class Placements(Protocol):
-    """Shards and the queues placed on them; names of queues are decoded and checked (model/names.py)."""
+class Coordinator(KeySpace, Protocol):
+    """The whole shared state of an installation: entries, shards with the queues placed on them, and users.
+
+    Names of queues are decoded and checked (model/names.py).
+    """
 
     async def shards(self) -> int:
         """Number of shards that were registered and not removed."""
@@ -231,10 +233,6 @@ class Placements(Protocol):
     async def placements(self) -> dict[str, Placement]:
         """All placements, without dead-letter queues."""
 
-
-class Users(Protocol):
-    """The users of the installation."""
-
     async def user(self, name: str) -> UserRecord | None:
         """The user of this name, or None."""
 
@@ -252,7 +250,3 @@ class Users(Protocol):
 
     async def remove_user(self, name: str) -> None:
         """Raises UnknownUserError."""
-
-
-class Coordinator(KeySpace, Placements, Users, Protocol):
-    """The whole shared state of an installation."""

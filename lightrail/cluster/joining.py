@@ -183,8 +183,7 @@ class Joining:
     async def _take_any(self, prefix: str) -> None:
         value = self.own.encode()
         id = await patiently(
-            self.process,
-            lambda: membership.take_number(self.coordinator, prefix, value, self._displaced),
+            self.process, lambda: membership.take_number(self.coordinator, prefix, value, self._displaced)
         )
         self._entry = f"{prefix}{id}"
         self.adopt(id)

@@ -1,4 +1,4 @@
-"""KeyedCoordinator: a coordinator over a key space; placements, users and registrations are parts of it.
+"""KeyedCoordinator: a coordinator over a key space, whose entries are placements, users, registrations.
 
 Its stores (memory, SQLite, etcd) only store entries: `_commit`, `entry`, `entries`, `_changes`. The
 keys and their JSON are in docs/formats/coordinator.md.
@@ -7,13 +7,16 @@ The stores are subclasses, not arguments: most of the port's methods are methods
 `close`, `set_back`, …). With an argument each method would be written three times: in a port of stores, in
 the store, and in a method here that forwards the call.
 
-Registrations: entries of this process, until another process overwrites them.
+Placements are read from a `Map`, which is refreshed first; changes are guarded by the revisions that they
+were decided on, and decided again after a conflict. Registrations are the entries of this process, until
+another process overwrites them.
 """
 
 import asyncio
 import contextlib
-from abc import ABC, abstractmethod
-from collections.abc import Callable, Sequence
+from abc import abstractmethod
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final, NamedTuple
 
@@ -21,19 +24,23 @@ from lightrail.cluster.coordinator import (
     ATTEMPTS_MAX,
     WRITES_MAX,
     ConflictError,
+    Coordinator,
     CoordinatorError,
     KeySpace,
     NotSetBackError,
     PutBack,
     SetBack,
+    ShardsInUseError,
     UnknownUserError,
     UserExistsError,
     Write,
 )
 from lightrail.cluster.counts import CoordinatorCounts
 from lightrail.cluster.entries import Entry, News
-from lightrail.cluster.keyed_placements import KeyedPlacements
+from lightrail.cluster.map import PLACEMENT, SHARD_SETS, Map, Placed, ShardRecord
+from lightrail.cluster.placement import NOWHERE, Near, choose
 from lightrail.cluster.users import UserRecord
+from lightrail.model import names
 from lightrail.model.placement import Placement
 
 
@@ -99,62 +106,22 @@ class Registrations:
 
 
 USERS: Final = "users/"
+NO_SHARDS: Final = "no queue can be placed: the number of shards was never set"
+NO_TAKERS: Final = (
+    "no queue can be placed: every shard is draining; start another one, or end the drain of one with "
+    "`lightrail-admin shard revive`"
+)
 
 
-@dataclass(eq=False, repr=False)
-class KeyedUsers:
-    """Users as entries of a key space, ``users/NAME``; Users (coordinator.py) describes the methods."""
-
-    _space: KeySpace
-
-    async def user(self, name: str) -> UserRecord | None:
-        found = await self._space.entry(USERS + name)
-        if found is None or found.value is None:
-            return None
-        try:
-            return UserRecord.decode(name, found.value)
-        except ValueError as error:
-            raise CoordinatorError(f"the entry {found.key} can't be read: {error}") from None
-
-    async def users(self) -> list[str]:
-        return [each.key.removeprefix(USERS) for each in await self._space.entries(USERS)]
-
-    async def has_users(self) -> bool:
-        return bool(await self._space.entries(USERS))
-
-    async def add_user(self, record: UserRecord) -> None:
-        try:
-            await self._space.write([Write(USERS + record.name, record.encode(), 0)])
-        except ConflictError:
-            raise UserExistsError(f"the user {record.name!a} exists already") from None
-
-    async def replace_user(self, record: UserRecord) -> None:
-        await self._change_user(record.name, record.encode())
-
-    async def remove_user(self, name: str) -> None:
-        await self._change_user(name, None)
-
-    async def _change_user(self, name: str, value: str | None) -> None:
-        key = USERS + name
-        for _ in range(ATTEMPTS_MAX):
-            found = await self._space.entry(key)
-            if found is None:
-                raise UnknownUserError(f"there is no user {name!a}")
-            try:
-                await self._space.write([Write(key, value, found.revision)])
-            except ConflictError:
-                continue
-            return
-        raise CoordinatorError(f"other processes keep changing the user {name!a}: try again")
-
-
-class KeyedCoordinator(ABC):
+class KeyedCoordinator(Coordinator):
     """See the port (coordinator.py) for its methods."""
 
     def __init__(self) -> None:
         self.counts = CoordinatorCounts()
-        self._placements = KeyedPlacements(self)
-        self._users = KeyedUsers(self)
+        self._map = Map(self)
+        self._wanted: dict[str, asyncio.Future[Placement]] = {}
+        """Queues that wait to be placed."""
+        self._placer: asyncio.Task[None] | None = None
         self._registrations = Registrations(self)
         self._on_news: list[Callable[[], None]] = []
 
@@ -167,26 +134,6 @@ class KeyedCoordinator(ABC):
     @abstractmethod
     def _changes(self, since: int) -> News | None:
         """See `news`."""
-
-    @abstractmethod
-    async def entry(self, key: str) -> Entry | None:
-        """See the port."""
-
-    @abstractmethod
-    async def entries(self, prefix: str) -> list[Entry]:
-        """See the port."""
-
-    @abstractmethod
-    async def cluster_id(self) -> str:
-        """See the port."""
-
-    @abstractmethod
-    async def secret(self) -> bytes:
-        """See the port."""
-
-    @abstractmethod
-    async def close(self) -> None:
-        """See the port."""
 
     @property
     def full(self) -> str | None:
@@ -232,37 +179,186 @@ class KeyedCoordinator(ABC):
     async def unregister(self, key: str) -> None:
         await self._registrations.unregister(key)
 
-    # --- placements and users -----------------------------------------------------------------------------
+    # --- shards and placements ----------------------------------------------------------------------------
 
     async def shards(self) -> int:
-        return await self._placements.shards()
+        # Not from the map, which has all placements: most processes only need the number.
+        return len(await self.entries(SHARD_SETS))
 
     async def set_shards(self, count: int) -> None:
-        await self._placements.set_shards(count)
+        entries = await self.entries(SHARD_SETS)
+        if {entry.key for entry in entries} == {f"{SHARD_SETS}{id}" for id in range(count)}:
+            return
+        for _ in range(ATTEMPTS_MAX):
+            self._map.refresh()
+            known = self._map.shard_records
+            used = 1 + max((shard for shard, load in self._map.loads.items() if load), default=-1)
+            if count < used:
+                raise ShardsInUseError(
+                    f"{count} shards were requested, but shard {used - 1} has queues: "
+                    f"start with --shards {used} or more"
+                )
+            writes = [
+                Write(f"{SHARD_SETS}{id}", ShardRecord(id).encode(), 0)
+                for id in range(count)
+                if id not in known
+            ]
+            writes += [
+                Write(f"{SHARD_SETS}{id}", None, known[id].revision) for id in sorted(known) if id >= count
+            ]
+            try:
+                for start in range(0, len(writes), WRITES_MAX):
+                    await self.write(writes[start : start + WRITES_MAX])
+            except ConflictError:
+                continue
+            return
+        raise CoordinatorError("other processes keep changing the shards: try again")
 
     async def place(self, queue: str) -> Placement:
-        return await self._placements.place(queue)
+        owner = names.owner(queue)
+        self._map.refresh()
+        placed = self._map.placed(owner)
+        if placed is not None:
+            return placed.placement
+        future = self._wanted.get(owner)
+        if future is None:
+            future = self._wanted[owner] = asyncio.get_running_loop().create_future()
+        if self._placer is None or self._placer.done():
+            self._placer = asyncio.create_task(self._place_wanted())
+        # Other calls may wait for the same queue.
+        return await asyncio.shield(future)
+
+    async def _place_wanted(self) -> None:
+        """Places the queues that have waited while earlier placements were written, many per transaction."""
+        while self._wanted:
+            owners = list(self._wanted)[:WRITES_MAX]
+            if not await self._place_these(owners):
+                for owner in owners:
+                    await self._place_these([owner])
+
+    async def _place_these(self, owners: Sequence[str]) -> bool:
+        """Answers the waiting calls; False if several were not placed because of one of them."""
+        try:
+            placed = await self._place_all(owners)
+        except ConflictError as conflict:
+            if len(owners) > 1:
+                return False
+            self._fail(owners, conflict)
+        except Exception as error:
+            # Every error is raised by the waiting calls.
+            self._fail(owners, error)
+        else:
+            for owner in owners:
+                self._wanted.pop(owner).set_result(placed[owner])
+        return True
+
+    def _fail(self, owners: Sequence[str], error: Exception) -> None:
+        for owner in owners:
+            future = self._wanted.pop(owner)
+            future.set_exception(error)
+            # The call that waited may have been cancelled.
+            future.exception()
+
+    async def _place_all(self, owners: Sequence[str]) -> dict[str, Placement]:
+        """Raises ConflictError if other writers were faster; for a single queue after repeated attempts."""
+        for _ in range(ATTEMPTS_MAX if len(owners) == 1 else 1):
+            self._map.refresh()
+            placed = {owner: there.placement for owner in owners if (there := self._map.placed(owner))}
+            loads = Counter(self._map.loads)
+            families: dict[str, Counter[int]] = {}
+            chosen: dict[str, int] = {}
+            writes = []
+            for owner in owners:
+                if owner not in placed:
+                    parent = owner.rpartition("/")[0]
+                    if parent not in families:
+                        families[parent] = Counter(self._map.siblings(owner))
+                    shard = self._choose(owner, loads, families[parent])
+                    loads[shard] += 1
+                    if parent:
+                        families[parent][shard] += 1
+                    chosen[owner] = shard
+                    writes.append(Write(PLACEMENT + owner, Placed.encode(shard), 0))
+            try:
+                if writes:
+                    # The revision that makes the entries is their epoch.
+                    epoch = await self.write(writes)
+                    placed |= {owner: Placement(shard, epoch) for owner, shard in chosen.items()}
+            except ConflictError:
+                continue
+            return placed
+        raise ConflictError(PLACEMENT + owners[0])
+
+    def _choose(self, queue: str, loads: Counter[int], siblings: Mapping[int, int]) -> int:
+        takers = self._map.takers()
+        if not takers:
+            raise CoordinatorError(NO_TAKERS if self._map.shard_records else NO_SHARDS)
+        return choose(queue, {shard: loads[shard] for shard in takers}, self._near(siblings, takers))
+
+    def _near(self, siblings: Mapping[int, int], takers: Sequence[int]) -> Near:
+        """Numbers of siblings in the zone of each shard and on its host; 0 where these are unknown."""
+        if not siblings:
+            return NOWHERE
+        zones: Counter[str] = Counter()
+        hosts: Counter[str] = Counter()
+        members = self._map.shards
+        for shard, count in siblings.items():
+            if shard in members:
+                zones[members[shard].zone] += count
+                hosts[members[shard].host] += count
+        return {
+            shard: (zones[members[shard].zone], hosts[members[shard].host])
+            for shard in takers
+            if shard in members
+        }
 
     async def placement(self, queue: str) -> Placement | None:
-        return await self._placements.placement(queue)
+        self._map.refresh()
+        placed = self._map.placed(queue)
+        return placed.placement if placed is not None else None
 
     async def placements(self) -> dict[str, Placement]:
-        return await self._placements.placements()
+        self._map.refresh()
+        return {queue: placed.placement for queue, placed in self._map.placements().items()}
+
+    # --- users --------------------------------------------------------------------------------------------
 
     async def user(self, name: str) -> UserRecord | None:
-        return await self._users.user(name)
+        found = await self.entry(USERS + name)
+        if found is None or found.value is None:
+            return None
+        try:
+            return UserRecord.decode(name, found.value)
+        except ValueError as error:
+            raise CoordinatorError(f"the entry {found.key} can't be read: {error}") from None
 
     async def users(self) -> list[str]:
-        return await self._users.users()
+        return [each.key.removeprefix(USERS) for each in await self.entries(USERS)]
 
     async def has_users(self) -> bool:
-        return await self._users.has_users()
+        return bool(await self.entries(USERS))
 
     async def add_user(self, record: UserRecord) -> None:
-        await self._users.add_user(record)
+        try:
+            await self.write([Write(USERS + record.name, record.encode(), 0)])
+        except ConflictError:
+            raise UserExistsError(f"the user {record.name!a} exists already") from None
 
     async def replace_user(self, record: UserRecord) -> None:
-        await self._users.replace_user(record)
+        await self._change_user(record.name, record.encode())
 
     async def remove_user(self, name: str) -> None:
-        await self._users.remove_user(name)
+        await self._change_user(name, None)
+
+    async def _change_user(self, name: str, value: str | None) -> None:
+        key = USERS + name
+        for _ in range(ATTEMPTS_MAX):
+            found = await self.entry(key)
+            if found is None:
+                raise UnknownUserError(f"there is no user {name!a}")
+            try:
+                await self.write([Write(key, value, found.revision)])
+            except ConflictError:
+                continue
+            return
+        raise CoordinatorError(f"other processes keep changing the user {name!a}: try again")

@@ -19,7 +19,7 @@ from lightrail.cluster.entries import Entry
 from lightrail.cluster.readers import READERS, Reader
 from lightrail.model import limits, names
 from lightrail.model.placement import Placement
-from lightrail.telemetry.metrics import AnyFamily, Family, Labels
+from lightrail.telemetry.metrics import AnyFamily, gauges
 
 PLACEMENT: Final = "placement/"
 MOVES: Final = "moves/"
@@ -325,53 +325,34 @@ class Map:
 PHASES: Final = ("waiting", "frozen")
 
 
-def _queues(map: Map) -> Iterable[tuple[Labels, float]]:
+def _queues(map: Map) -> Mapping[str, float]:
     owned = Counter(placed.shard for placed in map.placements().values())
-    return [((str(shard),), owned[shard]) for shard in sorted({*map.shard_records, *owned})]
+    return {str(shard): owned[shard] for shard in sorted({*map.shard_records, *owned})}
 
 
-def _moves(map: Map) -> Iterable[tuple[Labels, float]]:
+def _moves(map: Map) -> Mapping[str, float]:
     phases = Counter(move.phase for move in map.moves.values())
-    return [((phase,), phases[phase]) for phase in PHASES]
+    return {phase: phases[phase] for phase in PHASES}
 
 
-def _serving(map: Map) -> Iterable[tuple[Labels, float]]:
-    registered = (("shard", map.shards), ("frontend", map.frontends), ("gateway", map.gateways))
-    return [((of,), len(members)) for of, members in registered]
+def _serving(map: Map) -> Mapping[str, float]:
+    return {"shard": len(map.shards), "frontend": len(map.frontends), "gateway": len(map.gateways)}
 
 
-def _shards(map: Map) -> Iterable[tuple[Labels, float]]:
+def _shards(map: Map) -> Mapping[str, float]:
     states = Counter(each.state for each in map.shard_records.values())
-    return [((state,), states[state]) for state in ("active", "draining")]
+    return {state: states[state] for state in ("active", "draining")}
 
 
+# fmt: off
 PLACEMENT_FAMILIES: Final[tuple[AnyFamily[Map], ...]] = (
-    Family(
-        "gauge",
-        "lightrail_placement_queues",
-        "Queues that are placed on a shard, as this gateway knows.",
-        ("shard",),
-        _queues,
-    ),
-    Family(
-        "gauge",
-        "lightrail_placement_moves",
-        "Moves of queues that were requested and have not ended, by phase.",
-        ("phase",),
-        _moves,
-    ),
-    Family(
-        "gauge",
-        "lightrail_placement_members",
-        "Processes that are registered with the coordinator, by role.",
-        ("of",),
-        _serving,
-    ),
-    Family(
-        "gauge",
-        "lightrail_placement_shards",
-        "Shards that were created and not removed, by state.",
-        ("state",),
-        _shards,
-    ),
+    gauges("lightrail_placement_queues", "Queues that are placed on a shard, as this gateway knows.", "shard",
+        _queues),
+    gauges("lightrail_placement_moves", "Moves of queues that were requested and have not ended, by phase.",
+        "phase", _moves),
+    gauges("lightrail_placement_members", "Processes that are registered with the coordinator, by role.",
+        "of", _serving),
+    gauges("lightrail_placement_shards", "Shards that were created and not removed, by state.", "state",
+        _shards),
 )
+# fmt: on

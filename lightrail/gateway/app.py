@@ -43,7 +43,7 @@ from lightrail.namespace.directory import Changes, Directory
 from lightrail.namespace.rights import Caller
 from lightrail.namespace.service import Service
 from lightrail.shard_client.shard_connections import ShardConnections
-from lightrail.telemetry.http_connections import Connections as HttpConnections
+from lightrail.telemetry.http_connection import Connections as HttpConnections
 from lightrail.wire.keys import WireKey
 
 log = logging.getLogger("lightrail.gateway")

@@ -18,7 +18,7 @@ from lightrail.model.endpoint import Endpoint
 from lightrail.service_bus import gateway as service_bus
 from lightrail.shard_client.shard_connections import ShardConnections
 from lightrail.telemetry import exposition, http_server, process
-from lightrail.telemetry.http_connections import Connections
+from lightrail.telemetry.http_connection import Connections
 from lightrail.telemetry.metrics import registry
 
 HTTP_CONNECTIONS_MAX: Final[int] = 65_536

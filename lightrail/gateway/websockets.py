@@ -19,7 +19,7 @@ from lightrail.gateway.errors import ProblemError
 from lightrail.model import limits
 from lightrail.model.endpoint import Endpoint
 from lightrail.model.protocols import LOCAL, Balancers
-from lightrail.telemetry.http_connections import Connections
+from lightrail.telemetry.http_connection import Connections
 from lightrail.wire.forwarded import FIELD, Forwarded
 
 HTTP_WEBSOCKET_BUFFER_BYTES: Final[int] = 256 * 1024

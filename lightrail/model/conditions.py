@@ -18,7 +18,6 @@ FRAME_SIZE_TOO_SMALL: Final = "amqp:frame-size-too-small"
 
 CONNECTION_FORCED: Final = "amqp:connection:forced"
 FRAMING_ERROR: Final = "amqp:connection:framing-error"
-CONNECTION_REDIRECT: Final = "amqp:connection:redirect"
 
 WINDOW_VIOLATION: Final = "amqp:session:window-violation"
 ERRANT_LINK: Final = "amqp:session:errant-link"

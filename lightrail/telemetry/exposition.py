@@ -9,7 +9,7 @@ from prometheus_client import CollectorRegistry, generate_latest
 
 from lightrail.model.endpoint import Endpoint
 from lightrail.telemetry import http_server
-from lightrail.telemetry.http_connections import Connections
+from lightrail.telemetry.http_connection import Connections
 from lightrail.telemetry.metrics import merge, registry
 from lightrail.telemetry.process import CannotServeError, Process
 from lightrail.telemetry.queues import DETAILED_FAMILIES, QueueSelection

@@ -1,6 +1,6 @@
 """HTTP server: how every process accepts connections of HTTP clients.
 
-http_connections.py bounds the number of connections, http_connection.py the time of each without a request.
+http_connection.py bounds the number of connections, and the time of each without a request.
 """
 
 import asyncio
@@ -17,8 +17,7 @@ from aiohttp import web
 
 from lightrail.model import limits, protocols
 from lightrail.model.endpoint import Endpoint
-from lightrail.telemetry.http_connection import HttpConnection
-from lightrail.telemetry.http_connections import Connections, source_of
+from lightrail.telemetry.http_connection import Connections, HttpConnection, source_of
 from lightrail.telemetry.strangers import Strangers
 
 HTTP_BACKLOG: Final[int] = 4_096

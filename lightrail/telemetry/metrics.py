@@ -12,7 +12,8 @@ import re
 from bisect import bisect_left
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import Final, Generic, Literal, TypeVar
+from operator import attrgetter
+from typing import Any, Final, Generic, Literal, TypeVar
 
 from prometheus_client import CollectorRegistry
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric
@@ -94,23 +95,42 @@ class HistogramFamily(Generic[Counts]):
 AnyFamily = Family[Counts] | HistogramFamily[Counts]
 
 
-def counter(name: str, help: str, attribute: str) -> Family[object]:
-    """A counter without labels that is one attribute of the counts."""
-    return Family("counter", name, help, (), lambda counts: [((), getattr(counts, attribute))])
+Read = str | Callable[[Any], float]
+"""An attribute of the counts (`a.b` that of an attribute), or a function of them."""
+ReadEach = str | Mapping[str, str] | Callable[[Any], Mapping[str, float]]
+"""Samples by the value of their label: an attribute that has all, an attribute for each, or a function."""
 
 
-def counters(name: str, help: str, label: str, attributes: Mapping[str, str]) -> Family[object]:
-    """A counter with one label; ``attributes`` maps its values to attributes of the counts."""
-    return Family("counter", name, help, (label,), _labelled(attributes))
+def counter(name: str, help: str, read: Read = "") -> Family[Any]:
+    """A counter without labels; by default the attribute that is the name behind ``lightrail_``."""
+    return Family("counter", name, help, (), _single(name, read))
 
 
-def gauge(name: str, help: str, attribute: str) -> Family[object]:
-    """A gauge without labels that is one attribute of the counts."""
-    return Family("gauge", name, help, (), lambda counts: [((), getattr(counts, attribute))])
+def gauge(name: str, help: str, read: Read = "") -> Family[Any]:
+    """A gauge without labels; by default the attribute that is the name behind ``lightrail_``."""
+    return Family("gauge", name, help, (), _single(name, read))
 
 
-def _labelled(attributes: Mapping[str, str]) -> Callable[[object], Iterable[tuple[Labels, float]]]:
-    return lambda counts: [((value,), getattr(counts, name)) for value, name in attributes.items()]
+def counters(name: str, help: str, label: str, read: ReadEach) -> Family[Any]:
+    """A counter with one label."""
+    return Family("counter", name, help, (label,), _labelled(read))
+
+
+def gauges(name: str, help: str, label: str, read: ReadEach) -> Family[Any]:
+    """A gauge with one label."""
+    return Family("gauge", name, help, (label,), _labelled(read))
+
+
+def _single(name: str, read: Read) -> Callable[[Any], Iterable[tuple[Labels, float]]]:
+    function = attrgetter(read or name.removeprefix("lightrail_")) if isinstance(read, str) else read
+    return lambda counts: [((), function(counts))]
+
+
+def _labelled(read: ReadEach) -> Callable[[Any], Iterable[tuple[Labels, float]]]:
+    if isinstance(read, Mapping):
+        return lambda counts: [((value,), getattr(counts, name)) for value, name in read.items()]
+    function = attrgetter(read) if isinstance(read, str) else read
+    return lambda counts: [((value,), found) for value, found in function(counts).items()]
 
 
 class FamilyCollector(Collector, Generic[Counts]):

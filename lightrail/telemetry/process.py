@@ -102,33 +102,8 @@ class StoppedError(Exception):
 class Process:
     """One running process of a role: its identity, its settings, and whether it has to stop."""
 
-    __slots__ = (
-        "_channel",
-        "auto",
-        "boot",
-        "check",
-        "failure",
-        "id",
-        "may_list",
-        "notice",
-        "on_message",
-        "ready",
-        "replaces",
-        "role",
-        "running",
-        "settings",
-        "sockets",
-        "stopping",
-        "waiting",
-    )
-
     def __init__(
-        self,
-        role: str,
-        id: int | None,
-        settings: Settings,
-        sockets: str,
-        channel: Channel | None = None,
+        self, role: str, id: int | None, settings: Settings, sockets: str, channel: Channel | None = None
     ) -> None:
         self.role = role
         self.id = id if id is not None else UNNUMBERED

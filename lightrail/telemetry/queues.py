@@ -1,6 +1,7 @@
 """Queues: counters of queues, summed over a shard, or one by one on /metrics/detailed."""
 
 from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field
 from operator import itemgetter
 from typing import TYPE_CHECKING, Any, Final
 
@@ -41,16 +42,14 @@ QUEUE_FIGURES: Final = (*QUEUE_COUNTERS, *QUEUE_STATES, "locked", "bytes", "cons
 """Everything that Figures has."""
 
 
+@dataclass(slots=True, eq=False, repr=False)
 class QueueTotals:
     """The figures of all queues of a shard, summed for one scrape."""
 
-    __slots__ = ("figures", "queues", "unattended_messages", "unattended_queues")
-
-    def __init__(self) -> None:
-        self.figures = dict.fromkeys(QUEUE_FIGURES, 0)
-        self.queues = 0
-        self.unattended_messages = 0
-        self.unattended_queues = 0
+    figures: dict[str, int] = field(default_factory=lambda: dict.fromkeys(QUEUE_FIGURES, 0))
+    queues: int = 0
+    unattended_messages: int = 0
+    unattended_queues: int = 0
 
     def add(self, name: str, figures: "Figures") -> None:
         """Adds the figures of one queue."""
@@ -86,24 +85,18 @@ def _each_state(chosen: QueueSelection) -> Iterable[tuple[Labels, float]]:
             yield (queue, state), getattr(figures, state)
 
 
+# fmt: off
 DETAILED_FAMILIES: Final[tuple[AnyFamily[Any], ...]] = (
     *(
         Family("counter", f"lightrail_detailed_messages_{name}", help, ("queue",), _each(name))
         for name, help in QUEUE_COUNTERS.items()
     ),
     Family("gauge", "lightrail_detailed_messages", "Messages by state.", ("queue", "state"), _each_state),
-    Family(
-        "gauge",
-        "lightrail_detailed_messages_locked",
-        "Messages in flight under a timed lock.",
-        ("queue",),
-        _each("locked"),
-    ),
+    Family("gauge", "lightrail_detailed_messages_locked", "Messages in flight under a timed lock.",
+        ("queue",), _each("locked")),
     Family("gauge", "lightrail_detailed_consumers", "Consumers.", ("queue",), _each("consumers")),
     Family("gauge", "lightrail_detailed_bytes", "Bytes of messages.", ("queue",), _each("bytes")),
-    gauge(
-        "lightrail_detailed_queues_omitted",
-        f"Queues beyond the {DETAILED_QUEUES_MAX} that one scrape lists; ask with ?queue=PREFIX.",
-        "omitted",
-    ),
+    gauge("lightrail_detailed_queues_omitted",
+        f"Queues beyond the {DETAILED_QUEUES_MAX} that one scrape lists; ask with ?queue=PREFIX.", "omitted"),
 )
+# fmt: on

@@ -21,7 +21,7 @@ from typing import Any
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
 from lightrail.bus import Bus, Saga, SagaContext, SqliteStore, Store, command, message
-from lightrail.bus.sending import Sending
+from lightrail.bus.messages import Sending
 from lightrail.bus.store import Step
 from lightrail.client import Message, connect
 from lightrail.transport import Envelope, MemoryBroker, StoreForwardTransport, TransportError

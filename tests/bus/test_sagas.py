@@ -31,9 +31,9 @@ from lightrail.bus import (
 )
 from lightrail.bus import forwarder as forwarding
 from lightrail.bus.forwarder import Forwarder
+from lightrail.bus.messages import Sending
 from lightrail.bus.outgoing import ANSWER
 from lightrail.bus.postgresql import PostgresqlStore
-from lightrail.bus.sending import Sending
 from lightrail.bus.store import AlreadyHandledError, ConflictError, SagaChange, SagaState, Step
 from lightrail.bus.testing import TestBus
 from lightrail.transport import Envelope, LoopClock, SendRefusedError

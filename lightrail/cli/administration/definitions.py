@@ -121,10 +121,7 @@ def _parts(entries: list[Any]) -> list[list[Any]]:
 
 def _send(client: Client, parsed: argparse.Namespace, pieces: list[Any], report: dict[str, Any]) -> None:
     """Imports one piece after the other into the report. An error, or an interruption, says what was done."""
-    query = {
-        "dry_run": "true" if parsed.dry_run else None,
-        "replace": "true" if parsed.replace else None,
-    }
+    query = {"dry_run": "true" if parsed.dry_run else None, "replace": "true" if parsed.replace else None}
     progress, done, total = Progress(), 0, sum(map(_size, pieces))
     try:
         for piece in pieces:

@@ -60,15 +60,9 @@ def register(parser: argparse.ArgumentParser, things: Subparsers, journals: Subp
     """Adds the commands and the options of the gateway; `journals` are the subcommands of `journal`."""
     gateway = parser.add_argument_group("the gateway, for commands that use a running broker")
     gateway.add_argument(
-        "--url",
-        metavar="URL",
-        help=f"its HTTP address (default {URL_DEFAULT}, or LIGHTRAIL_URL)",
+        "--url", metavar="URL", help=f"its HTTP address (default {URL_DEFAULT}, or LIGHTRAIL_URL)"
     )
-    gateway.add_argument(
-        "--user",
-        metavar="NAME",
-        help="user to log in as (or LIGHTRAIL_USER)",
-    )
+    gateway.add_argument("--user", metavar="NAME", help="user to log in as (or LIGHTRAIL_USER)")
     gateway.add_argument(
         "--password-file",
         metavar="FILE",
@@ -76,14 +70,10 @@ def register(parser: argparse.ArgumentParser, things: Subparsers, journals: Subp
         help="file whose first line is the password; without it a prompt (or LIGHTRAIL_PASSWORD_FILE)",
     )
     gateway.add_argument(
-        "--token-file",
-        metavar="FILE",
-        help="a bearer token instead (or LIGHTRAIL_TOKEN_FILE)",
+        "--token-file", metavar="FILE", help="a bearer token instead (or LIGHTRAIL_TOKEN_FILE)"
     )
     gateway.add_argument(
-        "--ca",
-        metavar="FILE",
-        help="certificates that verify the gateway's, PEM (default: the system's)",
+        "--ca", metavar="FILE", help="certificates that verify the gateway's, PEM (default: the system's)"
     )
     names.register(things)
     messages.register(things)

@@ -53,17 +53,9 @@ finally:
         os.environ[_IMPLEMENTATION] = _before
 
 __all__ = [
-    "EtcdChannels",
-    "EtcdSettings",
-    "EtcdTimes",
-    "LeaseLostError",
-    "NotAskedError",
-    "channel_closed",
-    "elsewhere",
-    "grpc",
-    "not_sent",
-    "rpc",
-]
+    "EtcdChannels", "EtcdSettings", "EtcdTimes", "LeaseLostError", "NotAskedError", "channel_closed",
+    "elsewhere", "grpc", "not_sent", "rpc",
+]  # fmt: skip
 
 Answer = TypeVar("Answer")
 _NOT_SENT: Final = ("failed to connect to all addresses", "connections to all backends failing")

@@ -1,15 +1,11 @@
 """All forwarding of one gateway: transfers, dead letters for other names, scheduled messages, pushes.
 
-Dead letters that are forwarded from NAME/$dlq to the name in the queue's policy.
+The shard of a queue puts dead letters into NAME/$dlq, on the same shard, in the same commit. A gateway
+forwards them to the name in the queue's policy. A message for a router that is not due waits in
+ROUTER/$scheduled, whose shard delivers it when it is due. A gateway routes it, and settles it when every
+queue that the router chooses has stored it. An attempt that fails for some of them is repeated for those.
 
-The shard of a queue puts dead letters into NAME/$dlq, on the same shard, in the same commit. Every gateway
-forwards from NAME/$dlq; several gateways share the work as consumers of one queue.
-
-Scheduled messages of routers: they wait in ROUTER/$scheduled, and are routed when they are due.
-
-The shard of ROUTER/$scheduled delivers a message when it is due. Every gateway consumes these queues; several
-gateways share the work. A message is settled there when every queue that the router chooses has stored it. An
-attempt that fails for some of the queues is repeated for those alone.
+Every gateway forwards from all of these queues; several gateways share the work as consumers of one queue.
 """
 
 import asyncio
@@ -26,9 +22,10 @@ from lightrail.gateway.forwarding.forwarder import (
     Roster,
     Settlement,
 )
-from lightrail.gateway.forwarding.pushes import Endpoints, Pushers
+from lightrail.gateway.forwarding.pushes import Pushers
 from lightrail.gateway.forwarding.sink import NotSentError, Sink, due, moved
 from lightrail.gateway.forwarding.transfers import Transfers
+from lightrail.gateway.http_client import Endpoints
 from lightrail.gateway.messages.sending import Carried, Sender
 from lightrail.model import conditions, names
 from lightrail.model.endpoint import Destinations
@@ -45,24 +42,52 @@ from lightrail.wire.frames import OutcomeCode
 log = logging.getLogger("lightrail.gateway.forwarding.forwarding")
 
 
-class DeadLetterForwarder(RepeatingForwarder):
-    """Sends the dead letters of one queue to another name."""
+class Forwarders:
+    """The forwarders of one kind, one for each queue that requires it; follows the directory."""
 
     def __init__(
         self,
-        queue: str,
-        target: str,
+        directory: Directory,
+        shards: ShardConnections,
         sink: Sink,
         counts: ForwardingCounts,
-        pause: Pause,
-        lost: Callable[[Forwarder], None],
+        *,
+        pause: Pause = asyncio.sleep,
     ) -> None:
+        self.directory = directory
+        self.shards = shards
+        self.sink = sink
+        self.counts = counts
+        self.pause = pause
+        self.roster: Roster[str] = Roster(shards, self.make)
+
+    def make(self, queue: str, target: str, lost: Callable[[Forwarder], None]) -> Forwarder:
+        """A forwarder from a queue to a name."""
+        raise NotImplementedError
+
+    def start(self) -> None:
+        """Opens every forwarder that the namespace requires; `changed` follows later changes."""
+        self.changed(record.name for record in self.directory.below(""))
+
+    def changed(self, changed: Iterable[str]) -> None:
+        """Follows names that may have been created or deleted, or whose policy may have changed."""
+        raise NotImplementedError
+
+    def close(self) -> None:
+        self.roster.close()
+
+
+class DeadLetterForwarder(RepeatingForwarder):
+    """Sends the dead letters of one queue to another name."""
+
+    def __init__(self, queue: str, target: str, host: Forwarders, lost: Callable[[Forwarder], None]) -> None:
         waiting = f"dead letters wait in {queue}, {target} refuses them"
         again = f"{target} accepts the dead letters of {queue} again"
-        super().__init__(queue, f"forwarder to {target}", pause, lost, log=log, waiting=waiting, again=again)
+        label = f"forwarder to {target}"
+        super().__init__(queue, label, host.pause, lost, log=log, waiting=waiting, again=again)
         self._target = target
-        self._sink = sink
-        self._counts = counts
+        self._sink = host.sink
+        self._counts = host.counts
 
     def attempt(self, delivery: Delivery) -> Attempt:
         """Accepted once the target has stored the message; there is no other outcome."""
@@ -85,37 +110,17 @@ class DeadLetterForwarder(RepeatingForwarder):
         return send
 
 
-class DeadLetterForwarders:
-    """A forwarder for each queue whose policy has `dead_letter`; follows the directory."""
+class DeadLetterForwarders(Forwarders):
+    """A forwarder for each queue whose policy has `dead_letter`."""
 
-    def __init__(
-        self,
-        directory: Directory,
-        shards: ShardConnections,
-        sink: Sink,
-        counts: ForwardingCounts,
-        *,
-        pause: Pause = asyncio.sleep,
-    ) -> None:
-        self._directory = directory
-        self._counts = counts
-        self._roster: Roster[str] = Roster(
-            shards, lambda queue, target, lost: DeadLetterForwarder(queue, target, sink, counts, pause, lost)
-        )
-
-    def start(self) -> None:
-        """Opens a forwarder for every name whose policy requires one; `changed` follows later changes."""
-        self.changed(record.name for record in self._directory.below(""))
+    def make(self, queue: str, target: str, lost: Callable[[Forwarder], None]) -> Forwarder:
+        return DeadLetterForwarder(queue, target, self, lost)
 
     def changed(self, changed: Iterable[str]) -> None:
-        """Follows names whose policy may have changed."""
         for name in changed:
             if not names.is_dead_letter(name):
-                self._roster.want(names.dead_letter_name(name), _target(self._directory.find(name)))
-        self._counts.forwarders = len(self._roster)
-
-    def close(self) -> None:
-        self._roster.close()
+                self.roster.want(names.dead_letter_name(name), _target(self.directory.find(name)))
+        self.counts.forwarders = len(self.roster)
 
 
 def _target(record: Name | None) -> str | None:
@@ -129,25 +134,15 @@ def _target(record: Name | None) -> str | None:
 class ScheduledForwarder(RepeatingForwarder):
     """Routes the scheduled messages of one router."""
 
-    def __init__(
-        self,
-        queue: str,
-        router: str,
-        shards: ShardConnections,
-        sink: Sink,
-        counts: ForwardingCounts,
-        pause: Pause,
-        lost: Callable[[Forwarder], None],
-    ) -> None:
-        waiting, again = (
-            f"messages that are due wait in {queue}",
-            f"{router} accepts its scheduled messages again",
-        )
-        super().__init__(queue, f"schedule of {router}", pause, lost, log=log, waiting=waiting, again=again)
+    def __init__(self, queue: str, router: str, host: Forwarders, lost: Callable[[Forwarder], None]) -> None:
+        waiting = f"messages that are due wait in {queue}"
+        again = f"{router} accepts its scheduled messages again"
+        label = f"schedule of {router}"
+        super().__init__(queue, label, host.pause, lost, log=log, waiting=waiting, again=again)
         self._router = router
-        self._shards = shards
-        self._sink = sink
-        self._counts = counts
+        self._shards = host.shards
+        self._sink = host.sink
+        self._counts = host.counts
 
     def attempt(self, delivery: Delivery) -> Attempt:
         """Accepted once every queue has stored the message; rejected if the router rejects it for good."""
@@ -174,41 +169,20 @@ class ScheduledForwarder(RepeatingForwarder):
         return route
 
 
-class ScheduledForwarders:
-    """A forwarder for each router with a queue of scheduled messages; follows the directory."""
+class ScheduledForwarders(Forwarders):
+    """A forwarder for each router with a queue of scheduled messages."""
 
-    def __init__(
-        self,
-        directory: Directory,
-        shards: ShardConnections,
-        sink: Sink,
-        counts: ForwardingCounts,
-        *,
-        pause: Pause = asyncio.sleep,
-    ) -> None:
-        self._directory = directory
-        self._counts = counts
-        self._roster: Roster[str] = Roster(
-            shards,
-            lambda queue, router, lost: ScheduledForwarder(queue, router, shards, sink, counts, pause, lost),
-        )
-
-    def start(self) -> None:
-        """Opens a forwarder for every such queue; `changed` follows later changes."""
-        self.changed(record.name for record in self._directory.below(""))
+    def make(self, queue: str, target: str, lost: Callable[[Forwarder], None]) -> Forwarder:
+        return ScheduledForwarder(queue, target, self, lost)
 
     def changed(self, changed: Iterable[str]) -> None:
-        """Follows names that may have been created or deleted."""
         for name in changed:
             router = scheduled_router(name)
             if router is not None:
-                found = self._directory.find(name)
+                found = self.directory.find(name)
                 is_queue = found is not None and found.role is Role.QUEUE
-                self._roster.want(name, router if is_queue else None)
-        self._counts.schedulers = len(self._roster)
-
-    def close(self) -> None:
-        self._roster.close()
+                self.roster.want(name, router if is_queue else None)
+        self.counts.schedulers = len(self.roster)
 
 
 class Forwarding:

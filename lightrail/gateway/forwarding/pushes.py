@@ -3,32 +3,24 @@
 Each subscription to a URL has its own queue (`ROUTER/$subscriptions/ID`). Up to PUSH_WINDOW of its
 messages are pushed at a time, so they may arrive in another order. A failed push is repeated after a pause
 that doubles each time; after the last attempt the message is a dead letter of that queue.
-
-Endpoints: the HTTP client of a gateway's pushes, and the result of an attempt.
 """
 
 import asyncio
-import errno
 import hmac
 import json
 import logging
 import random
-import socket
 from collections.abc import Awaitable, Callable, Iterable, Mapping
 from hashlib import sha256
 from typing import Final, NamedTuple
-
-import aiohttp
-from aiohttp.abc import ResolveResult
 
 from lightrail.cluster.coordinator import CoordinatorError
 from lightrail.gateway.bodies import rfc3339
 from lightrail.gateway.forwarding.counts import ForwardingCounts
 from lightrail.gateway.forwarding.forwarder import ACCEPTED, Forwarder, Roster, Settlement
-from lightrail.gateway.http_client import FAILURES, HttpClient
+from lightrail.gateway.http_client import Result
 from lightrail.gateway.messages import incoming
 from lightrail.gateway.paths import path_of
-from lightrail.model.endpoint import Destinations
 from lightrail.model.names import subscription_name
 from lightrail.model.policy import Role
 from lightrail.namespace.directory import Directory
@@ -39,85 +31,6 @@ from lightrail.shard_client.receiving.queue_consumer import Delivery
 from lightrail.shard_client.shard_connections import ShardConnections
 from lightrail.wire.bodies import SettleDetail
 from lightrail.wire.frames import OutcomeCode
-
-PUSHES_UNDER_WAY: Final[int] = 256
-"""Requests of one gateway to the URLs of subscriptions that wait for an answer."""
-PUSH_REQUEST_MS: Final[int] = 10_000
-"""How long an endpoint may take for its answer."""
-PUSH_RESPONSE_BYTES: Final[int] = 64 * 1024
-"""Bytes of an answer that are read so that the connection can be reused; after a longer one it is closed."""
-PUSH_RETRY_AFTER_MS_MAX: Final[int] = 3_600_000
-"""Longest pause that an endpoint may ask for."""
-
-
-class Result(NamedTuple):
-    """The result of one request."""
-
-    status: int | None
-    """Status of the answer, or None without an answer."""
-    retry_after_s: float | None = None
-    """Retry-After of the endpoint, in seconds."""
-    error: str = ""
-    """Why the request failed, for people; empty for a status of 2xx."""
-
-
-class Endpoints(HttpClient):
-    """Sends over HTTP: checks certificates and destinations."""
-
-    def __init__(self, destinations: Destinations) -> None:
-        super().__init__(PUSHES_UNDER_WAY, _Resolver(destinations))
-        self._destinations = destinations
-        self._slots = asyncio.Semaphore(PUSHES_UNDER_WAY)
-
-    async def post(self, url: str, headers: Mapping[str, str], body: bytes) -> Result:
-        """Sends one request; errors of the other side are results and not exceptions."""
-        if (problem := self._destinations.problem(url)) is not None:
-            return Result(None, None, problem)
-        seconds = PUSH_REQUEST_MS / 1000
-        async with self._slots:
-            try:
-                status, fields, _ = await self.request(
-                    "POST", url, headers, body, seconds, PUSH_RESPONSE_BYTES
-                )
-            except TimeoutError:
-                return Result(None, None, f"no answer within {seconds:g} s")
-            except (*FAILURES, ValueError) as error:
-                return Result(None, None, f"{type(error).__name__}: {error}"[:500])
-        return _result(status, fields.get("Retry-After"))
-
-
-class _Resolver(aiohttp.ThreadedResolver):
-    """Resolves names to addresses, without those that push_allow forbids for the name."""
-
-    def __init__(self, destinations: Destinations) -> None:
-        super().__init__()
-        self._destinations = destinations
-
-    async def resolve(
-        self, host: str, port: int = 0, family: socket.AddressFamily = socket.AF_UNSPEC
-    ) -> list[ResolveResult]:
-        found = await super().resolve(host, port, family)
-        allowed = [each for each in found if self._destinations.allows(host, each["host"])]
-        if found and not allowed:
-            raise OSError(
-                errno.EACCES,
-                f"{host} resolves to {found[0]['host']}, which push_allow does not allow for this name",
-            )
-        return allowed
-
-
-def _result(status: int, retry_after: str | None) -> Result:
-    if 200 <= status < 300:
-        return Result(status)
-    after: float | None = None
-    if status in (429, 503) and retry_after is not None:
-        text = retry_after.strip()
-        # The form with a date needs synchronized clocks, and is rare.
-        if text.isascii() and text.isdigit():
-            after = min(float(text[:9]), PUSH_RETRY_AFTER_MS_MAX / 1000)
-    what = "redirects are not followed" if 300 <= status < 400 else "the answer was"
-    return Result(status, after, f"{what}: status {status}")
-
 
 PUSH_WINDOW: Final[int] = 8
 """Messages of one subscription that are pushed at a time, those that wait for another attempt included."""

@@ -28,11 +28,7 @@ from lightrail.shard_client.receiving.queue_consumer import Delivery
 
 PRIORITY_DEFAULT: Final = 4
 SOURCE: Final = Symbol("x-opt-dead-letter-source")
-PRESENT: Final = (
-    Symbol("x-opt-dead-letter-reason"),
-    SOURCE,
-    Symbol("x-opt-dead-letter-time"),
-)
+PRESENT: Final = (Symbol("x-opt-dead-letter-reason"), SOURCE, Symbol("x-opt-dead-letter-time"))
 """Annotations that a message has while it is a dead letter; its history (first error, count) stays."""
 
 

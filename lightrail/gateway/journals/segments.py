@@ -163,9 +163,7 @@ class Journals:
         found: dict[str, Row] = {}
         away: set[int] = set()
         for shard, rows in zip(
-            shards,
-            await asyncio.gather(*(self._rows_of(shard, disk, lsn) for shard in shards)),
-            strict=True,
+            shards, await asyncio.gather(*(self._rows_of(shard, disk, lsn) for shard in shards)), strict=True
         ):
             if rows is None:
                 away.add(shard)

@@ -7,12 +7,13 @@ withdraws its credit.
 
 import asyncio
 import logging
-from collections.abc import Iterable
+from collections import deque
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
-from typing import Any, Final
+from heapq import heapify, heappop, heappush
+from typing import Any, Final, Generic, TypeVar
 
 from lightrail.gateway.errors import AGAIN, ProblemError, refused
-from lightrail.gateway.messages.waiting import WaitingLine
 from lightrail.model.policy import LOCK_SECONDS_DEFAULT, Policy, Role
 from lightrail.namespace.records import Name
 from lightrail.shard_client.owners.owner import Owner
@@ -26,6 +27,11 @@ RECEIVERS_MAX: Final[int] = 50_000
 RECEIVER_IDLE_MS: Final[int] = 200
 """Idle time after which a gateway's consumer is closed, because it counts as one of the queue's. Opening the
 next one needs no answer of the shard."""
+
+STALE_MIN: Final = 64
+"""Cancelled waiters that may stay in the line; if there are more, they are removed."""
+
+Answer = TypeVar("Answer")
 
 log = logging.getLogger("lightrail.gateway.messages.receiving")
 
@@ -59,27 +65,86 @@ class LockedMessage:
         self.receiver.settle(self, OutcomeCode.RELEASED)
 
 
+@dataclass(slots=True, eq=False, repr=False)
+class WaitingLine(Generic[Answer]):
+    """The line of requests that wait at one queue, the oldest first, with one timer for all time-outs.
+
+    Requests are futures; the result is an answer, or None after its time-out.
+
+    Args:
+        timed_out: called with the number of requests that have just timed out.
+    """
+
+    _loop: asyncio.AbstractEventLoop
+    _timed_out: Callable[[int], None]
+    count: int = 0
+    """Requests that wait."""
+    _waiters: deque[asyncio.Future[Answer | None]] = field(default_factory=deque)
+    _deadlines: list[tuple[float, int, asyncio.Future[Answer | None]]] = field(default_factory=list)
+    _timer: asyncio.TimerHandle | None = None
+    _timer_at: float = 0.0
+
+    def join(self, wait_ms: int) -> "asyncio.Future[Answer | None]":
+        """Adds a waiter at the end of the line; 0 means no time-out."""
+        waiter: asyncio.Future[Answer | None] = self._loop.create_future()
+        self._waiters.append(waiter)
+        self.count += 1
+        if wait_ms:
+            at = self._loop.time() + wait_ms / 1000
+            heappush(self._deadlines, (at, id(waiter), waiter))
+            if self._timer is None or at < self._timer_at:
+                self._arm(at)
+        return waiter
+
+    def pop(self) -> "asyncio.Future[Answer | None] | None":
+        """Removes the request that has waited longest; answer it, then call `left`."""
+        while self._waiters:
+            waiter = self._waiters.popleft()
+            if not waiter.done():
+                return waiter
+        return None
+
+    def left(self, count: int) -> None:
+        """`count` requests no longer wait."""
+        self.count -= count
+        if len(self._waiters) > 2 * self.count + STALE_MIN:
+            self._waiters = deque(waiter for waiter in self._waiters if not waiter.done())
+        if len(self._deadlines) > 2 * self.count + STALE_MIN:
+            self._deadlines = [entry for entry in self._deadlines if not entry[2].done()]
+            heapify(self._deadlines)
+
+    def close(self) -> "list[asyncio.Future[Answer | None]]":
+        """Ends the line; returns the requests that still need an answer."""
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        self.count = 0
+        return [waiter for waiter in self._waiters if not waiter.done()]
+
+    def _arm(self, at: float) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+        self._timer_at = at
+        self._timer = self._loop.call_at(at, self._ring)
+
+    def _ring(self) -> None:
+        self._timer = None
+        now = self._loop.time()
+        deadlines = self._deadlines
+        over = 0
+        while deadlines and (deadlines[0][0] <= now or deadlines[0][2].done()):
+            waiter = heappop(deadlines)[2]
+            if not waiter.done():
+                waiter.set_result(None)
+                over += 1
+        if deadlines:
+            self._arm(deadlines[0][0])
+        if over:
+            self._timed_out(over)
+
+
 class Receiver:
     """The requests that wait at one queue, and the consumer that receives for them."""
-
-    __slots__ = (
-        "_at_once",
-        "_consumer",
-        "_drain_waiters",
-        "_exclusive",
-        "_handed_out",
-        "_host",
-        "_idle_since",
-        "_idle_timer",
-        "_line",
-        "_lock_ms",
-        "_owner",
-        "_posting",
-        "_user",
-        "closed",
-        "created",
-        "queue",
-    )
 
     def __init__(self, host: "Receivers", owner: Owner, record: Name, user: str) -> None:
         self.queue = record.name
@@ -89,9 +154,6 @@ class Receiver:
         self._host = host
         self._user = user
         self._owner = owner
-        self._lock_ms = 0
-        self._exclusive = False
-        """An open consumer may exclude other consumers, so it is closed as soon as no request waits."""
         self._read(record.policy)
         self._posting = False
         self._line: WaitingLine[LockedMessage] = WaitingLine(host.loop, self._left)
@@ -112,6 +174,7 @@ class Receiver:
 
     def _read(self, policy: Policy) -> None:
         self._lock_ms = policy.milliseconds("lock_duration") or int(LOCK_SECONDS_DEFAULT * 1000)
+        # An open consumer may exclude other consumers, so it is closed as soon as no request waits.
         self._exclusive = bool(policy["exclusive"] or policy["single_active"] or policy["max_consumers"])
 
     def _opened_consumer(self) -> QueueConsumer:

@@ -1,4 +1,4 @@
-"""Description of permissions, tokens, connections, status and definitions."""
+"""Requests of operators: rights, connections, definitions, shards, moves of queues, journals, readers."""
 
 from typing import Final
 
@@ -6,9 +6,12 @@ from lightrail.gateway.openapi.operation import (
     AFTER,
     ANY,
     FLAG,
+    IF_MATCH,
+    JOURNAL_ID,
     LIMIT,
     PREFIX,
     REMOVED,
+    SEQUENCE,
     TEXT,
     TIME,
     WHOLE,
@@ -23,9 +26,21 @@ from lightrail.gateway.openapi.operation import (
     ok,
     query,
     ref,
+    up_to,
 )
-from lightrail.gateway.resources import connections, definitions, permissions, queues, status
-from lightrail.gateway.resources.permissions import make
+from lightrail.gateway.resources import (
+    connections,
+    definitions,
+    journals,
+    moves,
+    permissions,
+    queues,
+    readers,
+    shards,
+    status,
+    transactions,
+    verification,
+)
 from lightrail.model import limits
 from lightrail.namespace.records import Right
 
@@ -40,7 +55,7 @@ _LINK: Final[Object] = {
     "received": WHOLE,
     "waiting": WHOLE,
 }
-_SESSION: Final[Object] = {"channel": WHOLE, "links": array_of(object_of(_LINK, "name", "role", "state"))}
+_SESSION: Final[Object] = {"channel": WHOLE, "links": array_of(object_of(_LINK, ("name", "role", "state")))}
 _CONNECTION: Final[Object] = {
     "id": TEXT,
     "user": TEXT,
@@ -54,60 +69,63 @@ _CONNECTION: Final[Object] = {
     "forwarded": FLAG,
     "state": TEXT,
     "sessions": WHOLE,
-    "session_list": array_of(object_of(_SESSION, "channel", "links")),
+    "session_list": array_of(object_of(_SESSION, ("channel", "links"))),
     "links": WHOLE,
     "links_left_out": WHOLE,
 }
 _RIGHTS: Final[Object] = array_of({"enum": [str(each) for each in Right]})
-_SCOPE: Final[Object] = object_of({"prefix": TEXT, "rights": _RIGHTS}, "rights")
+_SCOPE: Final[Object] = object_of({"prefix": TEXT, "rights": _RIGHTS}, ("rights",))
 _PERMISSION: Final[Object] = object_of(
-    {"user": TEXT, "prefix": TEXT, "rights": array_of(TEXT)}, "user", "rights"
+    {"user": TEXT, "prefix": TEXT, "rights": array_of(TEXT)}, ("user", "rights")
 )
 
+_MOVES: Final[Object] = array_of(ref("Move"))
+
+_SEGMENT: Final[Object] = {
+    "segment": WHOLE,
+    "first_lsn": WHOLE,
+    "next_lsn": WHOLE,
+    "end": WHOLE,
+    "messages": WHOLE,
+    "last_ms": WHOLE,
+    "sealed": FLAG,
+}
+_JOURNAL: Final[Object] = {"journal": TEXT, "shard": WHOLE, "cluster": TEXT, "away": FLAG}
+_POSITION: Final[Object] = {"type": ["integer", "null"], "minimum": 0, "maximum": (1 << 63) - 1}
+_BEHIND: Final[Object] = {"lsns": WHOLE, "messages": WHOLE, "bytes": WHOLE}
+_BOUNDS: Final[Object] = {
+    "hold_hours": {"type": ["number", "null"], "minimum": 0, "maximum": limits.READER_HOLD_HOURS_MAX},
+    "hold_bytes": {"type": ["integer", "null"], "minimum": 0, "maximum": limits.READER_HOLD_BYTES_MAX},
+}
+_ROW: Final[Object] = {
+    "journal": TEXT,
+    "shard": WHOLE,
+    "position": _POSITION,
+    "away": FLAG,
+    **_BEHIND,
+    "missed": WHOLE,
+    "oldest_ms": nullable("integer"),
+}
+
+# fmt: off
 OPERATIONS: Final[Operations] = {
-    "POST /!tokens": Operation(
-        make,
-        "makeToken",
+    "POST /!tokens": Operation(permissions.make, "makeToken",
         "a bearer token for a user who sends the password",
-        {201: ("the token", content(ref("Token")))},
-        body=content(ref("TokenRequest")),
-    ),
+        {201: ("the token", content(ref("Token")))}, body=content(ref("TokenRequest"))),
     "GET /!status": Operation(status.read, "status", "processes, shards, sums", ok("status", ANY)),
-    "GET /!queues": Operation(
-        queues.list_all,
-        "listQueues",
-        "figures of queues",
-        ok("a page", list_of("queues", ANY, paged=True)),
-        (PREFIX, AFTER, LIMIT),
-    ),
-    "GET /!routers": Operation(
-        status.routers,
-        "listRouters",
-        "routers and their subscriptions",
-        ok("routers", list_of("routers", ANY)),
-        (PREFIX,),
-    ),
-    "GET /!permissions": Operation(
-        permissions.list_all,
-        "listPermissions",
-        "rights of users",
+    "GET /!queues": Operation(queues.list_all, "listQueues", "figures of queues",
+        ok("a page", list_of("queues", ANY, paged=True)), (PREFIX, AFTER, LIMIT)),
+    "GET /!routers": Operation(status.routers, "listRouters", "routers and their subscriptions",
+        ok("routers", list_of("routers", ANY)), (PREFIX,)),
+    "GET /!permissions": Operation(permissions.list_all, "listPermissions", "rights of users",
         ok("permissions", list_of("permissions", ref("Permission"))),
-        (query("user", TEXT, "only permissions of this user"),),
-    ),
-    "PUT /!permissions/{user}": Operation(
-        permissions.put,
-        "permit",
-        "set the rights of a user at and below a prefix",
-        ok("the permission", ref("Permission")),
-        (PREFIX,),
-        content(object_of({"rights": _RIGHTS}, "rights")),
-    ),
-    "DELETE /!permissions/{user}": Operation(
-        permissions.clear, "clearPermission", "remove a permission", REMOVED, (PREFIX,)
-    ),
-    "GET /!connections": Operation(
-        connections.list_all,
-        "listConnections",
+        (query("user", TEXT, "only permissions of this user"),)),
+    "PUT /!permissions/{user}": Operation(permissions.put, "permit",
+        "set the rights of a user at and below a prefix", ok("the permission", ref("Permission")), (PREFIX,),
+        content(object_of({"rights": _RIGHTS}, ("rights",)))),
+    "DELETE /!permissions/{user}": Operation(permissions.clear, "clearPermission", "remove a permission",
+        REMOVED, (PREFIX,)),
+    "GET /!connections": Operation(connections.list_all, "listConnections",
         "AMQP connections of all frontends; for callers that may manage all names",
         ok("a page", list_of("connections", ref("Connection"), paged=True)),
         (
@@ -115,40 +133,109 @@ OPERATIONS: Final[Operations] = {
             query("container", TEXT, "only connections with this container-id"),
             LIMIT,
             AFTER,
-        ),
-    ),
-    "GET /!connections/{connection}": Operation(
-        connections.show,
-        "showConnection",
-        "a connection with its sessions and links",
-        ok("the connection", ref("Connection")),
-    ),
-    "DELETE /!connections/{connection}": Operation(
-        connections.close,
-        "closeConnection",
-        "close a connection with amqp:connection:forced",
-        {204: ("the connection is being closed", None)},
-        (query("text", TEXT, "reason that the client receives"),),
-    ),
-    "GET /!definitions": Operation(
-        definitions.export,
-        "export",
-        "every name, subscription and right",
-        ok("the definitions", ref("Definitions")),
-        (PREFIX,),
-    ),
-    "POST /!definitions": Operation(
-        definitions.take_in,
-        "import",
-        "import definitions",
-        ok("a report", ANY),
+        )),
+    "GET /!connections/{connection}": Operation(connections.show, "showConnection",
+        "a connection with its sessions and links", ok("the connection", ref("Connection"))),
+    "DELETE /!connections/{connection}": Operation(connections.close, "closeConnection",
+        "close a connection with amqp:connection:forced", {204: ("the connection is being closed", None)},
+        (query("text", TEXT, "reason that the client receives"),)),
+    "GET /!definitions": Operation(definitions.export, "export", "every name, subscription and right",
+        ok("the definitions", ref("Definitions")), (PREFIX,)),
+    "POST /!definitions": Operation(definitions.take_in, "import", "import definitions", ok("a report", ANY),
         (
             query("dry_run", FLAG, "true: only report what would be done"),
             query("replace", FLAG, "true: change existing entries that differ"),
-        ),
-        content(ref("Definitions")),
-    ),
+        ), content(ref("Definitions"))),
+    "GET /!shards": Operation(shards.list_all, "listShards", "every shard of the cluster, running or not",
+        ok("shards", list_of("shards", ref("Shard")))),
+    "GET /!shards/{shard}": Operation(shards.show, "readShard", "a shard with the names of its queues",
+        ok("the shard", ref("Shard"))),
+    "PUT /!shards/{shard}": Operation(shards.change, "changeShard",
+        "drain a shard, or activate it again; with an empty disk: give up the former disk",
+        ok("the shard", ref("Shard")), (),
+        content(object_of({"state": {"enum": ["active", "draining"]}, "disk": {"enum": [""]}}))),
+    "DELETE /!shards/{shard}": Operation(shards.remove, "removeShard",
+        "forget a shard that has no queues and was stopped", REMOVED,
+        (query("lose_queues", FLAG, "true: give up the messages of its queues"),)),
+    "GET /!plan": Operation(moves.propose, "plan", "moves that would balance the load of the shards",
+        ok("the plan", ref("Plan")),
+        (
+            query(
+                "sample",
+                up_to(limits.PLAN_SAMPLE_S_MAX, "number"),
+                "seconds over which messages are counted; 1 by default",
+            ),
+            query("max_moves", up_to(limits.PLAN_MOVES_MAX), "largest number of moves in this plan"),
+        )),
+    "GET /!moves": Operation(moves.list_all, "listMoves",
+        "moves under way, and those that ended in the last minutes",
+        ok("moves", object_of({"moves": _MOVES, "ended": _MOVES}, ("moves", "ended")))),
+    "POST /!moves": Operation(moves.begin, "move", "begin the moves of a plan; shards carry them out",
+        {202: ("moves that began", content(ANY))},
+        (
+            query(
+                "throttle", up_to(limits.MOVE_THROTTLE_MAX), "bytes per second of each copy; 0 for no limit"
+            ),
+            query("skip", FLAG, "true: leave out queues that were deleted or moved since"),
+        ), content(ref("Plan"))),
+    "DELETE /!moves": Operation(moves.cancel, "cancelMoves", "cancel moves that have not frozen their queue",
+        ok("moves that were cancelled, or are too late", ANY),
+        (query("queue", TEXT, "only the move of this queue"),)),
+    "GET /!transactions": Operation(transactions.list_all, "listTransactions",
+        "prepared transactions that wait for the decision of another shard",
+        ok("a row per transaction and shard, the oldest of each shard first",
+            object_of(
+                {
+                    "transactions": array_of(ref("PreparedTransaction")),
+                    "count": WHOLE,
+                    "silent": array_of(WHOLE),
+                }, ("transactions", "count", "silent")))),
+    "POST /!transactions/{transaction}": Operation(transactions.decide, "decideTransaction",
+        "decide a transaction of a shard that is lost for good; that shard may have decided otherwise",
+        ok("the shards that have applied the decision", ANY), (),
+        content(object_of({"decision": {"enum": ["commit", "abort"]}}, ("decision",)))),
+    "GET /!coordinator": Operation(verification.show, "showCoordinator",
+        "whether the coordinator was set back, as by a restored snapshot",
+        ok("null, or how the coordinator differs from this gateway's copy", ANY)),
+    "POST /!coordinator/put-back": Operation(verification.put_back, "putBack",
+        "write keys again that a coordinator lost when it was set back; nothing is deleted",
+        ok("keys that were written, that were kept, and that exist again", ANY)),
+    "GET /!verify": Operation(verification.verify, "verify",
+        "whether every queue is served once, where it is placed", ok("problems that were found", ANY)),
+    "GET /!journals": Operation(journals.list_all, "listJournals",
+        "journals of all shards and their committed segments",
+        ok("journals", list_of("journals", ref("Journal"))),
+        (
+            query("journal", JOURNAL_ID, "only this journal"),
+            query("from", SEQUENCE, "only segments that end after this lsn"),
+        )),
+    "GET /!journals/{journal}/{segment}": Operation(journals.read, "readJournal",
+        "bytes of a segment as they are on disk (docs/formats/journal.md)",
+        {200: ("the bytes", {"application/octet-stream": {"schema": {}}}), 304: ("unchanged", None)},
+        (
+            query("from", SEQUENCE, "offset of the first byte; 0 by default"),
+            query(
+                "to",
+                SEQUENCE,
+                "offset after the last byte, by default the end of the committed bytes; 416 beyond it",
+            ),
+        )),
+    "GET /!journals/{journal}/{segment}/index": Operation(journals.index, "readIndex",
+        "a sparse index of the records of a segment (docs/formats/archive.md)",
+        {200: ("the index", content(ref("SegmentIndex"))), 304: ("unchanged", None)}),
+    "GET /!readers": Operation(readers.list_all, "listReaders",
+        "readers of journals, each with the unread part of the journals",
+        ok("readers", list_of("readers", ref("Reader")))),
+    "GET /!readers/{reader}": Operation(readers.show, "readReader", "a reader with its positions",
+        ok("the reader", ref("Reader"))),
+    "PUT /!readers/{reader}": Operation(readers.put, "changeReader",
+        "create a reader, move its positions forward, change its bounds; members left out stay",
+        {200: ("the reader", content(ref("Reader"))), 201: ("a new reader", content(ref("Reader")))},
+        (query("reset", FLAG, "true: positions may decrease"), IF_MATCH), content(ref("ReaderChange"))),
+    "DELETE /!readers/{reader}": Operation(readers.remove, "removeReader",
+        "remove a reader; shards no longer keep segments for it", REMOVED),
 }
+# fmt: on
 
 SCHEMAS: Final[Object] = {
     "TokenRequest": {
@@ -160,10 +247,10 @@ SCHEMAS: Final[Object] = {
         "additionalProperties": False,
     },
     "Token": object_of(
-        {"token": TEXT, "type": {"const": "Bearer"}, "expires_at": TIME}, "token", "expires_at"
+        {"token": TEXT, "type": {"const": "Bearer"}, "expires_at": TIME}, ("token", "expires_at")
     ),
     "Permission": _PERMISSION,
-    "Connection": object_of(_CONNECTION, "id", "user", "peer", "since", "state", "session_list"),
+    "Connection": object_of(_CONNECTION, ("id", "user", "peer", "since", "state", "session_list")),
     "Definitions": object_of(
         {
             "format": {"const": 1},
@@ -172,4 +259,104 @@ SCHEMAS: Final[Object] = {
             "permissions": array_of(ref("Permission")),
         }
     ),
+    "Shard": object_of(
+        {
+            "id": WHOLE,
+            "state": {"enum": ["active", "draining"]},
+            "registered": FLAG,
+            "serving": FLAG,
+            "queues": WHOLE,
+            "queue_names": array_of(TEXT),
+            "moving_in": WHOLE,
+            "moving_out": WHOLE,
+            "disk": TEXT,
+            "address": TEXT,
+            "host": TEXT,
+            "zone": TEXT,
+            "version": TEXT,
+            "started_ms": nullable("integer"),
+        },
+        ("id", "state", "serving", "queues"),
+    ),
+    "PreparedTransaction": object_of(
+        {
+            "id": TEXT,
+            "shard": WHOLE,
+            "decides": WHOLE,
+            "age_ms": WHOLE,
+            "queues": array_of(TEXT),
+            "queue_count": WHOLE,
+            "messages": WHOLE,
+            "deliveries": WHOLE,
+        },
+        ("id", "shard", "decides", "age_ms", "queues", "messages", "deliveries"),
+    ),
+    "Move": object_of(
+        {
+            "queue": TEXT,
+            "from": WHOLE,
+            "to": WHOLE,
+            "phase": TEXT,
+            "messages": WHOLE,
+            "messages_total": nullable("integer"),
+            "bytes": WHOLE,
+            "pause_ms": nullable("number"),
+            "error": nullable("string"),
+        },
+        ("queue", "from", "to"),
+    ),
+    "Plan": object_of(
+        {
+            "format": {"const": 1},
+            "kind": {"const": "lightrail-plan"},
+            "cluster": TEXT,
+            "placement_revision": nullable("integer"),
+            "made_at_ms": WHOLE,
+            "moves": {
+                "type": "array",
+                "maxItems": limits.PLAN_MOVES_MAX,
+                "items": object_of(
+                    {"queue": TEXT, "from": WHOLE, "to": WHOLE, "load": {"type": "number"}, "bytes": WHOLE},
+                    ("queue", "to"),
+                ),
+            },
+            "shards": array_of(ANY),
+            "silent": array_of(WHOLE),
+        },
+        ("moves",),
+    ),
+    "Journal": object_of(
+        _JOURNAL | {"segments": array_of(object_of(_SEGMENT, _SEGMENT))},
+        ("journal", "shard", "cluster", "segments"),
+    ),
+    "SegmentIndex": object_of(
+        {"format": {"const": 1}, **_SEGMENT, "blocks": array_of(array_of(WHOLE)), "queues": array_of(WHOLE)},
+        ("format", *_SEGMENT, "blocks"),
+    ),
+    "Reader": object_of(
+        {
+            "name": TEXT,
+            "positions": {"type": "object", "additionalProperties": WHOLE},
+            "hold_hours": {"type": "number"},
+            "hold_bytes": WHOLE,
+            "moved_ms": nullable("integer"),
+            "behind": object_of(_BEHIND, _BEHIND),
+            "journals": array_of(object_of(_ROW, ("journal", "shard", "position"))),
+            "gone": array_of(TEXT),
+        },
+        ("name", "positions", "hold_hours", "hold_bytes"),
+    ),
+    "ReaderChange": {
+        "type": "object",
+        "properties": {
+            "positions": {
+                "type": "object",
+                "additionalProperties": _POSITION,
+                "propertyNames": {"pattern": JOURNAL_ID["pattern"]},
+                "maxProperties": limits.READER_POSITIONS_MAX,
+            },
+            **_BOUNDS,
+        },
+        "additionalProperties": False,
+    },
 }

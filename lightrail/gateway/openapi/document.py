@@ -9,15 +9,7 @@ from aiohttp import web
 
 from lightrail.gateway.bodies import JSON
 from lightrail.gateway.errors import PROBLEM
-from lightrail.gateway.openapi import (
-    administration,
-    journals,
-    messages,
-    names,
-    placement,
-    subscriptions,
-    transfers,
-)
+from lightrail.gateway.openapi import administration, applications
 from lightrail.gateway.openapi.operation import (
     ANY,
     IN_PATH,
@@ -44,37 +36,23 @@ async def read(_: Request) -> web.Response:
     return web.Response(text=_text(), content_type=JSON)
 
 
+# fmt: off
 OPERATIONS: Final[Operations] = {
-    **names.OPERATIONS,
-    **messages.OPERATIONS,
-    **subscriptions.SUBSCRIPTIONS,
+    **applications.OPERATIONS,
     **administration.OPERATIONS,
-    **transfers.TRANSFERS,
-    **placement.OPERATIONS,
-    **journals.OPERATIONS,
     "GET /!openapi.json": Operation(read, "openapi", "this description", ok("the description", ANY)),
-    "GET /healthz": Operation(
-        None, "alive", "whether the gateway runs", {200: ("alive", content(TEXT, "text/plain"))}
-    ),
-    "GET /readyz": Operation(
-        None,
-        "ready",
-        "whether every process serves",
+    "GET /healthz": Operation(None, "alive", "whether the gateway runs",
+        {200: ("alive", content(TEXT, "text/plain"))}),
+    "GET /readyz": Operation(None, "ready", "whether every process serves",
         {
             200: ("ready", content(TEXT, "text/plain")),
             503: ("a line for each process that does not", content(TEXT, "text/plain")),
-        },
-        (query("self", TEXT, "only about this gateway, for load balancers"),),
-    ),
+        }, (query("self", TEXT, "only about this gateway, for load balancers"),)),
 }
+# fmt: on
 
 SCHEMAS: Final[Object] = {
-    **journals.SCHEMAS,
-    **names.SCHEMAS,
-    **messages.SCHEMAS,
-    **subscriptions.SCHEMAS,
-    **transfers.SCHEMAS,
-    **placement.SCHEMAS,
+    **applications.SCHEMAS,
     **administration.SCHEMAS,
     "Problem": object_of(
         {
@@ -86,9 +64,7 @@ SCHEMAS: Final[Object] = {
             "allowed": {},
             "condition": TEXT,
         },
-        "title",
-        "status",
-        "detail",
+        ("title", "status", "detail"),
     ),
 }
 

@@ -1,6 +1,6 @@
 """Operation: the handler and the description of one request, and the building blocks of descriptions."""
 
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Mapping
 from typing import Any, Final, NamedTuple
 
 from aiohttp import web
@@ -33,12 +33,7 @@ def required_header(name: str, schema: Object, doc: str) -> Object:
     return {"name": name, "in": "header", "required": True, "schema": schema, "description": doc}
 
 
-def in_path(name: str, doc: str, schema: Object | None = None) -> Object:
-    made = {"name": name, "in": "path", "required": True, "description": doc}
-    return made | {"schema": schema or {"type": "string", "minLength": 1, "maxLength": 100}}
-
-
-def object_of(properties: Object, *required: str) -> Object:
+def object_of(properties: Object, required: Iterable[str] = ()) -> Object:
     return {"type": "object", "properties": properties, "required": list(required)}
 
 
@@ -56,7 +51,7 @@ def nullable(kind: str) -> Object:
 
 def list_of(key: str, row: Object, *, paged: bool = False) -> Object:
     following: Object = {"next": {"type": ["string", "integer", "null"]}} if paged else {}
-    return object_of({key: array_of(row), **following}, key)
+    return object_of({key: array_of(row), **following}, (key,))
 
 
 TEXT: Final[Object] = {"type": "string"}
@@ -67,20 +62,6 @@ TIME: Final[Object] = {"type": "string", "format": "date-time"}
 JOURNAL_ID: Final[Object] = {"type": "string", "pattern": "^[0-9a-f]{1,64}$"}
 SEQUENCE: Final[Object] = up_to((1 << 63) - 1)
 
-NAME: Final = in_path(
-    "name",
-    "a name such as myapp/orders; its slashes stay as they are, everything else is percent-encoded once",
-)
-SEQUENCE_IN_PATH: Final = in_path("sequence", "sequence of the message in its queue", SEQUENCE)
-LOCK: Final = in_path("lock", "the LockToken of the delivery")
-CONNECTION: Final = in_path("connection", "id of a connection: frontend-N.BOOT.NUMBER")
-SHARD: Final = in_path("shard", "number of a shard", WHOLE)
-JOURNAL: Final = in_path("journal", "id of a journal, as /!journals lists it", JOURNAL_ID)
-SEGMENT: Final = in_path("segment", "number of a segment", up_to(10**12 - 1))
-READER: Final = in_path("reader", "name of a reader; its slashes are percent-encoded")
-ID: Final = in_path("id", "id of the subscription or transfer")
-TRANSACTION: Final = in_path("transaction", "id of a prepared transaction, as /!transactions lists it")
-USER: Final = in_path("user", "name of a user")
 IF_MATCH: Final = header("If-Match", "the ETag that was read; 412 if it has changed")
 AFTER: Final = query("after", TEXT, "begin after this item: `next` of the page before")
 LIMIT: Final = query(
@@ -122,16 +103,30 @@ class Operation(NamedTuple):
 Operations = Mapping[str, Operation]
 """By method and path, such as `GET /!shards`."""
 
+
+def _in_path(name: str, doc: str, schema: Object | None = None) -> Object:
+    made = {"name": name, "in": "path", "required": True, "description": doc}
+    return made | {"schema": schema or {"type": "string", "minLength": 1, "maxLength": 100}}
+
+
 IN_PATH: Final = {
-    "name": NAME,
-    "sequence": SEQUENCE_IN_PATH,
-    "lock": LOCK,
-    "id": ID,
-    "user": USER,
-    "connection": CONNECTION,
-    "shard": SHARD,
-    "transaction": TRANSACTION,
-    "journal": JOURNAL,
-    "segment": SEGMENT,
-    "reader": READER,
+    each["name"]: each
+    for each in (
+        _in_path(
+            "name",
+            "a name such as myapp/orders; its slashes stay as they are, everything else is percent-encoded "
+            "once",
+        ),
+        _in_path("sequence", "sequence of the message in its queue", SEQUENCE),
+        _in_path("lock", "the LockToken of the delivery"),
+        _in_path("connection", "id of a connection: frontend-N.BOOT.NUMBER"),
+        _in_path("shard", "number of a shard", WHOLE),
+        _in_path("journal", "id of a journal, as /!journals lists it", JOURNAL_ID),
+        _in_path("segment", "number of a segment", up_to(10**12 - 1)),
+        _in_path("reader", "name of a reader; its slashes are percent-encoded"),
+        _in_path("id", "id of the subscription or transfer"),
+        _in_path("transaction", "id of a prepared transaction, as /!transactions lists it"),
+        _in_path("user", "name of a user"),
+    )
 }
+"""Parameters of paths, by name."""

@@ -4,9 +4,8 @@ Everything works without script; script adds charts and figures that stay curren
 style, and its Content-Security-Policy forbids resources of other sites.
 """
 
-import asyncio
 import logging
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 from importlib.resources import files
 from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import quote, unquote, urlsplit
@@ -15,7 +14,7 @@ from aiohttp import web
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
 from lightrail.gateway.errors import ProblemError
-from lightrail.gateway.pages.parts import FILTERS, SAMPLE_S, Branch, History, branches, draw, url
+from lightrail.gateway.pages.parts import FILTERS, Branch, Charts, branches, draw, url
 from lightrail.model import names
 from lightrail.model.policy import Role, fields_of
 from lightrail.namespace.listing import visible
@@ -44,12 +43,7 @@ HEADERS: Final = {
     "Referrer-Policy": "same-origin",
     "Cache-Control": "no-store",
 }
-STATIC: Final = {
-    ".css": "text/css",
-    ".js": "text/javascript",
-    ".svg": "image/svg+xml",
-    ".txt": "text/plain",
-}
+STATIC: Final = {".css": "text/css", ".js": "text/javascript", ".svg": "image/svg+xml", ".txt": "text/plain"}
 FLASH: Final = "lightrail-flash"
 """Cookie with the text that the next page shows."""
 NOBODY: Final = Caller("")
@@ -68,11 +62,7 @@ class Pages:
     def __init__(self, service: Service, views: "BrokerViews", now_s: Callable[[], float]) -> None:
         self._service = service
         self._views = views
-        self._now_s = now_s
-        self._history = History()
-        self._callers: dict[str, Caller] = {}
-        """The last caller to request each series: it is sampled with the rights of this caller."""
-        self._sampler: asyncio.Task[None] | None = None
+        self._charts = Charts(self._figures, now_s)
         folder = files("lightrail.gateway.pages")
         self._templates = Environment(
             loader=FileSystemLoader(str(folder / "templates")),
@@ -108,7 +98,7 @@ class Pages:
             app.router.add_post(path, self._guarded(handler))
         app.router.add_get("/!ui/static/{file}", self._file)
         app.router.add_route("*", "/!ui/{rest:.*}", self._guarded(self._nothing))
-        app.on_cleanup.append(self._stop)
+        app.on_cleanup.append(self._charts.stop)
 
     # --- pages -----------------------------------------------------------------------------------------
 
@@ -269,50 +259,26 @@ class Pages:
     # --- data of charts --------------------------------------------------------------------------------
 
     async def _overview_data(self, request: web.Request) -> web.Response:
-        await self._watch("", _caller(request))
-        columns = self._history.columns("", ("messages", "connections"), ("received", "delivered"))
+        columns = await self._charts.columns(
+            "", _caller(request), ("messages", "connections"), ("received", "delivered")
+        )
         return web.json_response(columns, headers=HEADERS)
 
     async def _queue_data(self, request: web.Request) -> web.Response:
         name = request.query.get("name", "")
         names.check(name)
-        await self._watch(name, _caller(request))
-        columns = self._history.columns(name, ("ready", "in_flight"), ("enqueued", "delivered"))
+        columns = await self._charts.columns(
+            name, _caller(request), ("ready", "in_flight"), ("enqueued", "delivered")
+        )
         return web.json_response(columns, headers=HEADERS)
 
-    async def _watch(self, of: str, caller: Caller) -> None:
-        """Checks the caller's rights to a series; the first request for it starts sampling."""
-        figures = await self._figures(of, caller)
-        self._callers[of] = caller
-        if self._history.watch(of, self._now_s()):
-            self._history.add(of, self._now_s(), figures)
-        if self._sampler is None or self._sampler.done():
-            self._sampler = asyncio.create_task(self._sample())
-
-    async def _figures(self, of: str, caller: Caller) -> dict[str, float]:
+    async def _figures(self, of: str, caller: Caller) -> Mapping[str, float]:
+        """The present figures of the whole broker ("") or of a queue."""
         if not of:
             totals: dict[str, float] = (await self._views.status(caller))["totals"]
             return totals
         queue = await self._views.queue(caller, of)
         return {key: float(value) for key, value in queue.items() if isinstance(value, (int, float))}
-
-    async def _sample(self) -> None:
-        """Samples the series of open pages, until there are none."""
-        while watched := self._history.watched(self._now_s()):
-            await asyncio.sleep(SAMPLE_S)
-            for of in watched:
-                try:
-                    self._history.add(of, self._now_s(), await self._figures(of, self._callers[of]))
-                except (ShardDownError, ShardRefusedError, ControlDownError):
-                    continue  # no figures now: the chart has a gap
-                except (ForbiddenError, MissingError, ServiceError):
-                    self._history.forget(of)
-        self._callers.clear()
-
-    async def _stop(self, _: web.Application) -> None:
-        if self._sampler is not None:
-            self._sampler.cancel()
-            await asyncio.gather(self._sampler, return_exceptions=True)
 
     # --- answers ---------------------------------------------------------------------------------------
 

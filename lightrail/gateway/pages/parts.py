@@ -1,19 +1,11 @@
-"""Parts of pages.
-
-History: the last minutes of the figures on open pages, for their charts.
-
-Counters become rates when they are read. Figures of pages that are not open are not sampled.
-
-Filters of the templates: figures, sizes, times, JSON and links in readable form.
-
-Tree: the names below a name, by their next segment, with the number of names below each.
-
-Graph: a router and everything behind it, laid out in columns, as an SVG that the template draws.
+"""What pages show beside views of the broker: filters of their templates, branches of the tree of names, the
+picture of a router and everything behind it, and charts.
 """
 
+import asyncio
 import json
 from collections import deque
-from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from itertools import pairwise
@@ -24,7 +16,10 @@ from lightrail.model.policy import Role
 from lightrail.namespace.directory import Directory
 from lightrail.namespace.listing import children
 from lightrail.namespace.records import Subscription
-from lightrail.namespace.rights import Caller
+from lightrail.namespace.rights import Caller, ForbiddenError
+from lightrail.namespace.statuses import MissingError, ServiceError
+from lightrail.shard_client.peers.requests import ShardDownError, ShardRefusedError
+from lightrail.wire.control import ControlDownError
 
 UNKNOWN: Final = "?"
 """A figure of a shard that does not answer."""
@@ -138,9 +133,7 @@ class Picture(NamedTuple):
 
 
 def draw(
-    router: str,
-    subscriptions: Callable[[str], Sequence[Subscription]],
-    role: Callable[[str], Role],
+    router: str, subscriptions: Callable[[str], Sequence[Subscription]], role: Callable[[str], Role]
 ) -> Picture:
     """The picture of one router, on the left; its targets are to the right of it, and so on."""
     column: dict[str, int] = {router: 0}
@@ -195,6 +188,8 @@ SERIES_MAX: Final = 200
 class Series:
     """Samples of named figures with their times."""
 
+    caller: Caller
+    """The last caller to request the series: it is sampled with the rights of this caller."""
     asked_s: float
     samples: deque[tuple[float, Mapping[str, float]]] = field(
         default_factory=lambda: deque(maxlen=SAMPLES_MAX)
@@ -202,42 +197,31 @@ class Series:
 
 
 @dataclass(eq=False, repr=False)
-class History:
-    """Series by subject: "" for the whole broker, or the name of a queue."""
+class Charts:
+    """The last minutes of the figures on open pages; the subject of a series is "" (the whole broker) or the
+    name of a queue.
 
+    Counters become rates when they are read. Figures of pages that are not open are not sampled.
+    """
+
+    _figures: Callable[[str, Caller], Awaitable[Mapping[str, float]]]
+    """The present figures of a subject; raises ForbiddenError for a caller without a right to them."""
+    _now_s: Callable[[], float]
+    """Seconds since 1970."""
     _series: dict[str, Series] = field(default_factory=dict)
+    _sampler: asyncio.Task[None] | None = None
 
-    def watch(self, of: str, now_s: float) -> bool:
-        """Records that a page requests a series; returns whether the series is new."""
-        series = self._series.pop(of, None)
-        fresh = series is None
-        if series is None:
-            series = Series(now_s)
-            if len(self._series) >= SERIES_MAX:
-                del self._series[next(iter(self._series))]
-        series.asked_s = now_s
-        self._series[of] = series
-        return fresh
+    async def columns(
+        self, of: str, caller: Caller, gauges: tuple[str, ...], counters: tuple[str, ...]
+    ) -> dict[str, list[float]]:
+        """Columns for a chart: `t` in seconds since 1970, gauges as they were, counters per second.
 
-    def watched(self, now_s: float) -> list[str]:
-        """Subjects to sample now; drops the series of closed pages."""
-        for of in [of for of, series in self._series.items() if now_s - series.asked_s > WATCHED_S]:
-            del self._series[of]
-        return list(self._series)
-
-    def add(self, of: str, now_s: float, figures: Mapping[str, float]) -> None:
-        """Adds a sample; times rise."""
-        series = self._series.get(of)
-        if series is not None:
-            series.samples.append((now_s, figures))
-
-    def forget(self, of: str) -> None:
-        self._series.pop(of, None)
-
-    def columns(self, of: str, gauges: tuple[str, ...], counters: tuple[str, ...]) -> dict[str, list[float]]:
-        """Columns for a chart: `t` in seconds since 1970, gauges as they were, counters per second."""
-        series = self._series.get(of)
-        samples = list(series.samples) if series is not None else []
+        The first request for a series starts its samples. Raises ForbiddenError.
+        """
+        figures = await self._figures(of, caller)
+        samples = list(self._watch(of, caller, figures).samples)
+        if self._sampler is None or self._sampler.done():
+            self._sampler = asyncio.create_task(self._sample())
         result: dict[str, list[float]] = {"t": [time for time, _ in samples[1:]]}
         for name in gauges:
             result[name] = [figures.get(name, 0) for _, figures in samples[1:]]
@@ -248,3 +232,41 @@ class History:
                 for (earlier, before), (later, after) in pairwise(samples)
             ]
         return result
+
+    def _watch(self, of: str, caller: Caller, figures: Mapping[str, float]) -> Series:
+        """The series that a page requests, moved to the end of all series."""
+        now_s = self._now_s()
+        series = self._series.pop(of, None)
+        if series is None:
+            series = Series(caller, now_s)
+            series.samples.append((now_s, figures))
+            if len(self._series) >= SERIES_MAX:
+                del self._series[next(iter(self._series))]
+        series.caller, series.asked_s = caller, now_s
+        self._series[of] = series
+        return series
+
+    async def _sample(self) -> None:
+        """Samples the series of open pages, until there are none."""
+        while self._drop_closed():
+            await asyncio.sleep(SAMPLE_S)
+            for of, series in list(self._series.items()):
+                try:
+                    series.samples.append((self._now_s(), await self._figures(of, series.caller)))
+                except (ShardDownError, ShardRefusedError, ControlDownError):
+                    continue  # no figures now: the chart has a gap
+                except (ForbiddenError, MissingError, ServiceError):
+                    self._series.pop(of, None)
+
+    def _drop_closed(self) -> bool:
+        """Drops the series of closed pages; returns whether others are left."""
+        now_s = self._now_s()
+        for of in [of for of, series in self._series.items() if now_s - series.asked_s > WATCHED_S]:
+            del self._series[of]
+        return bool(self._series)
+
+    async def stop(self, _: object = None) -> None:
+        """Ends sampling."""
+        if self._sampler is not None:
+            self._sampler.cancel()
+            await asyncio.gather(self._sampler, return_exceptions=True)

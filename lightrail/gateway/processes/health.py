@@ -14,7 +14,7 @@ from typing import Any, Final
 from aiohttp import web
 
 from lightrail.gateway.http_client import FAILURES, HttpClient
-from lightrail.gateway.processes.members import Member, Members, Presence
+from lightrail.gateway.processes.members import FAMILIES, Member, Members, Presence
 from lightrail.telemetry.exposition import TEXT
 from lightrail.telemetry.metrics import AnyFamily, merge
 from lightrail.telemetry.running import Running
@@ -41,18 +41,14 @@ class Health:
     """
 
     def __init__(
-        self,
-        id: int,
-        members: Members,
-        not_ready: Callable[[], str | None],
-        running: Running | None = None,
+        self, id: int, members: Members, not_ready: Callable[[], str | None], running: Running | None = None
     ) -> None:
         self.members = members
         self.running = running = running or Running("gateway", lambda: id)
         self.presence: Presence | None = None
         """Presence of shards; None before the gateway has a map of the shards."""
         running.ready = self._not_ready = not_ready
-        running.show(members.families, members)
+        running.show(FAMILIES, members)
         self.listing_key = ""
         """Authorization header for requests to other processes that name queues."""
         self._http = HttpClient()

@@ -72,9 +72,7 @@ async def _counters(map: Map, shards: ShardConnections) -> tuple[dict[str, _Row]
                 continue
             total = found.get(owner, _Row(shard, 0, 0))
             found[owner] = _Row(
-                shard,
-                total.bytes + row["bytes"],
-                total.passed + row["arrived"] + row["delivered"],
+                shard, total.bytes + row["bytes"], total.passed + row["arrived"] + row["delivered"]
             )
     return found, silent
 

@@ -7,14 +7,14 @@ An operator has to see that first: the shard's name and the number of its queues
 """
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Final
 
 from lightrail.cluster.map import Map, MapChanges
 from lightrail.cluster.map import Member as Registered
 from lightrail.model.endpoint import endpoint
 from lightrail.shard_client.peers.shards import ShardPeer, State
-from lightrail.telemetry.metrics import AnyFamily, Family, Labels, counter
+from lightrail.telemetry.metrics import AnyFamily, Family, Labels, counter, gauges
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,19 +37,16 @@ class Member:
         return f"{self.role}-{self.id}"
 
 
+@dataclass(slots=True, eq=False, repr=False)
 class Members:
     """The supervisor's last list and other registered processes, without the gateway itself."""
 
-    __slots__ = ("_list", "_registered", "_supervised", "families", "known", "scrapes_failed")
-
-    def __init__(self) -> None:
-        self._list: list[Member] = []
-        self._supervised: list[Member] = []
-        self._registered: list[Member] = []
-        self.families = FAMILIES
-        self.known = False
-        """Whether the supervisor has sent a list."""
-        self.scrapes_failed = 0
+    known: bool = False
+    """Whether the supervisor has sent a list."""
+    scrapes_failed: int = 0
+    _list: list[Member] = field(default_factory=list)
+    _supervised: list[Member] = field(default_factory=list)
+    _registered: list[Member] = field(default_factory=list)
 
     def list(self) -> list[Member]:
         return self._list
@@ -135,11 +132,7 @@ FAMILIES: Final[tuple[AnyFamily[Any], ...]] = (
             ((one.role, str(one.id)), float(one.restarts)) for one in members.list() if one.supervised
         ],
     ),
-    counter(
-        "lightrail_scrapes_failed",
-        "Processes that did not answer a scrape in time.",
-        "scrapes_failed",
-    ),
+    counter("lightrail_scrapes_failed", "Processes that did not answer a scrape in time."),
 )
 
 
@@ -182,16 +175,11 @@ class Presence:
         ]
 
 
-def _serving(presence: Presence) -> Iterable[tuple[Labels, float]]:
-    return [((str(shard),), float(presence.serves(shard))) for shard in presence.known()]
-
-
 PRESENCE_FAMILIES: Final[tuple[AnyFamily[Presence], ...]] = (
-    Family(
-        "gauge",
+    gauges(
         "lightrail_placement_serving",
         "1 for a shard that answers this gateway, else 0, registered or not.",
-        ("shard",),
-        _serving,
+        "shard",
+        lambda presence: {str(shard): presence.serves(shard) for shard in presence.known()},
     ),
 )

@@ -17,22 +17,22 @@ def entry(record: Name) -> str:
     """A name and its policy."""
     made = _entry(record)
     made.set("xmlns", NAMESPACE)
-    return _text(made)
+    return text_of(made)
 
 
 def feed(prefix: str, records: Iterable[Name], following: str | None) -> str:
     """A page of names; `following` is the path of the next page."""
-    root = _element("feed", xmlns=NAMESPACE)
-    _add(root, "id", f"lightrail:{path_of(prefix)}/")
-    _add(root, "title", prefix or "/")
+    root = element("feed", xmlns=NAMESPACE)
+    add(root, "id", f"lightrail:{path_of(prefix)}/")
+    add(root, "title", prefix or "/")
     listed = list(records)
-    _add(root, "updated", rfc3339(max((each.changed_at_ms for each in listed), default=0)))
-    _add(root, "author").append(_element("name", "LightRail"))
-    _add(root, "link", rel="self", href=f"{path_of(prefix)}/")
+    add(root, "updated", rfc3339(max((each.changed_at_ms for each in listed), default=0)))
+    add(root, "author").append(element("name", "LightRail"))
+    add(root, "link", rel="self", href=f"{path_of(prefix)}/")
     if following is not None:
-        _add(root, "link", rel="next", href=following)
+        add(root, "link", rel="next", href=following)
     root.extend(_entry(each) for each in listed)
-    return _text(root)
+    return text_of(root)
 
 
 def policy_of(text: bytes) -> Any:
@@ -49,31 +49,32 @@ def policy_of(text: bytes) -> Any:
 
 
 def _entry(record: Name) -> Xml.Element:
-    made = _element("entry")
+    made = element("entry")
     path = path_of(record.name)
-    _add(made, "id", f"lightrail:{path}")
-    _add(made, "title", record.name)
-    _add(made, "updated", rfc3339(record.changed_at_ms))
-    _add(made, "published", rfc3339(record.created_at_ms))
-    _add(made, "category", term=str(record.role))
-    _add(made, "link", rel="alternate", href=path)
-    _add(made, "link", rel="edit", href=f"{path}/!policy")
-    _add(made, "content", json.dumps(record.policy.to_json()), type="application/json")
+    add(made, "id", f"lightrail:{path}")
+    add(made, "title", record.name)
+    add(made, "updated", rfc3339(record.changed_at_ms))
+    add(made, "published", rfc3339(record.created_at_ms))
+    add(made, "category", term=str(record.role))
+    add(made, "link", rel="alternate", href=path)
+    add(made, "link", rel="edit", href=f"{path}/!policy")
+    add(made, "content", json.dumps(record.policy.to_json()), type="application/json")
     return made
 
 
-def _element(tag: str, text: str | None = None, **attributes: str) -> Xml.Element:
+def element(tag: str, text: str | None = None, **attributes: str) -> Xml.Element:
+    """An element with exactly this tag and these attributes."""
     # register_namespace() would set the prefix for the whole process.
     made = Xml.Element(tag, attributes)
     made.text = text
     return made
 
 
-def _add(parent: Xml.Element, tag: str, text: str | None = None, **attributes: str) -> Xml.Element:
-    made = _element(tag, text, **attributes)
+def add(parent: Xml.Element, tag: str, text: str | None = None, **attributes: str) -> Xml.Element:
+    made = element(tag, text, **attributes)
     parent.append(made)
     return made
 
 
-def _text(root: Xml.Element) -> str:
+def text_of(root: Xml.Element) -> str:
     return '<?xml version="1.0" encoding="utf-8"?>\n' + Xml.tostring(root, encoding="unicode")

@@ -124,11 +124,7 @@ async def rows_of(services: "Services", names: list[str]) -> list[dict[str, Any]
                 continue
             shard, _ = await shards.find(name)
             # A shard that answers without this queue has not opened it yet: zeros.
-            row = {
-                "name": name,
-                **dict.fromkeys(columns, 0 if shard in answers else None),
-                "shard": shard,
-            }
+            row = {"name": name, **dict.fromkeys(columns, 0 if shard in answers else None), "shard": shard}
         policy = services.directory.get(name).policy
         if policy.role is Role.QUEUE:
             row |= {key: policy[key] for key in ("max_length", "max_bytes") if policy[key]}

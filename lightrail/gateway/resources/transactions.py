@@ -56,8 +56,7 @@ async def decide(request: Request) -> web.Response:
     rows = [row for row in (await prepared(services))["transactions"] if row["id"] == id]
     if not rows:
         raise ProblemError(
-            404,
-            f"expected a transaction that waits at a shard that answers, found none with id {id[:80]!a}",
+            404, f"expected a transaction that waits at a shard that answers, found none with id {id[:80]!a}"
         )
     decides = rows[0]["decides"]
     if decides in services.map.shards or await _answers(services, decides):

@@ -19,6 +19,7 @@ from xml.etree import ElementTree as Xml
 from aiohttp import web
 
 from lightrail.gateway.errors import ProblemError
+from lightrail.gateway.resources.atom import text_of
 from lightrail.gateway.resources.queues import rows_of
 from lightrail.gateway.rights import demand_name
 from lightrail.model.names import InvalidNameError, check, dead_letter_name, is_system, queue_name
@@ -206,7 +207,7 @@ class Call:
     def shown(self, entry: Entry, status: int = 200, revision: int = 0) -> web.Response:
         """The answer with one entry."""
         headers = {"ETag": f'"{revision}"'} if revision else {}
-        return entries.answer(entries.text_of(entry.element()), "entry", status, headers)
+        return entries.answer(text_of(entry.element()), "entry", status, headers)
 
     def page(self, found: list[T]) -> tuple[list[T], str | None]:
         """The part of a list that $skip and $top request, and the URL of the next part."""

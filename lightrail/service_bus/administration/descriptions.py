@@ -7,15 +7,9 @@ from xml.etree import ElementTree as Xml
 from lightrail.filters.errors import FilterError
 from lightrail.gateway.bodies import milliseconds
 from lightrail.gateway.errors import ProblemError
+from lightrail.gateway.resources.atom import element
 from lightrail.namespace.rules import Rule
-from lightrail.service_bus.administration.entries import (
-    SCHEMA,
-    children,
-    element,
-    local,
-    plain_text,
-    type_of,
-)
+from lightrail.service_bus.administration.entries import SCHEMA, children, local, plain_text, type_of
 from lightrail.service_bus.rules import dialect
 from lightrail.service_bus.rules.dialect import CORRELATED, Correlation
 

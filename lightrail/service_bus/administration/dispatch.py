@@ -18,7 +18,7 @@ from lightrail.gateway.request import Request
 from lightrail.gateway.services import Services
 from lightrail.namespace.rights import Caller, ForbiddenError
 from lightrail.namespace.statuses import ChangedError, LimitExceededError
-from lightrail.service_bus.administration import entities, entries, rules, subscriptions
+from lightrail.service_bus.administration import entities, entries, subscriptions
 from lightrail.service_bus.administration.call import Call, Kind, place_of
 
 log = logging.getLogger("lightrail.service_bus.administration")
@@ -34,13 +34,13 @@ HANDLERS: Final[Mapping[Kind, Mapping[str, Handler]]] = {
     Kind.TOPICS: {"GET": entities.topics},
     Kind.ENTITY: {"GET": entities.read, "PUT": entities.put, "DELETE": entities.delete},
     Kind.SUBSCRIPTIONS: {"GET": subscriptions.list_all},
-    Kind.SUBSCRIPTION: {
-        "GET": subscriptions.read,
-        "PUT": subscriptions.put,
-        "DELETE": subscriptions.delete,
+    Kind.SUBSCRIPTION: {"GET": subscriptions.read, "PUT": subscriptions.put, "DELETE": subscriptions.delete},
+    Kind.RULES: {"GET": subscriptions.list_rules},
+    Kind.RULE: {
+        "GET": subscriptions.read_rule,
+        "PUT": subscriptions.put_rule,
+        "DELETE": subscriptions.delete_rule,
     },
-    Kind.RULES: {"GET": rules.list_all},
-    Kind.RULE: {"GET": rules.read, "PUT": rules.put, "DELETE": rules.delete},
 }
 
 

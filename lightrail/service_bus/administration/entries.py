@@ -13,8 +13,8 @@ from aiohttp import web
 
 from lightrail.gateway.bodies import parsed, rfc3339
 from lightrail.gateway.errors import ProblemError
+from lightrail.gateway.resources.atom import NAMESPACE, add, element, text_of
 
-ATOM: Final = "http://www.w3.org/2005/Atom"
 DESCRIPTION: Final = "http://schemas.microsoft.com/netservices/2010/10/servicebus/connect"
 COUNTS: Final = "http://schemas.microsoft.com/netservices/2011/06/servicebus"
 SCHEMA: Final = "http://www.w3.org/2001/XMLSchema"
@@ -33,21 +33,14 @@ class Entry:
     description: Xml.Element
 
     def element(self) -> Xml.Element:
-        made = element("entry", xmlns=ATOM)
-        _add(made, "id", self.url)
-        _add(made, "title", self.title, type="text")
-        _add(made, "published", rfc3339(self.created_at_ms))
-        _add(made, "updated", rfc3339(self.changed_at_ms))
-        _add(made, "link", rel="self", href=self.url)
-        _add(made, "content", type="application/xml").append(self.description)
+        made = element("entry", xmlns=NAMESPACE)
+        add(made, "id", self.url)
+        add(made, "title", self.title, type="text")
+        add(made, "published", rfc3339(self.created_at_ms))
+        add(made, "updated", rfc3339(self.changed_at_ms))
+        add(made, "link", rel="self", href=self.url)
+        add(made, "content", type="application/xml").append(self.description)
         return made
-
-
-def element(tag: str, text: str | None = None, **attributes: str) -> Xml.Element:
-    """An element with exactly this tag and these attributes."""
-    made = Xml.Element(tag, attributes)
-    made.text = text
-    return made
 
 
 def described(kind: str, properties: Mapping[str, str | Xml.Element]) -> Xml.Element:
@@ -62,19 +55,19 @@ def counts(values: Mapping[str, int]) -> Xml.Element:
     """The element CountDetails."""
     made = Xml.Element("CountDetails", {"xmlns:d2p1": COUNTS})
     for name, value in values.items():
-        _add(made, f"d2p1:{name}", str(value))
+        add(made, f"d2p1:{name}", str(value))
     return made
 
 
 def feed(url: str, title: str, entries: Iterable[Entry], changed_at_ms: int, following: str | None) -> str:
     """A page of a list; `following` is the URL of the next page."""
-    made = element("feed", xmlns=ATOM)
-    _add(made, "id", url)
-    _add(made, "title", title, type="text")
-    _add(made, "updated", rfc3339(changed_at_ms))
-    _add(made, "link", rel="self", href=url)
+    made = element("feed", xmlns=NAMESPACE)
+    add(made, "id", url)
+    add(made, "title", title, type="text")
+    add(made, "updated", rfc3339(changed_at_ms))
+    add(made, "link", rel="self", href=url)
     if following is not None:
-        _add(made, "link", rel="next", href=following)
+        add(made, "link", rel="next", href=following)
     made.extend(each.element() for each in entries)
     return text_of(made)
 
@@ -82,13 +75,9 @@ def feed(url: str, title: str, entries: Iterable[Entry], changed_at_ms: int, fol
 def error(status: int, detail: str) -> str:
     """The body of an error."""
     made = element("Error")
-    _add(made, "Code", str(status))
-    _add(made, "Detail", detail)
+    add(made, "Code", str(status))
+    add(made, "Detail", detail)
     return text_of(made)
-
-
-def text_of(root: Xml.Element) -> str:
-    return '<?xml version="1.0" encoding="utf-8"?>\n' + Xml.tostring(root, encoding="unicode")
 
 
 def answer(text: str, kind: str, status: int = 200, headers: Mapping[str, str] | None = None) -> web.Response:
@@ -139,9 +128,3 @@ def plain_text(found: Xml.Element) -> str:
     if len(found):
         raise ProblemError(400, f"{local(found)[:80]!a} contains elements; expected text")
     return (found.text or "").strip()
-
-
-def _add(parent: Xml.Element, tag: str, text: str | None = None, **attributes: str) -> Xml.Element:
-    made = element(tag, text, **attributes)
-    parent.append(made)
-    return made

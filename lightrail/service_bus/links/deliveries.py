@@ -37,12 +37,7 @@ from lightrail.frontend.links.outcomes import OUTCOMES, Deferral
 from lightrail.model import limits
 from lightrail.model.names import is_dead_letter
 from lightrail.wire.bodies import ConsumerOpen
-from lightrail.wire.frames import (
-    DELIVER_COLUMNS,
-    DELIVER_ENDS,
-    HEADER_SIZE,
-    delivered_at,
-)
+from lightrail.wire.frames import DELIVER_COLUMNS, DELIVER_ENDS, HEADER_SIZE, delivered_at
 
 if TYPE_CHECKING:
     from lightrail.amqp.link import Link

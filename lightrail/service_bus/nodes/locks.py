@@ -65,8 +65,7 @@ def sequences_of(body: Fields) -> list[int]:
         or not all(isinstance(number, int) and FIRST_SEQUENCE <= number < SEQUENCE_END for number in numbers)
     ):
         raise RequestError(
-            400,
-            f"expected sequence-numbers, an array of 1 to {limits.MANAGEMENT_PAGE_MAX} longs from 1 on",
+            400, f"expected sequence-numbers, an array of 1 to {limits.MANAGEMENT_PAGE_MAX} longs from 1 on"
         )
     return [int(number) - FIRST_SEQUENCE for number in numbers]
 

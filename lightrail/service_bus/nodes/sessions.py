@@ -105,8 +105,7 @@ async def set_state(connection: "ClientConnection", record: Name, body: Fields) 
         raise RequestError(400, f"session-state is {type(state).__name__}; expected a binary or null")
     if state is not None and len(state) > limits.SESSION_STATE_BYTES_MAX:
         raise RequestError(
-            400,
-            f"session-state has {len(state)} bytes; expected at most {limits.SESSION_STATE_BYTES_MAX}",
+            400, f"session-state has {len(state)} bytes; expected at most {limits.SESSION_STATE_BYTES_MAX}"
         )
     # The client for Go sends nothing as an empty binary.
     fields = {"link": link.number, "state": state.hex() if state else None}

@@ -20,14 +20,7 @@ if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
 
 MINUTE_S: Final = 60
-COUNTED: Final = (
-    Event.ENQUEUED,
-    *ENDS,
-    Event.RELEASED,
-    Event.MODIFIED,
-    Event.DELIVERED,
-    Event.MOVED,
-)
+COUNTED: Final = (Event.ENQUEUED, *ENDS, Event.RELEASED, Event.MODIFIED, Event.DELIVERED, Event.MOVED)
 """Events with a separate column that counts their messages."""
 SUMMED: Final = (*(str(each) for each in COUNTED), "ended", "redelivered", "bytes_in", "bytes_out")
 """Columns that can be summed over minutes and queues."""
@@ -152,11 +145,7 @@ def percentiles(
     group = Window.partitionBy(*at)
     rising = group.orderBy("waited_ms").rowsBetween(Window.unboundedPreceding, Window.currentRow)
     ranked = counts.select(
-        *at,
-        "waited_ms",
-        "n",
-        F.sum("n").over(rising).alias("rank"),
-        F.sum("n").over(group).alias("total"),
+        *at, "waited_ms", "n", F.sum("n").over(rising).alias("rank"), F.sum("n").over(group).alias("total")
     )
     return ranked.groupBy(*at).agg(F.sum("n").alias("waits"), _ranked(50), _ranked(99))
 

@@ -40,13 +40,7 @@ class BadEndsError(Exception):
 class Rows:
     """Rows from some runs that become one record batch."""
 
-    def __init__(
-        self,
-        window: Window,
-        runs: Runs,
-        skips: Numbers,
-        counts: Numbers,
-    ) -> None:
+    def __init__(self, window: Window, runs: Runs, skips: Numbers, counts: Numbers) -> None:
         """Selects `counts` rows of each run, after its first `skips` rows."""
         self.window = window
         self.runs = runs

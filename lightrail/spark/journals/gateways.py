@@ -122,27 +122,6 @@ def move_reader(access: Access, name: str, body: Mapping[str, Any]) -> None:
         _json(client, "PUT", f"/!readers/{quote(name, safe='')}", body)
 
 
-def read_reader(access: Access, name: str) -> dict[str, int]:
-    """Positions of a reader; empty for an unknown one.
-
-    Raises:
-        SourceError: the gateway can't be reached, or refuses.
-    """
-    with GatewayClient(access) as client:
-        try:
-            answer = _json(client, "GET", f"/!readers/{quote(name, safe='')}")
-        except SegmentMissingError:
-            return {}
-    try:
-        return {str(disk): _position(each) for disk, each in answer["positions"].items()}
-    except (KeyError, TypeError, ValueError, AttributeError) as error:
-        raise SourceError(f"expected the positions of reader {name}, found {answer!r}") from error
-
-
-def _position(value: Any) -> int:
-    return int(value["position"] if isinstance(value, dict) else value)
-
-
 class _BeyondCommittedError(SourceError):
     """The requested bytes are not committed."""
 

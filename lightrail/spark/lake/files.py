@@ -224,11 +224,7 @@ class FileWriter:
 
     def _write(self, queue: str, hour: int, rows: pa.Table) -> None:
         begin = datetime(1970, 1, 1, tzinfo=UTC) + timedelta(hours=hour)
-        partition = {
-            "queue_slug": slug_of(queue),
-            "date": begin.date().isoformat(),
-            "hour": str(begin.hour),
-        }
+        partition = {"queue_slug": slug_of(queue), "date": begin.date().isoformat(), "hour": str(begin.hour)}
         path = "/".join(
             [*(f"{name}={value}" for name, value in partition.items()), f"part-{uuid.uuid4()}{_SUFFIX}"]
         )

@@ -30,10 +30,7 @@ from lightrail.spark.stores import StoreError, delta_options
 
 _FORMAT_KEY: Final = "lightrail.format"
 _SELECTION_KEY: Final = "lightrail.selection"
-_CONFIGURATION: Final = {
-    _FORMAT_KEY: str(FORMAT),
-    "delta.dataSkippingStatsColumns": ",".join(STATISTICS),
-}
+_CONFIGURATION: Final = {_FORMAT_KEY: str(FORMAT), "delta.dataSkippingStatsColumns": ",".join(STATISTICS)}
 
 
 def open_table(uri: str) -> DeltaTable:

@@ -196,9 +196,7 @@ class Encoder:
         if ttl is not None and not 0 <= ttl <= TTL_MAX:
             raise BadRowError(f"ttl: expected milliseconds from 0 to {TTL_MAX}, found {ttl}")
         header = Header(
-            durable=durable is not False,
-            priority=PRIORITY_DEFAULT if priority is None else priority,
-            ttl=ttl,
+            durable=durable is not False, priority=PRIORITY_DEFAULT if priority is None else priority, ttl=ttl
         )
         if len(self._headers) >= limits.HEADERS_CACHED:
             self._headers.clear()

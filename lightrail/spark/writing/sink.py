@@ -68,8 +68,7 @@ def marked(message: bytes, queue: str, sequence: int, began_ms: int) -> bytes:
     """The message with the annotations of its origin. Raises BadRowError."""
     try:
         return with_annotations(
-            message,
-            {REPLAYED: Timestamp(began_ms), FROM_QUEUE: queue, FROM_SEQUENCE: ULong(sequence)},
+            message, {REPLAYED: Timestamp(began_ms), FROM_QUEUE: queue, FROM_SEQUENCE: ULong(sequence)}
         )
     except DecodeError as error:
         raise BadRowError(

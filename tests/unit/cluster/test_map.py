@@ -71,7 +71,7 @@ def test_the_number_of_shards_is_read_and_confirmed_without_all_placements() -> 
         await coordinator.write([Write(f"{PLACEMENT}q", Placed.encode(0), 0)])
         assert await coordinator.shards() == 3
         await coordinator.set_shards(3)
-        assert coordinator._placements._map.placements() == {}
+        assert coordinator._map.placements() == {}
         assert await coordinator.placement("q") is not None
 
     asyncio.run(check())

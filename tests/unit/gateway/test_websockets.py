@@ -13,7 +13,7 @@ from lightrail.gateway.websockets import WebSockets, is_request
 from lightrail.model import limits
 from lightrail.model.endpoint import Endpoint
 from lightrail.telemetry import http_server
-from lightrail.telemetry.http_connections import Connections
+from lightrail.telemetry.http_connection import Connections
 from lightrail.wire.forwarded import FIELD, Forwarded
 
 SECRET = b"s" * 32

@@ -17,8 +17,13 @@ from lightrail.gateway.main import HTTP_CONNECTIONS_MAX, HTTP_FILES_PART
 from lightrail.model.endpoint import Endpoint
 from lightrail.telemetry import http_connection, http_server
 from lightrail.telemetry.exposition import HTTP_OWN_CONNECTIONS_MAX, HTTP_OWN_FILES_PART
-from lightrail.telemetry.http_connection import HttpConnection
-from lightrail.telemetry.http_connections import HTTP_IDLE_LOOKS, HTTP_SOURCE_PART, Connections, source_of
+from lightrail.telemetry.http_connection import (
+    HTTP_IDLE_LOOKS,
+    HTTP_SOURCE_PART,
+    Connections,
+    HttpConnection,
+    source_of,
+)
 from tests.support.certificates import Authority
 
 GET = b"GET / HTTP/1.1\r\nHost: h\r\n\r\n"

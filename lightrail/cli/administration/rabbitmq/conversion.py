@@ -2,13 +2,15 @@
 
 The file is that of `rabbitmqctl export_definitions` and of the management plugin (`/api/definitions`). Queues
 are queues, exchanges are routers and bindings are subscriptions, as for Kombu (ADR 31), but the names are not
-changed: NAME in the virtual host `/`, VHOST/NAME in another. Names that can't be used are listed.
+changed: NAME in the virtual host `/`, VHOST/NAME in another. Names that can't be used are listed. Patterns of
+permissions become prefixes.
 """
 
 import hashlib
 import json
 import re
-from collections.abc import Mapping
+import shlex
+from collections.abc import Collection, Iterator, Mapping
 from typing import Any, Final
 
 from lightrail.cli.administration.rabbitmq.queues import (
@@ -23,7 +25,6 @@ from lightrail.cli.administration.rabbitmq.queues import (
     settings_of,
     shown,
 )
-from lightrail.cli.administration.rabbitmq.rights import permissions, users_not_mapped
 from lightrail.filters.errors import FilterError
 from lightrail.filters.filter import compile_filter
 from lightrail.filters.patterns import compile_pattern, split_words
@@ -45,6 +46,11 @@ LEAVE: Final = "nothing, unless clients rely on it"
 OTHERS: Final = ("parameters", "topic_permissions", "global_parameters")
 OF_THE_CLUSTER: Final = ("cluster_name", "cluster_tags", "internal_cluster_id")
 """Global parameters that name the cluster."""
+RIGHTS: Final = {"configure": "manage", "write": "send", "read": "listen"}
+EVERYTHING: Final = re.compile(r"\^?\.\*\$?")
+NOTHING: Final = re.compile(r"(\^\$)?")
+BELOW: Final = re.compile(r"\^([\w-]+(?:/[\w-]+)*)/(?:\.\*\$?)?")
+"""A pattern of all names below a prefix, as `^shop/.*`."""
 
 
 def binding_filter(type: str, key: str, arguments: Mapping[str, Any]) -> dict[str, Any] | None:
@@ -328,3 +334,66 @@ class _Conversion:
                 if name not in OF_THE_CLUSTER:
                     kind = str(each.get("component") or part)
                     self._miss(f"{shown(kind)} {shown(name)}", "no counterpart", LEAVE)
+
+
+def users_not_mapped(definitions: Mapping[str, Any]) -> Iterator[NotMapped]:
+    """Every user, with the command that defines it."""
+    for user in entries(definitions, "users", "name"):
+        yield NotMapped(
+            f"user {shown(user['name'])}",
+            "its password is a hash of RabbitMQ, which can't be converted",
+            f"lightrail-admin user add {shlex.quote(shown(user['name']))} --no-rights, and a password",
+        )
+
+
+def permissions(
+    definitions: Mapping[str, Any], names: Mapping[str, str], missing: list[NotMapped]
+) -> Iterator[dict[str, Any]]:
+    """Permissions of the document.
+
+    Args:
+        names: of the document, with the virtual host of each.
+    """
+    tags = {each["name"]: str(each.get("tags")) for each in entries(definitions, "users", "name")}
+    hosts = {each["name"] for each in entries(definitions, "vhosts", "name")} | set(names.values())
+    for each in entries(definitions, "permissions", "user", *RIGHTS):
+        vhost, user = host_of(each), each["user"]
+        granted: dict[str, list[str]] = {}
+        for kind, right in RIGHTS.items():
+            try:
+                prefix = _prefix(vhost, each[kind], names, hosts)
+                if prefix == "" and right == "manage" and "administrator" not in tags.get(user, ""):
+                    raise ValueError("who may manage all names may also change rights, shards and queues")
+            except ValueError as error:
+                what = (
+                    f"permission of user {shown(user)} in virtual host {shown(vhost)}: {kind} {each[kind]!a}"
+                )
+                do = f"nearest: lightrail-admin permission set {shlex.quote(shown(user))} PREFIX {right}"
+                missing.append(NotMapped(what, str(error), do))
+                continue
+            if prefix is not None:
+                granted.setdefault(prefix, []).append(right)
+        for prefix, rights in granted.items():
+            yield {"user": user, "prefix": prefix, "rights": rights}
+
+
+def _prefix(vhost: str, pattern: str, names: Mapping[str, str], hosts: Collection[str]) -> str | None:
+    """The prefix whose names are those that a pattern matches, None for no name.
+
+    Raises ValueError where there is none, or where it would include others.
+    """
+    if NOTHING.fullmatch(pattern):
+        return None
+    below = BELOW.fullmatch(pattern)
+    if below is None and not EVERYTHING.fullmatch(pattern):
+        raise ValueError("rights are granted at and below a name, and not by a pattern")
+    prefix = "/".join(each for each in ("" if vhost == "/" else vhost, below[1] if below else "") if each)
+    if prefix:
+        rules.check(prefix)
+    elif set(hosts) - {"/"}:
+        raise ValueError("a right at all names would include the other virtual hosts")
+    for name, host in names.items():
+        is_at = name == prefix
+        if (is_at and below) or (host != vhost and (is_at or name.startswith(f"{prefix}/"))):
+            raise ValueError(f"a right at {prefix} would include {shown(name)}, which the pattern does not")
+    return prefix

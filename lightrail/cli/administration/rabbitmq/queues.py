@@ -159,12 +159,7 @@ RETRY_MAX: Final = "x-delayed-retry-max"
 RETRY_GROWTH: Final = "x-delayed-retry-multiplier"
 """Of LavinMQ; without it, and at RabbitMQ always, the delays grow linearly."""
 RETRIES: Final = (RETRY_TYPE, RETRY_MIN, RETRY_MAX, RETRY_GROWTH)
-READ_ELSEWHERE: Final = (
-    "x-queue-type",
-    "x-dead-letter-exchange",
-    "x-dead-letter-routing-key",
-    *RETRIES,
-)
+READ_ELSEWHERE: Final = ("x-queue-type", "x-dead-letter-exchange", "x-dead-letter-routing-key", *RETRIES)
 HINTS: Final = {
     "x-expires": "no counterpart: a queue is deleted with its last consumer (lifetime last_consumer) or at a "
     "time (expires_at)",

@@ -11,16 +11,10 @@ from typing import Any, cast
 import pytest
 
 from lightrail.cluster.memory import MemoryCoordinator
-from lightrail.gateway.forwarding import pushes
+from lightrail.gateway import http_client
 from lightrail.gateway.forwarding.counts import ForwardingCounts
-from lightrail.gateway.forwarding.pushes import (
-    PUSH_BACKOFF_FACTOR_MAX,
-    PUSH_WINDOW,
-    Endpoints,
-    Pushers,
-    Result,
-    signature,
-)
+from lightrail.gateway.forwarding.pushes import PUSH_BACKOFF_FACTOR_MAX, PUSH_WINDOW, Pushers, signature
+from lightrail.gateway.http_client import Endpoints, Result
 from lightrail.model.endpoint import Destinations
 from lightrail.model.names import subscription_name
 from lightrail.model.policy import Policy
@@ -51,7 +45,7 @@ def post(url: str, *allow: str) -> Result:
     ("answer", "result"),
     [
         ((204, {}, b""), Result(204)),
-        ((200, {}, b"x" * (pushes.PUSH_RESPONSE_BYTES + 100_000)), Result(200)),
+        ((200, {}, b"x" * (http_client.PUSH_RESPONSE_BYTES + 100_000)), Result(200)),
         ((500, {}, b"oh"), Result(500, None, "the answer was: status 500")),
         (
             (302, {"Location": "http://127.0.0.1:1/"}, b""),
@@ -59,12 +53,12 @@ def post(url: str, *allow: str) -> Result:
         ),
         ((429, {"Retry-After": "7"}, b""), Result(429, 7.0, "the answer was: status 429")),
         (
-            (503, {"Retry-After": str(pushes.PUSH_RETRY_AFTER_MS_MAX // 1000)}, b""),
-            Result(503, pushes.PUSH_RETRY_AFTER_MS_MAX / 1000, "the answer was: status 503"),
+            (503, {"Retry-After": str(http_client.PUSH_RETRY_AFTER_MS_MAX // 1000)}, b""),
+            Result(503, http_client.PUSH_RETRY_AFTER_MS_MAX / 1000, "the answer was: status 503"),
         ),
         (
             (503, {"Retry-After": "999999999999"}, b""),
-            Result(503, pushes.PUSH_RETRY_AFTER_MS_MAX / 1000, "the answer was: status 503"),
+            Result(503, http_client.PUSH_RETRY_AFTER_MS_MAX / 1000, "the answer was: status 503"),
         ),
         (
             (503, {"Retry-After": "Fri, 31 Dec 1999 23:59:59 GMT"}, b""),
@@ -83,7 +77,7 @@ def test_answers(answer: Answer, result: Result) -> None:
 def test_an_endpoint_that_is_not_there_or_says_nothing_is_a_result(monkeypatch: pytest.MonkeyPatch) -> None:
     with socket.create_server(("127.0.0.1", 0)) as silent:
         port = silent.getsockname()[1]
-        monkeypatch.setattr(pushes, "PUSH_REQUEST_MS", 50)
+        monkeypatch.setattr(http_client, "PUSH_REQUEST_MS", 50)
         assert post(f"http://127.0.0.1:{port}/") == Result(None, None, "no answer within 0.05 s")
     found = post(f"http://127.0.0.1:{port}/")
     assert found.status is None
@@ -108,7 +102,7 @@ def test_a_public_name_that_leads_here_is_not_called() -> None:
 
 
 def test_at_most_so_many_requests_are_under_way(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(pushes, "PUSHES_UNDER_WAY", 2)
+    monkeypatch.setattr(http_client, "PUSHES_UNDER_WAY", 2)
     gate, there = threading.Event(), threading.Semaphore(0)
     most = under_way = 0
     lock = threading.Lock()

@@ -9,8 +9,7 @@ import pytest
 
 from lightrail.gateway.errors import ProblemError
 from lightrail.gateway.messages import receiving
-from lightrail.gateway.messages.receiving import LockedMessage, Receivers
-from lightrail.gateway.messages.waiting import STALE_MIN
+from lightrail.gateway.messages.receiving import STALE_MIN, LockedMessage, Receivers
 from lightrail.model.policy import Policy
 from lightrail.namespace.records import Name
 from lightrail.shard_client.peers.shards import State

@@ -3,7 +3,7 @@
 import asyncio
 from collections.abc import Awaitable, Callable
 
-from lightrail.gateway.messages.waiting import WaitingLine
+from lightrail.gateway.messages.receiving import WaitingLine
 
 Line = WaitingLine[str]
 

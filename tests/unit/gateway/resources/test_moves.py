@@ -9,7 +9,7 @@ import pytest
 from lightrail.cluster.coordinator import Write
 from lightrail.cluster.map import PLACEMENT, SHARDS, Placed
 from lightrail.gateway.processes import loads
-from lightrail.gateway.resources import moves, plans, verification
+from lightrail.gateway.resources import moves, verification
 from lightrail.namespace.rights import Caller, ForbiddenError
 from lightrail.shard_client.peers.shards import State
 from tests.support.shard.move_scene import MoveScene, with_scene
@@ -18,12 +18,12 @@ MANY = tuple(f"q{i:02}" for i in range(20))
 
 
 async def proposed(scene: MoveScene, query: str = "sample=0") -> Any:
-    return await scene.ask(plans.propose, f"/!plan?{query}")
+    return await scene.ask(moves.propose, f"/!plan?{query}")
 
 
 def test_who_may_not_manage_everything_is_refused() -> None:
     async def check(scene: MoveScene) -> None:
-        for handler in (plans.propose, moves.begin, moves.list_all, moves.cancel, verification.verify):
+        for handler in (moves.propose, moves.begin, moves.list_all, moves.cancel, verification.verify):
             with pytest.raises(ForbiddenError):
                 await scene.ask(handler, caller=Caller("bob"))
 
@@ -130,7 +130,7 @@ def test_with_no_shard_that_takes_queues_there_is_no_plan() -> None:
     async def check(scene: MoveScene) -> None:
         await scene.place(0, "q")
         await scene.shard(0, state="draining")
-        problem = await scene.refused(plans.propose, "/!plan?sample=0")
+        problem = await scene.refused(moves.propose, "/!plan?sample=0")
         assert (problem.status, "no shard is active" in problem.detail) == (409, True)
 
     with_scene(check, 1)

@@ -6,16 +6,10 @@ from xml.etree import ElementTree as Xml
 import pytest
 
 from lightrail.gateway.errors import ProblemError
+from lightrail.gateway.resources.atom import text_of
 from lightrail.namespace.rules import Rule
 from lightrail.service_bus.administration.descriptions import RULE, named_rule, rule_of, rule_properties
-from lightrail.service_bus.administration.entries import (
-    INSTANCE,
-    SCHEMA,
-    Entry,
-    described,
-    description_in,
-    text_of,
-)
+from lightrail.service_bus.administration.entries import INSTANCE, SCHEMA, Entry, described, description_in
 
 
 def read(inner: str) -> Rule:

@@ -5,29 +5,22 @@ from collections.abc import Callable
 import pytest
 
 from lightrail.gateway.errors import ProblemError
-from lightrail.gateway.resources.atom import policy_of
+from lightrail.gateway.resources.atom import NAMESPACE, policy_of, text_of
 from lightrail.service_bus.administration import entries
-from lightrail.service_bus.administration.entries import (
-    Entry,
-    counts,
-    described,
-    description_in,
-    feed,
-    text_of,
-)
+from lightrail.service_bus.administration.entries import Entry, counts, described, description_in, feed
 
 KINDS = ("QueueDescription", "TopicDescription")
 
 
 def body(inner: str) -> bytes:
-    return f'<entry xmlns="{entries.ATOM}">{inner}</entry>'.encode()
+    return f'<entry xmlns="{NAMESPACE}">{inner}</entry>'.encode()
 
 
 def test_namespaces_are_declared_where_the_clients_look_for_them() -> None:
     description = described("QueueDescription", {"Status": "Active", "CountDetails": counts({"X": 1})})
     entry = Entry("https://h/a&b", "a&b", 0, 1_000, description)
     text = text_of(entry.element())
-    assert f'<entry xmlns="{entries.ATOM}"><id>https://h/a&amp;b</id>' in text
+    assert f'<entry xmlns="{NAMESPACE}"><id>https://h/a&amp;b</id>' in text
     assert f'<QueueDescription xmlns="{entries.DESCRIPTION}" xmlns:i="{entries.INSTANCE}">' in text
     assert f'<CountDetails xmlns:d2p1="{entries.COUNTS}"><d2p1:X>1</d2p1:X></CountDetails>' in text
     kind, properties = description_in(text.encode(), KINDS)
@@ -79,7 +72,7 @@ def test_no_entity_is_expanded_whatever_the_encoding(read: Callable[[bytes], obj
     )
     declared = "utf-16" if "utf-16" in encoding else encoding
     text = f"""<?xml version="1.0" encoding="{declared}"?><!DOCTYPE x [<!ENTITY y "z">]>
-        <entry xmlns="{entries.ATOM}">{content}</entry>"""
+        <entry xmlns="{NAMESPACE}">{content}</entry>"""
     with pytest.raises(ProblemError) as refused:
         read(text.encode(encoding))
     assert refused.value.status == 400

@@ -8,13 +8,13 @@ from typing import Any
 import pytest
 
 from lightrail.cluster.memory import MemoryCoordinator
+from lightrail.gateway.resources.atom import element
 from lightrail.model.policy import Policy
 from lightrail.namespace.directory import Directory
 from lightrail.namespace.rights import ANYBODY
 from lightrail.namespace.service import Service
 from lightrail.namespace.statuses import ChangedError
 from lightrail.service_bus.administration.call import Call
-from lightrail.service_bus.administration.entries import element
 from lightrail.service_bus.administration.properties import (
     NEW_SUBSCRIPTION,
     Server,

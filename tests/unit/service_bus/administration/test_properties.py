@@ -8,8 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from lightrail.gateway.errors import ProblemError
+from lightrail.gateway.resources.atom import element
 from lightrail.model.policy import Policy
-from lightrail.service_bus.administration.entries import element
 from lightrail.service_bus.administration.properties import (
     FOREVER,
     NEW_QUEUE,

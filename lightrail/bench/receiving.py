@@ -45,8 +45,17 @@ class Incoming:
     """
 
     __slots__ = (
-        "buffer", "capacity", "connection", "credit", "length", "link", "owed", "pieces", "settled", "start",
-    )  # fmt: skip
+        "buffer",
+        "capacity",
+        "connection",
+        "credit",
+        "length",
+        "link",
+        "owed",
+        "pieces",
+        "settled",
+        "start",
+    )
 
     def __init__(self, connection: Connection, link: Any, options: Options, credit: int) -> None:
         self.connection = connection

@@ -77,12 +77,19 @@ def _run(argv: Sequence[str] | None) -> int:
     return status
 
 
-# fmt: off
 def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(prog="lightrail-admin", description="Administer a LightRail broker.",
-        epilog=EXAMPLES, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--data", metavar="DIR", default=os.environ.get(VARIABLE_PREFIX + "DATA", "./data"),
-        help="data directory of the broker (default ./data, or LIGHTRAIL_DATA)")
+    parser = argparse.ArgumentParser(
+        prog="lightrail-admin",
+        description="Administer a LightRail broker.",
+        epilog=EXAMPLES,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument(
+        "--data",
+        metavar="DIR",
+        default=os.environ.get(VARIABLE_PREFIX + "DATA", "./data"),
+        help="data directory of the broker (default ./data, or LIGHTRAIL_DATA)",
+    )
     for name, metavar, help, _ in descriptions():
         if name in COORDINATOR_SETTINGS:
             flag = "--" + name.replace("_", "-")
@@ -93,8 +100,9 @@ def _parser() -> argparse.ArgumentParser:
     _add_permissions(things)
     _add_keys(things)
     journals = group(things, "journal", "inspect and repair shard journals")
-    mending = journals.add_parser("repair",
-        help="set damaged records aside, so that the shard can start again")
+    mending = journals.add_parser(
+        "repair", help="set damaged records aside, so that the shard can start again"
+    )
     mending.add_argument("directory", metavar="DIR", help="directory of the journal, such as data/shard-0")
     entry.register(parser, things, journals)
     return parser
@@ -107,18 +115,28 @@ def _add_users(things: Subparsers) -> None:
         # Without abbreviations, which would read --password SECRET as --password-file SECRET.
         command = actions.add_parser(action, help=help, allow_abbrev=False)
         command.add_argument("name", metavar="NAME")
-        command.add_argument("--password-file", metavar="FILE",
-            help="read the first line of FILE, instead of asking or stdin")
-        command.add_argument("--rounds", type=_rounds, metavar="N",
+        command.add_argument(
+            "--password-file", metavar="FILE", help="read the first line of FILE, instead of asking or stdin"
+        )
+        command.add_argument(
+            "--rounds",
+            type=_rounds,
+            metavar="N",
             help="of PBKDF2, which each SCRAM client computes when it connects (default: "
-            f"{ROUNDS['sha256']:,} for SHA-256, {ROUNDS['sha512']:,} for SHA-512)")
+            f"{ROUNDS['sha256']:,} for SHA-256, {ROUNDS['sha512']:,} for SHA-512)",
+        )
         if action == "add":
             rights = command.add_mutually_exclusive_group()
-            rights.add_argument("--rights", metavar="RIGHTS", default="all",
-                help="manage, send, listen (default: all three)")
+            rights.add_argument(
+                "--rights", metavar="RIGHTS", default="all", help="manage, send, listen (default: all three)"
+            )
             rights.add_argument("--no-rights", action="store_true", help="none yet; see `permission set`")
-            command.add_argument("--prefix", metavar="P", default="/",
-                help="grant them at and below this name (default: everything)")
+            command.add_argument(
+                "--prefix",
+                metavar="P",
+                default="/",
+                help="grant them at and below this name (default: everything)",
+            )
     actions.add_parser("remove", help="remove a user").add_argument("name", metavar="NAME")
     actions.add_parser("list", help="list users").add_argument("--json", action="store_true")
 
@@ -128,10 +146,12 @@ def _add_keys(things: Subparsers) -> None:
     actions = key.add_subparsers(dest="action", required=True, metavar="ACTION")
     command = actions.add_parser("make", help="make a key of a user, and the user if it does not exist")
     command.add_argument("name", metavar="NAME", help="name of the user, which is SharedAccessKeyName")
-    command.add_argument("--rights", metavar="RIGHTS",
-        help="of a new user: manage, send, listen (default: all three)")
-    command.add_argument("--prefix", metavar="P",
-        help="grant them at and below this name (default: everything)")
+    command.add_argument(
+        "--rights", metavar="RIGHTS", help="of a new user: manage, send, listen (default: all three)"
+    )
+    command.add_argument(
+        "--prefix", metavar="P", help="grant them at and below this name (default: everything)"
+    )
     command.add_argument("--json", action="store_true")
     command = actions.add_parser("show", help="print the keys of a user")
     command.add_argument("name", metavar="NAME")
@@ -152,12 +172,12 @@ def _add_permissions(things: Subparsers) -> None:
     command.add_argument("rights", metavar="RIGHTS", help="manage, send, listen by commas, or all")
     command = actions.add_parser("clear", help="revoke rights")
     command.add_argument("name", metavar="USER")
-    command.add_argument("prefix", metavar="PREFIX", nargs="?",
-        help="prefix of one `set`; default: all of them")
+    command.add_argument(
+        "prefix", metavar="PREFIX", nargs="?", help="prefix of one `set`; default: all of them"
+    )
     command = actions.add_parser("list", help="list rights")
     command.add_argument("name", metavar="USER", nargs="?", help="only permissions of this user")
     command.add_argument("--json", action="store_true")
-# fmt: on
 
 
 if __name__ == "__main__":

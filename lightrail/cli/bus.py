@@ -55,20 +55,27 @@ def main(argv: Sequence[str]) -> int:
         return FAILED
 
 
-# fmt: off
 def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(prog="lightrail bus",
+    parser = argparse.ArgumentParser(
+        prog="lightrail bus",
         description="Services on the bus: run them, and manage their dead letters and outboxes.",
-        epilog=EXAMPLES, formatter_class=argparse.RawDescriptionHelpFormatter)
+        epilog=EXAMPLES,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
     commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
 
     run = commands.add_parser("run", help="run a service until it is stopped by SIGINT or SIGTERM")
     run.add_argument("bus", metavar="MODULE:BUS", help="the Bus, as shop.billing:bus")
     run.add_argument("--workers", metavar="N", type=_positive, default=1, help="processes (default 1)")
-    run.add_argument("--reload", action="store_true",
-        help="restart the processes whenever a Python file changes here")
-    run.add_argument("--health", metavar="HOST:PORT", type=_address,
-        help="serve /healthz and /readyz there, and /metrics with prometheus-client installed")
+    run.add_argument(
+        "--reload", action="store_true", help="restart the processes whenever a Python file changes here"
+    )
+    run.add_argument(
+        "--health",
+        metavar="HOST:PORT",
+        type=_address,
+        help="serve /healthz and /readyz there, and /metrics with prometheus-client installed",
+    )
     run.set_defaults(run=_run)
 
     docs = commands.add_parser("docs", help="print a description of a service, in AsyncAPI 3.0")
@@ -81,8 +88,9 @@ def _parser() -> argparse.ArgumentParser:
 
     outbox = commands.add_parser("outbox", help="messages in an outbox on this disk")
     outbox.add_argument("file", metavar="FILE", type=Path, help="of a store-forward transport")
-    outbox.add_argument("--retry", metavar="SEQUENCE", type=int, nargs="+",
-        help="forward refused messages again")
+    outbox.add_argument(
+        "--retry", metavar="SEQUENCE", type=int, nargs="+", help="forward refused messages again"
+    )
     outbox.add_argument("--discard", metavar="SEQUENCE", type=int, nargs="+", help="delete refused messages")
     outbox.add_argument("--json", action="store_true", help="one JSON object")
     outbox.set_defaults(run=_outbox)
@@ -100,18 +108,22 @@ def _add_errors(commands: Any) -> None:
         ("discard", "delete dead letters"),
     ):
         action = actions.add_parser(name, help=help)
-        action.add_argument("queue", metavar="QUEUE", nargs="?" if name == "list" else None,
-            help="the original queue")
+        action.add_argument(
+            "queue", metavar="QUEUE", nargs="?" if name == "list" else None, help="the original queue"
+        )
         if name == "show":
             action.add_argument("id", metavar="ID", help="of the message, or its beginning")
         elif name != "list":
             action.add_argument("id", metavar="ID", nargs="*", help="of messages, or their beginnings")
             action.add_argument("--all", action="store_true", help="all dead letters of the queue")
-        action.add_argument("--url", type=_url, default=os.environ.get(URL_VARIABLE, URL),
-            help=f"of the broker (default {URL}, or the variable {URL_VARIABLE})")
+        action.add_argument(
+            "--url",
+            type=_url,
+            default=os.environ.get(URL_VARIABLE, URL),
+            help=f"of the broker (default {URL}, or the variable {URL_VARIABLE})",
+        )
         action.add_argument("--json", action="store_true", help="one JSON object per line")
         action.set_defaults(run=_errors)
-# fmt: on
 
 
 def _url(text: str) -> str:

@@ -5,9 +5,18 @@ from importlib.util import find_spec
 from typing import Final
 
 MODULES: Final = (
-    "aiohttp", "cproton", "defusedxml", "etcd3", "grpc", "jinja2", "jwt", "prometheus_client", "uvloop",
-    "wsproto", "zmq",
-)  # fmt: skip
+    "aiohttp",
+    "cproton",
+    "defusedxml",
+    "etcd3",
+    "grpc",
+    "jinja2",
+    "jwt",
+    "prometheus_client",
+    "uvloop",
+    "wsproto",
+    "zmq",
+)
 """One module of each package that the extra names."""
 WRONG_USE: Final = 2
 

@@ -42,9 +42,15 @@ class FileCommandError(Exception):
 
 
 REFUSALS: Final = (
-    CoordinatorError, StoreError, InvalidUserError, AccessKeyError, DirectoryRefusedError, InvalidNameError,
-    MemberRefusedError, FileCommandError,
-)  # fmt: skip
+    CoordinatorError,
+    StoreError,
+    InvalidUserError,
+    AccessKeyError,
+    DirectoryRefusedError,
+    InvalidNameError,
+    MemberRefusedError,
+    FileCommandError,
+)
 
 
 def run(parsed: argparse.Namespace) -> int:

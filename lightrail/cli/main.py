@@ -82,32 +82,46 @@ def _run(arguments: list[str]) -> int:
         return 2
 
 
-# fmt: off
 def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(prog="lightrail",
-        description="LightRail, a fast and durable AMQP 1.0 broker of several processes.", epilog=EXAMPLES,
-        formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        prog="lightrail",
+        description="LightRail, a fast and durable AMQP 1.0 broker of several processes.",
+        epilog=EXAMPLES,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
     parser.add_argument("--version", action="version", version=f"lightrail {version('lightrail')}")
     commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
-    command = commands.add_parser("serve", help="run a whole broker on this machine",
-        description="Run a broker.", epilog=SOURCES, allow_abbrev=False)
+    command = commands.add_parser(
+        "serve",
+        help="run a whole broker on this machine",
+        description="Run a broker.",
+        epilog=SOURCES,
+        allow_abbrev=False,
+    )
     add_settings(command)
     command.add_argument("--json", action="store_true", help="when ready, print one line of JSON, not help")
     for role, help in ROLES.items():
-        command = commands.add_parser(role, help=help, description=f"Run {help}.", epilog=SOURCES,
-            allow_abbrev=False)
-        command.add_argument("--id", metavar="N|auto", default=os.environ.get(VARIABLE_PREFIX + "ID"),
+        command = commands.add_parser(
+            role, help=help, description=f"Run {help}.", epilog=SOURCES, allow_abbrev=False
+        )
+        command.add_argument(
+            "--id",
+            metavar="N|auto",
+            default=os.environ.get(VARIABLE_PREFIX + "ID"),
             help="its number, from 0; auto, the default with --etcd: a shard has the number of its directory "
-            "below --data, other processes get the smallest free number")
+            "below --data, other processes get the smallest free number",
+        )
         add_settings(command)
-    command = commands.add_parser("wire-key", help="make a key for the wire between machines",
-        description="Make the key that all processes of an installation share: --wire-key.")
+    command = commands.add_parser(
+        "wire-key",
+        help="make a key for the wire between machines",
+        description="Make the key that all processes of an installation share: --wire-key.",
+    )
     command.add_argument("file", metavar="FILE", help="a new file; only its owner may read it")
     commands.add_parser("bench", help="send and receive at full speed, against any AMQP 1.0 broker")
     commands.add_parser("trace", help="print the files and functions that one message passes")
     commands.add_parser("bus", help="run services on the bus; manage their dead letters and outboxes")
     return parser
-# fmt: on
 
 
 def _number(text: str | None, settings: Settings) -> int | None:
@@ -138,16 +152,20 @@ def _wire_key(path: str) -> int:
     return 0
 
 
-# fmt: off
 def add_settings(parser: argparse.ArgumentParser) -> None:
     """A flag for every setting, and ``--config``."""
     parser.add_argument("--config", metavar="FILE", default=None, help="TOML file with settings")
     for name, metavar, help, default in descriptions():
         switch = isinstance(default, bool)  # --allow-anonymous alone means true
-        parser.add_argument("--" + name.replace("_", "-"), dest=name, metavar=metavar,
-            default=argparse.SUPPRESS, help=_help(name, metavar, help, default).replace("%", "%%"),
-            nargs="?" if switch else None, const="true" if switch else None)
-# fmt: on
+        parser.add_argument(
+            "--" + name.replace("_", "-"),
+            dest=name,
+            metavar=metavar,
+            default=argparse.SUPPRESS,
+            help=_help(name, metavar, help, default).replace("%", "%%"),
+            nargs="?" if switch else None,
+            const="true" if switch else None,
+        )
 
 
 def _help(name: str, metavar: str, help: str, default: Any) -> str:

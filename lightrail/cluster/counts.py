@@ -57,22 +57,38 @@ class CoordinatorCounts:
         return max(0.0, time.monotonic() - self.heard_s)
 
 
-# fmt: off
 COORDINATOR_FAMILIES: Final[tuple[AnyFamily[Any], ...]] = (
-    gauge("lightrail_coordinator_up",
-        "1 when the last call to the coordinator succeeded and its changes are followed.", "up"),
-    gauge("lightrail_coordinator_contact_age_seconds", "Time since the last answer of the coordinator.",
-        "age_s"),
-    gauge("lightrail_coordinator_full",
-        "1 while the coordinator refuses writes of this process because it has no space left.", "full"),
-    gauge("lightrail_coordinator_set_back",
+    gauge(
+        "lightrail_coordinator_up",
+        "1 when the last call to the coordinator succeeded and its changes are followed.",
+        "up",
+    ),
+    gauge(
+        "lightrail_coordinator_contact_age_seconds", "Time since the last answer of the coordinator.", "age_s"
+    ),
+    gauge(
+        "lightrail_coordinator_full",
+        "1 while the coordinator refuses writes of this process because it has no space left.",
+        "full",
+    ),
+    gauge(
+        "lightrail_coordinator_set_back",
         "1 while the coordinator is set back, as by a restored snapshot; the known state is used.",
-        "set_back"),
-    counter("lightrail_coordinator_failures",
-        "Failed calls to the coordinator, and failed attempts to follow its changes.", "failures"),
-    counter("lightrail_coordinator_watch_restarts", "Times the watch of changes ended and was restarted.",
-        "watch_restarts"),
-    HistogramFamily("lightrail_coordinator_write_seconds",
-        "Duration of this process's transactions at the coordinator.", lambda counts: counts.write_seconds),
+        "set_back",
+    ),
+    counter(
+        "lightrail_coordinator_failures",
+        "Failed calls to the coordinator, and failed attempts to follow its changes.",
+        "failures",
+    ),
+    counter(
+        "lightrail_coordinator_watch_restarts",
+        "Times the watch of changes ended and was restarted.",
+        "watch_restarts",
+    ),
+    HistogramFamily(
+        "lightrail_coordinator_write_seconds",
+        "Duration of this process's transactions at the coordinator.",
+        lambda counts: counts.write_seconds,
+    ),
 )
-# fmt: on

@@ -344,15 +344,26 @@ def _shards(map: Map) -> Mapping[str, float]:
     return {state: states[state] for state in ("active", "draining")}
 
 
-# fmt: off
 PLACEMENT_FAMILIES: Final[tuple[AnyFamily[Map], ...]] = (
-    gauges("lightrail_placement_queues", "Queues that are placed on a shard, as this gateway knows.", "shard",
-        _queues),
-    gauges("lightrail_placement_moves", "Moves of queues that were requested and have not ended, by phase.",
-        "phase", _moves),
-    gauges("lightrail_placement_members", "Processes that are registered with the coordinator, by role.",
-        "of", _serving),
-    gauges("lightrail_placement_shards", "Shards that were created and not removed, by state.", "state",
-        _shards),
+    gauges(
+        "lightrail_placement_queues",
+        "Queues that are placed on a shard, as this gateway knows.",
+        "shard",
+        _queues,
+    ),
+    gauges(
+        "lightrail_placement_moves",
+        "Moves of queues that were requested and have not ended, by phase.",
+        "phase",
+        _moves,
+    ),
+    gauges(
+        "lightrail_placement_members",
+        "Processes that are registered with the coordinator, by role.",
+        "of",
+        _serving,
+    ),
+    gauges(
+        "lightrail_placement_shards", "Shards that were created and not removed, by state.", "state", _shards
+    ),
 )
-# fmt: on

@@ -46,8 +46,14 @@ PROCESSES_MAX: Final = 256
 """Most frontends, and most shards, of one machine."""
 VARIABLE_PREFIX: Final = "LIGHTRAIL_"
 COORDINATOR_SETTINGS: Final = (
-    "etcd", "cluster", "etcd_ca", "etcd_certificate", "etcd_key", "etcd_user", "etcd_password_file",
-)  # fmt: skip
+    "etcd",
+    "cluster",
+    "etcd_ca",
+    "etcd_certificate",
+    "etcd_key",
+    "etcd_user",
+    "etcd_password_file",
+)
 """Settings that locate the coordinator, besides `data`."""
 Value = TypeVar("Value")
 
@@ -61,98 +67,196 @@ def _setting(default: Value, parse: Callable[[str], Value], metavar: str, help: 
 class Settings:
     """All settings with their defaults; the help text has the unit."""
 
-    # fmt: off
     data: str = _setting("./data", path, "DIR", "directory that holds journals, names and users")
-    amqp: Endpoint = _setting(Endpoint("127.0.0.1", 5672), endpoint, "HOST:PORT",
-        "where AMQP is served, in the clear")
-    amqps: Endpoint | None = _setting(None, optional(endpoint), "HOST:PORT",
-        "where AMQP over TLS is served (off by default)")
-    tls_certificate: str | None = _setting(None, optional(path), "FILE",
-        "certificate chain for amqps and https, PEM")
+    amqp: Endpoint = _setting(
+        Endpoint("127.0.0.1", 5672), endpoint, "HOST:PORT", "where AMQP is served, in the clear"
+    )
+    amqps: Endpoint | None = _setting(
+        None, optional(endpoint), "HOST:PORT", "where AMQP over TLS is served (off by default)"
+    )
+    tls_certificate: str | None = _setting(
+        None, optional(path), "FILE", "certificate chain for amqps and https, PEM"
+    )
     tls_key: str | None = _setting(None, optional(path), "FILE", "private key of the certificate, PEM")
-    tls_client_ca: str | None = _setting(None, optional(path), "FILE",
-        "ask clients for a certificate signed by one of these, PEM")
-    http: Endpoint = _setting(Endpoint("127.0.0.1", 8080), endpoint, "HOST:PORT",
-        "where the gateway serves HTTP")
-    https: Endpoint | None = _setting(None, optional(endpoint), "HOST:PORT",
-        "where the gateway serves HTTP over TLS (off by default)")
-    metrics: Endpoint = _setting(Endpoint("127.0.0.1", 0), endpoint_or_host, "HOST[:PORT]",
+    tls_client_ca: str | None = _setting(
+        None, optional(path), "FILE", "ask clients for a certificate signed by one of these, PEM"
+    )
+    http: Endpoint = _setting(
+        Endpoint("127.0.0.1", 8080), endpoint, "HOST:PORT", "where the gateway serves HTTP"
+    )
+    https: Endpoint | None = _setting(
+        None, optional(endpoint), "HOST:PORT", "where the gateway serves HTTP over TLS (off by default)"
+    )
+    metrics: Endpoint = _setting(
+        Endpoint("127.0.0.1", 0),
+        endpoint_or_host,
+        "HOST[:PORT]",
         "where each process serves its own /metrics, /healthz and /readyz; without a port, or with 0, the "
-        "system chooses it")
+        "system chooses it",
+    )
     frontends: int = _setting(0, whole(0, PROCESSES_MAX), "N", "frontend processes; 0 is one per two cores")
-    shards: int = _setting(0, whole(0, PROCESSES_MAX), "M",
-        "shard processes; 0 is the number the data directory was made with, or one per two cores")
-    store: str = _setting("journal", choice("journal", "memory", "sqlite"), "KIND",
-        "where shards keep messages: journal, sqlite, or memory (nothing survives a restart)")
-    memory_mark: int = _setting(MEMORY_MARK_BYTES, setting_values.size(1_000_000, 1 << 50), "SIZE",
-        "bytes of messages that a shard keeps in memory before it spills to disk, such as 64MB or 1GiB")
-    segment_bytes: int = _setting(limits.SEGMENT_BYTES, setting_values.size(1 << 20, 1 << 32), "SIZE",
-        "size of one journal segment file")
-    archive: str | None = _setting(None, optional(path), "DIR",
+    shards: int = _setting(
+        0,
+        whole(0, PROCESSES_MAX),
+        "M",
+        "shard processes; 0 is the number the data directory was made with, or one per two cores",
+    )
+    store: str = _setting(
+        "journal",
+        choice("journal", "memory", "sqlite"),
+        "KIND",
+        "where shards keep messages: journal, sqlite, or memory (nothing survives a restart)",
+    )
+    memory_mark: int = _setting(
+        MEMORY_MARK_BYTES,
+        setting_values.size(1_000_000, 1 << 50),
+        "SIZE",
+        "bytes of messages that a shard keeps in memory before it spills to disk, such as 64MB or 1GiB",
+    )
+    segment_bytes: int = _setting(
+        limits.SEGMENT_BYTES,
+        setting_values.size(1 << 20, 1 << 32),
+        "SIZE",
+        "size of one journal segment file",
+    )
+    archive: str | None = _setting(
+        None,
+        optional(path),
+        "DIR",
         "directory of the archive: sealed journal segments of captured queues, for readers; the default is "
-        "archive below data, where they are hard links")
-    archive_hours: int = _setting(168, whole(0, 1_000_000), "N",
-        "hours that the archive keeps segments that no reader holds back; 0 keeps none of them")
-    archive_bytes: int = _setting(0, setting_values.size(0, 1 << 60), "SIZE",
-        "bytes that a shard keeps in the archive beyond those that readers hold back; 0 is without a bound")
-    archive_seal: int = _setting(300_000, setting_values.duration_ms(1_000, 86_400_000), "TIME",
-        "age at which a journal segment with anything for the archive is sealed, full or not")
-    idle_timeout: int = _setting(limits.IDLE_TIME_OUT_MS, setting_values.duration_ms(1_000, 86_400_000),
-        "TIME", "silence after which a connection is closed, such as 60s")
-    shard_wait: int = _setting(60_000, setting_values.duration_ms(0, 86_400_000), "TIME",
-        "how long senders wait for an unreachable shard before their messages are released; 0s is for ever")
-    max_message_bytes: int = _setting(limits.MAX_MESSAGE_BYTES, setting_values.size(1_024, 1 << 30), "SIZE",
-        "largest message that a link accepts")
-    max_delivery_count: int = _setting(limits.DELIVERY_COUNT_MAX_DEFAULT, whole(0, 1_000_000), "N",
-        "failed deliveries after which a message goes to NAME/$dlq; 0 is never")
-    auto_create: bool = _setting(True, flag, "BOOL",
-        "create a queue at the first use of a name; policies override this")
-    sasl_mechanisms: tuple[str, ...] = _setting(SASL_MECHANISMS, mechanisms, "NAMES",
-        "SASL mechanisms that check a password, separated by commas")
-    plain_without_tls: bool = _setting(False, flag, "BOOL",
-        "offer PLAIN, a password in the clear, beyond loopback also without TLS")
-    allow_anonymous: bool = _setting(False, flag, "BOOL",
-        "allow connections without a user even when users are defined")
-    insecure_no_users: bool = _setting(False, flag, "BOOL",
-        "serve beyond loopback although no user is defined: everybody has all rights")
-    websocket_origins: tuple[str, ...] = _setting((), origins, "ORIGINS",
+        "archive below data, where they are hard links",
+    )
+    archive_hours: int = _setting(
+        168,
+        whole(0, 1_000_000),
+        "N",
+        "hours that the archive keeps segments that no reader holds back; 0 keeps none of them",
+    )
+    archive_bytes: int = _setting(
+        0,
+        setting_values.size(0, 1 << 60),
+        "SIZE",
+        "bytes that a shard keeps in the archive beyond those that readers hold back; 0 is without a bound",
+    )
+    archive_seal: int = _setting(
+        300_000,
+        setting_values.duration_ms(1_000, 86_400_000),
+        "TIME",
+        "age at which a journal segment with anything for the archive is sealed, full or not",
+    )
+    idle_timeout: int = _setting(
+        limits.IDLE_TIME_OUT_MS,
+        setting_values.duration_ms(1_000, 86_400_000),
+        "TIME",
+        "silence after which a connection is closed, such as 60s",
+    )
+    shard_wait: int = _setting(
+        60_000,
+        setting_values.duration_ms(0, 86_400_000),
+        "TIME",
+        "how long senders wait for an unreachable shard before their messages are released; 0s is for ever",
+    )
+    max_message_bytes: int = _setting(
+        limits.MAX_MESSAGE_BYTES,
+        setting_values.size(1_024, 1 << 30),
+        "SIZE",
+        "largest message that a link accepts",
+    )
+    max_delivery_count: int = _setting(
+        limits.DELIVERY_COUNT_MAX_DEFAULT,
+        whole(0, 1_000_000),
+        "N",
+        "failed deliveries after which a message goes to NAME/$dlq; 0 is never",
+    )
+    auto_create: bool = _setting(
+        True, flag, "BOOL", "create a queue at the first use of a name; policies override this"
+    )
+    sasl_mechanisms: tuple[str, ...] = _setting(
+        SASL_MECHANISMS, mechanisms, "NAMES", "SASL mechanisms that check a password, separated by commas"
+    )
+    plain_without_tls: bool = _setting(
+        False, flag, "BOOL", "offer PLAIN, a password in the clear, beyond loopback also without TLS"
+    )
+    allow_anonymous: bool = _setting(
+        False, flag, "BOOL", "allow connections without a user even when users are defined"
+    )
+    insecure_no_users: bool = _setting(
+        False, flag, "BOOL", "serve beyond loopback although no user is defined: everybody has all rights"
+    )
+    websocket_origins: tuple[str, ...] = _setting(
+        (),
+        origins,
+        "ORIGINS",
         "origins of pages in browsers that may connect by WebSocket, such as https://app.example.com, "
-        "separated by commas; * is every page, empty is none. Clients that are no browsers need none")
-    proxy_protocol_from: tuple[str, ...] = _setting((), networks, "NETWORKS",
+        "separated by commas; * is every page, empty is none. Clients that are no browsers need none",
+    )
+    proxy_protocol_from: tuple[str, ...] = _setting(
+        (),
+        networks,
+        "NETWORKS",
         "addresses and networks of load balancers, separated by commas: their connections to the ports of "
         "AMQP begin with the header of the PROXY protocol, version 1 or 2, which has the client's address; "
-        "empty is none")
-    push_allow: tuple[str, ...] = _setting((), parse_patterns, "HOSTS",
+        "empty is none",
+    )
+    push_allow: tuple[str, ...] = _setting(
+        (),
+        parse_patterns,
+        "HOSTS",
         "hosts that subscriptions may push to, separated by commas: names, *.DOMAIN, addresses, networks, or "
-        "* for all public ones; empty is none")
-    etcd: tuple[Endpoint, ...] = _setting((), endpoints, "HOST:PORT,...",
-        "members of the etcd that has names, placement and users; without it they are in a file below data")
-    cluster: str = _setting("lightrail", label, "NAME",
-        "name of the installation in etcd: its keys begin with /lightrail/NAME/")
-    etcd_ca: str | None = _setting(None, optional(path), "FILE",
-        "use TLS to etcd, whose certificate is signed by one of these, PEM")
+        "* for all public ones; empty is none",
+    )
+    etcd: tuple[Endpoint, ...] = _setting(
+        (),
+        endpoints,
+        "HOST:PORT,...",
+        "members of the etcd that has names, placement and users; without it they are in a file below data",
+    )
+    cluster: str = _setting(
+        "lightrail", label, "NAME", "name of the installation in etcd: its keys begin with /lightrail/NAME/"
+    )
+    etcd_ca: str | None = _setting(
+        None, optional(path), "FILE", "use TLS to etcd, whose certificate is signed by one of these, PEM"
+    )
     etcd_certificate: str | None = _setting(None, optional(path), "FILE", "client certificate for etcd, PEM")
     etcd_key: str | None = _setting(None, optional(path), "FILE", "private key of that certificate, PEM")
     etcd_user: str | None = _setting(None, optional(user), "NAME", "user of etcd, where it requires one")
-    etcd_password_file: str | None = _setting(None, optional(path), "FILE",
-        "file whose first line is the password of that user")
-    wire: Endpoint = _setting(Endpoint("127.0.0.1", 0), endpoint, "HOST:PORT",
+    etcd_password_file: str | None = _setting(
+        None, optional(path), "FILE", "file whose first line is the password of that user"
+    )
+    wire: Endpoint = _setting(
+        Endpoint("127.0.0.1", 0),
+        endpoint,
+        "HOST:PORT",
         "with etcd: where a shard accepts frontends, and a frontend the requests of gateways; port 0 lets "
-        "the system choose")
-    advertise: str | None = _setting(None, optional(host_name), "HOST",
+        "the system choose",
+    )
+    advertise: str | None = _setting(
+        None,
+        optional(host_name),
+        "HOST",
         "with etcd: name or address by which other machines reach this one; the default is the host of wire, "
-        "or the host name where that is 0.0.0.0 or ::")
-    wire_key: str | None = _setting(None, optional(path), "FILE",
+        "or the host name where that is 0.0.0.0 or ::",
+    )
+    wire_key: str | None = _setting(
+        None,
+        optional(path),
+        "FILE",
         "with etcd: key of the installation, made by `lightrail wire-key FILE`; encrypts the wire and lets "
-        "nobody in without it")
-    insecure_wire: bool = _setting(False, flag, "BOOL",
-        "serve the wire beyond loopback without a key: everybody who reaches it has full access")
-    zone: str | None = _setting(None, optional(label), "NAME",
-        "zone of this machine: queues are spread over zones where possible")
+        "nobody in without it",
+    )
+    insecure_wire: bool = _setting(
+        False,
+        flag,
+        "BOOL",
+        "serve the wire beyond loopback without a key: everybody who reaches it has full access",
+    )
+    zone: str | None = _setting(
+        None, optional(label), "NAME", "zone of this machine: queues are spread over zones where possible"
+    )
     log_format: str = _setting("plain", choice("plain", "json"), "KIND", "plain or json lines on stderr")
-    log_level: str = _setting("info", choice("debug", "info", "warning", "error"), "LEVEL",
-        "debug, info, warning or error")
-    # fmt: on
+    log_level: str = _setting(
+        "info", choice("debug", "info", "warning", "error"), "LEVEL", "debug, info, warning or error"
+    )
 
     @classmethod
     def load(

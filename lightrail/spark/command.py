@@ -151,28 +151,43 @@ STATUSES: Final = (
 )
 
 
-# fmt: off
 def add_spark(parser: argparse.ArgumentParser) -> None:
     """Adds the options of a command that starts Spark."""
     group = parser.add_argument_group("Spark")
-    group.add_argument("--master", metavar="URL",
+    group.add_argument(
+        "--master",
+        metavar="URL",
         help="such as local[2], spark://HOST:7077, k8s://https://HOST:443 (default: spark.master of Spark's "
-        "configuration or of spark-submit, else local[*])")
-    group.add_argument("--conf", metavar="KEY=VALUE", action="append", default=[],
-        help="a setting of Spark; may be repeated. spark.log.level=INFO shows Spark's log")
+        "configuration or of spark-submit, else local[*])",
+    )
+    group.add_argument(
+        "--conf",
+        metavar="KEY=VALUE",
+        action="append",
+        default=[],
+        help="a setting of Spark; may be repeated. spark.log.level=INFO shows Spark's log",
+    )
 
 
 def add_source(parser: argparse.ArgumentParser) -> None:
     """Adds the options of the journals to read, see `source_options`."""
     group = parser.add_argument_group("source")
-    group.add_argument("--from", dest="archive", metavar="ARCHIVE", action="append", default=[],
-        help="folder of an archive, such as /var/lib/lightrail/archive or s3://BUCKET/it; may be repeated")
-    group.add_argument("--gateway", metavar="URL",
-        help="http://HOST:PORT of a running broker: all committed records, those in --from from the archive")
+    group.add_argument(
+        "--from",
+        dest="archive",
+        metavar="ARCHIVE",
+        action="append",
+        default=[],
+        help="folder of an archive, such as /var/lib/lightrail/archive or s3://BUCKET/it; may be repeated",
+    )
+    group.add_argument(
+        "--gateway",
+        metavar="URL",
+        help="http://HOST:PORT of a running broker: all committed records, those in --from from the archive",
+    )
     add_gateway_user(group)
     group.add_argument("--queues", metavar="NAMES", help="only these queues, separated by commas")
     group.add_argument("--queue-pattern", metavar="REGEX", help="only queues whose whole name matches")
-# fmt: on
 
 
 def add_allow_loss(group: Any, then: str) -> None:
@@ -182,17 +197,24 @@ def add_allow_loss(group: Any, then: str) -> None:
     )
 
 
-# fmt: off
 def add_gateway_user(group: Any) -> None:
     """Adds the options of the gateway's credentials; secrets are in files, never on command lines."""
     group.add_argument("--user", metavar="NAME", default=os.environ.get("LIGHTRAIL_USER"))
-    group.add_argument("--password-file", metavar="FILE", default=os.environ.get("LIGHTRAIL_PASSWORD_FILE"),
-        help="file whose first line is the password")
-    group.add_argument("--token-file", metavar="FILE", default=os.environ.get("LIGHTRAIL_TOKEN_FILE"),
-        help="of a token")
-    group.add_argument("--ca", metavar="FILE", default=os.environ.get("LIGHTRAIL_CA"),
-        help="PEM file with the certificates that verify the gateway's")
-# fmt: on
+    group.add_argument(
+        "--password-file",
+        metavar="FILE",
+        default=os.environ.get("LIGHTRAIL_PASSWORD_FILE"),
+        help="file whose first line is the password",
+    )
+    group.add_argument(
+        "--token-file", metavar="FILE", default=os.environ.get("LIGHTRAIL_TOKEN_FILE"), help="of a token"
+    )
+    group.add_argument(
+        "--ca",
+        metavar="FILE",
+        default=os.environ.get("LIGHTRAIL_CA"),
+        help="PEM file with the certificates that verify the gateway's",
+    )
 
 
 def access_options(args: argparse.Namespace, gateway: str | None) -> dict[str, str]:

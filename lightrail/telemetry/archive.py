@@ -39,35 +39,63 @@ def _oldest(counts: ArchiveCounts) -> float:
     return max(0.0, time.time() - counts.oldest_ms / 1000) if counts.oldest_ms else 0.0
 
 
-# fmt: off
 ARCHIVE_FAMILIES: Final[tuple[AnyFamily[Any], ...]] = (
     gauge("lightrail_archive_segments", "Segments of journals in the archive.", "segments"),
-    gauge("lightrail_archive_bytes",
-        "Bytes of the segments in the archive, whether the journal has them as well or not.", "bytes"),
-    gauge("lightrail_archive_oldest_seconds",
-        "Age of the last record of the oldest segment in the archive; 0 while it is empty.", _oldest),
-    gauge("lightrail_archive_waiting", "Sealed segments that wait for the archive; the journal keeps them.",
-        "waiting"),
-    counters("lightrail_archive_segments_added",
-        "Segments that were added to the archive, by a hard link or as a copy.", "way",
-        {"link": "linked", "copy": "copied"}),
-    counters("lightrail_archive_segments_removed",
-        "Segments that were removed from the archive, by retention or because the disk was full.", "cause",
-        {"retention": "removed", "full": "removed_full"}),
+    gauge(
+        "lightrail_archive_bytes",
+        "Bytes of the segments in the archive, whether the journal has them as well or not.",
+        "bytes",
+    ),
+    gauge(
+        "lightrail_archive_oldest_seconds",
+        "Age of the last record of the oldest segment in the archive; 0 while it is empty.",
+        _oldest,
+    ),
+    gauge(
+        "lightrail_archive_waiting",
+        "Sealed segments that wait for the archive; the journal keeps them.",
+        "waiting",
+    ),
+    counters(
+        "lightrail_archive_segments_added",
+        "Segments that were added to the archive, by a hard link or as a copy.",
+        "way",
+        {"link": "linked", "copy": "copied"},
+    ),
+    counters(
+        "lightrail_archive_segments_removed",
+        "Segments that were removed from the archive, by retention or because the disk was full.",
+        "cause",
+        {"retention": "removed", "full": "removed_full"},
+    ),
     counter("lightrail_archive_failures", "Failed operations on the archive's disk.", "failures"),
-    counter("lightrail_archive_segments_given_up",
+    counter(
+        "lightrail_archive_segments_given_up",
         "Segments that were removed without being archived: the disk was full, or they were too old.",
-        "given_up"),
-    gauges("lightrail_reader_behind_seconds",
+        "given_up",
+    ),
+    gauges(
+        "lightrail_reader_behind_seconds",
         "Age of the oldest segment in the archive that a reader has not read; 0 where there is none.",
-        "reader", lambda counts: {name: each.behind_ms / 1000 for name, each in counts.readers.items()}),
-    gauges("lightrail_reader_unread_bytes", "Bytes in the archive that a reader has not read.", "reader",
-        lambda counts: {name: each.unread_bytes for name, each in counts.readers.items()}),
-    gauges("lightrail_reader_held_bytes",
-        "Bytes that the archive keeps beyond its retention because a reader has not read them.", "reader",
-        lambda counts: {name: each.held_bytes for name, each in counts.readers.items()}),
-    counters("lightrail_reader_segments_missed",
-        "Segments beyond a reader's bounds that were removed before the reader had read them.", "reader",
-        lambda counts: {name: counts.passed_over.get(name, 0) for name in counts.readers}),
+        "reader",
+        lambda counts: {name: each.behind_ms / 1000 for name, each in counts.readers.items()},
+    ),
+    gauges(
+        "lightrail_reader_unread_bytes",
+        "Bytes in the archive that a reader has not read.",
+        "reader",
+        lambda counts: {name: each.unread_bytes for name, each in counts.readers.items()},
+    ),
+    gauges(
+        "lightrail_reader_held_bytes",
+        "Bytes that the archive keeps beyond its retention because a reader has not read them.",
+        "reader",
+        lambda counts: {name: each.held_bytes for name, each in counts.readers.items()},
+    ),
+    counters(
+        "lightrail_reader_segments_missed",
+        "Segments beyond a reader's bounds that were removed before the reader had read them.",
+        "reader",
+        lambda counts: {name: counts.passed_over.get(name, 0) for name in counts.readers},
+    ),
 )
-# fmt: on

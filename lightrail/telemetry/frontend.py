@@ -59,62 +59,97 @@ class FrontendCounts:
         self.outcomes[outcome] += count
 
 
-# fmt: off
 FRONTEND_FAMILIES: Final[tuple[AnyFamily[Any], ...]] = (
-    counter("lightrail_messages_received",
-        "Complete messages that arrived from senders, whatever their outcome."),
+    counter(
+        "lightrail_messages_received", "Complete messages that arrived from senders, whatever their outcome."
+    ),
     counter("lightrail_message_bytes_received", "Bytes of messages that arrived from senders."),
-    counter("lightrail_messages_accepted",
-        "Messages that were answered with accepted, or arrived settled and were stored."),
-    counters("lightrail_messages_not_accepted",
-        "Messages that were not accepted, by the outcome that was sent to their senders.", "outcome",
-        {"rejected": "messages_refused", "released": "messages_released"}),
+    counter(
+        "lightrail_messages_accepted",
+        "Messages that were answered with accepted, or arrived settled and were stored.",
+    ),
+    counters(
+        "lightrail_messages_not_accepted",
+        "Messages that were not accepted, by the outcome that was sent to their senders.",
+        "outcome",
+        {"rejected": "messages_refused", "released": "messages_released"},
+    ),
     counter("lightrail_messages_routed", "Copies of messages that routers sent to queues."),
-    counter("lightrail_messages_too_large",
-        "Messages above the max-message-size of a receiver, which were kept for other receivers."),
-    counter("lightrail_messages_unroutable",
-        "Messages to routers without a matching subscriber: rejected or dropped, by policy."),
-    gauge("lightrail_transaction_bytes",
-        "Memory of the messages and settlements of transactions that are not discharged."),
+    counter(
+        "lightrail_messages_too_large",
+        "Messages above the max-message-size of a receiver, which were kept for other receivers.",
+    ),
+    counter(
+        "lightrail_messages_unroutable",
+        "Messages to routers without a matching subscriber: rejected or dropped, by policy.",
+    ),
+    gauge(
+        "lightrail_transaction_bytes",
+        "Memory of the messages and settlements of transactions that are not discharged.",
+    ),
     counter("lightrail_transactions_declared", "Transactions that were declared."),
     counter("lightrail_transactions_committed", "Transactions that were committed."),
-    counter("lightrail_transactions_rolled_back",
-        "Transactions that were rolled back, by their clients or by the broker."),
+    counter(
+        "lightrail_transactions_rolled_back",
+        "Transactions that were rolled back, by their clients or by the broker.",
+    ),
     counter("lightrail_messages_delivered", "Messages written to receivers."),
     counter("lightrail_messages_redelivered", "Deliveries of messages that had been delivered before."),
     counter("lightrail_message_bytes_delivered", "Bytes of messages written to receivers."),
-    Family("counter", "lightrail_messages_settled",
-        "Deliveries that receivers settled, by outcome; presettled ones were sent settled.", ("outcome",),
+    Family(
+        "counter",
+        "lightrail_messages_settled",
+        "Deliveries that receivers settled, by outcome; presettled ones were sent settled.",
+        ("outcome",),
         lambda counts: [
             *(((name,), count) for name, count in zip(OUTCOMES, counts.outcomes, strict=True)),
             (("presettled",), counts.messages_presettled),
-        ]),
+        ],
+    ),
     gauge("lightrail_connections", "AMQP connections that are open now."),
-    gauge("lightrail_connections_limit", "Largest number of connections of one frontend.",
-        lambda _: limits.CONNECTIONS_MAX),
+    gauge(
+        "lightrail_connections_limit",
+        "Largest number of connections of one frontend.",
+        lambda _: limits.CONNECTIONS_MAX,
+    ),
     gauge("lightrail_connections_websocket", "Open AMQP connections over WebSocket.", "websockets"),
     counter("lightrail_connections_opened", "AMQP connections that were opened."),
     counter("lightrail_connections_refused", "Sockets that were refused because a limit was reached."),
-    counter("lightrail_connections_failed",
-        "Connections that ended with an error of the client: framing, decoding, silence."),
+    counter(
+        "lightrail_connections_failed",
+        "Connections that ended with an error of the client: framing, decoding, silence.",
+    ),
     counter("lightrail_authentications_failed", "SASL exchanges that did not succeed."),
     gauge("lightrail_sessions", "AMQP sessions that are open now."),
-    gauge("lightrail_links", "AMQP links that are attached now.",
-        lambda counts: counts.links_opened - counts.links_closed),
+    gauge(
+        "lightrail_links",
+        "AMQP links that are attached now.",
+        lambda counts: counts.links_opened - counts.links_closed,
+    ),
     counter("lightrail_links_opened", "AMQP links that were attached."),
     counter("lightrail_links_closed", "AMQP links that were detached, or ended with their connection."),
     counter("lightrail_links_refused", "Attach frames that were refused."),
-    counters("lightrail_frame_bytes", "Bytes of AMQP frames, headers and SASL included, TLS not.",
-        "direction", {"received": "frame_bytes_received", "sent": "frame_bytes_sent"}),
-    counter("lightrail_write_stalls",
-        "Times a connection got no more deliveries because its peer did not read."),
+    counters(
+        "lightrail_frame_bytes",
+        "Bytes of AMQP frames, headers and SASL included, TLS not.",
+        "direction",
+        {"received": "frame_bytes_received", "sent": "frame_bytes_sent"},
+    ),
+    counter(
+        "lightrail_write_stalls", "Times a connection got no more deliveries because its peer did not read."
+    ),
     counter("lightrail_batches_repeated", "Batches sent again to a shard that had not answered them."),
-    counter("lightrail_credit_held",
-        "Accepted messages whose credit was renewed only after consumers had caught up."),
-    gauge("lightrail_unanswered_bytes",
-        "Bytes of received messages that no shard has answered yet, and 1 KiB for each batch."),
-    gauge("lightrail_scanner_compiled",
-        "1 where transfers are read by compiled code, 0 where the installation could not compile it."),
+    counter(
+        "lightrail_credit_held",
+        "Accepted messages whose credit was renewed only after consumers had caught up.",
+    ),
+    gauge(
+        "lightrail_unanswered_bytes",
+        "Bytes of received messages that no shard has answered yet, and 1 KiB for each batch.",
+    ),
+    gauge(
+        "lightrail_scanner_compiled",
+        "1 where transfers are read by compiled code, 0 where the installation could not compile it.",
+    ),
     gauge("lightrail_shards_connected", "Shards that answer this frontend."),
 )
-# fmt: on

@@ -172,9 +172,15 @@ class HttpConnection(RequestHandler):
     """The connection of one client, from accept to close."""
 
     __slots__ = (
-        "_connections", "_handshake", "_head_timer", "_left", "_sent_some", "_strangers", "_write_timer",
+        "_connections",
+        "_handshake",
+        "_head_timer",
+        "_left",
+        "_sent_some",
+        "_strangers",
+        "_write_timer",
         "source",
-    )  # fmt: skip
+    )
 
     def __init__(
         self,

@@ -85,18 +85,24 @@ def _each_state(chosen: QueueSelection) -> Iterable[tuple[Labels, float]]:
             yield (queue, state), getattr(figures, state)
 
 
-# fmt: off
 DETAILED_FAMILIES: Final[tuple[AnyFamily[Any], ...]] = (
     *(
         Family("counter", f"lightrail_detailed_messages_{name}", help, ("queue",), _each(name))
         for name, help in QUEUE_COUNTERS.items()
     ),
     Family("gauge", "lightrail_detailed_messages", "Messages by state.", ("queue", "state"), _each_state),
-    Family("gauge", "lightrail_detailed_messages_locked", "Messages in flight under a timed lock.",
-        ("queue",), _each("locked")),
+    Family(
+        "gauge",
+        "lightrail_detailed_messages_locked",
+        "Messages in flight under a timed lock.",
+        ("queue",),
+        _each("locked"),
+    ),
     Family("gauge", "lightrail_detailed_consumers", "Consumers.", ("queue",), _each("consumers")),
     Family("gauge", "lightrail_detailed_bytes", "Bytes of messages.", ("queue",), _each("bytes")),
-    gauge("lightrail_detailed_queues_omitted",
-        f"Queues beyond the {DETAILED_QUEUES_MAX} that one scrape lists; ask with ?queue=PREFIX.", "omitted"),
+    gauge(
+        "lightrail_detailed_queues_omitted",
+        f"Queues beyond the {DETAILED_QUEUES_MAX} that one scrape lists; ask with ?queue=PREFIX.",
+        "omitted",
+    ),
 )
-# fmt: on

@@ -184,24 +184,44 @@ def _certificate(running: Running) -> Iterable[tuple[Labels, float]]:
     return [] if ends_s is None else [((), ends_s)]
 
 
-# fmt: off
 RUNNING_FAMILIES: Final[tuple[AnyFamily[Running], ...]] = (
-    Family("gauge", "lightrail_build_info",
-        "1; its labels are the versions of LightRail and of Python of this process.", ("version", "python"),
-        _build),
-    gauge("lightrail_python_optimised",
+    Family(
+        "gauge",
+        "lightrail_build_info",
+        "1; its labels are the versions of LightRail and of Python of this process.",
+        ("version", "python"),
+        _build,
+    ),
+    gauge(
+        "lightrail_python_optimised",
         "1 when the Python of this process was built with optimisations; without, it needs more CPU.",
-        "optimised"),
-    gauge("lightrail_ready", "1 when this process serves, as /readyz reports it.",
-        lambda running: running.ready() is None),
-    gauge("lightrail_clock_seconds", "The clock of this process, in seconds since 1970.",
-        lambda _: wall_ms() / 1000),
-    gauge("lightrail_clock_off_seconds",
+        "optimised",
+    ),
+    gauge(
+        "lightrail_ready",
+        "1 when this process serves, as /readyz reports it.",
+        lambda running: running.ready() is None,
+    ),
+    gauge(
+        "lightrail_clock_seconds",
+        "The clock of this process, in seconds since 1970.",
+        lambda _: wall_ms() / 1000,
+    ),
+    gauge(
+        "lightrail_clock_off_seconds",
         "Machine's wall clock minus the clock of this process, which follows it slowly.",
-        lambda _: off_ms() / 1000),
-    HistogramFamily("lightrail_event_loop_lag_seconds",
-        "Delay of a timer on the event loop, measured twice a second.", lambda running: running.lag_seconds),
-    Family("gauge", "lightrail_tls_certificate_expiry_seconds",
-        "Expiry time of the served certificate, in seconds since 1970; only with TLS.", (), _certificate),
+        lambda _: off_ms() / 1000,
+    ),
+    HistogramFamily(
+        "lightrail_event_loop_lag_seconds",
+        "Delay of a timer on the event loop, measured twice a second.",
+        lambda running: running.lag_seconds,
+    ),
+    Family(
+        "gauge",
+        "lightrail_tls_certificate_expiry_seconds",
+        "Expiry time of the served certificate, in seconds since 1970; only with TLS.",
+        (),
+        _certificate,
+    ),
 )
-# fmt: on

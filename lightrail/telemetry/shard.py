@@ -132,78 +132,122 @@ def _disk(
     return read
 
 
-# fmt: off
 SHARD_FAMILIES: Final[tuple[AnyFamily[Any], ...]] = (
     *(
         counter(f"lightrail_queue_messages_{name}", help, _sum(name))
         for name, help in QUEUE_COUNTERS.items()
         if name != "dead_lettered"
     ),
-    counters("lightrail_queue_messages_dead_lettered", QUEUE_COUNTERS["dead_lettered"], "reason",
-        "dead_lettered"),
-    gauges("lightrail_queue_messages",
+    counters(
+        "lightrail_queue_messages_dead_lettered", QUEUE_COUNTERS["dead_lettered"], "reason", "dead_lettered"
+    ),
+    gauges(
+        "lightrail_queue_messages",
         "Messages in queues, by state; delayed ones wait for a time, parked ones for room in a full queue.",
-        "state", _states),
+        "state",
+        _states,
+    ),
     gauge("lightrail_queue_messages_locked", "Messages in flight under a timed lock.", _sum("locked")),
     gauge("lightrail_queue_bytes", "Bytes of the messages in queues, in memory or not.", _sum("bytes")),
-    gauge("lightrail_queues",
+    gauge(
+        "lightrail_queues",
         "Queues that are placed on this shard, used or not; a dead-letter queue is a part of its queue.",
-        lambda counts: counts.queues_placed() if counts.queues_placed else counts.totals.queues),
-    gauge("lightrail_queues_unattended",
+        lambda counts: counts.queues_placed() if counts.queues_placed else counts.totals.queues,
+    ),
+    gauge(
+        "lightrail_queues_unattended",
         "Queues with ready messages and without a consumer, except dead-letter queues.",
-        "totals.unattended_queues"),
-    gauge("lightrail_queue_messages_unattended",
-        "Ready messages in queues without a consumer, except dead letters.", "totals.unattended_messages"),
+        "totals.unattended_queues",
+    ),
+    gauge(
+        "lightrail_queue_messages_unattended",
+        "Ready messages in queues without a consumer, except dead letters.",
+        "totals.unattended_messages",
+    ),
     gauge("lightrail_queue_consumers", "Consumers of queues.", _sum("consumers")),
     counter("lightrail_queues_deleted", "Queues that were deleted or moved to another shard."),
     counter("lightrail_journal_syncs", "Commits of the store that reached the disk.", "syncs"),
-    HistogramFamily("lightrail_journal_messages_per_sync", "Messages in one commit.",
-        lambda c: c.messages_per_sync),
-    HistogramFamily("lightrail_journal_sync_seconds", "Time to write and sync one commit.",
-        lambda c: c.sync_seconds),
-    HistogramFamily("lightrail_queue_wait_seconds",
+    HistogramFamily(
+        "lightrail_journal_messages_per_sync", "Messages in one commit.", lambda c: c.messages_per_sync
+    ),
+    HistogramFamily(
+        "lightrail_journal_sync_seconds", "Time to write and sync one commit.", lambda c: c.sync_seconds
+    ),
+    HistogramFamily(
+        "lightrail_queue_wait_seconds",
         "Time that messages waited in a queue for their first delivery; one slice in eight is measured.",
-        lambda c: c.wait_seconds),
-    counters("lightrail_shard_moves_completed",
-        "Queues that moved from another shard to this one, or from this one to another.", "direction",
-        {"in": "moves_in", "out": "moves_out"}),
-    counter("lightrail_shard_moves_failed",
-        "Copies of queues that were dropped before they were complete, for any reason.", "moves_failed"),
+        lambda c: c.wait_seconds,
+    ),
+    counters(
+        "lightrail_shard_moves_completed",
+        "Queues that moved from another shard to this one, or from this one to another.",
+        "direction",
+        {"in": "moves_in", "out": "moves_out"},
+    ),
+    counter(
+        "lightrail_shard_moves_failed",
+        "Copies of queues that were dropped before they were complete, for any reason.",
+        "moves_failed",
+    ),
     counter("lightrail_shard_move_bytes", "Bytes of messages copied from other shards.", "move_bytes"),
-    HistogramFamily("lightrail_shard_move_pause_seconds",
+    HistogramFamily(
+        "lightrail_shard_move_pause_seconds",
         "Time from the freeze of a queue at its former shard until this shard serves it.",
-        lambda c: c.move_pause_seconds),
-    gauge("lightrail_shard_queues_frozen",
+        lambda c: c.move_pause_seconds,
+    ),
+    gauge(
+        "lightrail_shard_queues_frozen",
         "Queues that this shard has frozen for a move and that their destination does not serve yet.",
-        "queues_frozen"),
+        "queues_frozen",
+    ),
     gauge("lightrail_shard_queues_copying", "Queues that are being copied here.", "queues_copying"),
-    gauge("lightrail_commit_under_way_seconds",
+    gauge(
+        "lightrail_commit_under_way_seconds",
         "Age of the commit that is being written to the disk; 0 while there is none.",
-        lambda counts: counts.commit_under_way()),
-    counter("lightrail_links_stolen",
-        "Links of clients that ended because another connection of their container attached them."),
+        lambda counts: counts.commit_under_way(),
+    ),
+    counter(
+        "lightrail_links_stolen",
+        "Links of clients that ended because another connection of their container attached them.",
+    ),
     counter("lightrail_store_failures", "Writes that the store refused: full, or failed."),
-    gauge("lightrail_store_full",
+    gauge(
+        "lightrail_store_full",
         "1 while the store has no room for messages; stored messages are still delivered.",
-        lambda counts: counts.store_full()),
-    gauges("lightrail_store_bytes", "Bytes of the store, by kind.", "kind",
-        lambda counts: counts.store_usage()),
-    Family("gauge", "lightrail_disk_free_bytes",
-        "Bytes that the shard may still use of the file system under its journal.", (),
-        _disk(lambda found: found.f_bavail)),
-    Family("gauge", "lightrail_disk_size_bytes", "Bytes of the file system under the journal.", (),
-        _disk(lambda found: found.f_blocks)),
+        lambda counts: counts.store_full(),
+    ),
+    gauges(
+        "lightrail_store_bytes", "Bytes of the store, by kind.", "kind", lambda counts: counts.store_usage()
+    ),
+    Family(
+        "gauge",
+        "lightrail_disk_free_bytes",
+        "Bytes that the shard may still use of the file system under its journal.",
+        (),
+        _disk(lambda found: found.f_bavail),
+    ),
+    Family(
+        "gauge",
+        "lightrail_disk_size_bytes",
+        "Bytes of the file system under the journal.",
+        (),
+        _disk(lambda found: found.f_blocks),
+    ),
     gauge("lightrail_memory_bytes", "Bytes of messages in memory, with their indexes."),
     gauge("lightrail_memory_mark_bytes", "Bytes of messages beyond which they are spilled to disk."),
     counter("lightrail_evictions", "Times messages on disk were dropped from memory."),
     counter("lightrail_evicted_bytes", "Bytes of messages dropped from memory."),
     counter("lightrail_fetched_bytes", "Bytes of messages read back from disk."),
-    counter("lightrail_batches_duplicate",
-        "Batches that a frontend sent again and that were already stored."),
+    counter(
+        "lightrail_batches_duplicate", "Batches that a frontend sent again and that were already stored."
+    ),
     gauge("lightrail_frontends_connected", "Frontends that are connected to this shard."),
-    gauge("lightrail_transactions_prepared",
-        "Transactions over several shards that wait here for the decision of another one."),
-    gauge("lightrail_transaction_prepared_seconds",
-        "Time since the oldest of these transactions was prepared; 0 without any."),
+    gauge(
+        "lightrail_transactions_prepared",
+        "Transactions over several shards that wait here for the decision of another one.",
+    ),
+    gauge(
+        "lightrail_transaction_prepared_seconds",
+        "Time since the oldest of these transactions was prepared; 0 without any.",
+    ),
 )
-# fmt: on

@@ -9,12 +9,25 @@ from lightrail.console.terminal import counted, pairs, printable, show_json, tab
 from lightrail.model import limits, setting_values
 
 JOURNAL_COLUMNS: Final = (
-    "shard", "journal", "segments", "first_lsn", "next_lsn", "messages", "bytes", "newest",
-)  # fmt: skip
+    "shard",
+    "journal",
+    "segments",
+    "first_lsn",
+    "next_lsn",
+    "messages",
+    "bytes",
+    "newest",
+)
 SEGMENT_COLUMNS: Final = ("segment", "first_lsn", "next_lsn", "messages", "bytes", "newest", "sealed")
 READER_COLUMNS: Final = (
-    "name", "journals", "messages_behind", "bytes_behind", "hold_hours", "hold_bytes", "moved",
-)  # fmt: skip
+    "name",
+    "journals",
+    "messages_behind",
+    "bytes_behind",
+    "hold_hours",
+    "hold_bytes",
+    "moved",
+)
 POSITION_COLUMNS: Final = ("shard", "journal", "position", "records", "messages", "bytes", "missed", "oldest")
 
 LIST: Final = """examples:
@@ -36,7 +49,6 @@ Shards keep segments that a reader has not read, up to its bounds. Positions dec
 """
 
 
-# fmt: off
 def register(things: Subparsers, journals: Subparsers) -> None:
     """Adds these commands; `journals` are the actions of `journal`."""
     command = add(journals, "list", _journals, "journals of all shards, and their segments", LIST)
@@ -47,20 +59,32 @@ def register(things: Subparsers, journals: Subparsers) -> None:
     command.add_argument("name", metavar="NAME")
     command = add(readers, "set", _set, "make a reader, move its positions, change its bounds", SET)
     command.add_argument("name", metavar="NAME")
-    command.add_argument("--position", metavar="JOURNAL=LSN", action="append", default=[],
-        help="its next record in a journal; may be repeated")
+    command.add_argument(
+        "--position",
+        metavar="JOURNAL=LSN",
+        action="append",
+        default=[],
+        help="its next record in a journal; may be repeated",
+    )
     command.add_argument("--latest", action="store_true", help="all present records count as read")
-    command.add_argument("--forget", metavar="JOURNAL", action="append", default=[],
-        help="delete its position in a journal")
-    command.add_argument("--hold-hours", metavar="HOURS", type=float,
-        help=f"hours for which unread segments are kept for it ({limits.READER_HOLD_HOURS:g} for a new one)")
-    command.add_argument("--hold-bytes", metavar="SIZE",
+    command.add_argument(
+        "--forget", metavar="JOURNAL", action="append", default=[], help="delete its position in a journal"
+    )
+    command.add_argument(
+        "--hold-hours",
+        metavar="HOURS",
+        type=float,
+        help=f"hours for which unread segments are kept for it ({limits.READER_HOLD_HOURS:g} for a new one)",
+    )
+    command.add_argument(
+        "--hold-bytes",
+        metavar="SIZE",
         help="bytes of unread segments kept for it at each shard, such as 20GB "
-        f"({setting_values.format_size(limits.READER_HOLD_BYTES)} for a new one)")
+        f"({setting_values.format_size(limits.READER_HOLD_BYTES)} for a new one)",
+    )
     command.add_argument("--reset", action="store_true", help="positions may decrease")
     command = add(readers, "remove", _remove, "delete a reader; its unread segments are no longer kept")
     command.add_argument("name", metavar="NAME")
-# fmt: on
 
 
 # --- journals ------------------------------------------------------------------------------------------

@@ -53,9 +53,17 @@ finally:
         os.environ[_IMPLEMENTATION] = _before
 
 __all__ = [
-    "EtcdChannels", "EtcdSettings", "EtcdTimes", "LeaseLostError", "NotAskedError", "channel_closed",
-    "elsewhere", "grpc", "not_sent", "rpc",
-]  # fmt: skip
+    "EtcdChannels",
+    "EtcdSettings",
+    "EtcdTimes",
+    "LeaseLostError",
+    "NotAskedError",
+    "channel_closed",
+    "elsewhere",
+    "grpc",
+    "not_sent",
+    "rpc",
+]
 
 Answer = TypeVar("Answer")
 _NOT_SENT: Final = ("failed to connect to all addresses", "connections to all backends failing")

@@ -31,31 +31,45 @@ class ForwardingCounts:
     subscriptions_gone: int = 0
 
 
-# fmt: off
 FAMILIES: Final[tuple[AnyFamily[Any], ...]] = (
     counter("lightrail_transfers_started", "Transfers that began."),
-    counters("lightrail_transfers_ended", "Transfers that ended, by final state.", "state",
-        "transfers_ended"),
-    counters("lightrail_transfer_messages", "Messages that transfers sent to their target.", "mode",
-        "transferred"),
-    counter("lightrail_transfer_messages_refused", "Messages of transfers that their target refused.",
-        "transfers_refused"),
+    counters(
+        "lightrail_transfers_ended", "Transfers that ended, by final state.", "state", "transfers_ended"
+    ),
+    counters(
+        "lightrail_transfer_messages", "Messages that transfers sent to their target.", "mode", "transferred"
+    ),
+    counter(
+        "lightrail_transfer_messages_refused",
+        "Messages of transfers that their target refused.",
+        "transfers_refused",
+    ),
     gauge("lightrail_forwarders", "Queues whose dead letters are forwarded to another name."),
-    counter("lightrail_dead_letters_forwarded", "Dead letters that were forwarded to another name.",
-        "forwarded"),
-    counter("lightrail_dead_letters_refused", "Attempts to forward a dead letter that the target refused.",
-        "forwards_refused"),
+    counter(
+        "lightrail_dead_letters_forwarded", "Dead letters that were forwarded to another name.", "forwarded"
+    ),
+    counter(
+        "lightrail_dead_letters_refused",
+        "Attempts to forward a dead letter that the target refused.",
+        "forwards_refused",
+    ),
     gauge("lightrail_schedulers", "Routers whose scheduled messages are routed when due."),
     counter("lightrail_scheduled_routed", "Scheduled messages that were routed when due."),
-    counter("lightrail_scheduled_refused",
-        "Attempts to route a scheduled message that a queue or the router refused."),
+    counter(
+        "lightrail_scheduled_refused",
+        "Attempts to route a scheduled message that a queue or the router refused.",
+    ),
     gauge("lightrail_pushers", "Subscriptions that are pushed to a URL."),
     gauge("lightrail_pushes_under_way", "Push requests that wait for their answer."),
     counter("lightrail_pushes_accepted", "Pushes that were answered with a status of 2xx."),
     counter("lightrail_pushes_failed", "Pushes without a status of 2xx; most are retried."),
-    counter("lightrail_pushes_dead_lettered",
-        "Messages that became dead letters after the last attempt to push them."),
-    counter("lightrail_push_subscriptions_gone", "Subscriptions that ended because their URL answered 410.",
-        "subscriptions_gone"),
+    counter(
+        "lightrail_pushes_dead_lettered",
+        "Messages that became dead letters after the last attempt to push them.",
+    ),
+    counter(
+        "lightrail_push_subscriptions_gone",
+        "Subscriptions that ended because their URL answered 410.",
+        "subscriptions_gone",
+    ),
 )
-# fmt: on

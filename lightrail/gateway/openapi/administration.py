@@ -1,4 +1,4 @@
-"""Requests of operators: rights, connections, definitions, shards, moves of queues, journals, readers."""
+"""Requests of operators: rights, connections, definitions, shards, moves of queues."""
 
 from typing import Final
 
@@ -6,12 +6,9 @@ from lightrail.gateway.openapi.operation import (
     AFTER,
     ANY,
     FLAG,
-    IF_MATCH,
-    JOURNAL_ID,
     LIMIT,
     PREFIX,
     REMOVED,
-    SEQUENCE,
     TEXT,
     TIME,
     WHOLE,
@@ -31,11 +28,9 @@ from lightrail.gateway.openapi.operation import (
 from lightrail.gateway.resources import (
     connections,
     definitions,
-    journals,
     moves,
     permissions,
     queues,
-    readers,
     shards,
     status,
     transactions,
@@ -81,51 +76,51 @@ _PERMISSION: Final[Object] = object_of(
 
 _MOVES: Final[Object] = array_of(ref("Move"))
 
-_SEGMENT: Final[Object] = {
-    "segment": WHOLE,
-    "first_lsn": WHOLE,
-    "next_lsn": WHOLE,
-    "end": WHOLE,
-    "messages": WHOLE,
-    "last_ms": WHOLE,
-    "sealed": FLAG,
-}
-_JOURNAL: Final[Object] = {"journal": TEXT, "shard": WHOLE, "cluster": TEXT, "away": FLAG}
-_POSITION: Final[Object] = {"type": ["integer", "null"], "minimum": 0, "maximum": (1 << 63) - 1}
-_BEHIND: Final[Object] = {"lsns": WHOLE, "messages": WHOLE, "bytes": WHOLE}
-_BOUNDS: Final[Object] = {
-    "hold_hours": {"type": ["number", "null"], "minimum": 0, "maximum": limits.READER_HOLD_HOURS_MAX},
-    "hold_bytes": {"type": ["integer", "null"], "minimum": 0, "maximum": limits.READER_HOLD_BYTES_MAX},
-}
-_ROW: Final[Object] = {
-    "journal": TEXT,
-    "shard": WHOLE,
-    "position": _POSITION,
-    "away": FLAG,
-    **_BEHIND,
-    "missed": WHOLE,
-    "oldest_ms": nullable("integer"),
-}
 
-# fmt: off
 OPERATIONS: Final[Operations] = {
-    "POST /!tokens": Operation(permissions.make, "makeToken",
+    "POST /!tokens": Operation(
+        permissions.make,
+        "makeToken",
         "a bearer token for a user who sends the password",
-        {201: ("the token", content(ref("Token")))}, body=content(ref("TokenRequest"))),
+        {201: ("the token", content(ref("Token")))},
+        body=content(ref("TokenRequest")),
+    ),
     "GET /!status": Operation(status.read, "status", "processes, shards, sums", ok("status", ANY)),
-    "GET /!queues": Operation(queues.list_all, "listQueues", "figures of queues",
-        ok("a page", list_of("queues", ANY, paged=True)), (PREFIX, AFTER, LIMIT)),
-    "GET /!routers": Operation(status.routers, "listRouters", "routers and their subscriptions",
-        ok("routers", list_of("routers", ANY)), (PREFIX,)),
-    "GET /!permissions": Operation(permissions.list_all, "listPermissions", "rights of users",
+    "GET /!queues": Operation(
+        queues.list_all,
+        "listQueues",
+        "figures of queues",
+        ok("a page", list_of("queues", ANY, paged=True)),
+        (PREFIX, AFTER, LIMIT),
+    ),
+    "GET /!routers": Operation(
+        status.routers,
+        "listRouters",
+        "routers and their subscriptions",
+        ok("routers", list_of("routers", ANY)),
+        (PREFIX,),
+    ),
+    "GET /!permissions": Operation(
+        permissions.list_all,
+        "listPermissions",
+        "rights of users",
         ok("permissions", list_of("permissions", ref("Permission"))),
-        (query("user", TEXT, "only permissions of this user"),)),
-    "PUT /!permissions/{user}": Operation(permissions.put, "permit",
-        "set the rights of a user at and below a prefix", ok("the permission", ref("Permission")), (PREFIX,),
-        content(object_of({"rights": _RIGHTS}, ("rights",)))),
-    "DELETE /!permissions/{user}": Operation(permissions.clear, "clearPermission", "remove a permission",
-        REMOVED, (PREFIX,)),
-    "GET /!connections": Operation(connections.list_all, "listConnections",
+        (query("user", TEXT, "only permissions of this user"),),
+    ),
+    "PUT /!permissions/{user}": Operation(
+        permissions.put,
+        "permit",
+        "set the rights of a user at and below a prefix",
+        ok("the permission", ref("Permission")),
+        (PREFIX,),
+        content(object_of({"rights": _RIGHTS}, ("rights",))),
+    ),
+    "DELETE /!permissions/{user}": Operation(
+        permissions.clear, "clearPermission", "remove a permission", REMOVED, (PREFIX,)
+    ),
+    "GET /!connections": Operation(
+        connections.list_all,
+        "listConnections",
         "AMQP connections of all frontends; for callers that may manage all names",
         ok("a page", list_of("connections", ref("Connection"), paged=True)),
         (
@@ -133,31 +128,67 @@ OPERATIONS: Final[Operations] = {
             query("container", TEXT, "only connections with this container-id"),
             LIMIT,
             AFTER,
-        )),
-    "GET /!connections/{connection}": Operation(connections.show, "showConnection",
-        "a connection with its sessions and links", ok("the connection", ref("Connection"))),
-    "DELETE /!connections/{connection}": Operation(connections.close, "closeConnection",
-        "close a connection with amqp:connection:forced", {204: ("the connection is being closed", None)},
-        (query("text", TEXT, "reason that the client receives"),)),
-    "GET /!definitions": Operation(definitions.export, "export", "every name, subscription and right",
-        ok("the definitions", ref("Definitions")), (PREFIX,)),
-    "POST /!definitions": Operation(definitions.take_in, "import", "import definitions", ok("a report", ANY),
+        ),
+    ),
+    "GET /!connections/{connection}": Operation(
+        connections.show,
+        "showConnection",
+        "a connection with its sessions and links",
+        ok("the connection", ref("Connection")),
+    ),
+    "DELETE /!connections/{connection}": Operation(
+        connections.close,
+        "closeConnection",
+        "close a connection with amqp:connection:forced",
+        {204: ("the connection is being closed", None)},
+        (query("text", TEXT, "reason that the client receives"),),
+    ),
+    "GET /!definitions": Operation(
+        definitions.export,
+        "export",
+        "every name, subscription and right",
+        ok("the definitions", ref("Definitions")),
+        (PREFIX,),
+    ),
+    "POST /!definitions": Operation(
+        definitions.take_in,
+        "import",
+        "import definitions",
+        ok("a report", ANY),
         (
             query("dry_run", FLAG, "true: only report what would be done"),
             query("replace", FLAG, "true: change existing entries that differ"),
-        ), content(ref("Definitions"))),
-    "GET /!shards": Operation(shards.list_all, "listShards", "every shard of the cluster, running or not",
-        ok("shards", list_of("shards", ref("Shard")))),
-    "GET /!shards/{shard}": Operation(shards.show, "readShard", "a shard with the names of its queues",
-        ok("the shard", ref("Shard"))),
-    "PUT /!shards/{shard}": Operation(shards.change, "changeShard",
+        ),
+        content(ref("Definitions")),
+    ),
+    "GET /!shards": Operation(
+        shards.list_all,
+        "listShards",
+        "every shard of the cluster, running or not",
+        ok("shards", list_of("shards", ref("Shard"))),
+    ),
+    "GET /!shards/{shard}": Operation(
+        shards.show, "readShard", "a shard with the names of its queues", ok("the shard", ref("Shard"))
+    ),
+    "PUT /!shards/{shard}": Operation(
+        shards.change,
+        "changeShard",
         "drain a shard, or activate it again; with an empty disk: give up the former disk",
-        ok("the shard", ref("Shard")), (),
-        content(object_of({"state": {"enum": ["active", "draining"]}, "disk": {"enum": [""]}}))),
-    "DELETE /!shards/{shard}": Operation(shards.remove, "removeShard",
-        "forget a shard that has no queues and was stopped", REMOVED,
-        (query("lose_queues", FLAG, "true: give up the messages of its queues"),)),
-    "GET /!plan": Operation(moves.propose, "plan", "moves that would balance the load of the shards",
+        ok("the shard", ref("Shard")),
+        (),
+        content(object_of({"state": {"enum": ["active", "draining"]}, "disk": {"enum": [""]}})),
+    ),
+    "DELETE /!shards/{shard}": Operation(
+        shards.remove,
+        "removeShard",
+        "forget a shard that has no queues and was stopped",
+        REMOVED,
+        (query("lose_queues", FLAG, "true: give up the messages of its queues"),),
+    ),
+    "GET /!plan": Operation(
+        moves.propose,
+        "plan",
+        "moves that would balance the load of the shards",
         ok("the plan", ref("Plan")),
         (
             query(
@@ -166,76 +197,77 @@ OPERATIONS: Final[Operations] = {
                 "seconds over which messages are counted; 1 by default",
             ),
             query("max_moves", up_to(limits.PLAN_MOVES_MAX), "largest number of moves in this plan"),
-        )),
-    "GET /!moves": Operation(moves.list_all, "listMoves",
+        ),
+    ),
+    "GET /!moves": Operation(
+        moves.list_all,
+        "listMoves",
         "moves under way, and those that ended in the last minutes",
-        ok("moves", object_of({"moves": _MOVES, "ended": _MOVES}, ("moves", "ended")))),
-    "POST /!moves": Operation(moves.begin, "move", "begin the moves of a plan; shards carry them out",
+        ok("moves", object_of({"moves": _MOVES, "ended": _MOVES}, ("moves", "ended"))),
+    ),
+    "POST /!moves": Operation(
+        moves.begin,
+        "move",
+        "begin the moves of a plan; shards carry them out",
         {202: ("moves that began", content(ANY))},
         (
             query(
                 "throttle", up_to(limits.MOVE_THROTTLE_MAX), "bytes per second of each copy; 0 for no limit"
             ),
             query("skip", FLAG, "true: leave out queues that were deleted or moved since"),
-        ), content(ref("Plan"))),
-    "DELETE /!moves": Operation(moves.cancel, "cancelMoves", "cancel moves that have not frozen their queue",
+        ),
+        content(ref("Plan")),
+    ),
+    "DELETE /!moves": Operation(
+        moves.cancel,
+        "cancelMoves",
+        "cancel moves that have not frozen their queue",
         ok("moves that were cancelled, or are too late", ANY),
-        (query("queue", TEXT, "only the move of this queue"),)),
-    "GET /!transactions": Operation(transactions.list_all, "listTransactions",
+        (query("queue", TEXT, "only the move of this queue"),),
+    ),
+    "GET /!transactions": Operation(
+        transactions.list_all,
+        "listTransactions",
         "prepared transactions that wait for the decision of another shard",
-        ok("a row per transaction and shard, the oldest of each shard first",
+        ok(
+            "a row per transaction and shard, the oldest of each shard first",
             object_of(
                 {
                     "transactions": array_of(ref("PreparedTransaction")),
                     "count": WHOLE,
                     "silent": array_of(WHOLE),
-                }, ("transactions", "count", "silent")))),
-    "POST /!transactions/{transaction}": Operation(transactions.decide, "decideTransaction",
-        "decide a transaction of a shard that is lost for good; that shard may have decided otherwise",
-        ok("the shards that have applied the decision", ANY), (),
-        content(object_of({"decision": {"enum": ["commit", "abort"]}}, ("decision",)))),
-    "GET /!coordinator": Operation(verification.show, "showCoordinator",
-        "whether the coordinator was set back, as by a restored snapshot",
-        ok("null, or how the coordinator differs from this gateway's copy", ANY)),
-    "POST /!coordinator/put-back": Operation(verification.put_back, "putBack",
-        "write keys again that a coordinator lost when it was set back; nothing is deleted",
-        ok("keys that were written, that were kept, and that exist again", ANY)),
-    "GET /!verify": Operation(verification.verify, "verify",
-        "whether every queue is served once, where it is placed", ok("problems that were found", ANY)),
-    "GET /!journals": Operation(journals.list_all, "listJournals",
-        "journals of all shards and their committed segments",
-        ok("journals", list_of("journals", ref("Journal"))),
-        (
-            query("journal", JOURNAL_ID, "only this journal"),
-            query("from", SEQUENCE, "only segments that end after this lsn"),
-        )),
-    "GET /!journals/{journal}/{segment}": Operation(journals.read, "readJournal",
-        "bytes of a segment as they are on disk (docs/formats/journal.md)",
-        {200: ("the bytes", {"application/octet-stream": {"schema": {}}}), 304: ("unchanged", None)},
-        (
-            query("from", SEQUENCE, "offset of the first byte; 0 by default"),
-            query(
-                "to",
-                SEQUENCE,
-                "offset after the last byte, by default the end of the committed bytes; 416 beyond it",
+                },
+                ("transactions", "count", "silent"),
             ),
-        )),
-    "GET /!journals/{journal}/{segment}/index": Operation(journals.index, "readIndex",
-        "a sparse index of the records of a segment (docs/formats/archive.md)",
-        {200: ("the index", content(ref("SegmentIndex"))), 304: ("unchanged", None)}),
-    "GET /!readers": Operation(readers.list_all, "listReaders",
-        "readers of journals, each with the unread part of the journals",
-        ok("readers", list_of("readers", ref("Reader")))),
-    "GET /!readers/{reader}": Operation(readers.show, "readReader", "a reader with its positions",
-        ok("the reader", ref("Reader"))),
-    "PUT /!readers/{reader}": Operation(readers.put, "changeReader",
-        "create a reader, move its positions forward, change its bounds; members left out stay",
-        {200: ("the reader", content(ref("Reader"))), 201: ("a new reader", content(ref("Reader")))},
-        (query("reset", FLAG, "true: positions may decrease"), IF_MATCH), content(ref("ReaderChange"))),
-    "DELETE /!readers/{reader}": Operation(readers.remove, "removeReader",
-        "remove a reader; shards no longer keep segments for it", REMOVED),
+        ),
+    ),
+    "POST /!transactions/{transaction}": Operation(
+        transactions.decide,
+        "decideTransaction",
+        "decide a transaction of a shard that is lost for good; that shard may have decided otherwise",
+        ok("the shards that have applied the decision", ANY),
+        (),
+        content(object_of({"decision": {"enum": ["commit", "abort"]}}, ("decision",))),
+    ),
+    "GET /!coordinator": Operation(
+        verification.show,
+        "showCoordinator",
+        "whether the coordinator was set back, as by a restored snapshot",
+        ok("null, or how the coordinator differs from this gateway's copy", ANY),
+    ),
+    "POST /!coordinator/put-back": Operation(
+        verification.put_back,
+        "putBack",
+        "write keys again that a coordinator lost when it was set back; nothing is deleted",
+        ok("keys that were written, that were kept, and that exist again", ANY),
+    ),
+    "GET /!verify": Operation(
+        verification.verify,
+        "verify",
+        "whether every queue is served once, where it is placed",
+        ok("problems that were found", ANY),
+    ),
 }
-# fmt: on
 
 SCHEMAS: Final[Object] = {
     "TokenRequest": {
@@ -325,38 +357,4 @@ SCHEMAS: Final[Object] = {
         },
         ("moves",),
     ),
-    "Journal": object_of(
-        _JOURNAL | {"segments": array_of(object_of(_SEGMENT, _SEGMENT))},
-        ("journal", "shard", "cluster", "segments"),
-    ),
-    "SegmentIndex": object_of(
-        {"format": {"const": 1}, **_SEGMENT, "blocks": array_of(array_of(WHOLE)), "queues": array_of(WHOLE)},
-        ("format", *_SEGMENT, "blocks"),
-    ),
-    "Reader": object_of(
-        {
-            "name": TEXT,
-            "positions": {"type": "object", "additionalProperties": WHOLE},
-            "hold_hours": {"type": "number"},
-            "hold_bytes": WHOLE,
-            "moved_ms": nullable("integer"),
-            "behind": object_of(_BEHIND, _BEHIND),
-            "journals": array_of(object_of(_ROW, ("journal", "shard", "position"))),
-            "gone": array_of(TEXT),
-        },
-        ("name", "positions", "hold_hours", "hold_bytes"),
-    ),
-    "ReaderChange": {
-        "type": "object",
-        "properties": {
-            "positions": {
-                "type": "object",
-                "additionalProperties": _POSITION,
-                "propertyNames": {"pattern": JOURNAL_ID["pattern"]},
-                "maxProperties": limits.READER_POSITIONS_MAX,
-            },
-            **_BOUNDS,
-        },
-        "additionalProperties": False,
-    },
 }

@@ -104,11 +104,16 @@ _PROPERTIES: Final[Object] = {
     "additionalProperties": False,
 }
 
-# fmt: off
 OPERATIONS: Final[Operations] = {
-    "GET /{name}": Operation(names.summary, "getName", "the role of a name, with links to its parts",
-        {200: ("the name", content(ref("Name"))), 303: ("a metadata name: see Location", None)}),
-    "POST /{name}": Operation(tail.post, "post",
+    "GET /{name}": Operation(
+        names.summary,
+        "getName",
+        "the role of a name, with links to its parts",
+        {200: ("the name", content(ref("Name"))), 303: ("a metadata name: see Location", None)},
+    ),
+    "POST /{name}": Operation(
+        tail.post,
+        "post",
         "give the name a role (a policy as JSON or in an Atom entry), or send a message to it (any other "
         "type, or with BrokerProperties). Once the name is a queue or router, JSON is a message, unless it "
         "is an object with a role",
@@ -119,7 +124,8 @@ OPERATIONS: Final[Operations] = {
             ),
             207: ("a batch of which not every message was stored", content(ANY)),
             303: ("a metadata name: see Location", None),
-        }, (_BROKER, _BODY_KINDS),
+        },
+        (_BROKER, _BODY_KINDS),
         content(ref("Policy"), JSON, POLICY)
         | {ATOM: {"schema": TEXT}}
         | {BATCH: {"schema": array_of(ref("BatchMessage")) | {"maxItems": 1000}}}
@@ -127,31 +133,63 @@ OPERATIONS: Final[Operations] = {
             "text/plain": {"schema": TEXT},
             AMQP: {"schema": TEXT},
             "application/octet-stream": {"schema": TEXT},
-        }),
-    "GET /{name}/": Operation(names.below, "listNames", "names below",
+        },
+    ),
+    "GET /{name}/": Operation(
+        names.below,
+        "listNames",
+        "names below",
         {200: ("a page", content(list_of("names", ANY, paged=True)) | {ATOM: {"schema": TEXT}})},
-        (AFTER, LIMIT, query("deep", FLAG, "true: not only the next segment"))),
-    "GET /{name}/!policy": Operation(names.read, "getPolicy", "a name's policy",
+        (AFTER, LIMIT, query("deep", FLAG, "true: not only the next segment")),
+    ),
+    "GET /{name}/!policy": Operation(
+        names.read,
+        "getPolicy",
+        "a name's policy",
         {200: ("the policy as it was set", content(ref("Policy"))), 304: ("unchanged", None)},
-        (query("effective", FLAG, "true: with every default"),)),
-    "PUT /{name}/!policy": Operation(names.change, "changePolicy", "change or renew a policy; the role stays",
-        ok("the policy", ref("Policy")), (IF_MATCH,), content(ref("Policy"))),
-    "DELETE /{name}/!policy": Operation(names.drop, "dropPolicy", "remove the role, with all messages",
-        REMOVED, (IF_MATCH,)),
-    "GET /{name}/!subscriptions": Operation(subscriptions.list_all, "listSubscriptions",
-        "subscriptions of a router", ok("subscriptions", list_of("subscriptions", ref("Subscription")))),
-    "POST /{name}/!subscriptions": Operation(subscriptions.subscribe, "subscribe",
+        (query("effective", FLAG, "true: with every default"),),
+    ),
+    "PUT /{name}/!policy": Operation(
+        names.change,
+        "changePolicy",
+        "change or renew a policy; the role stays",
+        ok("the policy", ref("Policy")),
+        (IF_MATCH,),
+        content(ref("Policy")),
+    ),
+    "DELETE /{name}/!policy": Operation(
+        names.drop, "dropPolicy", "remove the role, with all messages", REMOVED, (IF_MATCH,)
+    ),
+    "GET /{name}/!subscriptions": Operation(
+        subscriptions.list_all,
+        "listSubscriptions",
+        "subscriptions of a router",
+        ok("subscriptions", list_of("subscriptions", ref("Subscription"))),
+    ),
+    "POST /{name}/!subscriptions": Operation(
+        subscriptions.subscribe,
+        "subscribe",
         "send messages of a router to a queue, a router or a URL",
         {201: ("created; a push's secret is shown once", content(ref("Subscription")))},
-        body=content(ref("NewSubscription"))),
-    "GET /{name}/!subscriptions/{id}": Operation(subscriptions.read, "getSubscription", "a subscription",
-        ok("the subscription", ref("Subscription"))),
-    "PUT /{name}/!subscriptions/{id}": Operation(subscriptions.replace, "changeSubscription",
-        "change filter, action, target or expiry", ok("the subscription", ref("Subscription")), (IF_MATCH,),
-        content(ref("ChangedSubscription"))),
-    "DELETE /{name}/!subscriptions/{id}": Operation(subscriptions.unsubscribe, "unsubscribe",
-        "end a subscription", REMOVED),
-    "POST /{name}/!batch": Operation(batches.store, "storeBatch",
+        body=content(ref("NewSubscription")),
+    ),
+    "GET /{name}/!subscriptions/{id}": Operation(
+        subscriptions.read, "getSubscription", "a subscription", ok("the subscription", ref("Subscription"))
+    ),
+    "PUT /{name}/!subscriptions/{id}": Operation(
+        subscriptions.replace,
+        "changeSubscription",
+        "change filter, action, target or expiry",
+        ok("the subscription", ref("Subscription")),
+        (IF_MATCH,),
+        content(ref("ChangedSubscription")),
+    ),
+    "DELETE /{name}/!subscriptions/{id}": Operation(
+        subscriptions.unsubscribe, "unsubscribe", "end a subscription", REMOVED
+    ),
+    "POST /{name}/!batch": Operation(
+        batches.store,
+        "storeBatch",
         "store a numbered batch of messages once, however often it is sent",
         ok("every message is stored, by this request or an earlier one", ref("Batch")),
         (
@@ -165,13 +203,27 @@ OPERATIONS: Final[Operations] = {
                 up_to(limits.HTTP_BATCH_NUMBER_MAX),
                 "number of the batch, above those of the producer's earlier batches; others are stored",
             ),
-        ), {"application/octet-stream": {"schema": _BATCH}}),
-    "DELETE /{name}/!head": Operation(head.receive, "receive", "receive the next message",
-        {200: ("the message", _MESSAGE), 204: ("no message", None)}, (TIMEOUT,)),
-    "POST /{name}/!head": Operation(head.lock, "lock",
+        ),
+        {"application/octet-stream": {"schema": _BATCH}},
+    ),
+    "DELETE /{name}/!head": Operation(
+        head.receive,
+        "receive",
+        "receive the next message",
+        {200: ("the message", _MESSAGE), 204: ("no message", None)},
+        (TIMEOUT,),
+    ),
+    "POST /{name}/!head": Operation(
+        head.lock,
+        "lock",
         "lock the next message; Location is the URL of the lock",
-        {201: ("the message, locked", _MESSAGE), 204: ("no message", None)}, (TIMEOUT,)),
-    "GET /{name}/!messages": Operation(messages.browse, "browse", "browse messages",
+        {201: ("the message, locked", _MESSAGE), 204: ("no message", None)},
+        (TIMEOUT,),
+    ),
+    "GET /{name}/!messages": Operation(
+        messages.browse,
+        "browse",
+        "browse messages",
         ok("messages", list_of("messages", ANY, paged=True)),
         (
             query("from", SEQUENCE, "first sequence"),
@@ -180,31 +232,59 @@ OPERATIONS: Final[Operations] = {
                 {"type": "integer", "minimum": 1, "maximum": limits.PAGE_MAX},
                 "largest number of messages; 10 by default",
             ),
-        )),
-    "DELETE /{name}/!messages": Operation(messages.purge, "purge",
-        "remove all messages that are not in flight", ok("done", object_of({"purged": WHOLE}, ("purged",)))),
-    "GET /{name}/!messages/{sequence}": Operation(messages.look, "look", "browse one message",
-        ok("the message", ANY)),
-    "DELETE /{name}/!messages/{sequence}": Operation(messages.cancel, "cancel", "cancel a scheduled message",
-        REMOVED),
-    "DELETE /{name}/!messages/{sequence}/{lock}": Operation(messages.complete, "complete", "accept a message",
-        ok("accepted", ANY)),
-    "PUT /{name}/!messages/{sequence}/{lock}": Operation(messages.settle, "settle",
-        "settle a message: accept, release, or make it a dead letter", ok("settled", ANY),
-        body=content(ref("Outcome")), body_required=False),
-    "POST /{name}/!messages/{sequence}/{lock}": Operation(messages.renew, "renew", "renew the lock",
-        ok("locked", object_of({"locked_until": TIME}))),
+        ),
+    ),
+    "DELETE /{name}/!messages": Operation(
+        messages.purge,
+        "purge",
+        "remove all messages that are not in flight",
+        ok("done", object_of({"purged": WHOLE}, ("purged",))),
+    ),
+    "GET /{name}/!messages/{sequence}": Operation(
+        messages.look, "look", "browse one message", ok("the message", ANY)
+    ),
+    "DELETE /{name}/!messages/{sequence}": Operation(
+        messages.cancel, "cancel", "cancel a scheduled message", REMOVED
+    ),
+    "DELETE /{name}/!messages/{sequence}/{lock}": Operation(
+        messages.complete, "complete", "accept a message", ok("accepted", ANY)
+    ),
+    "PUT /{name}/!messages/{sequence}/{lock}": Operation(
+        messages.settle,
+        "settle",
+        "settle a message: accept, release, or make it a dead letter",
+        ok("settled", ANY),
+        body=content(ref("Outcome")),
+        body_required=False,
+    ),
+    "POST /{name}/!messages/{sequence}/{lock}": Operation(
+        messages.renew, "renew", "renew the lock", ok("locked", object_of({"locked_until": TIME}))
+    ),
     "GET /{name}/!figures": Operation(queues.figures, "figures", "figures of a queue", ok("figures", ANY)),
-    "GET /!transfers": Operation(transfers.list_all, "listTransfers", "the caller's transfers",
-        ok("transfers", list_of("transfers", ref("Transfer")))),
-    "POST /!transfers": Operation(transfers.begin, "transfer", "move, copy or redrive messages",
-        {202: ("the transfer has begun", content(ref("Transfer")))}, (), content(ref("NewTransfer"))),
-    "GET /!transfers/{id}": Operation(transfers.read, "readTransfer", "a transfer and its progress",
-        ok("the transfer", ref("Transfer"))),
-    "DELETE /!transfers/{id}": Operation(transfers.cancel, "cancelTransfer",
-        "end a transfer after its messages in flight are stored", ok("the transfer", ref("Transfer"))),
+    "GET /!transfers": Operation(
+        transfers.list_all,
+        "listTransfers",
+        "the caller's transfers",
+        ok("transfers", list_of("transfers", ref("Transfer"))),
+    ),
+    "POST /!transfers": Operation(
+        transfers.begin,
+        "transfer",
+        "move, copy or redrive messages",
+        {202: ("the transfer has begun", content(ref("Transfer")))},
+        (),
+        content(ref("NewTransfer")),
+    ),
+    "GET /!transfers/{id}": Operation(
+        transfers.read, "readTransfer", "a transfer and its progress", ok("the transfer", ref("Transfer"))
+    ),
+    "DELETE /!transfers/{id}": Operation(
+        transfers.cancel,
+        "cancelTransfer",
+        "end a transfer after its messages in flight are stored",
+        ok("the transfer", ref("Transfer")),
+    ),
 }
-# fmt: on
 
 SCHEMAS: Final[Object] = {
     "Policy": {"oneOf": [ref(_schema_name(role)) for role in Role]},

@@ -9,7 +9,7 @@ from aiohttp import web
 
 from lightrail.gateway.bodies import JSON
 from lightrail.gateway.errors import PROBLEM
-from lightrail.gateway.openapi import administration, applications
+from lightrail.gateway.openapi import administration, applications, journals
 from lightrail.gateway.openapi.operation import (
     ANY,
     IN_PATH,
@@ -36,24 +36,30 @@ async def read(_: Request) -> web.Response:
     return web.Response(text=_text(), content_type=JSON)
 
 
-# fmt: off
 OPERATIONS: Final[Operations] = {
     **applications.OPERATIONS,
     **administration.OPERATIONS,
+    **journals.OPERATIONS,
     "GET /!openapi.json": Operation(read, "openapi", "this description", ok("the description", ANY)),
-    "GET /healthz": Operation(None, "alive", "whether the gateway runs",
-        {200: ("alive", content(TEXT, "text/plain"))}),
-    "GET /readyz": Operation(None, "ready", "whether every process serves",
+    "GET /healthz": Operation(
+        None, "alive", "whether the gateway runs", {200: ("alive", content(TEXT, "text/plain"))}
+    ),
+    "GET /readyz": Operation(
+        None,
+        "ready",
+        "whether every process serves",
         {
             200: ("ready", content(TEXT, "text/plain")),
             503: ("a line for each process that does not", content(TEXT, "text/plain")),
-        }, (query("self", TEXT, "only about this gateway, for load balancers"),)),
+        },
+        (query("self", TEXT, "only about this gateway, for load balancers"),),
+    ),
 }
-# fmt: on
 
 SCHEMAS: Final[Object] = {
     **applications.SCHEMAS,
     **administration.SCHEMAS,
+    **journals.SCHEMAS,
     "Problem": object_of(
         {
             "title": TEXT,

@@ -121,8 +121,15 @@ def placement_revision(map: Map) -> int:
 
 
 MEMBERS: Final = (
-    "format", "kind", "cluster", "placement_revision", "made_at_ms", "moves", "shards", "silent",
-)  # fmt: skip
+    "format",
+    "kind",
+    "cluster",
+    "placement_revision",
+    "made_at_ms",
+    "moves",
+    "shards",
+    "silent",
+)
 
 
 async def begin(request: Request) -> web.Response:

@@ -26,9 +26,19 @@ ENDS: Final = (
 )
 """Events after which a message is no longer in its queue."""
 READ: Final = (
-    "queue", "shard", "journal", "sequence", "lsn", "event", "event_time", "enqueued_at", "reason",
-    "producer", "consumer", "message",
-)  # fmt: skip
+    "queue",
+    "shard",
+    "journal",
+    "sequence",
+    "lsn",
+    "event",
+    "event_time",
+    "enqueued_at",
+    "reason",
+    "producer",
+    "consumer",
+    "message",
+)
 """Columns of the data source that are read; of `message` only the length is used."""
 
 

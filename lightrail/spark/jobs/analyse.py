@@ -32,8 +32,15 @@ SHUFFLE_PARTITIONS: Final = "spark.sql.shuffle.partitions"
 SHUFFLE_PARTITIONS_MAX: Final = 200
 """Spark's default."""
 _COLUMNS: Final = (
-    "queue", "enqueued", "ended", "p50_ms", "p99_ms", "redelivered", "dead_lettered", "depth_last",
-)  # fmt: skip
+    "queue",
+    "enqueued",
+    "ended",
+    "p50_ms",
+    "p99_ms",
+    "redelivered",
+    "dead_lettered",
+    "depth_last",
+)
 _EXAMPLES: Final = """
   lightrail-spark analyse /lake/messages --to /lake/analysis --report report.html
   lightrail-spark analyse /lake/messages --since 2026-11-21 --until 2026-11-22 --report day.html
@@ -41,30 +48,44 @@ _EXAMPLES: Final = """
 """
 
 
-# fmt: off
 def add_parser(subparsers: Subparsers) -> argparse.ArgumentParser:
     """Adds the parser of the command."""
-    parser = add_command(subparsers, "analyse",
+    parser = add_command(
+        subparsers,
+        "analyse",
         "rates, times in queue, redeliveries, dead letters, depth; a report",
         "Computes tables by queue and minute and by shard and minute from the events of messages, and a "
-        "self-contained report in one HTML file. docs/operate/analyse.md has every column.", _EXAMPLES)
+        "self-contained report in one HTML file. docs/operate/analyse.md has every column.",
+        _EXAMPLES,
+    )
     add_events(parser)
     add_allow_loss(parser, "the log lists them")
     group = parser.add_argument_group("results")
-    group.add_argument("--to", metavar="DIR",
+    group.add_argument(
+        "--to",
+        metavar="DIR",
         help="folder or URI of the tables DIR/minutes, DIR/dead_letters, DIR/shards, DIR/queues; those of an "
-        "earlier run are replaced")
-    group.add_argument("--format", choices=("delta", "parquet"), default="delta",
+        "earlier run are replaced",
+    )
+    group.add_argument(
+        "--format",
+        choices=("delta", "parquet"),
+        default="delta",
         help="format of these tables: Delta tables, each replaced in one commit, or folders of Parquet "
-        "(default delta)")
+        "(default delta)",
+    )
     group.add_argument("--report", metavar="FILE.html", help="write a page with charts, atomically")
-    group.add_argument("--top", metavar="N", type=int, default=TOP,
+    group.add_argument(
+        "--top",
+        metavar="N",
+        type=int,
+        default=TOP,
         help=f"number of named queues and shards; all others are summed (default {TOP}, at most "
-        f"{SPARK_REPORT_TOP_MAX})")
+        f"{SPARK_REPORT_TOP_MAX})",
+    )
     group.add_argument("--title", metavar="TEXT", default="Messages", help="title of the report")
     add_spark(parser)
     return parser
-# fmt: on
 
 
 def run(args: argparse.Namespace) -> int:

@@ -44,35 +44,54 @@ _EXAMPLES: Final = """
 """
 
 
-# fmt: off
 def add_parser(subparsers: Subparsers) -> argparse.ArgumentParser:
     """Adds the parser of the command."""
-    parser = add_command(subparsers, "capture", "write the events of messages to a Delta table, exactly once",
+    parser = add_command(
+        subparsers,
+        "capture",
+        "write the events of messages to a Delta table, exactly once",
         "Writes a row for each message and event of captured queues to a Delta table, by queue, day, hour. "
         "If it is killed at any moment and started again, it writes no row twice and omits none: the table "
-        "has the position in each journal. `lightrail-spark verify` checks this.", _EXAMPLES)
+        "has the position in each journal. `lightrail-spark verify` checks this.",
+        _EXAMPLES,
+    )
     add_source(parser)
     group = parser.add_argument_group("destination")
-    group.add_argument("--to", metavar="TABLE", required=True,
-        help="folder or URI of the table; created if missing")
-    group.add_argument("--checkpoint", metavar="DIR",
+    group.add_argument(
+        "--to", metavar="TABLE", required=True, help="folder or URI of the table; created if missing"
+    )
+    group.add_argument(
+        "--checkpoint",
+        metavar="DIR",
         help=f"where Spark stores its progress: a folder of the driver, or a URI that Spark's Hadoop knows "
         f"(default TABLE/{CHECKPOINT}, or a temporary folder if TABLE is in an object store); if it is "
-        "lost, capture continues at the end of the table")
+        "lost, capture continues at the end of the table",
+    )
     when = group.add_mutually_exclusive_group()
     when.add_argument("--available-now", action="store_true", help="capture the present records, then end")
-    when.add_argument("--every", metavar="SECONDS", type=float, default=EVERY_S,
-        help=f"run on (default {EVERY_S:.0f})")
-    group.add_argument("--decode", choices=("none", "properties", "all"), default="properties",
-        help="which parts of a message become columns (default properties); `message` always has its bytes")
-    group.add_argument("--batch-bytes", metavar="SIZE", default=str(SPARK_LAKE_BATCH_BYTES),
-        help="bytes of journals in one commit, such as 256m (default 1g)")
-    group.add_argument("--reader", metavar="NAME",
-        help="keep archived records until this reader has captured them (--gateway)")
+    when.add_argument(
+        "--every", metavar="SECONDS", type=float, default=EVERY_S, help=f"run on (default {EVERY_S:.0f})"
+    )
+    group.add_argument(
+        "--decode",
+        choices=("none", "properties", "all"),
+        default="properties",
+        help="which parts of a message become columns (default properties); `message` always has its bytes",
+    )
+    group.add_argument(
+        "--batch-bytes",
+        metavar="SIZE",
+        default=str(SPARK_LAKE_BATCH_BYTES),
+        help="bytes of journals in one commit, such as 256m (default 1g)",
+    )
+    group.add_argument(
+        "--reader",
+        metavar="NAME",
+        help="keep archived records until this reader has captured them (--gateway)",
+    )
     add_allow_loss(group, "verify lists them")
     add_spark(parser)
     return parser
-# fmt: on
 
 
 def run(args: argparse.Namespace) -> int:

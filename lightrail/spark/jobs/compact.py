@@ -23,24 +23,36 @@ _EXAMPLES: Final = """
 """
 
 
-# fmt: off
 def add_parser(subparsers: Subparsers) -> argparse.ArgumentParser:
     """Adds the parser of the command."""
-    parser = add_command(subparsers, "compact",
+    parser = add_command(
+        subparsers,
+        "compact",
         "merge small files of a table, delete old days, remove unused files",
         "Merges the small files of each queue and hour, deletes days that are older than --retention (the "
         "ledger of the table still lists them), and removes files that no version of the last --vacuum-hours "
-        "names. Safe while a capture runs. Does not start Spark.", _EXAMPLES)
+        "names. Safe while a capture runs. Does not start Spark.",
+        _EXAMPLES,
+    )
     parser.add_argument("table", metavar="TABLE", help="folder or URI of the table")
     parser.add_argument("--retention", metavar="DAYS", type=int, help="delete older days (default: keep all)")
-    parser.add_argument("--target-bytes", metavar="BYTES", type=int, default=SPARK_LAKE_FILE_BYTES,
-        help=f"approximate size of merged files (default {SPARK_LAKE_FILE_BYTES})")
-    parser.add_argument("--vacuum-hours", metavar="HOURS", type=int, default=VACUUM_HOURS,
+    parser.add_argument(
+        "--target-bytes",
+        metavar="BYTES",
+        type=int,
+        default=SPARK_LAKE_FILE_BYTES,
+        help=f"approximate size of merged files (default {SPARK_LAKE_FILE_BYTES})",
+    )
+    parser.add_argument(
+        "--vacuum-hours",
+        metavar="HOURS",
+        type=int,
+        default=VACUUM_HOURS,
         help=f"how long files are kept that no commit names any more (default {VACUUM_HOURS}, at least "
-        f"{SPARK_LAKE_VACUUM_HOURS_MIN}): readers of older versions and batches in progress need them")
+        f"{SPARK_LAKE_VACUUM_HOURS_MIN}): readers of older versions and batches in progress need them",
+    )
     parser.add_argument("--dry-run", action="store_true", help="only show the changes")
     return parser
-# fmt: on
 
 
 def run(args: argparse.Namespace) -> int:

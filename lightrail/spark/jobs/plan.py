@@ -33,25 +33,34 @@ _EXAMPLES: Final = """
 """
 
 
-# fmt: off
 def add_parser(subparsers: Subparsers) -> argparse.ArgumentParser:
     """Adds the parser of the command."""
-    parser = add_command(subparsers, "plan", "a plan of moves, from the load of queues over hours or days",
+    parser = add_command(
+        subparsers,
+        "plan",
+        "a plan of moves, from the load of queues over hours or days",
         "Measures each queue's messages or bytes per second in the selected events, requests the shards of "
         "queues from the gateway, and writes the plan that `lightrail-admin rebalance --plan` carries out. "
-        "It moves nothing itself. Queues that are not captured stay at their shards.", _EXAMPLES)
+        "It moves nothing itself. Queues that are not captured stay at their shards.",
+        _EXAMPLES,
+    )
     add_events(parser)
     add_allow_loss(parser, "the log lists them")
     group = parser.add_argument_group("the plan")
-    group.add_argument("--out", metavar="FILE", default="-",
-        help="file of the plan (default -: standard output)")
-    group.add_argument("--weigh", choices=("messages", "bytes"), default="messages",
-        help="which load per second to even out (default messages)")
-    group.add_argument("--max-moves", metavar="N", type=int,
-        help="at most N moves; the next plan has the rest")
+    group.add_argument(
+        "--out", metavar="FILE", default="-", help="file of the plan (default -: standard output)"
+    )
+    group.add_argument(
+        "--weigh",
+        choices=("messages", "bytes"),
+        default="messages",
+        help="which load per second to even out (default messages)",
+    )
+    group.add_argument(
+        "--max-moves", metavar="N", type=int, help="at most N moves; the next plan has the rest"
+    )
     add_spark(parser)
     return parser
-# fmt: on
 
 
 def run(args: argparse.Namespace) -> int:

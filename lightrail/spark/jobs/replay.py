@@ -35,34 +35,45 @@ _EXAMPLES: Final = """
 """
 
 
-# fmt: off
 def add_parser(subparsers: Subparsers) -> argparse.ArgumentParser:
     """Adds the parser of the command."""
-    parser = add_command(subparsers, "replay",
+    parser = add_command(
+        subparsers,
+        "replay",
         "send archived messages to a queue again, at a rate, marked as replayed",
         "Sends messages again that were enqueued before, in the order of each queue. Each is unchanged but "
         "for the message annotations x-opt-lightrail-replayed (time), -queue and -sequence (origin). If a "
         "run with an --id is killed and started again, it stores nothing twice. docs/operate/spark-sink.md "
-        "has the details.", _EXAMPLES)
+        "has the details.",
+        _EXAMPLES,
+    )
     add_events(parser)
-    parser.add_argument("--where", metavar="SQL",
-        help="a condition of Spark's SQL on the columns of the data source")
+    parser.add_argument(
+        "--where", metavar="SQL", help="a condition of Spark's SQL on the columns of the data source"
+    )
     group = parser.add_argument_group("destination")
     where = group.add_mutually_exclusive_group()
     where.add_argument("--to", metavar="NAME", help="a queue or router")
     where.add_argument("--to-origin", action="store_true", help="send each message to its original queue")
-    group.add_argument("--to-gateway", metavar="URL",
-        help="URL of the broker (default --gateway, or LIGHTRAIL_URL); credentials and --ca are for both")
-    group.add_argument("--rate", metavar="N", type=float, default=RATE,
-        help=f"messages per second (default {RATE:g})")
-    group.add_argument("--id", metavar="NAME",
-        help="of the run: started again with it, the run continues and stores nothing twice")
-    group.add_argument("--state", metavar="DIR", default=".",
-        help="folder of NAME.replay.json, the state of the run")
+    group.add_argument(
+        "--to-gateway",
+        metavar="URL",
+        help="URL of the broker (default --gateway, or LIGHTRAIL_URL); credentials and --ca are for both",
+    )
+    group.add_argument(
+        "--rate", metavar="N", type=float, default=RATE, help=f"messages per second (default {RATE:g})"
+    )
+    group.add_argument(
+        "--id",
+        metavar="NAME",
+        help="of the run: started again with it, the run continues and stores nothing twice",
+    )
+    group.add_argument(
+        "--state", metavar="DIR", default=".", help="folder of NAME.replay.json, the state of the run"
+    )
     group.add_argument("--dry-run", action="store_true", help="only count what would be sent")
     add_spark(parser)
     return parser
-# fmt: on
 
 
 def run(args: argparse.Namespace) -> int:

@@ -16,6 +16,7 @@ from lightrail.model import limits
 if TYPE_CHECKING:
     from lightrail.amqp.connection import Connection
     from lightrail.frontend.engine import Frontend
+    from lightrail.frontend.links.bound_links import BoundLinks
 
 Piece = bytes | memoryview
 
@@ -67,6 +68,9 @@ class ClientSocket(asyncio.Protocol):
         "unanswered_bytes",
         "window_bytes",
     )
+
+    links: "BoundLinks"
+    """The links of the connection."""
 
     def __init__(self, frontend: "Frontend", client: Client) -> None:
         self.frontend = frontend
@@ -122,8 +126,10 @@ class ClientSocket(asyncio.Protocol):
             self.transport.resume_reading()
 
     def go_on_accepting(self) -> None:
-        """Messages are no longer refused."""
-        raise NotImplementedError
+        """Messages are no longer refused: grants the credit again that refused messages used up."""
+        self.refusing = False
+        for link in self.links:
+            link.relieved()
 
     # --- writing ---------------------------------------------------------------------------------------
 
@@ -185,6 +191,8 @@ class ClientSocket(asyncio.Protocol):
             self._unread = False
             if not self.frontend.intake.holds(self):
                 self.go_on_reading()
+        for link in self.links:
+            link.writable()
 
     def set_room(self, room: int) -> None:
         """Changes how many bytes may wait for the socket."""
@@ -200,14 +208,6 @@ class ClientSocket(asyncio.Protocol):
     def taken_bytes(self) -> int:
         """Bytes that the socket has accepted over the lifetime of the connection."""
         return self._written_bytes - self.waiting_bytes()
-
-    def delivered(self) -> int:
-        """Messages that were sent from queues over the client's links."""
-        raise NotImplementedError
-
-    def narrow(self) -> None:
-        """Withdraws credit from shards after the room has shrunk."""
-        raise NotImplementedError
 
     # --- the end ---------------------------------------------------------------------------------------
 

@@ -170,7 +170,8 @@ class Deadlines:
             # This process was stopped, not its clients. The bytes that they sent wait in their sockets, or in
             # their systems: TCP retransmits after a time about as long as it has failed before.
             for connection in self._connections:
-                connection.excuse(now_ms + late_ms)
+                if connection.amqp is not None:
+                    connection.amqp.excuse(now_ms + late_ms)
         heap = self._heap
         while heap and heap[0][0] <= now_ms:
             deadline, _, connection = heapq.heappop(heap)

@@ -15,6 +15,7 @@ from lightrail.amqp.encoder import encode
 from lightrail.amqp.events import ACCEPTED, RELEASED
 from lightrail.amqp.performatives import Accepted, AmqpError, Modified, Rejected, Released
 from lightrail.amqp.values import Symbol
+from lightrail.model import conditions
 from lightrail.telemetry.frontend import FrontendCounts
 from lightrail.wire.bodies import ConsumerOpen, SettleDetail
 from lightrail.wire.frames import OutcomeCode
@@ -37,6 +38,15 @@ OUTCOMES: Final = (Accepted, Rejected, Released, Modified, Deferral)
 """Terminal states (messaging 3.4): other states do not settle a delivery."""
 FAILED: Final = Modified(delivery_failed=True)
 """The outcome of messages that a shard may have stored before it stopped."""
+ELSEWHERE: Final = Modified(undeliverable_here=True)
+"""The outcome of messages that the client does not accept, for other receivers."""
+LOST: Final = Rejected(
+    error=AmqpError(
+        condition=Symbol(conditions.MESSAGE_LOCK_LOST),
+        description="expected a locked message, found that its lock has ended; it is delivered again",
+    )
+)
+"""The answer to an outcome that came after the end of its message's lock."""
 
 
 def encode_outcome(state: object, options: ConsumerOpen) -> tuple[OutcomeCode, bytes]:
@@ -98,6 +108,13 @@ def _annotations(encoded: str) -> Any:
 def _is_annotation(key: object) -> bool:
     """Whether an entry of an error's info is kept on the dead letter: x-opt-, except the broker's names."""
     return isinstance(key, str) and key.startswith("x-opt-") and not key.startswith("x-opt-dead-letter-")
+
+
+def confirmed(state: Any, *, plainly: bool) -> Any:
+    """The state of a settlement that confirms a client's state."""
+    if plainly and isinstance(state, Rejected):
+        return Rejected()
+    return state.state if isinstance(state, Deferral) else state
 
 
 UNCONFIRMED: Final = (

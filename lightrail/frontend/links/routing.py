@@ -17,13 +17,13 @@ from typing import TYPE_CHECKING
 from lightrail.amqp.events import Transfers
 from lightrail.frontend.links.batched import BATCHED
 from lightrail.frontend.links.incoming import IncomingLink
-from lightrail.frontend.links.routed import OneOutcome, RoutedBatch, left_over, settle
+from lightrail.frontend.links.routed import OneOutcome, RoutedBatch, settle
 from lightrail.frontend.links.terminus import container_of, left_out
 from lightrail.model import conditions, limits
 from lightrail.namespace.router_plan import Plan, Routed
 from lightrail.namespace.routing import NO_ROUTER, UNROUTABLE
-from lightrail.namespace.spreading import ShardRoute, Ways
-from lightrail.shard_client.sending.lanes import QUEUE_MISSING, Lane, Load
+from lightrail.namespace.spreading import ShardRoute, Ways, left_over
+from lightrail.shard_client.sending.lanes import Again, Lane, Load, again
 from lightrail.shard_client.sending.window import MAYBE_STORED, NOT_STORED, Attributes
 from lightrail.wire.bodies import Refusal
 
@@ -182,8 +182,7 @@ class RouterLink(IncomingLink):
 
     async def _send_again(self) -> None:
         frontend = self._frontend
-        await frontend.shard_connections.owners.change(self._pause_ms)
-        self._pause_ms = min(2 * self._pause_ms, limits.OWNER_RETRY_MS_MAX)
+        self._pause_ms = await frontend.shard_connections.owners.change(self._pause_ms)
         try:
             for queue in {queue for load in self._adrift for queue in load.queues}:
                 await frontend.find(queue)
@@ -294,7 +293,7 @@ class RouterLink(IncomingLink):
             self._frontend.later(0, self.go_on)
 
     def _refused(self, load: Load, refusal: Refusal) -> None:
-        if refusal.condition in QUEUE_MISSING and not load.is_repeated and not refusal.accepted:
+        if again(refusal, is_repeated=load.is_repeated) is Again.ANEW:
             self._frontend.spawn(self._repeat(load, refusal))
             return
         self._fail(load, refusal)

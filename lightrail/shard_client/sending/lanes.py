@@ -10,6 +10,7 @@ it return to the caller, in order, to be sent to that shard.
 from array import array
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from enum import Enum, auto
 from itertools import accumulate
 from typing import Any, Final
 
@@ -23,6 +24,30 @@ from lightrail.wire.frames import AFRESH, HEADER, HEADER_SIZE, Kind, enqueue, fr
 ROUTE: Final = int(Kind.ROUTE)
 QUEUE_MISSING: Final = frozenset({conditions.NOT_FOUND, conditions.RESOURCE_DELETED})
 """Refusals of a set with a queue that the shard does not have, or no longer has."""
+
+
+class Again(Enum):
+    """How messages that a shard did not store are sent again."""
+
+    ELSEWHERE = auto()
+    """A queue has moved: after a pause, to the shards where the queues are then, as often as it takes."""
+    ANEW = auto()
+    """A queue was deleted: once, to those queues of the present plan that have not stored them."""
+    NEVER = auto()
+
+
+def again(refusal: Refusal, *, is_repeated: bool = False) -> Again:
+    """How messages are sent again after a refusal.
+
+    Args:
+        is_repeated: whether they were sent ANEW before. A shard that lacks the queue of a present plan does
+            not know of it yet, or lost it: its sender is to decide.
+    """
+    if refusal.condition == conditions.MOVED:
+        return Again.ELSEWHERE
+    # Where some messages are stored, others would be stored behind later ones.
+    is_void = refusal.condition in QUEUE_MISSING and not refusal.accepted and not is_repeated
+    return Again.ANEW if is_void else Again.NEVER
 
 
 @dataclass(slots=True, eq=False, repr=False)
@@ -228,7 +253,7 @@ class Lane(Producer):
             return
         if refusal.condition in QUEUE_MISSING:
             self.forget_sets()
-        is_displaced = refusal.condition == conditions.MOVED
+        is_displaced = again(refusal) is Again.ELSEWHERE
         if is_displaced:
             # Neither this load nor the loads that are refused behind it are stored.
             self.forget_sets()

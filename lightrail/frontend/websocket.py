@@ -20,7 +20,7 @@ from wsproto.utilities import RemoteProtocolError
 
 from lightrail.frontend.client_socket import last_bytes
 from lightrail.model import limits
-from lightrail.websocket import WebSocket
+from lightrail.websocket import SUBPROTOCOL, WebSocket
 from lightrail.wire.forwarded import FIELD
 
 if TYPE_CHECKING:
@@ -28,8 +28,6 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("lightrail.frontend.websocket")
 
-SUBPROTOCOL: Final = "amqp"
-"""The subprotocol of the binding."""
 ALL_ORIGINS: Final = "*"
 _END_OF_HEAD: Final = b"\r\n\r\n"
 _FORWARDED: Final = FIELD.lower().encode()

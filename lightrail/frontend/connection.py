@@ -52,7 +52,6 @@ class ClientConnection(ClientSocket):
         "amqp",
         "closing",
         "deadline_ms",
-        "links",
         "node_links",
         "number",
         "opened",

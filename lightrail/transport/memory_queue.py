@@ -6,6 +6,7 @@ control the clock.
 
 from collections import deque
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 from enum import Enum
 from typing import Any, Final
 
@@ -35,37 +36,25 @@ class State(Enum):
     GONE = "gone"
 
 
+@dataclass(slots=True, eq=False, repr=False)
 class Entry:
     """One message of a queue."""
 
-    __slots__ = (
-        "envelope",
-        "failures",
-        "lock",
-        "passed_over",
-        "receiver",
-        "sequence",
-        "state",
-        "timer",
-        "until",
-    )
-
-    def __init__(self, sequence: int, envelope: Envelope, until: float | None) -> None:
-        self.sequence = sequence
-        self.envelope = envelope
-        self.state = State.READY
-        self.failures = 0
-        """Deliveries that failed."""
-        self.lock = 0
-        """Number of the current delivery: settlements of earlier deliveries are ignored."""
-        self.receiver: object = None
-        """The receiver of the current or last delivery."""
-        self.passed_over: set[object] = set()
-        """Receivers that had no handler for the message, or rejected it where it is a dead letter."""
-        self.timer: Timer | None = None
-        """Timer for the end of the lock or of the delay."""
-        self.until = until
-        """Timer for the expiry of the message."""
+    sequence: int
+    envelope: Envelope
+    until: float | None
+    """Timer for the expiry of the message."""
+    state: State = State.READY
+    failures: int = 0
+    """Deliveries that failed."""
+    lock: int = 0
+    """Number of the current delivery: settlements of earlier deliveries are ignored."""
+    receiver: object = None
+    """The receiver of the current or last delivery."""
+    passed_over: set[object] = field(default_factory=set)
+    """Receivers that had no handler for the message, or rejected it where it is a dead letter."""
+    timer: Timer | None = None
+    """Timer for the end of the lock or of the delay."""
 
 
 class MemoryQueue:

@@ -6,6 +6,7 @@ answer, so no more credit is granted.
 """
 
 from collections.abc import Iterator
+from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import TYPE_CHECKING, Final
 
@@ -21,6 +22,9 @@ from lightrail.wire.bodies import Refusal
 if TYPE_CHECKING:
     from lightrail.amqp.link import Link
     from lightrail.frontend.connection import ClientConnection
+    from lightrail.frontend.engine import Frontend
+    from lightrail.frontend.intake import Intake
+    from lightrail.telemetry.frontend import FrontendCounts
 
 CREDIT_HELD_MS: Final[int] = 500
 """Time without a frame FREED after which a frontend itself frees credit for PACE_FREED_MIN messages."""
@@ -61,34 +65,26 @@ def expiry_of(event: Transfers, ttl: int | None, now_ms: int) -> int:
     return expires
 
 
+@dataclass(slots=True, eq=False, repr=False)
 class SenderLink(Bound, Producer):
     """One incoming link (the client sends), whether its messages are stored or forwarded."""
 
-    __slots__ = (
-        "_attached",
-        "_closed",
-        "_connection",
-        "_counts",
-        "_frontend",
-        "_head",
-        "_head_attributes",
-        "_intake",
-        "_link",
-        "_stores_all",
-    )
+    _connection: "ClientConnection"
+    _link: "Link"
+    number: int
+    _frontend: "Frontend" = field(init=False)
+    _counts: "FrontendCounts" = field(init=False)
+    _intake: "Intake" = field(init=False)
+    _attached: bool = False
+    _closed: bool = False
+    _stores_all: bool = field(init=False)
+    _head: bytes | None = None
+    _head_attributes: tuple[bool, int, int | None] = (False, 4, None)
 
-    def __init__(self, connection: "ClientConnection", link: "Link", number: int) -> None:
-        self.number = number
-        self._connection = connection
-        self._frontend = connection.frontend
-        self._counts = connection.frontend.counts
-        self._intake = connection.frontend.intake
-        self._link = link
-        self._attached = False
-        self._closed = False
-        self._stores_all = connection.frontend.hooks.stores_all(link)
-        self._head: bytes | None = None
-        self._head_attributes: tuple[bool, int, int | None] = (False, 4, None)
+    def __post_init__(self) -> None:
+        frontend = self._frontend = self._connection.frontend
+        self._counts, self._intake = frontend.counts, frontend.intake
+        self._stores_all = frontend.hooks.stores_all(self._link)
 
     def _attributes(self, event: Transfers, now_ms: int) -> tuple[bool, int, int]:
         """(durable, priority, expiry of the last message or 0) of a batch."""

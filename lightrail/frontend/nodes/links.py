@@ -35,6 +35,7 @@ from lightrail.model.names import InvalidNameError, queue_name
 if TYPE_CHECKING:
     from lightrail.amqp.link import Link
     from lightrail.frontend.connection import ClientConnection
+    from lightrail.frontend.engine import Frontend
     from lightrail.frontend.transactions.transaction import Transaction
 
 NODE_REQUESTS_MAX: Final[int] = 20
@@ -104,42 +105,25 @@ class NodeLinks:
             each.top_up()
 
 
+@dataclass(slots=True, eq=False, repr=False)
 class RequestLink(RequestingLink):
     """The client's link to a node: waiting requests and, if there are any, a task that answers them."""
 
-    __slots__ = (
-        "_address",
-        "_busy",
-        "_closed",
-        "_connection",
-        "_frontend",
-        "_line",
-        "_link",
-        "_node_links",
-        "_postings",
-        "node",
-    )
+    _connection: "ClientConnection"
+    _node_links: NodeLinks
+    _link: "Link"
+    node: Node
+    _address: str
+    _frontend: "Frontend" = field(init=False)
+    _line: deque[_Waiting] = field(default_factory=deque)
+    _busy: bool = False
+    _closed: bool = False
+    _postings: OrderedDict[str, Posting] = field(default_factory=OrderedDict)
 
-    def __init__(
-        self,
-        connection: "ClientConnection",
-        node_links: NodeLinks,
-        link: "Link",
-        node: Node,
-        address: str,
-    ) -> None:
-        self._connection = connection
-        self._frontend = connection.frontend
-        self._node_links = node_links
-        self._link = link
-        self.node = node
-        self._address = address
+    def __post_init__(self) -> None:
+        self._frontend = self._connection.frontend
         # Azure's client for Python renews the locks of several messages from several threads.
-        link.allow_repeats()
-        self._line: deque[_Waiting] = deque()
-        self._busy = False
-        self._closed = False
-        self._postings: OrderedDict[str, Posting] = OrderedDict()
+        self._link.allow_repeats()
 
     @property
     def path(self) -> str:

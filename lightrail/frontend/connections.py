@@ -12,6 +12,7 @@ import itertools
 import logging
 from bisect import bisect_right
 from collections.abc import Callable, Collection, Iterator, Mapping
+from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from itertools import islice
 from typing import TYPE_CHECKING, Any, Final
@@ -103,6 +104,7 @@ class Connections:
                 self.half_open -= 1
 
 
+@dataclass(eq=False, repr=False)
 class Deadlines:
     """Keeps one valid entry per connection in a heap: that of its `deadline_ms`.
 
@@ -113,19 +115,13 @@ class Deadlines:
         connections: the open connections.
     """
 
-    def __init__(
-        self,
-        loop: asyncio.AbstractEventLoop,
-        now_ms: Callable[[], int],
-        connections: "Collection[ClientConnection]",
-    ) -> None:
-        self._loop = loop
-        self._now_ms = now_ms
-        self._connections = connections
-        self._heap: list[tuple[int, int, ClientConnection]] = []
-        self._order = itertools.count()
-        self._timer: asyncio.TimerHandle | None = None
-        self._timer_ms = 0
+    _loop: asyncio.AbstractEventLoop
+    _now_ms: Callable[[], int]
+    _connections: "Collection[ClientConnection]"
+    _heap: "list[tuple[int, int, ClientConnection]]" = field(default_factory=list)
+    _order: Iterator[int] = field(default_factory=itertools.count)
+    _timer: asyncio.TimerHandle | None = None
+    _timer_ms: int = 0
 
     def __len__(self) -> int:
         return len(self._heap)

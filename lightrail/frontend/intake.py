@@ -10,6 +10,7 @@ of its bytes are answered, the messages that it sends are refused.
 """
 
 from collections.abc import Callable
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
 
 from lightrail.amqp.events import Transfers
@@ -33,6 +34,7 @@ FRONTEND_UNFINISHED_BYTES: Final[int] = 1024 * 1024 * 1024
 """Bytes of unfinished messages of all connections; beyond, the connections with most of them are closed."""
 
 
+@dataclass(slots=True, eq=False, repr=False)
 class Intake:
     """One per frontend; `counts.unanswered_bytes` is its sum.
 
@@ -40,35 +42,16 @@ class Intake:
         shard_wait_ms: how long senders wait for a shard that does not serve; 0: no limit.
     """
 
-    __slots__ = (
-        "_counts",
-        "_held",
-        "_later",
-        "_now_ms",
-        "_refusing",
-        "_shard_wait_ms",
-        "_unfinished",
-        "_unfinished_bytes",
-    )
-
-    def __init__(
-        self,
-        counts: "FrontendCounts",
-        *,
-        now_ms: Callable[[], int],
-        later: Callable[[int, Callable[[], None]], None],
-        shard_wait_ms: int,
-    ) -> None:
-        self._counts = counts
-        self._now_ms = now_ms
-        self._later = later
-        self._shard_wait_ms = shard_wait_ms
-        self._held: dict[ClientSocket, int] = {}
-        """Connections whose sockets are not read, with the number of answers since then."""
-        self._refusing: dict[ClientSocket, None] = {}
-        """Connections that are read again although no batch was answered."""
-        self._unfinished: dict[ClientSocket, int] = {}
-        self._unfinished_bytes = 0
+    _counts: "FrontendCounts"
+    _now_ms: Callable[[], int]
+    _later: Callable[[int, Callable[[], None]], None]
+    _shard_wait_ms: int
+    _held: "dict[ClientSocket, int]" = field(default_factory=dict)
+    """Connections whose sockets are not read, with the number of answers since then."""
+    _refusing: "dict[ClientSocket, None]" = field(default_factory=dict)
+    """Connections that are read again although no batch was answered."""
+    _unfinished: "dict[ClientSocket, int]" = field(default_factory=dict)
+    _unfinished_bytes: int = 0
 
     def received(self, sender: "ClientSocket", size: int) -> None:
         """Counts the bytes of a received batch that is sent to a shard."""

@@ -66,6 +66,7 @@ class ShardRoute(NamedTuple):
             lane.send(load, payloads[start : start + most], attributes)
 
 
+@dataclass(slots=True, eq=False, repr=False)
 class Ways:
     """All ways of one sender.
 
@@ -73,23 +74,21 @@ class Ways:
         open_lane: makes the sender's lane to a shard.
     """
 
-    __slots__ = ("_directory", "_lanes", "_open_lane", "connections", "known", "leaving", "moved")
+    connections: ShardConnections
+    _directory: Directory
+    _open_lane: Callable[[ShardPeer], Lane]
+    _lanes: dict[int, Lane] = field(default_factory=dict)
+    """By shard."""
+    known: dict[frozenset[str], list[ShardRoute]] = field(default_factory=dict)
+    """Ways by sets of queues of the current plan, of a sender to one router: see `to`."""
+    moved: int = field(init=False)
+    """`ShardConnections.moved` when the ways were last changed: a different value means that queues have
+    moved."""
+    leaving: list[Lane] = field(default_factory=list)
+    """Lanes with unanswered messages for a queue that has moved: later messages wait for these."""
 
-    def __init__(
-        self, connections: ShardConnections, directory: Directory, open_lane: Callable[[ShardPeer], Lane]
-    ) -> None:
-        self.connections = connections
-        self._directory = directory
-        self._open_lane = open_lane
-        self._lanes: dict[int, Lane] = {}
-        """By shard."""
-        self.known: dict[frozenset[str], list[ShardRoute]] = {}
-        """Ways by sets of queues of the current plan, of a sender to one router: see `to`."""
-        self.moved = connections.moved
-        """`ShardConnections.moved` when the ways were last changed: a different value means that queues have
-        moved."""
-        self.leaving: list[Lane] = []
-        """Lanes with unanswered messages for a queue that has moved: later messages wait for these."""
+    def __post_init__(self) -> None:
+        self.moved = self.connections.moved
 
     @property
     def has_left(self) -> bool:

@@ -57,6 +57,7 @@ class Entry:
     """Timer for the end of the lock or of the delay."""
 
 
+@dataclass(eq=False, repr=False)
 class MemoryQueue:
     """A queue.
 
@@ -65,29 +66,24 @@ class MemoryQueue:
         on_ready: called whenever a message may have become deliverable.
     """
 
-    def __init__(
-        self,
-        name: str,
-        rules: QueueRules,
-        clock: Clock,
-        dead_letter: Callable[["MemoryQueue", Envelope], None],
-        on_ready: Callable[[], None],
-    ) -> None:
-        self.name = name
-        self.rules = rules
-        self._is_dead = name.endswith(DEAD_LETTERS)
-        """Whether its messages are dead letters, which only `accept` removes."""
-        self._clock = clock
-        self._dead_letter = dead_letter
-        self._on_ready = on_ready
-        self._ready: deque[Entry] = deque()
-        """Entries in order of their sequences."""
-        self._entries: dict[int, Entry] = {}
-        """All entries by sequence."""
-        self._locked_groups: set[str] = set()
-        self._seen: dict[str, float] = {}
-        """Ids of messages within the duplicate window, with the time of their arrival, oldest first."""
-        self._sequence = 0
+    name: str
+    rules: QueueRules
+    _clock: Clock
+    _dead_letter: Callable[["MemoryQueue", Envelope], None]
+    _on_ready: Callable[[], None]
+    _is_dead: bool = field(init=False)
+    """Whether its messages are dead letters, which only `accept` removes."""
+    _ready: deque[Entry] = field(default_factory=deque)
+    """Entries in order of their sequences."""
+    _entries: dict[int, Entry] = field(default_factory=dict)
+    """All entries by sequence."""
+    _locked_groups: set[str] = field(default_factory=set)
+    _seen: dict[str, float] = field(default_factory=dict)
+    """Ids of messages within the duplicate window, with the time of their arrival, oldest first."""
+    _sequence: int = 0
+
+    def __post_init__(self) -> None:
+        self._is_dead = self.name.endswith(DEAD_LETTERS)
 
     def __len__(self) -> int:
         return len(self._entries)

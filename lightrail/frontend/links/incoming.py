@@ -6,7 +6,7 @@ answer, so no more credit is granted.
 """
 
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import KW_ONLY, dataclass, field
 from functools import lru_cache
 from typing import TYPE_CHECKING, Final
 
@@ -71,6 +71,7 @@ class SenderLink(Bound, Producer):
 
     _connection: "ClientConnection"
     _link: "Link"
+    _: KW_ONLY
     number: int
     _frontend: "Frontend" = field(init=False)
     _counts: "FrontendCounts" = field(init=False)
@@ -119,35 +120,23 @@ class SenderLink(Bound, Producer):
             self._connection.links.refuse(self._link, self._attached, refusal)
 
 
+@dataclass(slots=True, eq=False, repr=False)
 class IncomingLink(SenderLink):
     """A link whose messages are stored: its credit is a window of unanswered messages."""
 
-    __slots__ = (
-        "_held_back",
-        "_held_messages",
-        "_held_since_ms",
-        "_held_timer",
-        "_mean_size",
-        "_unanswered_batches",
-        "_unanswered_bytes",
-        "_unanswered_messages",
-        "_waits",
-    )
-
-    def __init__(self, connection: "ClientConnection", link: "Link", number: int) -> None:
-        super().__init__(connection, link, number)
-        self._held_back = False
-        self._waits = False
-        """Whether its shard is disconnected for longer than senders wait."""
-        self._unanswered_messages = 0
-        self._unanswered_bytes = 0
-        self._unanswered_batches = 0
-        self._held_messages = 0
-        """Answered messages for which no new credit was granted yet (shard/queues/pacing.py)."""
-        self._held_since_ms = 0
-        """Time since which credit is held, or at which credit for some of them was freed."""
-        self._held_timer = False
-        self._mean_size = 1024.0
+    _: KW_ONLY
+    _held_back: bool = False
+    _waits: bool = False
+    """Whether its shard is disconnected for longer than senders wait."""
+    _unanswered_messages: int = 0
+    _unanswered_bytes: int = 0
+    _unanswered_batches: int = 0
+    _held_messages: int = 0
+    """Answered messages for which no new credit was granted yet (shard/queues/pacing.py)."""
+    _held_since_ms: int = 0
+    """Time since which credit is held, or at which credit for some of them was freed."""
+    _held_timer: bool = False
+    _mean_size: float = 1024.0
 
     @property
     def unanswered(self) -> int:

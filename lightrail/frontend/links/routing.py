@@ -12,6 +12,7 @@ new shards, in their order, before any other frames of the link.
 import logging
 from collections import deque
 from collections.abc import Sequence
+from dataclasses import KW_ONLY, dataclass, field
 from typing import TYPE_CHECKING
 
 from lightrail.amqp.events import Transfers
@@ -21,6 +22,7 @@ from lightrail.frontend.links.routed import OneOutcome, RoutedBatch, settle
 from lightrail.frontend.links.terminus import container_of, left_out
 from lightrail.model import conditions, limits
 from lightrail.namespace.router_plan import Plan, Routed
+from lightrail.namespace.routers import Routers
 from lightrail.namespace.routing import NO_ROUTER, UNROUTABLE
 from lightrail.namespace.spreading import ShardRoute, Ways, left_over
 from lightrail.shard_client.sending.lanes import Again, Lane, Load, again
@@ -28,51 +30,39 @@ from lightrail.shard_client.sending.window import MAYBE_STORED, NOT_STORED, Attr
 from lightrail.wire.bodies import Refusal
 
 if TYPE_CHECKING:
-    from lightrail.amqp.link import Link
-    from lightrail.frontend.connection import ClientConnection
     from lightrail.shard_client.peers.shards import ShardPeer
 
 log = logging.getLogger("lightrail.frontend.links.routing")
 
 
+@dataclass(slots=True, eq=False, repr=False)
 class RouterLink(IncomingLink):
     """One incoming link (the client sends) bound to a router."""
 
-    __slots__ = (
-        "_adrift",
-        "_has_timer",
-        "_label",
-        "_looking_up",
-        "_pause_ms",
-        "_plan",
-        "_routers",
-        "_waiting",
-        "_ways",
-        "router",
-    )
+    _: KW_ONLY
+    router: str
+    label: str = ""
+    _routers: Routers = field(init=False)
+    _ways: Ways = field(init=False)
+    _plan: Plan | None = None
+    _waiting: deque[RoutedBatch] = field(default_factory=deque)
+    _looking_up: bool = False
+    _has_timer: bool = False
+    _adrift: list[Load] = field(default_factory=list)
+    """Loads that shards returned, in order."""
+    _pause_ms: int = limits.OWNER_RETRY_MS
 
-    def __init__(
-        self, connection: "ClientConnection", link: "Link", *, number: int, router: str, label: str = ""
-    ) -> None:
-        super().__init__(connection, link, number)
-        self.router = router
-        self._routers = connection.frontend.routers
-        self._label = label
-        frontend = connection.frontend
+    def __post_init__(self) -> None:
+        IncomingLink.__post_init__(self)
+        frontend = self._frontend
+        self._routers = frontend.routers
         self._ways = Ways(frontend.shard_connections, frontend.directory, self._open_lane)
-        self._plan: Plan | None = None
-        self._waiting: deque[RoutedBatch] = deque()
-        self._looking_up = False
-        self._has_timer = False
-        self._adrift: list[Load] = []
-        """Loads that shards returned, in order."""
-        self._pause_ms = limits.OWNER_RETRY_MS
 
     def _open_lane(self, peer: "ShardPeer") -> Lane:
         return Lane(
             peer,
             self._frontend.next_link(),
-            label=self._label,
+            label=self.label,
             stored=self._answered,
             refused=self._refused,
             displaced=self._displaced,

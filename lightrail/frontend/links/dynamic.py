@@ -52,7 +52,7 @@ class CountedRouterLink(RouterLink):
         RouterLink.__post_init__(self)
         number = self._frontend.next_link()
         self._presence = QueueProducer(
-            self._owner, number, label=self.label, ready=self._attach, ended=self._lose
+            self._owner, number, label=self.label, on_ready=self._attach, on_end=self._lose
         )
 
     def start(self) -> None:

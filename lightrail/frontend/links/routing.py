@@ -63,9 +63,9 @@ class RouterLink(IncomingLink):
             peer,
             self._frontend.next_link(),
             label=self.label,
-            stored=self._answered,
-            refused=self._refused,
-            displaced=self._displaced,
+            on_stored=self._answered,
+            on_refused=self._refused,
+            on_displaced=self._displaced,
             on_time_out=self._timed_out,
             on_reconnect=self._go_on_after_wait,
         )

@@ -175,9 +175,9 @@ class RouterSender:
             peer,
             self._shards.next_link(),
             label="http",
-            stored=_stored,
-            refused=_refused,
-            displaced=_displaced,
+            on_stored=_stored,
+            on_refused=_refused,
+            on_displaced=_displaced,
         )
 
     def _changed(self, changes: Changes) -> None:

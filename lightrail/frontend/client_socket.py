@@ -8,7 +8,7 @@ import contextlib
 import logging
 import os
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import KW_ONLY, dataclass, field
 from typing import TYPE_CHECKING, Final
 
 from lightrail.frontend.client import Client
@@ -58,7 +58,8 @@ class ClientSocket(asyncio.Protocol):
     """The part of a connection that handles bytes, independent of AMQP."""
 
     frontend: "Frontend"
-    client: Client
+    _: KW_ONLY
+    client: Client = field(init=False)
     links: "BoundLinks" = field(init=False)
     transport: asyncio.Transport | None = None
     consumers: int = 0

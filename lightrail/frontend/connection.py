@@ -7,6 +7,7 @@ runs as a task, and the connection may have ended when the task returns.
 import asyncio
 import logging
 from collections.abc import Callable
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final, cast
 
 from lightrail.amqp import events
@@ -15,7 +16,6 @@ from lightrail.amqp.link import Link
 from lightrail.amqp.performatives import Coordinator
 from lightrail.amqp.phases import CLOSING, HEADER
 from lightrail.amqp.values import Symbol
-from lightrail.frontend import websocket
 from lightrail.frontend.auth import Authentication, SaslExchange
 from lightrail.frontend.client import Client, is_deaf_after_close
 from lightrail.frontend.client_socket import ClientSocket
@@ -24,13 +24,14 @@ from lightrail.frontend.links.bound import Bound
 from lightrail.frontend.links.bound_links import BoundLinks, ending_of
 from lightrail.frontend.nodes.links import NodeLinks, RequestLink
 from lightrail.frontend.transactions.transactions import Transactions
+from lightrail.frontend.websocket import ServedWebSocket, begin_websocket
 from lightrail.model import conditions, limits
 from lightrail.model.links import Ending
 from lightrail.model.protocols import Address
 from lightrail.wire.forwarded import Forwarded
 
 if TYPE_CHECKING:
-    from lightrail.frontend.engine import Frontend
+    pass
 
 UNSETTLED_RUN_BYTES: Final[int] = 384
 """Bytes that a run of unsettled deliveries counts for: 150 in the frontend and 220 in the shard. Settlements
@@ -39,62 +40,45 @@ in another order, and links that alternate, make many runs."""
 log = logging.getLogger("lightrail.frontend.connection")
 
 
+@dataclass(slots=True, eq=False, repr=False)
 class ClientConnection(ClientSocket):
     """The asyncio protocol of one accepted socket."""
 
-    __slots__ = (
-        "_begun_count",
-        "_dirty",
-        "_phase",
-        "_sasl_exchange",
-        "_sessions",
-        "_source",
-        "amqp",
-        "closing",
-        "deadline_ms",
-        "node_links",
-        "number",
-        "opened",
-        "since_ms",
-        "starved",
-        "transactions",
-        "unfinished_bytes",
-        "unsettled_bytes",
-        "websocket",
-    )
+    _source: Address | None = None
+    """The client's address if a load balancer named it; None: the address of the socket."""
+    number: int = field(init=False)
+    """Rising number, unique in the lifetime of this process."""
+    node_links: NodeLinks | None = None
+    """Links to nodes of the frontend; None before the first."""
+    transactions: Transactions | None = None
+    """Created with the first link to the coordinator, or for a frame with an unknown transaction."""
+    amqp: Connection | None = None
+    """The engine; None when the socket is closed."""
+    since_ms: int = 0
+    """Time at which the socket was accepted, in milliseconds since 1970."""
+    deadline_ms: int | None = None
+    """The entry in `Deadlines`; None without one, or if the deadline may have become sooner."""
+    opened: bool = False
+    """Whether the client's open has arrived."""
+    closing: bool = False
+    starved: dict[Bound, None] = field(default_factory=dict)
+    """Links that receive no messages until the client opens its session window or settles."""
+    unsettled_bytes: int = 0
+    """Bytes of messages that the client received and has not settled, including those of their slices."""
+    unfinished_bytes: int = 0
+    """Bytes of messages whose last frame has not arrived, as last reported to the intake."""
+    _sasl_exchange: SaslExchange | None = None
+    websocket: ServedWebSocket | None = None
+    """The protocol between the socket and this connection if the client began with an HTTP request."""
+    _dirty: bool = False
+    _phase: int = -1
+    _sessions: int = 0
+    _begun_count: int = 0
 
-    def __init__(self, frontend: "Frontend", source: Address | None = None) -> None:
-        self._source = source
-        """The client's address if a load balancer named it; None: the address of the socket."""
-        self.number = frontend.connections.next_number()
-        """Rising number, unique in the lifetime of this process."""
-        super().__init__(frontend, Client(frontend.lifetimes.connection(self.number)))
+    def __post_init__(self) -> None:
+        self.number = self.frontend.connections.next_number()
+        self.client = Client(self.frontend.lifetimes.connection(self.number))
         self.links = BoundLinks(self)
-        self.node_links: NodeLinks | None = None
-        """Links to nodes of the frontend; None before the first."""
-        self.transactions: Transactions | None = None
-        """Created with the first link to the coordinator, or for a frame with an unknown transaction."""
-        self.amqp: Connection | None = None
-        """The engine; None when the socket is closed."""
-        self.since_ms = 0
-        """Time at which the socket was accepted, in milliseconds since 1970."""
-        self.deadline_ms: int | None = None
-        """The entry in `Deadlines`; None without one, or if the deadline may have become sooner."""
-        self.opened = False
-        """Whether the client's open has arrived."""
-        self.closing = False
-        self.starved: dict[Bound, None] = {}
-        """Links that receive no messages until the client opens its session window or settles."""
-        self.unsettled_bytes = 0
-        """Bytes of messages that the client received and has not settled, including those of their slices."""
-        self.unfinished_bytes = 0
-        """Bytes of messages whose last frame has not arrived, as last reported to the intake."""
-        self._sasl_exchange: SaslExchange | None = None
-        self.websocket: websocket.ServedWebSocket | None = None
-        """The protocol between the socket and this connection if the client began with an HTTP request."""
-        self._dirty = False
-        self._phase = -1
-        self._sessions = self._begun_count = 0
 
     @property
     def id(self) -> str:
@@ -138,7 +122,7 @@ class ClientConnection(ClientSocket):
             return
         if data[:1] == b"G" and amqp.phase == HEADER and self.websocket is None:
             # No protocol header of AMQP begins like this.
-            websocket.begin(self, data)
+            begin_websocket(self, data)
             return
         self.frontend.counts.frame_bytes_received += len(data)
         try:
@@ -197,7 +181,7 @@ class ClientConnection(ClientSocket):
             self.go_on_reading()
 
     def connection_lost(self, exc: Exception | None) -> None:
-        super().connection_lost(exc)
+        ClientSocket.connection_lost(self, exc)
         self._end_links(Ending.FAILED if self.amqp is not None and self.amqp.opened else Ending.BY_BROKER)
         self.frontend.intake.forget(self)
         self.frontend.outflow.forget(self)

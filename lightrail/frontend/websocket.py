@@ -155,7 +155,7 @@ class ServedWebSocket(WebSocket):
         self._connection.read_last(bytes(payload))
 
 
-def begin(connection: "ClientConnection", data: bytes) -> None:
+def begin_websocket(connection: "ClientConnection", data: bytes) -> None:
     """Puts a WebSocket between the socket and a connection whose client begins with an HTTP request."""
     transport = connection.transport
     assert transport is not None

@@ -14,8 +14,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
 
 from lightrail.amqp.events import Transfers
-from lightrail.amqp.performatives import AmqpError, Rejected
-from lightrail.amqp.values import Symbol
+from lightrail.frontend.links.outcomes import rejected
 from lightrail.model import conditions, limits
 
 if TYPE_CHECKING:
@@ -146,6 +145,5 @@ class Intake:
         if event.settled:
             sender.links.detach(link, conditions.RESOURCE_LIMIT_EXCEEDED, description)
             return
-        error = AmqpError(condition=Symbol(conditions.RESOURCE_LIMIT_EXCEEDED), description=description)
-        first = event.first_delivery_id
-        link.settle(first, first + count - 1, Rejected(error=error))
+        first, state = event.first_delivery_id, rejected(conditions.RESOURCE_LIMIT_EXCEEDED, description)
+        link.settle(first, first + count - 1, state)

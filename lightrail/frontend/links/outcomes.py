@@ -40,11 +40,16 @@ FAILED: Final = Modified(delivery_failed=True)
 """The outcome of messages that a shard may have stored before it stopped."""
 ELSEWHERE: Final = Modified(undeliverable_here=True)
 """The outcome of messages that the client does not accept, for other receivers."""
-LOST: Final = Rejected(
-    error=AmqpError(
-        condition=Symbol(conditions.MESSAGE_LOCK_LOST),
-        description="expected a locked message, found that its lock has ended; it is delivered again",
-    )
+
+
+def rejected(condition: str, description: str) -> Rejected:
+    """The outcome of messages that are refused for a reason."""
+    return Rejected(error=AmqpError(condition=Symbol(condition), description=description))
+
+
+LOST: Final = rejected(
+    conditions.MESSAGE_LOCK_LOST,
+    "expected a locked message, found that its lock has ended; it is delivered again",
 )
 """The answer to an outcome that came after the end of its message's lock."""
 
@@ -92,7 +97,7 @@ def decode_outcome(code: int, detail: SettleDetail) -> Any:
     if code == OutcomeCode.REJECTED:
         if not detail.condition:
             return Rejected()
-        return Rejected(error=AmqpError(condition=Symbol(detail.condition), description=detail.description))
+        return rejected(detail.condition, detail.description)
     return Modified(
         delivery_failed=detail.delivery_failed,
         undeliverable_here=detail.undeliverable_here,

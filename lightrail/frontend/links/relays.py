@@ -11,10 +11,8 @@ from itertools import accumulate
 from typing import TYPE_CHECKING, Any
 
 from lightrail.amqp.events import ACCEPTED, RELEASED, Transfers
-from lightrail.amqp.performatives import AmqpError, Rejected
-from lightrail.amqp.values import Symbol
 from lightrail.frontend.links.incoming import SenderLink
-from lightrail.frontend.links.outcomes import decode_outcome
+from lightrail.frontend.links.outcomes import decode_outcome, rejected
 from lightrail.wire.bodies import ProducerOpen, Refusal, SettleDetail
 from lightrail.wire.frames import Kind, OutcomeCode, enqueue, frame
 
@@ -140,8 +138,7 @@ class RelayLink(SenderLink):
 
     def refused(self, number: int, refusal: Refusal) -> None:
         """The shard could not forward a batch to a listener."""
-        error = AmqpError(condition=Symbol(refusal.condition), description=refusal.description)
-        self._end(number, Rejected(error=error))
+        self._end(number, rejected(refusal.condition, refusal.description))
 
     def ended(self, refusal: Refusal) -> None:
         """The shard refuses this relay, or has closed it."""

@@ -4,9 +4,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
 from lightrail.amqp.events import ACCEPTED, RELEASED, Transfers
-from lightrail.amqp.performatives import AmqpError, Rejected
-from lightrail.amqp.values import Symbol
-from lightrail.frontend.links.outcomes import FAILED
+from lightrail.frontend.links.outcomes import FAILED, rejected
 from lightrail.namespace.router_plan import Walk
 from lightrail.namespace.spreading import Carried, Spread
 from lightrail.shard_client.sending.lanes import Load
@@ -83,7 +81,7 @@ class RoutedBatch(Spread):
             return FAILED if len(self.loads) > 1 else RELEASED
         if refusal is MAYBE_STORED:
             return FAILED
-        return Rejected(error=AmqpError(condition=Symbol(refusal.condition), description=refusal.description))
+        return rejected(refusal.condition, refusal.description)
 
 
 def settle(link: "Link", batches: Iterable[RoutedBatch]) -> None:

@@ -20,11 +20,11 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final
 
 from lightrail.amqp.events import Transfers
-from lightrail.amqp.performatives import AmqpError, Rejected
 from lightrail.amqp.sections import decode_annotations
 from lightrail.amqp.survey import survey
 from lightrail.amqp.values import DecodeError, Symbol
 from lightrail.cluster.coordinator import CoordinatorError
+from lightrail.frontend.links.outcomes import rejected
 from lightrail.frontend.links.routed import OneOutcome, RoutedBatch
 from lightrail.frontend.links.routing import RouterLink
 from lightrail.frontend.links.terminus import symbols
@@ -160,9 +160,8 @@ class DelayingProducer(ProducerLink):
         count = _count(event)
         self._counts.messages_refused += count
         if not event.settled and not self._closed:
-            error = AmqpError(condition=Symbol(refusal.condition), description=refusal.description)
-            first = event.first_delivery_id
-            self._link.settle(first, first + count - 1, Rejected(error=error))
+            first, state = event.first_delivery_id, rejected(refusal.condition, refusal.description)
+            self._link.settle(first, first + count - 1, state)
 
 
 async def make_delay(frontend: "Frontend", queue: str) -> None:

@@ -7,12 +7,10 @@ from itertools import accumulate, groupby
 from typing import TYPE_CHECKING
 
 from lightrail.amqp.events import ACCEPTED, RELEASED, Transfers
-from lightrail.amqp.performatives import AmqpError, Rejected
 from lightrail.amqp.survey import survey
-from lightrail.amqp.values import Symbol
 from lightrail.frontend.links.batched import BATCHED
 from lightrail.frontend.links.incoming import IncomingLink, header_attributes
-from lightrail.frontend.links.outcomes import FAILED
+from lightrail.frontend.links.outcomes import FAILED, rejected
 from lightrail.model.orders import PRIORITY_MIXED
 from lightrail.shard_client.sending.window import SendWindow
 from lightrail.wire.bodies import ProducerOpen, Refusal
@@ -198,8 +196,7 @@ class ProducerLink(IncomingLink):
             if done:
                 self._link.settle(batch.first_id, first - 1, ACCEPTED)
             if first < end:
-                error = AmqpError(condition=Symbol(refusal.condition), description=refusal.description)
-                self._link.settle(first, end - 1, Rejected(error=error))
+                self._link.settle(first, end - 1, rejected(refusal.condition, refusal.description))
         self._counts.messages_accepted += accepted
         self._counts.messages_refused += batch.count - accepted
         self._hold_back(refusal)

@@ -1,9 +1,8 @@
 """Authentication of clients: the offered SASL mechanisms, and the check of credentials.
 
-The log-ins of the process (cluster/logins.py) check passwords: slow by design, a few at a time, and slower
-after many wrong ones from one address or user.
-
-The SASL exchange of one connection, step by step; a password is checked in a task beside the loop.
+An `Authenticator` of the process begins the `Authentication` of each connection, whose `SaslExchange` answers
+the client's frames one by one. The log-ins of the process (cluster/logins.py) check passwords in tasks beside
+the loop: slow by design, a few at a time, and slower after many wrong ones from one address or user.
 """
 
 import asyncio

@@ -1,6 +1,6 @@
 """The client of a connection: its address, user, rights, and the owner ids of its names.
 
-Claims: the tokens that a connection has put at $cbs, and the callers that they grant at names.
+Its rights are those of its user, and at some names those of the tokens that it has put at $cbs (`Claims`).
 """
 
 import asyncio

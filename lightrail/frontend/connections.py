@@ -1,9 +1,8 @@
-"""All connections of a frontend, and one timer for the next of their deadlines.
+"""All connections of a frontend: their number is bounded, and one timer serves their deadlines.
 
-Requests of gateways at a frontend's control socket: to show connections, and to close one.
-
-All shown values are read from the engine on request, so that they cost a connection nothing otherwise.
-Answers are bounded (limits.CONTROL_*), and contain the id of the next page.
+Gateways show connections, and close one, by requests at the frontend's control socket (`operations`). All
+shown values are read from the engine on request, so that they cost a connection nothing otherwise. Answers
+are bounded (limits.CONTROL_*), and contain the number of the next page.
 """
 
 import asyncio

@@ -1,8 +1,8 @@
-"""Outcomes between AMQP and the wire: of deliveries to the shard, and of a listener to its senders.
+"""Outcomes of deliveries, as states of AMQP (messaging 3.4) and as SETTLE frames of the wire.
 
-Outcomes that the broker has to settle (receiver-settle-mode second), until they are on disk.
-
-Messages of a queue that exceed the max-message-size of one receiver: they stay for other receivers.
+A client's outcome goes to the shard (`encode_outcome`), a listener's to its senders (`decode_outcome`). A
+client that waits for the broker to settle (receiver-settle-mode second) has `Unconfirmed` outcomes until the
+shard has stored them. Messages that are `TooLarge` for one receiver stay in their queue for other receivers.
 """
 
 import logging

@@ -113,7 +113,8 @@ class RequestLink(RequestingLink):
     _node_links: NodeLinks
     _link: "Link"
     node: Node
-    _address: str
+    path: str
+    """The address of the node."""
     _frontend: "Frontend" = field(init=False)
     _line: deque[_Waiting] = field(default_factory=deque)
     _busy: bool = False
@@ -124,11 +125,6 @@ class RequestLink(RequestingLink):
         self._frontend = self._connection.frontend
         # Azure's client for Python renews the locks of several messages from several threads.
         self._link.allow_repeats()
-
-    @property
-    def path(self) -> str:
-        """The address of the node."""
-        return self._address
 
     @property
     def is_transactional(self) -> bool:
@@ -209,7 +205,7 @@ class RequestLink(RequestingLink):
         except asyncio.CancelledError:
             raise
         except Exception:
-            log.exception("a request to %s could not be answered", self._address)
+            log.exception("a request to %s could not be answered", self.path)
             return _error(conditions.INTERNAL_ERROR, "internal error; see the broker's log")
         return None
 
@@ -250,7 +246,7 @@ class RequestLink(RequestingLink):
             for each in here:
                 if each.address == reply_to or (each.address is None and each.name == reply_to):
                     return each
-            if reply_to != PAIRED and path_of(reply_to) != self._address:
+            if reply_to != PAIRED and path_of(reply_to) != self.path:
                 return None
         for each in here:
             if each.name == self._link.name:
@@ -259,7 +255,7 @@ class RequestLink(RequestingLink):
             return here[0]
         raise ConditionError(
             conditions.NOT_FOUND,
-            f"reply-to is {reply_to!a:.80}; expected the target address of a receiver from {self._address} "
+            f"reply-to is {reply_to!a:.80}; expected the target address of a receiver from {self.path} "
             f"on this connection ({len(here)} are there), or the name of a queue",
         )
 

@@ -1,6 +1,7 @@
-"""Sender: sends messages of HTTP requests to queues and routers, with one producer for each queue.
+"""Sends messages of HTTP requests: a `Sender` to queues, by one producer for each, and to routers.
 
-Router sender: HTTP messages to routers, by the same plans as in frontends, with one lane per shard.
+A `RouterSender` uses the plans and the decisions of frontends (namespace/spreading.py), with one lane per
+shard; a request is sent again within its time only.
 """
 
 import asyncio

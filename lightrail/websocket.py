@@ -24,6 +24,9 @@ WEBSOCKET_FRAMES_AT_ONCE: Final[int] = 256
 WEBSOCKET_MESSAGE_BYTES: Final[int] = 64 * 1024
 """Bytes of a WebSocket message to a client; some client libraries refuse more than 1 MiB."""
 
+SUBPROTOCOL: Final = "amqp"
+"""The subprotocol of the binding."""
+
 Bytes = bytes | bytearray | memoryview
 
 

@@ -11,6 +11,7 @@ What the caller ends has no event.
 """
 
 from collections.abc import Mapping
+from dataclasses import dataclass, field
 from typing import Any, Final
 
 from lightrail.amqp import frames
@@ -35,78 +36,51 @@ ESTABLISHMENT_FAILED: Final = Symbol("amqp:connection-establishment-failed")
 """Property of an open that a close with the reason follows."""
 
 
+@dataclass(slots=True, eq=False, repr=False)
 class ConnectionEndpoint:
     """The state of a connection that its frames, sessions and links read and change; see connection.py."""
 
-    __slots__ = (
-        "_channels",
-        "_close_at_ms",
-        "_now_ms",
-        "_open_sent",
-        "_peer_idle_ms",
-        "_pending",
-        "_refresh",
-        "_sent_ms",
-        "_views",
-        "ended",
-        "events",
-        "has_large_output",
-        "names",
-        "needed",
-        "output",
-        "peer_channel_max",
-        "peer_max_frame_size",
-        "peer_open",
-        "phase",
-        "rest",
-        "sasl",
-        "sasl_done",
-        "sessions",
-        "settings",
-        "shape",
-        "unfinished_bytes",
-        "work",
-    )
+    settings: ConnectionSettings
+    _now_ms: int
+    phase: int = HEADER
+    output: list[bytes | memoryview] = field(default_factory=list)
+    """Pieces to write, in order; the caller joins and clears it."""
+    has_large_output: bool = False
+    """Some pieces of the output are to be written uncopied; the caller clears this with the output."""
+    events: list[Event] = field(default_factory=list)
+    """Events that the next feed returns, or the current one will return."""
+    sessions: dict[int, Session] = field(default_factory=dict)
+    """By the peer's channel."""
+    ended: set[int] = field(default_factory=set)
+    """The peer's channels whose session the peer has ended, without those that have another one."""
+    _channels: dict[int, Session] = field(default_factory=dict)
+    names: dict[tuple[str, bool], LinkEndpoint] = field(default_factory=dict)
+    peer_open: Open | None = None
+    peer_max_frame_size: int = MIN_MAX_FRAME_SIZE
+    peer_channel_max: int = 0
+    sasl_done: bool = False
+    sasl: SaslServer | SaslClient | None = None
+    _open_sent: bool = False
+    shape: Shape[ReceivingLink] | None = None
+    _refresh: list[Windows] | None = None
+    _views: list[ReceivingLink] = field(default_factory=list)
+    """Links whose assembly has views of the bytes that are being read: see Assembly.copy_views."""
+    _pending: bytearray | None = None
+    needed: int = 0
+    work: int = limits.FRAMES_OF_A_TURN
+    """Frames that may still be read in this turn."""
+    rest: DispositionRest | None = None
+    """DispositionRest of the disposition that was read last; it is applied before any other frame."""
+    unfinished_bytes: int = 0
+    """Memory of incomplete messages of all links."""
+    _sent_ms: int = field(init=False)
+    _peer_idle_ms: int = 0
+    _close_at_ms: int = 0
 
-    def __init__(self, settings: ConnectionSettings, now_ms: int) -> None:
-        self.settings = settings
-        self.phase = HEADER
-        self.output: list[bytes | memoryview] = []
-        """Pieces to write, in order; the caller joins and clears it."""
-        self.has_large_output = False
-        """Some pieces of the output are to be written uncopied; the caller clears this with the output."""
-        self.events: list[Event] = []
-        """Events that the next feed returns, or the current one will return."""
-        self.sessions: dict[int, Session] = {}
-        """By the peer's channel."""
-        self.ended: set[int] = set()
-        """The peer's channels whose session the peer has ended, without those that have another one."""
-        self._channels: dict[int, Session] = {}
-        self.names: dict[tuple[str, bool], LinkEndpoint] = {}
-        self.peer_open: Open | None = None
-        self.peer_max_frame_size = MIN_MAX_FRAME_SIZE
-        self.peer_channel_max = 0
-        self.sasl_done = False
-        self.sasl: SaslServer | SaslClient | None = None
-        self._open_sent = False
-        self.shape: Shape[ReceivingLink] | None = None
-        self._refresh: list[Windows] | None = None
-        self._views: list[ReceivingLink] = []
-        """Links whose assembly has views of the bytes that are being read: see Assembly.copy_views."""
-        self._pending: bytearray | None = None
-        self.needed = 0
-        self.work = limits.FRAMES_OF_A_TURN
-        """Frames that may still be read in this turn."""
-        self.rest: DispositionRest | None = None
-        """DispositionRest of the disposition that was read last; it is applied before any other frame."""
-        self.unfinished_bytes = 0
-        """Memory of incomplete messages of all links."""
-        self._now_ms = now_ms
-        self._sent_ms = now_ms
-        self._peer_idle_ms = 0
-        self._close_at_ms = 0
-        if not settings.is_server:
-            self.output.append(frames.SASL_HEADER if settings.uses_sasl else frames.AMQP_HEADER)
+    def __post_init__(self) -> None:
+        self._sent_ms = self._now_ms
+        if not self.settings.is_server:
+            self.output.append(frames.SASL_HEADER if self.settings.uses_sasl else frames.AMQP_HEADER)
 
     @property
     def closed(self) -> bool:

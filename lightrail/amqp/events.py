@@ -4,7 +4,8 @@ Numbers of incoming deliveries are the session's delivery-ids, unwrapped (see un
 deliveries are the link's own, from 0 in order of sending.
 """
 
-from typing import TYPE_CHECKING, Any, Final
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from lightrail.amqp.link import Link
 from lightrail.amqp.performatives import Accepted, AmqpError, Open, Released, TransactionalState
@@ -36,100 +37,80 @@ class Event:
         return f"{type(self).__name__}({fields})"
 
 
+@dataclass(slots=True, eq=False, repr=False)
 class HeaderRejected(Event):
     """The peer asked for a protocol that is not accepted here; an accepted header is written (2.2).
 
     `found` is the header of the peer, as far as it was received, and some bytes behind it.
     """
 
-    __slots__ = ("found", "header")
-
-    def __init__(self, header: bytes, found: bytes) -> None:
-        self.header = header
-        self.found = found
+    header: bytes
+    found: bytes
 
 
+@dataclass(slots=True, eq=False, repr=False)
 class SaslInit(Event):
     """The peer chose a mechanism; answer with sasl_challenge or sasl_outcome, then feed(b"") (5.3.3.2)."""
 
-    __slots__ = ("hostname", "mechanism", "response")
-
-    def __init__(self, mechanism: str, response: bytes | None, hostname: str | None) -> None:
-        self.mechanism = mechanism
-        self.response = response
-        self.hostname = hostname
+    mechanism: str
+    response: bytes | None
+    hostname: str | None
 
 
+@dataclass(slots=True, eq=False, repr=False)
 class SaslResponse(Event):
     """The answer to a challenge (5.3.3.4)."""
 
-    __slots__ = ("response",)
-
-    def __init__(self, response: bytes) -> None:
-        self.response = response
+    response: bytes
 
 
+@dataclass(slots=True, eq=False, repr=False)
 class SaslOffered(Event):
     """The server offers these mechanisms: choose one with sasl_init, then feed(b"") (5.3.3.1)."""
 
-    __slots__ = ("mechanisms",)
-
-    def __init__(self, mechanisms: tuple[str, ...]) -> None:
-        self.mechanisms = mechanisms
+    mechanisms: tuple[str, ...]
 
 
+@dataclass(slots=True, eq=False, repr=False)
 class SaslChallenged(Event):
     """The server asks for a response: answer with sasl_respond, then feed(b"") (5.3.3.3)."""
 
-    __slots__ = ("challenge",)
-
-    def __init__(self, challenge: bytes) -> None:
-        self.challenge = challenge
+    challenge: bytes
 
 
+@dataclass(slots=True, eq=False, repr=False)
 class SaslSucceeded(Event):
     """The server accepted us; `additional_data` may prove that it knows our password (5.3.3.5)."""
 
-    __slots__ = ("additional_data",)
-
-    def __init__(self, additional_data: bytes | None) -> None:
-        self.additional_data = additional_data
+    additional_data: bytes | None
 
 
+@dataclass(slots=True, eq=False, repr=False)
 class SaslFailed(Event):
     """The server refused us: a sasl-code other than ok (5.3.3.6). The connection is closed."""
 
-    __slots__ = ("code",)
-
-    def __init__(self, code: int) -> None:
-        self.code = code
+    code: int
 
 
+@dataclass(slots=True, eq=False, repr=False)
 class Opened(Event):
     """The peer's open has arrived; our open is written already."""
 
-    __slots__ = ("open",)
-
-    def __init__(self, open: Open) -> None:
-        self.open = open
+    open: Open
 
 
+@dataclass(slots=True, eq=False, repr=False)
 class Begun(Event):
     """A session is mapped in both directions."""
 
-    __slots__ = ("session",)
-
-    def __init__(self, session: "Session") -> None:
-        self.session = session
+    session: "Session"
 
 
+@dataclass(slots=True, eq=False, repr=False)
 class Attached(Event):
     """The peer's attach has arrived: answer with link.accept or link.refuse, now or later."""
 
-    __slots__ = ("link",)
-
-    def __init__(self, link: Link) -> None:
-        self.link = link
+    link: Link
 
 
 class Transfers(Event):
@@ -208,22 +189,21 @@ class Transfers(Event):
         return True
 
 
+@dataclass(slots=True, eq=False, repr=False)
 class Resumed(Event):
     """The sender resumed a delivery that our attach announced (2.6.13): settle it with `state`.
 
     `settled`: the sender has settled, or aborted, it already and forgets it.
     """
 
-    __slots__ = ("delivery_id", "link", "settled", "state", "tag")
-
-    def __init__(self, link: Link, delivery_id: int, tag: bytes, state: Any, settled: bool) -> None:
-        self.link = link
-        self.delivery_id = delivery_id
-        self.tag = tag
-        self.state = state
-        self.settled = settled
+    link: Link
+    delivery_id: int
+    tag: bytes
+    state: Any
+    settled: bool
 
 
+@dataclass(slots=True, eq=False, repr=False)
 class Credit(Event):
     """The receiver of an outgoing link grants deliveries numbered below `limit` (2.6.7).
 
@@ -231,15 +211,13 @@ class Credit(Event):
     been answered already.
     """
 
-    __slots__ = ("drain", "echo", "limit", "link")
-
-    def __init__(self, link: Link, limit: int, drain: bool = False, echo: bool = False) -> None:
-        self.link = link
-        self.limit = limit
-        self.drain = drain
-        self.echo = echo
+    link: Link
+    limit: int
+    drain: bool = False
+    echo: bool = False
 
 
+@dataclass(slots=True, eq=False, repr=False)
 class Acquire(Event):
     """The receiver of an outgoing link acquires further deliveries in a transaction (transactions 4.4.3).
 
@@ -247,13 +225,11 @@ class Acquire(Event):
     TransactionalState.
     """
 
-    __slots__ = ("link", "txn_id")
-
-    def __init__(self, link: Link, txn_id: bytes | None) -> None:
-        self.link = link
-        self.txn_id = txn_id
+    link: Link
+    txn_id: bytes | None
 
 
+@dataclass(slots=True, eq=False, repr=False)
 class Outcome(Event):
     """The receiver's state for deliveries first..last of an outgoing link (2.7.6).
 
@@ -261,16 +237,14 @@ class Outcome(Event):
     is None where the disposition carried none: the source's default-outcome holds when settled.
     """
 
-    __slots__ = ("first", "last", "link", "settled", "state")
-
-    def __init__(self, link: Link, first: int, last: int, state: Any, settled: bool) -> None:
-        self.link = link
-        self.first = first
-        self.last = last
-        self.state = state
-        self.settled = settled
+    link: Link
+    first: int
+    last: int
+    state: Any
+    settled: bool
 
 
+@dataclass(slots=True, eq=False, repr=False)
 class Retire(Event):
     """The receiver gives deliveries first_id..last_id of a session an outcome in a transaction (4.4.2).
 
@@ -278,25 +252,15 @@ class Retire(Event):
     of ids of the others: they are settled, their link has ended, or they were never sent.
     """
 
-    __slots__ = ("first_id", "last_id", "missing", "outcomes", "session", "state")
-
-    def __init__(
-        self,
-        session: object,
-        first_id: int,
-        last_id: int,
-        state: TransactionalState,
-        outcomes: list[Outcome],
-        missing: list[tuple[int, int]],
-    ) -> None:
-        self.session = session
-        self.first_id = first_id
-        self.last_id = last_id
-        self.state = state
-        self.outcomes = outcomes
-        self.missing = missing
+    session: object
+    first_id: int
+    last_id: int
+    state: TransactionalState
+    outcomes: list[Outcome]
+    missing: list[tuple[int, int]]
 
 
+@dataclass(slots=True, eq=False, repr=False)
 class Posting(Event):
     """A delivery that the peer sends in a transaction (transactions 4.4.1) and that is not complete.
 
@@ -304,74 +268,60 @@ class Posting(Event):
     delivery, or ABORTED by the peer, or LOST: the delivery was dropped, because its link has ended.
     """
 
-    __slots__ = ("link", "phase", "txn_id")
-    BEGUN: Final = 0
-    ABORTED: Final = 1
-    LOST: Final = 2
+    BEGUN: ClassVar[int] = 0
+    ABORTED: ClassVar[int] = 1
+    LOST: ClassVar[int] = 2
 
-    def __init__(self, link: Link, txn_id: bytes, phase: int) -> None:
-        self.link = link
-        self.txn_id = txn_id
-        self.phase = phase
+    link: Link
+    txn_id: bytes
+    phase: int
 
 
+@dataclass(slots=True, eq=False, repr=False)
 class SenderSettled(Event):
     """The sender of an incoming link has settled deliveries first..last."""
 
-    __slots__ = ("first_delivery_id", "last_delivery_id", "link")
-
-    def __init__(self, link: Link, first_delivery_id: int, last_delivery_id: int) -> None:
-        self.link = link
-        self.first_delivery_id = first_delivery_id
-        self.last_delivery_id = last_delivery_id
+    link: Link
+    first_delivery_id: int
+    last_delivery_id: int
 
 
+@dataclass(slots=True, eq=False, repr=False)
 class OpenAsked(Event):
     """For a server: the client desires a capability of `open_deciding`; accept_open or refuse_open is due."""
 
-    __slots__ = ("open",)
-
-    def __init__(self, open: Open) -> None:
-        self.open = open
+    open: Open
 
 
+@dataclass(slots=True, eq=False, repr=False)
 class Drained(Event):
     """For a client: the sender of an incoming link has used up the credit that it was to drain (2.6.7)."""
 
-    __slots__ = ("link",)
-
-    def __init__(self, link: Link) -> None:
-        self.link = link
+    link: Link
 
 
+@dataclass(slots=True, eq=False, repr=False)
 class Detached(Event):
     """The link ended, by the peer's detach (`by_peer`) or by our detach after an error of the peer."""
 
-    __slots__ = ("by_peer", "closed", "error", "link")
-
-    def __init__(self, link: Link, closed: bool, error: AmqpError | None, by_peer: bool = True) -> None:
-        self.link = link
-        self.closed = closed
-        self.error = error
-        self.by_peer = by_peer
+    link: Link
+    closed: bool
+    error: AmqpError | None
+    by_peer: bool = True
 
 
+@dataclass(slots=True, eq=False, repr=False)
 class Ended(Event):
     """The session and all of session.links ended; no Detached follows for the links."""
 
-    __slots__ = ("by_peer", "error", "session")
-
-    def __init__(self, session: "Session", error: AmqpError | None, by_peer: bool = True) -> None:
-        self.session = session
-        self.error = error
-        self.by_peer = by_peer
+    session: "Session"
+    error: AmqpError | None
+    by_peer: bool = True
 
 
+@dataclass(slots=True, eq=False, repr=False)
 class Closed(Event):
     """The connection, its sessions and links ended; no Ended or Detached follows for them."""
 
-    __slots__ = ("by_peer", "error")
-
-    def __init__(self, error: AmqpError | None, by_peer: bool = True) -> None:
-        self.error = error
-        self.by_peer = by_peer
+    error: AmqpError | None
+    by_peer: bool = True

@@ -12,6 +12,7 @@ deliveries sent + credit that drain consumed.
 """
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final, TypedDict, Unpack
 
 from lightrail.amqp.errors import LocalError
@@ -55,78 +56,49 @@ class AttachAnswer(TypedDict, total=False):
     out, and the attach says so (2.7.3)."""
 
 
+@dataclass(slots=True, eq=False, repr=False)
 class Link:
     """One end of a link. `context` belongs to the caller."""
 
-    __slots__ = (
-        "answers_close",
-        "attach",
-        "available",
-        "awaits_answer",
-        "context",
-        "credit",
-        "delivery_count",
-        "drain",
-        "handle",
-        "incomplete_unsettled",
-        "initial_count",
-        "is_sender",
-        "kept_bytes",
-        "max_message_size",
-        "name",
-        "output_handle",
-        "passed_over",
-        "peer_max_message_size",
-        "properties",
-        "rcv_settle_mode",
-        "session",
-        "snd_settle_mode",
-        "source",
-        "state",
-        "target",
-    )
-
-    def __init__(self, session: "Session", name: str, is_sender: bool, max_message_size: int) -> None:
-        self.session = session
-        self.name = name
-        self.is_sender = is_sender
-        """Our own role: True when we send on this link."""
-        self.state = ATTACHING
-        self.handle: int = -1
-        """The peer's handle (input handle)."""
-        self.output_handle = -1
-        self.attach: Attach | None = None
-        """The peer's attach."""
-        self.source: Any = None
-        self.target: Any = None
-        self.snd_settle_mode = SETTLE_MIXED
-        self.rcv_settle_mode = SETTLE_FIRST
-        self.properties: dict[Symbol, Any] | None = None
-        self.max_message_size = max_message_size
-        """Largest message that we accept, in bytes."""
-        self.peer_max_message_size = 0
-        """Largest message that the peer accepts, in bytes; 0 for any."""
-        self.passed_over: list[tuple[int, int]] | None = None
-        """Outgoing: numbers and sizes of larger messages, which send() adds instead of sending them; the
-        caller removes them. None: such a message ends the link (2.7.3)."""
-        self.context: Any = None
-        self.kept_bytes = 0
-        """Bytes of the peer's attach that count for this link in `attach_bytes` of its session."""
-        self.answers_close = False
-        """The peer's closing detach waits for the caller's answer_close."""
-        self.incomplete_unsettled = False
-        """Our attach had no room for all of our unsettled deliveries."""
-        self.awaits_answer = False
-        """After our detach, Detached follows with the peer's."""
-
-        self.delivery_count = 0
-        self.initial_count = 0
-        self.credit = 0
-        """Deliveries that may still be sent, by us or by the peer."""
-        self.drain = False
-        self.available: int | None = None
-        """Messages that wait for credit, None where it is not known (2.6.7): set by the caller on outgoing
-        links, by the peer on incoming ones."""
+    session: "Session"
+    name: str
+    is_sender: bool
+    """Our own role: True when we send on this link."""
+    max_message_size: int
+    """Largest message that we accept, in bytes."""
+    state: int = ATTACHING
+    handle: int = -1
+    """The peer's handle (input handle)."""
+    output_handle: int = -1
+    attach: "Attach | None" = None
+    """The peer's attach."""
+    source: Any = None
+    target: Any = None
+    snd_settle_mode: int = SETTLE_MIXED
+    rcv_settle_mode: int = SETTLE_FIRST
+    properties: dict[Symbol, Any] | None = None
+    peer_max_message_size: int = 0
+    """Largest message that the peer accepts, in bytes; 0 for any."""
+    passed_over: list[tuple[int, int]] | None = None
+    """Outgoing: numbers and sizes of larger messages, which send() adds instead of sending them; the
+    caller removes them. None: such a message ends the link (2.7.3)."""
+    context: Any = None
+    kept_bytes: int = 0
+    """Bytes of the peer's attach that count for this link in `attach_bytes` of its session."""
+    answers_close: bool = False
+    """The peer's closing detach waits for the caller's answer_close."""
+    incomplete_unsettled: bool = False
+    """Our attach had no room for all of our unsettled deliveries."""
+    awaits_answer: bool = False
+    """After our detach, Detached follows with the peer's."""
+    delivery_count: int = 0
+    initial_count: int = 0
+    credit: int = 0
+    """Deliveries that may still be sent, by us or by the peer."""
+    drain: bool = False
+    available: int | None = None
+    """Messages that wait for credit, None where it is not known (2.6.7): set by the caller on outgoing
+    links, by the peer on incoming ones."""
 
     def __repr__(self) -> str:
         return f"Link({self.name!r}, {'sender' if self.is_sender else 'receiver'}, handle {self.handle})"

@@ -29,6 +29,7 @@ Measured by tests/benchmarks/engine_bench.py.
 """
 
 import re
+from dataclasses import dataclass, field
 from functools import lru_cache
 from struct import Struct
 from typing import Any, Final, Generic, TypeVar
@@ -56,56 +57,31 @@ def _run_pattern(pattern: bytes) -> "re.Pattern[bytes]":
     return re.compile(pattern, re.DOTALL)
 
 
+@dataclass(slots=True, eq=False, repr=False)
 class Shape(Generic[L]):
     """One learned form of transfer frame, good for one link."""
 
-    __slots__ = (
-        "candidate",
-        "count_at",
-        "first_part",
-        "head",
-        "id_width",
-        "last_part",
-        "link",
-        "message_format",
-        "minimum",
-        "most",
-        "offset",
-        "run",
-        "run_payload",
-        "run_size",
-        "settled",
-        "streak",
-        "tag_number_at",
-        "tag_part",
-        "tag_width",
-        "unpack",
-        "wire_limit",
-    )
-
-    first_part: bytes
-    tag_number_at: int
-    tag_part: bytes
-    last_part: bytes
-    id_width: int
-    tag_width: int
-    wire_limit: int
-    offset: int
-    count_at: int
-    minimum: int
-    unpack: Any
-
-    def __init__(self, link: L, head: bytes, settled: bool, message_format: int, most: int) -> None:
-        self.link = link
-        self.head = head
-        self.settled = settled
-        self.message_format = message_format
-        self.most = most
-        self.run: Any = None
-        self.run_payload: Any = None
-        self.run_size = 0
-        self.candidate = 0
-        self.streak = 0
+    link: L
+    head: bytes
+    settled: bool
+    message_format: int
+    most: int
+    run: Any = None
+    run_payload: Any = None
+    run_size: int = 0
+    candidate: int = 0
+    streak: int = 0
+    first_part: bytes = field(init=False)
+    tag_number_at: int = field(init=False)
+    tag_part: bytes = field(init=False)
+    last_part: bytes = field(init=False)
+    id_width: int = field(init=False)
+    tag_width: int = field(init=False)
+    wire_limit: int = field(init=False)
+    offset: int = field(init=False)
+    count_at: int = field(init=False)
+    minimum: int = field(init=False)
+    unpack: Any = field(init=False)
 
 
 def learn(

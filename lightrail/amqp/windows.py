@@ -6,6 +6,7 @@ bounds what one session can make us buffer. The outgoing window is the peer's: n
 what does not fit waits in its link (`waiting`) until the peer's flow arrives.
 """
 
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
 
 from lightrail.amqp import frames
@@ -26,35 +27,26 @@ OUTGOING_WINDOW: Final = 0x7FFFFFFF
 """The window that we announce: the receivers' credit and the peer's incoming window bound what we send."""
 
 
+@dataclass(slots=True, eq=False, repr=False)
 class Windows:
     """The part of a session that counts transfers; `state` is that of the session."""
 
-    __slots__ = (
-        "channel",
-        "connection",
-        "incoming_left",
-        "incoming_window",
-        "next_incoming_id",
-        "next_outgoing_id",
-        "refresh_due",
-        "remote_incoming_window",
-        "remote_outgoing_window",
-        "state",
-    )
+    connection: "ConnectionEndpoint"
+    channel: int
+    """Our (outgoing) channel."""
+    state: int = BEGIN_SENT
+    next_incoming_id: int = 0
+    incoming_window: int = field(init=False)
+    incoming_left: int = field(init=False)
+    remote_outgoing_window: int = 0
+    next_outgoing_id: int = field(init=False)
+    remote_incoming_window: int = 0
+    refresh_due: bool = False
 
-    def __init__(self, connection: "ConnectionEndpoint", channel: int) -> None:
-        settings = connection.settings
-        self.connection = connection
-        self.channel = channel
-        """Our (outgoing) channel."""
-        self.state = BEGIN_SENT
-        self.next_incoming_id = 0
-        self.incoming_window = settings.session_incoming_window
-        self.incoming_left = self.incoming_window
-        self.remote_outgoing_window = 0
+    def __post_init__(self) -> None:
+        settings = self.connection.settings
+        self.incoming_window = self.incoming_left = settings.session_incoming_window
         self.next_outgoing_id = settings.initial_outgoing_id
-        self.remote_incoming_window = 0
-        self.refresh_due = False
 
     def take_windows(
         self, next_incoming_id: int | None, incoming_window: int, next_outgoing_id: int, outgoing_window: int

@@ -7,6 +7,7 @@ least half of the time is left whenever a request is sent.
 
 import asyncio
 from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass, field
 from typing import Final
 
 from lightrail.client.delivery import Delivery
@@ -20,6 +21,7 @@ AGAIN_S: Final = 0.25
 """Longest pause after a request that failed; shorter for short locks."""
 
 
+@dataclass(eq=False, repr=False)
 class Keeper:
     """Renews locks for as long as its receiver is attached.
 
@@ -30,25 +32,18 @@ class Keeper:
         lost: called with the number of locks that expired, and why they were not renewed, if known.
     """
 
-    def __init__(
-        self,
-        loop: asyncio.AbstractEventLoop,
-        renew: Callable[[Sequence[Delivery]], Awaitable[list[float | None]]],
-        longest: float,
-        lost: Callable[[int, str], None],
-    ) -> None:
-        self._loop = loop
-        self._renew = renew
-        self._longest = longest
-        self._lost = lost
-        self._kept: dict[Delivery, list[float]] = {}
-        """By delivery: times of its arrival and of its latest renewal, by the clock of the loop."""
-        self._interval: float | None = None
-        """Seconds from a lock to its renewal; None before the first answer."""
-        self._why = ""
-        """Why the latest request failed."""
-        self._some = asyncio.Event()
-        self._task: asyncio.Task[None] | None = None
+    _loop: asyncio.AbstractEventLoop
+    _renew: Callable[[Sequence[Delivery]], Awaitable[list[float | None]]]
+    _longest: float
+    _lost: Callable[[int, str], None]
+    _kept: dict[Delivery, list[float]] = field(default_factory=dict)
+    """By delivery: times of its arrival and of its latest renewal, by the clock of the loop."""
+    _interval: float | None = None
+    """Seconds from a lock to its renewal; None before the first answer."""
+    _why: str = ""
+    """Why the latest request failed."""
+    _some: asyncio.Event = field(default_factory=asyncio.Event)
+    _task: asyncio.Task[None] | None = None
 
     def add(self, deliveries: Sequence[Delivery]) -> None:
         """Renews the locks of received deliveries from now on."""

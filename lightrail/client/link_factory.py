@@ -181,7 +181,7 @@ class LinkFactory:
         receiver = Receiver(
             self._owner, address, credit=CREDIT, name=name, source=source, target=name, presettled=True
         )
-        return Requester(self.loop, self.sender(address), self._add(receiver), reply_to=name)
+        return Requester(self.loop, self.sender(address), self._add(receiver), name)
 
     def management(self) -> Management:
         """Reads and changes a LightRail broker; use it in `async with`."""

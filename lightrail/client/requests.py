@@ -3,6 +3,7 @@
 import asyncio
 import secrets
 from contextlib import suppress
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final, Unpack
 
 from lightrail.client.delivery import Delivery
@@ -18,6 +19,7 @@ CREDIT: Final = 100
 TIMEOUT_S: Final = 30.0
 
 
+@dataclass(eq=False, repr=False)
 class Requester:
     """Sends requests to one address. Opened by `Connection.requester`; tasks may use it at the same time.
 
@@ -25,25 +27,20 @@ class Requester:
     without an answer raise LostError; they may have been carried out.
     """
 
-    def __init__(
-        self,
-        loop: asyncio.AbstractEventLoop,
-        sender: "Sender",
-        receiver: "Receiver",
-        reply_to: str | None = None,
-    ) -> None:
-        self._loop = loop
-        self._sender = sender
-        self._receiver = receiver
-        self._reply_to = reply_to
-        """Address for answers; None for the node that the broker creates for the receiver."""
-        self._answers: dict[str, asyncio.Future[Message]] = {}
-        self._prefix = secrets.token_hex(8)
-        self._number = 0
-        self._ended: Exception | None = None
-        """Why no further answers are received, once the task has ended."""
-        self._task: asyncio.Task[None] | None = None
-        receiver.on_lost = self._lost
+    _loop: asyncio.AbstractEventLoop
+    _sender: "Sender"
+    _receiver: "Receiver"
+    _reply_to: str | None = None
+    """Address for answers; None for the node that the broker creates for the receiver."""
+    _answers: dict[str, asyncio.Future[Message]] = field(default_factory=dict)
+    _prefix: str = field(default_factory=lambda: secrets.token_hex(8))
+    _number: int = 0
+    _ended: Exception | None = None
+    """Why no further answers are received, once the task has ended."""
+    _task: asyncio.Task[None] | None = None
+
+    def __post_init__(self) -> None:
+        self._receiver.on_lost = self._lost
 
     async def __aenter__(self) -> "Requester":
         try:

@@ -23,8 +23,8 @@ from lightrail.client.keywords import MessageFields, MessageId, ReceiverOptions,
 from lightrail.client.management import NAME
 from lightrail.client.message import Message
 from lightrail.client.requests import TIMEOUT_S
-from lightrail.client.sync_links import Delivery, Opened, Receiver, Sender
-from lightrail.client.thread_loop import ThreadLoop, loop_of_process
+from lightrail.client.sync_links import Delivery, Opened, Receiver, Sender, _Wrapped
+from lightrail.client.thread_loop import loop_of_process
 
 __all__ = [
     "Connection",
@@ -58,12 +58,8 @@ def _after_fork() -> None:
 os.register_at_fork(after_in_child=_after_fork)
 
 
-class Connection:
+class Connection(_Wrapped[client.Connection]):
     """See client.Connection. Callbacks for events are called on the client's own thread."""
-
-    def __init__(self, loop: ThreadLoop, inner: client.Connection) -> None:
-        self._loop = loop
-        self._inner = inner
 
     def __enter__(self) -> Self:
         return self
@@ -80,51 +76,30 @@ class Connection:
         return self._inner.closed
 
     def sender(self, address: str | None = None, **options: Unpack[SenderOptions]) -> Sender:
-        async def make() -> client.Sender:
-            return self._inner.sender(address, **options)
-
-        return Sender(self._loop, self._loop.call(make()))
+        return Sender(self._loop, self._loop.make(self._inner.sender, address, **options))
 
     def receiver(self, address: str | None = None, **options: Unpack[ReceiverOptions]) -> Receiver:
-        async def make() -> client.Receiver:
-            return self._inner.receiver(address, **options)
-
-        return Receiver(self._loop, self._loop.call(make()))
+        return Receiver(self._loop, self._loop.make(self._inner.receiver, address, **options))
 
     def transaction(self) -> "Transaction":
-        async def make() -> client.Transaction:
-            return self._inner.transaction()
-
-        return Transaction(self._loop, self._loop.call(make()))
+        return Transaction(self._loop, self._loop.make(self._inner.transaction))
 
     @property
     def product(self) -> str:
         return self._inner.product
 
     def requester(self, address: str) -> "Requester":
-        async def make() -> client.Requester:
-            return self._inner.requester(address)
-
-        return Requester(self._loop, self._loop.call(make()))
+        return Requester(self._loop, self._loop.make(self._inner.requester, address))
 
     def management(self) -> "Management":
-        async def make() -> client.Management:
-            return self._inner.management()
-
-        return Management(self._loop, self._loop.call(make()))
+        return Management(self._loop, self._loop.make(self._inner.management))
 
     def close(self) -> None:
         self._loop.call(self._inner.close())
 
 
-class Transaction:
+class Transaction(_Wrapped[client.Transaction]):
     """See client.Transaction."""
-
-    __slots__ = ("_inner", "_loop")
-
-    def __init__(self, loop: ThreadLoop, inner: client.Transaction) -> None:
-        self._loop = loop
-        self._inner = inner
 
     def __enter__(self) -> Self:
         self.begin()

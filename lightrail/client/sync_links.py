@@ -5,6 +5,7 @@ import contextlib
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from concurrent.futures import Future
+from dataclasses import dataclass
 from typing import Any, Generic, Protocol, Self, TypeVar, Unpack
 
 from lightrail import client
@@ -14,15 +15,21 @@ from lightrail.client.message import Message
 from lightrail.client.outcomes import Outcome
 from lightrail.client.thread_loop import ThreadLoop
 
+Wrappee = TypeVar("Wrappee")
 
-class Delivery:
+
+@dataclass(slots=True, eq=False, repr=False)
+class _Wrapped(Generic[Wrappee]):
+    """An asynchronous object whose methods run on the client's loop."""
+
+    _loop: ThreadLoop
+    _inner: Wrappee
+
+
+class Delivery(_Wrapped[client.Delivery]):
     """See client.Delivery."""
 
-    __slots__ = ("_inner", "_loop")
-
-    def __init__(self, loop: ThreadLoop, inner: client.Delivery) -> None:
-        self._loop = loop
-        self._inner = inner
+    __slots__ = ()
 
     @property
     def message(self) -> Message:
@@ -112,12 +119,8 @@ Inner = TypeVar("Inner", bound=_Opens)
 InnerLink = TypeVar("InnerLink", bound=_Named)
 
 
-class Opened(Generic[Inner]):
+class Opened(_Wrapped[Inner]):
     """An object that a connection opens; a with block closes it."""
-
-    def __init__(self, loop: ThreadLoop, inner: Inner) -> None:
-        self._loop = loop
-        self._inner = inner
 
     def __enter__(self) -> Self:
         self.opened()

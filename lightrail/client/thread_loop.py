@@ -3,14 +3,15 @@
 import asyncio
 import os
 import threading
-from collections.abc import AsyncIterator, Coroutine, Iterator
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
 from concurrent.futures import Future
-from typing import Any, TypeVar
+from typing import Any, ParamSpec, TypeVar
 
 from lightrail.client.connection import other_process
 from lightrail.client.errors import ClientError, ForkError
 
 Found = TypeVar("Found")
+Arguments = ParamSpec("Arguments")
 
 
 class ThreadLoop:
@@ -40,6 +41,16 @@ class ThreadLoop:
         except BaseException:
             waiting.cancel()
             raise
+
+    def make(
+        self, make: Callable[Arguments, Found], *given: Arguments.args, **named: Arguments.kwargs
+    ) -> Found:
+        """Calls a function on the loop, for objects that may only be made there; see `call`."""
+
+        async def made() -> Found:
+            return make(*given, **named)
+
+        return self.call(made())
 
     def iterate(self, source: AsyncIterator[Found]) -> Iterator[Found]:
         """The items of an asynchronous iterator, which runs on the loop."""

@@ -54,6 +54,7 @@ TokenSource = Callable[[], "Token | Awaitable[Token]"]
 """Returns a valid token; called for each connection and before the last token expires."""
 
 
+@dataclass(eq=False, repr=False)
 class Tokens:
     """Sends tokens for one connection.
 
@@ -61,24 +62,17 @@ class Tokens:
         failed: called if a token expired and no other was accepted: the connection is unusable then.
     """
 
-    def __init__(
-        self,
-        connection: "Connection",
-        source: TokenSource,
-        failed: Callable[[str], None],
-        clock: Callable[[], float] = time.time,
-    ) -> None:
-        self._connection = connection
-        self._source = source
-        self._failed = failed
-        self._clock = clock
-        self._task: asyncio.Task[None] | None = None
-        self._sender: Sender | None = None
-        self._receiver: Receiver | None = None
-        self._reply_to = ""
-        self._number = 0
-        self.is_due = False
-        """Whether the next token is due: the broker may refuse links because the last one expired."""
+    _connection: "Connection"
+    _source: TokenSource
+    _failed: Callable[[str], None]
+    _clock: Callable[[], float] = time.time
+    _task: asyncio.Task[None] | None = None
+    _sender: Sender | None = None
+    _receiver: Receiver | None = None
+    _reply_to: str = ""
+    _number: int = 0
+    is_due: bool = False
+    """Whether the next token is due: the broker may refuse links because the last one expired."""
 
     async def show(self, wire: "Wire", session: Session) -> None:
         """Sends the first token on a new connection.

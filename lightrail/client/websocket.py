@@ -20,13 +20,11 @@ try:
         Request,
     )
 
-    from lightrail.websocket import WebSocket
+    from lightrail.websocket import SUBPROTOCOL, WebSocket
 except ImportError as error:
     raise ConnectError(
         f"ws:// and wss:// need the package wsproto: pip install 'lightrail[websocket]' ({error})"
     ) from error
-
-SUBPROTOCOL: Final = "amqp"
 
 
 class RequestedWebSocket(WebSocket):

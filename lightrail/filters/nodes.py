@@ -1,63 +1,30 @@
 """Nodes of the tree of a parsed expression: one class for each kind."""
 
 from collections.abc import Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
 from lightrail.filters.lexer import Reference
 
 
+@dataclass(slots=True, eq=False, repr=False)
 class Node:
     """`position` counts characters from 1; `depth` is 1 for a node without children.
 
     `weight` is the largest number of evaluated nodes; one with two parents is evaluated twice.
     """
 
-    __slots__ = ("depth", "position", "weight")
+    position: int
+    depth: int = field(init=False)
+    weight: int = field(init=False)
 
-    def __init__(self, position: int, *children: "Node") -> None:
-        self.position = position
-        self.depth: int = 1 + max((child.depth for child in children), default=0)
-        self.weight: int = 1 + sum(child.weight for child in children)
+    def __post_init__(self) -> None:
+        self.depth = 1 + max((child.depth for child in self.children), default=0)
+        self.weight = 1 + sum(child.weight for child in self.children)
 
-
-class Literal(Node):
-    """A string, a number or a boolean."""
-
-    __slots__ = ("value",)
-
-    def __init__(self, position: int, value: Any) -> None:
-        super().__init__(position)
-        self.value = value
-
-
-class Field(Node):
-    """An identifier and its field."""
-
-    __slots__ = ("reference",)
-
-    def __init__(self, position: int, reference: Reference) -> None:
-        super().__init__(position)
-        self.reference = reference
-
-
-class Negate(Node):
-    __slots__ = ("operand",)
-
-    def __init__(self, position: int, operand: Node) -> None:
-        super().__init__(position, operand)
-        self.operand = operand
-
-
-class Arithmetic(Node):
-    """`operator` is one of + - * / %."""
-
-    __slots__ = ("left", "operator", "right")
-
-    def __init__(self, position: int, operator: str, left: Node, right: Node) -> None:
-        super().__init__(position, left, right)
-        self.operator = operator
-        self.left = left
-        self.right = right
+    @property
+    def children(self) -> "Sequence[Node]":
+        return ()
 
 
 class Condition(Node):
@@ -66,72 +33,101 @@ class Condition(Node):
     __slots__ = ()
 
 
-class Compare(Condition):
-    """`operator` is one of = <> < <= > >=."""
+@dataclass(slots=True, eq=False, repr=False)
+class Literal(Node):
+    """A string, a number or a boolean."""
 
-    __slots__ = ("left", "operator", "right")
-
-    def __init__(self, position: int, operator: str, left: Node, right: Node) -> None:
-        super().__init__(position, left, right)
-        self.operator = operator
-        self.left = left
-        self.right = right
+    value: Any
 
 
-class In(Condition):
-    """Equal to one of some literals."""
+@dataclass(slots=True, eq=False, repr=False)
+class Field(Node):
+    """An identifier and its field."""
 
-    __slots__ = ("operand", "values")
-
-    def __init__(self, position: int, operand: Node, values: Sequence[Any]) -> None:
-        super().__init__(position, operand)
-        self.operand = operand
-        self.values = values
+    reference: Reference
 
 
-class Like(Condition):
-    __slots__ = ("escape", "operand", "pattern")
+@dataclass(slots=True, eq=False, repr=False)
+class OfOne(Node):
+    """A node with one operand."""
 
-    def __init__(self, position: int, operand: Node, pattern: str, escape: str | None) -> None:
-        super().__init__(position, operand)
-        self.operand = operand
-        self.pattern = pattern
-        self.escape = escape
+    operand: Node
+
+    @property
+    def children(self) -> Sequence[Node]:
+        return (self.operand,)
 
 
-class IsNull(Condition):
+class Negate(OfOne):
+    __slots__ = ()
+
+
+class IsNull(OfOne, Condition):
     """Never unknown."""
 
-    __slots__ = ("operand",)
-
-    def __init__(self, position: int, operand: Node) -> None:
-        super().__init__(position, operand)
-        self.operand = operand
+    __slots__ = ()
 
 
-class Not(Condition):
-    __slots__ = ("operand",)
-
-    def __init__(self, position: int, operand: Node) -> None:
-        super().__init__(position, operand)
-        self.operand = operand
+class Not(OfOne, Condition):
+    __slots__ = ()
 
 
-class Every(Condition):
-    """AND of two or more."""
+@dataclass(slots=True, eq=False, repr=False)
+class In(OfOne, Condition):
+    """Equal to one of some literals."""
 
-    __slots__ = ("operands",)
-
-    def __init__(self, position: int, operands: Sequence[Node]) -> None:
-        super().__init__(position, *operands)
-        self.operands = operands
+    values: Sequence[Any]
 
 
-class Some(Condition):
-    """OR of two or more."""
+@dataclass(slots=True, eq=False, repr=False)
+class Like(OfOne, Condition):
+    pattern: str
+    escape: str | None
 
-    __slots__ = ("operands",)
 
-    def __init__(self, position: int, operands: Sequence[Node]) -> None:
-        super().__init__(position, *operands)
-        self.operands = operands
+@dataclass(slots=True, eq=False, repr=False)
+class OfTwo(Node):
+    """A node with two operands."""
+
+    operator: str
+    left: Node
+    right: Node
+
+    @property
+    def children(self) -> Sequence[Node]:
+        return self.left, self.right
+
+
+class Arithmetic(OfTwo):
+    """`operator` is one of + - * / %."""
+
+    __slots__ = ()
+
+
+class Compare(OfTwo, Condition):
+    """`operator` is one of = <> < <= > >=."""
+
+    __slots__ = ()
+
+
+@dataclass(slots=True, eq=False, repr=False)
+class OfMany(Condition):
+    """A condition of two or more."""
+
+    operands: Sequence[Node]
+
+    @property
+    def children(self) -> Sequence[Node]:
+        return self.operands
+
+
+class Every(OfMany):
+    """AND."""
+
+    __slots__ = ()
+
+
+class Some(OfMany):
+    """OR."""
+
+    __slots__ = ()

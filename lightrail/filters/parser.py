@@ -16,23 +16,9 @@ EXISTS, `!=`, `%`, scopes before names, quoted names, numbers and booleans in IN
 
 from typing import Any, Final
 
+from lightrail.filters import nodes
 from lightrail.filters.errors import FilterError, shown
 from lightrail.filters.lexer import INTEGER_MAX, Token, resolve, tokens_of
-from lightrail.filters.nodes import (
-    Arithmetic,
-    Compare,
-    Condition,
-    Every,
-    Field,
-    In,
-    IsNull,
-    Like,
-    Literal,
-    Negate,
-    Node,
-    Not,
-    Some,
-)
 from lightrail.filters.patterns import compile_like
 from lightrail.model import limits
 
@@ -49,7 +35,7 @@ class Parser:
         self._nodes = 0
         self._inside = 0
 
-    def parse(self) -> Node:
+    def parse(self) -> nodes.Node:
         """The tree of the whole expression. Raises FilterError."""
         if self._token.kind == "end":
             raise FilterError("an expression", "nothing", 1)
@@ -112,34 +98,34 @@ class Parser:
 
     # --- conditions -----------------------------------------------------------------------------------
 
-    def _logical(self, node: Node) -> Node:
+    def _logical(self, node: nodes.Node) -> nodes.Node:
         """The node as a condition."""
-        is_boolean = isinstance(node, Literal) and isinstance(node.value, bool)
-        if isinstance(node, Condition | Field) or is_boolean:
+        is_boolean = isinstance(node, nodes.Literal) and isinstance(node.value, bool)
+        if isinstance(node, nodes.Condition | nodes.Field) or is_boolean:
             return node
         raise FilterError("a condition, such as a comparison", "a value", node.position)
 
-    def _condition(self) -> Node:
+    def _condition(self) -> nodes.Node:
         first = self._conjunct()
         if self._token.kind != "OR":
             return first
         operands = [self._logical(first)]
         while self._accept("OR"):
             operands.append(self._logical(self._conjunct()))
-        some: Node = self._made(Some(first.position, operands))
+        some: nodes.Node = self._made(nodes.Some(first.position, operands))
         return some
 
-    def _conjunct(self) -> Node:
+    def _conjunct(self) -> nodes.Node:
         first = self._negation()
         if self._token.kind != "AND":
             return first
         operands = [self._logical(first)]
         while self._accept("AND"):
             operands.append(self._logical(self._negation()))
-        every: Node = self._made(Every(first.position, operands))
+        every: nodes.Node = self._made(nodes.Every(first.position, operands))
         return every
 
-    def _negation(self) -> Node:
+    def _negation(self) -> nodes.Node:
         position = self._token.position
         negated = False
         count = 0
@@ -156,11 +142,11 @@ class Parser:
             return self._not(position, node)
         return self._not(position, self._not(position, node))
 
-    def _not(self, position: int, node: Node) -> Node:
-        made: Node = self._made(Not(position, node))
+    def _not(self, position: int, node: nodes.Node) -> nodes.Node:
+        made: nodes.Node = self._made(nodes.Not(position, node))
         return made
 
-    def _predicate(self) -> Node:
+    def _predicate(self) -> nodes.Node:
         left = self._sum()
         token = self._token
         if token.kind in _COMPARISONS:
@@ -168,13 +154,13 @@ class Parser:
             right = self._sum()
             if self._token.kind in _COMPARISONS:
                 self._refuse("AND, OR or the end: a comparison has two sides")
-            compare: Node = self._made(Compare(token.position, token.kind, left, right))
+            compare: nodes.Node = self._made(nodes.Compare(token.position, token.kind, left, right))
             return compare
         if token.kind == "IS":
             self._next += 1
             negated = self._accept("NOT")
             self._take("NULL", "NULL or NOT NULL")
-            return self._perhaps_not(negated, self._made(IsNull(token.position, left)))
+            return self._perhaps_not(negated, self._made(nodes.IsNull(token.position, left)))
         negated = self._accept("NOT")
         if self._accept("BETWEEN"):
             return self._perhaps_not(negated, self._between(token.position, left))
@@ -186,38 +172,38 @@ class Parser:
             self._refuse("BETWEEN, IN or LIKE after NOT")
         return left
 
-    def _perhaps_not(self, negated: bool, node: Node) -> Node:
+    def _perhaps_not(self, negated: bool, node: nodes.Node) -> nodes.Node:
         return self._not(node.position, node) if negated else node
 
-    def _between(self, position: int, operand: Node) -> Node:
+    def _between(self, position: int, operand: nodes.Node) -> nodes.Node:
         low = self._sum()
         self._take("AND", "AND and the upper bound of BETWEEN")
         high = self._sum()
         bounds = [
-            self._made(Compare(position, ">=", operand, low)),
-            self._made(Compare(position, "<=", operand, high)),
+            self._made(nodes.Compare(position, ">=", operand, low)),
+            self._made(nodes.Compare(position, "<=", operand, high)),
         ]
-        between: Node = self._made(Every(position, bounds))
+        between: nodes.Node = self._made(nodes.Every(position, bounds))
         return between
 
-    def _in(self, position: int, operand: Node) -> Node:
+    def _in(self, position: int, operand: nodes.Node) -> nodes.Node:
         self._take("(", "( and the values of IN")
         values = [self._literal("a literal in the values of IN")]
         while self._accept(","):
             values.append(self._literal("a literal in the values of IN"))
         self._take(")", ", or ) in the values of IN")
-        within: Node = self._made(In(position, operand, values))
+        within: nodes.Node = self._made(nodes.In(position, operand, values))
         return within
 
     def _literal(self, expected: str) -> Any:
         if self._token.kind not in _LITERALS:
             self._refuse(expected)
         node = self._unary()
-        if not isinstance(node, Literal):
+        if not isinstance(node, nodes.Literal):
             raise FilterError(expected, "something else", node.position)
         return node.value
 
-    def _like(self, position: int, operand: Node) -> Node:
+    def _like(self, position: int, operand: nodes.Node) -> nodes.Node:
         pattern = self._take("string", "a pattern in quotes after LIKE")
         escape: str | None = None
         if self._accept("ESCAPE"):
@@ -229,36 +215,36 @@ class Parser:
             compile_like(pattern.value, escape)
         except ValueError as error:
             raise FilterError(str(error), shown(pattern.value), pattern.position) from None
-        like: Node = self._made(Like(position, operand, pattern.value, escape))
+        like: nodes.Node = self._made(nodes.Like(position, operand, pattern.value, escape))
         return like
 
     # --- values ---------------------------------------------------------------------------------------
 
-    def _sum(self) -> Node:
+    def _sum(self) -> nodes.Node:
         node = self._product()
         while self._token.kind in ("+", "-"):
             node = self._arithmetic(node, self._take(self._token.kind), self._product)
         return node
 
-    def _product(self) -> Node:
+    def _product(self) -> nodes.Node:
         node = self._unary()
         while self._token.kind in ("*", "/", "%"):
             node = self._arithmetic(node, self._take(self._token.kind), self._unary)
         return node
 
-    def _arithmetic(self, left: Node, operator: Token, operand: Any) -> Node:
-        right: Node = operand()
+    def _arithmetic(self, left: nodes.Node, operator: Token, operand: Any) -> nodes.Node:
+        right: nodes.Node = operand()
         for side in (left, right):
             self._numeric(side)
-        made: Node = self._made(Arithmetic(operator.position, operator.kind, left, right))
+        made: nodes.Node = self._made(nodes.Arithmetic(operator.position, operator.kind, left, right))
         return made
 
-    def _numeric(self, node: Node) -> None:
-        is_number = isinstance(node, Literal) and type(node.value) in (int, float)
-        if not (is_number or isinstance(node, Field | Arithmetic | Negate)):
+    def _numeric(self, node: nodes.Node) -> None:
+        is_number = isinstance(node, nodes.Literal) and type(node.value) in (int, float)
+        if not (is_number or isinstance(node, nodes.Field | nodes.Arithmetic | nodes.Negate)):
             raise FilterError("a number or a name in arithmetic", "something else", node.position)
 
-    def _unary(self) -> Node:
+    def _unary(self) -> nodes.Node:
         position = self._token.position
         negative = False
         signs = 0
@@ -272,12 +258,12 @@ class Parser:
             self._numeric(node)
         if not negative:
             return node
-        if isinstance(node, Literal):
-            return Literal(position, -node.value)
-        negate: Node = self._made(Negate(position, node))
+        if isinstance(node, nodes.Literal):
+            return nodes.Literal(position, -node.value)
+        negate: nodes.Node = self._made(nodes.Negate(position, node))
         return negate
 
-    def _primary(self, negative: bool) -> Node:
+    def _primary(self, negative: bool) -> nodes.Node:
         token = self._token
         self._count(token.position)
         if token.kind in ("number", "string"):
@@ -285,10 +271,10 @@ class Parser:
             if negative and type(token.value) is int and token.value > INTEGER_MAX // 2 + 1:
                 found = shown("-" + token.text)
                 raise FilterError("a whole number of at most 64 bits", found, token.position)
-            return Literal(token.position, token.value)
+            return nodes.Literal(token.position, token.value)
         if token.kind in ("TRUE", "FALSE"):
             self._next += 1
-            return Literal(token.position, token.kind == "TRUE")
+            return nodes.Literal(token.position, token.kind == "TRUE")
         if token.kind == "identifier":
             return self._field()
         if token.kind == "EXISTS":
@@ -302,21 +288,21 @@ class Parser:
         self._inside -= 1
         return node
 
-    def _field(self) -> Node:
+    def _field(self) -> nodes.Node:
         token = self._take("identifier", "a name")
         if self._token.kind == "(":
             found = shown(token.text + "(")
             raise FilterError("an operator: EXISTS is the only function", found, token.position)
         scope, name, is_quoted = token.value
         try:
-            return Field(token.position, resolve(scope, name, is_quoted, token.position))
+            return nodes.Field(token.position, resolve(scope, name, is_quoted, token.position))
         except FilterError as error:
             raise FilterError(error.expected, error.found, token.position) from None
 
-    def _exists(self) -> Node:
+    def _exists(self) -> nodes.Node:
         position = self._take("EXISTS").position
         self._take("(", "( and a name after EXISTS")
         operand = self._field()
         self._take(")", ") after the name of EXISTS")
-        is_null: Node = self._made(IsNull(position, operand))
+        is_null: nodes.Node = self._made(nodes.IsNull(position, operand))
         return self._not(position, is_null)

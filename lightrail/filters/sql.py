@@ -15,23 +15,9 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
 
+from lightrail.filters import nodes
 from lightrail.filters.lexer import INTEGER_MAX, Reference, identifier_literal
 from lightrail.filters.message import MessageView
-from lightrail.filters.nodes import (
-    Arithmetic,
-    Compare,
-    Condition,
-    Every,
-    Field,
-    In,
-    IsNull,
-    Like,
-    Literal,
-    Negate,
-    Node,
-    Not,
-    Some,
-)
 from lightrail.filters.parser import Parser
 from lightrail.filters.path import Path
 from lightrail.filters.patterns import Like as LikeTest
@@ -75,21 +61,25 @@ def compile_expression(text: str) -> Expression:
     return Expression(test, paths, _equality(node), _guard(node), node.weight, tuple(compiler.likes))
 
 
-def _equality(node: Node) -> Equality | None:
+def _equality(node: nodes.Node) -> Equality | None:
     """The equality, if an expression is only an equality."""
-    if not isinstance(node, Compare) or node.operator != "=":
+    if not isinstance(node, nodes.Compare) or node.operator != "=":
         return None
     field, literal = node.left, node.right
-    if isinstance(field, Literal):
+    if isinstance(field, nodes.Literal):
         field, literal = literal, field
-    if not isinstance(field, Field) or not isinstance(literal, Literal) or field.reference.derive is not None:
+    if (
+        not isinstance(field, nodes.Field)
+        or not isinstance(literal, nodes.Literal)
+        or field.reference.derive is not None
+    ):
         return None
     return field.reference.path, _constant(field.reference, literal.value)
 
 
-def _guard(node: Node) -> Equality | None:
+def _guard(node: nodes.Node) -> Equality | None:
     """An equality without which the expression is not true."""
-    if isinstance(node, Every):
+    if isinstance(node, nodes.Every):
         return next(filter(None, map(_guard, node.operands)), None)
     return _equality(node)
 
@@ -107,40 +97,40 @@ class Compiler:
 
     # --- conditions -----------------------------------------------------------------------------------
 
-    def condition(self, node: Node) -> Test:
-        if isinstance(node, Compare):
+    def condition(self, node: nodes.Node) -> Test:
+        if isinstance(node, nodes.Compare):
             return self._compare(node)
-        if isinstance(node, Every):
+        if isinstance(node, nodes.Every):
             return _every([self.condition(operand) for operand in node.operands])
-        if isinstance(node, Some):
+        if isinstance(node, nodes.Some):
             return _some([self.condition(operand) for operand in node.operands])
-        if isinstance(node, Not):
+        if isinstance(node, nodes.Not):
             return _negated(self.condition(node.operand))
-        if isinstance(node, IsNull):
+        if isinstance(node, nodes.IsNull):
             operand = self.value(node.operand)
             return lambda view: operand(view) is None
-        if isinstance(node, In):
+        if isinstance(node, nodes.In):
             return self._in(node)
-        if isinstance(node, Like):
+        if isinstance(node, nodes.Like):
             matches = compile_like(node.pattern, node.escape)
             self.likes.append(matches)
             return _like(self.value(node.operand), matches)
         return _truth(self.value(node))
 
-    def _compare(self, node: Compare) -> Test:
+    def _compare(self, node: nodes.Compare) -> Test:
         left, right, name = node.left, node.right, node.operator
-        if isinstance(left, Literal) and not isinstance(right, Literal):
+        if isinstance(left, nodes.Literal) and not isinstance(right, nodes.Literal):
             left, right, name = right, left, _MIRRORED[name]
-        if not isinstance(right, Literal):
+        if not isinstance(right, nodes.Literal):
             return _compared(_OPERATORS[name], name in ("=", "<>"), self.value(left), self.value(right))
         constant = right.value
-        if isinstance(left, Field):
+        if isinstance(left, nodes.Field):
             constant = _constant(left.reference, constant)
         return _compared_with(_OPERATORS[name], name in ("=", "<>"), self.value(left), constant)
 
-    def _in(self, node: In) -> Test:
+    def _in(self, node: nodes.In) -> Test:
         values: Sequence[Any] = node.values
-        if isinstance(node.operand, Field):
+        if isinstance(node.operand, nodes.Field):
             values = [_constant(node.operand.reference, value) for value in values]
         # True and 1 are the same key of a set, and different values here.
         booleans = frozenset(value for value in values if type(value) is bool)
@@ -157,17 +147,17 @@ class Compiler:
 
     # --- values ---------------------------------------------------------------------------------------
 
-    def value(self, node: Node) -> Value:
-        if isinstance(node, Literal):
+    def value(self, node: nodes.Node) -> Value:
+        if isinstance(node, nodes.Literal):
             constant = node.value
             return lambda view: constant
-        if isinstance(node, Field):
+        if isinstance(node, nodes.Field):
             return self._field(node.reference)
-        if isinstance(node, Negate):
+        if isinstance(node, nodes.Negate):
             return _negative(self.value(node.operand))
-        if isinstance(node, Arithmetic):
+        if isinstance(node, nodes.Arithmetic):
             return _computed(_COMPUTE[node.operator], self.value(node.left), self.value(node.right))
-        assert isinstance(node, Condition)
+        assert isinstance(node, nodes.Condition)
         return self.condition(node)
 
     def _field(self, reference: Reference) -> Value:

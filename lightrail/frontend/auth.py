@@ -1,21 +1,20 @@
 """Authentication of clients: the offered SASL mechanisms, and the check of credentials.
 
-The log-ins of the process (cluster/logins.py) check passwords: slow by design, a few at a time, and slower
-after many wrong ones from one address or user.
-
-The SASL exchange of one connection, step by step; a password is checked in a task beside the loop.
+An `Authenticator` of the process begins the `Authentication` of each connection, whose `SaslExchange` answers
+the client's frames one by one. The log-ins of the process (cluster/logins.py) check passwords in tasks beside
+the loop: slow by design, a few at a time, and slower after many wrong ones from one address or user.
 """
 
 import asyncio
 import logging
 import secrets
 import ssl
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from lightrail.amqp import events, sasl
 from lightrail.cluster.coordinator import Coordinator
-from lightrail.cluster.logins import LOCAL, Logins, TooManyLoginsError, source_of
+from lightrail.cluster.logins import Logins, TooManyLoginsError, source_of
 from lightrail.cluster.users import UserRecord
 from lightrail.model.endpoint import is_loopback
 from lightrail.model.protocols import Address
@@ -86,46 +85,28 @@ class Authenticator:
             mechanisms = (*mechanisms[:at], *self.without_user, *mechanisms[at + 1 :])
         if certificate is not None:
             mechanisms = ("EXTERNAL", *mechanisms)
-        return Authentication(self, mechanisms, certificate, tls=tls, source=source_of(host))
+        return Authentication(self, mechanisms, certificate, tls, source_of(host))
 
 
+@dataclass(slots=True, eq=False, repr=False)
 class Authentication:
     """One connection's SASL exchange."""
 
-    __slots__ = (
-        "_certificate",
-        "_exchange",
-        "_owner",
-        "_record",
-        "_source",
-        "_tls",
-        "_users_defined",
-        "chosen",
-        "is_abandoned",
-        "mechanisms",
-    )
+    _owner: Authenticator
+    mechanisms: tuple[str, ...]
+    _certificate: str | None
+    _tls: bool
+    _source: str
+    _users_defined: bool = field(init=False)
+    _exchange: sasl.ScramServer | None = None
+    _record: UserRecord | None = None
+    chosen: str = ""
+    """The mechanism that the client chose."""
+    is_abandoned: bool = False
+    """Whether the connection has closed, so that no more work is done for it."""
 
-    def __init__(
-        self,
-        owner: Authenticator,
-        mechanisms: tuple[str, ...],
-        certificate: str | None,
-        *,
-        tls: bool = False,
-        source: str = LOCAL,
-    ) -> None:
-        self._source = source
-        self._owner = owner
-        self._tls = tls
-        self._users_defined = owner.has_users
-        self._certificate = certificate
-        self._exchange: sasl.ScramServer | None = None
-        self._record: UserRecord | None = None
-        self.mechanisms = mechanisms
-        self.chosen = ""
-        """The mechanism that the client chose."""
-        self.is_abandoned = False
-        """Whether the connection has closed, so that no more work is done for it."""
+    def __post_init__(self) -> None:
+        self._users_defined = self._owner.has_users
 
     @property
     def anonymous(self) -> bool:

@@ -1,6 +1,6 @@
 """The client of a connection: its address, user, rights, and the owner ids of its names.
 
-Claims: the tokens that a connection has put at $cbs, and the callers that they grant at names.
+Its rights are those of its user, and at some names those of the tokens that it has put at $cbs (`Claims`).
 """
 
 import asyncio
@@ -10,7 +10,9 @@ from typing import TYPE_CHECKING, Final
 
 from lightrail.amqp.values import Symbol
 from lightrail.model import limits, names
+from lightrail.model.endpoint import is_loopback
 from lightrail.namespace.rights import Caller
+from lightrail.wire.forwarded import Forwarded
 
 if TYPE_CHECKING:
     from lightrail.amqp.performatives import Open
@@ -99,29 +101,40 @@ PROTON_MAX_FRAME_SIZES: Final = (16 * 1024, 32 * 1024)
 PRODUCT: Final = Symbol("product")
 
 
+@dataclass(slots=True, eq=False, repr=False)
 class Client:
     """The client; some fields are known when the socket is accepted, the others after the client's open."""
 
-    __slots__ = ("caller", "claims", "forwarded", "loopback", "owner", "peer", "tls", "user", "websocket")
+    owner: str
+    """Owner id of names that are deleted with the connection."""
+    peer: str = ""
+    """Address of the client's socket."""
+    websocket: bool = False
+    """Whether the client uses AMQP over WebSocket."""
+    forwarded: bool = False
+    """Whether a gateway forwards the client; `peer`, `loopback` and `tls` are those at the gateway."""
+    loopback: bool = True
+    """Whether the client is on this machine."""
+    tls: bool = False
+    user: str | None = None
+    """The authenticated user; None without SASL."""
+    caller: Caller = UNKNOWN
+    """The caller at names without a token."""
+    claims: Claims | None = None
+    """Tokens that the client has put; None before the first."""
 
-    def __init__(self, owner: str) -> None:
-        self.owner = owner
-        """Owner id of names that are deleted with the connection."""
-        self.peer = ""
-        """Address of the client's socket."""
-        self.websocket = False
-        """Whether the client uses AMQP over WebSocket."""
-        self.forwarded = False
-        """Whether a gateway forwards the client; `peer`, `loopback` and `tls` are those at the gateway."""
-        self.loopback = True
-        """Whether the client is on this machine."""
-        self.tls = False
-        self.user: str | None = None
-        """The authenticated user; None without SASL."""
-        self.caller = UNKNOWN
-        """The caller at names without a token."""
-        self.claims: Claims | None = None
-        """Tokens that the client has put; None before the first."""
+    def accept(self, address: object, *, tls: bool) -> None:
+        """Sets the address of an accepted socket; that of a Unix socket is no tuple."""
+        self.peer = f"{address[0]}:{address[1]}" if isinstance(address, tuple) else str(address)
+        self.loopback = is_loopback(address[0]) if isinstance(address, tuple) else True
+        self.tls = tls
+
+    def forward(self, forwarded: Forwarded) -> None:
+        """Sets the address of a client that a gateway forwards."""
+        self.forwarded = True
+        self.peer = f"{forwarded.host}:{forwarded.port}"
+        self.loopback = is_loopback(forwarded.host)
+        self.tls = forwarded.tls
 
     @property
     def user_name(self) -> str:

@@ -8,6 +8,7 @@ import contextlib
 import logging
 import os
 from collections.abc import Iterator, Sequence
+from dataclasses import KW_ONLY, dataclass, field
 from typing import TYPE_CHECKING, Final
 
 from lightrail.frontend.client import Client
@@ -16,6 +17,7 @@ from lightrail.model import limits
 if TYPE_CHECKING:
     from lightrail.amqp.connection import Connection
     from lightrail.frontend.engine import Frontend
+    from lightrail.frontend.links.bound_links import BoundLinks
 
 Piece = bytes | memoryview
 
@@ -46,58 +48,46 @@ LAST_READS_MAX: Final[int] = 64
 log = logging.getLogger("lightrail.frontend.connection")
 
 
+def _window(room: int) -> int:
+    """Bytes that shards may send ahead for a connection with this room."""
+    return limits.DELIVERY_WINDOW_BYTES * room // limits.WRITE_HIGH_WATER
+
+
+@dataclass(slots=True, eq=False, repr=False)
 class ClientSocket(asyncio.Protocol):
     """The part of a connection that handles bytes, independent of AMQP."""
 
-    __slots__ = (
-        "_unread",
-        "_unread_max",
-        "_written_bytes",
-        "client",
-        "consumers",
-        "frontend",
-        "has_more",
-        "has_read_large",
-        "is_held",
-        "lent_bytes",
-        "paused",
-        "refusing",
-        "room",
-        "transport",
-        "unanswered_bytes",
-        "window_bytes",
-    )
-
-    def __init__(self, frontend: "Frontend", client: Client) -> None:
-        self.frontend = frontend
-        self.client = client
-        self.transport: asyncio.Transport | None = None
-        self.consumers = 0
-        """Number of receiving links that are bound to a queue."""
-        self.unanswered_bytes = 0
-        """Bytes of messages that the client sent; set by the intake."""
-        self.refusing = False
-        """Whether the messages that the client sends are refused; set by the intake."""
-        self.has_more = False
-        """Whether the socket is not read since the input is too much for one turn: the next ones continue."""
-        self.paused = False
-        """Whether the socket's buffer is full."""
-        self.room = limits.WRITE_ROOM_MIN
-        """Bytes that may wait for the socket before its receivers get no more; set by the outflow."""
-        self.window_bytes = _window(limits.WRITE_ROOM_MIN)
-        """Bytes that shards may send before the client has read them, over all receiving links."""
-        self.lent_bytes = 0
-        """Bytes of answers that may wait beyond the room; set by the outflow."""
-        self.has_read_large = False
-        """Whether the client has read a message that was larger than the window of its link."""
-        self.is_held = False
-        """Whether the engine's output waits for the deletion of names of this connection."""
-        self._written_bytes = 0
-        """Bytes written to the socket, including those that wait for it."""
-        self._unread_max = 0
-        """Bytes that may wait for the socket while `paused`, before the socket is no longer read."""
-        self._unread = False
-        """Whether the socket is not read because its peer does not read."""
+    frontend: "Frontend"
+    _: KW_ONLY
+    client: Client = field(init=False)
+    links: "BoundLinks" = field(init=False)
+    transport: asyncio.Transport | None = None
+    consumers: int = 0
+    """Number of receiving links that are bound to a queue."""
+    unanswered_bytes: int = 0
+    """Bytes of messages that the client sent; set by the intake."""
+    refusing: bool = False
+    """Whether the messages that the client sends are refused; set by the intake."""
+    has_more: bool = False
+    """Whether the socket is not read since the input is too much for one turn: the next ones continue."""
+    paused: bool = False
+    """Whether the socket's buffer is full."""
+    room: int = limits.WRITE_ROOM_MIN
+    """Bytes that may wait for the socket before its receivers get no more; set by the outflow."""
+    window_bytes: int = _window(limits.WRITE_ROOM_MIN)
+    """Bytes that shards may send before the client has read them, over all receiving links."""
+    lent_bytes: int = 0
+    """Bytes of answers that may wait beyond the room; set by the outflow."""
+    has_read_large: bool = False
+    """Whether the client has read a message that was larger than the window of its link."""
+    is_held: bool = False
+    """Whether the engine's output waits for the deletion of names of this connection."""
+    _written_bytes: int = 0
+    """Bytes written to the socket, including those that wait for it."""
+    _unread_max: int = 0
+    """Bytes that may wait for the socket while `paused`, before the socket is no longer read."""
+    _unread: bool = False
+    """Whether the socket is not read because its peer does not read."""
 
     # --- reading ---------------------------------------------------------------------------------------
 
@@ -122,8 +112,10 @@ class ClientSocket(asyncio.Protocol):
             self.transport.resume_reading()
 
     def go_on_accepting(self) -> None:
-        """Messages are no longer refused."""
-        raise NotImplementedError
+        """Messages are no longer refused: grants the credit again that refused messages used up."""
+        self.refusing = False
+        for link in self.links:
+            link.relieved()
 
     # --- writing ---------------------------------------------------------------------------------------
 
@@ -185,6 +177,8 @@ class ClientSocket(asyncio.Protocol):
             self._unread = False
             if not self.frontend.intake.holds(self):
                 self.go_on_reading()
+        for link in self.links:
+            link.writable()
 
     def set_room(self, room: int) -> None:
         """Changes how many bytes may wait for the socket."""
@@ -200,14 +194,6 @@ class ClientSocket(asyncio.Protocol):
     def taken_bytes(self) -> int:
         """Bytes that the socket has accepted over the lifetime of the connection."""
         return self._written_bytes - self.waiting_bytes()
-
-    def delivered(self) -> int:
-        """Messages that were sent from queues over the client's links."""
-        raise NotImplementedError
-
-    def narrow(self) -> None:
-        """Withdraws credit from shards after the room has shrunk."""
-        raise NotImplementedError
 
     # --- the end ---------------------------------------------------------------------------------------
 
@@ -267,8 +253,3 @@ def last_bytes(transport: asyncio.Transport) -> Iterator[bytes]:
             if not data:
                 return
             yield data
-
-
-def _window(room: int) -> int:
-    """Bytes that shards may send ahead for a connection with this room."""
-    return limits.DELIVERY_WINDOW_BYTES * room // limits.WRITE_HIGH_WATER

@@ -7,6 +7,7 @@ runs as a task, and the connection may have ended when the task returns.
 import asyncio
 import logging
 from collections.abc import Callable
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final, cast
 
 from lightrail.amqp import events
@@ -15,22 +16,22 @@ from lightrail.amqp.link import Link
 from lightrail.amqp.performatives import Coordinator
 from lightrail.amqp.phases import CLOSING, HEADER
 from lightrail.amqp.values import Symbol
-from lightrail.frontend.auth import SaslExchange
+from lightrail.frontend.auth import Authentication, SaslExchange
 from lightrail.frontend.client import Client, is_deaf_after_close
+from lightrail.frontend.client_socket import ClientSocket
 from lightrail.frontend.links.attaching import attach
 from lightrail.frontend.links.bound import Bound
 from lightrail.frontend.links.bound_links import BoundLinks, ending_of
 from lightrail.frontend.nodes.links import NodeLinks, RequestLink
 from lightrail.frontend.transactions.transactions import Transactions
-from lightrail.frontend.websocket import ServedWebSocket, WebSocketConnection
+from lightrail.frontend.websocket import ServedWebSocket, begin_websocket
 from lightrail.model import conditions, limits
-from lightrail.model.endpoint import is_loopback
 from lightrail.model.links import Ending
 from lightrail.model.protocols import Address
 from lightrail.wire.forwarded import Forwarded
 
 if TYPE_CHECKING:
-    from lightrail.frontend.engine import Frontend
+    pass
 
 UNSETTLED_RUN_BYTES: Final[int] = 384
 """Bytes that a run of unsettled deliveries counts for: 150 in the frontend and 220 in the shard. Settlements
@@ -39,65 +40,45 @@ in another order, and links that alternate, make many runs."""
 log = logging.getLogger("lightrail.frontend.connection")
 
 
-class ClientConnection(WebSocketConnection):
+@dataclass(slots=True, eq=False, repr=False)
+class ClientConnection(ClientSocket):
     """The asyncio protocol of one accepted socket."""
 
-    __slots__ = (
-        "_begun_count",
-        "_dirty",
-        "_phase",
-        "_sasl_exchange",
-        "_sessions",
-        "_source",
-        "amqp",
-        "closing",
-        "deadline_ms",
-        "links",
-        "node_links",
-        "number",
-        "opened",
-        "since_ms",
-        "starved",
-        "transactions",
-        "unfinished_bytes",
-        "unsettled_bytes",
-        "websocket",
-    )
+    _source: Address | None = None
+    """The client's address if a load balancer named it; None: the address of the socket."""
+    number: int = field(init=False)
+    """Rising number, unique in the lifetime of this process."""
+    node_links: NodeLinks | None = None
+    """Links to nodes of the frontend; None before the first."""
+    transactions: Transactions | None = None
+    """Created with the first link to the coordinator, or for a frame with an unknown transaction."""
+    amqp: Connection | None = None
+    """The engine; None when the socket is closed."""
+    since_ms: int = 0
+    """Time at which the socket was accepted, in milliseconds since 1970."""
+    deadline_ms: int | None = None
+    """The entry in `Deadlines`; None without one, or if the deadline may have become sooner."""
+    opened: bool = False
+    """Whether the client's open has arrived."""
+    closing: bool = False
+    starved: dict[Bound, None] = field(default_factory=dict)
+    """Links that receive no messages until the client opens its session window or settles."""
+    unsettled_bytes: int = 0
+    """Bytes of messages that the client received and has not settled, including those of their slices."""
+    unfinished_bytes: int = 0
+    """Bytes of messages whose last frame has not arrived, as last reported to the intake."""
+    _sasl_exchange: SaslExchange | None = None
+    websocket: ServedWebSocket | None = None
+    """The protocol between the socket and this connection if the client began with an HTTP request."""
+    _dirty: bool = False
+    _phase: int = -1
+    _sessions: int = 0
+    _begun_count: int = 0
 
-    frontend: "Frontend"
-
-    def __init__(self, frontend: "Frontend", source: Address | None = None) -> None:
-        self._source = source
-        """The client's address if a load balancer named it; None: the address of the socket."""
-        self.number = frontend.connections.next_number()
-        """Rising number, unique in the lifetime of this process."""
-        super().__init__(frontend, Client(frontend.lifetimes.connection(self.number)))
+    def __post_init__(self) -> None:
+        self.number = self.frontend.connections.next_number()
+        self.client = Client(self.frontend.lifetimes.connection(self.number))
         self.links = BoundLinks(self)
-        self.node_links: NodeLinks | None = None
-        """Links to nodes of the frontend; None before the first."""
-        self.transactions: Transactions | None = None
-        """Created with the first link to the coordinator, or for a frame with an unknown transaction."""
-        self.amqp: Connection | None = None
-        """The engine; None when the socket is closed."""
-        self.since_ms = 0
-        """Time at which the socket was accepted, in milliseconds since 1970."""
-        self.deadline_ms: int | None = None
-        """The entry in `Deadlines`; None without one, or if the deadline may have become sooner."""
-        self.opened = False
-        """Whether the client's open has arrived."""
-        self.closing = False
-        self.starved: dict[Bound, None] = {}
-        """Links that receive no messages until the client opens its session window or settles."""
-        self.unsettled_bytes = 0
-        """Bytes of messages that the client received and has not settled, including those of their slices."""
-        self.unfinished_bytes = 0
-        """Bytes of messages whose last frame has not arrived, as last reported to the intake."""
-        self._sasl_exchange: SaslExchange | None = None
-        self.websocket: ServedWebSocket | None = None
-        """The protocol between the socket and this connection if the client began with an HTTP request."""
-        self._dirty = False
-        self._phase = -1
-        self._sessions = self._begun_count = 0
 
     @property
     def id(self) -> str:
@@ -118,28 +99,30 @@ class ClientConnection(WebSocketConnection):
         self.frontend.open_files.accepted(self.transport.get_extra_info("socket"))
         peer = self._source or self.transport.get_extra_info("peername")
         source = peer[:2] if isinstance(peer, tuple) else None
-        client = self.client
-        client.peer = f"{peer[0]}:{peer[1]}" if isinstance(peer, tuple) else str(peer)
-        client.loopback = is_loopback(peer[0]) if isinstance(peer, tuple) else True
-        client.tls = self.transport.get_extra_info("ssl_object") is not None
-        authentication = self.frontend.authentication(self.transport, source)
-        if not authentication.mechanisms:
+        self.client.accept(peer, tls=self.transport.get_extra_info("ssl_object") is not None)
+        if not self._authenticate(self.frontend.authentication(self.transport, source)):
             # To the AMQP engine no mechanism means no SASL layer; here it means that the client is refused.
-            log.warning("%s was refused: no user is defined, and it is not on this machine", client.peer)
+            log.warning("%s was refused: no user is defined, and it is not on this machine", self.client.peer)
             self.frontend.counts.connections_refused += 1
             self.transport.abort()
             return
-        self._sasl_exchange = SaslExchange(self, authentication)
-        self.amqp = self.frontend.new_amqp(authentication.mechanisms, authentication.anonymous)
         self.frontend.connections.add(self)
         self.touch()
+
+    def _authenticate(self, authentication: Authentication) -> bool:
+        """Offers the mechanisms of a client; returns whether there are any."""
+        if not authentication.mechanisms:
+            return False
+        self._sasl_exchange = SaslExchange(self, authentication)
+        self.amqp = self.frontend.new_amqp(authentication.mechanisms, authentication.anonymous)
+        return True
 
     def data_received(self, data: bytes) -> None:
         if (amqp := self.amqp) is None:
             return
         if data[:1] == b"G" and amqp.phase == HEADER and self.websocket is None:
             # No protocol header of AMQP begins like this.
-            self._begin_websocket(data)
+            begin_websocket(self, data)
             return
         self.frontend.counts.frame_bytes_received += len(data)
         try:
@@ -149,28 +132,11 @@ class ClientConnection(WebSocketConnection):
             self.close(conditions.INTERNAL_ERROR, "an internal error of the broker ended this connection")
         self.touch()
 
-    def _begin_websocket(self, data: bytes) -> None:
-        transport = self.transport
-        assert transport is not None
-        self.websocket = self.transport = ServedWebSocket(self, self.frontend.websocket_origins)
-        self.websocket.connection_made(transport)
-        transport.set_protocol(self.websocket)
-        self.websocket.data_received(data)
-
     def forward(self, forwarded: Forwarded) -> bool:
         """Sets the client that a gateway forwards; returns whether that client may log in."""
-        client = self.client
-        client.forwarded = True
-        client.peer = f"{forwarded.host}:{forwarded.port}"
-        client.loopback = is_loopback(forwarded.host)
-        client.tls = forwarded.tls
-        authentication = self.frontend.forwarded_authentication(forwarded)
-        if not authentication.mechanisms:
-            return False
-        self._sasl_exchange = SaslExchange(self, authentication)
+        self.client.forward(forwarded)
         # No AMQP bytes have arrived: an engine that offers this client's mechanisms replaces the first one.
-        self.amqp = self.frontend.new_amqp(authentication.mechanisms, authentication.anonymous)
-        return True
+        return self._authenticate(self.frontend.forwarded_authentication(forwarded))
 
     def _feed(self, amqp: Connection, data: bytes, now_ms: int) -> None:
         for event in amqp.feed(data, now_ms):
@@ -180,7 +146,7 @@ class ClientConnection(WebSocketConnection):
                     self._all_transactions().transfers(event, now_ms)
                 elif producer is not None:
                     if self.refusing and not isinstance(producer, RequestLink):
-                        self.frontend.intake.refuse(self, event, self.links.detach)
+                        self.frontend.intake.refuse(self, event)
                     else:
                         producer.transfers(event, now_ms)
             elif type(event) is events.Outcome:
@@ -214,14 +180,8 @@ class ClientConnection(WebSocketConnection):
         if not self.has_more and not self.frontend.intake.holds(self):
             self.go_on_reading()
 
-    def go_on_accepting(self) -> None:
-        """Messages are no longer refused: grants the credit again that refused messages used up."""
-        self.refusing = False
-        for link in self.links:
-            link.relieved()
-
     def connection_lost(self, exc: Exception | None) -> None:
-        super().connection_lost(exc)
+        ClientSocket.connection_lost(self, exc)
         self._end_links(Ending.FAILED if self.amqp is not None and self.amqp.opened else Ending.BY_BROKER)
         self.frontend.intake.forget(self)
         self.frontend.outflow.forget(self)
@@ -233,11 +193,6 @@ class ClientConnection(WebSocketConnection):
         self.frontend.sole_connections.ended(self)
         self.frontend.deadlines.forget_ended()
         self.deadline_ms = self.amqp = self.transport = None
-
-    def resume_writing(self) -> None:
-        super().resume_writing()
-        for link in self.links:
-            link.writable()
 
     # --- output ----------------------------------------------------------------------------------------
 
@@ -280,16 +235,7 @@ class ClientConnection(WebSocketConnection):
         runs = sum(len(session.outgoing.ranges) for session in sessions)
         return self.unsettled_bytes + runs * UNSETTLED_RUN_BYTES > limits.CONNECTION_UNSETTLED_BYTES
 
-    def delivered(self) -> int:
-        """Messages that were sent from queues over its links."""
-        return self.links.delivered()
-
-    def narrow(self) -> None:
-        """Withdraws credit from its shards after the room has shrunk."""
-        for link in self.links:
-            link.narrow()
-
-    # --- deadlines, see connections.py -----------------------------------------------------------------
+    # --- deadlines (connections.py) --------------------------------------------------------------------
 
     def next_tick(self, now_ms: int) -> int | None:
         """Executes due deadlines, and returns the next one, or None."""
@@ -318,11 +264,6 @@ class ClientConnection(WebSocketConnection):
         if self._sasl_exchange is not None and self._sasl_exchange.is_checking:
             amqp.excuse(now_ms)
         return amqp.tick(now_ms)
-
-    def excuse(self, until_ms: int) -> None:
-        """Ignores the client's silence up to `until_ms`, which the broker caused."""
-        if self.amqp is not None:
-            self.amqp.excuse(until_ms)
 
     # --- the end ---------------------------------------------------------------------------------------
 
@@ -397,25 +338,7 @@ class ClientConnection(WebSocketConnection):
 
     def _ended(self, event: events.Ended) -> None:
         self._count_sessions(-1)
-        session, lifetimes = event.session, self.frontend.lifetimes
-        owner = self.client.session_owner(session)
-
-        def answer() -> None:
-            session.answer_end()
-            self.touch()
-
-        waits = False
-
-        def then() -> None:
-            nonlocal waits
-            lifetimes.ended(owner)
-            waits = lifetimes.after_end(owner, answer)
-
-        has_names = lifetimes.has_names(owner)
-        self.links.session_ended(session.links, ending_of(event), then if has_names else _nothing)
-        if not waits:
-            # Links that a transaction keeps end with its discharge, which the client may send after this.
-            session.answer_end()
+        self.links.session_ended(event)
         if not event.by_peer and self.transactions is not None:
             self.transactions.session_ended()
 
@@ -431,10 +354,6 @@ class ClientConnection(WebSocketConnection):
             log.info("connection from %s ended: %s: %s", self.client.peer, condition, description)
         self._end_links(ending_of(event))
         self.is_held = self.frontend.lifetimes.after_end(self.client.owner, self.go_on_writing)
-
-
-def _nothing() -> None:
-    return
 
 
 _HANDLERS: dict[type, Callable[[ClientConnection, Any], None]] = {

@@ -1,9 +1,8 @@
-"""All connections of a frontend, and one timer for the next of their deadlines.
+"""All connections of a frontend: their number is bounded, and one timer serves their deadlines.
 
-Requests of gateways at a frontend's control socket: to show connections, and to close one.
-
-All shown values are read from the engine on request, so that they cost a connection nothing otherwise.
-Answers are bounded (limits.CONTROL_*), and contain the id of the next page.
+Gateways show connections, and close one, by requests at the frontend's control socket (`operations`). All
+shown values are read from the engine on request, so that they cost a connection nothing otherwise. Answers
+are bounded (limits.CONTROL_*), and contain the number of the next page.
 """
 
 import asyncio
@@ -12,6 +11,7 @@ import itertools
 import logging
 from bisect import bisect_right
 from collections.abc import Callable, Collection, Iterator, Mapping
+from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from itertools import islice
 from typing import TYPE_CHECKING, Any, Final
@@ -103,6 +103,7 @@ class Connections:
                 self.half_open -= 1
 
 
+@dataclass(eq=False, repr=False)
 class Deadlines:
     """Keeps one valid entry per connection in a heap: that of its `deadline_ms`.
 
@@ -113,19 +114,13 @@ class Deadlines:
         connections: the open connections.
     """
 
-    def __init__(
-        self,
-        loop: asyncio.AbstractEventLoop,
-        now_ms: Callable[[], int],
-        connections: "Collection[ClientConnection]",
-    ) -> None:
-        self._loop = loop
-        self._now_ms = now_ms
-        self._connections = connections
-        self._heap: list[tuple[int, int, ClientConnection]] = []
-        self._order = itertools.count()
-        self._timer: asyncio.TimerHandle | None = None
-        self._timer_ms = 0
+    _loop: asyncio.AbstractEventLoop
+    _now_ms: Callable[[], int]
+    _connections: "Collection[ClientConnection]"
+    _heap: "list[tuple[int, int, ClientConnection]]" = field(default_factory=list)
+    _order: Iterator[int] = field(default_factory=itertools.count)
+    _timer: asyncio.TimerHandle | None = None
+    _timer_ms: int = 0
 
     def __len__(self) -> int:
         return len(self._heap)
@@ -170,7 +165,8 @@ class Deadlines:
             # This process was stopped, not its clients. The bytes that they sent wait in their sockets, or in
             # their systems: TCP retransmits after a time about as long as it has failed before.
             for connection in self._connections:
-                connection.excuse(now_ms + late_ms)
+                if connection.amqp is not None:
+                    connection.amqp.excuse(now_ms + late_ms)
         heap = self._heap
         while heap and heap[0][0] <= now_ms:
             deadline, _, connection = heapq.heappop(heap)

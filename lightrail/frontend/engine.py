@@ -128,9 +128,9 @@ class Frontend:
         self.deadlines = Deadlines(self._loop, lambda: self.now_ms(), self.connections)
         self.intake = Intake(
             self.counts,
-            now_ms=lambda: self.now_ms(),
-            later=lambda wait_ms, call: self.later(wait_ms, call),
-            shard_wait_ms=self.settings.shard_wait,
+            lambda: self.now_ms(),
+            lambda wait_ms, call: self.later(wait_ms, call),
+            self.settings.shard_wait,
         )
         self.outflow = Outflow(lambda wait_ms, call: self.later(wait_ms, call))
         self.dirty: list[ClientConnection] = []

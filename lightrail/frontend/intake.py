@@ -10,15 +10,15 @@ of its bytes are answered, the messages that it sends are refused.
 """
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Final, Protocol
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Final
 
 from lightrail.amqp.events import Transfers
-from lightrail.amqp.performatives import AmqpError, Rejected
-from lightrail.amqp.values import Symbol
+from lightrail.frontend.links.outcomes import rejected
 from lightrail.model import conditions, limits
 
 if TYPE_CHECKING:
-    from lightrail.amqp.link import Link
+    from lightrail.frontend.client_socket import ClientSocket
     from lightrail.telemetry.frontend import FrontendCounts
 
 CONNECTION_UNANSWERED_BYTES: Final[int] = 32 * 1024 * 1024
@@ -33,26 +33,7 @@ FRONTEND_UNFINISHED_BYTES: Final[int] = 1024 * 1024 * 1024
 """Bytes of unfinished messages of all connections; beyond, the connections with most of them are closed."""
 
 
-class Sender(Protocol):
-    """The interface of a connection for the intake."""
-
-    unanswered_bytes: int
-    """Bytes of messages that it sent, with the overhead of their batches; set by the intake."""
-    refusing: bool
-    """Whether the messages that it sends are refused; set by the intake."""
-    consumers: int
-    """Number of receiving links that are bound to a queue."""
-
-    def hold_reading(self) -> None:
-        """Stops reading the socket."""
-
-    def go_on_reading(self) -> None:
-        """Reads the socket again, unless there is another reason not to."""
-
-    def go_on_accepting(self) -> None:
-        """Messages are no longer refused."""
-
-
+@dataclass(slots=True, eq=False, repr=False)
 class Intake:
     """One per frontend; `counts.unanswered_bytes` is its sum.
 
@@ -60,37 +41,18 @@ class Intake:
         shard_wait_ms: how long senders wait for a shard that does not serve; 0: no limit.
     """
 
-    __slots__ = (
-        "_counts",
-        "_held",
-        "_later",
-        "_now_ms",
-        "_refusing",
-        "_shard_wait_ms",
-        "_unfinished",
-        "_unfinished_bytes",
-    )
+    _counts: "FrontendCounts"
+    _now_ms: Callable[[], int]
+    _later: Callable[[int, Callable[[], None]], None]
+    _shard_wait_ms: int
+    _held: "dict[ClientSocket, int]" = field(default_factory=dict)
+    """Connections whose sockets are not read, with the number of answers since then."""
+    _refusing: "dict[ClientSocket, None]" = field(default_factory=dict)
+    """Connections that are read again although no batch was answered."""
+    _unfinished: "dict[ClientSocket, int]" = field(default_factory=dict)
+    _unfinished_bytes: int = 0
 
-    def __init__(
-        self,
-        counts: "FrontendCounts",
-        *,
-        now_ms: Callable[[], int],
-        later: Callable[[int, Callable[[], None]], None],
-        shard_wait_ms: int,
-    ) -> None:
-        self._counts = counts
-        self._now_ms = now_ms
-        self._later = later
-        self._shard_wait_ms = shard_wait_ms
-        self._held: dict[Sender, int] = {}
-        """Connections whose sockets are not read, with the number of answers since then."""
-        self._refusing: dict[Sender, None] = {}
-        """Connections that are read again although no batch was answered."""
-        self._unfinished: dict[Sender, int] = {}
-        self._unfinished_bytes = 0
-
-    def received(self, sender: Sender, size: int) -> None:
+    def received(self, sender: "ClientSocket", size: int) -> None:
         """Counts the bytes of a received batch that is sent to a shard."""
         size += UNANSWERED_BATCH_BYTES
         self._counts.unanswered_bytes += size
@@ -103,11 +65,11 @@ class Intake:
             sender.hold_reading()
             self._watch(sender, 0, self._now_ms())
 
-    def holds(self, sender: Sender) -> bool:
+    def holds(self, sender: "ClientSocket") -> bool:
         """Whether the intake keeps a socket from being read."""
         return sender in self._held
 
-    def answered(self, sender: Sender, size: int, batches: int = 1) -> None:
+    def answered(self, sender: "ClientSocket", size: int, batches: int = 1) -> None:
         """Subtracts the bytes of batches that are answered, or will not be answered."""
         size += batches * UNANSWERED_BATCH_BYTES
         self._counts.unanswered_bytes -= size
@@ -126,11 +88,11 @@ class Intake:
                     del self._refusing[refusing]
                     refusing.go_on_accepting()
 
-    def _watch(self, sender: Sender, answers: int, since_ms: int) -> None:
+    def _watch(self, sender: "ClientSocket", answers: int, since_ms: int) -> None:
         """Checks after a time whether any batch was answered."""
         self._later(INTAKE_STALL_MS, lambda: self._look(sender, answers, since_ms))
 
-    def _look(self, sender: Sender, answers: int, since_ms: int) -> None:
+    def _look(self, sender: "ClientSocket", answers: int, since_ms: int) -> None:
         found = self._held.get(sender)
         if found is None:
             return
@@ -147,7 +109,7 @@ class Intake:
         sender.refusing = True
         sender.go_on_reading()
 
-    def unfinished(self, sender: Sender, size: int) -> bool:
+    def unfinished(self, sender: "ClientSocket", size: int) -> bool:
         """Sets the bytes of a connection's messages whose last frame has not arrived.
 
         Returns:
@@ -163,17 +125,16 @@ class Intake:
             or size * len(self._unfinished) < self._unfinished_bytes
         )
 
-    def forget(self, sender: Sender) -> None:
+    def forget(self, sender: "ClientSocket") -> None:
         """The socket is closed; the bytes that it sent still count until they are answered."""
         self._held.pop(sender, None)
         self._refusing.pop(sender, None)
         self.unfinished(sender, 0)
 
-    def refuse(self, sender: Sender, event: Transfers, detach: Callable[["Link", str, str], None]) -> None:
+    def refuse(self, sender: "ClientSocket", event: Transfers) -> None:
         """Refuses messages of a connection that is read only for its other frames.
 
-        Args:
-            detach: ends a link whose messages were sent settled, so that no outcome can refuse them.
+        A link whose messages were sent settled ends, since no outcome can refuse them.
         """
         link, count = event.link, event.count
         self._counts.messages_refused += count
@@ -182,8 +143,7 @@ class Intake:
             "shards; send again when there is room"
         )
         if event.settled:
-            detach(link, conditions.RESOURCE_LIMIT_EXCEEDED, description)
+            sender.links.detach(link, conditions.RESOURCE_LIMIT_EXCEEDED, description)
             return
-        error = AmqpError(condition=Symbol(conditions.RESOURCE_LIMIT_EXCEEDED), description=description)
-        first = event.first_delivery_id
-        link.settle(first, first + count - 1, Rejected(error=error))
+        first, state = event.first_delivery_id, rejected(conditions.RESOURCE_LIMIT_EXCEEDED, description)
+        link.settle(first, first + count - 1, state)

@@ -24,9 +24,13 @@ connection that reads less than a minimum of its message is closed. Both happen 
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Final, Protocol
+from typing import TYPE_CHECKING, Final
 
 from lightrail.model import limits
+
+if TYPE_CHECKING:
+    from lightrail.frontend.client_socket import ClientSocket
+    from lightrail.frontend.links.deliveries import ConsumerLink
 
 LARGE_READ_BYTES: Final[int] = 512 * 1024
 """Bytes of a message charged to FRONTEND_UNREAD_BYTES that a client has to read per LARGE_READ_LOOKS while
@@ -37,52 +41,11 @@ SHARE: Final = 2
 """A message may be at most this part of the remaining bytes while others are charged."""
 
 
-class LargeReceiver(Protocol):
-    """A connection that receives large messages."""
-
-    room: int
-    """Bytes that may wait for the socket before its links get no more messages."""
-    paused: bool
-    """Whether the socket's buffer is full."""
-    has_read_large: bool
-    """Whether the client has read a message that was larger than the window of its link."""
-
-    def taken_bytes(self) -> int:
-        """Bytes that the socket has accepted over the lifetime of the connection."""
-
-    def cut(self, why: str) -> None:
-        """Ends the connection of a client that does not read."""
-
-
-class ReceivingLink(Protocol):
-    """A link whose next message is larger than its window."""
-
-    has_large: bool
-    """Whether the message has arrived, and its room is reserved until the client has read it."""
-
-    @property
-    def connection(self) -> LargeReceiver:
-        """The connection of the link."""
-
-    @property
-    def awaits_large(self) -> bool:
-        """Whether the link's credit includes a large message that has not arrived."""
-
-    def reserved(self, size: int) -> None:
-        """The link may receive its message now."""
-
-    def large_was_read(self) -> None:
-        """The socket is free again."""
-
-    def take_back(self) -> None:
-        """The link's credit brought no message, and others wait for its room."""
-
-
 @dataclass(slots=True, eq=False, repr=False)
 class Charged:
     """A message that is charged to the outflow; each connection has at most one."""
 
-    link: ReceivingLink
+    link: "ConsumerLink"
     size: int
     looks: int = 0
     """Checks since the message was charged, or since its client last read enough of it."""
@@ -96,10 +59,10 @@ class Reservations:
 
     _budget: "Outflow"
     _later: Callable[[int, Callable[[], None]], None]
-    _own: dict[LargeReceiver, dict[ReceivingLink, int]] = field(default_factory=dict)
+    _own: "dict[ClientSocket, dict[ConsumerLink, int]]" = field(default_factory=dict)
     """Bytes of messages in the room of their connection."""
-    _charged: dict[LargeReceiver, Charged] = field(default_factory=dict)
-    _line: dict[LargeReceiver, dict[ReceivingLink, int]] = field(default_factory=dict)
+    _charged: "dict[ClientSocket, Charged]" = field(default_factory=dict)
+    _line: "dict[ClientSocket, dict[ConsumerLink, int]]" = field(default_factory=dict)
     """Waiting links, with the bytes of their message."""
     _is_looking: bool = False
 
@@ -108,7 +71,7 @@ class Reservations:
         """Bytes of all messages that are charged to the outflow."""
         return sum(each.size for each in self._charged.values())
 
-    def reserve(self, link: ReceivingLink, size: int) -> bool:
+    def reserve(self, link: "ConsumerLink", size: int) -> bool:
         """Reserves room for a message; without room, the link waits in line until `reserved` is called."""
         connection = link.connection
         if self._fits_own(connection, size):
@@ -123,7 +86,7 @@ class Reservations:
         self._look_later()
         return False
 
-    def release(self, link: ReceivingLink) -> None:
+    def release(self, link: "ConsumerLink") -> None:
         """Releases the room of a link, and removes it from the line."""
         connection = link.connection
         self._leave_line(link)
@@ -135,7 +98,7 @@ class Reservations:
             self._uncharge(connection)
         self._serve_later()
 
-    def read(self, connection: LargeReceiver) -> None:
+    def read(self, connection: "ClientSocket") -> None:
         """The socket of a connection may be free: releases the room of large messages that were read."""
         if connection.paused:
             return
@@ -154,7 +117,7 @@ class Reservations:
             self._own.setdefault(connection, {})[link] = size
             link.reserved(size)
 
-    def forget(self, connection: LargeReceiver) -> None:
+    def forget(self, connection: "ClientSocket") -> None:
         """The socket is closed."""
         self._own.pop(connection, None)
         self._line.pop(connection, None)
@@ -175,7 +138,7 @@ class Reservations:
         if self._line:
             self._later(0, self.serve)
 
-    def _next(self) -> LargeReceiver | None:
+    def _next(self) -> "ClientSocket | None":
         """The next connection: one that has read such a message, if there is any.
 
         Connections whose socket is full leave the line: their links enter it again when the socket is free.
@@ -190,13 +153,13 @@ class Reservations:
                 first = first or connection
         return first
 
-    def _fits_own(self, connection: LargeReceiver, size: int) -> bool:
+    def _fits_own(self, connection: "ClientSocket", size: int) -> bool:
         if size > connection.room:
             return False
         own = self._own.get(connection)
         return own is None or sum(own.values()) + size <= connection.room
 
-    def _charge(self, link: ReceivingLink, size: int) -> bool:
+    def _charge(self, link: "ConsumerLink", size: int) -> bool:
         beside = self._charged
         if link.connection.has_read_large and not any(each.has_read_large for each in beside):
             # Room for clients that have read a large message; clients that do not read never use it.
@@ -207,13 +170,13 @@ class Reservations:
         self._charged[link.connection] = Charged(link, size)
         return True
 
-    def _uncharge(self, connection: LargeReceiver) -> None:
+    def _uncharge(self, connection: "ClientSocket") -> None:
         self._budget.free_bytes += self._charged.pop(connection).size
         if connection in self._line:
             # Others have their turn before the next one of this connection.
             self._line[connection] = self._line.pop(connection)
 
-    def _leave_line(self, link: ReceivingLink) -> None:
+    def _leave_line(self, link: "ConsumerLink") -> None:
         links = self._line.get(link.connection)
         if links is not None and links.pop(link, None) is not None and not links:
             del self._line[link.connection]
@@ -269,25 +232,6 @@ LENT_AT_ONCE: Final = 512 * 1024
 """Bytes for answers that a connection gets in one step."""
 
 
-class Receiver(LargeReceiver, Protocol):
-    """The interface of a connection for the outflow."""
-
-    lent_bytes: int
-    """Bytes of answers that may wait beyond the room; set by the outflow."""
-
-    def set_room(self, room: int) -> None:
-        """Changes how many bytes may wait for the socket."""
-
-    def delivered(self) -> int:
-        """Messages that were sent from queues over its links."""
-
-    def waiting_bytes(self) -> int:
-        """Bytes that wait for the socket."""
-
-    def narrow(self) -> None:
-        """Withdraws credit from its shards after the room has shrunk."""
-
-
 class Outflow:
     """One per frontend."""
 
@@ -299,12 +243,12 @@ class Outflow:
         """The part of FRONTEND_UNREAD_BYTES that no connection has beyond its smallest room."""
         self.reservations = Reservations(self, later)
         """Room for messages that are larger than the window of their link."""
-        self._grown: dict[Receiver, int] = {}
+        self._grown: dict[ClientSocket, int] = {}
         """Connections with more than the smallest room, and their messages up to the last check."""
         self._is_short = False
         """Whether a room could not grow since the latest check, so that another check is scheduled."""
 
-    def grow(self, connection: Receiver) -> bool:
+    def grow(self, connection: "ClientSocket") -> bool:
         """Enlarges the room of a connection whose receivers use it; returns False if there are no bytes."""
         room = connection.room
         if room >= limits.WRITE_HIGH_WATER:
@@ -320,7 +264,7 @@ class Outflow:
         connection.set_room(room + more)
         return True
 
-    def lend(self, connection: Receiver) -> bool:
+    def lend(self, connection: "ClientSocket") -> bool:
         """Lets more answers wait for a peer that sends and does not read; returns False if it has to wait."""
         most = limits.WRITE_HIGH_WATER - limits.WRITE_ROOM_MIN + WRITE_ANSWERS_BYTES
         more = min(LENT_AT_ONCE, most - connection.lent_bytes)
@@ -330,12 +274,12 @@ class Outflow:
         connection.lent_bytes += more
         return True
 
-    def give_back(self, connection: Receiver) -> None:
+    def give_back(self, connection: "ClientSocket") -> None:
         """The peer has read: the bytes lent for its answers are free."""
         self.free_bytes += connection.lent_bytes
         connection.lent_bytes = 0
 
-    def forget(self, connection: Receiver) -> None:
+    def forget(self, connection: "ClientSocket") -> None:
         """The socket is closed."""
         self.give_back(connection)
         self.reservations.forget(connection)
@@ -345,14 +289,15 @@ class Outflow:
         """A room could not grow: reduces the rooms of connections without messages since the last check."""
         self._is_short = False
         for connection, before in list(self._grown.items()):
-            delivered = connection.delivered()
+            delivered = connection.links.delivered()
             if delivered != before:
                 self._grown[connection] = delivered
             elif not connection.paused and connection.waiting_bytes() <= limits.WRITE_ROOM_MIN:
                 self._shrink(connection)
-                connection.narrow()
+                for link in connection.links:
+                    link.narrow()
 
-    def _shrink(self, connection: Receiver) -> None:
+    def _shrink(self, connection: "ClientSocket") -> None:
         if self._grown.pop(connection, None) is not None:
             self.free_bytes += ROOMS * (connection.room - limits.WRITE_ROOM_MIN)
             connection.set_room(limits.WRITE_ROOM_MIN)

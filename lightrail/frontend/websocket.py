@@ -18,33 +18,19 @@ from wsproto.connection import ConnectionState
 from wsproto.events import AcceptConnection, BytesMessage, Event, RejectConnection, Request
 from wsproto.utilities import RemoteProtocolError
 
-from lightrail.frontend.client_socket import ClientSocket, last_bytes
+from lightrail.frontend.client_socket import last_bytes
 from lightrail.model import limits
-from lightrail.websocket import WebSocket
-from lightrail.wire.forwarded import FIELD, Forwarded
+from lightrail.websocket import SUBPROTOCOL, WebSocket
+from lightrail.wire.forwarded import FIELD
 
 if TYPE_CHECKING:
-    from lightrail.frontend.engine import Frontend
+    from lightrail.frontend.connection import ClientConnection
 
 log = logging.getLogger("lightrail.frontend.websocket")
 
-SUBPROTOCOL: Final = "amqp"
-"""The subprotocol of the binding."""
 ALL_ORIGINS: Final = "*"
 _END_OF_HEAD: Final = b"\r\n\r\n"
 _FORWARDED: Final = FIELD.lower().encode()
-
-
-class WebSocketConnection(ClientSocket):
-    """The interface of the connection for a WebSocket."""
-
-    __slots__ = ()
-
-    frontend: "Frontend"
-
-    def forward(self, client: Forwarded) -> bool:
-        """Sets the client that a gateway forwards; returns whether that client may log in."""
-        raise NotImplementedError
 
 
 class ServedWebSocket(WebSocket):
@@ -54,9 +40,9 @@ class ServedWebSocket(WebSocket):
         origins: of pages that may connect; ALL_ORIGINS for every page.
     """
 
-    _connection: WebSocketConnection
+    _connection: "ClientConnection"
 
-    def __init__(self, connection: WebSocketConnection, origins: tuple[str, ...]) -> None:
+    def __init__(self, connection: "ClientConnection", origins: tuple[str, ...]) -> None:
         super().__init__(connection, ConnectionType.SERVER)
         self._origins = origins
         self._head = b""
@@ -167,6 +153,17 @@ class ServedWebSocket(WebSocket):
         except RemoteProtocolError as error:
             log.debug("the last frames of %s can't be read: %s", self._connection.client.peer, error)
         self._connection.read_last(bytes(payload))
+
+
+def begin_websocket(connection: "ClientConnection", data: bytes) -> None:
+    """Puts a WebSocket between the socket and a connection whose client begins with an HTTP request."""
+    transport = connection.transport
+    assert transport is not None
+    websocket = ServedWebSocket(connection, connection.frontend.websocket_origins)
+    connection.websocket = connection.transport = websocket
+    websocket.connection_made(transport)
+    transport.set_protocol(websocket)
+    websocket.data_received(data)
 
 
 def _is_nameless(host: str) -> bool:

@@ -4,7 +4,7 @@ Router nodes: a graph of routers, which is walked to find the queues of a messag
 """
 
 from collections.abc import Callable, Generator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Final, NamedTuple
 
 from lightrail.filters.action import Action
@@ -136,65 +136,39 @@ class Walk:
         return self.routed is not None
 
 
+@dataclass(slots=True, eq=False, repr=False)
 class Plan:
     """A flattened router, which routes batches until a name on the path changes."""
 
-    __slots__ = (
-        "_choose",
-        "_fixed",
-        "_is_light",
-        "_known",
-        "_known_kept",
-        "_node",
-        "_sets",
-        "_sets_kept",
-        "ages_ms",
-        "names",
-        "no_local",
-        "policy",
-        "problem",
-        "until_ms",
-    )
+    _node: Node | None
+    _choose: Choose
+    policy: Policy
+    """Policy of the router."""
+    names: frozenset[str]
+    """Names that the plan depends on; a change of any of them makes it void."""
+    until_ms: int | None
+    """Time at which the first subscription on the path expires, or None."""
+    problem: str
+    """Error text if no message can be routed; otherwise empty."""
+    no_local: Mapping[str, str]
+    """Container-ids whose messages a subscription does not accept, by its queue."""
+    ages_ms: Mapping[str, int]
+    """Age at which messages expire, by queue; queues without one are missing."""
+    _known: dict[int, tuple[Sequence[Key], Queues | None]] = field(default_factory=dict)
+    """Queues by identity of the matcher's result, or None where edges have to be followed."""
+    _known_kept: int = 0
+    """Number of keys in all of `_known`."""
+    _sets: dict[tuple[str, ...], Queues] = field(default_factory=dict)
+    _sets_kept: int = 0
+    """Number of queues in all of `_sets`."""
+    _fixed: Queues | None = None
+    _is_light: bool = False
 
-    def __init__(
-        self,
-        node: Node | None,
-        *,
-        policy: Policy,
-        names: frozenset[str],
-        until_ms: int | None,
-        choose: Choose,
-        problem: str = "",
-        no_local: Mapping[str, str] | None = None,
-        ages_ms: Mapping[str, int] | None = None,
-    ) -> None:
-        self.ages_ms: Mapping[str, int] = ages_ms or {}
-        """Age at which messages expire, by queue; queues without one are missing."""
-        self.no_local = no_local or {}
-        """Container-ids whose messages a subscription does not accept, by its queue."""
-        self.policy = policy
-        """Policy of the router."""
-        self.names = names
-        """Names that the plan depends on; a change of any of them makes it void."""
-        self.until_ms = until_ms
-        """Time at which the first subscription on the path expires, or None."""
-        self.problem = problem
-        """Error text if no message can be routed; otherwise empty."""
-        self._node = node
-        self._choose = choose
-        self._known: dict[int, tuple[Sequence[Key], Queues | None]] = {}
-        """Queues by identity of the matcher's result, or None where edges have to be followed."""
-        self._known_kept = 0
-        """Number of keys in all of `_known`."""
-        self._sets: dict[tuple[str, ...], Queues] = {}
-        self._sets_kept = 0
-        """Number of queues in all of `_sets`."""
-        self._fixed: Queues | None = None
-        self._is_light = False
-        if node is not None and all(type(key) is str for key, _ in node.entries):
-            self._is_light = node.matcher.is_light
-            if not node.chooses and not node.matcher.looks_at_messages:
-                self._fixed = frozenset(str(key) for key, _ in node.entries)
+    def __post_init__(self) -> None:
+        if self._node is not None and all(type(key) is str for key, _ in self._node.entries):
+            self._is_light = self._node.matcher.is_light
+            if not self._node.chooses and not self._node.matcher.looks_at_messages:
+                self._fixed = frozenset(str(key) for key, _ in self._node.entries)
 
     @property
     def is_empty(self) -> bool:

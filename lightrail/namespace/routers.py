@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import Callable
+from dataclasses import InitVar, dataclass, field
 from typing import Protocol
 
 from lightrail.filters.matcher import Looks
@@ -17,6 +18,7 @@ class Resumable(Protocol):
         """Tries the waiting batches again."""
 
 
+@dataclass(slots=True, eq=False, repr=False)
 class Routers:
     """One per process.
 
@@ -25,36 +27,22 @@ class Routers:
         now_ms: wall clock.
     """
 
-    __slots__ = (
-        "_change",
-        "_is_turning",
-        "_later",
-        "_now_ms",
-        "_senders",
-        "_tasks",
-        "_waiting",
-        "looks",
-        "routing",
-    )
+    directory: InitVar[Directory]
+    _later: Callable[[int, Callable[[], None]], object]
+    _now_ms: Callable[[], int]
+    _waiting: dict[Resumable, None] = field(default_factory=dict)
+    routing: Routing = field(init=False)
+    looks: Looks = field(default_factory=Looks)
+    """Budget of filtering of all senders in one turn of the loop."""
+    _is_turning: bool = False
+    _senders: dict[Resumable, None] = field(default_factory=dict)
+    """Senders whose batches still have to be filtered, in the order in which they stopped."""
+    _tasks: list[asyncio.Future[None]] = field(default_factory=list)
+    _change: asyncio.Future[None] | None = None
+    """Completed when a name or subscription changes."""
 
-    def __init__(
-        self,
-        directory: Directory,
-        later: Callable[[int, Callable[[], None]], object],
-        now_ms: Callable[[], int],
-    ) -> None:
-        self._later = later
-        self._now_ms = now_ms
-        self._waiting: dict[Resumable, None] = {}
+    def __post_init__(self, directory: Directory) -> None:
         self.routing = Routing(directory)
-        self.looks = Looks()
-        """Budget of filtering of all senders in one turn of the loop."""
-        self._is_turning = False
-        self._senders: dict[Resumable, None] = {}
-        """Senders whose batches still have to be filtered, in the order in which they stopped."""
-        self._tasks: list[asyncio.Future[None]] = []
-        self._change: asyncio.Future[None] | None = None
-        """Completed when a name or subscription changes."""
         directory.listen(self._changed)
 
     # --- turns -----------------------------------------------------------------------------------------

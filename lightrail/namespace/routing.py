@@ -96,10 +96,10 @@ class Planner:
             )
         return Plan(
             node,
+            choose,
             policy=self._directory.get(router).policy,
             names=frozenset(self._names),
             until_ms=self._until_ms,
-            choose=choose,
             problem=problem,
             no_local=self._no_local,
             ages_ms=self._ages(router),

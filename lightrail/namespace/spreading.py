@@ -1,13 +1,19 @@
-"""Spreading: the ways of a sender to the queues of routers: its lane to each shard, the lanes of each set."""
+"""Spreading: the ways of a sender to the queues of routers, and what is left of messages to route again.
+
+A sender has a lane to each shard. Links and requests over HTTP send messages again for the same reasons
+(`again`, shard_client/sending/lanes.py), and only to queues that have not stored them (`left_over`). They
+differ in when: a link waits for its queues, in order and without an end; a request within its time.
+"""
 
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final, NamedTuple
 
 from lightrail.model import limits
 from lightrail.namespace.directory import Directory
-from lightrail.namespace.router_plan import earlier_expiry
+from lightrail.namespace.router_plan import Group, earlier_expiry
 from lightrail.shard_client.peers.shards import ShardPeer
 from lightrail.shard_client.sending.lanes import Lane, Load
 from lightrail.shard_client.sending.window import Attributes
@@ -16,6 +22,11 @@ from lightrail.shard_client.shard_connections import ShardConnections
 ROUTED_LOOKS_AT_ONCE: Final[int] = 2_000
 """Messages of one routed batch times the queues with an index among its targets at one shard. Frontends split
 a larger batch, down to one message."""
+
+
+Carried = set[tuple[int, bytes, str]]
+"""Messages by index in their batch and content, with each queue that they are for: actions of subscriptions
+make several contents of one message."""
 
 
 @dataclass(slots=True, eq=False, repr=False)
@@ -55,6 +66,7 @@ class ShardRoute(NamedTuple):
             lane.send(load, payloads[start : start + most], attributes)
 
 
+@dataclass(slots=True, eq=False, repr=False)
 class Ways:
     """All ways of one sender.
 
@@ -62,23 +74,21 @@ class Ways:
         open_lane: makes the sender's lane to a shard.
     """
 
-    __slots__ = ("_directory", "_lanes", "_open_lane", "connections", "known", "leaving", "moved")
+    connections: ShardConnections
+    _directory: Directory
+    _open_lane: Callable[[ShardPeer], Lane]
+    _lanes: dict[int, Lane] = field(default_factory=dict)
+    """By shard."""
+    known: dict[frozenset[str], list[ShardRoute]] = field(default_factory=dict)
+    """Ways by sets of queues of the current plan, of a sender to one router: see `to`."""
+    moved: int = field(init=False)
+    """`ShardConnections.moved` when the ways were last changed: a different value means that queues have
+    moved."""
+    leaving: list[Lane] = field(default_factory=list)
+    """Lanes with unanswered messages for a queue that has moved: later messages wait for these."""
 
-    def __init__(
-        self, connections: ShardConnections, directory: Directory, open_lane: Callable[[ShardPeer], Lane]
-    ) -> None:
-        self.connections = connections
-        self._directory = directory
-        self._open_lane = open_lane
-        self._lanes: dict[int, Lane] = {}
-        """By shard."""
-        self.known: dict[frozenset[str], list[ShardRoute]] = {}
-        """Ways by sets of queues of the current plan, of a sender to one router: see `to`."""
-        self.moved = connections.moved
-        """`ShardConnections.moved` when the ways were last changed: a different value means that queues have
-        moved."""
-        self.leaving: list[Lane] = []
-        """Lanes with unanswered messages for a queue that has moved: later messages wait for these."""
+    def __post_init__(self) -> None:
+        self.moved = self.connections.moved
 
     @property
     def has_left(self) -> bool:
@@ -163,3 +173,42 @@ class Ways:
         """Closes the lanes, since every message is answered."""
         for lane in self._lanes.values():
             lane.close()
+
+
+def left_over(
+    groups: Sequence[Group], positions: Sequence[int], carried: Carried
+) -> Iterator[tuple[frozenset[str], list[int], list[bytes]]]:
+    """Messages for queues for which they are in no load yet: the queues, indices in the batch, and contents.
+
+    Args:
+        positions: for each message of the groups, its index in the batch.
+    """
+    wanted = {
+        (positions[index], payload, queue)
+        for group in groups
+        for index, payload in zip(group.indices, group.payloads, strict=True)
+        for queue in group.queues
+    }
+    # Where an action has changed since, a queue has the message with its former content.
+    former = Counter((position, queue) for position, _, queue in carried - wanted)
+    for group in groups:
+        parts: dict[frozenset[str], tuple[list[int], list[bytes]]] = {}
+        for index, payload in zip(group.indices, group.payloads, strict=True):
+            position = positions[index]
+            left = frozenset(
+                queue
+                for queue in group.queues
+                if (position, payload, queue) not in carried and not _taken(former, (position, queue))
+            )
+            if left:
+                indices, payloads = parts.setdefault(left, ([], []))
+                indices.append(position)
+                payloads.append(payload)
+        for queues, (indices, payloads) in parts.items():
+            yield queues, indices, payloads
+
+
+def _taken(former: Counter[tuple[int, str]], of: tuple[int, str]) -> bool:
+    """Whether there was one more of it."""
+    former[of] -= 1
+    return former[of] >= 0

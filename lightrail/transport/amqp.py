@@ -26,7 +26,7 @@ from lightrail.transport.amqp_messages import AmqpReceived, envelope_of, message
 from lightrail.transport.declaring import declare
 from lightrail.transport.envelope import Envelope
 from lightrail.transport.errors import SendRefusedError, TransportClosedError, TransportError
-from lightrail.transport.protocol import Offers, Received, Selector, Transport, handle
+from lightrail.transport.protocol import EVERYTHING, Received, Selector, Transport, handle
 from lightrail.transport.topology import Topology
 
 CREDIT: Final = 100
@@ -34,16 +34,6 @@ CREDIT: Final = 100
 FULL: Final = "amqp:resource-limit-exceeded"
 """Condition of what a queue or a shard has no room for now."""
 NOT_READABLE: Final = "amqp:decode-error"
-OFFERS: Final = Offers(
-    at_least_once=True,
-    locks=True,
-    delays=True,
-    dead_letters=True,
-    expiry=True,
-    groups=True,
-    selective=True,
-    transactions=True,
-)
 _NO_TIME: Final = 0.0
 
 
@@ -55,7 +45,7 @@ class AmqpBroker:
     """
 
     def __init__(self, *urls: str, **options: Unpack[ConnectOptions]) -> None:
-        self.offers: Final = OFFERS
+        self.offers: Final = EVERYTHING
         self._urls = urls
         self._options = options
         self._connection: Connection | None = None
@@ -164,7 +154,7 @@ class AmqpTransport:
     def __init__(
         self, broker: AmqpBroker, address: str | None, *, credit: int = CREDIT, renew_for: float = _NO_TIME
     ) -> None:
-        self.offers: Final = OFFERS
+        self.offers: Final = EVERYTHING
         self._broker = broker
         self._address = address
         self._credit = credit

@@ -11,19 +11,8 @@ from lightrail.transport.clock import Clock, LoopClock
 from lightrail.transport.envelope import NO_HEADERS, Envelope, Header
 from lightrail.transport.errors import SendRefusedError, TransportClosedError, TransportError
 from lightrail.transport.memory_queue import DEAD_LETTERS, Entry, MemoryQueue
-from lightrail.transport.protocol import Offers, Received, Selector, Transport, handle
+from lightrail.transport.protocol import EVERYTHING, Received, Selector, Transport, handle
 from lightrail.transport.topology import QueueRules, Subscription, Topology, TopologyError, attributes_of
-
-OFFERS: Final = Offers(
-    at_least_once=True,
-    locks=True,
-    delays=True,
-    dead_letters=True,
-    expiry=True,
-    groups=True,
-    selective=True,
-    transactions=True,
-)
 
 
 class MemoryBroker:
@@ -35,7 +24,7 @@ class MemoryBroker:
 
     def __init__(self, clock: Clock | None = None) -> None:
         self.clock: Clock = clock or LoopClock()
-        self.offers: Final = OFFERS
+        self.offers: Final = EVERYTHING
         self._queues: dict[str, MemoryQueue] = {}
         self._routers: dict[str, dict[str, Subscription]] = {}
         self._waiters: dict[str, list[asyncio.Future[None]]] = {}
@@ -188,7 +177,7 @@ class MemoryTransport:
         self, broker: MemoryBroker, address: str, *, renew_for: float = 0.0, is_temporary: bool = False
     ) -> None:
         self.address: Final = address
-        self.offers: Final = OFFERS
+        self.offers: Final = EVERYTHING
         self._broker = broker
         self._renew_for = renew_for
         self._is_temporary = is_temporary

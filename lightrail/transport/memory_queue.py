@@ -6,6 +6,7 @@ control the clock.
 
 from collections import deque
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 from enum import Enum
 from typing import Any, Final
 
@@ -35,39 +36,28 @@ class State(Enum):
     GONE = "gone"
 
 
+@dataclass(slots=True, eq=False, repr=False)
 class Entry:
     """One message of a queue."""
 
-    __slots__ = (
-        "envelope",
-        "failures",
-        "lock",
-        "passed_over",
-        "receiver",
-        "sequence",
-        "state",
-        "timer",
-        "until",
-    )
-
-    def __init__(self, sequence: int, envelope: Envelope, until: float | None) -> None:
-        self.sequence = sequence
-        self.envelope = envelope
-        self.state = State.READY
-        self.failures = 0
-        """Deliveries that failed."""
-        self.lock = 0
-        """Number of the current delivery: settlements of earlier deliveries are ignored."""
-        self.receiver: object = None
-        """The receiver of the current or last delivery."""
-        self.passed_over: set[object] = set()
-        """Receivers that had no handler for the message, or rejected it where it is a dead letter."""
-        self.timer: Timer | None = None
-        """Timer for the end of the lock or of the delay."""
-        self.until = until
-        """Timer for the expiry of the message."""
+    sequence: int
+    envelope: Envelope
+    until: float | None
+    """Timer for the expiry of the message."""
+    state: State = State.READY
+    failures: int = 0
+    """Deliveries that failed."""
+    lock: int = 0
+    """Number of the current delivery: settlements of earlier deliveries are ignored."""
+    receiver: object = None
+    """The receiver of the current or last delivery."""
+    passed_over: set[object] = field(default_factory=set)
+    """Receivers that had no handler for the message, or rejected it where it is a dead letter."""
+    timer: Timer | None = None
+    """Timer for the end of the lock or of the delay."""
 
 
+@dataclass(eq=False, repr=False)
 class MemoryQueue:
     """A queue.
 
@@ -76,29 +66,24 @@ class MemoryQueue:
         on_ready: called whenever a message may have become deliverable.
     """
 
-    def __init__(
-        self,
-        name: str,
-        rules: QueueRules,
-        clock: Clock,
-        dead_letter: Callable[["MemoryQueue", Envelope], None],
-        on_ready: Callable[[], None],
-    ) -> None:
-        self.name = name
-        self.rules = rules
-        self._is_dead = name.endswith(DEAD_LETTERS)
-        """Whether its messages are dead letters, which only `accept` removes."""
-        self._clock = clock
-        self._dead_letter = dead_letter
-        self._on_ready = on_ready
-        self._ready: deque[Entry] = deque()
-        """Entries in order of their sequences."""
-        self._entries: dict[int, Entry] = {}
-        """All entries by sequence."""
-        self._locked_groups: set[str] = set()
-        self._seen: dict[str, float] = {}
-        """Ids of messages within the duplicate window, with the time of their arrival, oldest first."""
-        self._sequence = 0
+    name: str
+    rules: QueueRules
+    _clock: Clock
+    _dead_letter: Callable[["MemoryQueue", Envelope], None]
+    _on_ready: Callable[[], None]
+    _is_dead: bool = field(init=False)
+    """Whether its messages are dead letters, which only `accept` removes."""
+    _ready: deque[Entry] = field(default_factory=deque)
+    """Entries in order of their sequences."""
+    _entries: dict[int, Entry] = field(default_factory=dict)
+    """All entries by sequence."""
+    _locked_groups: set[str] = field(default_factory=set)
+    _seen: dict[str, float] = field(default_factory=dict)
+    """Ids of messages within the duplicate window, with the time of their arrival, oldest first."""
+    _sequence: int = 0
+
+    def __post_init__(self) -> None:
+        self._is_dead = self.name.endswith(DEAD_LETTERS)
 
     def __len__(self) -> int:
         return len(self._entries)

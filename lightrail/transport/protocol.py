@@ -10,7 +10,7 @@ import asyncio
 import inspect
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Final, Protocol
 
 from lightrail.transport.envelope import NO_HEADERS, Envelope, Header
 from lightrail.transport.topology import Topology
@@ -40,6 +40,10 @@ class Offers:
     groups: bool = False
     selective: bool = True
     transactions: bool = False
+
+
+EVERYTHING: Final = Offers(True, True, True, True, True, True, True, True)
+"""The guarantees of a broker: all of them."""
 
 
 class Received(Protocol):

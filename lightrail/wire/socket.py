@@ -10,6 +10,7 @@ import contextlib
 import logging
 import os
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
 from typing import Final, cast
 
 import zmq
@@ -78,6 +79,7 @@ def _allow_ipv6(socket: "zmq.Socket[bytes]", address: str) -> None:
         socket.setsockopt(zmq.IPV6, 1)
 
 
+@dataclass(slots=True, eq=False, repr=False)
 class LoopSocket:
     """One ZeroMQ socket: `receive` is called with each message, and `after` once at the end of a turn.
 
@@ -85,39 +87,22 @@ class LoopSocket:
     frames, must not raise: it has to report to the other end that a message was not applied.
     """
 
-    __slots__ = (
-        "_after",
-        "_closed",
-        "_fd",
-        "_loop",
-        "_receive",
-        "_scheduled",
-        "_socket",
-        "copies",
-        "is_paused",
-        "messages_per_turn",
-    )
+    _loop: asyncio.AbstractEventLoop
+    _socket: "zmq.Socket[bytes]"
+    _receive: Receive
+    _after: Callable[[], None]
+    _scheduled: bool = False
+    _closed: bool = False
+    is_paused: bool = False
+    """Set to leave messages in the socket; see `resume`."""
+    copies: bool = True
+    """False: large parts are views of memory that ZeroMQ received, which lives as long as they."""
+    messages_per_turn: int = MESSAGES_PER_TURN
+    _fd: int = field(init=False)
 
-    def __init__(
-        self,
-        loop: asyncio.AbstractEventLoop,
-        socket: "zmq.Socket[bytes]",
-        receive: Receive,
-        after: Callable[[], None],
-    ) -> None:
-        self._loop = loop
-        self._socket = socket
-        self._receive = receive
-        self._after = after
-        self._scheduled = False
-        self._closed = False
-        self.is_paused = False
-        """Set to leave messages in the socket; see `resume`."""
-        self.copies = True
-        """False: large parts are views of memory that ZeroMQ received, which lives as long as they."""
-        self.messages_per_turn = MESSAGES_PER_TURN
-        self._fd: int = socket.getsockopt(zmq.FD)  # type: ignore[assignment]
-        loop.add_reader(self._fd, self._drain)
+    def __post_init__(self) -> None:
+        self._fd = self._socket.getsockopt(zmq.FD)  # type: ignore[assignment]
+        self._loop.add_reader(self._fd, self._drain)
         self._schedule()
 
     def send(self, parts: Sequence[bytes]) -> bool:

@@ -11,6 +11,7 @@ wait until their address is opened are sent then.
 
 import logging
 from collections.abc import Awaitable, Callable, Iterator
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
 
 from lightrail.amqp.decoder import Buffer
@@ -31,6 +32,7 @@ from lightrail.wire.bodies import Refusal
 if TYPE_CHECKING:
     from lightrail.amqp.link import Link
     from lightrail.frontend.connection import ClientConnection
+    from lightrail.frontend.engine import Frontend
 
 ANONYMOUS_ADDRESSES_MAX: Final[int] = 64
 """Addresses that a sender without a target keeps open; the least recently used is closed first."""
@@ -122,41 +124,32 @@ Open = Callable[["AnonymousLink", str, Buffer], Awaitable[ToAddress]]
 ConditionError."""
 
 
+@dataclass(slots=True, eq=False, repr=False)
 class AnonymousLink(Bound):
     """One incoming link (the client sends) without a target."""
 
-    __slots__ = (
-        "_closed",
-        "_frontend",
-        "_open",
-        "_producers",
-        "_retired",
-        "_unresolved",
-        "_waiting",
-        "can_reject",
-        "connection",
-        "link",
-        "may_delay",
-    )
+    connection: "ClientConnection"
+    link: "Link"
+    _open: Open
+    _frontend: "Frontend" = field(init=False)
+    _closed: bool = False
+    _producers: dict[str, ToAddress] = field(default_factory=dict)
+    """Producers by address, in order of their latest use."""
+    _retired: set[ToAddress] = field(default_factory=set)
+    _waiting: dict[str, list[Transfers]] = field(default_factory=dict)
+    """Messages for addresses that are being opened."""
+    _unresolved: int = 0
+    """Number of these messages."""
+    can_reject: bool = field(init=False)
+    """Whether a message may be rejected; otherwise the link ends."""
+    may_delay: bool = field(init=False)
+    """Whether messages may have a delay, as the client's attach announced."""
 
-    def __init__(self, connection: "ClientConnection", link: "Link", open: Open) -> None:
-        self.connection = connection
-        self.link = link
-        self._frontend = connection.frontend
-        self._open = open
-        self._closed = False
-        self._producers: dict[str, ToAddress] = {}
-        """Producers by address, in order of their latest use."""
-        self._retired: set[ToAddress] = set()
-        self._waiting: dict[str, list[Transfers]] = {}
-        """Messages for addresses that are being opened."""
-        self._unresolved = 0
-        """Number of these messages."""
-        self.can_reject = _lists_rejected(link.source)
-        """Whether a message may be rejected; otherwise the link ends."""
-        self.may_delay = may_delay(link)
-        """Whether messages may have a delay, as the client's attach announced."""
-        link.keep_tags()
+    def __post_init__(self) -> None:
+        self._frontend = self.connection.frontend
+        self.can_reject = _lists_rejected(self.link.source)
+        self.may_delay = may_delay(self.link)
+        self.link.keep_tags()
 
     # --- from the client -------------------------------------------------------------------------------
 

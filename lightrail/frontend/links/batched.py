@@ -10,11 +10,11 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 from lightrail.amqp.decoder import skip
 from lightrail.amqp.events import Transfers
-from lightrail.amqp.performatives import AmqpError, Rejected
 from lightrail.amqp.sections import attributes
 from lightrail.amqp.survey import descriptor, survey
-from lightrail.amqp.values import DecodeError, Symbol
+from lightrail.amqp.values import DecodeError
 from lightrail.frontend.errors import ConditionError
+from lightrail.frontend.links.outcomes import rejected
 from lightrail.model import conditions
 
 if TYPE_CHECKING:
@@ -150,6 +150,5 @@ def reject(
     if event.settled:
         connection.links.detach(link, error.condition, error.description)
         return
-    found = AmqpError(condition=Symbol(error.condition), description=error.description)
-    link.settle(id, id, Rejected(error=found))
+    link.settle(id, id, rejected(error.condition, error.description))
     connection.touch()

@@ -1,8 +1,7 @@
-"""The state of each link of a connection: the bound object of the link, and the terms of its attach.
+"""What each link of a client is in this process: its bound object, and the terms of its attach.
 
-A link whose attach is not answered yet, with the record of its name.
-
-Requesting: links whose messages are requests to a node, some of which may be part of a transaction.
+An `Attach` is a link whose attach is not answered yet, with the record of its name. From the answer on the
+link is `Bound` to what it sends to or receives from: a `RequestingLink` to a node that answers requests.
 """
 
 from collections.abc import Awaitable, Callable

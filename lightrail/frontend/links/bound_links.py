@@ -1,7 +1,7 @@
 """The bound links of one connection: answers their attaches, and closes their objects at their end."""
 
 import logging
-from collections.abc import Awaitable, Callable, Collection, Iterator
+from collections.abc import Awaitable, Callable, Iterator
 from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final
@@ -180,24 +180,36 @@ class BoundLinks:
             bound.close()
             bound.when_released(partial(self._release, bound))
 
-    def session_ended(self, links: Collection[Link], ending: Ending, then: Callable[[], None]) -> None:
-        """A session has ended, with its links; calls `then` when all of them are released."""
-        bounds = [link.context for link in links if link.context is not None]
+    def session_ended(self, event: Ended) -> None:
+        """A session has ended, with its links: answers its end when the names of the session are deleted."""
+        session, lifetimes = event.session, self._connection.frontend.lifetimes
+        owner = self._connection.client.session_owner(session)
+        bounds = [link.context for link in session.links if link.context is not None]
         left = len(bounds) + 1
+        has_names = lifetimes.has_names(owner)
+        waits = False
+
+        def answer() -> None:
+            session.answer_end()
+            self._connection.touch()
 
         def released() -> None:
-            nonlocal left
+            nonlocal left, waits
             left -= 1
-            if not left:
-                then()
+            if not left and has_names:
+                lifetimes.ended(owner)
+                waits = lifetimes.after_end(owner, answer)
 
         for bound in bounds:
-            bound.ends(ending)
-        for link in links:
+            bound.ends(ending_of(event))
+        for link in session.links:
             self.close(link)
         for bound in bounds:
             bound.when_released(released)
         released()
+        if not waits:
+            # Links that a transaction keeps end with its discharge, which the client may send after this.
+            session.answer_end()
 
     def close_all(self, ending: Ending) -> None:
         """The connection has ended."""

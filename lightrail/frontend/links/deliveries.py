@@ -8,6 +8,7 @@ all credit when it answers, so the two ends would disagree about credit that cro
 """
 
 from collections.abc import Callable
+from dataclasses import KW_ONLY, dataclass, field
 from typing import TYPE_CHECKING
 
 from lightrail.amqp.events import Credit, Outcome
@@ -25,85 +26,68 @@ from lightrail.wire.frames import DELIVER_COLUMNS, DELIVER_ENDS, DRAIN, EXACT, H
 if TYPE_CHECKING:
     from lightrail.amqp.link import Link
     from lightrail.frontend.connection import ClientConnection
+    from lightrail.frontend.engine import Frontend
+    from lightrail.frontend.links.retiring import RetiringConsumer
+    from lightrail.frontend.outflow import Outflow
     from lightrail.shard_client.owners.owner import Owner
+    from lightrail.telemetry.frontend import FrontendCounts
 
 
+@dataclass(slots=True, eq=False, repr=False)
 class ConsumerLink(RetirableConsumer):
     """One outgoing link (the client receives) bound to a queue."""
 
-    __slots__ = (
-        "_again",
-        "_attached",
-        "_closed",
-        "_counts",
-        "_credit_bytes",
-        "_drain",
-        "_draining",
-        "_limit",
-        "_link",
-        "_mean_size",
-        "_outflow",
-        "_presettled",
-        "_reserved",
-        "_used_bytes",
-        "_wanted",
-        "connection",
-        "has_large",
-        "output",
-        "settle",
-    )
+    connection: "ClientConnection"
+    _link: "Link"
+    _owner: "Owner"
+    _: KW_ONLY
+    number: int
+    options: ConsumerOpen
+    _frontend: "Frontend" = field(init=False)
+    settlements: Settlements = field(init=False)
+    _retiring: "RetiringConsumer | None" = None
+    _counts: "FrontendCounts" = field(init=False)
+    _outflow: "Outflow" = field(init=False)
+    settle: Callable[[Outcome], None] = field(init=False)
+    """Applies outcomes that are in no transaction; replaced while deliveries are acquired in one."""
+    output: Outgoing = field(init=False)
+    """Sends messages: the link; replaced while deliveries are acquired in a transaction."""
+    _presettled: bool = field(init=False)
+    _attached: bool = False
+    _closed: bool = False
+    _ending: int = Ending.BY_BROKER
+    _limit: int = 0
+    """The client's credit: it accepts deliveries below this number."""
+    _window: ReceiveWindow = field(default_factory=ReceiveWindow)
+    """The shard's credit: a part of the client's."""
+    _credit_bytes: int = 0
+    """The credit in bytes of the same CREDIT."""
+    _used_bytes: int = 0
+    """Bytes that arrived since that CREDIT."""
+    _drain: bool = False
+    """Whether the client drains: it requests the available messages, and the end of its credit then."""
+    _draining: bool = False
+    """Whether a drain was sent to the shard, up to `_sent_limit`, and is not answered."""
+    _again: bool = False
+    """Whether the client's credit has changed since then."""
+    _wanted: int = 0
+    """Bytes of the next message, which the shard reported instead of sending it; 0 for none."""
+    _reserved: int = 0
+    """Bytes for that message which the latest CREDIT includes, and which have not arrived."""
+    has_large: bool = False
+    """Whether the message has arrived, and room is reserved for it until the client has read it."""
+    _mean_size: float = 0.0
+    """Mean size of messages, in bytes; 0 before the first one."""
 
-    def __init__(
-        self,
-        connection: "ClientConnection",
-        link: "Link",
-        owner: "Owner",
-        *,
-        number: int,
-        options: ConsumerOpen,
-    ) -> None:
-        self.number = number
-        self.connection = connection
-        self._frontend = connection.frontend
-        self._counts = connection.frontend.counts
-        self._outflow = connection.frontend.outflow
-        self.settlements = Settlements(connection, link, owner, number, options)
-        self.settle: Callable[[Outcome], None] = self.settlements.outcome
-        """Applies outcomes that are in no transaction; replaced while deliveries are acquired in one."""
-        self._link = link
-        self.output: Outgoing = link
-        """Sends messages: the link; replaced while deliveries are acquired in a transaction."""
-        self._owner = owner
-        self.options = options  # Of the link's source.
-        self._presettled = options.presettled
-        self._attached = False
-        self._closed = False
-        self._ending: int = Ending.BY_BROKER  # Flags of the frame that closes this consumer.
-        self._limit = 0
-        """The client's credit: it accepts deliveries below this number."""
-        self._window = ReceiveWindow()
-        """The shard's credit: a part of the client's."""
-        self._credit_bytes = 0
-        """The credit in bytes of the same CREDIT."""
-        self._used_bytes = 0
-        """Bytes that arrived since that CREDIT."""
-        self._drain = False
-        """Whether the client drains: it requests the available messages, and the end of its credit then."""
-        self._draining = False
-        """Whether a drain was sent to the shard, up to `_sent_limit`, and is not answered."""
-        self._again = False
-        """Whether the client's credit has changed since then."""
-        self._wanted = 0
-        """Bytes of the next message, which the shard reported instead of sending it; 0 for none."""
-        self._reserved = 0
-        """Bytes for that message which the latest CREDIT includes, and which have not arrived."""
-        self.has_large = False
-        """Whether the message has arrived, and room is reserved for it until the client has read it."""
-        self._mean_size = 0.0
-        """Mean size of messages, in bytes; 0 before the first one."""
-        self._retiring = None
+    def __post_init__(self) -> None:
+        frontend = self._frontend = self.connection.frontend
+        self._counts, self._outflow = frontend.counts, frontend.outflow
+        self.settlements = Settlements(self.connection, self._link, self._owner, self.number, self.options)
+        self.settle = self.settlements.outcome
+        self.output = self._link
+        self._presettled = self.options.presettled
         self._make_way()
-        connection.consumers += 1
+        self.connection.consumers += 1
 
     @property
     def queue(self) -> str:

@@ -9,6 +9,7 @@ nothing. So its links are counted as those of a queue are: over all frontends, a
 
 import contextlib
 import secrets
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final
 
 from lightrail.amqp.performatives import (
@@ -40,24 +41,18 @@ if TYPE_CHECKING:
     from lightrail.shard_client.owners.owner import Owner
 
 
+@dataclass(slots=True, eq=False, repr=False)
 class CountedRouterLink(RouterLink):
     """One incoming link (the client sends) bound to a dynamic topic whose links are counted."""
 
-    __slots__ = ("_presence",)
+    _owner: "Owner"
+    _presence: QueueProducer = field(init=False)
 
-    def __init__(
-        self,
-        connection: "ClientConnection",
-        link: "Link",
-        owner: "Owner",
-        *,
-        number: int,
-        router: str,
-        label: str,
-    ) -> None:
-        super().__init__(connection, link, number=number, router=router, label=label)
+    def __post_init__(self) -> None:
+        RouterLink.__post_init__(self)
+        number = self._frontend.next_link()
         self._presence = QueueProducer(
-            owner, self._frontend.next_link(), label=label, ready=self._attach, ended=self._lose
+            self._owner, number, label=self.label, on_ready=self._attach, on_end=self._lose
         )
 
     def start(self) -> None:
@@ -67,7 +62,7 @@ class CountedRouterLink(RouterLink):
     def close(self) -> None:
         """The client's link has ended."""
         self._presence.close()
-        super().close()
+        RouterLink.close(self)
 
 
 async def prepare(frontend: "Frontend", broker: Caller, topic: Name) -> None:

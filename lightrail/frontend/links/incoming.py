@@ -6,6 +6,7 @@ answer, so no more credit is granted.
 """
 
 from collections.abc import Iterator
+from dataclasses import KW_ONLY, dataclass, field
 from functools import lru_cache
 from typing import TYPE_CHECKING, Final
 
@@ -21,6 +22,9 @@ from lightrail.wire.bodies import Refusal
 if TYPE_CHECKING:
     from lightrail.amqp.link import Link
     from lightrail.frontend.connection import ClientConnection
+    from lightrail.frontend.engine import Frontend
+    from lightrail.frontend.intake import Intake
+    from lightrail.telemetry.frontend import FrontendCounts
 
 CREDIT_HELD_MS: Final[int] = 500
 """Time without a frame FREED after which a frontend itself frees credit for PACE_FREED_MIN messages."""
@@ -61,34 +65,27 @@ def expiry_of(event: Transfers, ttl: int | None, now_ms: int) -> int:
     return expires
 
 
+@dataclass(slots=True, eq=False, repr=False)
 class SenderLink(Bound, Producer):
     """One incoming link (the client sends), whether its messages are stored or forwarded."""
 
-    __slots__ = (
-        "_attached",
-        "_closed",
-        "_connection",
-        "_counts",
-        "_frontend",
-        "_head",
-        "_head_attributes",
-        "_intake",
-        "_link",
-        "_stores_all",
-    )
+    _connection: "ClientConnection"
+    _link: "Link"
+    _: KW_ONLY
+    number: int
+    _frontend: "Frontend" = field(init=False)
+    _counts: "FrontendCounts" = field(init=False)
+    _intake: "Intake" = field(init=False)
+    _attached: bool = False
+    _closed: bool = False
+    _stores_all: bool = field(init=False)
+    _head: bytes | None = None
+    _head_attributes: tuple[bool, int, int | None] = (False, 4, None)
 
-    def __init__(self, connection: "ClientConnection", link: "Link", number: int) -> None:
-        self.number = number
-        self._connection = connection
-        self._frontend = connection.frontend
-        self._counts = connection.frontend.counts
-        self._intake = connection.frontend.intake
-        self._link = link
-        self._attached = False
-        self._closed = False
-        self._stores_all = connection.frontend.hooks.stores_all(link)
-        self._head: bytes | None = None
-        self._head_attributes: tuple[bool, int, int | None] = (False, 4, None)
+    def __post_init__(self) -> None:
+        frontend = self._frontend = self._connection.frontend
+        self._counts, self._intake = frontend.counts, frontend.intake
+        self._stores_all = frontend.hooks.stores_all(self._link)
 
     def _attributes(self, event: Transfers, now_ms: int) -> tuple[bool, int, int]:
         """(durable, priority, expiry of the last message or 0) of a batch."""
@@ -123,35 +120,23 @@ class SenderLink(Bound, Producer):
             self._connection.links.refuse(self._link, self._attached, refusal)
 
 
+@dataclass(slots=True, eq=False, repr=False)
 class IncomingLink(SenderLink):
     """A link whose messages are stored: its credit is a window of unanswered messages."""
 
-    __slots__ = (
-        "_held_back",
-        "_held_messages",
-        "_held_since_ms",
-        "_held_timer",
-        "_mean_size",
-        "_unanswered_batches",
-        "_unanswered_bytes",
-        "_unanswered_messages",
-        "_waits",
-    )
-
-    def __init__(self, connection: "ClientConnection", link: "Link", number: int) -> None:
-        super().__init__(connection, link, number)
-        self._held_back = False
-        self._waits = False
-        """Whether its shard is disconnected for longer than senders wait."""
-        self._unanswered_messages = 0
-        self._unanswered_bytes = 0
-        self._unanswered_batches = 0
-        self._held_messages = 0
-        """Answered messages for which no new credit was granted yet (shard/queues/pacing.py)."""
-        self._held_since_ms = 0
-        """Time since which credit is held, or at which credit for some of them was freed."""
-        self._held_timer = False
-        self._mean_size = 1024.0
+    _: KW_ONLY
+    _held_back: bool = False
+    _waits: bool = False
+    """Whether its shard is disconnected for longer than senders wait."""
+    _unanswered_messages: int = 0
+    _unanswered_bytes: int = 0
+    _unanswered_batches: int = 0
+    _held_messages: int = 0
+    """Answered messages for which no new credit was granted yet (shard/queues/pacing.py)."""
+    _held_since_ms: int = 0
+    """Time since which credit is held, or at which credit for some of them was freed."""
+    _held_timer: bool = False
+    _mean_size: float = 1024.0
 
     @property
     def unanswered(self) -> int:

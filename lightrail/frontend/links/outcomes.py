@@ -1,8 +1,8 @@
-"""Outcomes between AMQP and the wire: of deliveries to the shard, and of a listener to its senders.
+"""Outcomes of deliveries, as states of AMQP (messaging 3.4) and as SETTLE frames of the wire.
 
-Outcomes that the broker has to settle (receiver-settle-mode second), until they are on disk.
-
-Messages of a queue that exceed the max-message-size of one receiver: they stay for other receivers.
+A client's outcome goes to the shard (`encode_outcome`), a listener's to its senders (`decode_outcome`). A
+client that waits for the broker to settle (receiver-settle-mode second) has `Unconfirmed` outcomes until the
+shard has stored them. Messages that are `TooLarge` for one receiver stay in their queue for other receivers.
 """
 
 import logging
@@ -15,6 +15,7 @@ from lightrail.amqp.encoder import encode
 from lightrail.amqp.events import ACCEPTED, RELEASED
 from lightrail.amqp.performatives import Accepted, AmqpError, Modified, Rejected, Released
 from lightrail.amqp.values import Symbol
+from lightrail.model import conditions
 from lightrail.telemetry.frontend import FrontendCounts
 from lightrail.wire.bodies import ConsumerOpen, SettleDetail
 from lightrail.wire.frames import OutcomeCode
@@ -37,6 +38,20 @@ OUTCOMES: Final = (Accepted, Rejected, Released, Modified, Deferral)
 """Terminal states (messaging 3.4): other states do not settle a delivery."""
 FAILED: Final = Modified(delivery_failed=True)
 """The outcome of messages that a shard may have stored before it stopped."""
+ELSEWHERE: Final = Modified(undeliverable_here=True)
+"""The outcome of messages that the client does not accept, for other receivers."""
+
+
+def rejected(condition: str, description: str) -> Rejected:
+    """The outcome of messages that are refused for a reason."""
+    return Rejected(error=AmqpError(condition=Symbol(condition), description=description))
+
+
+LOST: Final = rejected(
+    conditions.MESSAGE_LOCK_LOST,
+    "expected a locked message, found that its lock has ended; it is delivered again",
+)
+"""The answer to an outcome that came after the end of its message's lock."""
 
 
 def encode_outcome(state: object, options: ConsumerOpen) -> tuple[OutcomeCode, bytes]:
@@ -82,7 +97,7 @@ def decode_outcome(code: int, detail: SettleDetail) -> Any:
     if code == OutcomeCode.REJECTED:
         if not detail.condition:
             return Rejected()
-        return Rejected(error=AmqpError(condition=Symbol(detail.condition), description=detail.description))
+        return rejected(detail.condition, detail.description)
     return Modified(
         delivery_failed=detail.delivery_failed,
         undeliverable_here=detail.undeliverable_here,
@@ -98,6 +113,13 @@ def _annotations(encoded: str) -> Any:
 def _is_annotation(key: object) -> bool:
     """Whether an entry of an error's info is kept on the dead letter: x-opt-, except the broker's names."""
     return isinstance(key, str) and key.startswith("x-opt-") and not key.startswith("x-opt-dead-letter-")
+
+
+def confirmed(state: Any, *, plainly: bool) -> Any:
+    """The state of a settlement that confirms a client's state."""
+    if plainly and isinstance(state, Rejected):
+        return Rejected()
+    return state.state if isinstance(state, Deferral) else state
 
 
 UNCONFIRMED: Final = (

@@ -6,20 +6,17 @@ listener may have received them, but its outcome will never arrive.
 """
 
 from array import array
+from dataclasses import KW_ONLY, dataclass, field
 from itertools import accumulate
 from typing import TYPE_CHECKING, Any
 
 from lightrail.amqp.events import ACCEPTED, RELEASED, Transfers
-from lightrail.amqp.performatives import AmqpError, Rejected
-from lightrail.amqp.values import Symbol
 from lightrail.frontend.links.incoming import SenderLink
-from lightrail.frontend.links.outcomes import decode_outcome
+from lightrail.frontend.links.outcomes import decode_outcome, rejected
 from lightrail.wire.bodies import ProducerOpen, Refusal, SettleDetail
 from lightrail.wire.frames import Kind, OutcomeCode, enqueue, frame
 
 if TYPE_CHECKING:
-    from lightrail.amqp.link import Link
-    from lightrail.frontend.connection import ClientConnection
     from lightrail.shard_client.owners.owner import Owner
 
 
@@ -37,32 +34,21 @@ class Passing:
         """Number of messages without an outcome."""
 
 
+@dataclass(slots=True, eq=False, repr=False)
 class RelayLink(SenderLink):
     """One incoming link (the client sends) bound to a connection point."""
 
-    __slots__ = ("_base", "_label", "_limit", "_name", "_next", "_owner", "_passing", "_sent")
-
-    def __init__(
-        self,
-        connection: "ClientConnection",
-        link: "Link",
-        owner: "Owner",
-        *,
-        number: int,
-        name: str,
-        label: str = "",
-    ) -> None:
-        super().__init__(connection, link, number)
-        self._owner = owner
-        self._name = name
-        self._label = label
-        self._sent = 0
-        """Messages that were received over the lifetime of the link."""
-        self._base = 0
-        """Messages that were received before the last opening at the shard, which counts from there."""
-        self._limit = 0
-        self._next = 1
-        self._passing: dict[int, Passing] = {}
+    _owner: "Owner"
+    _: KW_ONLY
+    name: str
+    label: str = ""
+    _sent: int = 0
+    """Messages that were received over the lifetime of the link."""
+    _base: int = 0
+    """Messages that were received before the last opening at the shard, which counts from there."""
+    _limit: int = 0
+    _next: int = 1
+    _passing: dict[int, Passing] = field(default_factory=dict)
 
     # --- from the client -------------------------------------------------------------------------------
 
@@ -113,7 +99,7 @@ class RelayLink(SenderLink):
                 Kind.PRODUCER_OPEN,
                 link=self.number,
                 epoch=self._owner.epoch,
-                body=ProducerOpen(self._name, relay=True, label=self._label).encode(),
+                body=ProducerOpen(self.name, relay=True, label=self.label).encode(),
             )
         )
 
@@ -152,8 +138,7 @@ class RelayLink(SenderLink):
 
     def refused(self, number: int, refusal: Refusal) -> None:
         """The shard could not forward a batch to a listener."""
-        error = AmqpError(condition=Symbol(refusal.condition), description=refusal.description)
-        self._end(number, Rejected(error=error))
+        self._end(number, rejected(refusal.condition, refusal.description))
 
     def ended(self, refusal: Refusal) -> None:
         """The shard refuses this relay, or has closed it."""

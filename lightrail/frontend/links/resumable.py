@@ -10,7 +10,8 @@ never got. A message whose outcome was lost is not in the map, and is sent again
 """
 
 from collections import deque
-from typing import TYPE_CHECKING
+from dataclasses import KW_ONLY, dataclass, field
+from typing import Any
 
 from lightrail.amqp.events import ACCEPTED, Resumed, SenderSettled, Transfers
 from lightrail.amqp.link import SETTLE_SECOND
@@ -24,12 +25,8 @@ from lightrail.wire.bodies import ProducerOpen, Refusal
 from lightrail.wire.columns import encode_tags
 from lightrail.wire.frames import CLOSED, HEADER, Kind, frame
 
-if TYPE_CHECKING:
-    from lightrail.amqp.link import Link
-    from lightrail.frontend.connection import ClientConnection
-    from lightrail.shard_client.owners.owner import Owner
 
-
+@dataclass(slots=True, eq=False, repr=False)
 class ResumableLink(ProducerLink):
     """One incoming link (the client sends) bound to a queue, with its terminus at the queue's shard.
 
@@ -39,59 +36,37 @@ class ResumableLink(ProducerLink):
         terms: of the attach, to which the answer of the shard is added.
     """
 
-    __slots__ = (
-        "_announced",
-        "_attach_number",
-        "_durability",
-        "_forgotten",
-        "_seconds",
-        "_tags",
-        "_terms",
-        "_unsettled",
-    )
+    _: KW_ONLY
+    seconds: int
+    durability: int
+    terms: Terms
+    _announced: dict[bytes, Any] | None = field(init=False)
+    """Every unsettled tag of the client, none if its attach has no map; None if the map is incomplete."""
+    _attach_number: int = 0
+    """Of the client's attach at the shard; 0 until the shard has opened the link."""
+    _tags: dict[int, bytes] = field(default_factory=dict)
+    """TAGS frames of unanswered batches, by their number."""
+    _unsettled: dict[int, bytes] = field(default_factory=dict)
+    """In mode second: delivery-tags that the client has not settled, by delivery-id."""
+    _forgotten: dict[int, list[bytes]] = field(default_factory=dict)
+    """Settled tags by the number of the next batch, whose answer confirms that the shard removed them."""
 
-    def __init__(
-        self,
-        connection: "ClientConnection",
-        link: "Link",
-        owner: "Owner",
-        *,
-        number: int,
-        queue: str,
-        label: str,
-        client_link: str,
-        seconds: int,
-        durability: int,
-        terms: Terms,
-    ) -> None:
-        super().__init__(
-            connection, link, owner, number=number, queue=queue, label=label, client_link=client_link
-        )
+    def __post_init__(self) -> None:
+        ProducerLink.__post_init__(self)
         if self._keeps_tags:
-            link.keep_tags()
-        self._seconds = seconds
+            self._link.keep_tags()
         most = Durability.UNSETTLED_STATE if self._keeps_tags else Durability.CONFIGURATION
-        self._durability = min(durability, most) if seconds else 0
-        self._terms = terms
-        self._attach_number = 0
-        """Of the client's attach at the shard; 0 until the shard has opened the link."""
-        self._tags: dict[int, bytes] = {}
-        """TAGS frames of unanswered batches, by their number."""
-        self._unsettled: dict[int, bytes] = {}
-        """In mode second: delivery-tags that the client has not settled, by delivery-id."""
-        self._forgotten: dict[int, list[bytes]] = {}
-        """Settled tags by the number of the next batch, whose answer confirms that the shard removed them."""
-        attach = link.attach
+        self.durability = min(self.durability, most) if self.seconds else 0
+        attach = self._link.attach
         assert attach is not None
         self._announced = None if attach.incomplete_unsettled else attach.unsettled or {}
-        """Every unsettled tag of the client, none if its attach has no map; None if the map is incomplete."""
 
     # --- the attach ------------------------------------------------------------------------------------
 
     def _opening(self) -> ProducerOpen:
-        opening = super()._opening()
-        opening.suspended_ms = self._seconds * 1_000
-        opening.durability = self._durability
+        opening = ProducerLink._opening(self)
+        opening.suspended_ms = self.seconds * 1_000
+        opening.durability = self.durability
         opening.user = self._connection.client.user_at(self.queue)
         if self._attached:
             opening.attach = self._attach_number
@@ -110,7 +85,7 @@ class ResumableLink(ProducerLink):
         if self._attached or self._closed:
             return
         self._attach_number = attach_number
-        terms, announced, attach = self._terms, self._announced, self._link.attach
+        terms, announced, attach = self.terms, self._announced, self._link.attach
         assert attach is not None
         known = dict.fromkeys(tags if self._keeps_tags else ())
         if announced is not None:
@@ -123,8 +98,8 @@ class ResumableLink(ProducerLink):
             return
         if is_kept and (known or attach.unsettled is not None):
             terms.unsettled = dict.fromkeys(known, ACCEPTED)
-        if is_kept and self._seconds:
-            terms.suspended_s = self._seconds
+        if is_kept and self.seconds:
+            terms.suspended_s = self.seconds
             terms.durability = durability
             terms.rcv_settle_mode = self._link.rcv_settle_mode
         self._announced = None
@@ -195,7 +170,7 @@ class ResumableLink(ProducerLink):
     def _top_up(self, least: int | None = None) -> None:
         """Grants no credit while there are more unsettled messages than the shard keeps."""
         if len(self._unsettled) <= limits.UNSETTLED_TAGS_MAX - limits.LINK_CREDIT_MAX:
-            super()._top_up(least)
+            ProducerLink._top_up(self, least)
 
     # --- from the shard --------------------------------------------------------------------------------
 
@@ -214,17 +189,17 @@ class ResumableLink(ProducerLink):
         tags = self._tags.get(_number_of(batch))
         if tags is not None:
             self._owner.post(tags)
-        super()._repeat(batch)
+        ProducerLink._repeat(self, batch)
 
     def answered(self, number: int, count: int) -> None:
         """See Producer."""
-        super().answered(number, count)
+        ProducerLink.answered(self, number, count)
         for each in range(number, number + count):
             self._answered(each)
 
     def refused(self, number: int, refusal: Refusal) -> None:
         """See Producer."""
-        super().refused(number, refusal)
+        ProducerLink.refused(self, number, refusal)
         self._answered(number)
 
     def _answered(self, number: int) -> None:

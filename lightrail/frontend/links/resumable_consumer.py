@@ -14,9 +14,9 @@ are sent on this one (2.7.3). Otherwise new deliveries are sent after all of the
 """
 
 from collections import deque
-from collections.abc import Iterable
-from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Final
+from collections.abc import Iterable, Sequence
+from dataclasses import KW_ONLY, InitVar, dataclass, field
+from typing import Any, Final
 
 from lightrail.amqp.events import ACCEPTED, RELEASED, Credit, Outcome
 from lightrail.amqp.link import ATTACHED
@@ -27,16 +27,8 @@ from lightrail.frontend.links.headers import send_with_new_headers
 from lightrail.frontend.links.outcomes import OUTCOMES, UNCONFIRMED
 from lightrail.model import conditions, limits
 from lightrail.model.links import Ending
-from lightrail.wire.bodies import ConsumerOpen
 from lightrail.wire.columns import Range, encode_ranges, joined
 from lightrail.wire.frames import DELIVER_COLUMNS, DELIVER_ENDS, FOR_GOOD, HEADER_SIZE, Kind, frame
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from lightrail.amqp.link import Link
-    from lightrail.frontend.connection import ClientConnection
-    from lightrail.shard_client.owners.owner import Owner
 
 TERMINUS_BYTES: Final = 8
 """Length of the prefix of a delivery-tag, before the number."""
@@ -74,6 +66,7 @@ class Messages:
         self.found.append(payload)
 
 
+@dataclass(slots=True, eq=False, repr=False)
 class ResumableConsumer(ConsumerLink):
     """One outgoing link bound to a queue, whose consumer outlives it at the queue's shard.
 
@@ -83,51 +76,34 @@ class ResumableConsumer(ConsumerLink):
         terms: of the attach, to which the shard's unsettled deliveries are added.
     """
 
-    __slots__ = (
-        "_asked",
-        "_concluding",
-        "_first",
-        "_is_restricted",
-        "_known",
-        "_left",
-        "_outcomes",
-        "_terms",
-    )
+    _: KW_ONLY
+    seconds: InitVar[int]
+    durability: InitVar[int]
+    terms: Terms
+    _is_restricted: bool = field(init=False)
+    """Whether no new deliveries may be sent."""
+    _first: int = 0
+    """Number of the first new delivery of this attach."""
+    _left: deque[int] = field(default_factory=deque)
+    """Deliveries that are to be sent again, in their order."""
+    _asked: bool = False
+    """Whether they were requested from the shard, and not all have arrived."""
+    _known: set[int] = field(default_factory=set)
+    """Deliveries that the client has as well."""
+    _outcomes: list[tuple[int, Any]] = field(default_factory=list)
+    """Deliveries with an outcome of the client, until the attach is answered."""
+    _concluding: dict[int, Any] = field(default_factory=dict)
+    """The same deliveries, until the shard has stored the outcome."""
 
-    def __init__(
-        self,
-        connection: "ClientConnection",
-        link: "Link",
-        owner: "Owner",
-        *,
-        number: int,
-        options: ConsumerOpen,
-        seconds: int,
-        durability: int,
-        terms: Terms,
-    ) -> None:
-        super().__init__(connection, link, owner, number=number, options=options)
-        attach = link.attach
+    def __post_init__(self, seconds: int, durability: int) -> None:
+        ConsumerLink.__post_init__(self)
+        attach, options = self._link.attach, self.options
         assert attach is not None
         options.suspended_ms = seconds * 1_000
         options.durability = durability if seconds else 0
         options.recovers = attach.unsettled is not None
-        terms.suspended_s = seconds
-        self._terms = terms
+        self.terms.suspended_s = seconds
         self._is_restricted = attach.incomplete_unsettled
-        """Whether no new deliveries may be sent."""
-        self._first = 0
-        """Number of the first new delivery of this attach."""
-        self._left: deque[int] = deque()
-        """Deliveries that are to be sent again, in their order."""
-        self._asked = False
-        """Whether they were requested from the shard, and not all have arrived."""
-        self._known: set[int] = set()
-        """Deliveries that the client has as well."""
-        self._outcomes: list[tuple[int, Any]] = []
-        """Deliveries with an outcome of the client, until the attach is answered."""
-        self._concluding: dict[int, Any] = {}
-        """The same deliveries, until the shard has stored the outcome."""
 
     # --- the attach ------------------------------------------------------------------------------------
 
@@ -138,7 +114,7 @@ class ResumableConsumer(ConsumerLink):
         link, attach = self._link, self._link.attach
         assert attach is not None
         self.options.terminus = terminus
-        self._terms.durability = durability
+        self.terms.durability = durability
         link.number_tags(terminus.to_bytes(TERMINUS_BYTES, "big"), number)
         self._window.next = self._window.limit = self._first = number
         self._left, self._known, self._outcomes = deque(), set(), []
@@ -157,13 +133,13 @@ class ResumableConsumer(ConsumerLink):
                     self._known.add(each)
                     self._left.append(each)
         if attach.unsettled is not None:
-            self._terms.unsettled = mine
+            self.terms.unsettled = mine
 
     def ready(self) -> None:
         """See Consumer: answers the client's attach, and sends unsettled deliveries again."""
         if self._closed or self._attached:
             return
-        super().ready()
+        ConsumerLink.ready(self)
         self._conclude()
         self._go_on()
 
@@ -207,7 +183,7 @@ class ResumableConsumer(ConsumerLink):
         if not self._attached or self._is_busy:
             self._drain = event.drain
             return
-        super().credit(event)
+        ConsumerLink.credit(self, event)
 
     @property
     def _is_busy(self) -> bool:
@@ -238,10 +214,10 @@ class ResumableConsumer(ConsumerLink):
         """
         if self._closed:
             return
-        if self._attached and self._terms.durability and not self._owner.resumes(self.number):
+        if self._attached and self.terms.durability and not self._owner.resumes(self.number):
             self._frontend.later(0, self._resume)
             return
-        super().reopen()
+        ConsumerLink.reopen(self)
         if not self._attached:
             return
         self._asked = False
@@ -256,7 +232,7 @@ class ResumableConsumer(ConsumerLink):
     def deliver(self, part: bytes | memoryview, number: int, count: int) -> None:
         """See ConsumerLink; deliveries below the first new number are repeated ones."""
         if number >= self._window.next:
-            super().deliver(part, number, count)
+            ConsumerLink.deliver(self, part, number, count)
         elif not self._has_ended:
             self._deliver_again(part, number, count)
 
@@ -331,7 +307,7 @@ class ResumableConsumer(ConsumerLink):
             self.connection.touch()
             if not self._concluding:
                 self._go_on()
-        super().settled(number, count, is_certain)
+        ConsumerLink.settled(self, number, count, is_certain)
 
     def _resume(self) -> None:
         if not self._closed:
@@ -348,7 +324,7 @@ class ResumableConsumer(ConsumerLink):
         if self._left:
             self._go_on()
         else:
-            super().writable()
+            ConsumerLink.writable(self)
 
     def delivered(self) -> int:
         """See ConsumerLink."""
@@ -356,7 +332,7 @@ class ResumableConsumer(ConsumerLink):
 
     def _messages_ahead(self) -> int:
         room = limits.SUSPENDED_DELIVERIES_MAX - self.settlements.count
-        return max(0, min(super()._messages_ahead(), room))
+        return max(0, min(ConsumerLink._messages_ahead(self), room))
 
     def _send_credit(self, *, force: bool = False) -> None:
         if not self._attached or self._is_busy:
@@ -372,7 +348,7 @@ class ResumableConsumer(ConsumerLink):
             self.connection.starved[self] = None
             if not force:
                 return
-        super()._send_credit(force=force)
+        ConsumerLink._send_credit(self, force=force)
 
 
 def _shared(state: Any) -> Any:

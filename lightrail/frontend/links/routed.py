@@ -1,26 +1,18 @@
 """A batch that a client sent to a router, and the present outcome of each of its messages."""
 
-from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
 from lightrail.amqp.events import ACCEPTED, RELEASED, Transfers
-from lightrail.amqp.performatives import AmqpError, Rejected
-from lightrail.amqp.values import Symbol
-from lightrail.frontend.links.outcomes import FAILED
-from lightrail.namespace.router_plan import Group, Walk
-from lightrail.namespace.spreading import Spread
+from lightrail.frontend.links.outcomes import FAILED, rejected
+from lightrail.namespace.router_plan import Walk
+from lightrail.namespace.spreading import Carried, Spread
 from lightrail.shard_client.sending.lanes import Load
 from lightrail.shard_client.sending.window import MAYBE_STORED, NOT_STORED, Attributes
 from lightrail.wire.bodies import Refusal
 
 if TYPE_CHECKING:
     from lightrail.amqp.link import Link
-
-
-Carried = set[tuple[int, bytes, str]]
-"""Messages by index in their batch and content, with each queue that they are for: actions of subscriptions
-make several contents of one message."""
 
 
 class RoutedBatch(Spread):
@@ -89,7 +81,7 @@ class RoutedBatch(Spread):
             return FAILED if len(self.loads) > 1 else RELEASED
         if refusal is MAYBE_STORED:
             return FAILED
-        return Rejected(error=AmqpError(condition=Symbol(refusal.condition), description=refusal.description))
+        return rejected(refusal.condition, refusal.description)
 
 
 def settle(link: "Link", batches: Iterable[RoutedBatch]) -> None:
@@ -134,42 +126,3 @@ class OneOutcome:
             self._state = FAILED if state is RELEASED else state
         if not self.outstanding:
             yield batch.first_id, batch.first_id, self._state
-
-
-def left_over(
-    groups: Sequence[Group], positions: Sequence[int], carried: Carried
-) -> Iterator[tuple[frozenset[str], list[int], list[bytes]]]:
-    """Messages for queues for which they are in no load yet: the queues, indices in the batch, and contents.
-
-    Args:
-        positions: for each message of the groups, its index in the batch.
-    """
-    wanted = {
-        (positions[index], payload, queue)
-        for group in groups
-        for index, payload in zip(group.indices, group.payloads, strict=True)
-        for queue in group.queues
-    }
-    # Where an action has changed since, a queue has the message with its former content.
-    former = Counter((position, queue) for position, _, queue in carried - wanted)
-    for group in groups:
-        parts: dict[frozenset[str], tuple[list[int], list[bytes]]] = {}
-        for index, payload in zip(group.indices, group.payloads, strict=True):
-            position = positions[index]
-            left = frozenset(
-                queue
-                for queue in group.queues
-                if (position, payload, queue) not in carried and not _taken(former, (position, queue))
-            )
-            if left:
-                indices, payloads = parts.setdefault(left, ([], []))
-                indices.append(position)
-                payloads.append(payload)
-        for queues, (indices, payloads) in parts.items():
-            yield queues, indices, payloads
-
-
-def _taken(former: Counter[tuple[int, str]], of: tuple[int, str]) -> bool:
-    """Whether there was one more of it."""
-    former[of] -= 1
-    return former[of] >= 0

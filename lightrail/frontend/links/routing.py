@@ -12,70 +12,60 @@ new shards, in their order, before any other frames of the link.
 import logging
 from collections import deque
 from collections.abc import Sequence
+from dataclasses import KW_ONLY, dataclass, field
 from typing import TYPE_CHECKING
 
 from lightrail.amqp.events import Transfers
 from lightrail.frontend.links.batched import BATCHED
 from lightrail.frontend.links.incoming import IncomingLink
-from lightrail.frontend.links.routed import OneOutcome, RoutedBatch, left_over, settle
+from lightrail.frontend.links.routed import OneOutcome, RoutedBatch, settle
 from lightrail.frontend.links.terminus import container_of, left_out
 from lightrail.model import conditions, limits
 from lightrail.namespace.router_plan import Plan, Routed
+from lightrail.namespace.routers import Routers
 from lightrail.namespace.routing import NO_ROUTER, UNROUTABLE
-from lightrail.namespace.spreading import ShardRoute, Ways
-from lightrail.shard_client.sending.lanes import QUEUE_MISSING, Lane, Load
+from lightrail.namespace.spreading import ShardRoute, Ways, left_over
+from lightrail.shard_client.sending.lanes import Again, Lane, Load, again
 from lightrail.shard_client.sending.window import MAYBE_STORED, NOT_STORED, Attributes
 from lightrail.wire.bodies import Refusal
 
 if TYPE_CHECKING:
-    from lightrail.amqp.link import Link
-    from lightrail.frontend.connection import ClientConnection
     from lightrail.shard_client.peers.shards import ShardPeer
 
 log = logging.getLogger("lightrail.frontend.links.routing")
 
 
+@dataclass(slots=True, eq=False, repr=False)
 class RouterLink(IncomingLink):
     """One incoming link (the client sends) bound to a router."""
 
-    __slots__ = (
-        "_adrift",
-        "_has_timer",
-        "_label",
-        "_looking_up",
-        "_pause_ms",
-        "_plan",
-        "_routers",
-        "_waiting",
-        "_ways",
-        "router",
-    )
+    _: KW_ONLY
+    router: str
+    label: str = ""
+    _routers: Routers = field(init=False)
+    _ways: Ways = field(init=False)
+    _plan: Plan | None = None
+    _waiting: deque[RoutedBatch] = field(default_factory=deque)
+    _looking_up: bool = False
+    _has_timer: bool = False
+    _adrift: list[Load] = field(default_factory=list)
+    """Loads that shards returned, in order."""
+    _pause_ms: int = limits.OWNER_RETRY_MS
 
-    def __init__(
-        self, connection: "ClientConnection", link: "Link", *, number: int, router: str, label: str = ""
-    ) -> None:
-        super().__init__(connection, link, number)
-        self.router = router
-        self._routers = connection.frontend.routers
-        self._label = label
-        frontend = connection.frontend
+    def __post_init__(self) -> None:
+        IncomingLink.__post_init__(self)
+        frontend = self._frontend
+        self._routers = frontend.routers
         self._ways = Ways(frontend.shard_connections, frontend.directory, self._open_lane)
-        self._plan: Plan | None = None
-        self._waiting: deque[RoutedBatch] = deque()
-        self._looking_up = False
-        self._has_timer = False
-        self._adrift: list[Load] = []
-        """Loads that shards returned, in order."""
-        self._pause_ms = limits.OWNER_RETRY_MS
 
     def _open_lane(self, peer: "ShardPeer") -> Lane:
         return Lane(
             peer,
             self._frontend.next_link(),
-            label=self._label,
-            stored=self._answered,
-            refused=self._refused,
-            displaced=self._displaced,
+            label=self.label,
+            on_stored=self._answered,
+            on_refused=self._refused,
+            on_displaced=self._displaced,
             on_time_out=self._timed_out,
             on_reconnect=self._go_on_after_wait,
         )
@@ -182,8 +172,7 @@ class RouterLink(IncomingLink):
 
     async def _send_again(self) -> None:
         frontend = self._frontend
-        await frontend.shard_connections.owners.change(self._pause_ms)
-        self._pause_ms = min(2 * self._pause_ms, limits.OWNER_RETRY_MS_MAX)
+        self._pause_ms = await frontend.shard_connections.owners.change(self._pause_ms)
         try:
             for queue in {queue for load in self._adrift for queue in load.queues}:
                 await frontend.find(queue)
@@ -294,7 +283,7 @@ class RouterLink(IncomingLink):
             self._frontend.later(0, self.go_on)
 
     def _refused(self, load: Load, refusal: Refusal) -> None:
-        if refusal.condition in QUEUE_MISSING and not load.is_repeated and not refusal.accepted:
+        if again(refusal, is_repeated=load.is_repeated) is Again.ANEW:
             self._frontend.spawn(self._repeat(load, refusal))
             return
         self._fail(load, refusal)

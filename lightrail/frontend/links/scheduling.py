@@ -16,14 +16,15 @@ those behind it wait here; without the capability messages are not examined.
 import asyncio
 import logging
 from collections.abc import Iterable
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final
 
 from lightrail.amqp.events import Transfers
-from lightrail.amqp.performatives import AmqpError, Rejected
 from lightrail.amqp.sections import decode_annotations
 from lightrail.amqp.survey import survey
 from lightrail.amqp.values import DecodeError, Symbol
 from lightrail.cluster.coordinator import CoordinatorError
+from lightrail.frontend.links.outcomes import rejected
 from lightrail.frontend.links.routed import OneOutcome, RoutedBatch
 from lightrail.frontend.links.routing import RouterLink
 from lightrail.frontend.links.terminus import symbols
@@ -41,9 +42,7 @@ from lightrail.wire.bodies import Refusal
 
 if TYPE_CHECKING:
     from lightrail.amqp.link import Link
-    from lightrail.frontend.connection import ClientConnection
     from lightrail.frontend.engine import Frontend
-    from lightrail.shard_client.owners.owner import Owner
 
 DELAY_TRIES: Final[int] = 100
 """How often a shard is asked whether a queue delays messages yet, and how often a change of a policy that
@@ -72,31 +71,16 @@ def asks_for_delay(messages: Iterable[bytes]) -> bool:
     return any(_DELIVERY_MARK in message for message in messages)
 
 
+@dataclass(slots=True, eq=False, repr=False)
 class DelayingProducer(ProducerLink):
     """One incoming link (the client sends) to a queue, whose messages may have a delay."""
 
-    __slots__ = ("_held_count", "_held_events", "_without_delay")
-
-    def __init__(
-        self,
-        connection: "ClientConnection",
-        link: "Link",
-        owner: "Owner",
-        *,
-        number: int,
-        queue: str,
-        label: str = "",
-        client_link: str = "",
-    ) -> None:
-        super().__init__(
-            connection, link, owner, number=number, queue=queue, label=label, client_link=client_link
-        )
-        self._held_events: list[Transfers] = []
-        """Batches that wait until the queue delays messages."""
-        self._held_count = 0
-        """Number of messages in these batches."""
-        self._without_delay: bytes | None = None
-        """Header and annotations of a message without a delay, and the descriptor of its properties."""
+    _held_events: list[Transfers] = field(default_factory=list)
+    """Batches that wait until the queue delays messages."""
+    _held_count: int = 0
+    """Number of messages in these batches."""
+    _without_delay: bytes | None = None
+    """Header and annotations of a message without a delay, and the descriptor of its properties."""
 
     @property
     def unanswered(self) -> int:
@@ -106,8 +90,8 @@ class DelayingProducer(ProducerLink):
     def transfers(self, event: Transfers, now_ms: int) -> None:
         """Sends a batch to the shard, at once unless it has to wait."""
         if not self._held_events:
-            if not self._asks_for_delay(event) or self._directory.get(self.queue).policy["delay"]:
-                super().transfers(event, now_ms)
+            if not self._asks_for_delay(event) or self._frontend.directory.get(self.queue).policy["delay"]:
+                ProducerLink.transfers(self, event, now_ms)
                 return
             self._frontend.spawn(self._make_delay())
         self._held_events.append(event)
@@ -118,14 +102,14 @@ class DelayingProducer(ProducerLink):
         """See Producer: messages that wait here are rejected for the same reason."""
         for event in self._take_held():
             self._reject(event, refusal)
-        super().ended(refusal)
+        ProducerLink.ended(self, refusal)
 
     def close(self) -> None:
         """See ProducerLink; messages that wait here are sent when the queue delays messages."""
         if self._held_events:
             self._closed = True
         else:
-            super().close()
+            ProducerLink.close(self)
 
     def _asks_for_delay(self, event: Transfers) -> bool:
         """See `asks_for_delay`; messages that begin like a message without a delay have none either."""
@@ -161,9 +145,9 @@ class DelayingProducer(ProducerLink):
             if problem is not None and asks_for_delay(_messages(event)):
                 self._reject(event, problem)
             else:
-                super().transfers(event, now_ms)
+                ProducerLink.transfers(self, event, now_ms)
         if self._closed and events:
-            super().close()
+            ProducerLink.close(self)
         self._connection.touch()
 
     def _take_held(self) -> list[Transfers]:
@@ -176,9 +160,8 @@ class DelayingProducer(ProducerLink):
         count = _count(event)
         self._counts.messages_refused += count
         if not event.settled and not self._closed:
-            error = AmqpError(condition=Symbol(refusal.condition), description=refusal.description)
-            first = event.first_delivery_id
-            self._link.settle(first, first + count - 1, Rejected(error=error))
+            first, state = event.first_delivery_id, rejected(refusal.condition, refusal.description)
+            self._link.settle(first, first + count - 1, state)
 
 
 async def make_delay(frontend: "Frontend", queue: str) -> None:
@@ -240,18 +223,17 @@ class ScheduledBatch(RoutedBatch):
     __slots__ = ()
 
 
+@dataclass(slots=True, eq=False, repr=False)
 class SchedulingRouterLink(RouterLink):
     """One incoming link (the client sends) bound to a router that messages may be scheduled for."""
 
-    __slots__ = ("_is_creating", "_scheduled")
+    _scheduled: str = field(init=False)
+    _is_creating: bool = False
+    """Whether the queue of scheduled messages is being created."""
 
-    def __init__(
-        self, connection: "ClientConnection", link: Any, *, number: int, router: str, label: str = ""
-    ) -> None:
-        super().__init__(connection, link, number=number, router=router, label=label)
-        self._scheduled = names.scheduled_name(router)
-        self._is_creating = False
-        """Whether the queue of scheduled messages is being created."""
+    def __post_init__(self) -> None:
+        RouterLink.__post_init__(self)
+        self._scheduled = names.scheduled_name(self.router)
 
     def _accept(self, event: Transfers, now_ms: int, whole: OneOutcome | None = None) -> None:
         parts = _parts(event, now_ms, is_one=whole is not None)
@@ -261,7 +243,7 @@ class SchedulingRouterLink(RouterLink):
             if is_scheduled:
                 self._schedule(part, now_ms, whole)
             else:
-                super()._accept(part, now_ms, whole)
+                RouterLink._accept(self, part, now_ms, whole)
 
     def _schedule(self, event: Transfers, now_ms: int, whole: OneOutcome | None) -> None:
         durable, priority, _ = self._attributes(event, now_ms)
@@ -274,7 +256,7 @@ class SchedulingRouterLink(RouterLink):
 
     def _routed(self, batch: RoutedBatch, plan: Plan) -> Routed | None:
         if not isinstance(batch, ScheduledBatch):
-            return super()._routed(batch, plan)
+            return RouterLink._routed(self, batch, plan)
         if self._frontend.directory.get(self._scheduled).role is not Role.QUEUE:
             if not self._is_creating:
                 self._is_creating = True
@@ -283,13 +265,13 @@ class SchedulingRouterLink(RouterLink):
         return Routed([Group(frozenset((self._scheduled,)), list(range(batch.count)), batch.payloads)], ())
 
     def _may_wait(self, batch: RoutedBatch, plan: Plan, now_ms: int) -> bool:
-        return not isinstance(batch, ScheduledBatch) and super()._may_wait(batch, plan, now_ms)
+        return not isinstance(batch, ScheduledBatch) and RouterLink._may_wait(self, batch, plan, now_ms)
 
     def _refused(self, load: Load, refusal: Refusal) -> None:
         if isinstance(load.batch, ScheduledBatch):
             self._fail(load, refusal)
         else:
-            super()._refused(load, refusal)
+            RouterLink._refused(self, load, refusal)
 
     async def _create(self) -> None:
         """Creates the queue of scheduled messages, and sends the waiting batches or refuses the first."""

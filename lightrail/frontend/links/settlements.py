@@ -6,116 +6,80 @@ shard has the outcome on disk: a confirmed delivery is never delivered again.
 
 import json
 from collections.abc import Callable, Sequence
-from dataclasses import replace
-from typing import TYPE_CHECKING, Any, Final, Protocol
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Final
 
 from lightrail.amqp.events import ACCEPTED, RELEASED, Outcome
 from lightrail.amqp.link import SETTLE_SECOND
-from lightrail.amqp.performatives import AmqpError, Modified, Rejected, Released
-from lightrail.amqp.values import Symbol
+from lightrail.amqp.performatives import Modified, Released
 from lightrail.frontend.links.outcomes import (
+    ELSEWHERE,
     FAILED,
+    LOST,
     OUTCOMES,
     UNCONFIRMED,
-    Deferral,
     TooLarge,
     Unconfirmed,
+    confirmed,
     encode_outcome,
 )
 from lightrail.model import conditions, limits
 from lightrail.shard_client.peers.requests import ShardDownError, ShardRefusedError
+from lightrail.telemetry.frontend import FrontendCounts
 from lightrail.wire.bodies import ConsumerOpen
 from lightrail.wire.frames import ASKED, COUNT_MASK, Kind, OutcomeCode, frame
 
 if TYPE_CHECKING:
     from lightrail.amqp.link import Link
     from lightrail.frontend.connection import ClientConnection
+    from lightrail.frontend.transactions.transaction import Retirement
     from lightrail.shard_client.owners.owner import Owner
 
 UNSETTLED_SLICE_BYTES: Final[int] = 1_024
 """Bytes that a slice of a batch counts for besides its messages until they are settled: objects of its
 shard."""
-ELSEWHERE: Final = Modified(undeliverable_here=True)
-"""The outcome of messages that the client does not accept, for other receivers."""
-LOST: Final = Rejected(
-    error=AmqpError(
-        condition=Symbol(conditions.MESSAGE_LOCK_LOST),
-        description="expected a locked message, found that its lock has ended; it is delivered again",
-    )
-)
-"""The answer to an outcome that came after the end of its message's lock."""
 
 
-class Held(Protocol):
-    """Deliveries that a transaction settles: frontend/transactions/transaction.py."""
-
-    @property
-    def first(self) -> int: ...
-    @property
-    def last(self) -> int: ...
-
-
+@dataclass(slots=True, eq=False, repr=False)
 class Settlements:
     """The settlements of a link, whose deliveries are numbered from 0 over its lifetime."""
 
-    __slots__ = (
-        "_base",
-        "_bytes",
-        "_connection",
-        "_counts",
-        "_discharged",
-        "_doubtful",
-        "_frontend",
-        "_link",
-        "_number",
-        "_options",
-        "_owner",
-        "_presettled",
-        "_too_large",
-        "_unconfirmed",
-        "confirms_plainly",
-        "count",
-        "held",
-        "is_abandoned",
-        "is_closed",
-        "is_returned",
-    )
+    _connection: "ClientConnection"
+    _link: "Link"
+    _owner: "Owner"
+    _number: int
+    _options: ConsumerOpen
+    is_closed: bool = False
+    """Whether the link has ended."""
+    is_returned: bool = False
+    """Whether its consumer is closed as well, so that all deliveries are in their queue again."""
+    is_abandoned: bool = False
+    """Whether the connection has ended by a failure, or by the broker, while a transaction had outcomes:
+    the client may have sent a discharge that was lost."""
+    held: "dict[Retirement, None] | None" = None
+    """Deliveries with an outcome in an open transaction; None before the first one."""
+    _discharged: Callable[[], None] | None = None
+    """Called when no transaction holds deliveries any more."""
+    _base: int = 0
+    """Deliveries below this number are from a shard process that has ended since."""
+    _unconfirmed: Unconfirmed | None = None
+    """Created when the client first waits for the broker to settle."""
+    _doubtful: set[int] = field(default_factory=set)
+    """Deliveries of which the shard is asked whether they are locked."""
+    confirms_plainly: bool = False
+    """Whether a confirmed rejected outcome is settled without the error that the client sent."""
+    count: int = 0
+    """Number of messages that the client has not settled."""
+    _bytes: int = 0
+    """Bytes of these messages, including the overhead of their slices."""
+    _counts: FrontendCounts = field(init=False)
+    _presettled: bool = field(init=False)
+    _too_large: TooLarge = field(init=False)
 
-    def __init__(
-        self, connection: "ClientConnection", link: "Link", owner: "Owner", number: int, options: ConsumerOpen
-    ) -> None:
-        self._connection = connection
-        self._frontend = connection.frontend
-        self._counts = connection.frontend.counts
-        self._link = link
-        self._owner = owner
-        self._number = number
-        self._options = options
-        self._presettled = options.presettled
-        self._too_large = TooLarge(link, options, connection.frontend.counts)
-        self.is_closed = False
-        """Whether the link has ended."""
-        self.is_returned = False
-        """Whether its consumer is closed as well, so that all deliveries are in their queue again."""
-        self.is_abandoned = False
-        """Whether the connection has ended by a failure, or by the broker, while a transaction had outcomes:
-        the client may have sent a discharge that was lost."""
-        self.held: dict[Held, None] | None = None
-        """Deliveries with an outcome in an open transaction; None before the first one."""
-        self._discharged: Callable[[], None] | None = None
-        """Called when no transaction holds deliveries any more."""
-        self._base = 0
-        """Deliveries below this number are from a shard process that has ended since."""
-        self._unconfirmed: Unconfirmed | None = None
-        """Created when the client first waits for the broker to settle."""
-        self._doubtful: set[int] = set()
-        """Deliveries of which the shard is asked whether they are locked."""
-        self.confirms_plainly = False
-        """Whether a confirmed rejected outcome is settled without the error that the client sent."""
-        self.count = 0
-        """Number of messages that the client has not settled."""
-        self._bytes = 0
-        """Bytes of these messages, including the overhead of their slices."""
+    def __post_init__(self) -> None:
+        self._counts = self._connection.frontend.counts
+        self._presettled = self._options.presettled
+        self._too_large = TooLarge(self._link, self._options, self._counts)
 
     def add(self, count: int, size: int) -> None:
         """Counts a slice that was sent unsettled."""
@@ -240,13 +204,13 @@ class Settlements:
             self._link.settle_sent(first, last, state)
             self._connection.touch()
 
-    def hold(self, held: Held) -> None:
+    def hold(self, held: "Retirement") -> None:
         """A transaction has an outcome of deliveries."""
         if self.held is None:
             self.held = {}
         self.held[held] = None
 
-    def release(self, held: Held) -> None:
+    def release(self, held: "Retirement") -> None:
         """That transaction has ended."""
         if self.held is not None:
             self.held.pop(held, None)
@@ -264,10 +228,8 @@ class Settlements:
     def return_others(self, before: int, first: int = 0) -> None:
         """Deliveries that no transaction holds, from `first` to before `before`, return to their queue."""
         at = max(first, self._base, before - COUNT_MASK)
-        for start, end in [
-            *sorted((each.first, each.last + 1) for each in self.held or ()),
-            (before, before),
-        ]:
+        held = sorted((each.first, each.last + 1) for each in self.held or ())
+        for start, end in [*held, (before, before)]:
             if at < min(start, before):
                 self._post(at, min(start, before) - 1, self._left, 0)
             at = max(at, end)
@@ -310,7 +272,7 @@ class Settlements:
         locked: dict[int, int | None] = {}
         if unsettled:
             fields = {"link": self._number, "numbers": unsettled}
-            answer = await self._frontend.ask_shard(options.queue, "renew_deliveries", fields)
+            answer = await self._connection.frontend.ask_shard(options.queue, "renew_deliveries", fields)
             locked = dict(zip(unsettled, answer.fields["locked_ms"], strict=True))
         return [0 if number is None else locked.get(number, 0) for number in numbers]
 
@@ -348,7 +310,7 @@ class Settlements:
         ]
         if numbers:
             self._doubtful.update(numbers)
-            self._frontend.spawn(self._settle_doubtful(numbers, state))
+            self._connection.frontend.spawn(self._settle_doubtful(numbers, state))
 
     async def _settle_doubtful(self, numbers: list[int], state: object) -> None:
         try:
@@ -359,7 +321,7 @@ class Settlements:
                     return
                 self._remove(len(part))
                 for number in part:
-                    answer = _confirmed(state, plainly=self.confirms_plainly) if number in settled else LOST
+                    answer = confirmed(state, plainly=self.confirms_plainly) if number in settled else LOST
                     self._link.settle_sent(number, number, answer)
                 self._connection.touch()
         except (ShardDownError, ShardRefusedError):
@@ -374,7 +336,7 @@ class Settlements:
         code, detail = encode_outcome(state, options)
         outcome = {"outcome": code.name.lower(), **(json.loads(detail) if detail else {})}
         fields = {"link": self._number, "numbers": numbers, **outcome}
-        answer = await self._frontend.ask_shard(options.queue, "settle_deliveries", fields)
+        answer = await self._connection.frontend.ask_shard(options.queue, "settle_deliveries", fields)
         settled = {each for each, done in zip(numbers, answer.fields["found"], strict=True) if done}
         self._counts.outcomes[code] += len(settled)
         return settled
@@ -408,7 +370,7 @@ class Settlements:
             self._can_not_confirm()
             return
         for first, last, state in found:
-            self._link.settle_sent(first, last, _confirmed(state, plainly=self.confirms_plainly))
+            self._link.settle_sent(first, last, confirmed(state, plainly=self.confirms_plainly))
             self._connection.touch()
 
     def close(self) -> None:
@@ -419,7 +381,7 @@ class Settlements:
     def _can_not_confirm(self) -> None:
         """Ends the link of a client that waits for settlements, which will not arrive."""
         if self._link.rcv_settle_mode == SETTLE_SECOND:
-            self._frontend.later(0, self._detach)
+            self._connection.frontend.later(0, self._detach)
 
     def _detach(self) -> None:
         if not self.is_closed:
@@ -434,10 +396,3 @@ class Settlements:
         self.count -= count
         self._bytes -= size
         self._connection.unsettled_bytes -= size
-
-
-def _confirmed(state: Any, *, plainly: bool) -> Any:
-    """The state of a settlement that confirms a client's state."""
-    if plainly and isinstance(state, Rejected):
-        return Rejected()
-    return state.state if isinstance(state, Deferral) else state

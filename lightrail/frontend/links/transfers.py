@@ -2,25 +2,21 @@
 
 from array import array
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import KW_ONLY, dataclass, field
 from itertools import accumulate, groupby
 from typing import TYPE_CHECKING
 
 from lightrail.amqp.events import ACCEPTED, RELEASED, Transfers
-from lightrail.amqp.performatives import AmqpError, Rejected
 from lightrail.amqp.survey import survey
-from lightrail.amqp.values import Symbol
 from lightrail.frontend.links.batched import BATCHED
 from lightrail.frontend.links.incoming import IncomingLink, header_attributes
-from lightrail.frontend.links.outcomes import FAILED
+from lightrail.frontend.links.outcomes import FAILED, rejected
 from lightrail.model.orders import PRIORITY_MIXED
 from lightrail.shard_client.sending.window import SendWindow
 from lightrail.wire.bodies import ProducerOpen, Refusal
 from lightrail.wire.frames import Kind, enqueue, frame
 
 if TYPE_CHECKING:
-    from lightrail.amqp.link import Link
-    from lightrail.frontend.connection import ClientConnection
     from lightrail.shard_client.owners.owner import Owner
 
 
@@ -44,31 +40,18 @@ class TransferPart(Batch):
     __slots__ = ()
 
 
+@dataclass(slots=True, eq=False, repr=False)
 class ProducerLink(IncomingLink):
     """One incoming link (the client sends) bound to a queue."""
 
-    __slots__ = ("_client_link", "_directory", "_is_held", "_label", "_owner", "_window", "queue")
-
-    def __init__(
-        self,
-        connection: "ClientConnection",
-        link: "Link",
-        owner: "Owner",
-        *,
-        number: int,
-        queue: str,
-        label: str = "",
-        client_link: str = "",
-    ) -> None:
-        super().__init__(connection, link, number)
-        self.queue = queue
-        self._client_link = client_link
-        self._label = label
-        self._owner = owner
-        self._directory = connection.frontend.directory
-        self._window: SendWindow[Batch] = SendWindow()
-        self._is_held = False
-        """Whether the credit for the next answered batches is held."""
+    _owner: "Owner"
+    _: KW_ONLY
+    queue: str
+    label: str = ""
+    client_link: str = ""
+    _window: SendWindow[Batch] = field(default_factory=SendWindow)
+    _is_held: bool = False
+    """Whether the credit for the next answered batches is held."""
 
     # --- from the client -------------------------------------------------------------------------------
 
@@ -76,7 +59,7 @@ class ProducerLink(IncomingLink):
         """Sends a batch to the shard as one frame, or one per priority if the queue orders by priority."""
         if event.message_format == BATCHED:
             self._unpack(event, now_ms)
-        elif event.mixed and self._directory.get(self.queue).policy["priorities"] > 1:
+        elif event.mixed and self._frontend.directory.get(self.queue).policy["priorities"] > 1:
             for part in _by_priority(event):
                 self._send(part, now_ms)
         else:
@@ -88,7 +71,7 @@ class ProducerLink(IncomingLink):
         A transfer whose messages differ in durability, expiry or priority is several frames. A shard that
         refused one frame refuses those behind it, so the outcome of the last frame is that of the transfer.
         """
-        by_priority = self._directory.get(self.queue).policy["priorities"] > 1
+        by_priority = self._frontend.directory.get(self.queue).policy["priorities"] > 1
         for found in self._unpacked(event, now_ms, by_priority=by_priority):
             for run in found:
                 self._send(run.event, now_ms, int(run.is_last), Batch if len(found) == 1 else TransferPart)
@@ -148,8 +131,8 @@ class ProducerLink(IncomingLink):
         """The options with which this producer is opened."""
         return ProducerOpen(
             self.queue,
-            label=self._label,
-            client_link=self._client_link,
+            label=self.label,
+            client_link=self.client_link,
             steals=not self._attached,
             sent_below=self._window.sent_below,
         )
@@ -213,8 +196,7 @@ class ProducerLink(IncomingLink):
             if done:
                 self._link.settle(batch.first_id, first - 1, ACCEPTED)
             if first < end:
-                error = AmqpError(condition=Symbol(refusal.condition), description=refusal.description)
-                self._link.settle(first, end - 1, Rejected(error=error))
+                self._link.settle(first, end - 1, rejected(refusal.condition, refusal.description))
         self._counts.messages_accepted += accepted
         self._counts.messages_refused += batch.count - accepted
         self._hold_back(refusal)

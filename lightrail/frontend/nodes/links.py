@@ -35,6 +35,7 @@ from lightrail.model.names import InvalidNameError, queue_name
 if TYPE_CHECKING:
     from lightrail.amqp.link import Link
     from lightrail.frontend.connection import ClientConnection
+    from lightrail.frontend.engine import Frontend
     from lightrail.frontend.transactions.transaction import Transaction
 
 NODE_REQUESTS_MAX: Final[int] = 20
@@ -104,47 +105,26 @@ class NodeLinks:
             each.top_up()
 
 
+@dataclass(slots=True, eq=False, repr=False)
 class RequestLink(RequestingLink):
     """The client's link to a node: waiting requests and, if there are any, a task that answers them."""
 
-    __slots__ = (
-        "_address",
-        "_busy",
-        "_closed",
-        "_connection",
-        "_frontend",
-        "_line",
-        "_link",
-        "_node_links",
-        "_postings",
-        "node",
-    )
+    _connection: "ClientConnection"
+    _node_links: NodeLinks
+    _link: "Link"
+    node: Node
+    path: str
+    """The address of the node."""
+    _frontend: "Frontend" = field(init=False)
+    _line: deque[_Waiting] = field(default_factory=deque)
+    _busy: bool = False
+    _closed: bool = False
+    _postings: OrderedDict[str, Posting] = field(default_factory=OrderedDict)
 
-    def __init__(
-        self,
-        connection: "ClientConnection",
-        node_links: NodeLinks,
-        link: "Link",
-        node: Node,
-        address: str,
-    ) -> None:
-        self._connection = connection
-        self._frontend = connection.frontend
-        self._node_links = node_links
-        self._link = link
-        self.node = node
-        self._address = address
+    def __post_init__(self) -> None:
+        self._frontend = self._connection.frontend
         # Azure's client for Python renews the locks of several messages from several threads.
-        link.allow_repeats()
-        self._line: deque[_Waiting] = deque()
-        self._busy = False
-        self._closed = False
-        self._postings: OrderedDict[str, Posting] = OrderedDict()
-
-    @property
-    def path(self) -> str:
-        """The address of the node."""
-        return self._address
+        self._link.allow_repeats()
 
     @property
     def is_transactional(self) -> bool:
@@ -225,7 +205,7 @@ class RequestLink(RequestingLink):
         except asyncio.CancelledError:
             raise
         except Exception:
-            log.exception("a request to %s could not be answered", self._address)
+            log.exception("a request to %s could not be answered", self.path)
             return _error(conditions.INTERNAL_ERROR, "internal error; see the broker's log")
         return None
 
@@ -266,7 +246,7 @@ class RequestLink(RequestingLink):
             for each in here:
                 if each.address == reply_to or (each.address is None and each.name == reply_to):
                     return each
-            if reply_to != PAIRED and path_of(reply_to) != self._address:
+            if reply_to != PAIRED and path_of(reply_to) != self.path:
                 return None
         for each in here:
             if each.name == self._link.name:
@@ -275,7 +255,7 @@ class RequestLink(RequestingLink):
             return here[0]
         raise ConditionError(
             conditions.NOT_FOUND,
-            f"reply-to is {reply_to!a:.80}; expected the target address of a receiver from {self._address} "
+            f"reply-to is {reply_to!a:.80}; expected the target address of a receiver from {self.path} "
             f"on this connection ({len(here)} are there), or the name of a queue",
         )
 

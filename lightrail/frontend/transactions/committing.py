@@ -78,8 +78,7 @@ class Committing:
                 raise ConditionError(
                     conditions.TRANSACTION_ROLLBACK, "a queue of the transaction is moving; try again"
                 )
-            await owners.change(pause_ms)
-            pause_ms = min(2 * pause_ms, limits.OWNER_RETRY_MS_MAX)
+            pause_ms = await owners.change(pause_ms)
 
     async def _commit_parts(self, parts: dict[int, Request], gives_up_ms: int) -> bool:
         """Makes all shards apply their parts; returns False if a queue has moved. Raises ConditionError.
@@ -156,8 +155,7 @@ class Committing:
                     fields = {**fields, "repeated": True}
             if not self._connection.is_open and self._frontend.now_ms() > gives_up_ms:
                 raise UncertainError(conditions.TRANSACTION_ROLLBACK, f"shard {shard} is away")
-            await owners.change(pause_ms)
-            pause_ms = min(2 * pause_ms, limits.OWNER_RETRY_MS_MAX)
+            pause_ms = await owners.change(pause_ms)
 
     def _check_rights(self, transaction: Transaction) -> None:
         """Checks that the names still exist, and the rights of the client there. Raises ConditionError.

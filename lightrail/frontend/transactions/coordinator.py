@@ -6,6 +6,7 @@ A transaction belongs to the link on which it was declared, and is rolled back i
 
 import asyncio
 import logging
+from dataclasses import InitVar, dataclass, field
 from typing import TYPE_CHECKING, Final
 
 from lightrail.amqp.events import ACCEPTED, RELEASED, Transfers
@@ -53,32 +54,24 @@ PARTIAL: Final = (
 )
 
 
+@dataclass(slots=True, eq=False, repr=False)
 class CoordinatorLink(Bound):
     """One incoming link (the client sends) to the coordinator."""
 
-    __slots__ = (
-        "_can_reject",
-        "_closed",
-        "_committing",
-        "_connection",
-        "_line",
-        "_link",
-        "_mine",
-        "_transactions",
-    )
+    _connection: "ClientConnection"
+    _link: Link
+    _transactions: "Transactions"
+    number: InitVar[int]
+    _committing: Committing = field(init=False)
+    _line: asyncio.Lock = field(default_factory=asyncio.Lock)
+    _mine: dict[bytes, Transaction] = field(default_factory=dict)
+    """Transactions that were declared here and not discharged."""
+    _closed: bool = False
+    _can_reject: bool = field(init=False)
 
-    def __init__(
-        self, connection: "ClientConnection", link: Link, transactions: "Transactions", number: int
-    ) -> None:
-        self._connection = connection
-        self._link = link
-        self._transactions = transactions
-        self._committing = Committing(connection, number)
-        self._line = asyncio.Lock()
-        self._mine: dict[bytes, Transaction] = {}
-        """Transactions that were declared here and not discharged."""
-        self._closed = False
-        source = link.source
+    def __post_init__(self, number: int) -> None:
+        self._committing = Committing(self._connection, number)
+        source = self._link.source
         outcomes = source.outcomes if isinstance(source, Source) else None
         self._can_reject = not outcomes or REJECTED in outcomes
 

@@ -187,67 +187,45 @@ class Acquisition:
         return self.first <= last and first <= self.last
 
 
+@dataclass(slots=True, eq=False, repr=False)
 class Transaction:
     """One transaction, from its declare to its discharge."""
 
-    __slots__ = (
-        "_account",
-        "_payload_bytes",
-        "acquisitions",
-        "control",
-        "declared_ms",
-        "failure",
-        "id",
-        "is_ending",
-        "is_timed_out",
-        "locks",
-        "messages",
-        "named",
-        "partial",
-        "posts",
-        "requests",
-        "retirements",
-        "size",
-        "timer",
-        "work_began_ms",
-    )
+    id: bytes
+    control: "Link | None" = None
+    """The link on which it was declared."""
+    _account: Account | None = None
+    declared_ms: int = 0
+    acquisitions: dict[Acquisition, None] = field(default_factory=dict)
+    """In their order."""
+    posts: list[Post] = field(default_factory=list)
+    partial: "dict[Link, None]" = field(default_factory=dict)
+    """Links on which a message of several frames is sent in it, until the last frame."""
+    retirements: list[Retirement] = field(default_factory=list)
+    named: NamedDeliveries = field(default_factory=NamedDeliveries)
+    """All deliveries that have an outcome in it, by their sessions."""
+    locks: dict[tuple[str, int], LockRetirement] = field(default_factory=dict)
+    """By the key of the lock and the sequence."""
+    requests: int = 0
+    """Number of its requests to nodes that are not executed yet."""
+    messages: int = 0
+    _payload_bytes: int = 0
+    """Bytes of the messages."""
+    failure: Refusal | None = None
+    """Reason why it can only be rolled back."""
+    is_ending: bool = False
+    """Whether it is discharged, and accepts no more work."""
+    is_timed_out: bool = False
+    work_began_ms: int = 0
+    """Time of the first work, in ms since 1970; 0 before."""
+    timer: asyncio.TimerHandle | None = None
+    """Ends its time."""
+    size: int = TRANSACTION_OVERHEAD
+    """Its memory, in bytes."""
 
-    def __init__(
-        self, id: bytes, control: "Link | None" = None, account: Account | None = None, now_ms: int = 0
-    ) -> None:
-        self._account = account
-        self.id = id
-        self.control = control
-        """The link on which it was declared."""
-        self.declared_ms = now_ms
-        self.acquisitions: dict[Acquisition, None] = {}
-        """In their order."""
-        self.posts: list[Post] = []
-        self.partial: dict[Link, None] = {}
-        """Links on which a message of several frames is sent in it, until the last frame."""
-        self.retirements: list[Retirement] = []
-        self.named = NamedDeliveries()
-        """All deliveries that have an outcome in it, by their sessions."""
-        self.locks: dict[tuple[str, int], LockRetirement] = {}
-        """By the key of the lock and the sequence."""
-        self.requests = 0
-        """Number of its requests to nodes that are not executed yet."""
-        self.messages = 0
-        self._payload_bytes = 0
-        """Bytes of the messages."""
-        self.failure: Refusal | None = None
-        """Reason why it can only be rolled back."""
-        self.is_ending = False
-        """Whether it is discharged, and accepts no more work."""
-        self.is_timed_out = False
-        self.work_began_ms = 0
-        """Time of the first work, in ms since 1970; 0 before."""
-        self.timer: asyncio.TimerHandle | None = None
-        """Ends its time."""
-        self.size = TRANSACTION_OVERHEAD
-        """Its memory, in bytes."""
-        if account is not None:
-            account.charge(self.size)
+    def __post_init__(self) -> None:
+        if self._account is not None:
+            self._account.charge(self.size)
 
     def _charge(self, size: int) -> None:
         """Counts memory, and fails if the connection has too much; a negative size frees it."""

@@ -5,15 +5,14 @@ from functools import partial
 from typing import TYPE_CHECKING, Final
 
 from lightrail.amqp.events import ACCEPTED, Acquire, Outcome, Posting, Retire, Transfers
-from lightrail.amqp.performatives import Accepted, AmqpError, Modified, Rejected, Released, TransactionalState
-from lightrail.amqp.values import Symbol
+from lightrail.amqp.performatives import Accepted, Modified, Rejected, Released, TransactionalState
 from lightrail.frontend.errors import ConditionError
 from lightrail.frontend.links.anonymous import AnonymousLink, addressed, sends_delays
 from lightrail.frontend.links.batched import BATCHED, unpacked
 from lightrail.frontend.links.bound import RequestingLink, Terms
 from lightrail.frontend.links.deliveries import ConsumerLink
 from lightrail.frontend.links.incoming import attributes_of
-from lightrail.frontend.links.outcomes import FAILED
+from lightrail.frontend.links.outcomes import FAILED, rejected
 from lightrail.frontend.links.resolving import check_sendable
 from lightrail.frontend.links.routing import RouterLink
 from lightrail.frontend.links.scheduling import SchedulingRouterLink
@@ -227,7 +226,9 @@ class Transactions:
     def _settle(self, event: Transfers, transaction: Transaction, refusal: Refusal | None) -> None:
         """The provisional outcome of messages that are sent in a transaction."""
         if not event.settled:
-            outcome: Accepted | Rejected = ACCEPTED if refusal is None else _rejected(refusal)
+            outcome: Accepted | Rejected = ACCEPTED
+            if refusal is not None:
+                outcome = rejected(refusal.condition, refusal.description)
             first, last = event.first_delivery_id, event.first_delivery_id + event.count - 1
             event.link.settle(first, last, TransactionalState(txn_id=transaction.id, outcome=outcome))
 
@@ -249,8 +250,8 @@ class Transactions:
     def _refuse_unfinished(self, event: Transfers) -> None:
         """The rest of a message whose transaction has ended meanwhile."""
         if not event.settled:
-            rejected = _rejected(Refusal(conditions.TRANSACTION_ROLLBACK, UNFINISHED))
-            event.link.settle(event.first_delivery_id, event.first_delivery_id, rejected)
+            state = rejected(conditions.TRANSACTION_ROLLBACK, UNFINISHED)
+            event.link.settle(event.first_delivery_id, event.first_delivery_id, state)
         if event.link.context is not None:
             event.link.context.relieved()
         self._connection.touch()
@@ -372,11 +373,6 @@ class Transactions:
         _give_back(transaction, FAILED)
         self._acquisitions.time_out(transaction)
         transaction.forget()
-
-
-def _rejected(refusal: Refusal) -> Rejected:
-    error = AmqpError(condition=Symbol(refusal.condition), description=refusal.description)
-    return Rejected(error=error)
 
 
 def _give_back(transaction: Transaction, state: Modified | Released) -> None:

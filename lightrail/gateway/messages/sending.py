@@ -1,10 +1,11 @@
-"""Sender: sends messages of HTTP requests to queues and routers, with one producer for each queue.
+"""Sends messages of HTTP requests: a `Sender` to queues, by one producer for each, and to routers.
 
-Router sender: HTTP messages to routers, by the same plans as in frontends, with one lane per shard.
+A `RouterSender` uses the plans and the decisions of frontends (namespace/spreading.py), with one lane per
+shard; a request is sent again within its time only.
 """
 
 import asyncio
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from time import monotonic
 from typing import Final, Self
@@ -18,11 +19,11 @@ from lightrail.namespace.records import Name
 from lightrail.namespace.router_plan import Group, Plan
 from lightrail.namespace.routers import Routers
 from lightrail.namespace.routing import UNROUTABLE
-from lightrail.namespace.spreading import Spread, Ways
+from lightrail.namespace.spreading import Spread, Ways, left_over
 from lightrail.namespace.statuses import STATUS_OF
 from lightrail.shard_client.peers.requests import ShardDownError
 from lightrail.shard_client.peers.shards import ShardPeer
-from lightrail.shard_client.sending.lanes import QUEUE_MISSING, Lane, Load
+from lightrail.shard_client.sending.lanes import Again, Lane, Load, again
 from lightrail.shard_client.sending.queue_producer import QueueProducer
 from lightrail.shard_client.sending.window import MAYBE_STORED, NOT_STORED, Attributes
 from lightrail.shard_client.shard_connections import ShardConnections
@@ -110,25 +111,22 @@ class RouterSender:
                 if plan.policy["unroutable"] == "reject":
                     raise UnroutableError(record.name)
                 return
-            attributes = Attributes(message.durable, message.priority, message.expires_at_ms, 0)
+            attributes = _attributes(message)
             request = _Request(attributes, came_ms, self._loop.create_future(), carried)
             refusal = await self._spread(record.name, groups, plan, request)
             if refusal is None:
                 return
-            if refusal.condition == conditions.MOVED:
-                # Its queue was moving: the message is sent again to queues that have not stored it.
+            how = again(refusal, is_repeated=is_repeated)
+            if how is Again.ELSEWHERE:
                 if self._loop.time() + pause_ms / 1000 > until:
                     raise unknown(record.name)
-                await self._shards.owners.change(pause_ms)
-                pause_ms = min(2 * pause_ms, limits.OWNER_RETRY_MS_MAX)
-                continue
-            if refusal.condition not in QUEUE_MISSING or is_repeated:
-                break
-            is_repeated = True
-            # A queue was deleted: the message is routed once more, to the queues that exist now.
-            for queue in {queue for group in groups for queue in group.queues}:
-                self._shards.forget(queue)
-        raise refused(refusal.condition, refusal.description)
+                pause_ms = await self._shards.owners.change(pause_ms)
+            elif how is Again.ANEW:
+                is_repeated = True
+                for queue in {queue for group in groups for queue in group.queues}:
+                    self._shards.forget(queue)
+            else:
+                raise refused(refusal.condition, refusal.description)
 
     async def plan(self, record: Name) -> Plan:
         """The plan of a router. While it feeds no queue, senders wait for as long as its policy allows."""
@@ -145,12 +143,12 @@ class RouterSender:
             await self.routers.change(left)
 
     async def _spread(
-        self, router: str, groups: Iterable[Group], plan: Plan, request: _Request
+        self, router: str, groups: Sequence[Group], plan: Plan, request: _Request
     ) -> Refusal | None:
         """Sends the message to queues that have not stored it; returns the first refusal, or None."""
-        for group in groups:
-            for payload in group.payloads:
-                queues = frozenset(queue for queue in group.queues if (payload, queue) not in request.carried)
+        carried = {(0, payload, queue) for payload, queue in request.carried}
+        for queues, _, payloads in left_over(groups, [0], carried):
+            for payload in payloads:
                 for queue in queues:
                     await self._shards.find(queue)
                 missing: list[str] = []
@@ -167,7 +165,7 @@ class RouterSender:
         if not request.answered.done():
             raise unknown(router)
         # A final refusal has precedence over one after which the client may try again.
-        refusals = sorted(request.refusals, key=lambda each: each.condition == conditions.MOVED)
+        refusals = sorted(request.refusals, key=lambda each: again(each) is Again.ELSEWHERE)
         return refusals[0] if refusals else None
 
     def close(self) -> None:
@@ -178,14 +176,18 @@ class RouterSender:
             peer,
             self._shards.next_link(),
             label="http",
-            stored=_stored,
-            refused=_refused,
-            displaced=_displaced,
+            on_stored=_stored,
+            on_refused=_refused,
+            on_displaced=_displaced,
         )
 
     def _changed(self, changes: Changes) -> None:
         if changes.names:
             self._ways.forget()
+
+
+def _attributes(message: Outgoing) -> Attributes:
+    return Attributes(message.durable, message.priority, message.expires_at_ms, message.message_format)
 
 
 def _stored(loads: list[Load]) -> None:
@@ -274,11 +276,8 @@ class Sender:
                 open = self._open[record.name] = _Open(producer, record.revision, monotonic())
                 self._watch()
         wait_ms = limits.REQUEST_MS + (record.policy.milliseconds("enqueue_timeout") or 0)
-        attributes = Attributes(
-            message.durable, message.priority, message.expires_at_ms, message.message_format
-        )
         try:
-            sent = await open.producer.send([(attributes, (message.message,))], wait_ms)
+            sent = await open.producer.send([(_attributes(message), (message.message,))], wait_ms)
         finally:
             open.used_at = monotonic()
         if sent.refusal is None:

@@ -9,6 +9,7 @@ is open at which shard is the table in assignments.py; what is due when is timer
 """
 
 import logging
+from dataclasses import InitVar, dataclass, field
 from typing import TYPE_CHECKING
 
 from lightrail.model.placement import Placement
@@ -27,40 +28,31 @@ if TYPE_CHECKING:
 log = logging.getLogger("lightrail.shard_client.owners.owner")
 
 
+@dataclass(slots=True, eq=False, repr=False)
 class Owner:
     """The owner of one queue: no shard, a shard that may own it, or one that has confirmed that it does."""
 
-    __slots__ = (
-        "_came_by_move",
-        "_held",
-        "_links",
-        "_owners",
-        "_probing",
-        "confirmed",
-        "epoch",
-        "lacks_peer",
-        "peer",
-        "queue",
-        "shard",
-        "timers",
-    )
+    _owners: "Owners"
+    queue: str
+    placement: InitVar[Placement]
+    shard: int = field(init=False)
+    epoch: int = field(init=False)
+    peer: ShardPeer | None = None
+    """Where links are opened; None while no shard is known that may own the queue."""
+    confirmed: ShardPeer | None = None
+    """The same shard, once it has opened a link since the owner came to it or since it was lost last."""
+    lacks_peer: bool = False
+    """The placement names a shard whose address is not known yet."""
+    _links: QueueLinks = field(default_factory=QueueLinks)
+    timers: OwnerTimers = field(default_factory=OwnerTimers)
+    _held: HeldFrames = field(init=False)
+    _came_by_move: bool = False
+    """Held frames are for the next shard, even if it is greeted first."""
+    _probing: bool = False
 
-    def __init__(self, owners: "Owners", queue: str, placement: Placement) -> None:
-        self.queue = queue
+    def __post_init__(self, placement: Placement) -> None:
         self.shard, self.epoch = placement
-        self.peer: ShardPeer | None = None
-        """Where links are opened; None while no shard is known that may own the queue."""
-        self.confirmed: ShardPeer | None = None
-        """The same shard, once it has opened a link since the owner came to it or since it was lost last."""
-        self.lacks_peer = False
-        """The placement names a shard whose address is not known yet."""
-        self._owners = owners
-        self._links = QueueLinks()
-        self.timers = OwnerTimers()
-        self._held = HeldFrames(queue)
-        self._came_by_move = False
-        """Held frames are for the next shard, even if it is greeted first."""
-        self._probing = False
+        self._held = HeldFrames(self.queue)
 
     @property
     def is_there(self) -> bool:

@@ -247,12 +247,16 @@ class Owners(Watch[ShardPeer]):
         if change is not None and not change.done():
             change.set_result(None)
 
-    async def change(self, wait_ms: int) -> None:
-        """Waits until a placement or a shard changes, at most `wait_ms`."""
+    async def change(self, wait_ms: int) -> int:
+        """Waits until a placement or a shard changes, at most `wait_ms`.
+
+        Returns how long a caller waits the next time: twice as long, up to OWNER_RETRY_MS_MAX.
+        """
         if self._change is None:
             self._change = self._loop.create_future()
         await asyncio.wait([self._change], timeout=wait_ms / 1000)
         self.resolver.refresh()
+        return min(2 * wait_ms, limits.OWNER_RETRY_MS_MAX)
 
     # --- requests --------------------------------------------------------------------------------------
 
@@ -281,8 +285,7 @@ class Owners(Watch[ShardPeer]):
                     raise
             if self._loop.time() + pause_ms / 1000 > until:
                 raise ShardDownError(f"{queue} is moving to another shard; try again")
-            await self.change(pause_ms)
-            pause_ms = min(2 * pause_ms, limits.OWNER_RETRY_MS_MAX)
+            pause_ms = await self.change(pause_ms)
 
     # --- time ------------------------------------------------------------------------------------------
 

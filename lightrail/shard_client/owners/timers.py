@@ -3,6 +3,7 @@
 All times are milliseconds of the clock whose readings the methods get.
 """
 
+from dataclasses import dataclass
 from typing import Final
 
 from lightrail.model import limits
@@ -12,31 +13,21 @@ OWNER_LATE_MS: Final[int] = 2_000
 the new owner without it."""
 
 
+@dataclass(slots=True, eq=False, repr=False)
 class OwnerTimers:
     """The pending times of one owner."""
 
-    __slots__ = (
-        "_checked_ms",
-        "_denied_ms",
-        "_late_ms",
-        "_pause_ms",
-        "_retry_ms",
-        "_timed_out_ms",
-        "unconfirmed_ms",
-    )
-
-    def __init__(self) -> None:
-        self.unconfirmed_ms: int | None = None
-        """Time since which no shard has confirmed that it owns the queue; None while a shard has."""
-        self._timed_out_ms = 0
-        self._checked_ms = 0
-        self._denied_ms = 0
-        """Time at which the latest retry was set."""
-        self._retry_ms: int | None = None
-        """Time to open links again at a shard that denied the queue."""
-        self._late_ms: int | None = None
-        """Time at which links leave a shard that has not sent MOVED to all of them."""
-        self._pause_ms = limits.OWNER_RETRY_MS
+    unconfirmed_ms: int | None = None
+    """Time since which no shard has confirmed that it owns the queue; None while a shard has."""
+    _timed_out_ms: int = 0
+    _checked_ms: int = 0
+    _denied_ms: int = 0
+    """Time at which the latest retry was set."""
+    _retry_ms: int | None = None
+    """Time to open links again at a shard that denied the queue."""
+    _late_ms: int | None = None
+    """Time at which links leave a shard that has not sent MOVED to all of them."""
+    _pause_ms: int = limits.OWNER_RETRY_MS
 
     @property
     def is_set(self) -> bool:

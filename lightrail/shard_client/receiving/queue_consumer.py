@@ -8,7 +8,7 @@ shard must not send yet. So a repeated CREDIT grants no credit twice.
 
 import secrets
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import NamedTuple, Protocol
 
 from lightrail.model.links import Ending
@@ -116,6 +116,7 @@ class Listener(Protocol):
         ...
 
 
+@dataclass(slots=True, eq=False, repr=False)
 class QueueConsumer(Consumer):
     """A consumer; closing it releases its unsettled deliveries as if they had never been delivered.
 
@@ -128,32 +129,20 @@ class QueueConsumer(Consumer):
         now_ms: wall clock, for shards that do not send the times of deliveries.
     """
 
-    __slots__ = (
-        "_drains",
-        "_listener",
-        "_now_ms",
-        "_options",
-        "_owner",
-        "_window",
-        "generation",
-        "is_closed",
-    )
+    _owner: Owner
+    number: int
+    _options: ConsumerOpen
+    _listener: Listener
+    _now_ms: Callable[[], int]
+    generation: int = 0
+    _window: ReceiveWindow = field(default_factory=ReceiveWindow)
+    _drains: bool = False
+    """Whether the last grant had the drain flag and is not answered."""
+    is_closed: bool = False
 
-    def __init__(
-        self, owner: Owner, number: int, options: ConsumerOpen, listener: Listener, now_ms: Callable[[], int]
-    ) -> None:
-        self.number = number
-        self._now_ms = now_ms
-        self.generation = 0
-        self._owner = owner
-        self._options = options
+    def __post_init__(self) -> None:
         self._options.default_outcome = OutcomeCode.RELEASED
         self._options.default_failed = False
-        self._listener = listener
-        self._window = ReceiveWindow()
-        self._drains = False
-        """Whether the last grant had the drain flag and is not answered."""
-        self.is_closed = False
 
     @property
     def lock_key(self) -> str:

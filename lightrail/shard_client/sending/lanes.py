@@ -9,7 +9,8 @@ it return to the caller, in order, to be sent to that shard.
 
 from array import array
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import KW_ONLY, dataclass, field
+from enum import Enum, auto
 from itertools import accumulate
 from typing import Any, Final
 
@@ -23,6 +24,30 @@ from lightrail.wire.frames import AFRESH, HEADER, HEADER_SIZE, Kind, enqueue, fr
 ROUTE: Final = int(Kind.ROUTE)
 QUEUE_MISSING: Final = frozenset({conditions.NOT_FOUND, conditions.RESOURCE_DELETED})
 """Refusals of a set with a queue that the shard does not have, or no longer has."""
+
+
+class Again(Enum):
+    """How messages that a shard did not store are sent again."""
+
+    ELSEWHERE = auto()
+    """A queue has moved: after a pause, to the shards where the queues are then, as often as it takes."""
+    ANEW = auto()
+    """A queue was deleted: once, to those queues of the present plan that have not stored them."""
+    NEVER = auto()
+
+
+def again(refusal: Refusal, *, is_repeated: bool = False) -> Again:
+    """How messages are sent again after a refusal.
+
+    Args:
+        is_repeated: whether they were sent ANEW before. A shard that lacks the queue of a present plan does
+            not know of it yet, or lost it: its sender is to decide.
+    """
+    if refusal.condition == conditions.MOVED:
+        return Again.ELSEWHERE
+    # Where some messages are stored, others would be stored behind later ones.
+    is_void = refusal.condition in QUEUE_MISSING and not refusal.accepted and not is_repeated
+    return Again.ANEW if is_void else Again.NEVER
 
 
 @dataclass(slots=True, eq=False, repr=False)
@@ -46,74 +71,43 @@ class Load:
     """Whether the load may have reached a shard that was lost later."""
 
 
+@dataclass(slots=True, eq=False, repr=False)
 class Lane(Producer):
     """The connection of one sending link to one shard.
 
     Args:
         number: of the lane; unique among the lanes to all shards.
-        stored: called with loads that are stored.
-        refused: called with a load that is not stored, or only its first `refusal.accepted` messages.
-        displaced: called with loads, in order, that are not stored: a queue of the first has moved.
+        on_stored: called with loads that are stored.
+        on_refused: called with a load that is not stored, or only its first `refusal.accepted` messages.
+        on_displaced: called with loads, in order, that are not stored: a queue of the first has moved.
         on_time_out: called with loads that have waited for a shard for too long; they are never sent again.
         on_reconnect: called when the shard serves again.
     """
 
-    __slots__ = (
-        "_declared",
-        "_displaced",
-        "_is_abandoned",
-        "_is_displaced",
-        "_is_open",
-        "_label",
-        "_next_set",
-        "_on_reconnect",
-        "_on_time_out",
-        "_peer",
-        "_refused",
-        "_sets",
-        "_stored",
-        "_window",
-    )
-
-    def __init__(
-        self,
-        peer: ShardPeer,
-        number: int,
-        *,
-        label: str,
-        stored: Callable[[list[Load]], None],
-        refused: Callable[[Load, Refusal], None],
-        displaced: Callable[[list[Load]], None],
-        on_time_out: Callable[[list[Load]], None] | None = None,
-        on_reconnect: Callable[[], None] | None = None,
-    ) -> None:
-        self.number = number
-        self._peer = peer
-        self._label = label
-        self._stored = stored
-        self._refused = refused
-        self._displaced = displaced
-        self._on_time_out = on_time_out
-        self._on_reconnect = on_reconnect
-        self._is_open = False
-        self._is_abandoned = False
-        self._window: OrderedWindow[Load] = OrderedWindow()
-        self._is_displaced = False
-        """Whether the refused load is for another shard."""
-        self._sets: dict[frozenset[str], int] = {}
-        self._declared: dict[int, frozenset[str]] = {}
-        """The sets by their numbers at the shard."""
-        self._next_set = 0
+    peer: ShardPeer
+    """The connection to the lane's shard."""
+    number: int
+    _: KW_ONLY
+    label: str
+    on_stored: Callable[[list[Load]], None]
+    on_refused: Callable[[Load, Refusal], None]
+    on_displaced: Callable[[list[Load]], None]
+    on_time_out: Callable[[list[Load]], None] | None = None
+    on_reconnect: Callable[[], None] | None = None
+    _is_open: bool = False
+    _is_abandoned: bool = False
+    _window: OrderedWindow[Load] = field(default_factory=OrderedWindow)
+    _is_displaced: bool = False
+    """Whether the refused load is for another shard."""
+    _sets: dict[frozenset[str], int] = field(default_factory=dict)
+    _declared: dict[int, frozenset[str]] = field(default_factory=dict)
+    """The sets by their numbers at the shard."""
+    _next_set: int = 0
 
     @property
     def is_idle(self) -> bool:
         """Whether every load was answered."""
         return not self._window and not self._window.is_refusing
-
-    @property
-    def peer(self) -> ShardPeer:
-        """The connection to the lane's shard."""
-        return self._peer
 
     def sets_under_way(self) -> set[frozenset[str]]:
         """Sets of queues of unanswered loads."""
@@ -149,21 +143,21 @@ class Lane(Producer):
         if not self._is_open:
             # Opening sends all unanswered loads, including this one.
             self._is_open = True
-            self._peer.open_producer(self)
+            self.peer.open_producer(self)
         else:
-            self._peer.post(load.part)
+            self.peer.post(load.part)
 
     def abandon(self) -> None:
         """The link has ended before every load was answered: no load waits for room any longer."""
         self._is_abandoned = True
         if self._is_open:
-            self._peer.post(frame(Kind.PRODUCER_ABANDON, link=self.number))
+            self.peer.post(frame(Kind.PRODUCER_ABANDON, link=self.number))
 
     def close(self) -> None:
         """The link has ended, and every load was answered."""
         if self._is_open:
             self._is_open = False
-            self._peer.close_producer(self.number)
+            self.peer.close_producer(self.number)
 
     # --- sets ------------------------------------------------------------------------------------------
 
@@ -191,24 +185,24 @@ class Lane(Producer):
         self._sets[queues] = number
         if self._is_open:
             body = Targets(sorted(queues)).encode()
-            self._peer.post(frame(Kind.TARGETS, link=self.number, number=number, body=body))
+            self.peer.post(frame(Kind.TARGETS, link=self.number, number=number, body=body))
 
     # --- from the shard --------------------------------------------------------------------------------
 
     def reopen(self) -> None:
         """Opens this lane at the shard and sends unanswered loads again, in order."""
-        body = ProducerOpen("", label=self._label, sent_below=self._window.sent_below).encode()
-        self._peer.post(frame(Kind.PRODUCER_OPEN, link=self.number, number=self._window.next, body=body))
+        body = ProducerOpen("", label=self.label, sent_below=self._window.sent_below).encode()
+        self.peer.post(frame(Kind.PRODUCER_OPEN, link=self.number, number=self._window.next, body=body))
         self._declared.clear()
         self._sets.clear()
         for load in self._window:
             load.may_be_stored = True
             if self._declared.get(load.number_of_set) != load.queues:
                 self._declare_as(load.number_of_set, load.queues)
-            self._peer.post(load.part)
+            self.peer.post(load.part)
         self._window.mark_sent()
         if self._is_abandoned:
-            self._peer.post(frame(Kind.PRODUCER_ABANDON, link=self.number))
+            self.peer.post(frame(Kind.PRODUCER_ABANDON, link=self.number))
 
     def ready(self) -> None:
         """No action: frames are sent with the opening."""
@@ -219,7 +213,7 @@ class Lane(Producer):
         if self._window.is_refusing:
             self._go_on()
         if stored:
-            self._stored(stored)
+            self.on_stored(stored)
 
     def refused(self, number: int, refusal: Refusal) -> None:
         """One frame could not be stored, or only a part of it."""
@@ -228,7 +222,7 @@ class Lane(Producer):
             return
         if refusal.condition in QUEUE_MISSING:
             self.forget_sets()
-        is_displaced = refusal.condition == conditions.MOVED
+        is_displaced = again(refusal) is Again.ELSEWHERE
         if is_displaced:
             # Neither this load nor the loads that are refused behind it are stored.
             self.forget_sets()
@@ -237,13 +231,13 @@ class Lane(Producer):
         goes_again = self._window.refused(load, is_displaced=is_displaced)
         self._go_on()
         if not goes_again:
-            self._refused(load, refusal)
+            self.on_refused(load, refusal)
 
     def ended(self, refusal: Refusal) -> None:
         """The shard has ended this lane; it is opened again for the next load."""
         self._is_open = self._is_displaced = False
         for load in self._window.clear():
-            self._refused(load, refusal)
+            self.on_refused(load, refusal)
 
     # --- while the shard is lost -----------------------------------------------------------------------
 
@@ -255,24 +249,24 @@ class Lane(Producer):
 
     def timed_out(self) -> None:
         """See Producer; a lane without `on_time_out` continues to wait."""
-        if self._on_time_out is None:
+        if self.on_time_out is None:
             return
         self._is_displaced = False
         loads = self._window.clear()
         if loads:
-            self._on_time_out(loads)
+            self.on_time_out(loads)
 
     def reconnected(self) -> None:
         """See Producer."""
-        if self._on_reconnect is not None:
-            self._on_reconnect()
+        if self.on_reconnect is not None:
+            self.on_reconnect()
 
     def _go_on(self) -> None:
         """Once the last answer after a refusal has arrived, sends the waiting loads under new numbers."""
         again = self._window.take_waiting()
         if self._is_displaced and again:
             self._is_displaced = False
-            self._displaced(again)
+            self.on_displaced(again)
             return
         for load in again:
             if self._declared.get(load.number_of_set) != load.queues:
@@ -285,4 +279,4 @@ class Lane(Producer):
                 + load.part[HEADER_SIZE:]
             )
             self._window.add(number, load)
-            self._peer.post(load.part)
+            self.peer.post(load.part)

@@ -8,7 +8,7 @@ the frames of one batch are stored up to the first that is refused.
 import asyncio
 from array import array
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import KW_ONLY, InitVar, dataclass, field
 from itertools import accumulate
 from typing import NamedTuple
 
@@ -72,6 +72,7 @@ class _SentFrame:
     part: bytes = b""
 
 
+@dataclass(slots=True, eq=False, repr=False)
 class QueueProducer(Producer):
     """A link that sends to one queue; it is opened with the first batch, or by `open`.
 
@@ -80,47 +81,27 @@ class QueueProducer(Producer):
         sequences: whether the shard reports the sequences of stored messages.
         identity: key of a named producer at the shard, of which two links exclude each other; 0 for none.
         first: number of the first frame.
-        ready: called when the shard has opened the producer.
-        ended: called when the shard has ended it.
+        on_ready: called when the shard has opened the producer.
+        on_end: called when the shard has ended it.
     """
 
-    __slots__ = (
-        "_identity",
-        "_is_closing",
-        "_is_open",
-        "_label",
-        "_on_end",
-        "_on_ready",
-        "_owner",
-        "_sequences",
-        "_window",
-        "is_closed",
-    )
+    _owner: Owner
+    number: int
+    _: KW_ONLY
+    label: str = ""
+    sequences: bool = False
+    identity: int = 0
+    first: InitVar[int] = 1
+    on_ready: Callable[[], None] | None = None
+    on_end: Callable[[Refusal], None] | None = None
+    _window: OrderedWindow[_SentFrame] = field(default_factory=OrderedWindow)
+    _is_open: bool = False
+    _is_closing: bool = False
+    is_closed: bool = False
+    """Whether it accepts no batch any more."""
 
-    def __init__(
-        self,
-        owner: Owner,
-        number: int,
-        *,
-        label: str = "",
-        sequences: bool = False,
-        identity: int = 0,
-        first: int = 1,
-        ready: Callable[[], None] | None = None,
-        ended: Callable[[Refusal], None] | None = None,
-    ) -> None:
-        self.number = number
-        self._owner = owner
-        self._label = label
-        self._sequences = sequences
-        self._identity = identity
-        self._on_ready = ready
-        self._on_end = ended
-        self._window: OrderedWindow[_SentFrame] = OrderedWindow()
+    def __post_init__(self, first: int) -> None:
         self._window.next = first
-        self._is_open = self._is_closing = False
-        self.is_closed = False
-        """Whether it accepts no batch any more."""
 
     @property
     def queue(self) -> str:
@@ -209,13 +190,13 @@ class QueueProducer(Producer):
         window = self._window
         body = ProducerOpen(
             self.queue,
-            self._sequences,
-            label=self._label,
-            identity=self._identity,
+            self.sequences,
+            label=self.label,
+            identity=self.identity,
             sent_below=window.sent_below,
         )
         number = window.next
-        if self._identity:
+        if self.identity:
             # Unanswered frames of a named producer have no gap, unless one of them was refused.
             number = 0 if any(each.sending.refusal for each in window) else window.first
         self._owner.post(
@@ -237,8 +218,8 @@ class QueueProducer(Producer):
 
     def ready(self) -> None:
         """The shard has opened the producer; its frames were sent with the opening."""
-        if self._on_ready is not None:
-            self._on_ready()
+        if self.on_ready is not None:
+            self.on_ready()
 
     def stored(self, number: int, sequence: int) -> None:
         """One frame is stored; without a known sequence it was stored before."""
@@ -281,8 +262,8 @@ class QueueProducer(Producer):
         self.is_closed = True
         for each in self._window.clear():
             each.sending.end(refusal, is_ended=True)
-        if self._on_end is not None:
-            self._on_end(refusal)
+        if self.on_end is not None:
+            self.on_end(refusal)
 
     def _go_on(self) -> None:
         """Once all frames are answered, sends those that wait, the first of them marked afresh."""

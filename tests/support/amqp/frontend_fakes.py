@@ -95,9 +95,7 @@ class FakeFrontend:
         self.hooks = FrontendHooks()
         self.counts = FrontendCounts()
         self.settings = Settings()
-        self.intake = Intake(
-            self.counts, now_ms=self.now_ms, later=self.later, shard_wait_ms=self.settings.shard_wait
-        )
+        self.intake = Intake(self.counts, self.now_ms, self.later, self.settings.shard_wait)
         self.outflow = Outflow(self.later)
         self.shard_connections = FakeShardConnections()
         self.guard: Guard | FakeGuard = FakeGuard()

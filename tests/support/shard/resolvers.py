@@ -3,6 +3,7 @@
 import asyncio
 from typing import Any
 
+from lightrail.model import limits
 from lightrail.model.placement import Placement
 from lightrail.shard_client.owners.owners import Owners
 from lightrail.wire.bodies import Refusal
@@ -58,7 +59,8 @@ class FakeShardConnections:
         found = self.placements.get(queue)
         return None if found is None else Placement(*found)
 
-    async def change(self, wait_ms: int) -> None:
+    async def change(self, wait_ms: int) -> int:
         """Nothing is waited for but a turn of the loop."""
         await asyncio.sleep(0)
         self.waits.append(wait_ms)
+        return min(2 * wait_ms, limits.OWNER_RETRY_MS_MAX)

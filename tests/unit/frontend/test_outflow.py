@@ -98,7 +98,7 @@ def come(rig: Rig, size: int = LARGE, *, stuck: bool = False) -> None:
 def read(receivers: Receivers, rig: Rig) -> None:
     """The client reads everything."""
     rig.connection.paused = False
-    receivers.reservations.read(rig.connection)
+    receivers.reservations.read(rig.connection)  # type: ignore[arg-type]
     rig.consumer.writable()
     receivers.turn()
     rig.hear()

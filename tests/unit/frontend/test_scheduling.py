@@ -29,7 +29,7 @@ class SchedulingRig(Rig):
         self.frontend.service = graph.service  # type: ignore[attr-defined]
         self.router = SchedulingRouterLink(
             self.connection,  # type: ignore[arg-type]
-            self.link,
+            self.link,  # type: ignore[arg-type]
             number=5,
             router="r",
             label="me",

@@ -27,9 +27,9 @@ class Rig:
             self.shard,  # type: ignore[arg-type]
             5,
             label="me",
-            stored=lambda loads: self.stored.extend(load.batch for load in loads),
-            refused=lambda load, refusal: self.refused.append((load.batch, refusal)),
-            displaced=lambda loads: self.displaced.extend(load.batch for load in loads),
+            on_stored=lambda loads: self.stored.extend(load.batch for load in loads),
+            on_refused=lambda load, refusal: self.refused.append((load.batch, refusal)),
+            on_displaced=lambda loads: self.displaced.extend(load.batch for load in loads),
         )
 
     def send(self, batch: Any, queues: str = "a", attributes: Attributes = PLAIN, count: int = 1) -> None:

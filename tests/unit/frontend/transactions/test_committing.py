@@ -14,7 +14,7 @@ from lightrail.frontend.links.outcomes import Deferral
 from lightrail.frontend.transactions import committing
 from lightrail.frontend.transactions.committing import Committing
 from lightrail.frontend.transactions.transaction import Attributes, Post, Retirement, Transaction
-from lightrail.model import conditions
+from lightrail.model import conditions, limits
 from lightrail.model.placement import Placement
 from lightrail.model.policy import QUEUE
 from lightrail.model.transaction_ids import born_ms
@@ -46,9 +46,10 @@ class Owners:
     def peer(self, shard: int) -> "Shard | None":
         return None if shard in self.away else Shard(self, shard)
 
-    async def change(self, wait_ms: int) -> None:
+    async def change(self, wait_ms: int) -> int:
         self.away.clear()
         self.frontend.time_ms += wait_ms
+        return min(2 * wait_ms, limits.OWNER_RETRY_MS_MAX)
 
 
 class Shard:

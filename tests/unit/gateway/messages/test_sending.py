@@ -18,7 +18,7 @@ from lightrail.model.policy import Policy
 from lightrail.namespace.directory import Directory
 from lightrail.namespace.records import Name
 from lightrail.wire.bodies import Refusal
-from lightrail.wire.frames import AFRESH, DURABLE, Kind
+from lightrail.wire.frames import AFRESH, DURABLE, ENQUEUE_COLUMNS, HEADER, HEADER_SIZE, Kind
 from tests.support.routers import Graph
 from tests.support.shard.fake_shards import FULL, FakePeer, FakeShards
 
@@ -54,12 +54,13 @@ class Scene:
     def __init__(self, graph: Graph) -> None:
         self.graph = graph
         self.shards = TwoShards()
+        self.message = MESSAGE
         loop = asyncio.get_running_loop()
         self.sender = RouterSender(self.shards, graph.directory, loop)  # type: ignore[arg-type]
 
     async def send(self, carried: Carried | None = None) -> "asyncio.Task[None]":
         """Sends the message to the router `r`."""
-        task = asyncio.create_task(self.sender.send(self.graph.directory.get("r"), MESSAGE, carried))
+        task = asyncio.create_task(self.sender.send(self.graph.directory.get("r"), self.message, carried))
         for _ in range(5):
             await asyncio.sleep(0)
         return task
@@ -105,6 +106,18 @@ def test_a_message_is_one_frame_for_all_queues_of_a_shard_as_far_as_a_set_may_ha
     run(check, "a", "b", "c", "far")
 
 
+def test_a_message_of_another_format_keeps_its_format() -> None:
+    async def check(scene: Scene) -> None:
+        scene.message = MESSAGE._replace(message_format=7)
+        task = await scene.send()
+        (part,) = [part for part in scene.shards.peer.parts if HEADER.unpack_from(part)[0] == Kind.ROUTE]
+        assert ENQUEUE_COLUMNS.unpack_from(part, HEADER_SIZE)[1] == 7
+        scene.shards.peer.producer.answered(1, 1)
+        await task
+
+    run(check, "a")
+
+
 def test_what_an_attempt_has_stored_when_its_time_is_up_is_not_sent_again(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -140,6 +153,34 @@ def test_a_queue_deleted_while_another_is_looked_up_lets_the_message_be_routed_o
         await task
 
     run(check, "a", "far")
+
+
+def test_a_queue_that_has_stored_a_message_does_not_get_it_again_as_a_changed_action_writes_it() -> None:
+    async def check(scene: Scene) -> None:
+        graph = scene.graph
+        scene.message = MESSAGE._replace(message=b"\x00\x53\x75\xa0\x01x")
+        former = await graph.subscribe("r", "b", action={"set": {"subject": "former"}})
+        graph.directory.refresh()
+        task = await scene.send()
+        assert scene.frames() == (1, 1)
+        scene.shards.peer.producer.answered(1, 1)
+        await graph.unsubscribe(former)
+        await graph.subscribe("r", "b", action={"set": {"subject": "new"}})
+        scene.shards.far.producer.refused(1, Refusal("amqp:not-found", "no such queue"))
+        await turn()
+        assert scene.frames() == (0, 1)
+        scene.shards.far.producer.answered(2, 1)
+        await task
+
+    async def prepare() -> None:
+        graph = Graph()
+        await graph.coordinator.set_shards(2)
+        await graph.router("r")
+        await graph.queue("b", "far")
+        await graph.subscribe("r", "far")
+        await check(Scene(graph))
+
+    asyncio.run(prepare())
 
 
 Q = Name("q", Policy.parse({"role": "queue", "max_message_bytes": 100}))

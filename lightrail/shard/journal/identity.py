@@ -171,18 +171,15 @@ def check(known: Extent, last_segment: int, end: int, next_lsn: int) -> None:
     raise JournalDamagedError(name_of(last_segment), end, f"it ends here, and {missing}")
 
 
+@dataclass(slots=True, eq=False, repr=False)
 class ExtentFile:
     """Writes extents to the file. After opening, only the commit thread calls it."""
 
-    __slots__ = ("_file", "_files", "_next", "_salt", "written")
-
-    def __init__(self, files: Files, salt: int, written: Extent) -> None:
-        """`written`: the result of `load`."""
-        self._files = files
-        self._salt = salt
-        self._file: DiskFile | None = None
-        self._next = 0
-        self.written = written
+    _files: Files
+    _salt: int
+    written: Extent
+    _file: DiskFile | None = None
+    _next: int = 0
 
     def write(self, extent: Extent, *, sync: bool) -> None:
         """Writes an extent. If the disk has no room for the file, the next commit tries again.

@@ -131,9 +131,9 @@ class Journal:
             self._segments,
             self._tables,
             self._space,
-            lsn=replay.lsn,
-            salt=self._salt,
-            segment_bytes=self._segment_bytes,
+            replay.lsn,
+            self._salt,
+            self._segment_bytes,
         )
         self._small = SmallRecords(self._tail, self._tables, self._space, self._segments)
         with contextlib.suppress(StoreFullError):

@@ -13,12 +13,22 @@ The destination of a move sends `export` and `freeze` through a connection like 
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import partial
 from itertools import chain
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from lightrail.model import conditions, limits
 from lightrail.shard.effects.actions import Read
-from lightrail.shard.effects.answers import Fields, Operation, RequestError, whole
+from lightrail.shard.effects.answers import (
+    NUMBER_MAX,
+    Fields,
+    Operation,
+    answer,
+    demand,
+    error_fields,
+    name_of,
+    whole,
+)
 from lightrail.shard.effects.peers import Peer
 from lightrail.shard.effects.performer import Performer
 from lightrail.shard.moving.pieces import Contents, Done, Piece, runs_from, sequence_of
@@ -26,10 +36,8 @@ from lightrail.shard.moving.state import encode_state
 from lightrail.shard.queue.lines.ready import fitting, rejoined
 from lightrail.shard.queue.values.runs import Run
 from lightrail.shard.queues.queues import Queues
-from lightrail.shard.queues.shard_queue import Queue, Waiter
+from lightrail.shard.queues.shard_queue import CallWhenSynced, Queue, WhenSynced
 from lightrail.shard.queues.tenancy import moved
-from lightrail.wire.bodies import Refusal, encode_request
-from lightrail.wire.frames import Kind, frame
 
 if TYPE_CHECKING:
     from lightrail.shard.links.links import Links
@@ -143,10 +151,6 @@ class Selection:
         return found
 
 
-WhenSynced = Callable[[Waiter, int], None]
-"""`Engine.when_synced`: the waiter's `accept` is called when all records so far are on disk."""
-
-
 class Exporting:
     """The export of one queue, from its first piece to the end of its move; `Exports` has all of them.
 
@@ -154,13 +158,13 @@ class Exporting:
         identity: changes with every start of the shard and with every Exporting, such as the shard's boot
             number and a count. If it changes, the destination drops its copy and begins again, because notes
             of rewritten messages are in memory only.
-        when_synced: see `WhenSynced`.
+        when_synced: see `CallWhenSynced`.
     """
 
     __slots__ = ("_links", "_performer", "_when_synced", "contents", "ended", "identity", "selection")
 
     def __init__(
-        self, queue: Queue, performer: Performer, links: "Links", when_synced: WhenSynced, identity: str
+        self, queue: Queue, performer: Performer, links: "Links", when_synced: CallWhenSynced, identity: str
     ) -> None:
         self.contents = Contents(queue, performer)
         self.selection = Selection(self.contents)
@@ -216,12 +220,12 @@ class Exports:
 
     Args:
         identity: the identity of this start of the shard; it changes with every start.
-        when_synced: see `WhenSynced`.
+        when_synced: see `CallWhenSynced`.
     """
 
     _performer: Performer
     _links: "Links"
-    _when_synced: WhenSynced
+    _when_synced: CallWhenSynced
     _identity: str
     _began: int = 0
     _by_queue: dict[Queue, Exporting] = field(default_factory=dict)
@@ -244,37 +248,20 @@ class Exports:
             del self._performer.exports[queue]
 
 
-SEQUENCE_MAX: Final = (1 << 63) - 1
 FREEZE_OP: Final = "freeze"
 
 
-@dataclass(slots=True, eq=False, repr=False)
-class CallWhenStored:
-    """A call that waits until all records so far are on disk; a Waiter."""
-
-    _make: Callable[[], None]
-
-    def accept(self, _: int) -> None:
-        """See Waiter: all records are on disk."""
-        self._make()
-
-
+@dataclass(eq=False, repr=False)
 class MoveRequests:
     """The operations `export` and `freeze`."""
 
-    def __init__(
-        self,
-        queues: Queues,
-        links: "Links",
-        freezing: "Freezing",
-        exports: Exports,
-        when_synced: Callable[[Waiter, int], None],
-    ) -> None:
-        self._queues = queues
-        self._links = links
-        self._freezing = freezing
-        self._exports = exports
-        self._when_synced = when_synced
+    _queues: Queues
+    _links: "Links"
+    _freezing: "Freezing"
+    _exports: Exports
+    _when_synced: CallWhenSynced
+
+    def __post_init__(self) -> None:
         self.operations: dict[str, Operation] = {
             "export": self._export,
             FREEZE_OP: self._freeze,
@@ -285,13 +272,11 @@ class MoveRequests:
         queue = self._owned(fields, now_ms)
         if queue is None:
             return {"absent": True}
-        first = whole(fields, "from", 0, SEQUENCE_MAX, 0)
+        first = whole(fields, "from", 0, NUMBER_MAX, 0)
         size = whole(fields, "bytes", 1, limits.MOVE_CHUNK_BYTES, limits.MOVE_CHUNK_BYTES)
         messages = whole(fields, "messages", 1, limits.MOVE_CHUNK_MESSAGES, limits.MOVE_CHUNK_MESSAGES)
 
-        def done(answer: dict[str, Any], blob: bytes) -> None:
-            peer.out.append(frame(Kind.RESPONSE, number=number, body=encode_request(answer, blob)))
-
+        done = partial(answer, peer, number)
         rewritten = fields.get("rewritten") is True
         self._exports.of(queue).piece(first, size, messages, done, rewritten=rewritten)
         return None
@@ -299,12 +284,10 @@ class MoveRequests:
     def _freeze(self, peer: Peer, number: int, fields: Fields, now_ms: int) -> None:
         """Freezes a queue; answers with its state, and that of its dead-letter queue, when that is on
         disk."""
-        name, epoch = _name(fields), whole(fields, "epoch", 1, (1 << 63) - 1, None)
-        queues = self._freezing.freeze(name, epoch, now_ms)
-        if isinstance(queues, Refusal):
-            raise RequestError(queues.condition, queues.description)
+        name, epoch = name_of(fields), whole(fields, "epoch", 1, NUMBER_MAX, None)
+        queues = demand(self._freezing.freeze(name, epoch, now_ms))
 
-        def answer() -> None:
+        def frozen() -> None:
             states: list[Fields] = []
             blobs: list[bytes] = []
             for queue in queues:
@@ -312,37 +295,23 @@ class MoveRequests:
                 blobs.append(blob)
                 links = [list(key) for key in (found.key for found in self._links.receiving.of(queue))]
                 states.append({"queue": queue.name, "state": state, "links": links, "blob": len(blob)})
-            body = encode_request({"states": states}, b"".join(blobs))
-            peer.out.append(frame(Kind.RESPONSE, number=number, body=body))
+            answer(peer, number, {"states": states}, b"".join(blobs))
 
         def synced() -> None:
             if all(queue.is_frozen and self._queues.find(queue.name) is queue for queue in queues):
-                answer()
+                frozen()
             else:
-                gone = {"error": {"condition": conditions.MOVED, "description": f"{name} is not here now"}}
-                peer.out.append(frame(Kind.RESPONSE, number=number, body=encode_request(gone)))
+                answer(peer, number, error_fields(conditions.MOVED, f"{name} is not here now"))
 
-        self._when_synced(CallWhenStored(synced), 0)
+        self._when_synced(WhenSynced(synced), 0)
 
     def _owned(self, fields: Fields, now_ms: int) -> Queue | None:
         """The queue of a request, if this shard owns it in that epoch. Raises RequestError."""
-        name, epoch = _name(fields), whole(fields, "epoch", 1, (1 << 63) - 1, None)
+        name, epoch = name_of(fields), whole(fields, "epoch", 1, NUMBER_MAX, None)
         queue = self._queues.find(name)
         if queue is not None and queue.is_frozen and queue.epoch == epoch:
             return queue
         if queue is None and self._queues.is_absent_dead_letter(name):
             return None
-        found = self._queues.open(name, now_ms, epoch)
-        if isinstance(found, Refusal):
-            raise RequestError(found.condition, found.description)
-        if not found.is_serving:
-            refusal = moved(f"{name} is not served at this shard")
-            raise RequestError(refusal.condition, refusal.description)
-        return found
-
-
-def _name(fields: Fields) -> str:
-    name = fields.get("queue")
-    if not isinstance(name, str) or not name:
-        raise RequestError(conditions.INVALID_FIELD, "queue is expected to be the name of a queue")
-    return name
+        found = demand(self._queues.open(name, now_ms, epoch))
+        return found if found.is_serving else demand(moved(f"{name} is not served at this shard"))

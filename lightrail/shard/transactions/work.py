@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from lightrail.model import conditions, limits
 from lightrail.shard.effects.actions import Read
-from lightrail.shard.effects.answers import Fields, RequestError, whole
+from lightrail.shard.effects.answers import Fields, RequestError, unexpected, whole
 from lightrail.shard.effects.receiving_link import outcome_of
 from lightrail.shard.queue.memory.disk import gaps_of, pieces_of
 from lightrail.shard.queue.values.commands import Outcome
@@ -100,9 +100,7 @@ def id_of(fields: Fields) -> bytes:
     except ValueError:
         id = b""
     if len(id) != ID_BYTES:
-        raise RequestError(
-            conditions.INVALID_FIELD, f"id is {str(found)[:80]!a}; expected 32 hexadecimal digits"
-        )
+        raise unexpected("id", found, "32 hexadecimal digits")
     return id
 
 

@@ -1,8 +1,9 @@
 """Executes queue-machine effects as wire frames and journal records."""
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Final, Protocol
 
 from lightrail.journal import record
@@ -341,6 +342,25 @@ class Performer:
         assert location is not None
         self.reading[location.segment] = self.reading.get(location.segment, 0) + 1
         self.reads.append(Read(queue.name, queue.id, run, location, then))
+
+    def read_all(self, queue: Queue, runs: Sequence[Run], then: Callable[[list[list[Run]]], None]) -> None:
+        """Calls `then` once with the messages of each run in memory: at once, or when those on disk were
+        read. Messages that can't be read are missing."""
+        pieces = [[] if run.batch.evicted else [run] for run in runs]
+        missing = sum(run.batch.evicted for run in runs)
+        if not missing:
+            then(pieces)
+
+        def came(found: list[Run], read: Read) -> None:
+            nonlocal missing
+            found.extend(read.runs)
+            missing -= 1
+            if not missing:
+                then(pieces)
+
+        for run, found in zip(runs, pieces, strict=True):
+            if run.batch.evicted:
+                self.read(queue, run, partial(came, found))
 
 
 def _back(queue: Queue, run: Run, outcome: record.Outcome) -> Settle:

@@ -1,14 +1,8 @@
 """The export of a queue to another shard: its messages in pieces by sequence, and its state at the end.
 
-See docs/adr/0010-moving-queues.md. `Exports` and freezing.py have the requests and their checks.
-
-Selection: selects the messages of each piece of an export.
-
-Exports: which queues of this shard are being copied to others.
-
-Answers the requests of a shard that copies a queue from this one.
-
-The destination of a move sends `export` and `freeze` through a connection like that of a frontend.
+The destination of a move sends the requests `export` and `freeze` through a connection like that of a
+frontend (`MoveRequests`). `Exports` has the queues that are being copied; the `Selection` of an export
+chooses the messages of each piece. See docs/adr/0010-moving-queues.md and freezing.py.
 """
 
 from collections.abc import Callable
@@ -18,7 +12,6 @@ from itertools import chain
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from lightrail.model import conditions, limits
-from lightrail.shard.effects.actions import Read
 from lightrail.shard.effects.answers import (
     NUMBER_MAX,
     Fields,
@@ -31,7 +24,7 @@ from lightrail.shard.effects.answers import (
 )
 from lightrail.shard.effects.peers import Peer
 from lightrail.shard.effects.performer import Performer
-from lightrail.shard.moving.pieces import Contents, Done, Piece, runs_from, sequence_of
+from lightrail.shard.moving.pieces import Contents, encode_runs, runs_from, sequence_of
 from lightrail.shard.moving.state import encode_state
 from lightrail.shard.queue.lines.ready import fitting, rejoined
 from lightrail.shard.queue.values.runs import Run
@@ -45,6 +38,10 @@ if TYPE_CHECKING:
 
 MOVE_CHUNK_RUNS: Final[int] = 2_000
 """Runs of messages in the same, each of which is a record at the destination."""
+
+
+Done = Callable[[Fields, bytes], None]
+"""Receives the answer: the fields of its JSON, and the blob."""
 
 
 class Selected(NamedTuple):
@@ -178,14 +175,6 @@ class Exporting:
         """Ends the export because the move ended or begins again; requests for pieces stay unanswered."""
         self.ended = True
 
-    def note(self, run: Run) -> None:
-        """See `Selection.note`."""
-        self.selection.note(run)
-
-    def read(self, run: Run, then: Callable[[Read], None]) -> None:
-        """Reads the messages of a run from disk; `then` receives them."""
-        self._performer.read(self.contents.queue, run, then)
-
     def piece(
         self, first: int, bytes_max: int, messages_max: int, done: Done, *, rewritten: bool = False
     ) -> None:
@@ -205,8 +194,47 @@ class Exporting:
         "rewritten" (as requested), "notes" (number of rewritten ranges), and the columns of its blob; with
         "failed", a sentence, where something could not be read now.
         """
-        mark = self.contents.queue.view.next_sequence
-        self._when_synced(Piece(self, first, mark, bytes_max, messages_max, done, rewritten), 0)
+        queue = self.contents.queue
+        mark = queue.view.next_sequence
+
+        def synced() -> None:
+            if self.ended:
+                return
+            runs, stop = self.selection.select(first, mark, bytes_max, messages_max, rewritten)
+            fields = {"mark": mark, "rewritten": rewritten}
+            self._performer.read_all(queue, runs, partial(self._answer, done, fields, runs, stop))
+
+        self._when_synced(WhenSynced(synced), 0)
+
+    def _answer(
+        self, done: Done, fields: Fields, runs: list[Run], stop: int | None, pieces: list[list[Run]]
+    ) -> None:
+        """Answers with a piece; `pieces` has the messages in memory of each of its runs."""
+        if self.ended:
+            return
+        found: list[tuple[Run, int]] = []
+        for run, parts in zip(runs, pieces, strict=True):
+            position = run.sequence
+            for part in parts:
+                if part.sequence != position:
+                    break
+                found.append((part, run.attempts))
+                position = part.end
+            if position != run.end:
+                stop = position
+                fields["failed"] = f"messages {position} to {run.end - 1} can't be read back now"
+                break
+        described, blob = encode_runs(found)
+        view = self.contents.queue.view
+        header = {
+            "export": self.identity,
+            "lowest": self.contents.lowest,
+            "next": stop,
+            "messages": view.held,
+            "bytes": view.held_bytes,
+            "notes": self.selection.notes,
+        }
+        done(header | fields | described, blob)
 
     def state(self, now_ms: int) -> tuple[dict[str, Any], bytes]:
         """The state (state.py) after the freeze is on disk; may be called again."""
@@ -237,7 +265,8 @@ class Exports:
             self._began += 1
             identity = f"{self._identity}-{self._began}"
             found = Exporting(queue, self._performer, self._links, self._when_synced, identity)
-            self._by_queue[queue] = self._performer.exports[queue] = found
+            self._by_queue[queue] = found
+            self._performer.exports[queue] = found.selection
         return found
 
     def end(self, queue: Queue) -> None:

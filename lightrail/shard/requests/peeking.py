@@ -3,14 +3,12 @@
 Messages that are only on disk are read first.
 """
 
-from collections.abc import Callable, Sequence
-from functools import partial
+from collections.abc import Callable
 from typing import Final
 
 from lightrail.amqp.sections import decode_header
 from lightrail.model.attempts import failures
 from lightrail.model.orders import PRIORITY_MIXED
-from lightrail.shard.effects.actions import Read
 from lightrail.shard.effects.answers import Fields
 from lightrail.shard.effects.performer import Performer
 from lightrail.shard.queue.values import commands
@@ -46,12 +44,8 @@ def peek(
             break
         left -= run.size
         chosen.append((run, state))
-    _read(
-        queue,
-        performer,
-        [run for run, _ in chosen],
-        lambda pieces: seen(*_peeked(queue, chosen, pieces, size)),
-    )
+    runs = [run for run, _ in chosen]
+    performer.read_all(queue, runs, lambda pieces: seen(*_peeked(queue, chosen, pieces, size)))
 
 
 def _runs(queue: Queue, start: int, count: int) -> list[tuple[Run, str]]:
@@ -128,29 +122,7 @@ def recall(
                 rows.append(_row(piece.batch, message, run.sequence, run.attempts))
         came(rows, b"".join(blob))
 
-    _read(queue, performer, runs, answer)
-
-
-def _read(
-    queue: Queue, performer: Performer, runs: Sequence[Run], then: Callable[[list[list[Run]]], None]
-) -> None:
-    """Calls `then` once with the messages in memory of each run, when those on disk were read; a message that
-    can't be read is missing."""
-    pieces = [[] if run.batch.evicted else [run] for run in runs]
-    missing = sum(run.batch.evicted for run in runs)
-    if not missing:
-        then(pieces)
-
-    def read(found: list[Run], answer: Read) -> None:
-        nonlocal missing
-        found.extend(answer.runs)
-        missing -= 1
-        if not missing:
-            then(pieces)
-
-    for run, found in zip(runs, pieces, strict=True):
-        if run.batch.evicted:
-            performer.read(queue, run, partial(read, found))
+    performer.read_all(queue, runs, answer)
 
 
 def _row(batch: Batch, message: bytes, sequence: int, attempts: int) -> Fields:

@@ -15,23 +15,12 @@ from typing import Final
 from lightrail.journal.layout import FRONT_SIZE
 from lightrail.journal.record import REWRITTEN, SPILLED
 from lightrail.model import limits
+from lightrail.shard.journal import store
 from lightrail.shard.journal.batches import columns, read_rows
 from lightrail.shard.journal.commit import Entry
 from lightrail.shard.journal.record import Append, Record, encode_append_head
 from lightrail.shard.journal.sqlite_jobs import Job, append_job, small_job, transact
 from lightrail.shard.journal.sqlite_opening import forget_cached, load_runs, load_tables, prepare
-from lightrail.shard.journal.store import (
-    Commit,
-    JournalDamagedError,
-    Position,
-    Recovered,
-    RecoveredQueue,
-    StoreBrokenError,
-    StoreFullError,
-    StoreRefusedError,
-    Usage,
-    needs_sync,
-)
 from lightrail.shard.journal.tables import Tables
 from lightrail.shard.queue.values.runs import Location, Run
 
@@ -94,11 +83,11 @@ class SqliteStore:
         self._full = False
         self.failure = "the store has not been recovered yet: call recover() first"
         self.is_group_open = False  # Unused: a commit is one transaction of the database.
-        self._usage = Usage()
+        self._usage = store.Usage()
 
     # --- opening and closing ---------------------------------------------------------------------------
 
-    def recover(self, memory_bytes: int, now_ms: int = 0) -> Recovered:
+    def recover(self, memory_bytes: int, now_ms: int = 0) -> store.Recovered:
         """See `Store.recover`."""
         directory = os.path.dirname(os.path.abspath(self._path))
         os.makedirs(directory, exist_ok=True)
@@ -112,19 +101,19 @@ class SqliteStore:
         except sqlite3.OperationalError as error:
             self._connection.close()
             if "locked" in str(error):
-                raise StoreRefusedError(
+                raise store.StoreRefusedError(
                     f"expected to be the only process with {self._path}, found it locked by another process: "
                     "stop that process, or give this shard its own file"
                 ) from error
             raise
         except sqlite3.DatabaseError as error:
             self._connection.close()
-            raise JournalDamagedError(self._path, 0, str(error)) from error
+            raise store.JournalDamagedError(self._path, 0, str(error)) from error
         except BaseException:
             self._connection.close()
             raise
 
-    def _recover(self, memory_bytes: int) -> Recovered:
+    def _recover(self, memory_bytes: int) -> store.Recovered:
         tables = self._tables
         meta = prepare(self._connection, self._path, self._cluster, self._shard)
         load_tables(self._connection, tables)
@@ -133,7 +122,7 @@ class SqliteStore:
         self.failure = ""
         share = memory_bytes // max(1, len(tables.queues))
         queues = [
-            RecoveredQueue(
+            store.RecoveredQueue(
                 number,
                 entry.name,
                 entry.policy,
@@ -147,7 +136,7 @@ class SqliteStore:
         ]
         sealed = meta["sealed"] == "1"
         parts = dict(tables.parts)
-        found = Recovered(queues, dict(tables.producers), tables.epoch, self.lsn, sealed, parts=parts)
+        found = store.Recovered(queues, dict(tables.producers), tables.epoch, self.lsn, sealed, parts=parts)
         found.transactions = tables.open_transactions
         return found
 
@@ -170,7 +159,7 @@ class SqliteStore:
     def append(self, record: Record, now_ms: int = 0) -> Location | None:
         """See `Store.append`."""
         if self.failure:
-            raise StoreBrokenError(f"the store accepts no records: {self.failure}")
+            raise store.StoreBrokenError(f"the store accepts no records: {self.failure}")
         lsn = self.lsn + 1
         location = None
         if isinstance(record, Append):
@@ -178,13 +167,13 @@ class SqliteStore:
         else:
             self._jobs.append(small_job(record, self._tables, lsn, now_ms))
         self.lsn = lsn
-        self._sync_wanted |= needs_sync(record)
+        self._sync_wanted |= store.needs_sync(record)
         return location
 
     def reserve(self, size: int, now_ms: int = 0) -> None:
         """See `Store.reserve`: a commit writes all gathered records, or fails and ends the store."""
         if self.failure:
-            raise StoreBrokenError(f"the store accepts no records: {self.failure}")
+            raise store.StoreBrokenError(f"the store accepts no records: {self.failure}")
         self._find_room(now_ms)
 
     def _append(self, record: Append, lsn: int, now_ms: int) -> Location:
@@ -221,10 +210,10 @@ class SqliteStore:
                 figures = os.statvfs(os.path.dirname(os.path.abspath(self._path)))
             except OSError as error:
                 self._refuse(error)
-                raise StoreBrokenError(f"the store accepts no records: {self.failure}") from error
+                raise store.StoreBrokenError(f"the store accepts no records: {self.failure}") from error
             self._full = figures.f_bavail * figures.f_frsize < self._reserve_bytes
         if self._full:
-            raise StoreFullError(self._lacks_room())
+            raise store.StoreFullError(self._lacks_room())
 
     def _lacks_room(self) -> str:
         return (
@@ -245,7 +234,7 @@ class SqliteStore:
         return False
 
     @property
-    def position(self) -> Position:
+    def position(self) -> store.Position:
         """See `Store.position`."""
         return self
 
@@ -257,7 +246,7 @@ class SqliteStore:
     def begin_commit(self) -> SqliteCommit:
         """See `Store.begin_commit`."""
         if self.failure:
-            raise StoreBrokenError(f"the store commits nothing: {self.failure}")
+            raise store.StoreBrokenError(f"the store commits nothing: {self.failure}")
         assert self._in_flight is None, "one commit at a time"
         commit = SqliteCommit(self, self._jobs, self._messages, self._sync_wanted, self.lsn)
         self._in_flight = commit
@@ -287,7 +276,7 @@ class SqliteStore:
                 number = errno.ENOSPC if "full" in str(error) else errno.EIO
                 raise OSError(number, f"SQLite could not write {self._path}: {error}") from error
 
-    def end_commit(self, commit: Commit) -> None:
+    def end_commit(self, commit: store.Commit) -> None:
         """See `Store.end_commit`."""
         assert isinstance(commit, SqliteCommit)
         assert commit is self._in_flight, "the commit that was begun"
@@ -303,7 +292,7 @@ class SqliteStore:
         usage.syncs += commit.synced
         usage.sync_seconds += commit.sync_seconds
 
-    def fail_commit(self, commit: Commit, error: BaseException) -> None:
+    def fail_commit(self, commit: store.Commit, error: BaseException) -> None:
         """See `Store.fail_commit`."""
         assert commit is self._in_flight, "the commit that was begun"
         self._in_flight = None
@@ -319,7 +308,7 @@ class SqliteStore:
         try:
             return self._read_location(location, queue, first, last)
         except sqlite3.DatabaseError as error:
-            raise JournalDamagedError(self._path, location.offset, str(error)) from error
+            raise store.JournalDamagedError(self._path, location.offset, str(error)) from error
 
     def _read_location(self, location: Location, queue: int, first: int, last: int) -> list[Run]:
         return read_rows(
@@ -345,7 +334,7 @@ class SqliteStore:
         """See `Store.drop`."""
         raise ValueError(f"segment {segment} can't be dropped: this store needs no cleaning")
 
-    def usage(self) -> Usage:
+    def usage(self) -> store.Usage:
         """See `Store.usage`."""
         usage = self._usage
         usage.segments = 1

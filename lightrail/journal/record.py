@@ -135,13 +135,7 @@ def encode_terminus(record: Terminus) -> bytes:
     """Body of a Terminus record."""
     user, tags = record.user.encode(), encode_tags(record.tags)
     fixed = TERMINUS_FIXED.pack(
-        record.queue,
-        record.link,
-        record.suspended_ms,
-        record.event,
-        record.durability,
-        len(user),
-        len(tags),
+        record.queue, record.link, record.suspended_ms, record.event, record.durability, len(user), len(tags)
     )
     return b"".join((fixed, user, tags))
 

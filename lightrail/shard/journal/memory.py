@@ -20,7 +20,7 @@ from lightrail.shard.journal.store import (
     Usage,
     needs_sync,
 )
-from lightrail.shard.queue.values.runs import Batch, Location, Run
+from lightrail.shard.queue.values.runs import Location, Run
 
 
 @dataclass(slots=True, eq=False, repr=False)
@@ -77,19 +77,7 @@ class MemoryStore:
         batch = record.batch
         data, ends = batch.loaded()
         location = Location(segment, number, 1)
-        kept = Batch(
-            data,
-            ends,
-            batch.count,
-            batch.size,
-            batch.base,
-            batch.durable,
-            batch.priority,
-            batch.expires_at_ms,
-            batch.enqueued_at_ms,
-            location,
-            batch.message_format,
-        )
+        kept = batch.alike(data, ends, batch.count, batch.size, batch.base, location)
         self._appends[number] = Append(
             list(record.targets), 0, 0, kept, record.first, record.last, record.attempts, record.flags
         )

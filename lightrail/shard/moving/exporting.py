@@ -291,10 +291,7 @@ class MoveRequests:
     _when_synced: CallWhenSynced
 
     def __post_init__(self) -> None:
-        self.operations: dict[str, Operation] = {
-            "export": self._export,
-            FREEZE_OP: self._freeze,
-        }
+        self.operations: dict[str, Operation] = {"export": self._export, FREEZE_OP: self._freeze}
 
     def _export(self, peer: Peer, number: int, fields: Fields, now_ms: int) -> Fields | None:
         """Answers with messages of a queue that moves; `absent` if there is no such dead-letter queue."""

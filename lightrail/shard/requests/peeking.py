@@ -22,14 +22,7 @@ Seen = Callable[[Fields, bytes], None]
 """Called with the fields and the blob of the answer."""
 
 
-def peek(
-    queue: Queue,
-    performer: Performer,
-    start: int,
-    count: int,
-    size: int,
-    seen: Seen,
-) -> None:
+def peek(queue: Queue, performer: Performer, start: int, count: int, size: int, seen: Seen) -> None:
     """Peeks messages of a queue by sequence.
 
     Args:

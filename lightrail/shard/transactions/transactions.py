@@ -69,15 +69,7 @@ class Transactions:
         self._when_synced = when_synced
         self.decisions = Decisions(self._applying.records, found, now_ms)
         self.prepared = Preparing(
-            queues,
-            performer,
-            self._applying,
-            self._checks,
-            self._loading,
-            memory,
-            when_synced,
-            found,
-            now_ms,
+            queues, performer, self._applying, self._checks, self._loading, memory, when_synced, found, now_ms
         )
 
     @property

@@ -45,19 +45,7 @@ def batch_in(part: bytes, durable: bool, priority: int, count: int, now_ms: int)
 
 def twin(batch: Batch) -> Batch:
     """A batch with the same messages and bytes that can have another location."""
-    return Batch(
-        batch.data,
-        batch.ends,
-        batch.count,
-        batch.size,
-        batch.base,
-        batch.durable,
-        batch.priority,
-        batch.expires_at_ms,
-        batch.enqueued_at_ms,
-        None,
-        batch.message_format,
-    )
+    return batch.alike(batch.data, batch.ends, batch.count, batch.size, batch.base, None)
 
 
 @dataclass(slots=True, eq=False, repr=False)

@@ -164,9 +164,7 @@ class Eviction:
         window = line.runs[start:stop]
         runs = [line.runs[index] for index in chosen]
         if self.joins:
-            gone = [
-                on_disk(run, run.count, run.size, run.batch.location, run.batch.expires_at_ms) for run in runs
-            ]
+            gone = [on_disk(run, run.count, run.size, run.batch.location) for run in runs]
         else:
             gone = evicted_singles(runs)
         for index, run in zip(chosen, gone, strict=True):

@@ -7,7 +7,7 @@ its final name when all of it is on disk.
 One thread at a time may call the methods that change something, except `remove`, which any thread may call,
 as all other methods.
 
-The port to an archive's directory, with one folder per journal, and its implementation.
+`Folders` is the port to the archive's directory, with one folder per journal; `RealFolders` implements it.
 """
 
 import contextlib

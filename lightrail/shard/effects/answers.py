@@ -1,6 +1,7 @@
-"""Answers: producers and requests that wait for the disk, and the answers that a commit releases.
+"""Answers to what frontends and gateways send: to batches, settlements and requests.
 
-A request of a frontend or gateway: the fields of its JSON, what is wrong with them, and its answer.
+`Answers` has the ones that wait until their records are on disk. The functions read the fields of a request's
+JSON, or raise a RequestError with what is wrong with them, which becomes the answer.
 """
 
 from collections.abc import Callable

@@ -7,14 +7,14 @@ from functools import partial
 from typing import Final, Protocol
 
 from lightrail.journal import record
-from lightrail.journal.record import DEFERRED_REASON, REWRITTEN, SPILLED, Delivered, Settle
+from lightrail.journal.record import CONTINUED, DEFERRED_REASON, REWRITTEN, SPILLED, Delivered, Settle
 from lightrail.model.links import Ending
 from lightrail.shard.effects.actions import Read
 from lightrail.shard.effects.delivering import Delivering, follows
 from lightrail.shard.effects.leaving import DeadLettering, Leaving
 from lightrail.shard.effects.peers import Consumer
 from lightrail.shard.effects.receiving_link import ReceivingLink
-from lightrail.shard.journal.record import Append
+from lightrail.shard.journal.record import Append, Record
 from lightrail.shard.journal.store import Store, StoreError
 from lightrail.shard.queue.values import commands, effects
 from lightrail.shard.queue.values.commands import Command
@@ -335,6 +335,19 @@ class Performer:
         queue.removed.clear()
         queue.delivered.clear()
         self.dead_letters.forget(queue)
+
+    def append_group(self, records: Sequence[Record], now_ms: int) -> None:
+        """Appends records as the last ones of a group; their room must be reserved."""
+        for each in records[:-1]:
+            each.flags |= CONTINUED
+        for each in records:
+            location = self._store.append(each, now_ms)
+            if isinstance(each, Append):
+                each.batch.location = location
+                if each.flags & SPILLED:
+                    self.captured_bytes += each.batch.size
+                else:
+                    self.messages_unsynced += each.batch.count
 
     def read(self, queue: Queue, run: Run, then: Callable[[Read], None] | None = None) -> None:
         """Requests a read of messages from their location, for the queue itself or for `then`."""

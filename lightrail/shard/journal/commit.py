@@ -1,8 +1,7 @@
 """A commit: a group of records that the loop gathers and the commit thread writes and syncs.
 
-One thread for jobs that would block the loop, in order: commits, or reads.
-
-An executor of the standard library makes a future, a lock and several wake-ups per call; at a few hundred
+A `Worker` is a thread that performs such jobs in order: commits, or reads, which would block the loop. An
+executor of the standard library makes a future, a lock and several wake-ups per call; at a few hundred
 small commits per second these were a fifth of the shard's CPU. Here a call costs one queue operation and one
 wake-up.
 """

@@ -1,6 +1,5 @@
-"""The identity of a journal: a small file beside the segments, checked before anything is read.
-
-The extent of a journal: a small file beside the segments with a position that the journal has reached.
+"""Two small files beside the segments: the identity of the journal, which is checked before anything is read,
+and its extent, a position that the journal has reached.
 
 If the newest segment is deleted, or loses its end, no other segment shows it. So the commit that begins a
 segment writes the new extent after its sync and before any answer is sent; later commits write their extent

@@ -1,10 +1,9 @@
 """A segment: one file of the journal, with counts of its bytes and its readers.
 
-Headers of segments: finds the begun segments, whose header is on disk and not only in the page cache.
-
-After a failed sync the kernel marks written pages as clean although they are not on disk, so a new process
-may read a header that is lost when the machine restarts. Only the newest segment can be in this state: a
-segment is synced before anything is written to the next one.
+`begun` finds the segments whose header is on disk and not only in the page cache. After a failed sync the
+kernel marks written pages as clean although they are not on disk, so a new process may read a header that is
+lost when the machine restarts. Only the newest segment can be in this state: a segment is synced before
+anything is written to the next one.
 """
 
 import contextlib

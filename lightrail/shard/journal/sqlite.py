@@ -18,6 +18,7 @@ from lightrail.model import limits
 from lightrail.shard.journal import store
 from lightrail.shard.journal.batches import columns, read_rows
 from lightrail.shard.journal.commit import Entry
+from lightrail.shard.journal.memory import NumberedStore
 from lightrail.shard.journal.record import Append, Record, encode_append_head
 from lightrail.shard.journal.sqlite_jobs import Job, append_job, small_job, transact
 from lightrail.shard.journal.sqlite_opening import forget_cached, load_runs, load_tables, prepare
@@ -49,10 +50,9 @@ class SqliteCommit:
         self.sync_seconds = self._store.write(self)
 
 
-class SqliteStore:
-    """See `Store` in store.py."""
+class SqliteStore(NumberedStore):
+    """See `Store` in store.py. `is_group_open` has no effect: a commit is one transaction of the database."""
 
-    captures: Final = False
     outlives: Final = True
 
     def __init__(
@@ -64,6 +64,7 @@ class SqliteStore:
         producers_max: int = limits.PRODUCERS_MAX,
         reserve_bytes: int = STORE_RESERVE_BYTES,
     ) -> None:
+        super().__init__(1, "the store has not been recovered yet: call recover() first")
         self._path = os.fspath(path)
         self._cluster = cluster
         self._shard = shard
@@ -73,17 +74,8 @@ class SqliteStore:
         self._lock = threading.Lock()  # Guards the connection, which two threads use for commits and reads.
         self._jobs: list[Job] = []
         self._waiting: dict[int, Entry] = {}
-        self._live: dict[int, int] = {}
-        self._in_flight: SqliteCommit | None = None
-        self.lsn = 0
-        self._next = 1
-        self._messages = 0
-        self._sync_wanted = False
         self._space_asked_ms = -limits.FULL_RETRY_MS
         self._full = False
-        self.failure = "the store has not been recovered yet: call recover() first"
-        self.is_group_open = False  # Unused: a commit is one transaction of the database.
-        self._usage = store.Usage()
 
     # --- opening and closing ---------------------------------------------------------------------------
 
@@ -159,7 +151,7 @@ class SqliteStore:
     def append(self, record: Record, now_ms: int = 0) -> Location | None:
         """See `Store.append`."""
         if self.failure:
-            raise store.StoreBrokenError(f"the store accepts no records: {self.failure}")
+            raise self._broken()
         lsn = self.lsn + 1
         location = None
         if isinstance(record, Append):
@@ -173,7 +165,7 @@ class SqliteStore:
     def reserve(self, size: int, now_ms: int = 0) -> None:
         """See `Store.reserve`: a commit writes all gathered records, or fails and ends the store."""
         if self.failure:
-            raise store.StoreBrokenError(f"the store accepts no records: {self.failure}")
+            raise self._broken()
         self._find_room(now_ms)
 
     def _append(self, record: Append, lsn: int, now_ms: int) -> Location:
@@ -185,9 +177,8 @@ class SqliteStore:
             self._find_room(now_ms)
         rest = encode_append_head(record, lsn, 0, now_ms, size)
         entry: Entry = (FRONT_SIZE + len(rest) + memoryview(ends).nbytes + size, rest, ends, blob)
-        number = self._next
-        self._next = number + 1
-        count = record.last - record.first
+        location = self._located(record, size)
+        number, count = location.offset, record.last - record.first
         # Only numbers of batches whose messages a restart recovers are kept.
         producer = 0 if record.flags & SPILLED else record.producer
         self._waiting[number] = entry
@@ -197,10 +188,7 @@ class SqliteStore:
             table.next_sequence = max(table.next_sequence, first + count)
         if producer:
             self._tables.produced(producer, record.number)
-        self._messages += count
-        segment = number // limits.STORE_RECORDS_AT_ONCE
-        self._live[segment] = self._live.get(segment, 0) + size * len(record.targets)
-        return Location(segment, number, 1)
+        return location
 
     def _find_room(self, now_ms: int) -> None:
         """Raises StoreFullError while less than the reserve is free; checks every FULL_RETRY_MS at most."""
@@ -229,30 +217,14 @@ class SqliteStore:
         return self._lacks_room() if self._full else ""
 
     @property
-    def is_crowded(self) -> bool:
-        """See `Store.is_crowded`: jobs wait in memory, bounded by the credit of links."""
-        return False
-
-    @property
-    def position(self) -> store.Position:
-        """See `Store.position`."""
-        return self
-
-    @property
     def pending(self) -> bool:
         """See `Store.pending`."""
         return bool(self._jobs)
 
     def begin_commit(self) -> SqliteCommit:
         """See `Store.begin_commit`."""
-        if self.failure:
-            raise store.StoreBrokenError(f"the store commits nothing: {self.failure}")
-        assert self._in_flight is None, "one commit at a time"
-        commit = SqliteCommit(self, self._jobs, self._messages, self._sync_wanted, self.lsn)
-        self._in_flight = commit
+        commit = self._begin(SqliteCommit(self, self._jobs, self._messages, self._sync_wanted, self.lsn))
         self._jobs = []
-        self._messages = 0
-        self._sync_wanted = False
         return commit
 
     def write(self, commit: SqliteCommit) -> float:
@@ -279,16 +251,12 @@ class SqliteStore:
     def end_commit(self, commit: store.Commit) -> None:
         """See `Store.end_commit`."""
         assert isinstance(commit, SqliteCommit)
-        assert commit is self._in_flight, "the commit that was begun"
-        self._in_flight = None
+        super().end_commit(commit)
+        usage = self._usage
         for job in commit.jobs:
             if job[0] == "append":
                 del self._waiting[job[1][0]]
-                self._usage.written_bytes += job[2][0]
-        usage = self._usage
-        usage.records += commit.records
-        usage.messages += commit.messages
-        usage.commits += 1
+                usage.written_bytes += job[2][0]
         usage.syncs += commit.synced
         usage.sync_seconds += commit.sync_seconds
 
@@ -317,22 +285,9 @@ class SqliteStore:
 
     # --- space -----------------------------------------------------------------------------------------
 
-    def release(self, segment: int, size: int) -> None:
-        """See `Store.release`. Only deletes rows of spilled messages: a Settle deletes the other rows."""
-        left = self._live.get(segment, 0) - size
-        self._live[segment] = left
-        if left <= 0 and segment < self._next // limits.STORE_RECORDS_AT_ONCE:
-            self._live.pop(segment)
-            first = segment * limits.STORE_RECORDS_AT_ONCE
-            self._jobs.append(("forget", first, first + limits.STORE_RECORDS_AT_ONCE))
-
-    def oldest_to_clean(self) -> int | None:
-        """See `Store.oldest_to_clean`: SQLite reuses the space of deleted rows."""
-        return None
-
-    def drop(self, segment: int, now_ms: int = 0) -> None:
-        """See `Store.drop`."""
-        raise ValueError(f"segment {segment} can't be dropped: this store needs no cleaning")
+    def _forget(self, first: int, last: int) -> None:
+        # This only deletes rows of spilled messages: a Settle deletes the other rows.
+        self._jobs.append(("forget", first, last))
 
     def usage(self) -> store.Usage:
         """See `Store.usage`."""

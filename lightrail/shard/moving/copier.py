@@ -1,6 +1,6 @@
 """Copies a queue from its source into this shard's engine.
 
-Placing: the writes to the coordinator by which a queue moves to this shard, or by which it stays here.
+`Placing` writes to the coordinator that the queue is at this shard now, or stays here.
 """
 
 import asyncio

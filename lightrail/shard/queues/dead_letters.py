@@ -1,6 +1,6 @@
 """Annotates dead letters with the reason, the source and the time; all other bytes are unchanged.
 
-Reading fields of messages, for queue machines and for filters of consumers.
+The fields that queue machines and filters of consumers need of messages are read here as well.
 """
 
 from collections.abc import Callable, Mapping

@@ -13,10 +13,9 @@ reach their share of the mark, senders to queues with much of them wait; when al
 mark, all senders do (ADR 20). Of each unsettled delivery something stays as well: at its share, consumers
 with many of them get no more until they have settled some. Message-ids beyond theirs are forgotten (ADR 54).
 
-The shares of users in something that a shard has for all clients together.
-
-A user may have as much as is free besides: the first one a half, each of two a third, so that there is always
-room for one more. Clients with one user, as with anonymous access, have one share.
+Users share what a shard has for all clients together (`UserShares`). A user may have as much as is free
+besides: the first one a half, each of two a third, so that there is always room for one more. Clients with
+one user, as with anonymous access, have one share.
 """
 
 from collections.abc import Container, Iterable, Iterator

@@ -1,8 +1,6 @@
 """A queue of this shard: its machine, its owner, its number in the journal, and its results of this step.
 
-Waiting: calls that are made when records are on disk.
-
-The figures of one queue for telemetry, under the names of the metrics.
+Beside it: what waits for its records (`Waiter`), and its figures for telemetry, under the names of metrics.
 """
 
 from collections.abc import Callable, Sequence

@@ -9,7 +9,7 @@
 
 The rules are in cluster/generations.py, their reasons in docs/adr/0017.
 
-Registration: how a shard joins the cluster: its directory, its number, its entry.
+`move_in` and `make_known` are how a shard joins the cluster: its directory, its number, its entry.
 """
 
 import asyncio

@@ -77,7 +77,7 @@ class Checks:
         """The deliveries of a retirement, all of which have to be locked."""
         queue = demand(self._queues.look(retirement.queue))
         first, last = retirement.first, retirement.last
-        found = _holder(queue, retirement.key) if retirement.key else _receiver(queue, peer, retirement)
+        found = queue.view.holder_of(retirement.key) if retirement.key else _receiver(queue, peer, retirement)
         runs = [] if found is None else found.in_flight.between(first, last)
         if found is None or sum(run.count for run in runs) < last - first:
             raise RequestError(
@@ -135,11 +135,6 @@ def _receiver(queue: Queue, peer: Peer, retirement: "Retirement") -> Consumer | 
             conditions.MOVED, f"no consumer of {queue.name} has the number {retirement.link} here now"
         )
     return queue.view.consumer(consumer.id)
-
-
-def _holder(queue: Queue, key: str) -> Consumer | None:
-    """The consumer of deferred messages that are locked under a key, by their sequences."""
-    return queue.view.holder_of(key)
 
 
 def check_apart(settled: list[Settled]) -> None:

@@ -1,10 +1,9 @@
 """Work: the work of a transaction at one shard, from the body of the request `transact`.
 
-Loading: reads messages from disk if their outcomes in a transaction need their bytes.
-
-A dead letter is a copy of its message with the reason, and annotations are merged into the message. Outside
-of transactions such an outcome is deferred until the message is read (`memory/deferred.py`); in a transaction
-its records are in one group with all others, so the message is read first.
+Messages whose outcome in a transaction needs their bytes are read from disk first (`Loading`). A dead letter
+is a copy of its message with the reason, and annotations are merged into the message. Outside of transactions
+such an outcome is deferred until the message is read (`memory/deferred.py`); in a transaction its records are
+in one group with all others, so the message is read first.
 """
 
 from collections.abc import Callable, Iterator, Sequence

@@ -3,7 +3,7 @@
 They are ready, delayed, waiting, deferred, or in flight at a consumer; in memory or on disk. Messages enter
 in machine.py, and leave in outcomes.py and removals.py.
 
-Joining: small batches at the tail of the ready line become one run when a backlog has built up.
+When a backlog has built up, small batches at the tail of the ready line become one run (`Joining`).
 """
 
 from collections.abc import Iterable, Iterator

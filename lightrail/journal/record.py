@@ -3,14 +3,8 @@
 All ranges are half-open, as in shard/queue/values/runs.py. A record names queues by number; their names and
 policies are in Queue records and in the snapshot at the head of each segment.
 
-The record of a receiver: a client's link on which it receives, and its deliveries, which outlive the
-process of a shard (2.6.13).
-
-The layout is drawn in docs/formats/journal.md, with those of the other records (layout.py).
-
-The record of a terminus: the state of a client's link that outlives the process of a shard (2.6.13).
-
-The layout is drawn in docs/formats/journal.md, with those of the other records (layout.py).
+Links of clients that outlive the process of a shard (2.6.13) have records here with their layout: a Receiver,
+with its deliveries, and a Terminus, with its delivery-tags. All layouts are drawn in docs/formats/journal.md.
 """
 
 from collections.abc import Iterable, Sequence
@@ -135,13 +129,7 @@ def encode_terminus(record: Terminus) -> bytes:
     """Body of a Terminus record."""
     user, tags = record.user.encode(), encode_tags(record.tags)
     fixed = TERMINUS_FIXED.pack(
-        record.queue,
-        record.link,
-        record.suspended_ms,
-        record.event,
-        record.durability,
-        len(user),
-        len(tags),
+        record.queue, record.link, record.suspended_ms, record.event, record.durability, len(user), len(tags)
     )
     return b"".join((fixed, user, tags))
 

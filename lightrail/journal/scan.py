@@ -1,6 +1,7 @@
 """Reads the records of a segment in order, with all checks except those of their bodies."""
 
 from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
 from typing import Final, NamedTuple, Protocol
 from zlib import crc32
 
@@ -40,6 +41,7 @@ class Found(NamedTuple):
     """Offset of the record in the segment."""
 
 
+@dataclass(slots=True, eq=False, repr=False)
 class Scan:
     """Iterates over the records of a file from `offset` on and stops before the first incomplete one.
 
@@ -47,22 +49,13 @@ class Scan:
     this offset.
     """
 
-    __slots__ = ("_end", "_file", "_salt", "_stop", "found", "lsn", "offset")
-
-    def __init__(
-        self, file: Readable, salt: int, offset: int, end: int, lsn: int | None, stop: int | None = None
-    ) -> None:
-        """`lsn` is the expected number of the first record, None for any; numbers must rise by one.
-
-        `stop` ends the scan before the record with this number.
-        """
-        self._file = file
-        self._salt = salt
-        self._end = end
-        self._stop = stop
-        self.offset = offset
-        self.lsn = lsn
-        self.found = ""
+    _file: Readable
+    _salt: int
+    offset: int
+    _end: int
+    lsn: int | None
+    _stop: int | None = None
+    found: str = ""
 
     def skip_to(self, lsn: int) -> None:
         """Continues with record `lsn`; the records before it are known to be lost."""

@@ -179,12 +179,7 @@ async def compare_histories(
 
 
 def moving(
-    joining: Joining,
-    engine: Engine,
-    server: Server,
-    directory: Directory,
-    map: Map,
-    counts: ShardCounts,
+    joining: Joining, engine: Engine, server: Server, directory: Directory, map: Map, counts: ShardCounts
 ) -> tuple[Mover, Pool]:
     """The mover and its sources; close the mover first."""
     loop = asyncio.get_running_loop()

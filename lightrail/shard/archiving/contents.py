@@ -7,7 +7,7 @@ its final name when all of it is on disk.
 One thread at a time may call the methods that change something, except `remove`, which any thread may call,
 as all other methods.
 
-The port to an archive's directory, with one folder per journal, and its implementation.
+`Folders` is the port to the archive's directory, with one folder per journal; `RealFolders` implements it.
 """
 
 import contextlib
@@ -18,17 +18,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Final, Protocol
 
-from lightrail.journal.archive import (
-    IDENTITY,
-    INDEX_SUFFIX,
-    SEGMENT_SUFFIX,
-    ArchiveError,
-    Incarnation,
-    decode_identity,
-    index_name,
-    is_folder,
-    segment_name,
-)
+from lightrail.journal import archive
 from lightrail.journal.index import BadIndexError, SegmentIndex, decode_index, read_index
 from lightrail.journal.segment_header import SEGMENT_HEADER_SIZE, decode_segment_header
 from lightrail.shard.archiving.retention import Kept
@@ -63,7 +53,7 @@ class RealFolders:
 
     def names(self) -> list[str]:
         with contextlib.suppress(FileNotFoundError), os.scandir(self.directory) as entries:
-            return sorted(entry.name for entry in entries if is_folder(entry.name) and entry.is_dir())
+            return sorted(entry.name for entry in entries if archive.is_folder(entry.name) and entry.is_dir())
         return []
 
     def open(self, name: str) -> RealFiles:
@@ -104,11 +94,11 @@ def kept_of(index: SegmentIndex) -> Kept:
 class Contents:
     """The folders of one shard in an archive."""
 
-    def __init__(self, folders: Folders, own: Incarnation) -> None:
+    def __init__(self, folders: Folders, own: archive.Incarnation) -> None:
         self.own: Final = own
         self.folders: Final = folders
         self.loaded = False
-        self.incarnations: dict[str, Incarnation] = {own.disk: own}
+        self.incarnations: dict[str, archive.Incarnation] = {own.disk: own}
         """Journals of the shard by disk."""
         self.kept: dict[str, dict[int, Kept]] = {own.disk: {}}
         """Archived segments by disk and number, in order."""
@@ -151,16 +141,16 @@ class Contents:
     def _load(self, name: str) -> None:
         files = self.folders.open(name)
         names = set(files.names())
-        numbers = sorted(_numbers(names, SEGMENT_SUFFIX))
-        identity = files.load(IDENTITY)
+        numbers = sorted(_numbers(names, archive.SEGMENT_SUFFIX))
+        identity = files.load(archive.IDENTITY)
         if identity is not None:
             try:
-                incarnation = decode_identity(identity.decode(errors="replace"))
-            except ArchiveError as error:
+                incarnation = archive.decode_identity(identity.decode(errors="replace"))
+            except archive.ArchiveError as error:
                 log.error("the archive's folder %s is ignored: %s", name, error)
                 return
         elif numbers:
-            log.error("the archive's folder %s has no %s: it is ignored", name, IDENTITY)
+            log.error("the archive's folder %s has no %s: it is ignored", name, archive.IDENTITY)
             return
         else:
             for left in names:
@@ -171,12 +161,14 @@ class Contents:
             log.error("the archive's folder %s is that of %s: it is ignored", name, incarnation.folder)
             return
         for left in names:
-            whole = left.endswith((SEGMENT_SUFFIX, INDEX_SUFFIX)) or left == IDENTITY
-            if not whole or (left.endswith(INDEX_SUFFIX) and _number(left, INDEX_SUFFIX) not in numbers):
+            whole = left.endswith((archive.SEGMENT_SUFFIX, archive.INDEX_SUFFIX)) or left == archive.IDENTITY
+            if not whole or (
+                left.endswith(archive.INDEX_SUFFIX) and _number(left, archive.INDEX_SUFFIX) not in numbers
+            ):
                 files.remove(left)
         found: dict[int, Kept] = {}
         for number in numbers:
-            index = self._index(files, number, index_name(number) in names)
+            index = self._index(files, number, archive.index_name(number) in names)
             if index is not None:
                 found[number] = kept_of(index)
         self.incarnations[incarnation.disk] = incarnation
@@ -186,20 +178,20 @@ class Contents:
         """The index of a segment, made again if it is missing."""
         if there:
             try:
-                return decode_index((files.load(index_name(number)) or b"").decode(errors="replace"))
+                return decode_index((files.load(archive.index_name(number)) or b"").decode(errors="replace"))
             except BadIndexError as error:
-                log.warning("%s: %s; the index is made again", index_name(number), error)
-        file = files.open(segment_name(number))
+                log.warning("%s: %s; the index is made again", archive.index_name(number), error)
+        file = files.open(archive.segment_name(number))
         try:
             header = decode_segment_header(file.read(0, SEGMENT_HEADER_SIZE))
             if header is None:
-                log.error("%s in the archive is no segment: it is ignored", segment_name(number))
+                log.error("%s in the archive is no segment: it is ignored", archive.segment_name(number))
                 return None
             index, _ = read_index(header, file, file.size())
         finally:
             file.close()
         index.sealed = True
-        files.replace(index_name(number), index.encode().encode())
+        files.replace(archive.index_name(number), index.encode().encode())
         return index
 
     # --- adding segments -------------------------------------------------------------------------------
@@ -218,13 +210,13 @@ class Contents:
         """
         folder = self.folders.open(self.own.folder)
         if not self._own_folder_is_made:
-            if folder.load(IDENTITY) is None:
-                folder.replace(IDENTITY, self.own.encode().encode())
+            if folder.load(archive.IDENTITY) is None:
+                folder.replace(archive.IDENTITY, self.own.encode().encode())
             self._own_folder_is_made = True
         number = index.segment
         if number not in self.kept[self.own.disk]:
-            folder.replace(index_name(number), index.encode().encode())
-            self._put(files, name, file, folder, segment_name(number), goes_on)
+            folder.replace(archive.index_name(number), index.encode().encode())
+            self._put(files, name, file, folder, archive.segment_name(number), goes_on)
             self._add(self.own.disk, kept_of(index))
 
     def _add(self, disk: str, kept: Kept) -> None:
@@ -273,7 +265,7 @@ class Contents:
             return 0
         folder = self.folders.open(self.incarnations[disk].folder)
         try:
-            for name in (segment_name(number), index_name(number)):
+            for name in (archive.segment_name(number), archive.index_name(number)):
                 try:
                     folder.remove(name)
                 except FileNotFoundError:
@@ -288,7 +280,7 @@ class Contents:
         """Removes empty folders of former journals."""
         for disk, incarnation in list(self.incarnations.items()):
             if disk != self.own.disk and not self.kept[disk]:
-                self.folders.open(incarnation.folder).remove(IDENTITY)
+                self.folders.open(incarnation.folder).remove(archive.IDENTITY)
                 self.folders.remove(incarnation.folder)
                 del self.kept[disk], self.incarnations[disk]
 
@@ -296,14 +288,14 @@ class Contents:
 
     def index(self, disk: str, number: int) -> bytes:
         """The text of an index file. Raises FileNotFoundError, OSError."""
-        data = self.folders.open(self.incarnations[disk].folder).load(index_name(number))
+        data = self.folders.open(self.incarnations[disk].folder).load(archive.index_name(number))
         if data is None:
-            raise FileNotFoundError(index_name(number))
+            raise FileNotFoundError(archive.index_name(number))
         return data
 
     def open(self, disk: str, number: int) -> DiskFile:
         """Opens the file of a segment; the caller closes it. Raises FileNotFoundError, OSError."""
-        return self.folders.open(self.incarnations[disk].folder).open(segment_name(number))
+        return self.folders.open(self.incarnations[disk].folder).open(archive.segment_name(number))
 
 
 def _number(name: str, suffix: str) -> int:
@@ -315,5 +307,5 @@ def _numbers(names: set[str], suffix: str) -> set[int]:
     return {
         _number(name, suffix)
         for name in names
-        if name.endswith(suffix) and segment_name(_number(name, suffix)) == name
+        if name.endswith(suffix) and archive.segment_name(_number(name, suffix)) == name
     }

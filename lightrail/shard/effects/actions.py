@@ -1,6 +1,7 @@
 """Actions: requests of one step of a shard's engine to its server.
 
-One read of messages that had been spilled to disk: performed in the reader thread, ended on the loop.
+One of them is a `Read` of messages that had been spilled to disk: it is performed in the reader thread and
+ended on the loop.
 """
 
 from collections.abc import Callable

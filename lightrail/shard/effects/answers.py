@@ -1,11 +1,12 @@
-"""Answers: producers and requests that wait for the disk, and the answers that a commit releases.
+"""Answers to what frontends and gateways send: to batches, settlements and requests.
 
-A request of a frontend or gateway: the fields of its JSON, what is wrong with them, and its answer.
+`Answers` has the ones that wait until their records are on disk. The functions read the fields of a request's
+JSON, or raise a RequestError with what is wrong with them, which becomes the answer.
 """
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from lightrail.model import conditions
 from lightrail.shard.effects.peers import Numbered, Peer
@@ -16,6 +17,11 @@ from lightrail.wire.frames import Kind, frame
 
 if TYPE_CHECKING:
     from lightrail.shard.queues.queues import Queues
+
+_Found = TypeVar("_Found")
+
+NUMBER_MAX: Final = (1 << 63) - 1
+"""The highest sequence and the highest delivery number."""
 
 Fields = dict[str, Any]
 Operation = Callable[[Peer, int, Fields, int], Fields | None]
@@ -45,31 +51,62 @@ class Reply:
         self._peer.out.append(frame(Kind.RESPONSE, number=self._number, body=self._body))
 
 
-def named(queues: "Queues", fields: Fields) -> Queue:
-    """The queue that a request names. Raises RequestError."""
+def demand(found: _Found | Refusal) -> _Found:
+    """What was found. Raises RequestError instead of a refusal."""
+    if isinstance(found, Refusal):
+        raise RequestError(found.condition, found.description)
+    return found
+
+
+def name_of(fields: Fields) -> str:
+    """The name of a queue in a request. Raises RequestError."""
     name = fields.get("queue")
     if not isinstance(name, str) or not name:
         raise RequestError(conditions.INVALID_FIELD, "queue is expected to be the name of a queue")
-    queue = queues.look(name)
-    if isinstance(queue, Refusal):
-        raise RequestError(queue.condition, queue.description)
-    return queue
+    return name
+
+
+def named(queues: "Queues", fields: Fields) -> Queue:
+    """The queue that a request names. Raises RequestError."""
+    return demand(queues.look(name_of(fields)))
 
 
 def whole(fields: Fields, name: str, low: int, high: int, default: int | None) -> int:
     """A whole number of a request, within bounds; required if there is no default. Raises RequestError."""
     found = fields.get(name, default)
     if type(found) is not int or not low <= found <= high:
-        raise RequestError(
-            conditions.INVALID_FIELD,
-            f"{name} is {str(found)[:80]!a}; expected a whole number from {low} to {high}",
-        )
+        raise unexpected(name, found, f"a whole number from {low} to {high}")
     return found
 
 
-def answer(peer: Peer, number: int, fields: Fields) -> None:
+def numbers(fields: Fields, name: str, most: int, what: str) -> list[int]:
+    """A list of 1 to `most` sequences or delivery numbers of a request. Raises RequestError."""
+    found = fields.get(name)
+    if (
+        not isinstance(found, list)
+        or not 0 < len(found) <= most
+        or not all(type(each) is int and 0 <= each <= NUMBER_MAX for each in found)
+    ):
+        raise unexpected(name, found, f"a list of 1 to {most} {what}")
+    return found
+
+
+def unexpected(name: str, found: object, expected: str) -> RequestError:
+    """The error for a field of a request that has another value than `expected`."""
+    return RequestError(conditions.INVALID_FIELD, f"{name} is {str(found)[:80]!a}; expected {expected}")
+
+
+def check_waiting(waiting: int, most: int, what: str) -> None:
+    """Raises RequestError if `most` requests are waiting for a thread."""
+    if waiting >= most:
+        raise RequestError(
+            conditions.RESOURCE_LIMIT_EXCEEDED, f"{most} requests wait for {what} already; try again"
+        )
+
+
+def answer(peer: Peer, number: int, fields: Fields, blob: bytes = b"") -> None:
     """Answers a request of a peer that was not answered at once."""
-    peer.out.append(frame(Kind.RESPONSE, number=number, body=encode_request(fields)))
+    peer.out.append(frame(Kind.RESPONSE, number=number, body=encode_request(fields, blob)))
 
 
 def error_of(error: RequestError) -> Fields:

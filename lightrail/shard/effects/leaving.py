@@ -5,7 +5,7 @@ its range in a record of settlements, its memory) is done in pieces, one in each
 answered when the last piece is on disk; after an earlier crash, messages whose pieces were not written are in
 the queue again.
 
-Moves dead letters from their queue to its dead-letter queue.
+`DeadLettering` moves dead letters from their queue to its dead-letter queue.
 """
 
 import logging

@@ -1,18 +1,20 @@
 """Executes queue-machine effects as wire frames and journal records."""
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from functools import partial
 from typing import Final, Protocol
 
 from lightrail.journal import record
-from lightrail.journal.record import DEFERRED_REASON, REWRITTEN, SPILLED, Delivered, Settle
+from lightrail.journal.record import CONTINUED, DEFERRED_REASON, REWRITTEN, SPILLED, Delivered, Settle
 from lightrail.model.links import Ending
 from lightrail.shard.effects.actions import Read
 from lightrail.shard.effects.delivering import Delivering, follows
 from lightrail.shard.effects.leaving import DeadLettering, Leaving
 from lightrail.shard.effects.peers import Consumer
 from lightrail.shard.effects.receiving_link import ReceivingLink
-from lightrail.shard.journal.record import Append
+from lightrail.shard.journal.record import Append, Record
 from lightrail.shard.journal.store import Store, StoreError
 from lightrail.shard.queue.values import commands, effects
 from lightrail.shard.queue.values.commands import Command
@@ -52,59 +54,44 @@ class Rewrites(Protocol):
     def note(self, run: Run) -> None: ...
 
 
+@dataclass(slots=True, eq=False, repr=False)
 class Performer:
     """Performs effects in their order; the engine reads the gathered results once per step."""
 
-    __slots__ = (
-        "_captured_failed",
-        "_counts",
-        "_delivering",
-        "_queues",
-        "_store",
-        "captured_bytes",
-        "damaged",
-        "dead_letters",
-        "exports",
-        "leaving",
-        "links",
-        "messages_unsynced",
-        "on_lost_session",
-        "on_refused",
-        "reading",
-        "reads",
-        "touched",
-    )
+    _queues: Queues
+    _store: Store
+    _counts: ShardCounts
+    on_lost_session: Callable[[Queue, int, int], None] = lambda *_: None
+    """Ends the link of a consumer, which its machine has detached; set by the links."""
+    on_refused: Callable[[int, Refusal], None] = lambda *_: None
+    """Ends the link of a consumer, which its machine has refused; set by the links."""
+    links: dict[int, ReceivingLink] = field(default_factory=dict)
+    """Receiving links by the number of their consumer in the machines."""
+    exports: dict[Queue, Rewrites] = field(default_factory=dict)
+    """Exports of queues that other shards copy (moving/exporting.py)."""
+    damaged: set[int] = field(default_factory=set)
+    """Segments with unreadable bytes, which the cleaner skips."""
+    _captured_failed: bool = False
+    """Whether the last record for readers of the journal could not be appended."""
+    touched: dict[Queue, None] = field(default_factory=dict)
+    """Queues to dispatch in this step."""
+    messages_unsynced: int = 0
+    """Number of messages in records that wait for the next commit."""
+    captured_bytes: int = 0
+    """Bytes of transient messages of captured queues in records that wait for the next commit."""
+    reads: list[Read] = field(default_factory=list)
+    """Reads for the reader thread."""
+    reading: dict[int, int] = field(default_factory=dict)
+    """Number of reads under way by segment; the cleaner skips these segments."""
+    _delivering: Delivering = field(init=False)
+    dead_letters: DeadLettering = field(init=False)
+    leaving: Leaving = field(init=False)
+    """Messages of purges and deletions that have yet to be settled."""
 
-    def __init__(self, queues: Queues, store: Store, counts: ShardCounts) -> None:
-        self._queues = queues
-        self._store = store
-        self._counts = counts
-        self.on_lost_session: Callable[[Queue, int, int], None] = _no_links
-        """Ends the link of a consumer, which its machine has detached; set by the links."""
-        self.on_refused: Callable[[int, Refusal], None] = _no_links
-        """Ends the link of a consumer, which its machine has refused; set by the links."""
-        self.links: dict[int, ReceivingLink] = {}
-        """Receiving links by the number of their consumer in the machines."""
-        self.exports: dict[Queue, Rewrites] = {}
-        """Exports of queues that other shards copy (moving/exporting.py)."""
-        self.damaged: set[int] = set()
-        """Segments with unreadable bytes, which the cleaner skips."""
-        self._delivering = Delivering(self.links, counts)
-        self.dead_letters = DeadLettering(queues, store, counts, self.enqueue)
-        self._captured_failed = False
-        """Whether the last record for readers of the journal could not be appended."""
-        self.touched: dict[Queue, None] = {}
-        """Queues to dispatch in this step."""
-        self.messages_unsynced = 0
-        """Number of messages in records that wait for the next commit."""
-        self.captured_bytes = 0
-        """Bytes of transient messages of captured queues in records that wait for the next commit."""
-        self.leaving = Leaving(self, store, queues.work)
-        """Messages of purges and deletions that have yet to be settled."""
-        self.reads: list[Read] = []
-        """Reads for the reader thread."""
-        self.reading: dict[int, int] = {}
-        """Number of reads under way by segment; the cleaner skips these segments."""
+    def __post_init__(self) -> None:
+        self._delivering = Delivering(self.links, self._counts)
+        self.dead_letters = DeadLettering(self._queues, self._store, self._counts, self.enqueue)
+        self.leaving = Leaving(self, self._store, self._queues.work)
 
     def apply(self, queue: Queue, command: Command, now_ms: int) -> list[Effect]:
         """Applies a command, performs its effects, and marks the queue for its dispatch in this step.
@@ -349,6 +336,19 @@ class Performer:
         queue.delivered.clear()
         self.dead_letters.forget(queue)
 
+    def append_group(self, records: Sequence[Record], now_ms: int) -> None:
+        """Appends records as the last ones of a group; their room must be reserved."""
+        for each in records[:-1]:
+            each.flags |= CONTINUED
+        for each in records:
+            location = self._store.append(each, now_ms)
+            if isinstance(each, Append):
+                each.batch.location = location
+                if each.flags & SPILLED:
+                    self.captured_bytes += each.batch.size
+                else:
+                    self.messages_unsynced += each.batch.count
+
     def read(self, queue: Queue, run: Run, then: Callable[[Read], None] | None = None) -> None:
         """Requests a read of messages from their location, for the queue itself or for `then`."""
         location = run.batch.location
@@ -356,9 +356,24 @@ class Performer:
         self.reading[location.segment] = self.reading.get(location.segment, 0) + 1
         self.reads.append(Read(queue.name, queue.id, run, location, then))
 
+    def read_all(self, queue: Queue, runs: Sequence[Run], then: Callable[[list[list[Run]]], None]) -> None:
+        """Calls `then` once with the messages of each run in memory: at once, or when those on disk were
+        read. Messages that can't be read are missing."""
+        pieces = [[] if run.batch.evicted else [run] for run in runs]
+        missing = sum(run.batch.evicted for run in runs)
+        if not missing:
+            then(pieces)
 
-def _no_links(*_: object) -> None:
-    """A performer without links has none to end."""
+        def came(found: list[Run], read: Read) -> None:
+            nonlocal missing
+            found.extend(read.runs)
+            missing -= 1
+            if not missing:
+                then(pieces)
+
+        for run, found in zip(runs, pieces, strict=True):
+            if run.batch.evicted:
+                self.read(queue, run, partial(came, found))
 
 
 def _back(queue: Queue, run: Run, outcome: record.Outcome) -> Settle:

@@ -26,8 +26,7 @@ when that time has ended: its time begins again. (A frontend can't open it: its 
 ended. Frames that followed the queue from its former shard still find it.)
 
 The module is pure. `receiving_links.py` applies the events, and carries out their consequences.
-
-Reads outcomes of wire frames for queue machines.
+The outcomes in their frames are read here as well (`outcome_of`).
 """
 
 from collections.abc import Mapping

@@ -66,6 +66,7 @@ class Engine:
         self._store, self._counts = store, counts
         names = EveryName() if names is None else names
         tenancy = Tenancy(shard, EverythingHere(shard) if map is None else map, names)
+        marks = DeliveryMarks() if marks is None else marks
         queues = self._queues = Queues(
             store, names, tenancy, max_delivery_count, marks, counts.retire, queues_max(memory_mark)
         )
@@ -99,7 +100,7 @@ class Engine:
         takeovers = self._takeovers = Takeovers(links)
         settling = Settling(performer, relays, links.receiving, freezing, answers, counts, takeovers)
         self._receiving = Receiving(
-            boot, store, frontends, follower, links, relays, batches, routes, settling, requests, answers
+            store.position, frontends, follower, links, relays, batches, routes, settling, requests, answers
         )
         self._messages_committing = 0
         self._ticked_ms = now_ms

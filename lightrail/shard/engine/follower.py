@@ -8,6 +8,7 @@ are deleted. If the history of the coordinator has changed, no queue is deleted 
 
 import logging
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from lightrail.cluster.coordinator import CoordinatorError
@@ -33,7 +34,7 @@ from lightrail.shard.queue.values import commands
 from lightrail.shard.queues.declarations import LAST_CONSUMER
 from lightrail.shard.queues.ownership import Event, Ownership, State, Verdict, judge, judge_name, recovered
 from lightrail.shard.queues.queues import Queues
-from lightrail.shard.queues.shard_queue import Queue, Waiter
+from lightrail.shard.queues.shard_queue import CallWhenSynced, Queue
 from lightrail.shard.queues.tenancy import moved
 from lightrail.shard.upkeep.cleaner import Housekeeping
 from lightrail.wire.bodies import Refusal
@@ -44,58 +45,28 @@ if TYPE_CHECKING:
 log = logging.getLogger("lightrail.shard.engine.follower")
 
 
+@dataclass(slots=True, eq=False, repr=False)
 class Follower:
     """Keeps the queues consistent with the directory and the placements."""
 
-    __slots__ = (
-        "_arrivals",
-        "_exports",
-        "_failed",
-        "_freezing",
-        "_house",
-        "_last_consumers",
-        "_links",
-        "_now_ms",
-        "_performer",
-        "_queues",
-        "_relays",
-        "_store",
-        "_tenancy",
-        "_undeleted",
-        "_when_synced",
-    )
+    _queues: Queues
+    _performer: Performer
+    _store: Store
+    _house: Housekeeping
+    _links: Links
+    _relays: Relays
+    _freezing: Freezing
+    _exports: Exports
+    _arrivals: "Arrivals"
+    _when_synced: CallWhenSynced
+    _now_ms: int = 0
+    _failed: bool = False
+    _undeleted: list[Queue] = field(default_factory=list)
+    """Deleted queues for whose record the journal had no room yet."""
 
-    def __init__(
-        self,
-        queues: Queues,
-        performer: Performer,
-        store: Store,
-        house: Housekeeping,
-        links: Links,
-        relays: Relays,
-        freezing: Freezing,
-        exports: Exports,
-        arrivals: "Arrivals",
-        when_synced: Callable[[Waiter, int], None],
-    ) -> None:
-        self._queues = queues
-        self._performer = performer
-        self._store = store
-        self._house = house
-        self._links = links
-        self._relays = relays
-        self._freezing = freezing
-        self._exports = exports
-        self._arrivals = arrivals
-        self._tenancy = queues.tenancy
-        self._last_consumers = links.last_consumers
-        self._when_synced = when_synced
-        self._now_ms = 0
-        self._failed = False
-        self._undeleted: list[Queue] = []
-        """Deleted queues for whose record the journal had no room yet."""
-        queues.names.listen(self._changed)
-        self._tenancy.map.listen(self._placed)
+    def __post_init__(self) -> None:
+        self._queues.names.listen(self._changed)
+        self._queues.tenancy.map.listen(self._placed)
 
     # --- at the start ----------------------------------------------------------------------------------
 
@@ -123,9 +94,9 @@ class Follower:
                 self._arrivals.recovered(copy, *receivers_of(each, self._queues, self._links.receiving))
                 continue
             named = self._queues.names.get(each.name)
-            placed = self._tenancy.map.placed(each.name)
+            placed = self._queues.tenancy.map.placed(each.name)
             history = self._queues.names.history
-            ownership = Ownership(*recovered(declared, named, history, placed, self._tenancy.shard))
+            ownership = Ownership(*recovered(declared, named, history, placed, self._queues.tenancy.shard))
             queue = self._restore(each, ownership, reserved(each.name), now_ms)
             if ownership.state is State.MOVED:
                 self._end(queue, moved(f"{each.name} is at another shard"))
@@ -139,7 +110,7 @@ class Follower:
                     # A shared subscription: its links open again in a moment, or they ended with the broker,
                     # and the queue would gather messages for ever. A user's queue may not have had a consumer
                     # yet.
-                    self._last_consumers.await_first(queue, now_ms)
+                    self._links.last_consumers.await_first(queue, now_ms)
             else:
                 self._house.memory.update(queue)
                 if queue.is_frozen:
@@ -183,7 +154,7 @@ class Follower:
         self._now_ms = now_ms
         try:
             # The names are at least as new as the placements, so the name of a placed queue exists.
-            self._tenancy.map.refresh()
+            self._queues.tenancy.map.refresh()
             self._queues.names.refresh()
         except CoordinatorError as error:
             if not self._failed:
@@ -210,7 +181,7 @@ class Follower:
             if copy is not None and (found.role is not Role.QUEUE or found.created != copy.record.created):
                 self._drop_arrival(name)
             return
-        placed = self._tenancy.placed_here(name)
+        placed = self._queues.tenancy.placed_here(name)
         history = self._queues.names.history
         verdict = judge_name(queue.ownership, queue.record, found, history, is_placed=placed is not None)
         if verdict is Verdict.SERVE:
@@ -246,7 +217,7 @@ class Follower:
                 self._follow_placement(each)
             self._open(name)
         for name in changes.moves:
-            if name not in self._tenancy.map.moves:
+            if name not in self._queues.tenancy.map.moves:
                 self._end_exports(name)
                 self._open(name)
 
@@ -255,8 +226,8 @@ class Follower:
         arrival = self._arrivals.find(name)
         if arrival is None:
             return
-        placed = self._tenancy.map.placed(name)
-        verdict = judge(State.COPYING, arrival.epoch, placed, self._tenancy.shard)
+        placed = self._queues.tenancy.map.placed(name)
+        verdict = judge(State.COPYING, arrival.epoch, placed, self._queues.tenancy.shard)
         if verdict is Verdict.SERVE and arrival.complete:
             self.committed(arrival, self._now_ms)
         elif verdict is not Verdict.STAY or (arrival.complete and not self._is_coming(arrival)):
@@ -264,8 +235,8 @@ class Follower:
 
     def _is_coming(self, arrival: "Arrival") -> bool:
         """Whether the move of a copy exists, so that its commit may succeed."""
-        move = self._tenancy.map.moves.get(arrival.name)
-        return move is not None and (move.to, move.epoch + 1) == (self._tenancy.shard, arrival.epoch)
+        move = self._queues.tenancy.map.moves.get(arrival.name)
+        return move is not None and (move.to, move.epoch + 1) == (self._queues.tenancy.shard, arrival.epoch)
 
     def committed(self, arrival: "Arrival", now_ms: int) -> None:
         """Serves a queue that moved here and is placed here, unless it is served already."""
@@ -273,7 +244,7 @@ class Follower:
             return
         for queue in self._arrivals.open(arrival, now_ms):
             if queue.record.policy["lifetime"] == LAST_CONSUMER and rules.is_system(queue.name):
-                self._last_consumers.await_first(queue, now_ms)
+                self._links.last_consumers.await_first(queue, now_ms)
         log.info("queue %s is at this shard now, in epoch %d", arrival.name, arrival.epoch)
 
     def _drop_arrival(self, name: str) -> None:
@@ -290,11 +261,11 @@ class Follower:
     def _follow_placement(self, name: str) -> None:
         """Applies a changed placement of a queue."""
         queue = self._queues.find(name)
-        placed = self._tenancy.map.placed(name)
+        placed = self._queues.tenancy.map.placed(name)
         if queue is None or placed is None:
             # A queue without a placement was deleted; its name shows that now or in a moment.
             return
-        verdict = judge(queue.state, queue.epoch, placed, self._tenancy.shard)
+        verdict = judge(queue.state, queue.epoch, placed, self._queues.tenancy.shard)
         if verdict is Verdict.LEAVE:
             self._freezing.left(queue)
             self._delete(queue, Event.LEAVE, moved(f"{name} is at shard {placed.shard}"))
@@ -327,7 +298,7 @@ class Follower:
         self._links.receiving.release_all(queue, self._now_ms)
         for id in queue.view.consumer_ids:
             self._performer.detach(queue, id, Ending.BY_BROKER, self._now_ms)
-            self._last_consumers.left(queue, self._now_ms, lost=True)
+            self._links.last_consumers.left(queue, self._now_ms, lost=True)
         self._change(queue, found)
 
     def _fetched(self, queue: Queue, reads: Iterable[Read]) -> None:
@@ -371,7 +342,7 @@ class Follower:
         self._links.end(queue, why)
         self._queues.remove(queue)
         self._house.memory.remove(queue)
-        self._last_consumers.forget(queue)
+        self._links.last_consumers.forget(queue)
         self._performer.forget(queue)
         self._performer.leaving.deleted(queue, queue.machine.surrender())
         self._write_deleted(queue)

@@ -2,13 +2,14 @@
 
 import logging
 from collections.abc import Callable
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
 
 from lightrail.model import conditions, limits
 from lightrail.model.links import Ending
 from lightrail.shard.effects.answers import Answers
 from lightrail.shard.effects.peers import NumberMissingError, Peer
-from lightrail.shard.journal.store import Store, StoreBrokenError, StoreBusyError
+from lightrail.shard.journal.store import Position, StoreBrokenError, StoreBusyError
 from lightrail.shard.links.ingress.batches import Batches
 from lightrail.shard.links.ingress.routes import Routes
 from lightrail.shard.links.relaying.relay import Relays
@@ -34,57 +35,28 @@ CONSUMER_CLOSE: Final = int(Kind.CONSUMER_CLOSE)
 Apply = Callable[[Peer, bytes, int], None]
 
 
+@dataclass(slots=True, eq=False, repr=False)
 class Receiving:
     """Passes each frame to the module that applies it.
 
     Args:
-        boot: the boot number of this process.
-        store: the store, whose position shows whether a frame has appended a record.
+        _position: of the store; it shows whether a frame has appended a record.
     """
 
-    __slots__ = (
-        "_answers",
-        "_batches",
-        "_boot",
-        "_follower",
-        "_frontends",
-        "_links",
-        "_position",
-        "_rare",
-        "_relays",
-        "_requests",
-        "_routes",
-        "_settling",
-        "_takeovers",
-    )
+    _position: Position
+    _frontends: "Frontends"
+    _follower: "Follower"
+    _links: "Links"
+    _relays: Relays
+    _batches: Batches
+    _routes: Routes
+    _settling: "Settling"
+    _requests: "Requests"
+    _answers: Answers
+    _rare: dict[int, Apply] = field(init=False)
 
-    def __init__(
-        self,
-        boot: int,
-        store: Store,
-        frontends: "Frontends",
-        follower: "Follower",
-        links: "Links",
-        relays: Relays,
-        batches: Batches,
-        routes: Routes,
-        settling: "Settling",
-        requests: "Requests",
-        answers: Answers,
-    ) -> None:
-        self._boot = boot
-        self._position = store.position
-        self._frontends = frontends
-        self._follower = follower
-        self._links = links
-        self._relays = relays
-        self._batches = batches
-        self._routes = routes
-        self._settling = settling
-        self._requests = requests
-        self._answers = answers
-        self._takeovers = settling.takeovers
-        self._rare: dict[int, Apply] = {
+    def __post_init__(self) -> None:
+        self._rare = {
             Kind.COUNT: self._count,
             Kind.PING: self._ping,
             Kind.PRODUCER_OPEN: self._open_producer,
@@ -94,11 +66,11 @@ class Receiving:
             Kind.TARGETS: self._targets,
             Kind.REQUEST: self._request,
             Kind.HELLO: self._hello,
-            Kind.TAGS: links.sending.termini.expect,
-            Kind.FORGET: links.sending.termini.forget_tags,
-            Kind.RESEND: links.resending.resend,
+            Kind.TAGS: self._links.sending.termini.expect,
+            Kind.FORGET: self._links.sending.termini.forget_tags,
+            Kind.RESEND: self._links.resending.resend,
             Kind.YIELDED: self._yielded,
-            Kind.GOODBYE: lambda peer, _part, now_ms: frontends.forget(peer, now_ms),
+            Kind.GOODBYE: lambda peer, _part, now_ms: self._frontends.forget(peer, now_ms),
         }
 
     def receive(self, identity: bytes, parts: list[bytes], now_ms: int) -> list[bytes]:
@@ -213,7 +185,7 @@ class Receiving:
             self._frontends.ask_to_greet(peer, why, now_ms)
 
     def _ping(self, peer: Peer, _part: bytes, _now_ms: int) -> None:
-        peer.out.append(frame(Kind.PONG, count=peer.said & COUNT_MASK, number=self._boot))
+        peer.out.append(frame(Kind.PONG, count=peer.said & COUNT_MASK, number=self._frontends.boot))
 
     def _open_producer(self, peer: Peer, part: bytes, now_ms: int) -> None:
         _, _, _, epoch, link, _, number = HEADER.unpack_from(part)
@@ -223,7 +195,7 @@ class Receiving:
             self._relays.open_sender(peer, link, epoch, opening.queue, now_ms)
         elif opening.queue:
             waiting = Opening(peer, link, epoch, opening, number)
-            if not self._takeovers.begin(waiting, now_ms):
+            if not self._settling.takeovers.begin(waiting, now_ms):
                 self._open_link(waiting, now_ms)
         else:
             self._links.sending.open_router(peer, link, opening, number)
@@ -236,7 +208,7 @@ class Receiving:
             self._relays.open_listener(peer, link, epoch, opening)
             return
         waiting = Opening(peer, link, epoch, opening)
-        if not self._takeovers.begin(waiting, now_ms):
+        if not self._settling.takeovers.begin(waiting, now_ms):
             self._open_link(waiting, now_ms)
 
     def _open_link(self, opening: Opening, now_ms: int) -> None:
@@ -247,11 +219,11 @@ class Receiving:
             self._links.open_consumer(peer, link, epoch, body, now_ms)
 
     def _yielded(self, peer: Peer, part: bytes, _now_ms: int) -> None:
-        self._takeovers.yielded(peer, HEADER.unpack_from(part)[4])
+        self._settling.takeovers.yielded(peer, HEADER.unpack_from(part)[4])
 
     def take_over(self, now_ms: int) -> None:
         """Opens links that no longer need to wait for a former link of their client."""
-        for takeover in self._takeovers.take_due(now_ms):
+        for takeover in self._settling.takeovers.take_due(now_ms):
             peer, link, _, body, _ = takeover.opening
             if self._frontends.find(peer.identity) is not peer:
                 continue
@@ -261,7 +233,7 @@ class Receiving:
                 if takeover.credit is not None:
                     self._settling.credit(peer, takeover.credit, now_ms)
             except StoreBusyError:
-                self._takeovers.put_back(takeover)
+                self._settling.takeovers.put_back(takeover)
             except StoreBrokenError as error:
                 self._answers.fail(error)
             except Exception as error:
@@ -271,7 +243,7 @@ class Receiving:
 
     def _close_producer(self, peer: Peer, part: bytes, _now_ms: int) -> None:
         link = HEADER.unpack_from(part)[4]
-        self._takeovers.drop(peer, link)
+        self._settling.takeovers.drop(peer, link)
         self._links.sending.close(peer, link)
         self._relays.close_sender(peer, link)
 
@@ -288,7 +260,7 @@ class Receiving:
         consumer = peer.consumers.get(link)
         if consumer is not None:
             self._links.receiving.close(consumer, now_ms, ending, for_good=bool(flags & FOR_GOOD))
-        elif not self._takeovers.drop(peer, link):
+        elif not self._settling.takeovers.drop(peer, link):
             self._relays.close_listener(peer, link, ending)
             self._settling.stray(peer, part, now_ms)
 

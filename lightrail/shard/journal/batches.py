@@ -1,6 +1,7 @@
 """Converts the bytes of Append records to batches and runs, and batches to columns.
 
-Reads messages back: from a segment or the rows of a SQLite store, and records that wait for a commit.
+So messages are read back: from a segment, from the rows of a SQLite store, and from records that wait for a
+commit.
 """
 
 import sqlite3

@@ -1,8 +1,7 @@
 """A commit: a group of records that the loop gathers and the commit thread writes and syncs.
 
-One thread for jobs that would block the loop, in order: commits, or reads.
-
-An executor of the standard library makes a future, a lock and several wake-ups per call; at a few hundred
+A `Worker` is a thread that performs such jobs in order: commits, or reads, which would block the loop. An
+executor of the standard library makes a future, a lock and several wake-ups per call; at a few hundred
 small commits per second these were a fifth of the shard's CPU. Here a call costs one queue operation and one
 wake-up.
 """
@@ -11,9 +10,9 @@ import asyncio
 import threading
 import time
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import KW_ONLY, dataclass, field
 from queue import SimpleQueue
-from typing import Final, NamedTuple
+from typing import NamedTuple
 from zlib import crc32
 
 from lightrail.journal.layout import FRONT, REST
@@ -112,52 +111,25 @@ def pieces_of(entries: list[Entry], salt: int) -> list[Buffer]:
     return pieces
 
 
+@dataclass(slots=True, eq=False, repr=False)
 class JournalCommit:
     """See `Commit` in store.py."""
 
-    __slots__ = (
-        "_afterwards",
-        "_salt",
-        "bytes",
-        "drops",
-        "extent",
-        "last_lsn",
-        "messages",
-        "parts",
-        "reached",
-        "records",
-        "sync_seconds",
-        "synced",
-        "syncs",
-    )
-
-    def __init__(
-        self,
-        parts: list[Part],
-        *,
-        salt: int,
-        synced: bool,
-        last_lsn: int,
-        records: int,
-        messages: int,
-        reached: Reached,
-        drops: list[Segment],
-        afterwards: Callable[[list[Segment]], None],
-    ) -> None:
-        self.parts: Final = parts
-        self.synced: Final = synced
-        self.last_lsn: Final = last_lsn
-        self.records: Final = records
-        self.messages: Final = messages
-        self.reached: Final = reached
-        self.drops: Final = drops
-        self.extent: Callable[[], None] | None = None
-        """Writes the extent of the journal (identity.py) before any answer is sent."""
-        self.bytes = 0
-        self.syncs = 0
-        self.sync_seconds = 0.0
-        self._salt = salt
-        self._afterwards = afterwards
+    parts: list[Part]
+    _salt: int
+    _afterwards: Callable[[list[Segment]], None]
+    _: KW_ONLY
+    synced: bool
+    last_lsn: int
+    records: int
+    messages: int
+    reached: Reached
+    drops: list[Segment]
+    extent: Callable[[], None] | None = None
+    """Writes the extent of the journal (identity.py) before any answer is sent."""
+    bytes: int = 0
+    syncs: int = 0
+    sync_seconds: float = 0.0
 
     def count_in(self, usage: Usage) -> None:
         """Adds the figures of this commit after its end."""

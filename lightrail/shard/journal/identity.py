@@ -1,6 +1,5 @@
-"""The identity of a journal: a small file beside the segments, checked before anything is read.
-
-The extent of a journal: a small file beside the segments with a position that the journal has reached.
+"""Two small files beside the segments: the identity of the journal, which is checked before anything is read,
+and its extent, a position that the journal has reached.
 
 If the newest segment is deleted, or loses its end, no other segment shows it. So the commit that begins a
 segment writes the new extent after its sync and before any answer is sent; later commits write their extent
@@ -171,18 +170,15 @@ def check(known: Extent, last_segment: int, end: int, next_lsn: int) -> None:
     raise JournalDamagedError(name_of(last_segment), end, f"it ends here, and {missing}")
 
 
+@dataclass(slots=True, eq=False, repr=False)
 class ExtentFile:
     """Writes extents to the file. After opening, only the commit thread calls it."""
 
-    __slots__ = ("_file", "_files", "_next", "_salt", "written")
-
-    def __init__(self, files: Files, salt: int, written: Extent) -> None:
-        """`written`: the result of `load`."""
-        self._files = files
-        self._salt = salt
-        self._file: DiskFile | None = None
-        self._next = 0
-        self.written = written
+    _files: Files
+    _salt: int
+    written: Extent
+    _file: DiskFile | None = None
+    _next: int = 0
 
     def write(self, extent: Extent, *, sync: bool) -> None:
         """Writes an extent. If the disk has no room for the file, the next commit tries again.

@@ -128,12 +128,7 @@ class Journal:
         self._space = Space(self.files, self._segment_bytes, max(self._segments, default=0) + 1)
         self._space.free = self._relief
         self._tail = Tail(
-            self._segments,
-            self._tables,
-            self._space,
-            lsn=replay.lsn,
-            salt=self._salt,
-            segment_bytes=self._segment_bytes,
+            self._segments, self._tables, self._space, replay.lsn, self._salt, self._segment_bytes
         )
         self._small = SmallRecords(self._tail, self._tables, self._space, self._segments)
         with contextlib.suppress(StoreFullError):

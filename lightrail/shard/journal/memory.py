@@ -1,11 +1,13 @@
 """A store in memory, which loses all messages at its end: for tests, and where speed matters more.
 
 It keeps the messages of every Append until they are released, so that a queue may evict its copies and read
-the messages back. Locations count records: `offset` is the number of the first, `length` their number.
+the messages back. Locations count records: `offset` is the number of the first, `length` their number. The
+store in SQLite (sqlite.py) counts them in the same way (`NumberedStore`).
 """
 
+from abc import ABC, abstractmethod
 from dataclasses import dataclass
-from typing import Final
+from typing import Final, TypeVar
 
 from lightrail.journal.record import CONTINUED
 from lightrail.model import limits
@@ -20,7 +22,9 @@ from lightrail.shard.journal.store import (
     Usage,
     needs_sync,
 )
-from lightrail.shard.queue.values.runs import Batch, Location, Run
+from lightrail.shard.queue.values.runs import Location, Run
+
+_Commit = TypeVar("_Commit", bound=Commit)
 
 
 @dataclass(slots=True, eq=False, repr=False)
@@ -36,77 +40,44 @@ class MemoryCommit:
         """See `Commit.perform`."""
 
 
-class MemoryStore:
-    """See `Store` in store.py."""
+class NumberedStore(ABC):
+    """What stores share whose locations count records: they need no cleaning, and `segment` is a part of the
+    records by number. See `Store` in store.py."""
 
     captures: Final = False
-    outlives: Final = False
 
-    def __init__(self) -> None:
-        self._appends: dict[int, Append] = {}
+    def __init__(self, next: int, failure: str) -> None:
         self._live: dict[int, int] = {}
-        self._next = 0
+        """By segment: bytes of messages that are still in their queue."""
+        self._next = next
+        """The number of the next Append record."""
         self.lsn = 0
-        self._records = 0
         self._messages = 0
         self._sync_wanted = False
         self._in_flight: Commit | None = None
-        self.failure = ""
+        self.failure = failure
         self.is_group_open = False
         self._usage = Usage()
 
-    def recover(self, memory_bytes: int, now_ms: int = 0) -> Recovered:
-        """See `Store.recover`: it is empty."""
-        return Recovered()
+    @abstractmethod
+    def _forget(self, first: int, last: int) -> None:
+        """Removes the records `first` to before `last`, whose messages have all left their queues."""
 
-    def append(self, record: Record, now_ms: int = 0) -> Location | None:
-        """See `Store.append`."""
-        if self.failure:
-            raise StoreBrokenError(f"the store accepts no records: {self.failure}")
-        if self.is_group_open:
-            record.flags |= CONTINUED
-        self.lsn += 1
-        self._records += 1
-        self._sync_wanted |= needs_sync(record)
-        if not isinstance(record, Append):
-            return None
+    def _broken(self) -> StoreBrokenError:
+        return StoreBrokenError(f"the store accepts no records: {self.failure}")
+
+    def _located(self, record: Append, size: int) -> Location:
+        """The location of the next Append record, whose messages have so many bytes."""
         number = self._next
         self._next = number + 1
         segment = number // limits.STORE_RECORDS_AT_ONCE
-        # The caller's batch drops its data when it is spilled; this copy keeps it.
-        batch = record.batch
-        data, ends = batch.loaded()
-        location = Location(segment, number, 1)
-        kept = Batch(
-            data,
-            ends,
-            batch.count,
-            batch.size,
-            batch.base,
-            batch.durable,
-            batch.priority,
-            batch.expires_at_ms,
-            batch.enqueued_at_ms,
-            location,
-            batch.message_format,
-        )
-        self._appends[number] = Append(
-            list(record.targets), 0, 0, kept, record.first, record.last, record.attempts, record.flags
-        )
-        count = record.last - record.first
-        size = Run(batch, record.first, record.last, 0).size * len(record.targets)
-        self._live[segment] = self._live.get(segment, 0) + size
-        self._messages += count
-        return location
-
-    @property
-    def no_room(self) -> str:
-        """See `Store.no_room`: this store has no limit; the shard's memory mark bounds it."""
-        return ""
+        self._live[segment] = self._live.get(segment, 0) + size * len(record.targets)
+        self._messages += record.last - record.first
+        return Location(segment, number, 1)
 
     @property
     def is_crowded(self) -> bool:
-        """See `Store.is_crowded`: no append waits for a commit."""
+        """See `Store.is_crowded`: no append waits for a commit; the credit of links bounds what waits."""
         return False
 
     @property
@@ -114,24 +85,13 @@ class MemoryStore:
         """See `Store.position`."""
         return self
 
-    def reserve(self, size: int, now_ms: int = 0) -> None:
-        """See `Store.reserve`: this store has no limit; the shard's memory mark bounds it."""
-        if self.failure:
-            raise StoreBrokenError(f"the store accepts no records: {self.failure}")
-
-    @property
-    def pending(self) -> bool:
-        """See `Store.pending`."""
-        return self._records > 0
-
-    def begin_commit(self) -> MemoryCommit:
-        """See `Store.begin_commit`."""
+    def _begin(self, commit: _Commit) -> _Commit:
+        """Begins a commit of all records so far."""
         if self.failure:
             raise StoreBrokenError(f"the store commits nothing: {self.failure}")
         assert self._in_flight is None, "one commit at a time"
-        commit = MemoryCommit(self._records, self._messages, self._sync_wanted)
         self._in_flight = commit
-        self._records = self._messages = 0
+        self._messages = 0
         self._sync_wanted = False
         return commit
 
@@ -142,6 +102,80 @@ class MemoryStore:
         self._usage.commits += 1
         self._usage.records += commit.records
         self._usage.messages += commit.messages
+
+    def release(self, segment: int, size: int) -> None:
+        """See `Store.release`."""
+        left = self._live.get(segment, 0) - size
+        self._live[segment] = left
+        if left <= 0 and segment < self._next // limits.STORE_RECORDS_AT_ONCE:
+            self._live.pop(segment)
+            first = segment * limits.STORE_RECORDS_AT_ONCE
+            self._forget(first, first + limits.STORE_RECORDS_AT_ONCE)
+
+    def oldest_to_clean(self) -> int | None:
+        """See `Store.oldest_to_clean`: released memory, and the space of deleted rows, is used again."""
+        return None
+
+    def drop(self, segment: int, now_ms: int = 0) -> None:
+        """See `Store.drop`."""
+        raise ValueError(f"segment {segment} can't be dropped: this store needs no cleaning")
+
+
+class MemoryStore(NumberedStore):
+    """See `Store` in store.py."""
+
+    outlives: Final = False
+
+    def __init__(self) -> None:
+        super().__init__(0, "")
+        self._appends: dict[int, Append] = {}
+        self._records = 0
+
+    def recover(self, memory_bytes: int, now_ms: int = 0) -> Recovered:
+        """See `Store.recover`: it is empty."""
+        return Recovered()
+
+    def append(self, record: Record, now_ms: int = 0) -> Location | None:
+        """See `Store.append`."""
+        if self.failure:
+            raise self._broken()
+        if self.is_group_open:
+            record.flags |= CONTINUED
+        self.lsn += 1
+        self._records += 1
+        self._sync_wanted |= needs_sync(record)
+        if not isinstance(record, Append):
+            return None
+        # The caller's batch drops its data when it is spilled; this copy keeps it.
+        batch = record.batch
+        data, ends = batch.loaded()
+        location = self._located(record, Run(batch, record.first, record.last, 0).size)
+        kept = batch.alike(data, ends, batch.count, batch.size, batch.base, location)
+        self._appends[location.offset] = Append(
+            list(record.targets), 0, 0, kept, record.first, record.last, record.attempts, record.flags
+        )
+        return location
+
+    @property
+    def no_room(self) -> str:
+        """See `Store.no_room`: this store has no limit; the shard's memory mark bounds it."""
+        return ""
+
+    def reserve(self, size: int, now_ms: int = 0) -> None:
+        """See `Store.reserve`: this store has no limit; the shard's memory mark bounds it."""
+        if self.failure:
+            raise self._broken()
+
+    @property
+    def pending(self) -> bool:
+        """See `Store.pending`."""
+        return self._records > 0
+
+    def begin_commit(self) -> MemoryCommit:
+        """See `Store.begin_commit`."""
+        commit = self._begin(MemoryCommit(self._records, self._messages, self._sync_wanted))
+        self._records = 0
+        return commit
 
     def fail_commit(self, commit: Commit, error: BaseException) -> None:
         """See `Store.fail_commit`."""
@@ -164,23 +198,9 @@ class MemoryStore:
                     lay_over(runs, Run(record.batch, index, index + stop - start, start, record.attempts))
         return runs
 
-    def release(self, segment: int, size: int) -> None:
-        """See `Store.release`."""
-        left = self._live.get(segment, 0) - size
-        self._live[segment] = left
-        if left <= 0 and segment < self._next // limits.STORE_RECORDS_AT_ONCE:
-            self._live.pop(segment)
-            start = segment * limits.STORE_RECORDS_AT_ONCE
-            for number in range(start, start + limits.STORE_RECORDS_AT_ONCE):
-                self._appends.pop(number, None)
-
-    def oldest_to_clean(self) -> int | None:
-        """See `Store.oldest_to_clean`: released memory needs no cleaning."""
-        return None
-
-    def drop(self, segment: int, now_ms: int = 0) -> None:
-        """See `Store.drop`."""
-        raise ValueError(f"segment {segment} can't be dropped: this store needs no cleaning")
+    def _forget(self, first: int, last: int) -> None:
+        for number in range(first, last):
+            self._appends.pop(number, None)
 
     def usage(self) -> Usage:
         """See `Store.usage`."""

@@ -1,6 +1,6 @@
 """The records that a shard appends: batches of messages, and those of lightrail/journal/record.py.
 
-Declared: the text of a Queue record in the journal, which has the policy and the owner of a queue.
+The text of a Queue record has more than the policy of the queue, such as its owner: `Declared`.
 """
 
 import json

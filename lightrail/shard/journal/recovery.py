@@ -19,21 +19,7 @@ The rules, in the order in which they are applied:
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from lightrail.journal.layout import (
-    APPEND,
-    APPEND_BODY,
-    APPEND_FIXED,
-    CLOSE,
-    DELIVERED,
-    GAP,
-    HEADER_SIZE,
-    SNAPSHOT,
-    TARGET,
-    WAITING,
-    LayoutError,
-    decode_append_head,
-    decode_small,
-)
+from lightrail.journal import layout
 from lightrail.journal.record import (
     CONTINUED,
     RECEIVER_FIXED,
@@ -149,7 +135,7 @@ class _Replayer:
                 segment.note(found.lsn, found.offset, self._messages(segment), found.timestamp)
             try:
                 if group or flags & CONTINUED:
-                    if code == SNAPSHOT:
+                    if code == layout.SNAPSHOT:
                         continue  # A segment began within the group; its tables have the group's beginning.
                     if not group:
                         self._cut = _Cut(index, found.offset, found.lsn, last_ms)
@@ -158,13 +144,13 @@ class _Replayer:
                         for where, member in group:
                             self._apply(where, member, scan)
                         group.clear()
-                    elif code == GAP:
+                    elif code == layout.GAP:
                         group.clear()
-                elif code == APPEND:
+                elif code == layout.APPEND:
                     self._append(segment, found)
                 else:
                     self._apply(segment, found, scan)
-            except LayoutError as error:
+            except layout.LayoutError as error:
                 raise JournalDamagedError(name_of(segment.number), found.offset, str(error)) from error
             replay.lsn = found.lsn
             last_ms = max(last_ms, found.timestamp)
@@ -196,16 +182,16 @@ class _Replayer:
     def _messages(self, segment: Segment) -> int:
         """Number of messages of a segment so far, including a group that may still be cut."""
         return segment.index.messages + sum(
-            decode_append_head(found.view, found.start, found.length)[0].messages
+            layout.decode_append_head(found.view, found.start, found.length)[0].messages
             for where, found in self._group
-            if where is segment and found.code == APPEND
+            if where is segment and found.code == layout.APPEND
         )
 
     def _append(self, segment: Segment, found: Found) -> None:
         """Applies an Append record, without any work per message."""
         view, start, length = found.view, found.start, found.length
-        if length < APPEND_BODY:
-            raise LayoutError(f"an Append has {length} bytes, fewer than its fixed part")
+        if length < layout.APPEND_BODY:
+            raise layout.LayoutError(f"an Append has {length} bytes, fewer than its fixed part")
         (
             producer,
             number,
@@ -218,21 +204,21 @@ class _Replayer:
             target_count,
             priority,
             attributes,
-        ) = APPEND_FIXED.unpack_from(view, start + HEADER_SIZE)
-        if APPEND_BODY + 16 * target_count + 4 * count + size != length:
-            raise LayoutError(f"an Append of {count} messages of {size} bytes has {length} bytes")
-        if attributes & WAITING:
+        ) = layout.APPEND_FIXED.unpack_from(view, start + layout.HEADER_SIZE)
+        if layout.APPEND_BODY + 16 * target_count + 4 * count + size != length:
+            raise layout.LayoutError(f"an Append of {count} messages of {size} bytes has {length} bytes")
+        if attributes & layout.WAITING:
             attempts = waiting(attempts, number)
-            attributes -= WAITING
+            attributes -= layout.WAITING
         segment.append_bytes += length
         segment.appended += size * target_count
         segment.index.messages += count
         tables = self._replay.tables
         if producer and not found.flags & SPILLED:
             tables.produced(producer, number)
-        position = start + APPEND_BODY
+        position = start + layout.APPEND_BODY
         for _ in range(target_count):
-            queue, sequence = TARGET.unpack_from(view, position)
+            queue, sequence = layout.TARGET.unpack_from(view, position)
             position += 16
             entry = tables.queues.get(queue) or self._unknown(queue)
             last = sequence + count
@@ -254,7 +240,7 @@ class _Replayer:
     def _unknown(self, queue: int) -> QueueEntry:
         """Makes an entry for a queue without a Queue record, which is possible only if records were lost."""
         if not self._replay.lost:
-            raise LayoutError(f"an Append names queue {queue}, which was not declared")
+            raise layout.LayoutError(f"an Append names queue {queue}, which was not declared")
         entry = QueueEntry(queue, f"lost-and-found/{queue}", "{}")
         self._replay.tables.queues[queue] = entry
         self._replay.live[queue] = LiveSpans()
@@ -262,14 +248,14 @@ class _Replayer:
 
     def _apply(self, segment: Segment, found: Found, scan: Scan) -> None:
         """Applies one record."""
-        if found.code == APPEND:
+        if found.code == layout.APPEND:
             self._append(segment, found)
             return
-        if found.code in (CLOSE, DELIVERED):
+        if found.code in (layout.CLOSE, layout.DELIVERED):
             # Deliveries do not change where messages are.
             return
         replay = self._replay
-        record = decode_small(found.view, found.start, found.length)
+        record = layout.decode_small(found.view, found.start, found.length)
         if isinstance(record, Settle):
             live = replay.live.get(record.queue)
             if live is not None:
@@ -285,7 +271,9 @@ class _Replayer:
                 replay.tables.queue(record)
             except KeyError:
                 if not replay.lost:
-                    raise LayoutError(f"queue {record.queue} is changed and was not declared") from None
+                    raise layout.LayoutError(
+                        f"queue {record.queue} is changed and was not declared"
+                    ) from None
             if replay.tables.captured:
                 segment.captured = True
             if record.event == QueueEvent.DECLARED:

@@ -7,34 +7,7 @@ lost, and settlements in it have no effect, so that their messages are delivered
 import os
 from dataclasses import dataclass, field
 
-from lightrail.journal.layout import (
-    APPEND,
-    CLOSE,
-    DELIVERED,
-    DIGEST_BYTES,
-    EPOCH,
-    GAP,
-    HEADER,
-    HEADER_SIZE,
-    IDS,
-    MARK,
-    NUMBERS,
-    QUEUE,
-    RECEIVER,
-    RECORD_SIZE_MIN,
-    REST,
-    SEAL,
-    SETTLE,
-    SNAPSHOT,
-    TAKEN,
-    TERMINUS,
-    TRANSACTION,
-    U64,
-    LayoutError,
-    decode_append_head,
-    decode_small,
-    finished,
-)
+from lightrail.journal import layout
 from lightrail.journal.record import Delivered, Gap, Ids, Numbers, Queue, Settle, Taken, Terminus
 from lightrail.journal.scan import Found, Scan, next_whole
 from lightrail.journal.segment_header import (
@@ -49,21 +22,21 @@ from lightrail.shard.journal.segment import name_of, numbers, salt_of
 from lightrail.shard.journal.store import StoreRefusedError
 
 _NAMES = {
-    APPEND: "Append",
-    SETTLE: "Settle",
-    QUEUE: "Queue",
-    SNAPSHOT: "Snapshot",
-    SEAL: "Seal",
-    EPOCH: "Epoch",
-    CLOSE: "Close",
-    GAP: "Gap",
-    IDS: "Ids",
-    TAKEN: "Taken",
-    NUMBERS: "Numbers",
-    DELIVERED: "Delivered",
-    TRANSACTION: "Transaction",
-    TERMINUS: "Terminus",
-    RECEIVER: "Receiver",
+    layout.APPEND: "Append",
+    layout.SETTLE: "Settle",
+    layout.QUEUE: "Queue",
+    layout.SNAPSHOT: "Snapshot",
+    layout.SEAL: "Seal",
+    layout.EPOCH: "Epoch",
+    layout.CLOSE: "Close",
+    layout.GAP: "Gap",
+    layout.IDS: "Ids",
+    layout.TAKEN: "Taken",
+    layout.NUMBERS: "Numbers",
+    layout.DELIVERED: "Delivered",
+    layout.TRANSACTION: "Transaction",
+    layout.TERMINUS: "Terminus",
+    layout.RECEIVER: "Receiver",
 }
 
 
@@ -235,8 +208,8 @@ class _Repairer:
             file = self._opened[number]
             scan = Scan(file, self._salt, offset, file.size(), lsn, stop)
             for found in scan:
-                if found.code == GAP:
-                    gap = decode_small(found.view, found.start, found.length)
+                if found.code == layout.GAP:
+                    gap = layout.decode_small(found.view, found.start, found.length)
                     assert isinstance(gap, Gap)
                     scan.skip_to(gap.next_lsn)
             offset, lsn = scan.offset, scan.lsn or lsn
@@ -262,7 +235,7 @@ class _Repairer:
         for found in next_whole(file, self._salt, offset, size, lsn, file.written(offset)):
             if stop is not None and found.lsn >= stop:
                 continue
-            if first is None and found.offset >= offset + RECORD_SIZE_MIN:
+            if first is None and found.offset >= offset + layout.RECORD_SIZE_MIN:
                 first = found
                 if not last:
                     return first
@@ -278,11 +251,14 @@ class _Repairer:
             damaged = damaged.rstrip(b"\0")
             self._lsn = next_lsn
         self._aside(number, start, damaged, lsn, next_lsn, held_by(damaged, self._salt))
-        length = RECORD_SIZE_MIN if rest else end - start
-        body = U64.pack(next_lsn).ljust(length - HEADER_SIZE, b"\0")
+        length = layout.RECORD_SIZE_MIN if rest else end - start
+        body = layout.U64.pack(next_lsn).ljust(length - layout.HEADER_SIZE, b"\0")
         if rest:
             file.truncate(start)
-        file.write(start, [finished(REST.pack(GAP, 0, MARK, 0, lsn, 0) + body, self._salt)])
+        file.write(
+            start,
+            [layout.finished(layout.REST.pack(layout.GAP, 0, layout.MARK, 0, lsn, 0) + body, self._salt)],
+        )
         file.sync()
 
     def _aside(self, number: int, offset: int, data: bytes, lsn: int, next_lsn: int, held: list[str]) -> None:
@@ -297,9 +273,10 @@ def held_by(data: bytes, salt: int) -> list[str]:
     """Describes damaged bytes: every part that begins like a record, also with a wrong checksum."""
     lines = []
     position = 0
-    while position + HEADER_SIZE <= len(data):
-        length, _, code, _, mark, _, lsn, _ = HEADER.unpack_from(data, position)
-        if mark != MARK or code not in _NAMES or length < RECORD_SIZE_MIN or position + length > len(data):
+    while position + layout.HEADER_SIZE <= len(data):
+        length, _, code, _, mark, _, lsn, _ = layout.HEADER.unpack_from(data, position)
+        fits = layout.RECORD_SIZE_MIN <= length <= len(data) - position
+        if mark != layout.MARK or code not in _NAMES or not fits:
             following = data.find(b"LR", position + 11)
             if following < 0:
                 break
@@ -316,12 +293,12 @@ def held_by(data: bytes, salt: int) -> list[str]:
 
 def _details(data: bytes, start: int, length: int, code: int) -> str:
     try:
-        if code == APPEND:
-            head, targets, _ = decode_append_head(data, start, length)
+        if code == layout.APPEND:
+            head, targets, _ = layout.decode_append_head(data, start, length)
             starts = ", ".join(f"queue {queue} from sequence {sequence}" for queue, sequence in targets)
             return f" of {head.messages} messages ({head.size} bytes) to {starts}"
-        record = decode_small(data, start, length)
-    except (LayoutError, ValueError):
+        record = layout.decode_small(data, start, length)
+    except (layout.LayoutError, ValueError):
         return ""
     if isinstance(record, Settle):
         parts = ", ".join(f"{first} to {last - 1}" for first, last in record.ranges[:5])
@@ -333,7 +310,7 @@ def _details(data: bytes, start: int, length: int, code: int) -> str:
     if isinstance(record, Queue):
         return f" {record.queue} named {record.name!r}"
     if isinstance(record, Ids):
-        return f" of {len(record.digests) // DIGEST_BYTES} message-ids of queue {record.queue}"
+        return f" of {len(record.digests) // layout.DIGEST_BYTES} message-ids of queue {record.queue}"
     if isinstance(record, Taken):
         return f": {record.taken} messages of batch {record.number} of producer {record.producer}"
     if isinstance(record, Numbers):

@@ -1,16 +1,15 @@
 """A segment: one file of the journal, with counts of its bytes and its readers.
 
-Headers of segments: finds the begun segments, whose header is on disk and not only in the page cache.
-
-After a failed sync the kernel marks written pages as clean although they are not on disk, so a new process
-may read a header that is lost when the machine restarts. Only the newest segment can be in this state: a
-segment is synced before anything is written to the next one.
+`begun` finds the segments whose header is on disk and not only in the page cache. After a failed sync the
+kernel marks written pages as clean although they are not on disk, so a new process may read a header that is
+lost when the machine restarts. Only the newest segment can be in this state: a segment is synced before
+anything is written to the next one.
 """
 
 import contextlib
 import threading
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Final
 
 from lightrail.journal.index import BLOCK_BYTES, Block, SegmentIndex
@@ -43,61 +42,43 @@ def numbers(files: Files) -> list[int]:
     )
 
 
+@dataclass(slots=True, eq=False, repr=False)
 class Segment:
     """One file. Only the loop's thread changes it; readers on any thread pin it while they read."""
 
-    __slots__ = (
-        "_closing",
-        "_lock",
-        "_readers",
-        "append_bytes",
-        "appended",
-        "begun_ms",
-        "capacity",
-        "captured",
-        "captured_from",
-        "end",
-        "file",
-        "index",
-        "live",
-        "mark",
-        "messages_before",
-        "number",
-        "touched",
-        "written",
-    )
+    number: int
+    file: DiskFile
+    capacity: int
+    """Size of the file on disk in bytes."""
+    mark: int = 0
+    """The first record at or after this offset begins the next block of the index."""
+    messages_before: int = 0
+    """The journal's count of messages when this segment began."""
+    begun_ms: int = 0
+    captured: bool = False
+    """Whether there was a captured queue while this segment was written."""
+    captured_from: dict[int, int] = field(default_factory=dict)
+    """Next sequence of each captured queue when the segment began, or when its capture began."""
+    touched: bool = False
+    """Whether it has deliveries or ends of messages of a captured queue."""
+    end: int = SEGMENT_HEADER_SIZE
+    """The offset of the next record."""
+    written: int = 0
+    """Offset up to which the file can be read; later records wait for a commit."""
+    append_bytes: int = 0
+    """Bytes of Append records on disk."""
+    appended: int = 0
+    """Bytes of the messages in these records, counted once per queue."""
+    live: int = 0
+    """Bytes of messages that are still in their queue."""
+    _readers: int = 0
+    _closing: bool = False
+    _lock: threading.Lock = field(default_factory=threading.Lock)
+    index: SegmentIndex = field(init=False)
+    """The index: records add blocks and queues; its other fields are set when the segment is sealed."""
 
-    def __init__(self, number: int, file: DiskFile, capacity: int) -> None:
-        self.number: Final = number
-        self.file = file
-        self.capacity = capacity
-        """Size of the file on disk in bytes."""
-        self.index = SegmentIndex(number, 0, 0, SEGMENT_HEADER_SIZE)
-        """The index: records add blocks and queues; its other fields are set when the segment is sealed."""
-        self.mark = 0
-        """The first record at or after this offset begins the next block of the index."""
-        self.messages_before = 0
-        """The journal's count of messages when this segment began."""
-        self.begun_ms = 0
-        self.captured = False
-        """Whether there was a captured queue while this segment was written."""
-        self.captured_from: dict[int, int] = {}
-        """Next sequence of each captured queue when the segment began, or when its capture began."""
-        self.touched = False
-        """Whether it has deliveries or ends of messages of a captured queue."""
-        self.end = SEGMENT_HEADER_SIZE
-        """The offset of the next record."""
-        self.written = 0
-        """Offset up to which the file can be read; later records wait for a commit."""
-        self.append_bytes = 0
-        """Bytes of Append records on disk."""
-        self.appended = 0
-        """Bytes of the messages in these records, counted once per queue."""
-        self.live = 0
-        """Bytes of messages that are still in their queue."""
-        self._readers = 0
-        self._closing = False
-        self._lock = threading.Lock()
+    def __post_init__(self) -> None:
+        self.index = SegmentIndex(self.number, 0, 0, SEGMENT_HEADER_SIZE)
 
     def holds_ids(self, record: Ids) -> None:
         """Counts message-ids as bytes of this segment. The caller counts them as live."""

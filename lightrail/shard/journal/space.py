@@ -14,6 +14,7 @@ one.
 
 import threading
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
 from typing import Final
 
 from lightrail.model import limits
@@ -61,40 +62,26 @@ def oldest_to_clean(
     return oldest.number
 
 
+@dataclass(slots=True, eq=False, repr=False)
 class Space:
     """Makes segment files, one ahead of need, and removes those that are not needed."""
 
-    __slots__ = (
-        "_asked_at_ms",
-        "_files",
-        "_is_wanted",
-        "_making",
-        "_next",
-        "_segment_bytes",
-        "free",
-        "full",
-        "is_committing",
-        "made",
-        "spare",
-    )
-
-    def __init__(self, files: Files, segment_bytes: int, next_number: int) -> None:
-        self._files = files
-        self._segment_bytes = segment_bytes
-        self._next = next_number
-        self._making = threading.Lock()
-        """Lock for making and removing files; the loop never waits for it."""
-        self._is_wanted = False
-        """The loop needs a spare segment, which the commit under way makes at its end."""
-        self._asked_at_ms = -limits.FULL_RETRY_MS
-        self.spare: Segment | None = None
-        self.is_committing = False
-        """A commit is under way. Set by the loop."""
-        self.full = False
-        """Whether the last attempt to make a spare found no space."""
-        self.made = 0
-        self.free: Callable[[int], bool] | None = None
-        """Called to make room before the disk counts as full; returns whether it removed anything."""
+    _files: Files
+    _segment_bytes: int
+    _next: int
+    _making: threading.Lock = field(default_factory=threading.Lock)
+    """Lock for making and removing files; the loop never waits for it."""
+    _is_wanted: bool = False
+    """The loop needs a spare segment, which the commit under way makes at its end."""
+    _asked_at_ms: int = -limits.FULL_RETRY_MS
+    spare: Segment | None = None
+    is_committing: bool = False
+    """A commit is under way. Set by the loop."""
+    full: bool = False
+    """Whether the last attempt to make a spare found no space."""
+    made: int = 0
+    free: Callable[[int], bool] | None = None
+    """Called to make room before the disk counts as full; returns whether it removed anything."""
 
     def ensure(self, now_ms: int) -> None:
         """Makes sure that there is a spare segment; retries on a full disk every FULL_RETRY_MS.

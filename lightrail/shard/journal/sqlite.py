@@ -15,23 +15,13 @@ from typing import Final
 from lightrail.journal.layout import FRONT_SIZE
 from lightrail.journal.record import REWRITTEN, SPILLED
 from lightrail.model import limits
+from lightrail.shard.journal import store
 from lightrail.shard.journal.batches import columns, read_rows
 from lightrail.shard.journal.commit import Entry
+from lightrail.shard.journal.memory import NumberedStore
 from lightrail.shard.journal.record import Append, Record, encode_append_head
 from lightrail.shard.journal.sqlite_jobs import Job, append_job, small_job, transact
 from lightrail.shard.journal.sqlite_opening import forget_cached, load_runs, load_tables, prepare
-from lightrail.shard.journal.store import (
-    Commit,
-    JournalDamagedError,
-    Position,
-    Recovered,
-    RecoveredQueue,
-    StoreBrokenError,
-    StoreFullError,
-    StoreRefusedError,
-    Usage,
-    needs_sync,
-)
 from lightrail.shard.journal.tables import Tables
 from lightrail.shard.queue.values.runs import Location, Run
 
@@ -60,10 +50,9 @@ class SqliteCommit:
         self.sync_seconds = self._store.write(self)
 
 
-class SqliteStore:
-    """See `Store` in store.py."""
+class SqliteStore(NumberedStore):
+    """See `Store` in store.py. `is_group_open` has no effect: a commit is one transaction of the database."""
 
-    captures: Final = False
     outlives: Final = True
 
     def __init__(
@@ -75,6 +64,7 @@ class SqliteStore:
         producers_max: int = limits.PRODUCERS_MAX,
         reserve_bytes: int = STORE_RESERVE_BYTES,
     ) -> None:
+        super().__init__(1, "the store has not been recovered yet: call recover() first")
         self._path = os.fspath(path)
         self._cluster = cluster
         self._shard = shard
@@ -84,21 +74,12 @@ class SqliteStore:
         self._lock = threading.Lock()  # Guards the connection, which two threads use for commits and reads.
         self._jobs: list[Job] = []
         self._waiting: dict[int, Entry] = {}
-        self._live: dict[int, int] = {}
-        self._in_flight: SqliteCommit | None = None
-        self.lsn = 0
-        self._next = 1
-        self._messages = 0
-        self._sync_wanted = False
         self._space_asked_ms = -limits.FULL_RETRY_MS
         self._full = False
-        self.failure = "the store has not been recovered yet: call recover() first"
-        self.is_group_open = False  # Unused: a commit is one transaction of the database.
-        self._usage = Usage()
 
     # --- opening and closing ---------------------------------------------------------------------------
 
-    def recover(self, memory_bytes: int, now_ms: int = 0) -> Recovered:
+    def recover(self, memory_bytes: int, now_ms: int = 0) -> store.Recovered:
         """See `Store.recover`."""
         directory = os.path.dirname(os.path.abspath(self._path))
         os.makedirs(directory, exist_ok=True)
@@ -112,19 +93,19 @@ class SqliteStore:
         except sqlite3.OperationalError as error:
             self._connection.close()
             if "locked" in str(error):
-                raise StoreRefusedError(
+                raise store.StoreRefusedError(
                     f"expected to be the only process with {self._path}, found it locked by another process: "
                     "stop that process, or give this shard its own file"
                 ) from error
             raise
         except sqlite3.DatabaseError as error:
             self._connection.close()
-            raise JournalDamagedError(self._path, 0, str(error)) from error
+            raise store.JournalDamagedError(self._path, 0, str(error)) from error
         except BaseException:
             self._connection.close()
             raise
 
-    def _recover(self, memory_bytes: int) -> Recovered:
+    def _recover(self, memory_bytes: int) -> store.Recovered:
         tables = self._tables
         meta = prepare(self._connection, self._path, self._cluster, self._shard)
         load_tables(self._connection, tables)
@@ -133,7 +114,7 @@ class SqliteStore:
         self.failure = ""
         share = memory_bytes // max(1, len(tables.queues))
         queues = [
-            RecoveredQueue(
+            store.RecoveredQueue(
                 number,
                 entry.name,
                 entry.policy,
@@ -147,7 +128,7 @@ class SqliteStore:
         ]
         sealed = meta["sealed"] == "1"
         parts = dict(tables.parts)
-        found = Recovered(queues, dict(tables.producers), tables.epoch, self.lsn, sealed, parts=parts)
+        found = store.Recovered(queues, dict(tables.producers), tables.epoch, self.lsn, sealed, parts=parts)
         found.transactions = tables.open_transactions
         return found
 
@@ -170,7 +151,7 @@ class SqliteStore:
     def append(self, record: Record, now_ms: int = 0) -> Location | None:
         """See `Store.append`."""
         if self.failure:
-            raise StoreBrokenError(f"the store accepts no records: {self.failure}")
+            raise self._broken()
         lsn = self.lsn + 1
         location = None
         if isinstance(record, Append):
@@ -178,13 +159,13 @@ class SqliteStore:
         else:
             self._jobs.append(small_job(record, self._tables, lsn, now_ms))
         self.lsn = lsn
-        self._sync_wanted |= needs_sync(record)
+        self._sync_wanted |= store.needs_sync(record)
         return location
 
     def reserve(self, size: int, now_ms: int = 0) -> None:
         """See `Store.reserve`: a commit writes all gathered records, or fails and ends the store."""
         if self.failure:
-            raise StoreBrokenError(f"the store accepts no records: {self.failure}")
+            raise self._broken()
         self._find_room(now_ms)
 
     def _append(self, record: Append, lsn: int, now_ms: int) -> Location:
@@ -196,9 +177,8 @@ class SqliteStore:
             self._find_room(now_ms)
         rest = encode_append_head(record, lsn, 0, now_ms, size)
         entry: Entry = (FRONT_SIZE + len(rest) + memoryview(ends).nbytes + size, rest, ends, blob)
-        number = self._next
-        self._next = number + 1
-        count = record.last - record.first
+        location = self._located(record, size)
+        number, count = location.offset, record.last - record.first
         # Only numbers of batches whose messages a restart recovers are kept.
         producer = 0 if record.flags & SPILLED else record.producer
         self._waiting[number] = entry
@@ -208,10 +188,7 @@ class SqliteStore:
             table.next_sequence = max(table.next_sequence, first + count)
         if producer:
             self._tables.produced(producer, record.number)
-        self._messages += count
-        segment = number // limits.STORE_RECORDS_AT_ONCE
-        self._live[segment] = self._live.get(segment, 0) + size * len(record.targets)
-        return Location(segment, number, 1)
+        return location
 
     def _find_room(self, now_ms: int) -> None:
         """Raises StoreFullError while less than the reserve is free; checks every FULL_RETRY_MS at most."""
@@ -221,10 +198,10 @@ class SqliteStore:
                 figures = os.statvfs(os.path.dirname(os.path.abspath(self._path)))
             except OSError as error:
                 self._refuse(error)
-                raise StoreBrokenError(f"the store accepts no records: {self.failure}") from error
+                raise store.StoreBrokenError(f"the store accepts no records: {self.failure}") from error
             self._full = figures.f_bavail * figures.f_frsize < self._reserve_bytes
         if self._full:
-            raise StoreFullError(self._lacks_room())
+            raise store.StoreFullError(self._lacks_room())
 
     def _lacks_room(self) -> str:
         return (
@@ -240,30 +217,14 @@ class SqliteStore:
         return self._lacks_room() if self._full else ""
 
     @property
-    def is_crowded(self) -> bool:
-        """See `Store.is_crowded`: jobs wait in memory, bounded by the credit of links."""
-        return False
-
-    @property
-    def position(self) -> Position:
-        """See `Store.position`."""
-        return self
-
-    @property
     def pending(self) -> bool:
         """See `Store.pending`."""
         return bool(self._jobs)
 
     def begin_commit(self) -> SqliteCommit:
         """See `Store.begin_commit`."""
-        if self.failure:
-            raise StoreBrokenError(f"the store commits nothing: {self.failure}")
-        assert self._in_flight is None, "one commit at a time"
-        commit = SqliteCommit(self, self._jobs, self._messages, self._sync_wanted, self.lsn)
-        self._in_flight = commit
+        commit = self._begin(SqliteCommit(self, self._jobs, self._messages, self._sync_wanted, self.lsn))
         self._jobs = []
-        self._messages = 0
-        self._sync_wanted = False
         return commit
 
     def write(self, commit: SqliteCommit) -> float:
@@ -287,23 +248,19 @@ class SqliteStore:
                 number = errno.ENOSPC if "full" in str(error) else errno.EIO
                 raise OSError(number, f"SQLite could not write {self._path}: {error}") from error
 
-    def end_commit(self, commit: Commit) -> None:
+    def end_commit(self, commit: store.Commit) -> None:
         """See `Store.end_commit`."""
         assert isinstance(commit, SqliteCommit)
-        assert commit is self._in_flight, "the commit that was begun"
-        self._in_flight = None
+        super().end_commit(commit)
+        usage = self._usage
         for job in commit.jobs:
             if job[0] == "append":
                 del self._waiting[job[1][0]]
-                self._usage.written_bytes += job[2][0]
-        usage = self._usage
-        usage.records += commit.records
-        usage.messages += commit.messages
-        usage.commits += 1
+                usage.written_bytes += job[2][0]
         usage.syncs += commit.synced
         usage.sync_seconds += commit.sync_seconds
 
-    def fail_commit(self, commit: Commit, error: BaseException) -> None:
+    def fail_commit(self, commit: store.Commit, error: BaseException) -> None:
         """See `Store.fail_commit`."""
         assert commit is self._in_flight, "the commit that was begun"
         self._in_flight = None
@@ -319,7 +276,7 @@ class SqliteStore:
         try:
             return self._read_location(location, queue, first, last)
         except sqlite3.DatabaseError as error:
-            raise JournalDamagedError(self._path, location.offset, str(error)) from error
+            raise store.JournalDamagedError(self._path, location.offset, str(error)) from error
 
     def _read_location(self, location: Location, queue: int, first: int, last: int) -> list[Run]:
         return read_rows(
@@ -328,24 +285,11 @@ class SqliteStore:
 
     # --- space -----------------------------------------------------------------------------------------
 
-    def release(self, segment: int, size: int) -> None:
-        """See `Store.release`. Only deletes rows of spilled messages: a Settle deletes the other rows."""
-        left = self._live.get(segment, 0) - size
-        self._live[segment] = left
-        if left <= 0 and segment < self._next // limits.STORE_RECORDS_AT_ONCE:
-            self._live.pop(segment)
-            first = segment * limits.STORE_RECORDS_AT_ONCE
-            self._jobs.append(("forget", first, first + limits.STORE_RECORDS_AT_ONCE))
+    def _forget(self, first: int, last: int) -> None:
+        # This only deletes rows of spilled messages: a Settle deletes the other rows.
+        self._jobs.append(("forget", first, last))
 
-    def oldest_to_clean(self) -> int | None:
-        """See `Store.oldest_to_clean`: SQLite reuses the space of deleted rows."""
-        return None
-
-    def drop(self, segment: int, now_ms: int = 0) -> None:
-        """See `Store.drop`."""
-        raise ValueError(f"segment {segment} can't be dropped: this store needs no cleaning")
-
-    def usage(self) -> Usage:
+    def usage(self) -> store.Usage:
         """See `Store.usage`."""
         usage = self._usage
         usage.segments = 1

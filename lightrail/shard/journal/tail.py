@@ -4,6 +4,7 @@ Only references to their bytes are kept; the commit computes checksums, writes a
 loop's thread may call methods of the tail, except `waiting`.
 """
 
+from dataclasses import dataclass, field
 from typing import Final
 
 from lightrail.journal.layout import (
@@ -32,77 +33,48 @@ _COPY_BYTES: Final = 1_024
 """Messages up to this size are copied into their record: cheaper than two more pieces of a gathered write."""
 
 
+@dataclass(slots=True, eq=False, repr=False)
 class Tail:
     """The end of a journal: the current segment, and the records that no commit has ended."""
 
-    __slots__ = (
-        "_in_flight",
-        "_last_ms",
-        "_lsn_begun",
-        "_messages",
-        "_messages_begun",
-        "_part",
-        "_parts",
-        "_reserved_in",
-        "_reserved_to",
-        "_salt",
-        "_segment_bytes",
-        "_segments",
-        "_space",
-        "_tables",
-        "_turned_away",
-        "_whole",
-        "drops",
-        "lsn",
-        "segment",
-        "sync_wanted",
-        "synced_lsn",
-    )
+    _segments: dict[int, Segment]
+    """The segments of the journal in order; the tail adds new ones."""
+    _tables: Tables
+    _space: Space
+    lsn: int
+    """Number of the last record."""
+    _salt: int
+    _segment_bytes: int
+    synced_lsn: int = field(init=False)
+    """Number of the last record that is known to be on disk."""
+    sync_wanted: bool = False
+    drops: list[Segment] = field(default_factory=list)
+    """Segments whose files the next commit removes."""
+    segment: Segment = field(init=False)
+    """The current segment."""
+    _reserved_in: Segment = field(init=False)
+    _reserved_to: int = 0
+    """Offset in the current segment up to which room is reserved."""
+    _part: Part = field(init=False)
+    _parts: list[Part] = field(default_factory=list)
+    _in_flight: JournalCommit | None = None
+    _turned_away: bool = False
+    """Whether a record found no room, and there will be some when the commit under way has ended."""
+    _lsn_begun: int = field(init=False)
+    """Number of the last record that is part of a commit."""
+    _messages: int = 0
+    """Number of messages appended since the process began."""
+    _messages_begun: int = 0
+    """Number of these messages that are part of a commit."""
+    _last_ms: int = 0
+    _whole: bool = True
 
-    def __init__(
-        self,
-        segments: dict[int, Segment],
-        tables: Tables,
-        space: Space,
-        *,
-        lsn: int,
-        salt: int,
-        segment_bytes: int,
-    ) -> None:
-        """`segments` has the journal's segments in order, and the tail adds new ones; `lsn` is the number of
-        the last record."""
-        self._segments: Final = segments
-        self._tables: Final = tables
-        self._space: Final = space
-        self._salt: Final = salt
-        self._segment_bytes: Final = segment_bytes
+    def __post_init__(self) -> None:
         # An empty placeholder with the number of the last segment, until the first roll begins a real one.
-        self.segment = Segment(max(segments, default=0), _NoFile(), 0)
-        """The current segment."""
+        self.segment = self._reserved_in = Segment(max(self._segments, default=0), _NoFile(), 0)
         self.segment.end = 0
-        self._reserved_in = self.segment
-        self._reserved_to = 0
-        """Offset in the current segment up to which room is reserved."""
-        self.lsn = lsn
-        """Number of the last record."""
-        self.synced_lsn = lsn
-        """Number of the last record that is known to be on disk."""
-        self.sync_wanted = False
-        self.drops: list[Segment] = []
-        """Segments whose files the next commit removes."""
         self._part = Part(self.segment, 0)
-        self._parts: list[Part] = []
-        self._in_flight: JournalCommit | None = None
-        self._turned_away = False
-        """Whether a record found no room, and there will be some when the commit under way has ended."""
-        self._lsn_begun = lsn
-        """Number of the last record that is part of a commit."""
-        self._messages = 0
-        """Number of messages appended since the process began."""
-        self._messages_begun = 0
-        """Number of these messages that are part of a commit."""
-        self._last_ms = 0
-        self._whole = True
+        self.synced_lsn = self._lsn_begun = self.lsn
         """Whether no group of records was open when the last commit began."""
 
     # --- appending -------------------------------------------------------------------------------------
@@ -292,7 +264,8 @@ class Tail:
         parts = [*self._parts, part] if part.segment.capacity else self._parts
         commit = JournalCommit(
             parts,
-            salt=self._salt,
+            self._salt,
+            self._space.tidy,
             synced=self.sync_wanted or bool(self.drops),
             last_lsn=self.lsn,
             records=self.lsn - self._lsn_begun,
@@ -306,7 +279,6 @@ class Tail:
                 self._whole,
             ),
             drops=self.drops,
-            afterwards=self._space.tidy,
         )
         self._in_flight = commit
         self._space.is_committing = True

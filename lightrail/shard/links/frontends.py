@@ -24,7 +24,8 @@ class Frontends:
     """Every frontend, gateway and shard that has links here, by its identity."""
 
     _shard: int
-    _boot: int
+    boot: int
+    """The boot number of this process."""
     _links: Links
     _relays: Relays
     _by_identity: dict[bytes, Peer] = field(default_factory=dict)
@@ -115,4 +116,4 @@ class Frontends:
         return output
 
     def _welcome(self, version: int, attempt: int) -> bytes:
-        return frame(Kind.WELCOME, body=Welcome(version, self._shard, self._boot, attempt).encode())
+        return frame(Kind.WELCOME, body=Welcome(version, self._shard, self.boot, attempt).encode())

@@ -1,6 +1,7 @@
 """Links: those of all frontends at the queues of a shard; sending and receiving ones have a room each."""
 
 import logging
+from dataclasses import InitVar, dataclass, field
 
 from lightrail.model import conditions
 from lightrail.shard.effects.peers import Consumer, Peer, Producer
@@ -25,56 +26,38 @@ from lightrail.wire.frames import Kind, frame
 log = logging.getLogger("lightrail.shard.links.links")
 
 
+@dataclass(slots=True, eq=False, repr=False)
 class Links:
     """The door of this room: opens and closes links at the queues."""
 
-    __slots__ = (
-        "_counts",
-        "_memory",
-        "_performer",
-        "_queues",
-        "_when_synced",
-        "client_links",
-        "closings",
-        "durable",
-        "last_consumers",
-        "receiving",
-        "resending",
-        "sending",
-    )
+    _queues: Queues
+    _performer: Performer
+    admission: InitVar[Admission]
+    recovered: InitVar[Recovered]
+    _when_synced: CallWhenSynced
+    store: InitVar[Store]
+    _counts: ShardCounts
+    _memory: Memory
+    client_links: ClientLinks = field(default_factory=ClientLinks)
+    closings: Closings = field(init=False)
+    last_consumers: LastConsumers = field(init=False)
+    durable: DurableReceivers = field(init=False)
+    resending: Resending = field(init=False)
+    receiving: ReceivingLinks = field(init=False)
+    sending: SendingLinks = field(init=False)
 
-    def __init__(
-        self,
-        queues: Queues,
-        performer: Performer,
-        admission: Admission,
-        recovered: Recovered,
-        when_synced: CallWhenSynced,
-        store: Store,
-        counts: ShardCounts,
-        memory: Memory,
-    ) -> None:
-        self._queues = queues
-        self._performer = performer
-        self._memory = memory
-        self._counts = counts
-        self.closings = Closings(queues, performer)
+    def __post_init__(self, admission: Admission, recovered: Recovered, store: Store) -> None:
+        self.closings = Closings(self._queues, self._performer)
         self.last_consumers = LastConsumers(self.closings)
-        self._when_synced = when_synced
-        self.durable = DurableReceivers(performer.links, store, counts, when_synced)
-        self.resending = Resending(performer)
-        self.client_links = ClientLinks()
-        self.receiving = ReceivingLinks(performer, self.client_links, self.durable, self.last_consumers)
-        self.sending = SendingLinks(self.client_links, admission, recovered, when_synced, store, counts)
+        self.durable = DurableReceivers(self._performer.links, store, self._counts, self._when_synced)
+        self.resending = Resending(self._performer)
+        self.receiving = ReceivingLinks(self._performer, self.client_links, self.durable, self.last_consumers)
+        self.sending = SendingLinks(
+            self.client_links, admission, recovered, self._when_synced, store, self._counts
+        )
 
     def open_producer(
-        self,
-        peer: Peer,
-        link: int,
-        epoch: int,
-        body: ProducerOpen,
-        next_number: int,
-        now_ms: int,
+        self, peer: Peer, link: int, epoch: int, body: ProducerOpen, next_number: int, now_ms: int
     ) -> None:
         """Opens a frontend's link that sends to a queue; `next_number` as in `Numbered`."""
         queue = self._queue(peer, link, epoch, body, now_ms)

@@ -1,6 +1,6 @@
 """Copies a queue from its source into this shard's engine.
 
-Placing: the writes to the coordinator by which a queue moves to this shard, or by which it stays here.
+`Placing` writes to the coordinator that the queue is at this shard now, or stays here.
 """
 
 import asyncio
@@ -14,9 +14,10 @@ from lightrail.cluster.coordinator import ConflictError, Coordinator, Coordinato
 from lightrail.cluster.map import PLACEMENT, Move, Placed
 from lightrail.model import limits
 from lightrail.model import names as rules
-from lightrail.shard.moving.exporting import FREEZE_OP, CallWhenStored, WhenSynced
+from lightrail.shard.moving.exporting import FREEZE_OP
 from lightrail.shard.moving.importing import ImportFailedError
 from lightrail.shard.moving.phases import Event, Progress
+from lightrail.shard.queues.shard_queue import CallWhenSynced, WhenSynced
 from lightrail.shard.queues.tenancy import ClusterMap
 from lightrail.shard_client.peers.requests import ShardDownError
 from lightrail.wire.bodies import Answer
@@ -148,13 +149,13 @@ class Copier:
     """Requests pieces and the state of queues, and adds them to the copy.
 
     Args:
-        when_synced: see `WhenSynced`.
+        when_synced: see `CallWhenSynced`.
         turn: called after changes in the engine, to send its output and commit its records.
         sleep: sleeps for a number of seconds.
     """
 
     _arrivals: "Arrivals"
-    _when_synced: WhenSynced
+    _when_synced: CallWhenSynced
     _map: ClusterMap
     _sources: Sources
     _turn: Callable[[], None]
@@ -247,7 +248,7 @@ class Copier:
     async def _synced(self) -> None:
         """Waits until all records so far are on disk."""
         done = asyncio.Event()
-        self._when_synced(CallWhenStored(done.set), 0)
+        self._when_synced(WhenSynced(done.set), 0)
         self._turn()
         await done.wait()
 

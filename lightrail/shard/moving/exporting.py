@@ -1,35 +1,36 @@
 """The export of a queue to another shard: its messages in pieces by sequence, and its state at the end.
 
-See docs/adr/0010-moving-queues.md. `Exports` and freezing.py have the requests and their checks.
-
-Selection: selects the messages of each piece of an export.
-
-Exports: which queues of this shard are being copied to others.
-
-Answers the requests of a shard that copies a queue from this one.
-
-The destination of a move sends `export` and `freeze` through a connection like that of a frontend.
+The destination of a move sends the requests `export` and `freeze` through a connection like that of a
+frontend (`MoveRequests`). `Exports` has the queues that are being copied; the `Selection` of an export
+chooses the messages of each piece. See docs/adr/0010-moving-queues.md and freezing.py.
 """
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import partial
 from itertools import chain
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from lightrail.model import conditions, limits
-from lightrail.shard.effects.actions import Read
-from lightrail.shard.effects.answers import Fields, Operation, RequestError, whole
+from lightrail.shard.effects.answers import (
+    NUMBER_MAX,
+    Fields,
+    Operation,
+    answer,
+    demand,
+    error_fields,
+    name_of,
+    whole,
+)
 from lightrail.shard.effects.peers import Peer
 from lightrail.shard.effects.performer import Performer
-from lightrail.shard.moving.pieces import Contents, Done, Piece, runs_from, sequence_of
+from lightrail.shard.moving.pieces import Contents, encode_runs, runs_from, sequence_of
 from lightrail.shard.moving.state import encode_state
 from lightrail.shard.queue.lines.ready import fitting, rejoined
 from lightrail.shard.queue.values.runs import Run
 from lightrail.shard.queues.queues import Queues
-from lightrail.shard.queues.shard_queue import Queue, Waiter
+from lightrail.shard.queues.shard_queue import CallWhenSynced, Queue, WhenSynced
 from lightrail.shard.queues.tenancy import moved
-from lightrail.wire.bodies import Refusal, encode_request
-from lightrail.wire.frames import Kind, frame
 
 if TYPE_CHECKING:
     from lightrail.shard.links.links import Links
@@ -37,6 +38,10 @@ if TYPE_CHECKING:
 
 MOVE_CHUNK_RUNS: Final[int] = 2_000
 """Runs of messages in the same, each of which is a record at the destination."""
+
+
+Done = Callable[[Fields, bytes], None]
+"""Receives the answer: the fields of its JSON, and the blob."""
 
 
 class Selected(NamedTuple):
@@ -143,10 +148,6 @@ class Selection:
         return found
 
 
-WhenSynced = Callable[[Waiter, int], None]
-"""`Engine.when_synced`: the waiter's `accept` is called when all records so far are on disk."""
-
-
 class Exporting:
     """The export of one queue, from its first piece to the end of its move; `Exports` has all of them.
 
@@ -154,13 +155,13 @@ class Exporting:
         identity: changes with every start of the shard and with every Exporting, such as the shard's boot
             number and a count. If it changes, the destination drops its copy and begins again, because notes
             of rewritten messages are in memory only.
-        when_synced: see `WhenSynced`.
+        when_synced: see `CallWhenSynced`.
     """
 
     __slots__ = ("_links", "_performer", "_when_synced", "contents", "ended", "identity", "selection")
 
     def __init__(
-        self, queue: Queue, performer: Performer, links: "Links", when_synced: WhenSynced, identity: str
+        self, queue: Queue, performer: Performer, links: "Links", when_synced: CallWhenSynced, identity: str
     ) -> None:
         self.contents = Contents(queue, performer)
         self.selection = Selection(self.contents)
@@ -173,14 +174,6 @@ class Exporting:
     def end(self) -> None:
         """Ends the export because the move ended or begins again; requests for pieces stay unanswered."""
         self.ended = True
-
-    def note(self, run: Run) -> None:
-        """See `Selection.note`."""
-        self.selection.note(run)
-
-    def read(self, run: Run, then: Callable[[Read], None]) -> None:
-        """Reads the messages of a run from disk; `then` receives them."""
-        self._performer.read(self.contents.queue, run, then)
 
     def piece(
         self, first: int, bytes_max: int, messages_max: int, done: Done, *, rewritten: bool = False
@@ -201,8 +194,47 @@ class Exporting:
         "rewritten" (as requested), "notes" (number of rewritten ranges), and the columns of its blob; with
         "failed", a sentence, where something could not be read now.
         """
-        mark = self.contents.queue.view.next_sequence
-        self._when_synced(Piece(self, first, mark, bytes_max, messages_max, done, rewritten), 0)
+        queue = self.contents.queue
+        mark = queue.view.next_sequence
+
+        def synced() -> None:
+            if self.ended:
+                return
+            runs, stop = self.selection.select(first, mark, bytes_max, messages_max, rewritten)
+            fields = {"mark": mark, "rewritten": rewritten}
+            self._performer.read_all(queue, runs, partial(self._answer, done, fields, runs, stop))
+
+        self._when_synced(WhenSynced(synced), 0)
+
+    def _answer(
+        self, done: Done, fields: Fields, runs: list[Run], stop: int | None, pieces: list[list[Run]]
+    ) -> None:
+        """Answers with a piece; `pieces` has the messages in memory of each of its runs."""
+        if self.ended:
+            return
+        found: list[tuple[Run, int]] = []
+        for run, parts in zip(runs, pieces, strict=True):
+            position = run.sequence
+            for part in parts:
+                if part.sequence != position:
+                    break
+                found.append((part, run.attempts))
+                position = part.end
+            if position != run.end:
+                stop = position
+                fields["failed"] = f"messages {position} to {run.end - 1} can't be read back now"
+                break
+        described, blob = encode_runs(found)
+        view = self.contents.queue.view
+        header = {
+            "export": self.identity,
+            "lowest": self.contents.lowest,
+            "next": stop,
+            "messages": view.held,
+            "bytes": view.held_bytes,
+            "notes": self.selection.notes,
+        }
+        done(header | fields | described, blob)
 
     def state(self, now_ms: int) -> tuple[dict[str, Any], bytes]:
         """The state (state.py) after the freeze is on disk; may be called again."""
@@ -216,12 +248,12 @@ class Exports:
 
     Args:
         identity: the identity of this start of the shard; it changes with every start.
-        when_synced: see `WhenSynced`.
+        when_synced: see `CallWhenSynced`.
     """
 
     _performer: Performer
     _links: "Links"
-    _when_synced: WhenSynced
+    _when_synced: CallWhenSynced
     _identity: str
     _began: int = 0
     _by_queue: dict[Queue, Exporting] = field(default_factory=dict)
@@ -233,7 +265,8 @@ class Exports:
             self._began += 1
             identity = f"{self._identity}-{self._began}"
             found = Exporting(queue, self._performer, self._links, self._when_synced, identity)
-            self._by_queue[queue] = self._performer.exports[queue] = found
+            self._by_queue[queue] = found
+            self._performer.exports[queue] = found.selection
         return found
 
     def end(self, queue: Queue) -> None:
@@ -244,54 +277,32 @@ class Exports:
             del self._performer.exports[queue]
 
 
-SEQUENCE_MAX: Final = (1 << 63) - 1
 FREEZE_OP: Final = "freeze"
 
 
-@dataclass(slots=True, eq=False, repr=False)
-class CallWhenStored:
-    """A call that waits until all records so far are on disk; a Waiter."""
-
-    _make: Callable[[], None]
-
-    def accept(self, _: int) -> None:
-        """See Waiter: all records are on disk."""
-        self._make()
-
-
+@dataclass(eq=False, repr=False)
 class MoveRequests:
     """The operations `export` and `freeze`."""
 
-    def __init__(
-        self,
-        queues: Queues,
-        links: "Links",
-        freezing: "Freezing",
-        exports: Exports,
-        when_synced: Callable[[Waiter, int], None],
-    ) -> None:
-        self._queues = queues
-        self._links = links
-        self._freezing = freezing
-        self._exports = exports
-        self._when_synced = when_synced
-        self.operations: dict[str, Operation] = {
-            "export": self._export,
-            FREEZE_OP: self._freeze,
-        }
+    _queues: Queues
+    _links: "Links"
+    _freezing: "Freezing"
+    _exports: Exports
+    _when_synced: CallWhenSynced
+
+    def __post_init__(self) -> None:
+        self.operations: dict[str, Operation] = {"export": self._export, FREEZE_OP: self._freeze}
 
     def _export(self, peer: Peer, number: int, fields: Fields, now_ms: int) -> Fields | None:
         """Answers with messages of a queue that moves; `absent` if there is no such dead-letter queue."""
         queue = self._owned(fields, now_ms)
         if queue is None:
             return {"absent": True}
-        first = whole(fields, "from", 0, SEQUENCE_MAX, 0)
+        first = whole(fields, "from", 0, NUMBER_MAX, 0)
         size = whole(fields, "bytes", 1, limits.MOVE_CHUNK_BYTES, limits.MOVE_CHUNK_BYTES)
         messages = whole(fields, "messages", 1, limits.MOVE_CHUNK_MESSAGES, limits.MOVE_CHUNK_MESSAGES)
 
-        def done(answer: dict[str, Any], blob: bytes) -> None:
-            peer.out.append(frame(Kind.RESPONSE, number=number, body=encode_request(answer, blob)))
-
+        done = partial(answer, peer, number)
         rewritten = fields.get("rewritten") is True
         self._exports.of(queue).piece(first, size, messages, done, rewritten=rewritten)
         return None
@@ -299,12 +310,10 @@ class MoveRequests:
     def _freeze(self, peer: Peer, number: int, fields: Fields, now_ms: int) -> None:
         """Freezes a queue; answers with its state, and that of its dead-letter queue, when that is on
         disk."""
-        name, epoch = _name(fields), whole(fields, "epoch", 1, (1 << 63) - 1, None)
-        queues = self._freezing.freeze(name, epoch, now_ms)
-        if isinstance(queues, Refusal):
-            raise RequestError(queues.condition, queues.description)
+        name, epoch = name_of(fields), whole(fields, "epoch", 1, NUMBER_MAX, None)
+        queues = demand(self._freezing.freeze(name, epoch, now_ms))
 
-        def answer() -> None:
+        def frozen() -> None:
             states: list[Fields] = []
             blobs: list[bytes] = []
             for queue in queues:
@@ -312,37 +321,23 @@ class MoveRequests:
                 blobs.append(blob)
                 links = [list(key) for key in (found.key for found in self._links.receiving.of(queue))]
                 states.append({"queue": queue.name, "state": state, "links": links, "blob": len(blob)})
-            body = encode_request({"states": states}, b"".join(blobs))
-            peer.out.append(frame(Kind.RESPONSE, number=number, body=body))
+            answer(peer, number, {"states": states}, b"".join(blobs))
 
         def synced() -> None:
             if all(queue.is_frozen and self._queues.find(queue.name) is queue for queue in queues):
-                answer()
+                frozen()
             else:
-                gone = {"error": {"condition": conditions.MOVED, "description": f"{name} is not here now"}}
-                peer.out.append(frame(Kind.RESPONSE, number=number, body=encode_request(gone)))
+                answer(peer, number, error_fields(conditions.MOVED, f"{name} is not here now"))
 
-        self._when_synced(CallWhenStored(synced), 0)
+        self._when_synced(WhenSynced(synced), 0)
 
     def _owned(self, fields: Fields, now_ms: int) -> Queue | None:
         """The queue of a request, if this shard owns it in that epoch. Raises RequestError."""
-        name, epoch = _name(fields), whole(fields, "epoch", 1, (1 << 63) - 1, None)
+        name, epoch = name_of(fields), whole(fields, "epoch", 1, NUMBER_MAX, None)
         queue = self._queues.find(name)
         if queue is not None and queue.is_frozen and queue.epoch == epoch:
             return queue
         if queue is None and self._queues.is_absent_dead_letter(name):
             return None
-        found = self._queues.open(name, now_ms, epoch)
-        if isinstance(found, Refusal):
-            raise RequestError(found.condition, found.description)
-        if not found.is_serving:
-            refusal = moved(f"{name} is not served at this shard")
-            raise RequestError(refusal.condition, refusal.description)
-        return found
-
-
-def _name(fields: Fields) -> str:
-    name = fields.get("queue")
-    if not isinstance(name, str) or not name:
-        raise RequestError(conditions.INVALID_FIELD, "queue is expected to be the name of a queue")
-    return name
+        found = demand(self._queues.open(name, now_ms, epoch))
+        return found if found.is_serving else demand(moved(f"{name} is not served at this shard"))

@@ -12,7 +12,7 @@ After a start, `Importing.recovered` makes one for each copy in the journal, to 
 """
 
 import logging
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 from lightrail.journal import record
@@ -44,62 +44,30 @@ class ImportFailedError(Exception):
     """The copy can't be completed: drop it, and begin again or give up. The source still has all messages."""
 
 
+@dataclass(slots=True, eq=False, repr=False)
 class Importing:
     """One copy, from `begin` to `open` or `drop`.
 
     `begin`, `take` and `finish` may raise StoreError (no room, or the store failed): drop the copy then.
     """
 
-    __slots__ = (
-        "_export",
-        "_joins",
-        "_links",
-        "_memory",
-        "_noted",
-        "_performer",
-        "_queues",
-        "_state",
-        "_store",
-        "bytes",
-        "epoch",
-        "messages",
-        "name",
-        "next",
-        "queue",
-    )
-
-    queue: Queue
+    queue: Queue = field(init=False)
     """The copy, which becomes the queue when it is opened."""
 
-    def __init__(
-        self,
-        queues: Queues,
-        performer: Performer,
-        store: Store,
-        memory: Memory,
-        links: "Links",
-        name: str,
-        epoch: int,
-    ) -> None:
-        """`epoch` is the future epoch of the queue at this shard."""
-        self._queues = queues
-        self._performer = performer
-        self._store = store
-        self._memory = memory
-        self._links = links
-        self.name = name
-        self.epoch = epoch
-        self.next = 0
-        """The sequence from which to request the next piece."""
-        self.messages = 0
-        """Number of messages copied so far; some may have left the queue since."""
-        self.bytes = 0
-        """Bytes of these messages."""
-        self._joins = False
-        self._export: str | None = None
-        self._noted = 0
-        """Number of rewritten ranges at the source when all of them were copied."""
-        self._state = QueueState()
+    _queues: Queues
+    _performer: Performer
+    _store: Store
+    _memory: Memory
+    _links: "Links"
+    name: str
+    epoch: int
+    next: int = 0
+    """The sequence from which to request the next piece."""
+    _joins: bool = False
+    _export: str | None = None
+    _noted: int = 0
+    """Number of rewritten ranges at the source when all of them were copied."""
+    _state: QueueState = field(default_factory=QueueState)
 
     @classmethod
     def recovered(
@@ -192,8 +160,6 @@ class Importing:
                 self._performer.messages_unsynced += run.count
             copy.add(run)
             self.next = run.end
-            self.messages += run.count
-            self.bytes += run.size
 
     def _is_kept(self, batch: Batch) -> bool:
         """Whether messages are written to the journal: durable ones, and all of a captured queue."""

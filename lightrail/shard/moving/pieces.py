@@ -1,31 +1,28 @@
-"""A piece: messages of a queue by sequence, the answer to one request of an export.
+"""Pieces: how messages and figures of a queue that moves are encoded, and all messages of such a queue.
 
-Columns: the figures of a queue that moves, as arrays one after another, and a checksum over them.
+A piece is messages by sequence, the answer to one request of an export. Its figures are columns: arrays one
+after another, and a checksum over them.
 
 A queue may have a hundred thousand single messages; encoding an object of JSON for each of them would take
 longer than a move may stop a queue. The JSON beside a blob lists the columns in it: `{"columns": [[name,
 type, items], ...], "crc": CRC-32 of the blob}`; types are those of Python's array (B, I, Q, q: 1, 4, 8, 8
 bytes, little-endian), and `b` for plain bytes.
-
-Contents: all messages of a queue for an export, wherever they are stored.
 """
 
 from array import array
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
 from itertools import chain
 from typing import TYPE_CHECKING, Any, Final
 from zlib import crc32
 
 from lightrail.model.attempts import of_journal
-from lightrail.shard.effects.actions import Read
 from lightrail.shard.queue.lines.ready import Ready
 from lightrail.shard.queue.values.runs import Batch, Run, ends_of
 from lightrail.shard.queues.shard_queue import Queue
 
 if TYPE_CHECKING:
     from lightrail.shard.effects.performer import Performer
-    from lightrail.shard.moving.exporting import Exporting
 
 BYTES: Final = "b"
 _TYPES: Final = frozenset("BIQq")
@@ -161,9 +158,6 @@ def sequence_of(run: Run) -> int:
     return run.sequence
 
 
-Done = Callable[[dict[str, Any], bytes], None]
-"""Receives the answer: the fields of its JSON, and the blob."""
-
 RUN_COLUMNS = {
     "sequence": "Q",
     "count": "I",
@@ -179,92 +173,16 @@ RUN_COLUMNS = {
 all messages, each run's counted from its own first byte) and `data`."""
 
 
-@dataclass(slots=True, eq=False, repr=False)
-class Piece:
-    """The answer to one request for a piece.
-
-    It waits for the next commit (`Waiter`), then for messages that are read from disk.
-    """
-
-    _export: "Exporting"
-    _first: int
-    _mark: int
-    _bytes_max: int
-    _messages_max: int
-    _done: Done
-    _rewritten: bool
-    _pieces: list[tuple[Run, list[Run]]] = field(default_factory=list)
-    """Each run as it is in the queue, with the runs in memory that have its messages."""
-    _next: int | None = None
-    _missing: int = 0
-
-    def accept(self, number: int) -> None:
-        """See `Waiter`: all records before the request are on disk."""
-        if self._export.ended:
-            return
-        selected = self._export.selection.select(
-            self._first, self._mark, self._bytes_max, self._messages_max, self._rewritten
-        )
-        self._next = selected.next
-        self._pieces = [(run, [] if run.batch.data is None else [run]) for run in selected.runs]
-        evicted = [(run, pieces) for run, pieces in self._pieces if not pieces]
-        self._missing = len(evicted)
-        for run, pieces in evicted:
-            self._export.read(run, self._on_read(pieces))
-        if not evicted:
-            self._answer()
-
-    def _on_read(self, pieces: list[Run]) -> Callable[[Read], None]:
-        def add(read: Read) -> None:
-            pieces.extend(read.runs)
-            self._missing -= 1
-            if not self._missing:
-                self._answer()
-
-        return add
-
-    def _answer(self) -> None:
-        if self._export.ended:
-            return
-        runs: list[tuple[Run, int]] = []
-        failed = None
-        for run, pieces in self._pieces:
-            position = run.sequence
-            for piece in pieces:
-                if piece.sequence != position:
-                    break
-                runs.append((piece, run.attempts))
-                position = piece.end
-            if position != run.end:
-                self._next = position
-                failed = f"messages {position} to {run.end - 1} can't be read back now"
-                break
-        columns: dict[str, Any] = {}
-        put(columns, "", RUN_COLUMNS, (_row(run, attempts) for run, attempts in runs))
-        ends: array[int] = array("I")
-        for run, _ in runs:
-            ends.frombytes(bytes(ends_of(run)))
-        columns["ends"] = ends
-        columns["data"] = [run.batch.blob(run.first, run.last) for run, _ in runs]
-        described, blob = pack(columns)
-        header = self._header() | described
-        if failed is not None:
-            header["failed"] = failed
-        self._done(header, blob)
-
-    def _header(self) -> dict[str, Any]:
-        export = self._export
-        view = export.contents.queue.view
-        return {
-            "export": export.identity,
-            "lowest": export.contents.lowest,
-            "next": self._next,
-            "mark": self._mark,
-            "messages": view.held,
-            "bytes": view.held_bytes,
-            "rewritten": self._rewritten,
-            "notes": export.selection.notes,
-        }
+def encode_runs(runs: list[tuple[Run, int]]) -> tuple[dict[str, Any], bytes]:
+    """The JSON and the blob of runs in memory, each with its attempts."""
+    columns: dict[str, Any] = {}
+    put(columns, "", RUN_COLUMNS, (_row(run, attempts) for run, attempts in runs))
+    ends: array[int] = array("I")
+    for run, _ in runs:
+        ends.frombytes(bytes(ends_of(run)))
+    columns["ends"] = ends
+    columns["data"] = [run.batch.blob(run.first, run.last) for run, _ in runs]
+    return pack(columns)
 
 
 def _row(run: Run, attempts: int) -> tuple[int, ...]:

@@ -5,6 +5,7 @@ Commands (commands.py) change it, by `Machine.apply`; what is in memory and on d
 """
 
 from collections.abc import Iterable, Iterator, Sequence, Set
+from dataclasses import dataclass, field
 
 from lightrail.model.attempts import waits_until_ms
 from lightrail.shard.queue.changes import reserved
@@ -23,6 +24,7 @@ from lightrail.shard.queue.values.policy import Policy
 from lightrail.shard.queue.values.runs import Batch, Run
 
 
+@dataclass(slots=True, eq=False, repr=False)
 class View:
     """The present state of one queue, read from its machine at each access.
 
@@ -30,26 +32,20 @@ class View:
     none.
     """
 
-    __slots__ = (
-        "_arrangement",
-        "_contents",
-        "_outcomes",
-        "_states",
-        "deliveries",
-        "policy",
-        "reads_messages",
-        "ready",
-    )
+    _contents: Contents
+    _outcomes: Outcomes
+    _states: States
+    _arrangement: Arrangement
+    deliveries: Deliveries = field(init=False)
+    """Sums of unsettled deliveries."""
+    policy: Policy = field(init=False)
+    ready: Ready = field(init=False)
+    """The line of ready messages."""
+    reads_messages: bool = field(init=False)
+    """Whether the queue looks into each message that arrives, for its key, its group or its rank."""
 
-    def __init__(
-        self, contents: Contents, outcomes: Outcomes, states: States, arrangement: Arrangement
-    ) -> None:
-        self._arrangement = arrangement
-        self._contents = contents
-        self._outcomes = outcomes
-        self._states = states
-        self.deliveries: Deliveries = contents.deliveries
-        """Sums of unsettled deliveries."""
+    def __post_init__(self) -> None:
+        self.deliveries = self._contents.deliveries
         self.follow()
 
     def follow(self) -> None:
@@ -58,12 +54,10 @@ class View:
         Each batch reads these attributes, so they are no properties.
         """
         contents = self._contents
-        self.policy: Policy = contents.policy
-        self.ready: Ready = contents.ready
-        """The line of ready messages."""
+        self.policy = contents.policy
+        self.ready = contents.ready
         special = contents.special
-        self.reads_messages: bool = special is not None and special.singles
-        """Whether the queue looks into each message that arrives, for its key, its group or its rank."""
+        self.reads_messages = special is not None and special.singles
 
     # --- policy and sums ----------------------------------------------------------------------------------
 

@@ -1,6 +1,6 @@
 """Annotates dead letters with the reason, the source and the time; all other bytes are unchanged.
 
-Reading fields of messages, for queue machines and for filters of consumers.
+The fields that queue machines and filters of consumers need of messages are read here as well.
 """
 
 from collections.abc import Callable, Mapping
@@ -68,11 +68,7 @@ _COUNT_MAX: Final = (1 << 32) - 1
 
 def dead_letter_batch(run: Run, source: str, effect: DeadLetter, now_ms: int) -> Batch:
     """The messages of a run for the dead-letter queue of `source`; they do not expire there."""
-    notes: dict[Symbol, object] = {
-        REASON: Symbol(effect.reason),
-        SOURCE: source,
-        TIME: Timestamp(now_ms),
-    }
+    notes: dict[Symbol, object] = {REASON: Symbol(effect.reason), SOURCE: source, TIME: Timestamp(now_ms)}
     error: dict[Symbol, object] = {}
     if effect.condition:
         error[CONDITION] = Symbol(effect.condition)

@@ -3,7 +3,7 @@
 `Names` is the port to the directory; `EveryName` is the one in memory, for which every name is a plain queue
 until a test changes it.
 
-Deletions: names whose last consumer has detached are deleted in the directory; and names that are kept.
+`Deletions` writes to the directory: it deletes names whose last consumer has detached, and keeps names.
 """
 
 import asyncio
@@ -116,29 +116,15 @@ def shard_policy(record: Name, max_delivery_count: int) -> Policy:
         "discard_to_dead_letter": not dead and given["dead_letter"] is not None,
         "captured": given["capture"],
     }
-    for same in (
-        "max_length",
-        "max_bytes",
-        "max_message_bytes",
-        "overflow",
-        "max_consumers",
-        "single_active",
-        "exclusive",
-        "durable",
-        "priorities",
-        "order",
-        "groups",
-        "delay",
-        "retry_growth",
-    ):
-        values[same] = given[same]
+    # All other fields have the name that they have in the policy of the directory.
+    values |= {name: given[name] for name in _KNOWN.difference(values)}
     if dead and given["retry_delay"] is None:
         values |= {
             "retry_delay_ms": limits.DEAD_LETTER_RETRY_MS,
             "retry_growth": 2,
             "retry_delay_max_ms": limits.DEAD_LETTER_RETRY_MS_MAX,
         }
-    return Policy(**{name: value for name, value in values.items() if name in _KNOWN})
+    return Policy(**values)
 
 
 log = logging.getLogger("lightrail.shard.queues.declarations")

@@ -13,10 +13,9 @@ reach their share of the mark, senders to queues with much of them wait; when al
 mark, all senders do (ADR 20). Of each unsettled delivery something stays as well: at its share, consumers
 with many of them get no more until they have settled some. Message-ids beyond theirs are forgotten (ADR 54).
 
-The shares of users in something that a shard has for all clients together.
-
-A user may have as much as is free besides: the first one a half, each of two a third, so that there is always
-room for one more. Clients with one user, as with anonymous access, have one share.
+Users share what a shard has for all clients together (`UserShares`). A user may have as much as is free
+besides: the first one a half, each of two a third, so that there is always room for one more. Clients with
+one user, as with anonymous access, have one share.
 """
 
 from collections.abc import Container, Iterable, Iterator
@@ -94,70 +93,53 @@ QUEUES_BYTES_MIN: Final[int] = 4 * 1024 * 1024
 """They may take so much whatever the mark is."""
 
 
+@dataclass(slots=True, eq=False, repr=False)
 class Memory:
     """Bytes of messages in memory: in queues, and in batches that wait for room in a queue."""
 
-    __slots__ = (
-        "_committing",
-        "_indexed",
-        "_queues",
-        "asked",
-        "consumers",
-        "flowing",
-        "ids",
-        "ids_max",
-        "index",
-        "index_max",
-        "links",
-        "links_max",
-        "mark",
-        "parked",
-        "paused",
-        "prepared",
-        "resident",
-        "unsettled",
-        "unsettled_max",
-        "waiting",
-    )
+    mark: int
+    resident: int = 0
+    """Bytes of all messages in memory."""
+    flowing: int = 0
+    """Further bytes that are being spilled, and stay in memory until their commit has ended."""
+    _committing: int = 0
+    """Of `flowing`, the bytes that the commit under way writes."""
+    index: int = 0
+    """Bytes of `resident` for the indexes of queues, over messages in memory and on disk."""
+    _indexed: int = 0
+    """Number of queues with an index."""
+    ids: int = 0
+    """Number of message-ids in the windows of duplicates of all queues."""
+    waiting: "dict[Queue, None]" = field(default_factory=dict)
+    """Queues with batches that wait until the indexes are smaller."""
+    parked: int = 0
+    """Bytes of batches that wait for room in their queue: they are not accepted and can't be spilled."""
+    prepared: int = 0
+    """Bytes of prepared transactions, which can't be spilled either."""
+    unsettled: int = 0
+    """Bytes of unsettled deliveries that stay in memory when their messages are on disk."""
+    links: int = 0
+    """Bytes of the consumers of all queues, without their deliveries; they are no part of `resident`."""
+    consumers: UserShares = field(default_factory=UserShares)
+    """Bytes of attached consumers, which `links` has as well."""
+    paused: "dict[Queue, None]" = field(default_factory=dict)
+    """Queues with consumers that get no more until they have settled some, or fewer are unsettled."""
+    _queues: "dict[Queue, None]" = field(default_factory=dict)
+    asked: "dict[Queue, tuple[int, int]]" = field(default_factory=dict)
+    """By queue that has spilled all it can: its bytes in memory then, and the bits of `head_bytes`."""
+    index_max: int = field(init=False)
+    ids_max: int = field(init=False)
+    """Beyond, the queues with most of them forget their oldest."""
+    unsettled_max: int = field(init=False)
+    """Beyond, consumers with many unsettled deliveries get no more."""
+    links_max: int = field(init=False)
+    """What users share: beyond the share of a user, none of its consumers is attached."""
 
-    def __init__(self, mark: int) -> None:
-        self.mark = mark
-        self.resident = 0
-        """Bytes of all messages in memory."""
-        self.flowing = 0
-        """Further bytes that are being spilled, and stay in memory until their commit has ended."""
-        self._committing = 0
-        """Of `flowing`, the bytes that the commit under way writes."""
-        self.index = 0
-        """Bytes of `resident` for the indexes of queues, over messages in memory and on disk."""
-        self.index_max = max(mark // limits.INDEX_SHARE, INDEX_BYTES_MIN)
-        self._indexed = 0
-        """Number of queues with an index."""
-        self.ids = 0
-        """Number of message-ids in the windows of duplicates of all queues."""
-        self.ids_max = max(mark // IDS_SHARE, INDEX_BYTES_MIN) // limits.REMEMBERED_ID_BYTES
-        """Beyond, the queues with most of them forget their oldest."""
-        self.waiting: dict[Queue, None] = {}
-        """Queues with batches that wait until the indexes are smaller."""
-        self.parked = 0
-        """Bytes of batches that wait for room in their queue: they are not accepted and can't be spilled."""
-        self.prepared = 0
-        """Bytes of prepared transactions, which can't be spilled either."""
-        self.unsettled = 0
-        """Bytes of unsettled deliveries that stay in memory when their messages are on disk."""
-        self.unsettled_max = max(mark // UNSETTLED_SHARE, INDEX_BYTES_MIN)
-        """Beyond, consumers with many unsettled deliveries get no more."""
-        self.links = 0
-        """Bytes of the consumers of all queues, without their deliveries; they are no part of `resident`."""
-        self.links_max = max(mark // limits.LINKS_SHARE, LINKS_BYTES_MIN)
-        """What users share: beyond the share of a user, none of its consumers is attached."""
-        self.consumers = UserShares()
-        """Bytes of attached consumers, which `links` has as well."""
-        self.paused: dict[Queue, None] = {}
-        """Queues with consumers that get no more until they have settled some, or fewer are unsettled."""
-        self._queues: dict[Queue, None] = {}
-        self.asked: dict[Queue, tuple[int, int]] = {}
-        """By queue that has spilled all it can: its bytes in memory then, and the bits of `head_bytes`."""
+    def __post_init__(self) -> None:
+        self.index_max = max(self.mark // limits.INDEX_SHARE, INDEX_BYTES_MIN)
+        self.ids_max = max(self.mark // IDS_SHARE, INDEX_BYTES_MIN) // limits.REMEMBERED_ID_BYTES
+        self.unsettled_max = max(self.mark // UNSETTLED_SHARE, INDEX_BYTES_MIN)
+        self.links_max = max(self.mark // limits.LINKS_SHARE, LINKS_BYTES_MIN)
 
     @property
     def above_mark(self) -> bool:

@@ -2,6 +2,7 @@
 
 import logging
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Final
 
 from lightrail.filters.matcher import Looks
@@ -37,62 +38,33 @@ After a crash up to this number of undelivered messages may count as delivered."
 log = logging.getLogger("lightrail.shard.queues.queues")
 
 
+@dataclass(slots=True, eq=False, repr=False)
 class Queues:
     """All queues of the shard, by name; the number of a queue is that in the journal."""
 
-    __slots__ = (
-        "_by_name",
-        "_captures",
-        "_copies",
-        "_max_delivery_count",
-        "_next",
-        "_policies",
-        "_retire",
-        "_store",
-        "_uncaptured",
-        "deadlines",
-        "looks",
-        "marks",
-        "names",
-        "queues_max",
-        "tenancy",
-        "work",
-    )
-
-    def __init__(
-        self,
-        store: Store,
-        names: Names,
-        tenancy: Tenancy,
-        max_delivery_count: int,
-        marks: DeliveryMarks | None = None,
-        retire: Callable[[Figures], None] = lambda _: None,
-        queues_max: int = limits.QUEUES_MAX,
-    ) -> None:
-        self._store = store
-        self.marks = DeliveryMarks() if marks is None else marks
-        self.names = names
-        self.tenancy = tenancy
-        self._max_delivery_count = max_delivery_count
-        self._policies: dict[tuple[int, bool], tuple[NamePolicy, Policy]] = {}
-        """Policies of machines by those of names, found by identity, and whether it is a dead-letter
-        queue."""
-        self._by_name: dict[str, Queue] = {}
-        self._copies: dict[str, Queue] = {}
-        """Queues that are COPYING; no name is in both."""
-        self._next = 1
-        self.deadlines = Deadlines()
-        self.work = Work()
-        """The work of all queues in one step, beside deliveries and frames of frontends."""
-        self.looks = Looks()
-        """The looks of the consumers of all queues, in one step."""
-        self._captures = store.captures
-        self._uncaptured: set[str] = set()
-        """Queues for which it was logged that they can't be captured."""
-        self.queues_max = queues_max
-        """No further queue is created beyond."""
-        self._retire = retire
-        """Adds the figures of a deleted queue to the totals."""
+    _store: Store
+    names: Names
+    tenancy: Tenancy
+    _max_delivery_count: int
+    marks: DeliveryMarks = field(default_factory=DeliveryMarks)
+    _retire: Callable[[Figures], None] = lambda _: None
+    """Adds the figures of a deleted queue to the totals."""
+    queues_max: int = limits.QUEUES_MAX
+    """No further queue is created beyond."""
+    _policies: dict[tuple[int, bool], tuple[NamePolicy, Policy]] = field(default_factory=dict)
+    """Policies of machines by those of names, found by identity, and whether it is a dead-letter
+    queue."""
+    _by_name: dict[str, Queue] = field(default_factory=dict)
+    _copies: dict[str, Queue] = field(default_factory=dict)
+    """Queues that are COPYING; no name is in both."""
+    _next: int = 1
+    deadlines: Deadlines = field(default_factory=Deadlines)
+    work: Work = field(default_factory=Work)
+    """The work of all queues in one step, beside deliveries and frames of frontends."""
+    looks: Looks = field(default_factory=Looks)
+    """The looks of the consumers of all queues, in one step."""
+    _uncaptured: set[str] = field(default_factory=set)
+    """Queues for which it was logged that they can't be captured."""
 
     def __iter__(self) -> Iterator[Queue]:
         return iter(self._by_name.values())
@@ -373,14 +345,14 @@ class Queues:
     def _captured(self, found: Name) -> bool:
         """Whether events of messages are captured: the policy requests it, and the store supports it."""
         wanted: bool = found.policy["capture"]
-        if wanted and not self._captures and found.name not in self._uncaptured:
+        if wanted and not self._store.captures and found.name not in self._uncaptured:
             self._uncaptured.add(found.name)
             log.warning(
                 "the policy of queue %s has capture, and the store of this shard is no journal: the queue is "
                 "not captured. Start with --store journal, or remove capture from the policy",
                 found.name,
             )
-        return wanted and self._captures
+        return wanted and self._store.captures
 
 
 def _no_queue(found: Name) -> Refusal:

@@ -1,18 +1,16 @@
 """A queue of this shard: its machine, its owner, its number in the journal, and its results of this step.
 
-Waiting: calls that are made when records are on disk.
-
-The figures of one queue for telemetry, under the names of the metrics.
+Beside it: what waits for its records (`Waiter`), and its figures for telemetry, under the names of metrics.
 """
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import KW_ONLY, dataclass, field
 from heapq import heappop, heappush, heapreplace
 from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 from lightrail.namespace.records import Name
 from lightrail.shard.journal.record import encode_declared
-from lightrail.shard.queue.footprint import NO_SIZES, Sizes
+from lightrail.shard.queue.footprint import NO_SIZES, Footprint, Sizes
 from lightrail.shard.queue.machine import Machine
 from lightrail.shard.queue.values.effects import Reason
 from lightrail.shard.queue.view import View
@@ -56,32 +54,6 @@ class Figures:
         parked: messages that wait for room in the queue.
     """
 
-    __slots__ = (
-        "accepted",
-        "bytes",
-        "consumers",
-        "dead_lettered",
-        "deferred",
-        "delayed",
-        "delivered",
-        "discarded",
-        "duplicates",
-        "enqueued",
-        "expired",
-        "in_flight",
-        "locked",
-        "locks_expired",
-        "modified",
-        "parked",
-        "purged",
-        "ready",
-        "redelivered",
-        "refused",
-        "rejected",
-        "released",
-        "unannotated",
-    )
-
     def __init__(self, view: View, parked: int) -> None:
         counters = view.counters
         gauges = view.gauges
@@ -124,88 +96,63 @@ class Closing(NamedTuple):
     """Identity of the peer that deletes the node; empty for this shard."""
 
 
+@dataclass(slots=True, eq=False, repr=False)
 class Queue:
     """One queue of this shard: its machine, its number in the journal, and its results of this step."""
 
-    __slots__ = (
-        "captured",
-        "closings",
-        "delivered",
-        "due_ms",
-        "footprint",
-        "id",
-        "machine",
-        "mark_ahead",
-        "mark_asked",
-        "mark_due",
-        "marked_ms",
-        "may_have_lost",
-        "name",
-        "ownership",
-        "pace",
-        "parked",
-        "promised",
-        "promised_bytes",
-        "promised_messages",
-        "record",
-        "recovered_to",
-        "redelivered_before",
-        "removed",
-        "sizes",
-        "unanswered",
-        "view",
-    )
+    id: int
+    record: Name
+    """The last read record of the name in the directory."""
+    machine: Machine
+    ownership: Ownership
+    _: KW_ONLY
+    captured: bool = False
+    """Whether all events of its messages are recorded, also of transient ones."""
+    pace: Pace = field(default_factory=Pace)
+    closings: tuple[Closing, ...] = ()
+    """While there is one, the queue opens no link, as it is about to be deleted; see closings.py."""
+    sizes: Sizes = NO_SIZES
+    """Of its footprint, as the memory of the shard has counted them; see Footprint.sizes."""
+    parked: "Sequence[Parked] | None" = None
+    """Batches that wait for room, in order; None for none. Set by parking.py."""
+    promised: int = 0
+    """Number of undecided transactions with messages of this queue; it can't move before they end."""
+    promised_messages: int = 0
+    """Number of messages that these transactions send to the queue; they count against its bounds."""
+    promised_bytes: int = 0
+    removed: dict[Reason, list[tuple[int, int]]] = field(default_factory=dict)
+    """Sequences that left the queue in this step, by reason: ranges that become one Settle record."""
+    delivered: dict[int, list[tuple[int, int]]] = field(default_factory=dict)
+    """For a captured queue: sequences that were delivered in this step, by consumer (`boot << 32 |
+    link`), for one Delivered record each."""
+    due_ms: int | None = None
+    """The time of its entry in the deadlines."""
+    redelivered_before: int = 0
+    """Sequences below it may have been delivered by a shard or frontend that ended: their delivery is a
+    redelivery, whatever their attempts."""
+    may_have_lost: bool = False
+    """Whether a shard that was killed may have delivered messages that it had not stored."""
+    recovered_to: int = 0
+    """Messages with lower sequences were there after such an end, and may have been buried before."""
+    mark_asked: int = 0
+    """The first sequence whose delivery must check the mark in the file."""
+    mark_due: int = 0
+    """The first sequence whose delivery notes a new delivery mark."""
+    mark_ahead: int = 0
+    """Number of messages by which the last noted mark was ahead of the deliveries."""
+    marked_ms: int = 0
+    """Time at which the mark was last noted."""
+    unanswered: list[tuple[int, Waiter, int]] = field(default_factory=list)
+    """Waiters for deferred outcomes (memory/deferred.py): number of the last outcome, waiter, and number
+    of the answer."""
+    name: str = field(init=False)
+    view: View = field(init=False)
+    footprint: Footprint = field(init=False)
 
-    def __init__(
-        self, id: int, record: Name, machine: Machine, ownership: Ownership, *, captured: bool = False
-    ) -> None:
-        self.id = id
-        self.name = record.name
-        self.record = record
-        """The last read record of the name in the directory."""
-        self.machine = machine
-        self.view = machine.view
-        self.footprint = machine.footprint
-        self.pace = Pace()
-        self.captured = captured
-        """Whether all events of its messages are recorded, also of transient ones."""
-        self.ownership = ownership
-        self.closings: tuple[Closing, ...] = ()
-        """While there is one, the queue opens no link, as it is about to be deleted; see closings.py."""
-        self.sizes: Sizes = NO_SIZES
-        """Of its footprint, as the memory of the shard has counted them; see Footprint.sizes."""
-        self.parked: Sequence[Parked] | None = None
-        """Batches that wait for room, in order; None for none. Set by parking.py."""
-        self.promised = 0
-        """Number of undecided transactions with messages of this queue; it can't move before they end."""
-        self.promised_messages = 0
-        """Number of messages that these transactions send to the queue; they count against its bounds."""
-        self.promised_bytes = 0
-        self.removed: dict[Reason, list[tuple[int, int]]] = {}
-        """Sequences that left the queue in this step, by reason: ranges that become one Settle record."""
-        self.delivered: dict[int, list[tuple[int, int]]] = {}
-        """For a captured queue: sequences that were delivered in this step, by consumer (`boot << 32 |
-        link`), for one Delivered record each."""
-        self.due_ms: int | None = None
-        """The time of its entry in the deadlines."""
-        self.redelivered_before = 0
-        """Sequences below it may have been delivered by a shard or frontend that ended: their delivery is a
-        redelivery, whatever their attempts."""
-        self.may_have_lost = False
-        """Whether a shard that was killed may have delivered messages that it had not stored."""
-        self.recovered_to = 0
-        """Messages with lower sequences were there after such an end, and may have been buried before."""
-        self.mark_asked = 0
-        """The first sequence whose delivery must check the mark in the file."""
-        self.mark_due = 0
-        """The first sequence whose delivery notes a new delivery mark."""
-        self.mark_ahead = 0
-        """Number of messages by which the last noted mark was ahead of the deliveries."""
-        self.marked_ms = 0
-        """Time at which the mark was last noted."""
-        self.unanswered: list[tuple[int, Waiter, int]] = []
-        """Waiters for deferred outcomes (memory/deferred.py): number of the last outcome, waiter, and number
-        of the answer."""
+    def __post_init__(self) -> None:
+        self.name = self.record.name
+        self.view = self.machine.view
+        self.footprint = self.machine.footprint
 
     @property
     def resident(self) -> int:

@@ -12,7 +12,7 @@ from typing import Any, Final
 
 from lightrail.model import conditions, limits
 from lightrail.shard.archiving.archive import BeyondCommittedError, Journals, NoSegmentError
-from lightrail.shard.effects.answers import Fields, Operation, RequestError, whole
+from lightrail.shard.effects.answers import Fields, Operation, check_waiting, error_fields, unexpected, whole
 from lightrail.shard.effects.peers import Peer
 from lightrail.shard.journal.commit import Worker
 from lightrail.wire.bodies import encode_request
@@ -68,9 +68,7 @@ class JournalRequests:
             and isinstance(after[0], str)
             and type(after[1]) is int
         ):
-            raise RequestError(
-                conditions.INVALID_FIELD, f"after is {str(after)[:80]!a}; expected [disk, segment]"
-            )
+            raise unexpected("after", after, "[disk, segment]")
         most = whole(fields, "limit", 1, SEGMENTS_SHOWN_MAX, SEGMENTS_SHOWN_MAX)
         disk, lsn = fields.get("disk"), whole(fields, "from", 0, OFFSET_MAX, 0)
         self._submit(peer, number, lambda: (self._page(disk, lsn, after, most), b""))
@@ -126,11 +124,7 @@ class JournalRequests:
 
     def _submit(self, peer: Peer, number: int, read: Callable[[], tuple[Fields, bytes]]) -> None:
         """Calls `read` in the thread, and answers with its result."""
-        if self._waiting >= JOURNAL_READS_MAX:
-            raise RequestError(
-                conditions.RESOURCE_LIMIT_EXCEEDED,
-                f"{JOURNAL_READS_MAX} requests wait for the shard's journals already; try again",
-            )
+        check_waiting(self._waiting, JOURNAL_READS_MAX, "the shard's journals")
         self._waiting += 1
         if self._worker is None:
             self._worker = Worker(self._loop, "journals")
@@ -157,9 +151,7 @@ class JournalRequests:
 def _segment_id(fields: Fields) -> tuple[str, int]:
     disk = fields.get("disk")
     if not isinstance(disk, str) or not disk:
-        raise RequestError(
-            conditions.INVALID_FIELD, f"disk is {str(disk)[:80]!a}; expected the id of a journal"
-        )
+        raise unexpected("disk", disk, "the id of a journal")
     return disk, whole(fields, "segment", 0, SEGMENT_MAX, None)
 
 
@@ -176,5 +168,4 @@ def _refusal(number: int, error: BaseException) -> bytes:
         case _:
             log.error("a reader could not be answered", exc_info=error)
             condition, description = conditions.INTERNAL_ERROR, "internal error; see the shard's log"
-    body = encode_request({"error": {"condition": condition, "description": description}})
-    return frame(Kind.RESPONSE, number=number, body=body)
+    return frame(Kind.RESPONSE, number=number, body=encode_request(error_fields(condition, description)))

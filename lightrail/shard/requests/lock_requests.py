@@ -3,21 +3,31 @@
 Every operation is drawn in docs/formats/wire.md.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 from lightrail.model import conditions, limits
-from lightrail.shard.effects.answers import Fields, Operation, Reply, RequestError, named, whole
+from lightrail.shard.effects.answers import (
+    NUMBER_MAX,
+    Fields,
+    Operation,
+    Reply,
+    RequestError,
+    answer,
+    check_waiting,
+    named,
+    numbers,
+    unexpected,
+    whole,
+)
 from lightrail.shard.effects.peers import Consumer, Peer
 from lightrail.shard.effects.performer import Performer
 from lightrail.shard.queue.values import commands
 from lightrail.shard.queue.values.effects import LockAnswer, LockedDeferred, Renewed, SettledDeliveries
 from lightrail.shard.queues.queues import Queues
-from lightrail.shard.queues.shard_queue import Queue, Waiter
-from lightrail.shard.requests.peeking import Recalling
-from lightrail.wire.bodies import encode_request
-from lightrail.wire.frames import Kind, frame
+from lightrail.shard.queues.shard_queue import CallWhenSynced, Queue
+from lightrail.shard.requests.peeking import recall
 
 if TYPE_CHECKING:
     from lightrail.shard.links.links import Links
@@ -27,7 +37,6 @@ DEFERRED_LOCK_MS: Final[int] = 60_000
 would end the lock of a client that has died."""
 DEFERRED_RECEIVED_MAX: Final[int] = 500
 """Deferred messages that one request receives."""
-_NUMBER_MAX: Final = (1 << 63) - 1
 
 
 @dataclass(slots=True, eq=False, repr=False)
@@ -41,7 +50,7 @@ class LockRequests:
     _queues: Queues
     _performer: Performer
     _links: "Links"
-    _wait: Callable[[Waiter, int], None]
+    _wait: CallWhenSynced
     _receiving: int = 0
     """Number of requests for deferred messages that wait for the disk."""
 
@@ -63,7 +72,7 @@ class LockRequests:
         queue = named(self._queues, fields)
         outcome = _outcome(fields)
         command = commands.SettleLocked(
-            *_lock(fields), outcome, whole(fields, "sequence", 0, _NUMBER_MAX, None)
+            *_lock(fields), outcome, whole(fields, "sequence", 0, NUMBER_MAX, None)
         )
         deferred = queue.view.deferred_number
         answer = self._ask(queue, command, now_ms)
@@ -72,7 +81,7 @@ class LockRequests:
     def _renew(self, _peer: Peer, _number: int, fields: Fields, now_ms: int) -> Fields:
         """Renews the lock of a message: its full time begins again."""
         queue = named(self._queues, fields)
-        command = commands.RenewLock(*_lock(fields), whole(fields, "sequence", 0, _NUMBER_MAX, None))
+        command = commands.RenewLock(*_lock(fields), whole(fields, "sequence", 0, NUMBER_MAX, None))
         answer = self._ask(queue, command, now_ms)
         return {"found": answer.found, "locked_until_ms": answer.until_ms}
 
@@ -80,75 +89,47 @@ class LockRequests:
 
     def _renew_deliveries(self, peer: Peer, _number: int, fields: Fields, now_ms: int) -> Fields:
         """Renews the locks of deliveries of a link of the requesting frontend."""
-        queue, consumer, numbers = self._deliveries(peer, fields)
-        found = self._performer.apply(queue, commands.RenewDeliveries(consumer.id, numbers), now_ms)
+        queue, consumer, wanted = self._deliveries(peer, fields)
+        found = self._performer.apply(queue, commands.RenewDeliveries(consumer.id, wanted), now_ms)
         (answer,) = [effect for effect in found if isinstance(effect, Renewed)]
         return {"locked_ms": answer.locked_ms}
 
     def _settle_deliveries(self, peer: Peer, number: int, fields: Fields, now_ms: int) -> None:
         """Settles deliveries of a link of the requesting frontend; answered when that is on disk."""
-        queue, consumer, numbers = self._deliveries(peer, fields)
+        queue, consumer, wanted = self._deliveries(peer, fields)
         outcome = _outcome(fields)
         deferred = queue.view.deferred_number
-        found = self._performer.apply(queue, commands.SettleDeliveries(consumer.id, numbers, outcome), now_ms)
+        found = self._performer.apply(queue, commands.SettleDeliveries(consumer.id, wanted, outcome), now_ms)
         (answer,) = [effect for effect in found if isinstance(effect, SettledDeliveries)]
         self._answer_on_disk(queue, Reply(peer, number, {"found": answer.found}), deferred)
 
     def _deliveries(self, peer: Peer, fields: Fields) -> tuple[Queue, Consumer, list[int]]:
         """The queue, the consumer and the delivery numbers that a request names."""
         queue, consumer = consumer_of(self._queues, peer, fields)
-        numbers = fields.get("numbers")
-        if (
-            not isinstance(numbers, list)
-            or not 0 < len(numbers) <= limits.LOCKS_RENEWED_MAX
-            or not all(type(each) is int and 0 <= each <= _NUMBER_MAX for each in numbers)
-        ):
-            raise RequestError(
-                conditions.INVALID_FIELD,
-                f"numbers is {str(numbers)[:80]!a}; expected a list of 1 to {limits.LOCKS_RENEWED_MAX} "
-                "delivery numbers",
-            )
-        return queue, consumer, numbers
+        return queue, consumer, numbers(fields, "numbers", limits.LOCKS_RENEWED_MAX, "delivery numbers")
 
     # --- deferred messages -----------------------------------------------------------------------------
 
     def _receive_deferred(self, peer: Peer, number: int, fields: Fields, now_ms: int) -> Fields | None:
         """Locks deferred messages by their sequences, all or none, and answers with them."""
         queue = named(self._queues, fields)
-        sequences = fields.get("sequences")
-        if (
-            not isinstance(sequences, list)
-            or not 0 < len(sequences) <= DEFERRED_RECEIVED_MAX
-            or not all(type(each) is int and 0 <= each <= _NUMBER_MAX for each in sequences)
-        ):
-            raise RequestError(
-                conditions.INVALID_FIELD,
-                f"sequences is {str(sequences)[:80]!a}; expected a list of 1 to "
-                f"{DEFERRED_RECEIVED_MAX} sequences",
-            )
+        sequences = numbers(fields, "sequences", DEFERRED_RECEIVED_MAX, "sequences")
         key = fields.get("key")
         if not isinstance(key, str) or not key or "-" in key:
-            raise RequestError(
-                conditions.INVALID_FIELD, f"key is {str(key)[:80]!a}; expected a text without -"
-            )
-        if self._receiving >= limits.PEEKS_MAX:
-            raise RequestError(
-                conditions.RESOURCE_LIMIT_EXCEEDED,
-                f"{limits.PEEKS_MAX} requests wait for deferred messages from disk already; try again",
-            )
+            raise unexpected("key", key, "a text without -")
+        check_waiting(self._receiving, limits.PEEKS_MAX, "deferred messages from disk")
         command = commands.LockDeferred(self._links.receiving.next_number(), key, sequences, DEFERRED_LOCK_MS)
         found = self._performer.apply(queue, command, now_ms)
-        (answer,) = [effect for effect in found if isinstance(effect, LockedDeferred)]
-        if not answer.runs:
+        (locked,) = [effect for effect in found if isinstance(effect, LockedDeferred)]
+        if not locked.runs:
             return {"messages": [], "locked_until_ms": 0}
         self._receiving += 1
 
         def came(messages: list[Fields], blob: bytes) -> None:
             self._receiving -= 1
-            body = encode_request({"messages": messages, "locked_until_ms": answer.until_ms}, blob)
-            peer.out.append(frame(Kind.RESPONSE, number=number, body=body))
+            answer(peer, number, {"messages": messages, "locked_until_ms": locked.until_ms}, blob)
 
-        Recalling(queue, self._performer, answer.runs, came).begin()
+        recall(queue, self._performer, locked.runs, came)
         return None
 
     # --- helpers ---------------------------------------------------------------------------------------
@@ -167,7 +148,7 @@ class LockRequests:
 def consumer_of(queues: Queues, peer: Peer, fields: Fields) -> tuple[Queue, Consumer]:
     """The queue and the consumer of the requesting frontend that a request names. Raises RequestError."""
     queue = named(queues, fields)
-    link = whole(fields, "link", 0, _NUMBER_MAX, None)
+    link = whole(fields, "link", 0, NUMBER_MAX, None)
     consumer = peer.consumers.get(link)
     if consumer is None or consumer.queue is not queue:
         # The queue is being created or declared again; a later request will find it.
@@ -180,7 +161,7 @@ def _lock(fields: Fields) -> tuple[str, int]:
     found = fields.get("lock")
     key, dash, number = found.rpartition("-") if isinstance(found, str) else ("", "", "")
     if not (dash and key and number.isascii() and number.isdigit() and len(number) < 20):
-        raise RequestError(conditions.INVALID_FIELD, f"lock is {str(found)[:80]!a}; expected KEY-NUMBER")
+        raise unexpected("lock", found, "KEY-NUMBER")
     return key, int(number)
 
 
@@ -189,9 +170,7 @@ def _outcome(fields: Fields) -> commands.Outcome:
     name = fields.get("outcome", "accepted")
     kinds = {kind.name.lower(): kind for kind in commands.OutcomeKind}
     if not isinstance(name, str) or name not in kinds:
-        raise RequestError(
-            conditions.INVALID_FIELD, f"outcome is {str(name)[:80]!a}; expected one of {', '.join(kinds)}"
-        )
+        raise unexpected("outcome", name, f"one of {', '.join(kinds)}")
     try:
         annotations = bytes.fromhex(fields.get("annotations") or "")
     except (ValueError, TypeError):

@@ -4,31 +4,34 @@ Every operation is drawn in docs/formats/wire.md. An operation that changes a qu
 commit is on disk, like a batch; one that reads from disk is answered when the reader thread has finished.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from heapq import nsmallest
 from typing import TYPE_CHECKING, Final
 
 from lightrail.model import conditions, limits
 from lightrail.shard.effects.answers import (
+    NUMBER_MAX,
     Fields,
     Operation,
     Reply,
     RequestError,
     answer,
+    check_waiting,
     error_fields,
     error_of,
     named,
+    numbers,
     whole,
 )
 from lightrail.shard.effects.peers import Peer
 from lightrail.shard.effects.performer import Performer
 from lightrail.shard.queue.values import commands
 from lightrail.shard.queues.queues import Queues
-from lightrail.shard.queues.shard_queue import Queue, Waiter
-from lightrail.shard.requests.peeking import Peeking
-from lightrail.wire.bodies import decode_request, encode_request
-from lightrail.wire.frames import HEADER_SIZE, Kind, WireError, frame
+from lightrail.shard.queues.shard_queue import CallWhenSynced, Queue
+from lightrail.shard.requests.peeking import peek
+from lightrail.wire.bodies import decode_request
+from lightrail.wire.frames import HEADER_SIZE, WireError
 
 if TYPE_CHECKING:
     from lightrail.shard.links.links import Links
@@ -63,9 +66,7 @@ class Requests:
 
     __slots__ = ("_links", "_operations", "_peeks", "_performer", "_queues", "_wait")
 
-    def __init__(
-        self, queues: Queues, performer: Performer, links: "Links", wait: Callable[[Waiter, int], None]
-    ) -> None:
+    def __init__(self, queues: Queues, performer: Performer, links: "Links", wait: CallWhenSynced) -> None:
         self._queues = queues
         self._performer = performer
         self._links = links
@@ -127,7 +128,7 @@ class Requests:
         With `closes_without`, a list of `links` and `messages`, and `revision`, the caller deletes the node
         of the queue at that revision if it has none of these: then the queue is closed, see closings.py.
         """
-        queue = self._named(fields)
+        queue = named(self._queues, fields)
         view = queue.view
         gauges = view.gauges
         closes_without = fields.get("closes_without")
@@ -221,27 +222,23 @@ class Requests:
 
     def _peek(self, peer: Peer, number: int, fields: Fields, _now_ms: int) -> Fields | None:
         """Messages without locking them."""
-        queue = self._named(fields)
-        start = whole(fields, "from", 0, (1 << 63) - 1, 0)
+        queue = named(self._queues, fields)
+        start = whole(fields, "from", 0, NUMBER_MAX, 0)
         count = whole(fields, "count", 1, PEEK_MESSAGES_MAX, 100)
         size = whole(fields, "bytes", 1, limits.PEEK_BYTES_MAX, PEEK_BYTES_DEFAULT)
-        if self._peeks >= limits.PEEKS_MAX:
-            raise RequestError(
-                conditions.RESOURCE_LIMIT_EXCEEDED,
-                f"{limits.PEEKS_MAX} requests wait for messages from disk already; try again",
-            )
+        check_waiting(self._peeks, limits.PEEKS_MAX, "messages from disk")
         self._peeks += 1
 
-        def seen(answer: Fields, blob: bytes) -> None:
+        def seen(found: Fields, blob: bytes) -> None:
             self._peeks -= 1
-            peer.out.append(frame(Kind.RESPONSE, number=number, body=encode_request(answer, blob)))
+            answer(peer, number, found, blob)
 
-        Peeking(queue, self._performer, start, count, size, seen).begin()
+        peek(queue, self._performer, start, count, size, seen)
         return None
 
     def _purge(self, peer: Peer, number: int, fields: Fields, now_ms: int) -> None:
         """Removes all messages but those in flight."""
-        queue = self._named(fields)
+        queue = named(self._queues, fields)
         before = queue.view.counters.purged
         self._performer.apply(queue, commands.Purge(), now_ms)
         reply = Reply(peer, number, {"purged": queue.view.counters.purged - before})
@@ -249,27 +246,14 @@ class Requests:
 
     def _cancel(self, peer: Peer, number: int, fields: Fields, now_ms: int) -> None:
         """Removes delayed messages before their time; skips messages that are not, or no longer, delayed."""
-        queue = self._named(fields)
-        sequences = fields.get("sequences")
-        if (
-            not isinstance(sequences, list)
-            or not 0 < len(sequences) <= PEEK_MESSAGES_MAX
-            or not all(type(each) is int and 0 <= each < 1 << 63 for each in sequences)
-        ):
-            raise RequestError(
-                conditions.INVALID_FIELD,
-                f"sequences is {str(sequences)[:80]!a}; expected a list of 1 to {PEEK_MESSAGES_MAX} "
-                "sequences",
-            )
+        queue = named(self._queues, fields)
+        sequences = numbers(fields, "sequences", PEEK_MESSAGES_MAX, "sequences")
         before = queue.view.counters.cancelled
         for sequence in sequences:
             self._performer.apply(queue, commands.Cancel(sequence), now_ms)
         self._wait(Reply(peer, number, {"cancelled": queue.view.counters.cancelled - before}), 0)
 
     # --- helpers ---------------------------------------------------------------------------------------
-
-    def _named(self, fields: Fields) -> Queue:
-        return named(self._queues, fields)
 
 
 def _brief(queues: list[Queue], next_: str | None) -> Fields:

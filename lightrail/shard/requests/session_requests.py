@@ -4,7 +4,7 @@ Every operation is drawn in docs/formats/wire.md. A state is read and set by the
 While the groups of a queue are read after a restart, the answer is that the queue is loading.
 """
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from itertools import islice
 from typing import TYPE_CHECKING
@@ -21,7 +21,8 @@ from lightrail.shard.effects.answers import (
     Reply,
     RequestError,
     answer,
-    error_of,
+    check_waiting,
+    error_fields,
     named,
     whole,
 )
@@ -37,11 +38,9 @@ from lightrail.shard.queue.values.policy import refusal_text, refuses_batches, r
 from lightrail.shard.queue.values.runs import Batch, Run, batch_of
 from lightrail.shard.queues.memory import Memory
 from lightrail.shard.queues.queues import Queues
-from lightrail.shard.queues.shard_queue import Queue, Waiter
+from lightrail.shard.queues.shard_queue import CallWhenSynced, Queue
 from lightrail.shard.requests.lock_requests import consumer_of
-from lightrail.shard.requests.peeking import Recalling
-from lightrail.wire.bodies import encode_request
-from lightrail.wire.frames import Kind, frame
+from lightrail.shard.requests.peeking import recall
 
 if TYPE_CHECKING:
     from lightrail.shard.links.links import Links
@@ -62,7 +61,7 @@ class SessionRequests:
     _links: "Links"
     _store: Store
     _memory: Memory
-    _wait: Callable[[Waiter, int], None]
+    _wait: CallWhenSynced
     _reading: int = 0
     """Number of requests for states that wait for the disk."""
 
@@ -104,11 +103,7 @@ class SessionRequests:
         run = queue.view.state_of(session)
         if run is None:
             return {"found": False}
-        if self._reading >= limits.PEEKS_MAX:
-            raise RequestError(
-                conditions.RESOURCE_LIMIT_EXCEEDED,
-                f"{limits.PEEKS_MAX} requests wait for states from disk already; try again",
-            )
+        check_waiting(self._reading, limits.PEEKS_MAX, "states from disk")
         self._reading += 1
 
         def came(rows: list[Fields], message: bytes) -> None:
@@ -118,13 +113,12 @@ class SessionRequests:
             except DecodeError:
                 state = None
             if isinstance(state, bytes):
-                body = encode_request({"found": True}, state)
-                peer.out.append(frame(Kind.RESPONSE, number=number, body=body))
+                answer(peer, number, {"found": True}, state)
             else:
                 text = f"the state of the session {session!a:.80} can't be read from disk"
-                answer(peer, number, error_of(RequestError(conditions.INTERNAL_ERROR, text)))
+                answer(peer, number, error_fields(conditions.INTERNAL_ERROR, text))
 
-        Recalling(queue, self._performer, [run], came).begin()
+        recall(queue, self._performer, [run], came)
         return None
 
     def _set_state(self, peer: Peer, number: int, fields: Fields, now_ms: int) -> Fields | None:

@@ -9,7 +9,7 @@
 
 The rules are in cluster/generations.py, their reasons in docs/adr/0017.
 
-Registration: how a shard joins the cluster: its directory, its number, its entry.
+`move_in` and `make_known` are how a shard joins the cluster: its directory, its number, its entry.
 """
 
 import asyncio
@@ -18,16 +18,8 @@ import secrets
 from dataclasses import replace
 from typing import Final
 
+from lightrail.cluster import generations
 from lightrail.cluster.coordinator import ATTEMPTS_MAX, ConflictError, CoordinatorError, Write
-from lightrail.cluster.generations import (
-    Generation,
-    Mark,
-    check_extent,
-    check_generation,
-    key_of,
-    last_generation,
-    next_mark,
-)
 from lightrail.cluster.joining import LEAVE_TIME_MAX_S, Joining, patiently, reachable_metrics
 from lightrail.cluster.map import SHARDS
 from lightrail.cluster.membership import (
@@ -65,11 +57,11 @@ class Start:
         self._lasting = joining.process.settings.store != "memory"
         self._together = not joining.process.settings.etcd
         """Whether the coordinator is a file beside the directory, which is copied together with it."""
-        self._last: Generation | None = None
+        self._last: generations.Generation | None = None
         self._revision = 0
-        self._mark: Mark | None = None
+        self._mark: generations.Mark | None = None
         """The generation of the directory before this start."""
-        self._own: Generation | None = None
+        self._own: generations.Generation | None = None
         self._superseded = False
 
     # --- before the store is opened ----------------------------------------------------------------------
@@ -93,13 +85,13 @@ class Start:
 
     async def _look(self) -> None:
         self._last, self._revision = await patiently(
-            self._joining.process, lambda: last_generation(self._coordinator, self._shard)
+            self._joining.process, lambda: generations.last_generation(self._coordinator, self._shard)
         )
 
     def _check(self) -> None:
         data_directory = self._data_directory
         disk = data_directory.disk
-        check_generation(
+        generations.check_generation(
             self._shard,
             self._last,
             self._mark,
@@ -111,7 +103,7 @@ class Start:
     def judge(self, found: Extent) -> None:
         """Checks that the journal has its known extent. Raises StoreRefusedError."""
         try:
-            check_extent(
+            generations.check_extent(
                 self._shard,
                 self._last,
                 disk=self._data_directory.disk,
@@ -131,8 +123,8 @@ class Start:
         if not self._lasting:
             return
         for _ in range(ATTEMPTS_MAX):
-            mark = next_mark(self._last, self._mark, secrets.token_hex(TOKEN_BYTES))
-            own = Generation(
+            mark = generations.next_mark(self._last, self._mark, secrets.token_hex(TOKEN_BYTES))
+            own = generations.Generation(
                 disk=disk,
                 number=mark.number,
                 token=mark.token,
@@ -161,12 +153,12 @@ class Start:
             # on another directory.
             self._check()
             self.judge(extent)
-        raise MemberRefusedError(f"{key_of(self._shard)} is being changed repeatedly: try again")
+        raise MemberRefusedError(f"{generations.key_of(self._shard)} is being changed repeatedly: try again")
 
-    async def _written(self, own: Generation) -> bool:
+    async def _written(self, own: generations.Generation) -> bool:
         """Writes the entry; False if it has changed since it was read. Raises CoordinatorError."""
         try:
-            write = Write(key_of(self._shard), own.encode(), self._revision)
+            write = Write(generations.key_of(self._shard), own.encode(), self._revision)
             self._revision = await self._coordinator.write([write])
         except ConflictError:
             return False
@@ -186,7 +178,7 @@ class Start:
 
     async def _report(self, extent: Extent) -> None:
         try:
-            found, revision = await last_generation(self._coordinator, self._shard)
+            found, revision = await generations.last_generation(self._coordinator, self._shard)
             own = self._own
             assert own is not None, "it has begun"
             if found is not None and found.disk == own.disk and found.token != own.token:
@@ -195,7 +187,7 @@ class Start:
                     return
                 log.warning(
                     "%s was set back to generation %d; it is written again",
-                    key_of(self._shard),
+                    generations.key_of(self._shard),
                     found.number,
                 )
             self._revision = revision
@@ -206,11 +198,12 @@ class Start:
             # The next report includes this one.
             log.debug("the extent of the journal was not reported: %s", error)
 
-    def _supersede(self, found: Generation) -> None:
+    def _supersede(self, found: generations.Generation) -> None:
         self._superseded = True
         self._joining.process.fail(
-            f"{key_of(self._shard)} is generation {found.number} of another process: shard {self._shard} was "
-            "started elsewhere on a copy of this directory that an operator has accepted"
+            f"{generations.key_of(self._shard)} is generation {found.number} of another process: "
+            f"shard {self._shard} was started elsewhere on a copy of this directory that an operator "
+            "has accepted"
         )
 
     async def close(self, store: Store) -> None:
@@ -227,9 +220,9 @@ class Start:
             why = str(error) or f"the coordinator did not answer within {LEAVE_TIME_MAX_S:g} s"
             log.warning("the orderly end of shard %d could not be reported: %s", self._shard, why)
 
-    async def _close(self, closed: Generation) -> None:
+    async def _close(self, closed: generations.Generation) -> None:
         for _ in range(ATTEMPTS_MAX):
-            found, self._revision = await last_generation(self._coordinator, self._shard)
+            found, self._revision = await generations.last_generation(self._coordinator, self._shard)
             if found is not None and found.token != closed.token and found.number >= closed.number:
                 return  # Another start has followed.
             if await self._written(closed):

@@ -1,6 +1,6 @@
 """Storage: the files of one shard: the store, the archive of its journal, and the delivery marks.
 
-Watches whether the disk answers and has room, and logs each change.
+`DiskWatch` watches whether the disk answers and has room, and logs each change.
 """
 
 import logging

@@ -4,7 +4,7 @@ The group is open while queues apply the outcomes, so that it has all of their r
 counts, annotated messages, dead letters. Then follow the messages that the transaction sends, and the record
 that ends it. Room for all records is reserved before anything is changed.
 
-The records of a transaction: one group in the journal, which recovery applies whole or not at all.
+Recovery applies the group whole or not at all.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -12,7 +12,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-from lightrail.journal.record import CONTINUED, SPILLED, Ids, Numbers, Transaction
+from lightrail.journal.record import SPILLED, Ids, Numbers, Transaction
 from lightrail.model import conditions
 from lightrail.model.names import dead_letter_name
 from lightrail.shard.effects.answers import RequestError
@@ -73,16 +73,7 @@ class Records:
 
     def append(self, records: Sequence[Record], now_ms: int) -> None:
         """Appends the last records of a group; their room must be reserved."""
-        for record in records[:-1]:
-            record.flags |= CONTINUED
-        for record in records:
-            location = self._store.append(record, now_ms)
-            if isinstance(record, Append):
-                record.batch.location = location
-                if record.flags & SPILLED:
-                    self._performer.captured_bytes += record.batch.size
-                else:
-                    self._performer.messages_unsynced += record.batch.count
+        self._performer.append_group(records, now_ms)
 
 
 def records_of_posts(

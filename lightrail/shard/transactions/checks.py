@@ -6,7 +6,7 @@ from itertools import pairwise
 from typing import TYPE_CHECKING, NamedTuple
 
 from lightrail.model import conditions
-from lightrail.shard.effects.answers import RequestError
+from lightrail.shard.effects.answers import RequestError, demand
 from lightrail.shard.effects.peers import Peer
 from lightrail.shard.effects.performer import Performer
 from lightrail.shard.links.ingress.selection import Ahead, Share, index_full, queue_full, share, too_large
@@ -18,7 +18,6 @@ from lightrail.shard.queues.memory import Memory
 from lightrail.shard.queues.queues import Queues
 from lightrail.shard.queues.shard_queue import Queue
 from lightrail.shard.transactions.applying import Part, Shares
-from lightrail.wire.bodies import Refusal
 
 if TYPE_CHECKING:
     from lightrail.shard.transactions.work import Post, Retirement
@@ -52,9 +51,7 @@ class Checks:
         """The queues of a post."""
         found: list[Queue] = []
         for name in post.queues:
-            queue = self._queues.open(name, now_ms)
-            if isinstance(queue, Refusal):
-                raise RequestError(queue.condition, queue.description)
+            queue = demand(self._queues.open(name, now_ms))
             if self._memory.must_wait(queue):
                 refusal = index_full(queue)
                 raise RequestError(refusal.condition, refusal.description)
@@ -78,11 +75,9 @@ class Checks:
 
     def settled(self, peer: Peer, retirement: "Retirement", now_ms: int) -> Settled:
         """The deliveries of a retirement, all of which have to be locked."""
-        queue = self._queues.look(retirement.queue)
-        if isinstance(queue, Refusal):
-            raise RequestError(queue.condition, queue.description)
+        queue = demand(self._queues.look(retirement.queue))
         first, last = retirement.first, retirement.last
-        found = _holder(queue, retirement.key) if retirement.key else _receiver(queue, peer, retirement)
+        found = queue.view.holder_of(retirement.key) if retirement.key else _receiver(queue, peer, retirement)
         runs = [] if found is None else found.in_flight.between(first, last)
         if found is None or sum(run.count for run in runs) < last - first:
             raise RequestError(
@@ -140,11 +135,6 @@ def _receiver(queue: Queue, peer: Peer, retirement: "Retirement") -> Consumer | 
             conditions.MOVED, f"no consumer of {queue.name} has the number {retirement.link} here now"
         )
     return queue.view.consumer(consumer.id)
-
-
-def _holder(queue: Queue, key: str) -> Consumer | None:
-    """The consumer of deferred messages that are locked under a key, by their sequences."""
-    return queue.view.holder_of(key)
 
 
 def check_apart(settled: list[Settled]) -> None:

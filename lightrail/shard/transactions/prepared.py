@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import KW_ONLY, dataclass, field
 from heapq import nsmallest
 from typing import Any, Final, NamedTuple
 
@@ -28,41 +29,36 @@ class ReservedDeliveries(NamedTuple):
     outcome: Outcome
 
 
+@dataclass(slots=True, eq=False, repr=False)
 class Prepared:
     """The work of one transaction at this shard."""
 
-    __slots__ = ("id", "is_recovered", "posts", "queues", "reserved", "shard", "since_ms", "size", "user")
+    id: bytes
+    shard: int
+    """The shard that decides."""
+    user: str
+    """The user of its client; empty if the frontend's version does not send it."""
+    posts: list[Post]
+    reserved: list[ReservedDeliveries]
+    since_ms: int
+    """Time of its preparation."""
+    _: KW_ONLY
+    is_recovered: bool = False
+    """Whether it is from the journal: a shard that was lost may have concluded it, without a record."""
+    queues: set[str] = field(init=False)
+    """Names of all queues with work of this transaction."""
+    size: int = field(init=False)
+    """Its bytes in memory."""
 
-    def __init__(
-        self,
-        id: bytes,
-        shard: int,
-        user: str,
-        posts: list[Post],
-        reserved: list[ReservedDeliveries],
-        since_ms: int,
-        *,
-        is_recovered: bool = False,
-    ) -> None:
-        self.id = id
-        self.is_recovered = is_recovered
-        """Whether it is from the journal: a shard that was lost may have concluded it, without a record."""
-        self.shard = shard
-        """The shard that decides."""
-        self.posts = posts
-        self.reserved = reserved
-        self.since_ms = since_ms
-        """Time of its preparation."""
-        self.user = user
-        """The user of its client; empty if the frontend's version does not send it."""
-        self.queues = {name for post in posts for name in post.queues} | {each.queue for each in reserved}
-        """Names of all queues with work of this transaction."""
+    def __post_init__(self) -> None:
+        self.queues = {name for post in self.posts for name in post.queues} | {
+            each.queue for each in self.reserved
+        }
         self.size = (
             TRANSACTION_PREPARED_BYTES
-            + sum(4 * post.batch.count + post.batch.size for post in posts)
-            + TRANSACTION_PREPARED_PART_BYTES * (len(posts) + len(reserved))
+            + sum(4 * post.batch.count + post.batch.size for post in self.posts)
+            + TRANSACTION_PREPARED_PART_BYTES * (len(self.posts) + len(self.reserved))
         )
-        """Its bytes in memory."""
 
     def shown(self, now_ms: int) -> dict[str, Any]:
         """Its description for operators: queues (some of many), and numbers of messages and deliveries."""

@@ -5,7 +5,8 @@ Users share the room: one may have as much as is free besides, so that a user wh
 leaves room for others.
 """
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
+from dataclasses import InitVar, dataclass, field
 from functools import partial
 from heapq import nsmallest
 from itertools import count
@@ -23,7 +24,7 @@ from lightrail.shard.queue.values import commands
 from lightrail.shard.queue.values.commands import FAILED
 from lightrail.shard.queues.memory import Memory, UserShares
 from lightrail.shard.queues.queues import Queues
-from lightrail.shard.queues.shard_queue import Waiter
+from lightrail.shard.queues.shard_queue import CallWhenSynced
 from lightrail.shard.transactions.applying import Applying, Part, Shares
 from lightrail.shard.transactions.checks import Checks, check_apart, shares_of
 from lightrail.shard.transactions.prepared import Prepared, ReservedDeliveries, recovered
@@ -38,6 +39,7 @@ TRANSACTION_RESOLVE_MS: Final[int] = 5_000
 """Time after which a shard with a prepared transaction asks the deciding shard for the decision."""
 
 
+@dataclass(slots=True, eq=False, repr=False)
 class Preparing:
     """The prepared transactions of one shard.
 
@@ -46,49 +48,25 @@ class Preparing:
         found: the newest records of transactions that recovery found.
     """
 
-    __slots__ = (
-        "_applying",
-        "_bytes",
-        "_checks",
-        "_concluding",
-        "_count",
-        "_holders",
-        "_loading",
-        "_memory",
-        "_performer",
-        "_prepared",
-        "_queues",
-        "_reserved",
-        "_when_synced",
-    )
+    _queues: Queues
+    _performer: Performer
+    _applying: Applying
+    _checks: Checks
+    _loading: Loading
+    _memory: Memory
+    _when_synced: CallWhenSynced
+    found: InitVar[Iterable[Transaction]]
+    now_ms: InitVar[int]
+    _holders: "count[int]" = field(default_factory=lambda: count(NOBODY_WITH_RETRIES - 1, -1))
+    _prepared: dict[bytes, Prepared] = field(default_factory=dict)
+    _bytes: UserShares = field(default_factory=UserShares)
+    _count: UserShares = field(default_factory=UserShares)
+    _concluding: dict[bytes, list[tuple[Peer, int]]] = field(default_factory=dict)
+    """Decided transactions whose messages are being read from disk, and requests that wait for them."""
+    _reserved: dict[str, dict[int, list[tuple[int, int]]]] = field(default_factory=dict)
+    """Of recovered transactions, by queue, until the queues are restored."""
 
-    def __init__(
-        self,
-        queues: Queues,
-        performer: Performer,
-        applying: Applying,
-        checks: Checks,
-        loading: Loading,
-        memory: Memory,
-        when_synced: Callable[[Waiter, int], None],
-        found: Iterable[Transaction],
-        now_ms: int,
-    ) -> None:
-        self._queues = queues
-        self._performer = performer
-        self._applying = applying
-        self._checks = checks
-        self._loading = loading
-        self._memory = memory
-        self._when_synced = when_synced
-        self._holders = count(NOBODY_WITH_RETRIES - 1, -1)
-        self._prepared: dict[bytes, Prepared] = {}
-        self._bytes = UserShares()
-        self._count = UserShares()
-        self._concluding: dict[bytes, list[tuple[Peer, int]]] = {}
-        """Decided transactions whose messages are being read from disk, and requests that wait for them."""
-        self._reserved: dict[str, dict[int, list[tuple[int, int]]]] = {}
-        """Of recovered transactions, by queue, until the queues are restored."""
+    def __post_init__(self, found: Iterable[Transaction], now_ms: int) -> None:
         for record in found:
             if record.state == TransactionState.PREPARED:
                 prepared = recovered(record, self._holders, now_ms)

@@ -19,7 +19,7 @@ The decision is kept until the others answer that they have concluded it (`concl
 """
 
 import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -30,7 +30,7 @@ from lightrail.shard.effects.performer import Performer
 from lightrail.shard.journal.store import Store, StoreBusyError
 from lightrail.shard.queues.memory import Memory
 from lightrail.shard.queues.queues import Queues
-from lightrail.shard.queues.shard_queue import Queue, Waiter, WhenSynced
+from lightrail.shard.queues.shard_queue import CallWhenSynced, Queue, WhenSynced
 from lightrail.shard.transactions.applying import Applying, Record
 from lightrail.shard.transactions.checks import Checks
 from lightrail.shard.transactions.decisions import Decisions
@@ -58,7 +58,7 @@ class Transactions:
         links: "Links",
         store: Store,
         memory: Memory,
-        when_synced: Callable[[Waiter, int], None],
+        when_synced: CallWhenSynced,
         found: Sequence[Transaction],
         now_ms: int,
     ) -> None:
@@ -69,15 +69,7 @@ class Transactions:
         self._when_synced = when_synced
         self.decisions = Decisions(self._applying.records, found, now_ms)
         self.prepared = Preparing(
-            queues,
-            performer,
-            self._applying,
-            self._checks,
-            self._loading,
-            memory,
-            when_synced,
-            found,
-            now_ms,
+            queues, performer, self._applying, self._checks, self._loading, memory, when_synced, found, now_ms
         )
 
     @property

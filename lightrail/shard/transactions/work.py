@@ -1,10 +1,9 @@
 """Work: the work of a transaction at one shard, from the body of the request `transact`.
 
-Loading: reads messages from disk if their outcomes in a transaction need their bytes.
-
-A dead letter is a copy of its message with the reason, and annotations are merged into the message. Outside
-of transactions such an outcome is deferred until the message is read (`memory/deferred.py`); in a transaction
-its records are in one group with all others, so the message is read first.
+Messages whose outcome in a transaction needs their bytes are read from disk first (`Loading`). A dead letter
+is a copy of its message with the reason, and annotations are merged into the message. Outside of transactions
+such an outcome is deferred until the message is read (`memory/deferred.py`); in a transaction its records are
+in one group with all others, so the message is read first.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -14,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from lightrail.model import conditions, limits
 from lightrail.shard.effects.actions import Read
-from lightrail.shard.effects.answers import Fields, RequestError, whole
+from lightrail.shard.effects.answers import Fields, RequestError, unexpected, whole
 from lightrail.shard.effects.receiving_link import outcome_of
 from lightrail.shard.queue.memory.disk import gaps_of, pieces_of
 from lightrail.shard.queue.values.commands import Outcome
@@ -100,9 +99,7 @@ def id_of(fields: Fields) -> bytes:
     except ValueError:
         id = b""
     if len(id) != ID_BYTES:
-        raise RequestError(
-            conditions.INVALID_FIELD, f"id is {str(found)[:80]!a}; expected 32 hexadecimal digits"
-        )
+        raise unexpected("id", found, "32 hexadecimal digits")
     return id
 
 

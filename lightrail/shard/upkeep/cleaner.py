@@ -3,7 +3,7 @@
 It goes through the segment from its beginning, so that a message of several queues is found once for all of
 them, and is written once with all its queues.
 
-Housekeeping: spills messages above the memory mark, and runs the cleaner.
+`Housekeeping` runs the cleaner, and spills messages above the memory mark.
 """
 
 import logging

@@ -9,6 +9,7 @@ A batch that was stored in part is remembered with its producer (in a Taken reco
 the rest of it is neither lost nor stored twice when it is sent again after a crash.
 """
 
+from dataclasses import dataclass, field
 from enum import Enum, auto
 from typing import Final
 
@@ -64,40 +65,22 @@ class Progress(Enum):
     """The rest of it is for the next turn: more would take too long at once."""
 
 
+@dataclass(slots=True, eq=False, repr=False)
 class Admission:
     """Admits batches to guarded queues."""
 
-    __slots__ = (
-        "_answer",
-        "_counts",
-        "_memory",
-        "_parking",
-        "_performer",
-        "_refuse",
-        "_store",
-        "_work",
-        "unfinished",
-    )
+    _store: Store
+    _performer: Performer
+    _memory: Memory
+    _counts: ShardCounts
+    _answers: Answers
+    _work: Work
+    unfinished: dict[Queue, None] = field(default_factory=dict)
+    """Queues with room for parked batches that wait for the next step, as this one's work is used up."""
+    _parking: Parking = field(init=False)
 
-    def __init__(
-        self,
-        store: Store,
-        performer: Performer,
-        memory: Memory,
-        counts: ShardCounts,
-        answers: Answers,
-        work: Work,
-    ) -> None:
-        self._store = store
-        self._memory = memory
-        self._work = work
-        self._parking = Parking(memory)
-        self._performer = performer
-        self._counts = counts
-        self._answer = answers.accept
-        self._refuse = answers.refuse
-        self.unfinished: dict[Queue, None] = {}
-        """Queues with room for parked batches that wait for the next step, as this one's work is used up."""
+    def __post_init__(self) -> None:
+        self._parking = Parking(self._memory)
 
     def enqueue(
         self, producer: Producer, number: int, batch: Batch, now_ms: int, *, whole: bool = False
@@ -224,7 +207,9 @@ class Admission:
             entry.done = done
         if done == batch.count:
             waits = not batch.durable and queue.captured and self._performer.capture_lags
-            self._answer(entry.producer, entry.number, batch.durable or waits or entry.producer.keeps_tags)
+            self._answers.accept(
+                entry.producer, entry.number, batch.durable or waits or entry.producer.keeps_tags
+            )
         elif done == large:
             self._turn_away(queue, entry, done, too_large(queue, batch, large))
         elif done == end:
@@ -330,7 +315,7 @@ class Admission:
         producer.refusing = True
         # A client of a durable terminus may use the tags again that it has settled before.
         waits = producer.keeps_tags or (entry.batch.durable and done > 0)
-        self._refuse(producer, entry.number, refusal, waits)
+        self._answers.refuse(producer, entry.number, refusal, waits)
         self._turn_away_behind(queue, producer, self._parking.remove(producer))
 
     def _turn_away_behind(self, queue: Queue, producer: Producer, parked: list[Parked]) -> None:
@@ -338,7 +323,7 @@ class Admission:
         for behind in parked:
             queue.machine.not_stored(refused=behind.batch.count)
             refusal = Refusal(conditions.RESOURCE_LIMIT_EXCEEDED, "a batch before this one was refused")
-            self._refuse(producer, behind.number, refusal, producer.keeps_tags)
+            self._answers.refuse(producer, behind.number, refusal, producer.keeps_tags)
 
 
 def _acts_at_once(policy: Policy) -> bool:

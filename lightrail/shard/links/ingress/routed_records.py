@@ -3,9 +3,9 @@
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from lightrail.journal.record import CONTINUED, SPILLED, Ids, Taken
+from lightrail.journal.record import SPILLED, Ids, Taken
 from lightrail.shard.effects.peers import RouteProducer
-from lightrail.shard.journal.record import Append, size_of
+from lightrail.shard.journal.record import Append, Record, size_of
 from lightrail.shard.journal.store import Store
 from lightrail.shard.queue.values.runs import Batch
 from lightrail.shard.queues.shard_queue import Queue
@@ -62,17 +62,8 @@ class RoutedRecords:
             each_.producer = each_.number = 0
         if cut and records:
             records.append(Taken(producer.id, number, batch.count))
-        records = [*captured, *records]
-        for record in records[:-1]:
-            record.flags |= CONTINUED
-        self._store.reserve(size_of(records), now_ms)
-        for record in records:
-            location = self._store.append(record, now_ms)
-            if isinstance(record, Append):
-                record.batch.location = location
-                if record.flags & SPILLED:
-                    self._performer.captured_bytes += record.batch.size
-                else:
-                    self._performer.messages_unsynced += record.batch.count
+        group: list[Record] = [*captured, *records]
+        self._store.reserve(size_of(group), now_ms)
+        self._performer.append_group(group, now_ms)
         durable = batch.durable or any(each.batch.durable for each in found)
         return durable or bool(captured and self._performer.capture_lags)

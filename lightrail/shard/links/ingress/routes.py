@@ -7,6 +7,7 @@ all of them or in none.
 
 import logging
 from collections.abc import Callable
+from dataclasses import dataclass, field
 
 from lightrail.journal.record import SPILLED
 from lightrail.model import conditions, limits
@@ -44,54 +45,25 @@ def batch_in(part: bytes, durable: bool, priority: int, count: int, now_ms: int)
 
 def twin(batch: Batch) -> Batch:
     """A batch with the same messages and bytes that can have another location."""
-    return Batch(
-        batch.data,
-        batch.ends,
-        batch.count,
-        batch.size,
-        batch.base,
-        batch.durable,
-        batch.priority,
-        batch.expires_at_ms,
-        batch.enqueued_at_ms,
-        None,
-        batch.message_format,
-    )
+    return batch.alike(batch.data, batch.ends, batch.count, batch.size, batch.base, None)
 
 
+@dataclass(slots=True, eq=False, repr=False)
 class Routes:
     """Stores the batches of links to routers."""
 
-    __slots__ = (
-        "_answer",
-        "_counts",
-        "_memory",
-        "_performer",
-        "_queues",
-        "_records",
-        "_refuse",
-        "_store",
-        "holding",
-    )
+    _queues: Queues
+    _performer: Performer
+    _store: Store
+    _counts: ShardCounts
+    _memory: Memory
+    _answers: Answers
+    _records: RoutedRecords = field(init=False)
+    holding: Holding = field(init=False)
 
-    def __init__(
-        self,
-        queues: Queues,
-        performer: Performer,
-        store: Store,
-        counts: ShardCounts,
-        memory: Memory,
-        answers: Answers,
-    ) -> None:
-        self._queues = queues
-        self._performer = performer
-        self._store = store
-        self._counts = counts
-        self._answer = answers.accept
-        self._refuse = answers.refuse
-        self._records = RoutedRecords(store, performer)
-        self._memory = memory
-        self.holding = Holding(memory)
+    def __post_init__(self) -> None:
+        self._records = RoutedRecords(self._store, self._performer)
+        self.holding = Holding(self._memory)
 
     def targets(self, peer: Peer, link: int, number: int, body: Targets, now_ms: int) -> None:
         """Declares a set of queues; batches for a set with an unknown queue are refused."""
@@ -195,14 +167,14 @@ class Routes:
 
     def _refuse_behind(self, producer: RouteProducer, number: int) -> None:
         refusal = Refusal(conditions.RESOURCE_LIMIT_EXCEEDED, "a batch before this one was refused")
-        self._refuse(producer, number, refusal, False)
+        self._answers.refuse(producer, number, refusal, False)
 
     def _no_room(self, producer: RouteProducer, part: bytes) -> None:
         refusal = Refusal(
             conditions.RESOURCE_LIMIT_EXCEEDED, "too many messages wait in this shard for full queues"
         )
         producer.refusing = True
-        self._refuse(producer, HEADER.unpack_from(part)[6], refusal, False)
+        self._answers.refuse(producer, HEADER.unpack_from(part)[6], refusal, False)
 
     def _route(
         self,
@@ -220,7 +192,7 @@ class Routes:
         targets = _usable(producer, set_)
         if isinstance(targets, Refusal):
             producer.refusing = True
-            self._refuse(producer, number, targets, False)
+            self._answers.refuse(producer, number, targets, False)
             return True
         batch = batch_in(part, durable, priority, count, now_ms)
         if number < producer.sent_below:
@@ -235,7 +207,7 @@ class Routes:
             full = next((queue for queue in targets if self._memory.must_wait(queue)), None)
             if full is not None:
                 producer.refusing = True
-                self._refuse(producer, number, index_full(full), False)
+                self._answers.refuse(producer, number, index_full(full), False)
                 return True
             self._share(producer, number, batch, targets, now_ms)
         else:
@@ -249,10 +221,10 @@ class Routes:
             producer.refusing = True
             refusal = Refusal(conditions.RESOURCE_LIMIT_EXCEEDED, "a target had no room for the rest of it")
             refusal.accepted = producer.part
-            self._refuse(producer, number, refusal, durable)
+            self._answers.refuse(producer, number, refusal, durable)
         else:
             self._counts.batches_duplicate += 1
-            self._answer(producer, number, durable)
+            self._answers.accept(producer, number, durable)
 
     def _store_whole(
         self, producer: RouteProducer, number: int, batch: Batch, targets: list[Queue], now_ms: int
@@ -279,7 +251,7 @@ class Routes:
                 self._performer.captured_bytes += batch.size
         producer.last_number = number
         producer.part = 0
-        self._answer(producer, number, durable or bool(kept and self._performer.capture_lags))
+        self._answers.accept(producer, number, durable or bool(kept and self._performer.capture_lags))
         for queue in targets:
             # Other transient messages get a location when their queue spills them, and each queue spills its
             # own.
@@ -290,7 +262,7 @@ class Routes:
         """Refuses a batch for which the store had no room, or that exceeds the size of a record."""
         self._counts.store_failures += 1
         producer.refusing = True
-        self._refuse(producer, number, Refusal(conditions.RESOURCE_LIMIT_EXCEEDED, str(error)), False)
+        self._answers.refuse(producer, number, Refusal(conditions.RESOURCE_LIMIT_EXCEEDED, str(error)), False)
 
     def _share(
         self, producer: RouteProducer, number: int, batch: Batch, targets: list[Queue], now_ms: int
@@ -311,7 +283,7 @@ class Routes:
             if not taken:
                 full.machine.not_stored(refused=left)
                 producer.refusing = True
-                self._refuse(producer, number, refusal, False)
+                self._answers.refuse(producer, number, refusal, False)
                 return
             batch = joined([Run(batch, 0, taken, 0)], None)
         found = [share(queue, batch, now_ms) for queue in targets]
@@ -325,11 +297,11 @@ class Routes:
         producer.last_number = number
         producer.part = 0 if refusal is None else taken
         if refusal is None:
-            self._answer(producer, number, waits)
+            self._answers.accept(producer, number, waits)
         else:
             full.machine.not_stored(refused=left)
             producer.refusing = True
-            self._refuse(producer, number, refusal, waits)
+            self._answers.refuse(producer, number, refusal, waits)
         for each in found:
             each.queue.machine.not_stored(duplicates=each.duplicates, dropped=each.dropped)
             each.queue.machine.remember(each.digests, ids_until_ms(each.queue, now_ms))

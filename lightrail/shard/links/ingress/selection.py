@@ -1,6 +1,6 @@
 """Selects the messages of a batch that a queue stores according to its policy.
 
-Refusals of batches by the policy of a queue.
+A batch of which the policy admits nothing gets one of the refusals that are written here.
 """
 
 from dataclasses import replace

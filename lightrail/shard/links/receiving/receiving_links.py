@@ -1,6 +1,7 @@
 """Receiving links: those of all queues of a shard; applies their events (effects/receiving_link.py)."""
 
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from lightrail.journal.record import DeliveryRun
@@ -24,50 +25,32 @@ if TYPE_CHECKING:
     from lightrail.shard.links.closings import LastConsumers
 
 
+@dataclass(slots=True, eq=False, repr=False)
 class ReceivingLinks:
     """The receiving links by their numbers, and what they wait for."""
 
-    __slots__ = (
-        "_by_key",
-        "_client_links",
-        "_due",
-        "_durable",
-        "_expected",
-        "_last_consumers",
-        "_links",
-        "_next_number",
-        "_performer",
-        "_suspended",
-        "_suspended_deliveries",
-        "_suspended_links",
-    )
+    _performer: Performer
+    _client_links: ClientLinks
+    _durable: DurableReceivers
+    _last_consumers: "LastConsumers"
+    _next_number: int = 1
+    _by_key: dict[Key, ReceivingLink] = field(default_factory=dict)
+    """Those for which a frontend's frames may come that has not opened them here, or has closed them."""
+    _due: Timetable[ReceivingLink] = field(default_factory=Timetable)
+    """When each of these is released."""
+    _suspended: dict[str, dict[ReceivingLink, None]] = field(default_factory=dict)
+    """By user, the longest suspended first."""
+    _suspended_links: UserShares = field(default_factory=UserShares)
+    _suspended_deliveries: UserShares = field(default_factory=UserShares)
+    """Their unsettled deliveries, as counted when they were suspended."""
+    _expected: dict[Key, list[bytes]] = field(default_factory=dict)
+    """Frames of links whose queue is nearly copied, until it is served here."""
+    _links: dict[int, ReceivingLink] = field(init=False)
 
-    def __init__(
-        self,
-        performer: Performer,
-        client_links: ClientLinks,
-        durable: DurableReceivers,
-        last_consumers: "LastConsumers",
-    ) -> None:
-        self._performer = performer
-        self._client_links = client_links
-        self._durable = durable
-        self._last_consumers = last_consumers
-        self._links = performer.links
-        self._next_number = 1
-        self._by_key: dict[Key, ReceivingLink] = {}
-        """Those for which a frontend's frames may come that has not opened them here, or has closed them."""
-        self._due: Timetable[ReceivingLink] = Timetable()
-        """When each of these is released."""
-        self._suspended: dict[str, dict[ReceivingLink, None]] = {}
-        """By user, the longest suspended first."""
-        self._suspended_links = UserShares()
-        self._suspended_deliveries = UserShares()
-        """Their unsettled deliveries, as counted when they were suspended."""
-        self._expected: dict[Key, list[bytes]] = {}
-        """Frames of links whose queue is nearly copied, until it is served here."""
-        performer.on_refused = self._refused
-        performer.on_lost_session = self._lost_session
+    def __post_init__(self) -> None:
+        self._links = self._performer.links
+        self._performer.on_refused = self._refused
+        self._performer.on_lost_session = self._lost_session
 
     def __len__(self) -> int:
         """Links that a frontend may take over."""

@@ -1,11 +1,13 @@
 """Resuming links on which clients receive (2.6.13): lists unsettled deliveries, and sends messages again.
 
-Restoring: the durable receivers of a recovered queue, as consumers without a link; what is kept.
+After a start, the durable receivers of a recovered queue are consumers without a link that may be resumed in
+the same way.
 """
 
 import logging
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import TYPE_CHECKING, Final
 
 from lightrail.filters.errors import FilterError
@@ -116,7 +118,8 @@ class Resending:
                 if run.batch.data is None:
                     # As many messages as may be sent at once, according to the known size.
                     few = max(1, min(left, run.count * RESENT_BYTES // max(1, run.size)))
-                    self._read(consumer, number, run.cut(0, min(run.count, few)), now_ms)
+                    then = partial(self._came, consumer, number, now_ms)
+                    self._performer.read(consumer.queue, run.cut(0, min(run.count, few)), then)
                     return
                 part = run.cut(0, min(run.count, left))
                 _deliver(consumer, number, part, now_ms)
@@ -128,28 +131,23 @@ class Resending:
             end = first + count
         self._answer(consumer, end)
 
-    def _read(self, consumer: Consumer, number: int, run: Run, now_ms: int) -> None:
-        self._performer.read(consumer.queue, run, self._came(consumer, number, now_ms))
-
-    def _came(self, consumer: Consumer, number: int, now_ms: int) -> Callable[[Read], None]:
-        def came(read: Read) -> None:
-            if consumer.peer.consumers.get(consumer.link) is not consumer:
-                return
-            wanted = read.run
-            for piece in read.runs:
-                low, high = max(piece.sequence, wanted.sequence), min(piece.end, wanted.end)
-                if low >= high:
-                    continue
-                message = piece.cut(low - piece.sequence, high - piece.sequence)
-                at = number + low - wanted.sequence
-                # Some of the messages may have been settled meanwhile.
-                for there, run in [*_in_flight(consumer, at, at + message.count)]:
-                    part = message.cut(there - at, there - at + run.count)
-                    part = Run(part.batch, part.first, part.last, part.sequence, wanted.attempts)
-                    _deliver(consumer, there, part, now_ms)
-            self._answer(consumer, number + wanted.count)
-
-        return came
+    def _came(self, consumer: Consumer, number: int, now_ms: int, read: Read) -> None:
+        """Sends messages that were read, from delivery `number` on."""
+        if consumer.peer.consumers.get(consumer.link) is not consumer:
+            return
+        wanted = read.run
+        for piece in read.runs:
+            low, high = max(piece.sequence, wanted.sequence), min(piece.end, wanted.end)
+            if low >= high:
+                continue
+            message = piece.cut(low - piece.sequence, high - piece.sequence)
+            at = number + low - wanted.sequence
+            # Some of the messages may have been settled meanwhile.
+            for there, run in [*_in_flight(consumer, at, at + message.count)]:
+                part = message.cut(there - at, there - at + run.count)
+                part = Run(part.batch, part.first, part.last, part.sequence, wanted.attempts)
+                _deliver(consumer, there, part, now_ms)
+        self._answer(consumer, number + wanted.count)
 
     def _answer(self, consumer: Consumer, number: int) -> None:
         consumer.peer.out.append(frame(Kind.RESENT, link=consumer.link, number=number))

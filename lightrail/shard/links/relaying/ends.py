@@ -1,14 +1,7 @@
-"""The ends of a connection point: its senders, the batches that are being passed, and its listeners.
-
-The listeners of a connection point.
-
-The senders of a connection point.
-
-Sent: a batch of a sender that is being passed to listeners.
-"""
+"""The ends of a connection point: its senders, the batches that are being passed, and its listeners."""
 
 from bisect import bisect_right
-from dataclasses import dataclass
+from dataclasses import InitVar, dataclass, field
 from typing import Final
 
 from lightrail.model.links import Ending
@@ -134,42 +127,35 @@ class Part:
     count: int
 
 
+@dataclass(slots=True, eq=False, repr=False)
 class Listener:
     """The link of a listener: its credit, and its unsettled messages by delivery number."""
 
-    __slots__ = (
-        "_default",
-        "_exact",
-        "_numbers",
-        "_parts",
-        "_room",
-        "draining",
-        "expects_window",
-        "is_full",
-        "limit",
-        "link",
-        "next",
-        "peer",
-        "presettled",
-    )
+    peer: Peer
+    link: int
+    options: InitVar[ConsumerOpen]
+    limit: int = field(init=False)
+    """Credit: delivery numbers below this one may be sent."""
+    next: int = field(init=False)
+    """The next delivery number."""
+    presettled: bool = field(init=False)
+    _default: int = field(init=False)
+    _numbers: list[int] = field(default_factory=list)
+    _parts: list[Part] = field(default_factory=list)
+    _room: int = UNBOUNDED
+    """Bytes that may be sent to it before its next CREDIT."""
+    _exact: int = 0
+    """Half of the bytes of that CREDIT; 0 if one message may exceed the remaining bytes."""
+    is_full: bool = False
+    """Whether the next message exceeds the remaining bytes."""
+    draining: bool = False
+    expects_window: bool = False
+    """Whether its client has given credit beyond `limit`, for which another CREDIT follows."""
 
-    def __init__(self, peer: Peer, link: int, options: ConsumerOpen) -> None:
-        self.peer = peer
-        self.link = link
+    def __post_init__(self, options: ConsumerOpen) -> None:
         self.limit = self.next = options.first
         self.presettled = options.presettled
         self._default = options.default_outcome
-        self._numbers: list[int] = []
-        self._parts: list[Part] = []
-        self._room = UNBOUNDED
-        """Bytes that may be sent to it before its next CREDIT."""
-        self._exact = 0
-        """Half of the bytes of that CREDIT; 0 if one message may exceed the remaining bytes."""
-        self.is_full = False
-        """Whether the next message exceeds the remaining bytes."""
-        self.draining = False
-        self.expects_window = False
-        """Whether its client has given credit beyond `limit`, for which another CREDIT follows."""
 
     def outcome(self, ending: Ending) -> tuple[int, bytes]:
         """Code and body of the outcome of its unsettled messages when it ends.

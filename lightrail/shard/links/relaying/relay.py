@@ -11,7 +11,7 @@ the window wait in order; one that is larger than the window is reported, and se
 room. All waiting messages count as parked in this shard, like batches that wait for room in queues; messages
 beyond the limit of parked bytes are released.
 
-The relays of a shard by name, and the links to them.
+`Relays` has the relays of a shard by name, and the links to them.
 """
 
 from collections import deque

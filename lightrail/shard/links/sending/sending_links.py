@@ -15,6 +15,7 @@ moves with the queue:
 """
 
 import logging
+from dataclasses import InitVar, dataclass, field
 from hashlib import blake2b
 from typing import TYPE_CHECKING, Final, NamedTuple
 
@@ -53,45 +54,30 @@ class Known(NamedTuple):
     """The first sequence of each batch, for producers that requested sequences."""
 
 
+@dataclass(slots=True, eq=False, repr=False)
 class SendingLinks:
     """The open sending links of all queues, and the numbers of closed ones."""
 
-    __slots__ = (
-        "_admission",
-        "_by_queue",
-        "_client_links",
-        "_counts",
-        "_numbers",
-        "_parts",
-        "_sequences",
-        "_store",
-        "_when_synced",
-        "termini",
-    )
+    _client_links: "ClientLinks"
+    _admission: "Admission"
+    recovered: InitVar[Recovered]
+    _when_synced: CallWhenSynced
+    _store: Store
+    _counts: ShardCounts
+    _by_queue: dict[Queue, dict[Producer, None]] = field(default_factory=dict)
+    """Open links."""
+    _sequences: dict[int, dict[int, int]] = field(default_factory=dict)
+    """The first sequence of each batch, for closed producers that requested sequences."""
+    termini: Termini = field(init=False)
+    _parts: dict[int, int] = field(init=False)
+    """Number of messages stored from each partially accepted last batch, by producer id."""
+    _numbers: dict[int, int] = field(init=False)
+    """Last batch number of closed producers, the least recently active first."""
 
-    def __init__(
-        self,
-        client_links: "ClientLinks",
-        admission: "Admission",
-        recovered: Recovered,
-        when_synced: CallWhenSynced,
-        store: Store,
-        counts: ShardCounts,
-    ) -> None:
-        self._client_links = client_links
-        self._admission = admission
-        self._when_synced = when_synced
-        self.termini = Termini(store, counts)
-        self._store = store
-        self._counts = counts
-        self._by_queue: dict[Queue, dict[Producer, None]] = {}
-        """Open links."""
+    def __post_init__(self, recovered: Recovered) -> None:
+        self.termini = Termini(self._store, self._counts)
         self._parts = dict(recovered.parts)
-        """Number of messages stored from each partially accepted last batch, by producer id."""
         self._numbers = dict(recovered.producers)
-        """Last batch number of closed producers, the least recently active first."""
-        self._sequences: dict[int, dict[int, int]] = {}
-        """The first sequence of each batch, for closed producers that requested sequences."""
 
     # --- they open ---------------------------------------------------------------------------------------
 

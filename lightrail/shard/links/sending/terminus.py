@@ -6,6 +6,7 @@ a settled tag is removed from all batches before the next one, stored or not, an
 """
 
 from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, ClassVar, Final
 
 from lightrail.journal.record import Terminus as TerminusRecord
@@ -25,43 +26,29 @@ Arriving = dict[int, list[bytes | None]]
 """By number of a batch without an answer: its tags; None in place of those that the client has settled."""
 
 
+@dataclass(slots=True, eq=False, repr=False)
 class Terminus:
     """One link of a client at one queue."""
 
-    __slots__ = (
-        "_arriving",
-        "_producer",
-        "bare",
-        "client_link",
-        "closed",
-        "durability",
-        "lost",
-        "queue",
-        "suspended_ms",
-        "tags",
-        "user",
-    )
-
-    def __init__(
-        self, queue: "Queue", client_link: str, suspended_ms: int, durability: int = 0, user: str = ""
-    ) -> None:
-        self.queue = queue
-        self.client_link = client_link
-        self.suspended_ms = suspended_ms
-        """Milliseconds that it is kept without a link."""
-        self.durability = durability
-        """What of it is in the store (model/links.py)."""
-        self.user = user
-        """Towards whose share it counts."""
-        self.tags: dict[bytes, int] = {}
-        """Delivery-tags in the order of storing, each with the number of its batch. 0: the batch was one of a
-        former link, or was stored before the queue moved here or the shard was restarted."""
-        self.closed = False
-        """Whether its client has closed the link."""
-        self.lost = self.bare = False
-        """Whether its tags were dropped; or whether it was restored without tags that it may have had."""
-        self._producer = 0
-        self._arriving: Arriving = {}
+    queue: "Queue"
+    client_link: str
+    suspended_ms: int
+    """Milliseconds that it is kept without a link."""
+    durability: int = 0
+    """What of it is in the store (model/links.py)."""
+    user: str = ""
+    """Towards whose share it counts."""
+    tags: dict[bytes, int] = field(default_factory=dict)
+    """Delivery-tags in the order of storing, each with the number of its batch. 0: the batch was one of a
+    former link, or was stored before the queue moved here or the shard was restarted."""
+    closed: bool = False
+    """Whether its client has closed the link."""
+    lost: bool = False
+    """Whether its tags were dropped."""
+    bare: bool = False
+    """Whether it was restored without tags that it may have had."""
+    _producer: int = 0
+    _arriving: Arriving = field(default_factory=dict)
 
     def begin(self, producer: int) -> Arriving:
         """A link of this producer id is opened. Returns its batches without an answer: those that it had, if

@@ -13,25 +13,14 @@ from lightrail.shard.queue.changes import reserved
 from lightrail.shard.queue.changes.contents import Contents, Joining
 from lightrail.shard.queue.changes.copying import holders_of
 from lightrail.shard.queue.lines.consumers import Consumer
-from lightrail.shard.queue.lines.merging import (
-    join_neighbours,
-    merge_evicted,
-    on_disk,
-    whole,
-)
+from lightrail.shard.queue.lines.merging import join_neighbours, merge_evicted, on_disk, whole
 from lightrail.shard.queue.lines.ready import Ready, rejoined
 from lightrail.shard.queue.lines.sparse import Sparse
 from lightrail.shard.queue.order.order import Order
 from lightrail.shard.queue.order.special import Special
 from lightrail.shard.queue.timed.windows import Duplicates
-from lightrail.shard.queue.values.commands import (
-    Open,
-    Past,
-    Restore,
-)
-from lightrail.shard.queue.values.effects import (
-    Effect,
-)
+from lightrail.shard.queue.values.commands import Open, Past, Restore
+from lightrail.shard.queue.values.effects import Effect
 from lightrail.shard.queue.values.keys import Look
 from lightrail.shard.queue.values.policy import Policy
 from lightrail.shard.queue.values.runs import Run
@@ -64,9 +53,7 @@ class Arrangement:
         contents = self._contents
         assert not contents.next_sequence, "expected a new machine to restore into"
         runs = [
-            on_disk(run, run.count, run.size, run.batch.location, run.batch.expires_at_ms)
-            if run.batch.data is None
-            else run
+            on_disk(run, run.count, run.size, run.batch.location) if run.batch.data is None else run
             for run in command.runs
         ]
         special = contents.special

@@ -3,11 +3,11 @@
 They are ready, delayed, waiting, deferred, or in flight at a consumer; in memory or on disk. Messages enter
 in machine.py, and leave in outcomes.py and removals.py.
 
-Joining: small batches at the tail of the ready line become one run when a backlog has built up.
+When a backlog has built up, small batches at the tail of the ready line become one run (`Joining`).
 """
 
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from heapq import merge
 from typing import TYPE_CHECKING, Final
 
@@ -26,7 +26,7 @@ from lightrail.shard.queue.timed.windows import Deadlines, Duplicates
 from lightrail.shard.queue.values.commands import Peek
 from lightrail.shard.queue.values.counters import Counters, Work
 from lightrail.shard.queue.values.effects import Peeked, State
-from lightrail.shard.queue.values.policy import PLAIN
+from lightrail.shard.queue.values.policy import PLAIN, Policy
 from lightrail.shard.queue.values.runs import Run
 
 if TYPE_CHECKING:
@@ -72,55 +72,42 @@ _NOTHING: Final = Ready()
 """The delayed messages of a queue without delays."""
 
 
+@dataclass(slots=True, eq=False, repr=False)
 class Contents:
     """The messages of one queue, its consumers, and their sums."""
 
-    __slots__ = (
-        "aside",
-        "consumers",
-        "counters",
-        "deadlines",
-        "deferred",
-        "deliveries",
-        "duplicates",
-        "eviction",
-        "locks",
-        "next_sequence",
-        "policy",
-        "ready",
-        "retries",
-        "special",
-        "states",
-        "work",
-    )
+    work: Work
+    """The rest of this turn's budget of work."""
+    policy: Policy = PLAIN
+    next_sequence: int = 0
+    """The sequence of the next message that is enqueued."""
+    ready: Ready = field(default_factory=Ready)
+    consumers: Consumers = field(default_factory=Consumers)
+    deadlines: Deadlines = field(default_factory=Deadlines)
+    counters: Counters = field(default_factory=Counters)
+    aside: Aside = field(default_factory=Aside)
+    """Deferred messages; the sums of `deliveries` count them."""
+    states: Aside = field(default_factory=lambda: Aside(NOBODY_WITH_STATES))
+    """States of sessions; the sums of `deliveries` count them."""
+    retries: Retries | None = None
+    """Messages that wait after a failed delivery; the sums of `deliveries` count them. None before the
+    first."""
+    duplicates: Duplicates | None = None
+    """The message-ids of the window of duplicates, if the policy has one."""
+    special: "Special | None" = None
+    """Handles new messages of a queue that delivers in another order than that of sequences."""
+    eviction: Eviction = field(init=False)
+    locks: Locks = field(init=False)
+    deferred: Deferred = field(init=False)
+    deliveries: Deliveries = field(init=False)
 
-    def __init__(self, work: Work) -> None:
-        self.work = work
-        """The rest of this turn's budget of work."""
-        self.policy = PLAIN
-        self.next_sequence = 0
-        """The sequence of the next message that is enqueued."""
-        self.ready = Ready()
-        self.consumers = Consumers()
-        self.deadlines = Deadlines()
+    def __post_init__(self) -> None:
         self.eviction = Eviction(self.ready)
-        self.counters = Counters()
         self.locks = Locks(self.consumers)
         self.deferred = Deferred(self.eviction)
         self.deliveries = Deliveries(
             self.ready, self.consumers, self.eviction, self.counters, self.locks, self.work
         )
-        self.aside = Aside()
-        """Deferred messages; the sums of `deliveries` count them."""
-        self.states = Aside(NOBODY_WITH_STATES)
-        """States of sessions; the sums of `deliveries` count them."""
-        self.retries: Retries | None = None
-        """Messages that wait after a failed delivery; the sums of `deliveries` count them. None before the
-        first."""
-        self.duplicates: Duplicates | None = None
-        """The message-ids of the window of duplicates, if the policy has one."""
-        self.special: Special | None = None
-        """Handles new messages of a queue that delivers in another order than that of sequences."""
 
     # --- every message ----------------------------------------------------------------------------------
 

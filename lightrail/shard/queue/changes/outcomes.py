@@ -16,15 +16,7 @@ from lightrail.shard.queue.memory.disk import gaps_of
 from lightrail.shard.queue.timed.aside import ready_again
 from lightrail.shard.queue.values.commands import FAILED, Fetched, Outcome, OutcomeKind
 from lightrail.shard.queue.values.counters import RUN
-from lightrail.shard.queue.values.effects import (
-    Effect,
-    Fetch,
-    Reason,
-    Released,
-    Removed,
-    Replaced,
-    Returned,
-)
+from lightrail.shard.queue.values.effects import Effect, Fetch, Reason, Released, Removed, Replaced, Returned
 from lightrail.shard.queue.values.policy import largest_message, refuses_batches
 from lightrail.shard.queue.values.runs import Run, batch_of
 

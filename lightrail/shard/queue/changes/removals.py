@@ -1,6 +1,6 @@
 """Removals: messages that leave a queue without a consumer's outcome: they expire, or are discarded.
 
-Endings: what the end of a consumer means for its unsettled deliveries (ADR 5).
+What the end of a consumer means for its unsettled deliveries (ADR 5) is decided here as well.
 """
 
 from dataclasses import dataclass

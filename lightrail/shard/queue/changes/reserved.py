@@ -14,21 +14,12 @@ from lightrail.shard.queue.changes.contents import Contents
 from lightrail.shard.queue.changes.copying import holders_of
 from lightrail.shard.queue.lines.consumers import Consumer, Consumers
 from lightrail.shard.queue.lines.line import InFlight
-from lightrail.shard.queue.values.commands import (
-    FAILED,
-    Conclude,
-    ConsumerOptions,
-    Holder,
-    Outcome,
-    Reserve,
-    Return,
-    SettleDetached,
-)
+from lightrail.shard.queue.values import commands
 from lightrail.shard.queue.values.runs import Run
 
-ReservedCommand = Reserve | Conclude | Return | SettleDetached
+ReservedCommand = commands.Reserve | commands.Conclude | commands.Return | commands.SettleDetached
 """Commands of transactions."""
-Settled = tuple[Consumer, list[Run], Outcome]
+Settled = tuple[Consumer, list[Run], commands.Outcome]
 """Deliveries that get an outcome, and the consumer that received them."""
 
 
@@ -38,7 +29,7 @@ class Reservation(Consumer):
     __slots__ = ("receiver",)
 
     def __init__(self, identity: int, receiver: Consumer | None) -> None:
-        super().__init__(identity, ConsumerOptions(), None)
+        super().__init__(identity, commands.ConsumerOptions(), None)
         self.departed = True
         self.receiver: Consumer = self if receiver is None else receiver
         """The consumer that received the messages; itself after a restart, when that one is unknown."""
@@ -47,19 +38,21 @@ class Reservation(Consumer):
 def apply(contents: Contents, command: ReservedCommand, now_ms: int) -> Settled | None:
     """Applies a command; returns the deliveries that the caller settles, or None."""
     match command:
-        case Reserve():
+        case commands.Reserve():
             _reserve(contents, command)
             return None
-        case Conclude():
+        case commands.Conclude():
             return _conclude(contents.consumers, command)
-        case Return():
+        case commands.Return():
             return _return(contents, command, now_ms)
-        case SettleDetached():
+        case commands.SettleDetached():
             consumer, runs = _take(contents, command)
             return None if consumer is None else (consumer, runs, command.outcome)
 
 
-def _take(contents: Contents, command: Reserve | SettleDetached) -> tuple[Consumer | None, list[Run]]:
+def _take(
+    contents: Contents, command: commands.Reserve | commands.SettleDetached
+) -> tuple[Consumer | None, list[Run]]:
     """Removes deliveries of a consumer, attached or not; a lock's key ends with its last delivery."""
     consumers = contents.consumers
     consumer = consumers.by_id.get(command.consumer)
@@ -71,7 +64,7 @@ def _take(contents: Contents, command: Reserve | SettleDetached) -> tuple[Consum
     return consumer, runs
 
 
-def _reserve(contents: Contents, command: Reserve) -> None:
+def _reserve(contents: Contents, command: commands.Reserve) -> None:
     """Reserves deliveries of a consumer, which can then no longer settle them."""
     consumer, runs = _take(contents, command)
     if not runs:
@@ -84,7 +77,7 @@ def _reserve(contents: Contents, command: Reserve) -> None:
     contents.consumers.departed[command.holder] = reservation
 
 
-def _conclude(consumers: Consumers, command: Conclude) -> Settled | None:
+def _conclude(consumers: Consumers, command: commands.Conclude) -> Settled | None:
     """Ends a reservation; returns its deliveries with their receiver, or None."""
     found = consumers.departed.pop(command.holder, None)
     if not isinstance(found, Reservation):
@@ -92,11 +85,11 @@ def _conclude(consumers: Consumers, command: Conclude) -> Settled | None:
     return found.receiver, found.in_flight.everything(), command.outcome
 
 
-def _return(contents: Contents, command: Return, now_ms: int) -> Settled | None:
+def _return(contents: Contents, command: commands.Return, now_ms: int) -> Settled | None:
     """Gives deliveries back to their receiver, under their numbers; those of a detached one have failed."""
     found = contents.consumers.departed.get(command.holder)
     if not isinstance(found, Reservation) or not may_return(contents, command.holder):
-        return _conclude(contents.consumers, Conclude(command.holder, FAILED))
+        return _conclude(contents.consumers, commands.Conclude(command.holder, commands.FAILED))
     receiver, line = found.receiver, found.in_flight
     del contents.consumers.departed[command.holder]
     if receiver.departed:
@@ -140,7 +133,7 @@ def restore(contents: Contents, reserved: Mapping[int, Sequence[tuple[int, int]]
         for first, last in ranges:
             deliveries.append((number, first, last - first))
             number += last - first
-        holders.append(Holder(identity, ConsumerOptions(), number, deliveries))
+        holders.append(commands.Holder(identity, commands.ConsumerOptions(), number, deliveries))
     for holder, found in holders_of(holders, contents.ready):
         reservation = Reservation(holder.consumer, None)
         reservation.in_flight = found.in_flight
@@ -153,7 +146,7 @@ def restore(contents: Contents, reserved: Mapping[int, Sequence[tuple[int, int]]
             contents.consumers.departed[holder.consumer] = reservation
 
 
-def _reserve_aside(contents: Contents, holder: Holder, reservation: Reservation) -> None:
+def _reserve_aside(contents: Contents, holder: commands.Holder, reservation: Reservation) -> None:
     """Reserves those messages of a holder that are set aside."""
     found_aside = [
         (number + run.sequence - first, run.until(0) if run.waits else run)

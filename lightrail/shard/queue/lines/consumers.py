@@ -22,66 +22,49 @@ class Ring:
     turn: "deque[Consumer]" = field(default_factory=deque)
 
 
+@dataclass(slots=True, eq=False, repr=False)
 class Consumer:
     """The link of a receiver: its credit as an absolute limit, and its unsettled deliveries."""
 
-    __slots__ = (
-        "cursor",
-        "departed",
-        "draining",
-        "exact",
-        "id",
-        "in_flight",
-        "larger",
-        "limit",
-        "lock_ms",
-        "lock_ms_before",
-        "next",
-        "options",
-        "plain",
-        "renewed",
-        "ring",
-        "room",
-        "standby",
-        "suspended",
-        "waits",
-    )
+    id: int
+    options: ConsumerOptions
+    ring: Ring | None
+    """The ring of its priority; None for a browser, which does not compete."""
+    lock_ms: int = 0
+    """Lock time of its next deliveries; 0 to lock them as long as it is attached."""
+    room: int = UNBOUNDED
+    """Remaining bytes of its latest credit; if none remain, its limit is `next`."""
+    exact: int = 0
+    """Half of its latest credit in bytes, if no message may be larger than the rest of `room`; else 0."""
+    larger: int = 0
+    """Bytes of the message that was too large for its exact credit, until that is reported."""
+    draining: bool = False
+    waits: bool = False
+    """Whether it is in the ring of its priority: it has credit and competes."""
+    cursor: int = 0
+    """It gets no lower sequences: a browser has received them, another consumer is barred from them."""
+    in_flight: InFlight = field(default_factory=InFlight)
+    lock_ms_before: int = 0
+    """The longest lock time of its unsettled deliveries, if that was longer."""
+    renewed: dict[int, int] = field(default_factory=dict)
+    """The ends of locks that were renewed, by delivery number."""
+    departed: bool = False
+    """Whether it is detached and only its locked deliveries are left."""
+    standby: bool = False
+    """Whether it gets no messages because another one is the single active consumer."""
+    suspended: bool = False
+    """Whether its link is detached, and it keeps its deliveries until the link is resumed."""
+    limit: int = field(init=False)
+    """Credit: delivery numbers below this one may be sent."""
+    next: int = field(init=False)
+    """The next delivery number."""
+    plain: bool = field(init=False)
+    """Whether its deliveries are in flight until it settles them or detaches."""
 
-    def __init__(self, identity: int, options: ConsumerOptions, ring: Ring | None, lock_ms: int = 0) -> None:
-        self.id = identity
-        self.options = options
-        self.ring = ring
-        """The ring of its priority; None for a browser, which does not compete."""
-        self.limit = options.first
-        """Credit: delivery numbers below this one may be sent."""
-        self.next = options.first
-        """The next delivery number."""
-        self.room = UNBOUNDED
-        """Remaining bytes of its latest credit; if none remain, its limit is `next`."""
-        self.exact = 0
-        """Half of its latest credit in bytes, if no message may be larger than the rest of `room`; else 0."""
-        self.larger = 0
-        """Bytes of the message that was too large for its exact credit, until that is reported."""
-        self.draining = False
-        self.waits = False
-        """Whether it is in the ring of its priority: it has credit and competes."""
-        self.cursor = 0
-        """It gets no lower sequences: a browser has received them, another consumer is barred from them."""
-        self.in_flight = InFlight()
-        self.lock_ms = lock_ms
-        """Lock time of its next deliveries; 0 to lock them as long as it is attached."""
-        self.lock_ms_before = 0
-        """The longest lock time of its unsettled deliveries, if that was longer."""
-        self.plain = not (options.presettled or lock_ms)
-        """Whether its deliveries are in flight until it settles them or detaches."""
-        self.renewed: dict[int, int] = {}
-        """The ends of locks that were renewed, by delivery number."""
-        self.departed = False
-        """Whether it is detached and only its locked deliveries are left."""
-        self.standby = False
-        """Whether it gets no messages because another one is the single active consumer."""
-        self.suspended = False
-        """Whether its link is detached, and it keeps its deliveries until the link is resumed."""
+    def __post_init__(self) -> None:
+        self.limit = self.options.first
+        self.next = self.options.first
+        self.plain = not (self.options.presettled or self.lock_ms)
 
     @property
     def turn_bytes(self) -> int:

@@ -4,7 +4,7 @@ Ready runs (keys: sequences) and deliveries in flight (keys: delivery numbers) a
 head is like a deque, and can be searched; keys are in a separate list because bisect compares plain integers
 in C.
 
-In flight: the unsettled deliveries of one consumer, by delivery number.
+`InFlight` is the line of one consumer's unsettled deliveries.
 """
 
 from bisect import bisect_right

@@ -12,7 +12,7 @@ from itertools import accumulate
 from typing import Final
 
 from lightrail.model import limits
-from lightrail.shard.queue.values.runs import Batch, Location, Run, ends_of, joined, shifted
+from lightrail.shard.queue.values.runs import Ends, Location, Run, ends_of, joined, shifted
 
 JOINED_SPAN_MS: Final[int] = 60_000
 """Messages of one joined batch arrived within this time; it keeps the earliest time of arrival."""
@@ -77,37 +77,17 @@ def merge_evicted(runs: list[Run], busy: dict[int, int]) -> list[Run]:
                 size = before.size + run.size
                 if near(before.batch.location, run.batch.location, size):
                     location = spanning(before.batch.location, run.batch.location)
-                    result[-1] = on_disk(
-                        before, before.count + run.count, size, location, _earliest(before, run)
-                    )
+                    result[-1] = on_disk(before, before.count + run.count, size, location)
+                    result[-1].batch.expires_at_ms = _earliest(before, run)
                     continue
         result.append(run)
     return result
 
 
-def on_disk(run: Run, count: int, size: int, location: Location | None, expires_at_ms: int | None) -> Run:
+def on_disk(run: Run, count: int, size: int, location: Location | None, ends: Ends | None = None) -> Run:
     """A run of `count` messages from the sequence of `run`, with its attributes, known by location only."""
-    batch = run.batch
-    return Run(
-        Batch(
-            None,
-            None,
-            count,
-            size,
-            0,
-            batch.durable,
-            batch.priority,
-            expires_at_ms,
-            batch.enqueued_at_ms,
-            location,
-            batch.message_format,
-        ),
-        0,
-        count,
-        run.sequence,
-        run.attempts,
-        run.barred,
-    )
+    batch = run.batch.alike(None, ends, count, size, 0, location)
+    return Run(batch, 0, count, run.sequence, run.attempts, run.barred)
 
 
 def evicted_singles(runs: Sequence[Run]) -> list[Run]:
@@ -123,7 +103,7 @@ def evicted_singles(runs: Sequence[Run]) -> list[Run]:
         if run.count > 1:
             # The queue has not read these messages yet.
             result += _side_by_side(group, location)
-            result.append(on_disk(run, run.count, run.size, run.batch.location, run.batch.expires_at_ms))
+            result.append(on_disk(run, run.count, run.size, run.batch.location))
             group = []
             continue
         if group:
@@ -164,10 +144,9 @@ def _side_by_side(group: list[Run], location: Location | None) -> list[Run]:
         return []
     first = group[0]
     if len(group) == 1:
-        return [on_disk(first, 1, first.size, location, first.batch.expires_at_ms)]
+        return [on_disk(first, 1, first.size, location)]
     ends = array("I", accumulate(run.size for run in group))
-    batch = on_disk(first, len(group), ends[-1], location, first.batch.expires_at_ms).batch
-    batch.ends = ends
+    batch = on_disk(first, len(group), ends[-1], location, ends).batch
     return [
         Run(batch, index, index + 1, run.sequence, run.attempts, run.barred)
         for index, run in enumerate(group)
@@ -216,9 +195,7 @@ def evicted_deliveries(
 def sized(run: Run, pieces: Sequence[Run]) -> Run:
     """A run on disk, whose messages are also in `pieces`, with the size of each."""
     ends = array("I", accumulate(size for piece in pieces for size in _sizes(piece)))
-    found = on_disk(run, run.count, ends[-1], run.batch.location, run.batch.expires_at_ms)
-    found.batch.ends = ends
-    return found
+    return on_disk(run, run.count, ends[-1], run.batch.location, ends)
 
 
 def _sizes(run: Run) -> Iterator[int]:
@@ -252,9 +229,7 @@ def _sized(group: list[Run], location: Location | None) -> Run:
         size = ends[-1] if ends else 0
         mine = column[run.first : run.last]
         ends.frombytes(shifted(mine, size - start) if size != start else bytes(mine))
-    found = on_disk(first, len(ends), ends[-1], location, first.batch.expires_at_ms)
-    found.batch.ends = ends
-    return found
+    return on_disk(first, len(ends), ends[-1], location, ends)
 
 
 def slim(run: Run) -> Run:
@@ -303,7 +278,7 @@ def whole(run: Run) -> Run:
     batch = run.batch
     if batch.data is not None or (batch.ends is None and run.count == batch.count):
         return run
-    return on_disk(run, run.count, run.size, batch.location, batch.expires_at_ms)
+    return on_disk(run, run.count, run.size, batch.location)
 
 
 def parts_of(run: Run, count: int) -> tuple[Run, Run]:
@@ -312,8 +287,8 @@ def parts_of(run: Run, count: int) -> tuple[Run, Run]:
     batch = run.batch
     if batch.data is None and rest.count:
         size = head.size
-        head = on_disk(head, count, size, batch.location, batch.expires_at_ms)
-        rest = on_disk(rest, rest.count, run.size - size, batch.location, batch.expires_at_ms)
+        head = on_disk(head, count, size, batch.location)
+        rest = on_disk(rest, rest.count, run.size - size, batch.location)
     return head, rest
 
 
@@ -331,7 +306,7 @@ def parted(each: Run, run: Run, location: Location) -> list[Run]:
         if each.batch.data is None and each.batch.ends is None:
             size = left if stop == total else min(left, run.size if start == low else part.size)
             left -= size
-            part = on_disk(part, part.count, size, here, each.batch.expires_at_ms)
+            part = on_disk(part, part.count, size, here)
         elif start == low:
             part.batch = replace(each.batch, location=location)
         parts.append(part)

@@ -1,16 +1,12 @@
 """Messages of a queue on disk: which are spilled, which were fetched, and which batches they share.
 
-Spilling: chooses waiting messages that are written to disk so that they can be evicted.
+Waiting messages that are written to disk, so that they can be evicted, are chosen from the tail of a line.
+Only whole batches are chosen, or runs that get a separate batch, so that one location is valid for all of a
+batch.
 
-They are chosen from the tail of a line. Only whole batches are chosen, or runs that get a separate batch,
-so that one location is valid for all of a batch.
-
-Fetched messages: those of a run on disk that were read, and those that are missing.
-
-Sharing: lets single messages share a batch after the cleaner has moved them, record by record.
-
-Each record has a location of its own, so messages of one batch would become a batch per message: 300 bytes
-that are not counted, for a message whose index is counted with 250.
+After the cleaner has moved single messages, record by record, each record has a location of its own. Messages
+of one batch would become a batch per message, if they did not share one again: 300 bytes that are not
+counted, for a message whose index is counted with 250.
 """
 
 from bisect import bisect_right

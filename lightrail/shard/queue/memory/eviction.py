@@ -11,6 +11,7 @@ messages that were fetched and not delivered are the first to be evicted again.
 from bisect import bisect_right
 from collections import deque
 from collections.abc import Sequence
+from dataclasses import dataclass, field
 from heapq import heappop, heappush
 from typing import Final
 
@@ -33,52 +34,34 @@ FETCH_RETRY_MS: Final[int] = 1_000
 """Pause after a failed read, before the same run is read again."""
 
 
+@dataclass(slots=True, eq=False, repr=False)
 class Eviction:
     """The window at the head of one queue, and the fetches under way."""
 
-    __slots__ = (
-        "_came",
-        "_came_bytes",
-        "_inside",
-        "_more",
-        "delayed",
-        "evicted",
-        "fetched",
-        "fetching",
-        "head_bytes",
-        "joins",
-        "ready",
-        "retries",
-        "unseen_bytes",
-    )
-
-    def __init__(self, ready: Ready) -> None:
-        self.ready = ready
-        self.delayed: Ready | None = None
-        """The line of delayed messages, if there is one."""
-        self.head_bytes = limits.RESIDENT_HEAD_BYTES
-        """Bytes at the head that stay in memory; the shard's memory may set another value."""
-        self.joins = True
-        """Whether neighbours are joined to one run; not if every message has a separate run."""
-        self.fetching: dict[int, int] = {}
-        """First and last sequence of each fetch under way."""
-        self._inside: set[int] | None = None
-        """Sequences of single messages that are fetched together with one before them; None before the first.
-        """
-        self._more: dict[int, int] = {}
-        """By the first sequence of a fetch under way: the end of its run, which has grown since."""
-        self._came: deque[tuple[int, int, int]] | None = None
-        """First and last sequence and bytes of single messages that were fetched; some may have left the
-        queue. None before the first: an empty deque takes 760 bytes, and most queues need none."""
-        self._came_bytes = 0
-        self.retries: list[tuple[int, int]] = []
-        """(milliseconds, sequence): when a failed fetch may be repeated; a heap."""
-        self.unseen_bytes = 0
-        """Bytes that were removed from the head since the window was last searched."""
-        self.evicted = 0
-        """Number of messages evicted so far."""
-        self.fetched = 0
-        """Number of messages fetched so far."""
+    ready: Ready
+    delayed: Ready | None = None
+    """The line of delayed messages, if there is one."""
+    head_bytes: int = limits.RESIDENT_HEAD_BYTES
+    """Bytes at the head that stay in memory; the shard's memory may set another value."""
+    joins: bool = True
+    """Whether neighbours are joined to one run; not if every message has a separate run."""
+    fetching: dict[int, int] = field(default_factory=dict)
+    """First and last sequence of each fetch under way."""
+    _inside: set[int] | None = None
+    """Sequences of single messages that are fetched together with one before them; None before the first.
+    """
+    _more: dict[int, int] = field(default_factory=dict)
+    """By the first sequence of a fetch under way: the end of its run, which has grown since."""
+    _came: deque[tuple[int, int, int]] | None = None
+    """First and last sequence and bytes of single messages that were fetched; some may have left the
+    queue. None before the first: an empty deque takes 760 bytes, and most queues need none."""
+    _came_bytes: int = 0
+    retries: list[tuple[int, int]] = field(default_factory=list)
+    """(milliseconds, sequence): when a failed fetch may be repeated; a heap."""
+    unseen_bytes: int = 0
+    """Bytes that were removed from the head since the window was last searched."""
+    evicted: int = 0
+    """Number of messages evicted so far."""
 
     def follow(self, ready: Ready, delayed: Ready | None, *, joins: bool) -> None:
         """Sets other lines; fetches under way continue."""
@@ -181,9 +164,7 @@ class Eviction:
         window = line.runs[start:stop]
         runs = [line.runs[index] for index in chosen]
         if self.joins:
-            gone = [
-                on_disk(run, run.count, run.size, run.batch.location, run.batch.expires_at_ms) for run in runs
-            ]
+            gone = [on_disk(run, run.count, run.size, run.batch.location) for run in runs]
         else:
             gone = evicted_singles(runs)
         for index, run in zip(chosen, gone, strict=True):
@@ -314,7 +295,6 @@ class Eviction:
         lost: list[Run] = []
         for line in self.lines:
             missing |= self._fill(line, answer, end, asked or 0, came, lost)
-        self.fetched += sum(run.count for run in came)
         if came and not self.joins:
             size = sum(run.size for run in came)
             self._came = deque() if self._came is None else self._came

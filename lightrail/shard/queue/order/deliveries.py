@@ -1,5 +1,6 @@
 """Deliveries: assigns ready runs to consumers in each step, and counts messages in flight."""
 
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
 
 from lightrail.model import limits
@@ -19,66 +20,40 @@ if TYPE_CHECKING:
 _SPARE_BYTES_MIN: Final = limits.SPARE_BYTES_MIN
 
 
+@dataclass(slots=True, eq=False, repr=False)
 class Deliveries:
     """Delivers the ready runs of one queue to its consumers."""
 
-    __slots__ = (
-        "_consumers",
-        "_counters",
-        "_eviction",
-        "_locks",
-        "_now_ms",
-        "_parted",
-        "_work",
-        "bytes",
-        "count",
-        "evicted_bytes",
-        "evicted_count",
-        "order",
-        "paused",
-        "ready",
-        "run_count",
-        "seen_to",
-        "spare_bytes",
-        "unfinished",
-    )
+    ready: Ready
+    _consumers: Consumers
+    _eviction: Eviction
+    _counters: Counters
+    _locks: Locks
+    _work: Work
+    _now_ms: int = 0
+    order: Order | None = None
+    """Decides the next message of each consumer, unless it is the head for all."""
+    seen_to: int = 0
+    """Messages with lower sequences were delivered before; another delivery is a redelivery."""
+    count: int = 0
+    """Number of messages in flight."""
+    bytes: int = 0
+    """Bytes of the messages in flight."""
+    evicted_count: int = 0
+    """Number of messages in flight that are only on disk."""
+    evicted_bytes: int = 0
+    unfinished: bool = False
+    """Whether this turn's budget for deliveries was used up: the next step continues."""
+    paused: bool = False
+    """Whether a consumer with credit got nothing because it has too many unsettled runs."""
+    spare_bytes: int = 0
+    """Bytes, at most, of batches beyond the deliveries that are parts of them."""
+    _parted: dict[Consumer, None] = field(default_factory=dict)
+    """Consumers with these deliveries."""
+    run_count: RunCount = field(init=False)
 
-    def __init__(
-        self,
-        ready: Ready,
-        consumers: Consumers,
-        eviction: Eviction,
-        counters: Counters,
-        locks: Locks,
-        work: Work,
-    ) -> None:
-        self.ready = ready
-        self._consumers = consumers
-        self._eviction = eviction
-        self._counters = counters
-        self._locks = locks
-        self._work = work
-        self._now_ms = 0
-        self.order: Order | None = None
-        """Decides the next message of each consumer, unless it is the head for all."""
-        self.seen_to = 0
-        """Messages with lower sequences were delivered before; another delivery is a redelivery."""
-        self.count = 0
-        """Number of messages in flight."""
-        self.bytes = 0
-        """Bytes of the messages in flight."""
-        self.evicted_count = 0
-        """Number of messages in flight that are only on disk."""
-        self.evicted_bytes = 0
-        self.unfinished = False
-        """Whether this turn's budget for deliveries was used up: the next step continues."""
-        self.paused = False
-        """Whether a consumer with credit got nothing because it has too many unsettled runs."""
-        self.spare_bytes = 0
-        """Bytes, at most, of batches beyond the deliveries that are parts of them."""
-        self._parted: dict[Consumer, None] = {}
-        """Consumers with these deliveries."""
-        self.run_count = RunCount(consumers, counters)
+    def __post_init__(self) -> None:
+        self.run_count = RunCount(self._consumers, self._counters)
 
     # --- memory and disk --------------------------------------------------------------------------------
 

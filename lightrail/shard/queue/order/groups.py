@@ -35,11 +35,7 @@ class Groups(Order):
     __slots__ = ("_group_of", "_line", "_mine", "_of", "_owned", "_shared", "_stale", "_touched", "groups")
 
     def __init__(
-        self,
-        ready: Sparse,
-        eviction: Eviction,
-        deliveries: Deliveries,
-        group_of: Callable[[Run], Hashable],
+        self, ready: Sparse, eviction: Eviction, deliveries: Deliveries, group_of: Callable[[Run], Hashable]
     ) -> None:
         super().__init__(ready, eviction, deliveries)
         self._line = ready

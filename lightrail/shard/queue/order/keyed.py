@@ -1,15 +1,12 @@
 """Messages by a time or a key of theirs: those with a delay, and those that newer ones replace.
 
-Replacing: newer messages replace older ones with the same key (the order `last-value`).
+In the order `last-value` a newer message replaces the older one with the same key (`LastValues`,
+`Replacing`).
 
-Delays: messages that are not ready before their due time, by sequence and by time.
-
-A message has its due time in the annotations `x-opt-delivery-time` (milliseconds since the epoch, a timestamp
-or an integer), for which clients of Azure Service Bus write `x-opt-scheduled-enqueue-time`, or
-`x-opt-delivery-delay` (milliseconds from when it was enqueued); with both, the later counts. They are read
-from the message again after a restart.
-
-Last values: the newest message of each key.
+A message with a delay is not ready before its due time (`Delays`). It has its due time in the annotations
+`x-opt-delivery-time` (milliseconds since the epoch, a timestamp or an integer), for which clients of Azure
+Service Bus write `x-opt-scheduled-enqueue-time`, or `x-opt-delivery-delay` (milliseconds from when it was
+enqueued); with both, the later counts. They are read from the message again after a restart.
 """
 
 from collections.abc import Callable, Iterable

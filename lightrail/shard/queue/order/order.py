@@ -4,6 +4,7 @@ The base class is the order by sequence with consumers that select: each of them
 every message once. Ranked and grouped orders are built on it (ranked.py, groups.py).
 """
 
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
 
 from lightrail.model import limits
@@ -22,43 +23,30 @@ SELECTOR_LOOKS: Final[int] = 2_000
 """Messages that the selectors of a queue's consumers examine in one step; the next step continues there."""
 
 
+@dataclass(slots=True, eq=False, repr=False)
 class Order:
     """The order by sequence."""
 
-    __slots__ = (
-        "_deliveries",
-        "_eviction",
-        "_fed",
-        "_gathered",
-        "_gathered_bytes",
-        "_looks",
-        "_next",
-        "_ready",
-        "_views",
-        "loading",
-        "unfinished",
-    )
+    _ready: Ready
+    _eviction: Eviction
+    _deliveries: "Deliveries"
+    _fed: int = 0
+    """The views have all messages with lower sequences."""
+    _views: dict[int, Unoffered] = field(default_factory=dict)
+    """Views by consumer, for consumers that select or are barred from messages."""
+    _gathered: Run | None = None
+    """A run that was removed in this turn and not delivered yet, because the next one may continue it."""
+    _gathered_bytes: int = 0
+    _looks: int = 0
+    """Number of messages that selectors may still examine in this step."""
+    loading: bool = False
+    """Whether messages have to be read from disk before the next one is known."""
+    unfinished: bool = False
+    """Whether the selectors had to stop before they had read all messages: the next step continues."""
+    _next: int = field(init=False)
 
-    def __init__(
-        self, ready: Ready, eviction: Eviction, deliveries: "Deliveries", next_sequence: int = 0
-    ) -> None:
-        self._ready = ready
-        self._eviction = eviction
-        self._deliveries = deliveries
-        self._views: dict[int, Unoffered] = {}
-        """Views by consumer, for consumers that select or are barred from messages."""
-        self._fed = next_sequence
-        """The views have all messages with lower sequences."""
-        self._next = next_sequence
-        self._gathered: Run | None = None
-        """A run that was removed in this turn and not delivered yet, because the next one may continue it."""
-        self._gathered_bytes = 0
-        self._looks = 0
-        """Number of messages that selectors may still examine in this step."""
-        self.loading = False
-        """Whether messages have to be read from disk before the next one is known."""
-        self.unfinished = False
-        """Whether the selectors had to stop before they had read all messages: the next step continues."""
+    def __post_init__(self) -> None:
+        self._next = self._fed
 
     # --- memory -----------------------------------------------------------------------------------------
 

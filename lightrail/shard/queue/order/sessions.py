@@ -49,11 +49,7 @@ class Sessions(Groups):
     __slots__ = ("_accepted", "_bound", "_ends", "_free", "_heap", "_waiting", "outdated", "states")
 
     def __init__(
-        self,
-        ready: Sparse,
-        eviction: Eviction,
-        deliveries: Deliveries,
-        group_of: Callable[[Run], Hashable],
+        self, ready: Sparse, eviction: Eviction, deliveries: Deliveries, group_of: Callable[[Run], Hashable]
     ) -> None:
         super().__init__(ready, eviction, deliveries, group_of)
         self._bound: dict[int, Group] = {}

@@ -7,6 +7,7 @@ change of policy the order is built again (loading.py).
 """
 
 from collections.abc import Iterator
+from dataclasses import InitVar, dataclass, field
 
 from lightrail.model import limits, orders
 from lightrail.shard.queue.lines.consumers import Consumer, Consumers
@@ -29,56 +30,42 @@ from lightrail.shard.queue.values.policy import Policy
 from lightrail.shard.queue.values.runs import Batch, Run
 
 
+@dataclass(slots=True, eq=False, repr=False)
 class Special:
     """Handles new and returning messages of one special queue, and adds them to its order."""
 
-    __slots__ = (
-        "_came_bytes",
-        "_consumers",
-        "_eviction",
-        "_swept_bytes",
-        "_swept_to",
-        "_work",
-        "delays",
-        "keys",
-        "loading",
-        "order",
-        "ready",
-        "replacing",
-        "sessions",
-        "singles",
-    )
+    policy: InitVar[Policy]
+    look: InitVar[Look]
+    ready: Sparse
+    _consumers: Consumers
+    _eviction: Eviction
+    deliveries: InitVar[Deliveries]
+    counters: InitVar[Counters]
+    _work: Work
+    singles: bool = field(init=False)
+    """Whether every message is a separate run."""
+    _came_bytes: int = field(init=False)
+    """Bytes of all messages that were added, also of those that have left."""
+    _swept_bytes: int = 0
+    """Bytes of messages that had left the lines when these were last searched for sparse batches."""
+    _swept_to: dict[Sparse, int] = field(default_factory=dict)
+    """By line, the sequence at which the next search begins."""
+    keys: MessageKeys = field(init=False)
+    delays: Delays | None = field(init=False)
+    replacing: Replacing = field(init=False)
+    order: Order = field(init=False)
+    sessions: Sessions | None = None
+    """The order of a queue with groups."""
+    loading: Loading = field(init=False)
 
-    def __init__(
-        self,
-        policy: Policy,
-        look: Look,
-        ready: Sparse,
-        consumers: Consumers,
-        eviction: Eviction,
-        deliveries: Deliveries,
-        counters: Counters,
-        work: Work,
-    ) -> None:
-        self._work = work
-        self.ready = ready
-        self._consumers = consumers
-        self._eviction = eviction
+    def __post_init__(self, policy: Policy, look: Look, deliveries: Deliveries, counters: Counters) -> None:
+        ready, consumers, eviction = self.ready, self._consumers, self._eviction
         self.singles = policy.reads_messages
-        """Whether every message is a separate run."""
         self._came_bytes = ready.bytes
-        """Bytes of all messages that were added, also of those that have left."""
-        self._swept_bytes = 0
-        """Bytes of messages that had left the lines when these were last searched for sparse batches."""
-        self._swept_to: dict[Sparse, int] = {}
-        """By line, the sequence at which the next search begins."""
         self.keys = MessageKeys(policy, look)
         self.delays = Delays(look) if policy.delay else None
         values = LastValues() if policy.order == orders.LAST_VALUE else None
         self.replacing = Replacing(values, self.keys, ready, counters)
-        self.order: Order
-        self.sessions: Sessions | None = None
-        """The order of a queue with groups."""
         if policy.groups:
             self.order = self.sessions = Sessions(ready, eviction, deliveries, self.keys.group_of)
         elif policy.order == orders.SORTED:

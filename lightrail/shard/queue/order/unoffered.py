@@ -3,7 +3,7 @@
 Ranges of sequences are a heap by rank. It does not follow removals: a range under which nothing is ready
 falls out when it gets to the top, or when the heap has grown far beyond what is ready.
 
-Run count: how many runs of one queue are in flight, counted from time to time.
+`RunCount` knows how many runs of one queue are in flight, counted from time to time.
 """
 
 from dataclasses import dataclass

@@ -1,18 +1,16 @@
 """Aside: messages of one queue that are set aside for no consumer, such as the deferred ones.
 
-Deferred messages are delivered only to requests with their sequences.
-
-A receiver defers a message by its outcome. From then on the bit `DEFERRED` is in its attempts, also after a
-restart, a move, or a failed delivery, so that the message returns here and not to the ready ones.
+A receiver defers a message by its outcome; the message is delivered only to requests with its sequence. From
+then on the bit `DEFERRED` is in its attempts, also after a restart, a move, or a failed delivery, so that the
+message returns here and not to the ready ones.
 
 Deferred messages are in flight, under their sequences, at an internal consumer without a link: so they are
 spilled, fetched, moved and counted against bounds like all deliveries.
 
-Retries: the messages of one queue that wait after a failed delivery (ADR 53).
-
-Like deferred messages (aside.py) they are in flight, under their sequences, at an internal consumer without a
-link, and the time until which they wait is in their attempts. They are locked for this consumer until then:
-the end of the lock makes them ready (outcomes.py).
+`Retries` are the messages that wait after a failed delivery (ADR 53). Like deferred messages they are in
+flight, under their sequences, at an internal consumer without a link, and the time until which they wait is
+in their attempts. They are locked for this consumer until then: the end of the lock makes them ready
+(outcomes.py).
 """
 
 from bisect import bisect_right

@@ -1,16 +1,14 @@
 """What a queue keeps by time: deadlines of messages, and message-ids of a window.
 
-Duplicates: the message-ids of the window, by which repeated messages are recognised.
+By the message-ids of a window (`Duplicates`) repeated messages are recognised. The queue keeps digests of 16
+bytes, each until the end of its window; the oldest are dropped early if there are more than
+`limits.DUPLICATE_IDS_MAX`, or more than their share of the memory in all queues of the shard. A message
+without an id is never a duplicate.
 
-The queue keeps digests of 16 bytes, each until the end of its window; the oldest are dropped early if there
-are more than `limits.DUPLICATE_IDS_MAX`, or more than their share of the memory in all queues of the shard. A
-message without an id is never a duplicate.
-
-Deadlines: the expiry times of ranges of sequences, found without reading any message.
-
-A heap has one entry per batch with a time to live. Entries are not removed when their messages are delivered:
-they are dropped at the head of the heap when all messages up to them were delivered or they are due, or when
-the heap has grown far beyond the waiting runs. Messages that return get a new entry.
+The expiry times of ranges of sequences (`Deadlines`) are found without reading any message. A heap has one
+entry per batch with a time to live. Entries are not removed when their messages are delivered: they are
+dropped at the head of the heap when all messages up to them were delivered or they are due, or when the heap
+has grown far beyond the waiting runs. Messages that return get a new entry.
 """
 
 from collections import deque

@@ -1,6 +1,6 @@
 """The policy of a queue machine: its features beyond first in, first out.
 
-Bounds: the limits of messages and bytes in a queue's policy, and how much of a batch still fits.
+The functions apply its limits of messages and bytes: how much of a batch still fits.
 """
 
 from bisect import bisect_right

@@ -89,6 +89,24 @@ class Batch:
         """Whether the messages are only on disk."""
         return self.data is None
 
+    def alike(
+        self, data: Data | None, ends: Ends | None, count: int, size: int, base: int, at: Location | None
+    ) -> "Batch":
+        """A batch of other messages, with the attributes of this one and the location `at`."""
+        return Batch(
+            data,
+            ends,
+            count,
+            size,
+            base,
+            self.durable,
+            self.priority,
+            self.expires_at_ms,
+            self.enqueued_at_ms,
+            at,
+            self.message_format,
+        )
+
 
 @dataclass(slots=True, eq=False)
 class Run:
@@ -240,17 +258,4 @@ def joined(runs: Sequence[Run], location: Location | None) -> Batch:
         ends.frombytes(shifted(column, size - start) if size != start else bytes(column))
         pieces.append(run.batch.blob(run.first, run.last))
         size = ends[-1]
-    oldest = runs[0].batch
-    return Batch(
-        b"".join(pieces),
-        ends,
-        len(ends),
-        size,
-        0,
-        oldest.durable,
-        oldest.priority,
-        oldest.expires_at_ms,
-        oldest.enqueued_at_ms,
-        location,
-        oldest.message_format,
-    )
+    return runs[0].batch.alike(b"".join(pieces), ends, len(ends), size, 0, location)

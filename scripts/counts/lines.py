@@ -16,7 +16,7 @@ class Joints:
 
     Attributes:
         imports: of all import statements, also those inside of functions and for types alone.
-        constructors: all methods `__init__` and `__post_init__`, signature, docstring and blank lines included.
+        constructors: all `__init__` and `__post_init__`, signature, docstring and blank lines included.
         slots: of the assignments of `__slots__` in classes.
         protocols: of the classes that have typing's Protocol as a base, docstrings and blank lines included.
     """

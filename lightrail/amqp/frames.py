@@ -294,7 +294,7 @@ class Template:
         return wire - first
 
 
-class Numbered(Protocol):
+class DeliverySource(Protocol):
     """What sends deliveries by numbers of its own."""
 
     transmitted: int
@@ -309,7 +309,7 @@ class NumberedTemplate(Template):
 
     __slots__ = ("numbered",)
 
-    numbered: Numbered
+    numbered: DeliverySource
 
     def put(
         self,

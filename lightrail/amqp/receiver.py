@@ -15,7 +15,7 @@ from lightrail.amqp.link import ATTACHED, ATTACHING, DETACHING, SETTLE_FIRST, SE
 from lightrail.amqp.link_endpoint import LinkEndpoint, encode_state, errant
 from lightrail.amqp.performatives import Accepted, Modified, Rejected, Released, Transfer
 from lightrail.amqp.shapes import Shape, learn
-from lightrail.amqp.survey import Opening, survey
+from lightrail.amqp.survey import MessageSurvey, survey
 from lightrail.amqp.tags import Tags
 from lightrail.amqp.unsettled import unwrap
 from lightrail.amqp.values import DecodeError
@@ -240,7 +240,7 @@ class ReceivingLink(LinkEndpoint):
             self.session.connection.events.append(Posting(self, assembly.txn_id, Posting.BEGUN))
         self._hold(assembly, more_bytes + FRAGMENT_OVERHEAD)
 
-    def _survey(self, assembly: Assembly, payload: bytes) -> tuple[Opening | None, int | None]:
+    def _survey(self, assembly: Assembly, payload: bytes) -> tuple[MessageSurvey | None, int | None]:
         """What is known of the beginning of a message, and its absolute-expiry-time."""
         if assembly.message_format:
             return None, None
@@ -260,7 +260,7 @@ class ReceivingLink(LinkEndpoint):
         data: bytes,
         position: int,
         payload_at: int,
-        opening: Opening | None,
+        opening: MessageSurvey | None,
         head: bytes,
     ) -> None:
         """Learn the shape of the transfer frame at `position`, a delivery of its own."""

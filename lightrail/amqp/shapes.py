@@ -35,7 +35,7 @@ from struct import Struct
 from typing import Any, Final, Generic, TypeVar
 
 from lightrail.amqp.link import Link
-from lightrail.amqp.survey import Opening, never_expires
+from lightrail.amqp.survey import MessageSurvey, never_expires
 
 L = TypeVar("L", bound=Link)
 
@@ -89,7 +89,7 @@ def learn(
     data: bytes,
     position: int,
     payload_at: int,
-    opening: Opening | None,
+    opening: MessageSurvey | None,
     head: bytes,
     settled: bool,
     message_format: int,

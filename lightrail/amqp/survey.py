@@ -23,7 +23,7 @@ _SECTION_NAMES: Final = {
 
 
 @dataclass(slots=True, eq=False, repr=False)
-class Opening:
+class MessageSurvey:
     """Offsets in the beginning of a message, found without decoding it.
 
     `head_end`: end of its header section, 0 without one. `prefix_end`: end of the descriptor of the first
@@ -56,7 +56,7 @@ def descriptor(message: bytes, position: int) -> tuple[int, int]:
     return 0, position + 2
 
 
-def survey(message: bytes) -> Opening:
+def survey(message: bytes) -> MessageSurvey:
     """Walk over header and annotations by their sizes (messaging 3.2). Raises DecodeError."""
     position = 0
     head_end = 0
@@ -78,16 +78,16 @@ def survey(message: bytes) -> Opening:
             if code >= _PROPERTIES:
                 plain = value == position + 3
                 if code != _PROPERTIES:
-                    return Opening(head_end, value if plain else 0, 0, False, next_hop)
+                    return MessageSurvey(head_end, value if plain else 0, 0, False, next_hop)
                 form = message[value]
                 if form == 0xC0:
-                    return Opening(
+                    return MessageSurvey(
                         head_end, value + 1 if plain else 0, value, message[value + 2] > 8, next_hop
                     )
                 if form == 0xD0:
                     many = int.from_bytes(message[value + 5 : value + 9], "big") > 8
-                    return Opening(head_end, 0, value, many, next_hop)
-                return Opening(head_end, value + 1 if plain else 0, 0, False, next_hop)
+                    return MessageSurvey(head_end, 0, value, many, next_hop)
+                return MessageSurvey(head_end, value + 1 if plain else 0, 0, False, next_hop)
             if code <= newest:
                 raise DecodeError(
                     f"expected a section after {newest:#04x}, found {code:#04x} at offset {position}"
@@ -119,7 +119,7 @@ def survey(message: bytes) -> Opening:
         raise DecodeError(
             f"expected a whole section, found the end of the message at offset {len(message)}"
         ) from None
-    return Opening(head_end, 0, 0, False, next_hop)
+    return MessageSurvey(head_end, 0, 0, False, next_hop)
 
 
 _WIDTHS: Final = {0x40: 0, 0x43: 0, 0x44: 0, 0x52: 1, 0x53: 1, 0x70: 4, 0x80: 8, 0x83: 8, 0x98: 16}

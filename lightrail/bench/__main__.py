@@ -5,16 +5,16 @@ import sys
 from collections.abc import Sequence
 
 from lightrail.bench.options import parse_options
-from lightrail.bench.plan import Progress
+from lightrail.bench.plan import RunProgress
 from lightrail.bench.report import as_text, as_value
-from lightrail.bench.run import Run, RunError
+from lightrail.bench.run import LoadRun, RunError
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the command; returns the exit status: 0, 1 when the checks found a fault, 2 when it failed."""
     options = parse_options(sys.argv[1:] if argv is None else argv)
     try:
-        outcome = Run(options, Progress(options)).execute()
+        outcome = LoadRun(options, RunProgress(options)).execute()
     except RunError as error:
         print(f"lightrail bench: {error}", file=sys.stderr)
         return 2

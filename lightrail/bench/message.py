@@ -15,7 +15,7 @@ import struct
 from dataclasses import dataclass
 from typing import Final
 
-from lightrail.bench.numbered import PLAIN, Field, Numbered
+from lightrail.bench.numbered import PLAIN, Field, NumberedSections
 
 STAMP: Final = struct.Struct(">QQQ")
 SIZE_MIN: Final = STAMP.size
@@ -57,7 +57,7 @@ def data_section(size: int) -> bytes:
     return _SMALL_DATA + bytes([size]) if size < 256 else _LARGE_DATA + size.to_bytes(4, "big")
 
 
-def build(size: int, durable: bool, numbered: Numbered = PLAIN, origin: int = 0) -> Template:
+def build(size: int, durable: bool, numbered: NumberedSections = PLAIN, origin: int = 0) -> Template:
     """The encoded message with a body of ``size`` bytes."""
     sections, digits = numbered.sections(durable, origin)
     head = sections + data_section(size)

@@ -65,7 +65,7 @@ Field = Digits | Octet | application.Times
 
 
 @dataclass(frozen=True, slots=True)
-class Numbered:
+class NumberedSections:
     """The numbered parts of a message."""
 
     priorities: int = 0
@@ -140,4 +140,4 @@ class Numbered:
         return encoded
 
 
-PLAIN: Final = Numbered()
+PLAIN: Final = NumberedSections()

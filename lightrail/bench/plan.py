@@ -11,7 +11,7 @@ from urllib.parse import unquote, urlsplit
 
 from lightrail.bench.arrivals import Arrivals, Ranges
 from lightrail.bench.histogram import Histogram
-from lightrail.bench.numbered import Numbered
+from lightrail.bench.numbered import NumberedSections
 from lightrail.console import terminal
 
 
@@ -138,9 +138,9 @@ class Options:
         return self.address_of(sender) if self.target is None else self.target
 
     @property
-    def numbered(self) -> Numbered:
+    def numbered(self) -> NumberedSections:
         """The numbered parts of each message."""
-        return Numbered(
+        return NumberedSections(
             self.priorities,
             self.message_ids or self.requests,
             self.groups,
@@ -223,7 +223,7 @@ class ResponderResult(ReceiverResult):
 PLAIN_EVERY_S: Final = 1.0
 
 
-class Progress:
+class RunProgress:
     """Rates since the last line, and the part of the run that is done."""
 
     def __init__(self, options: Options, out: TextIO | None = None) -> None:

@@ -6,14 +6,14 @@ from typing import Any, Final
 from lightrail.bench.application import SIZES
 from lightrail.bench.histogram import Histogram
 from lightrail.bench.plan import Options
-from lightrail.bench.run import Outcome
+from lightrail.bench.run import RunResult
 
 PERCENTS: Final = (50.0, 90.0, 99.0, 99.9)
 UNEVEN: Final = 0.1
 """Part of the received messages by which sent and received may differ before a note says so."""
 
 
-def as_value(options: Options, outcome: Outcome) -> dict[str, Any]:
+def as_value(options: Options, outcome: RunResult) -> dict[str, Any]:
     """For --json: rates in messages per second, times in µs, CPU in µs per message."""
     window = outcome.window
     sent, received = window.sent + window.slow_sent, window.received + window.slow_received
@@ -89,7 +89,7 @@ def _nouns(options: Options) -> tuple[str, str, str]:
     return "message", "sender", "receiver"
 
 
-def as_text(options: Options, outcome: Outcome) -> str:
+def as_text(options: Options, outcome: RunResult) -> str:
     """The page."""
     value = as_value(options, outcome)
     lines = [*_load(options, value), *_latencies(options, outcome, value)]
@@ -117,7 +117,7 @@ def _load(options: Options, value: Mapping[str, Any]) -> Iterable[str]:
     yield f"rate         sent {value['sent_per_s']:,.0f}/s, received {value['received_per_s']:,.0f}/s"
 
 
-def _latencies(options: Options, outcome: Outcome, value: Mapping[str, Any]) -> Iterable[str]:
+def _latencies(options: Options, outcome: RunResult, value: Mapping[str, Any]) -> Iterable[str]:
     if outcome.latency.count:
         yield f"{'round trip  ' if options.requests else 'latency     '} {_spell(value['latency_us'])}"
     if outcome.accepted_after.count:
@@ -144,7 +144,7 @@ def _server(message: str, value: Mapping[str, Any]) -> Iterable[str]:
     yield f"kernel       {switched}{called} per {message}"
 
 
-def _checks(options: Options, outcome: Outcome, value: Mapping[str, Any]) -> Iterable[str]:
+def _checks(options: Options, outcome: RunResult, value: Mapping[str, Any]) -> Iterable[str]:
     """CPU time of the load generator, all counts, and what the checks found."""
     message, sending, receiving = _nouns(options)
     yield (
@@ -167,7 +167,7 @@ def _checks(options: Options, outcome: Outcome, value: Mapping[str, Any]) -> Ite
     yield from (f"             {fault}" for fault in value["faults"])
 
 
-def _notes(outcome: Outcome) -> Iterable[str]:
+def _notes(outcome: RunResult) -> Iterable[str]:
     """Reservations about the figures."""
     window = outcome.window
     growth = window.sent - window.received

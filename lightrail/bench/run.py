@@ -17,10 +17,10 @@ from lightrail.bench.kernel import Spent, between, read, tree
 from lightrail.bench.message import RUN_BITS
 from lightrail.bench.plan import (
     Options,
-    Progress,
     ReceiverResult,
     RequesterResult,
     ResponderResult,
+    RunProgress,
     SenderResult,
     Share,
 )
@@ -57,7 +57,7 @@ class Window:
 
 
 @dataclass(slots=True)
-class Outcome:
+class RunResult:
     """The result of a run."""
 
     window: Window
@@ -92,10 +92,10 @@ class _Worker:
     result: Any = None
 
 
-class Run:
+class LoadRun:
     """The processes of a run and its clock."""
 
-    def __init__(self, options: Options, progress: Progress) -> None:
+    def __init__(self, options: Options, progress: RunProgress) -> None:
         self.options = options
         self.progress = progress
         self.run = secrets.randbits(RUN_BITS)
@@ -138,7 +138,7 @@ class Run:
         all_links = options.senders if kind == "sender" else options.receivers
         return min(len(links), max(1, options.connections * len(links) // all_links))
 
-    def execute(self) -> Outcome:
+    def execute(self) -> RunResult:
         """Execute the run; raises RunError. All processes have ended afterwards."""
         try:
             return self._execute()
@@ -152,7 +152,7 @@ class Run:
                 worker.process.join()
                 worker.pipe.close()
 
-    def _execute(self) -> Outcome:
+    def _execute(self) -> RunResult:
         self._await_ready()
         shared = self.board.words
         start = time.monotonic_ns() + START_AFTER_NS
@@ -273,7 +273,7 @@ class Run:
                 raise RunError(f"expected all connections within {CONNECTING_TIME_S:g} s, found fewer")
             self._collect(0.1)
 
-    def _finish(self, window: Window) -> Outcome:
+    def _finish(self, window: Window) -> RunResult:
         """Stop the senders, wait for messages under way, then stop the receivers."""
         board, options = self.board, self.options
         shared = board.words
@@ -312,8 +312,8 @@ class Run:
 
     # --- the verdict -----------------------------------------------------------------------------------
 
-    def _outcome(self, window: Window) -> Outcome:
-        outcome = Outcome(window)
+    def _outcome(self, window: Window) -> RunResult:
+        outcome = RunResult(window)
         for worker in self.workers:
             if isinstance(worker.result, ResponderResult):
                 outcome.foreign += worker.result.foreign
@@ -334,13 +334,13 @@ class Run:
         return outcome
 
     @staticmethod
-    def _add_received(outcome: Outcome, result: ReceiverResult, slow: bool) -> None:
+    def _add_received(outcome: RunResult, result: ReceiverResult, slow: bool) -> None:
         outcome.arrivals.merge(result.arrivals)
         (outcome.slow_latency if slow else outcome.latency).merge(result.latency)
         outcome.received += result.received
         outcome.foreign += result.foreign
 
-    def _judge(self, outcome: Outcome, result: SenderResult) -> None:
+    def _judge(self, outcome: RunResult, result: SenderResult) -> None:
         for origin, sender in result.senders.items():
             outcome.sent += sender.sent
             excused = [item for ranges in sender.outcomes.values() for item in ranges]
@@ -351,14 +351,14 @@ class Run:
                 missing = outcome.arrivals.missing(origin, sender.sent, excused)
                 self._count_lost(outcome, origin, missing)
 
-    def _judge_drained(self, outcome: Outcome) -> None:
+    def _judge_drained(self, outcome: RunResult) -> None:
         for origin in outcome.arrivals.seen:
             self._count_lost(outcome, origin, outcome.arrivals.gaps(origin))
         if self.options.count is not None:
             outcome.lost = max(outcome.lost, self.options.count - outcome.received)
 
     @staticmethod
-    def _count_lost(outcome: Outcome, origin: int, missing: arrivals.Ranges) -> None:
+    def _count_lost(outcome: RunResult, origin: int, missing: arrivals.Ranges) -> None:
         outcome.lost += arrivals.total(missing)
         for first, last in missing[: arrivals.EXAMPLES_MAX - len(outcome.lost_examples)]:
             outcome.lost_examples.append(f"lost: {first} to {last} of {origin:#x}")

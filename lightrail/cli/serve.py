@@ -14,7 +14,7 @@ from contextlib import ExitStack, suppress
 from dataclasses import replace
 from typing import Final
 
-from lightrail.cli.supervisor import ChildError, Limits, Plan, Supervisor
+from lightrail.cli.supervisor import ChildError, Limits, ProcessPlan, Supervisor
 from lightrail.cluster.coordinator import Coordinator, CoordinatorError, CoordinatorRefusedError, Write
 from lightrail.cluster.living import Living
 from lightrail.cluster.map import FRONTENDS, GATEWAYS, SHARDS
@@ -157,11 +157,11 @@ async def forget_members(coordinator: Coordinator) -> None:
             await coordinator.write([Write(entry.key, None)])
 
 
-def plans(settings: Settings, modules: Mapping[str, str]) -> list[Plan]:
+def plans(settings: Settings, modules: Mapping[str, str]) -> list[ProcessPlan]:
     """The processes of this machine."""
     numbers = {"shard": settings.shards, "frontend": settings.frontends, "gateway": 1}
     return [
-        Plan(role, id, (sys.executable, "-m", modules[role]), auto=bool(settings.etcd))
+        ProcessPlan(role, id, (sys.executable, "-m", modules[role]), auto=bool(settings.etcd))
         for role, number in numbers.items()
         for id in range(number)
     ]

@@ -52,7 +52,7 @@ class ChildError(Exception):
 
 
 @dataclass(frozen=True, slots=True)
-class Plan:
+class ProcessPlan:
     """One process to keep running; ``command`` gets ``--supervisor-fd N --id ID`` behind it."""
 
     role: str
@@ -82,7 +82,7 @@ class Limits:
 class Child:
     """One process, its restarts, and its last report."""
 
-    def __init__(self, plan: Plan, supervisor: "Supervisor") -> None:
+    def __init__(self, plan: ProcessPlan, supervisor: "Supervisor") -> None:
         self.plan = plan
         self.details: Message | None = None
         """Report that the process sent when it became ready; None while it does not serve."""
@@ -276,7 +276,7 @@ class Supervisor:
 
     def __init__(
         self,
-        plans: Sequence[Plan],
+        plans: Sequence[ProcessPlan],
         settings: Settings,
         sockets: str,
         *,

@@ -104,7 +104,7 @@ class Connections:
 
 
 @dataclass(eq=False, repr=False)
-class Deadlines:
+class ConnectionDeadlines:
     """Keeps one valid entry per connection in a heap: that of its `deadline_ms`.
 
     A deadline that becomes later is noticed when the earlier one has passed; before a deadline may become

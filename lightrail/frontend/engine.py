@@ -19,7 +19,7 @@ from lightrail.cluster.living import Registered
 from lightrail.frontend import connections, sole_connections
 from lightrail.frontend.auth import Authentication, Authenticator
 from lightrail.frontend.connection import ClientConnection
-from lightrail.frontend.connections import Connections, Deadlines
+from lightrail.frontend.connections import ConnectionDeadlines, Connections
 from lightrail.frontend.guard import Guard
 from lightrail.frontend.hooks import FrontendHooks
 from lightrail.frontend.intake import Intake
@@ -125,7 +125,7 @@ class Frontend:
         """Sets up connections and their bounds."""
         self.counts = FrontendCounts()
         self.connections = Connections(self.counts)
-        self.deadlines = Deadlines(self._loop, lambda: self.now_ms(), self.connections)
+        self.deadlines = ConnectionDeadlines(self._loop, lambda: self.now_ms(), self.connections)
         self.intake = Intake(
             self.counts,
             lambda: self.now_ms(),

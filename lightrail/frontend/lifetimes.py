@@ -42,7 +42,7 @@ Spawn = Callable[[Coroutine[Any, Any, None]], None]
 
 
 @dataclass(slots=True)
-class Node:
+class DynamicNode:
     """A dynamic node that may end before or after the connection that created it."""
 
     policy: Policy
@@ -83,7 +83,7 @@ class Lifetimes:
         """Owner ids of connections that have not ended."""
         self._owned: dict[str, dict[str, None]] = {}
         """Names that a connection, its sessions or its links own, by connection."""
-        self._nodes: dict[str, Node] = {}
+        self._nodes: dict[str, DynamicNode] = {}
         """Dynamic nodes whose lifetime depends on links or messages."""
         self._watched: dict[str, None] = {}
         """Dynamic nodes whose link has ended, which are deleted when their usage ends."""
@@ -108,7 +108,7 @@ class Lifetimes:
     def follow(self, name: str, policy: Policy, creator: str) -> None:
         """Follows a dynamic node that was created by the link with the owner id `creator`."""
         if not isinstance(policy, DeleteOnClose):
-            self._nodes[name] = Node(policy, creator)
+            self._nodes[name] = DynamicNode(policy, creator)
             self._usage.follow(name)
 
     def ended(self, owner: str) -> None:
@@ -182,7 +182,7 @@ class Lifetimes:
         if node is not None and node.is_left:
             self._spawn(self._check(name))
 
-    def _leave(self, name: str, node: Node, is_orphan: bool) -> None:
+    def _leave(self, name: str, node: DynamicNode, is_orphan: bool) -> None:
         """The link that created a dynamic node has ended, or its connection."""
         if is_orphan:
             self._orphans[name] = None
@@ -229,7 +229,7 @@ class Lifetimes:
             if usage is not None and node.closed_at:
                 await self._keep(record, node)
 
-    async def _keep(self, record: Name, node: Node) -> None:
+    async def _keep(self, record: Name, node: DynamicNode) -> None:
         """Opens a node that is used again, once no deletion at the revision of its closing can be applied."""
         try:
             if node.closed_at == record.revision:

@@ -23,7 +23,7 @@ from lightrail.gateway.hooks import GatewayHooks
 from lightrail.gateway.journals.segments import Archived, Journals
 from lightrail.gateway.messages.batches import BatchSender
 from lightrail.gateway.messages.receiving import Receivers
-from lightrail.gateway.messages.sending import Sender
+from lightrail.gateway.messages.sending import NameSender
 from lightrail.gateway.metrics import FAMILIES as HTTP_FAMILIES
 from lightrail.gateway.openapi.document import routes
 from lightrail.gateway.pages.pages import CALLER, Pages
@@ -90,7 +90,7 @@ def open_services(
     directory = directory or Directory(coordinator, auto_create=settings.auto_create)
     destinations = Destinations(settings.push_allow)
     namespace = Service(coordinator, directory, destinations=destinations)
-    sender = Sender(shards, directory, loop)
+    sender = NameSender(shards, directory, loop)
     presence = health.presence = Presence(map, shards.peers)
     services = Services(
         settings=settings,

@@ -14,7 +14,7 @@ from lightrail.gateway.hooks import GatewayHooks
 from lightrail.gateway.journals.segments import Journals
 from lightrail.gateway.messages.batches import BatchSender
 from lightrail.gateway.messages.receiving import Receivers
-from lightrail.gateway.messages.sending import Sender
+from lightrail.gateway.messages.sending import NameSender
 from lightrail.gateway.processes.connections import Connections
 from lightrail.gateway.processes.health import Health
 from lightrail.gateway.processes.members import Presence
@@ -55,7 +55,7 @@ class Services:
     directory: Directory
     namespace: Service
     shards: ShardConnections
-    sender: Sender
+    sender: NameSender
     batches: BatchSender
     receivers: Receivers
     journals: Journals

@@ -24,13 +24,13 @@ from lightrail.journal.record import (
     Numbers,
     Queue,
     QueueEntry,
-    Receiver,
+    ReceiverChange,
     Seal,
     Settle,
     Snapshot,
     Taken,
     Terminus,
-    Transaction,
+    TransactionStep,
 )
 from lightrail.journal.segment_header import FORMAT_VERSION
 from lightrail.model.attempts import of_journal, waiting, waits_until_ms
@@ -290,14 +290,14 @@ def decode_delivered(data: Bytes, start: int, end: int, flags: int) -> Delivered
     return Delivered(queue, consumer, ranges, flags)
 
 
-def encode_transaction(record: Transaction) -> bytes:
+def encode_transaction(record: TransactionStep) -> bytes:
     """Body of a Transaction record."""
     detail = record.detail.encode()
     fixed = TRANSACTION_FIXED.pack(record.id, record.state, record.shard, len(detail), len(record.blob))
     return fixed + detail + record.blob
 
 
-def decode_transaction(data: Bytes, start: int, end: int, flags: int) -> Transaction:
+def decode_transaction(data: Bytes, start: int, end: int, flags: int) -> TransactionStep:
     """The Transaction record whose body is data[start:end]."""
     id, state, shard, detail_size, blob_size = TRANSACTION_FIXED.unpack_from(data, start)
     position = start + TRANSACTION_FIXED.size
@@ -305,7 +305,7 @@ def decode_transaction(data: Bytes, start: int, end: int, flags: int) -> Transac
     if middle + blob_size != end:
         raise LayoutError(f"a Transaction of {detail_size} + {blob_size} bytes has {end - start} bytes")
     detail = bytes(data[position:middle]).decode()
-    return Transaction(id, state, shard, detail, bytes(data[middle:end]), flags)
+    return TransactionStep(id, state, shard, detail, bytes(data[middle:end]), flags)
 
 
 def decode_append_head(data: Bytes, start: int, length: int) -> tuple[AppendHead, list[tuple[int, int]], int]:
@@ -335,8 +335,8 @@ def _number(data: Bytes, start: int) -> int:
     return number
 
 
-_OfQueue = Settle | Delivered | Queue | Ids | Numbers | Terminus | Receiver
-_Small = _OfQueue | Snapshot | Taken | Transaction | Seal | Epoch | Close | Gap
+_OfQueue = Settle | Delivered | Queue | Ids | Numbers | Terminus | ReceiverChange
+_Small = _OfQueue | Snapshot | Taken | TransactionStep | Seal | Epoch | Close | Gap
 
 _ENCODERS: Final[dict[type, tuple[int, Callable[..., bytes]]]] = {
     Settle: (SETTLE, encode_settle),
@@ -346,9 +346,9 @@ _ENCODERS: Final[dict[type, tuple[int, Callable[..., bytes]]]] = {
     Ids: (IDS, lambda ids: IDS_FIXED.pack(ids.queue, ids.until_ms, len(ids.digests)) + ids.digests),
     Taken: (TAKEN, lambda record: TAKEN_FIXED.pack(record.producer, record.number, record.taken)),
     Numbers: (NUMBERS, encode_numbers),
-    Transaction: (TRANSACTION, encode_transaction),
+    TransactionStep: (TRANSACTION, encode_transaction),
     Terminus: (TERMINUS, records.encode_terminus),
-    Receiver: (RECEIVER, records.encode_receiver),
+    ReceiverChange: (RECEIVER, records.encode_receiver),
     Seal: (SEAL, lambda record: U64.pack(record.epoch)),
     Epoch: (EPOCH, lambda record: U64.pack(record.epoch)),
     Close: (CLOSE, lambda record: U64.pack(0)),

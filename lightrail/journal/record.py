@@ -38,7 +38,7 @@ class ReceiverEvent(IntEnum):
 
 
 @dataclass(slots=True)
-class Receiver:
+class ReceiverChange:
     """A change of a link on which a client receives from a queue, and that it may resume."""
 
     queue: int
@@ -58,7 +58,7 @@ class Receiver:
         return len(self.opening) + DELIVERY_RUN.size * len(self.runs)
 
 
-def encode_receiver(record: Receiver) -> bytes:
+def encode_receiver(record: ReceiverChange) -> bytes:
     """Body of a Receiver record."""
     fixed = RECEIVER_FIXED.pack(
         record.queue, record.link, record.next, record.event, len(record.opening), len(record.runs)
@@ -66,7 +66,7 @@ def encode_receiver(record: Receiver) -> bytes:
     return b"".join((fixed, record.opening, *(DELIVERY_RUN.pack(*run) for run in record.runs)))
 
 
-def decode_receiver(data: bytes | memoryview, start: int, end: int, flags: int) -> Receiver:
+def decode_receiver(data: bytes | memoryview, start: int, end: int, flags: int) -> ReceiverChange:
     """The Receiver record whose body is data[start:end]. Raises ValueError."""
     queue, link, next_number, event, size, count = RECEIVER_FIXED.unpack_from(data, start)
     position = start + RECEIVER_FIXED.size
@@ -77,7 +77,7 @@ def decode_receiver(data: bytes | memoryview, start: int, end: int, flags: int) 
         (first, sequence, length) for first, sequence, length in DELIVERY_RUN.iter_unpack(data[middle:end])
     ]
     opening = bytes(data[position:middle])
-    return Receiver(queue, link, ReceiverEvent(event), next_number, opening, runs, flags)
+    return ReceiverChange(queue, link, ReceiverEvent(event), next_number, opening, runs, flags)
 
 
 TERMINUS_FIXED: Final = Struct("<Q16sQBBHI")
@@ -296,7 +296,7 @@ class TransactionState(IntEnum):
 
 
 @dataclass(slots=True)
-class Transaction:
+class TransactionStep:
     """A step of a transaction over several shards; the newest record of an id counts."""
 
     id: bytes

@@ -67,7 +67,7 @@ class Sum(NamedTuple):
 
 
 @dataclass(slots=True)
-class Plan:
+class MovePlan:
     """The moves in order, and the shards before and after them."""
 
     moves: list[PlannedMove] = field(default_factory=list)
@@ -82,7 +82,7 @@ def plan(
     *,
     fixed: Mapping[str, QueueLoad] = MappingProxyType({}),
     max_moves: int | None = None,
-) -> Plan:
+) -> MovePlan:
     """Plans the moves.
 
     Args:
@@ -106,7 +106,7 @@ def plan(
     planner.empty(draining, active, limit)
     if active:
         planner.level(active, limit)
-    return Plan(list(planner.moves.values()), before, planner.sums)
+    return MovePlan(list(planner.moves.values()), before, planner.sums)
 
 
 class _Planner:

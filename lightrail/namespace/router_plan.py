@@ -27,7 +27,7 @@ class Branch:
     """An edge that is followed for each message: behind an action, or into a router that chooses."""
 
     action: Action | None
-    target: "str | Node"
+    target: "str | RouterNode"
 
 
 Key = str | Branch
@@ -35,7 +35,7 @@ Contents = dict[bytes, dict[str, None]]
 """Queues by encoded message, which actions may have changed, in the order of the walk."""
 
 
-class Node:
+class RouterNode:
     """A router and the targets of its subscriptions, including those of plain routers behind it."""
 
     __slots__ = ("chooses", "entries", "matcher", "paths")
@@ -71,7 +71,7 @@ def _follow(
 ) -> Generator[None, None, bool]:
     looks.left -= _STEP + (len(view.data) >> 9)
     if type(key) is str:
-        queue: str | Node = key
+        queue: str | RouterNode = key
     else:
         assert isinstance(key, Branch)
         queue = key.target
@@ -80,7 +80,7 @@ def _follow(
             looks.left -= _ACTION + (len(view.data) >> 6)
     if looks.left <= 0:
         yield
-    if isinstance(queue, Node):
+    if isinstance(queue, RouterNode):
         return (yield from queue.spread(view, contents, choose, looks))
     contents.setdefault(bytes(view.data), {})[queue] = None
     return True
@@ -99,7 +99,7 @@ def earlier_expiry(expires_at_ms: int, latest_ms: int) -> int:
 
 
 @dataclass(slots=True, eq=False, repr=False)
-class Group:
+class CopyGroup:
     """Messages of one batch for the same queues: their indices in the batch, and their bytes."""
 
     queues: Queues
@@ -111,7 +111,7 @@ class Group:
 class Routed(NamedTuple):
     """The queues of each message of a batch."""
 
-    groups: list[Group]
+    groups: list[CopyGroup]
     """Groups in the order in which they have to be sent."""
     unroutable: Sequence[int]
     """Indices of the messages without a queue."""
@@ -140,7 +140,7 @@ class Walk:
 class Plan:
     """A flattened router, which routes batches until a name on the path changes."""
 
-    _node: Node | None
+    _node: RouterNode | None
     _choose: Choose
     policy: Policy
     """Policy of the router."""
@@ -185,7 +185,7 @@ class Plan:
     def at_once(self, payloads: list[bytes], looks: Looks) -> Routed | None:
         """Routes a batch if that is cheap; returns None if it needs a walk (`begin`)."""
         if self._fixed is not None:
-            return Routed([Group(self._fixed, list(range(len(payloads))), payloads)], ())
+            return Routed([CopyGroup(self._fixed, list(range(len(payloads))), payloads)], ())
         if self._node is None:
             return Routed([], range(len(payloads)))
         if self._is_light:
@@ -195,12 +195,12 @@ class Plan:
                 return self._light(self._node, payloads)
         return None
 
-    def _light(self, node: Node, payloads: list[bytes]) -> Routed:
+    def _light(self, node: RouterNode, payloads: list[bytes]) -> Routed:
         """Routes a batch where a message costs next to nothing and only queues lie behind the router."""
-        groups: list[Group] = []
+        groups: list[CopyGroup] = []
         unroutable: list[int] = []
-        by_queues: dict[Queues, Group] = {}
-        by_queue: dict[str, Group] = {}
+        by_queues: dict[Queues, CopyGroup] = {}
+        by_queue: dict[str, CopyGroup] = {}
         known = self._known
         targets = node.matcher.targets
         choose = self._choose if node.chooses else None
@@ -236,10 +236,10 @@ class Plan:
             routed = self.at_once(payloads, looks)
             assert routed is not None
             return routed
-        groups: list[Group] = []
+        groups: list[CopyGroup] = []
         unroutable: list[int] = []
-        by_queues: dict[Queues, Group] = {}
-        by_queue: dict[str, Group] = {}
+        by_queues: dict[Queues, CopyGroup] = {}
+        by_queue: dict[str, CopyGroup] = {}
         known = self._known
         targets = node.matcher.targets
         is_light = node.matcher.is_light
@@ -283,12 +283,12 @@ class Plan:
 
     def _walk(
         self,
-        node: Node,
+        node: RouterNode,
         view: MessageView,
         index: int,
-        groups: list[Group],
-        by_queues: dict[Queues, Group],
-        by_queue: dict[str, Group],
+        groups: list[CopyGroup],
+        by_queues: dict[Queues, CopyGroup],
+        by_queue: dict[str, CopyGroup],
         choose: Choose,
         looks: Looks,
     ) -> Generator[None, None, bool]:
@@ -325,10 +325,13 @@ class Plan:
 
 
 def _begin(
-    queues: Queues, groups: list[Group], by_queues: dict[Queues, Group], by_queue: dict[str, Group]
-) -> Group:
+    queues: Queues,
+    groups: list[CopyGroup],
+    by_queues: dict[Queues, CopyGroup],
+    by_queue: dict[str, CopyGroup],
+) -> CopyGroup:
     """Begins a group, and ends earlier groups with one of its queues, to keep the order of each queue."""
-    group = Group(queues, [], [])
+    group = CopyGroup(queues, [], [])
     groups.append(group)
     for queue in queues:
         earlier = by_queue.get(queue)

@@ -27,7 +27,7 @@ from lightrail.model import names as spelling
 from lightrail.model.policy import Policy, Role
 from lightrail.namespace.directory import Changes, Directory
 from lightrail.namespace.records import Subscription
-from lightrail.namespace.router_plan import Branch, Choose, Key, Node, Plan
+from lightrail.namespace.router_plan import Branch, Choose, Key, Plan, RouterNode
 from lightrail.namespace.rules import rules_of
 
 ROUTE_PATHS_MAX: Final[int] = 100_000
@@ -78,7 +78,7 @@ class Planner:
     _compiled: Callable[[Subscription], Compiled]
     _until_ms: int | None = None
     _names: set[str] = field(default_factory=set)
-    _nodes: dict[str, Node | None] = field(default_factory=dict)
+    _nodes: dict[str, RouterNode | None] = field(default_factory=dict)
     _open: set[str] = field(default_factory=set)
     _no_local: dict[str, str] = field(default_factory=dict)
     _targets: dict[str, list[str]] = field(default_factory=dict)
@@ -128,7 +128,7 @@ class Planner:
 
         return {queue: age for queue, age in walk(router).items() if age is not None}
 
-    def _node(self, router: str) -> Node | None:
+    def _node(self, router: str) -> RouterNode | None:
         """The node of a router; None if no queue can be reached from it."""
         if router in self._nodes:
             return self._nodes[router]
@@ -158,20 +158,20 @@ class Planner:
                 self._no_local[target] = subscription.no_local
             # Each rule is a separate edge: the queue receives one message for each different content.
             for filter, action in compiled.rules:
-                paths += target.paths if isinstance(target, Node) else 1
+                paths += target.paths if isinstance(target, RouterNode) else 1
                 if paths > ROUTE_PATHS_MAX:
                     raise _TooManyPathsError
                 if action is None and isinstance(target, str):
                     entries.append((target, filter))
-                elif action is None and isinstance(target, Node) and not chooses and not target.chooses:
+                elif action is None and isinstance(target, RouterNode) and not chooses and not target.chooses:
                     entries += [(key, _both(filter, inner)) for key, inner in target.entries]
                 else:
                     entries.append((Branch(action, target), filter))
         self._open.remove(router)
-        node = self._nodes[router] = Node(chooses, entries, paths) if entries else None
+        node = self._nodes[router] = RouterNode(chooses, entries, paths) if entries else None
         return node
 
-    def _target(self, subscription: Subscription) -> str | Node | None:
+    def _target(self, subscription: Subscription) -> str | RouterNode | None:
         """The queue, or the node of the router, that is the target of a subscription; None without one."""
         name = subscription.target
         if subscription.push:

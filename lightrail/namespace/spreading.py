@@ -13,7 +13,7 @@ from typing import Final, NamedTuple
 
 from lightrail.model import limits
 from lightrail.namespace.directory import Directory
-from lightrail.namespace.router_plan import Group, earlier_expiry
+from lightrail.namespace.router_plan import CopyGroup, earlier_expiry
 from lightrail.shard_client.peers.shards import ShardPeer
 from lightrail.shard_client.sending.lanes import Lane, Load
 from lightrail.shard_client.sending.window import Attributes
@@ -176,7 +176,7 @@ class Ways:
 
 
 def left_over(
-    groups: Sequence[Group], positions: Sequence[int], carried: Carried
+    groups: Sequence[CopyGroup], positions: Sequence[int], carried: Carried
 ) -> Iterator[tuple[frozenset[str], list[int], list[bytes]]]:
     """Messages for queues for which they are in no load yet: the queues, indices in the batch, and contents.
 

@@ -21,7 +21,7 @@ from lightrail.shard_client.owners.owner import Owner
 from lightrail.shard_client.owners.owners import Owners
 from lightrail.shard_client.peers.pool import BulkPeer, OncePerTurn, Pool
 from lightrail.shard_client.peers.requests import ShardDownError
-from lightrail.shard_client.peers.shards import ShardPeer, State
+from lightrail.shard_client.peers.shards import ConnectionState, ShardPeer
 from lightrail.wire import keys
 from lightrail.wire.bodies import Answer, Refusal
 from lightrail.wire.keys import WireKey
@@ -171,7 +171,9 @@ class ShardConnections:
 
     def not_serving(self) -> list[int]:
         """Shards that do not serve."""
-        return sorted(shard for shard, peer in self.peers.items() if peer.state is not State.SERVING)
+        return sorted(
+            shard for shard, peer in self.peers.items() if peer.state is not ConnectionState.SERVING
+        )
 
     def not_ready(self) -> str | None:
         """Why messages can't be sent and received now, or None.

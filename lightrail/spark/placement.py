@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 from pyspark.sql import functions as F  # noqa: N812 - as all of Spark's documents call it
 
 from lightrail.model.names import DEAD_LETTER_SEGMENT
-from lightrail.model.placement import BASE, FORMAT, KIND, Plan, QueueLoad, Sum, plan
+from lightrail.model.placement import BASE, FORMAT, KIND, MovePlan, QueueLoad, Sum, plan
 from lightrail.spark.analysis.history import ENDS
 from lightrail.spark.columns import Event
 from lightrail.spark.http import GatewayClient
@@ -148,7 +148,7 @@ def _look(client: GatewayClient) -> Placements:
 class Proposal:
     """A plan, and the queues without a known load."""
 
-    plan: Plan
+    plan: MovePlan
     unknown: int
     """Number of queues without events, which stay at their shards."""
 
@@ -184,7 +184,7 @@ def propose(
     return Proposal(made, unknown)
 
 
-def document(placement: Placements, made: Plan, now_ms: int) -> dict[str, Any]:
+def document(placement: Placements, made: MovePlan, now_ms: int) -> dict[str, Any]:
     """The plan in the form for `lightrail-admin rebalance --plan`."""
     shards = []
     for shard, before in made.before.items():

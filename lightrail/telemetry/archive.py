@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Final
 from lightrail.telemetry.metrics import AnyFamily, counter, counters, gauge, gauges
 
 if TYPE_CHECKING:
-    from lightrail.shard.archiving.retention import Standing
+    from lightrail.shard.archiving.retention import ReaderState
 
 
 @dataclass(slots=True, eq=False, repr=False)
@@ -30,7 +30,7 @@ class ArchiveCounts:
     """Segments that were removed because the disk was full."""
     given_up: int = 0
     """Segments that were deleted without being archived, because the disk was full."""
-    readers: "Mapping[str, Standing]" = field(default_factory=dict)
+    readers: "Mapping[str, ReaderState]" = field(default_factory=dict)
     passed_over: dict[str, int] = field(default_factory=dict)
     """By reader: segments that were removed before the reader had read them."""
 

@@ -10,7 +10,7 @@ from lightrail.filters.patterns import compile_pattern, split_words
 from lightrail.transport.clock import Clock, LoopClock
 from lightrail.transport.envelope import NO_HEADERS, Envelope, Header
 from lightrail.transport.errors import SendRefusedError, TransportClosedError, TransportError
-from lightrail.transport.memory_queue import DEAD_LETTERS, Entry, MemoryQueue
+from lightrail.transport.memory_queue import DEAD_LETTERS, MemoryQueue, QueuedMessage
 from lightrail.transport.protocol import EVERYTHING, Received, Selector, Transport, handle
 from lightrail.transport.topology import QueueRules, Subscription, Topology, TopologyError, attributes_of
 
@@ -237,7 +237,7 @@ class MemoryTransport:
 class MemoryReceived:
     """A message that was received from a MemoryQueue."""
 
-    def __init__(self, queue: MemoryQueue, entry: Entry) -> None:
+    def __init__(self, queue: MemoryQueue, entry: QueuedMessage) -> None:
         self.envelope: Final = entry.envelope
         self._queue = queue
         self._entry = entry

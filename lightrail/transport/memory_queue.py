@@ -25,7 +25,7 @@ EXPIRED: Final = "expired"
 MAX_DELIVERY_COUNT_REASON: Final = "max-delivery-count"
 
 
-class State(Enum):
+class MessageState(Enum):
     """State of a message in a queue."""
 
     READY = "ready"
@@ -37,14 +37,14 @@ class State(Enum):
 
 
 @dataclass(slots=True, eq=False, repr=False)
-class Entry:
+class QueuedMessage:
     """One message of a queue."""
 
     sequence: int
     envelope: Envelope
     until: float | None
     """Timer for the expiry of the message."""
-    state: State = State.READY
+    state: MessageState = MessageState.READY
     failures: int = 0
     """Deliveries that failed."""
     lock: int = 0
@@ -73,9 +73,9 @@ class MemoryQueue:
     _on_ready: Callable[[], None]
     _is_dead: bool = field(init=False)
     """Whether its messages are dead letters, which only `accept` removes."""
-    _ready: deque[Entry] = field(default_factory=deque)
+    _ready: deque[QueuedMessage] = field(default_factory=deque)
     """Entries in order of their sequences."""
-    _entries: dict[int, Entry] = field(default_factory=dict)
+    _entries: dict[int, QueuedMessage] = field(default_factory=dict)
     """All entries by sequence."""
     _locked_groups: set[str] = field(default_factory=set)
     _seen: dict[str, float] = field(default_factory=dict)
@@ -91,7 +91,9 @@ class MemoryQueue:
     @property
     def is_busy(self) -> bool:
         """Whether a message can be delivered now, or is being handled."""
-        return any(entry.state in (State.READY, State.LOCKED) for entry in self._entries.values())
+        return any(
+            entry.state in (MessageState.READY, MessageState.LOCKED) for entry in self._entries.values()
+        )
 
     def envelopes(self) -> list[Envelope]:
         """All messages, in order, including locked and delayed ones."""
@@ -113,7 +115,7 @@ class MemoryQueue:
             self._seen[envelope.id] = now
         ages = [age for age in (envelope.ttl, self.rules.max_age) if age is not None]
         self._sequence += 1
-        entry = Entry(self._sequence, envelope, now + min(ages) if ages else None)
+        entry = QueuedMessage(self._sequence, envelope, now + min(ages) if ages else None)
         self._entries[entry.sequence] = entry
         if self.rules.delay and envelope.deliver_at is not None and envelope.deliver_at > now:
             self._delay(entry, envelope.deliver_at)
@@ -132,17 +134,17 @@ class MemoryQueue:
     def cancel_delayed(self, id: str) -> bool:
         """Removes a delayed message; returns whether there was one with this id."""
         for entry in self._entries.values():
-            if entry.state is State.DELAYED and entry.envelope.id == id:
+            if entry.state is MessageState.DELAYED and entry.envelope.id == id:
                 self._remove(entry)
                 return True
         return False
 
     # --- receiving -------------------------------------------------------------------------------------
 
-    def take(self, receiver: object, select: Selector) -> tuple[Entry, Handler] | None:
+    def take(self, receiver: object, select: Selector) -> tuple[QueuedMessage, Handler] | None:
         """Locks the first message that a receiver has a handler for; an exception of `select` fails it."""
         now = self._clock.time()
-        expired: list[Entry] = []
+        expired: list[QueuedMessage] = []
         try:
             for entry in self._ready:
                 if entry.until is not None and entry.until <= now:
@@ -168,17 +170,17 @@ class MemoryQueue:
                 self._ready.remove(entry)
                 self._bury(entry, EXPIRED)
 
-    def _lock(self, entry: Entry, group: str | None, receiver: object) -> None:
+    def _lock(self, entry: QueuedMessage, group: str | None, receiver: object) -> None:
         self._ready.remove(entry)
         entry.receiver = receiver
-        entry.state = State.LOCKED
+        entry.state = MessageState.LOCKED
         entry.lock += 1
         if group is not None:
             self._locked_groups.add(group)
         if self.rules.lock_duration is not None:
             self.renew(entry, entry.lock)
 
-    def renew(self, entry: Entry, lock: int) -> bool:
+    def renew(self, entry: QueuedMessage, lock: int) -> bool:
         """Locks a delivery for the lock_duration from now on; returns whether it was still locked."""
         if not self.is_locked(entry, lock):
             return False
@@ -188,26 +190,26 @@ class MemoryQueue:
             entry.timer = self._clock.call_at(due, lambda: self.fail(entry, lock, 0.0))
         return True
 
-    def is_locked(self, entry: Entry, lock: int) -> bool:
+    def is_locked(self, entry: QueuedMessage, lock: int) -> bool:
         """Whether a delivery is the message's current one."""
-        return entry.state is State.LOCKED and entry.lock == lock
+        return entry.state is MessageState.LOCKED and entry.lock == lock
 
     # --- settling --------------------------------------------------------------------------------------
 
-    def accept(self, entry: Entry, lock: int) -> None:
+    def accept(self, entry: QueuedMessage, lock: int) -> None:
         """Removes the message."""
         if self.is_locked(entry, lock):
             self._unlock(entry)
             self._remove(entry)
             self._on_ready()
 
-    def release(self, entry: Entry, lock: int) -> None:
+    def release(self, entry: QueuedMessage, lock: int) -> None:
         """Delivers the message again, without counting this delivery."""
         if self.is_locked(entry, lock):
             self._unlock(entry)
             self._return(entry)
 
-    def fail(self, entry: Entry, lock: int, delay: float) -> None:
+    def fail(self, entry: QueuedMessage, lock: int, delay: float) -> None:
         """Delivers the message again after a delay, or makes it a dead letter if it failed too often.
 
         Without a delay the retries of the rules count; a group waits with its message (ADR 53).
@@ -228,7 +230,7 @@ class MemoryQueue:
             return
         self._delay(entry, self._clock.time() + wait)
         if not delay:
-            entry.state = State.WAITING
+            entry.state = MessageState.WAITING
             if self.rules.groups and entry.envelope.group is not None:
                 self._locked_groups.add(entry.envelope.group)
         self._on_ready()
@@ -249,7 +251,7 @@ class MemoryQueue:
             return longest
 
     def reject(
-        self, entry: Entry, lock: int, reason: str, description: str, notes: Mapping[str, Any]
+        self, entry: QueuedMessage, lock: int, reason: str, description: str, notes: Mapping[str, Any]
     ) -> None:
         """Makes the message a dead letter; one that is a dead letter stays for other receivers."""
         if self.is_locked(entry, lock):
@@ -264,31 +266,31 @@ class MemoryQueue:
 
     # --- inside ------------------------------------------------------------------------------------------
 
-    def _unlock(self, entry: Entry) -> None:
+    def _unlock(self, entry: QueuedMessage) -> None:
         self._stop_timer(entry)
         if self.rules.groups and entry.envelope.group is not None:
             self._locked_groups.discard(entry.envelope.group)
 
-    def _return(self, entry: Entry) -> None:
-        entry.state = State.READY
+    def _return(self, entry: QueuedMessage) -> None:
+        entry.state = MessageState.READY
         index = 0
         while index < len(self._ready) and self._ready[index].sequence < entry.sequence:
             index += 1
         self._ready.insert(index, entry)
         self._on_ready()
 
-    def _delay(self, entry: Entry, due: float) -> None:
-        entry.state = State.DELAYED
+    def _delay(self, entry: QueuedMessage, due: float) -> None:
+        entry.state = MessageState.DELAYED
         entry.timer = self._clock.call_at(due, lambda: self._due(entry))
 
-    def _due(self, entry: Entry) -> None:
+    def _due(self, entry: QueuedMessage) -> None:
         entry.timer = None
-        if entry.state is State.WAITING:
+        if entry.state is MessageState.WAITING:
             self._unlock(entry)
-        if entry.state in (State.DELAYED, State.WAITING):
+        if entry.state in (MessageState.DELAYED, MessageState.WAITING):
             self._return(entry)
 
-    def _bury(self, entry: Entry, reason: str, error: Mapping[str, Any] | None = None) -> None:
+    def _bury(self, entry: QueuedMessage, reason: str, error: Mapping[str, Any] | None = None) -> None:
         self._remove(entry)
         notes = dict(entry.envelope.annotations) | dict(error or {})
         notes |= {
@@ -300,12 +302,12 @@ class MemoryQueue:
             self, entry.envelope.replace(annotations=notes, ttl=None, deliver_at=None, delivery_count=0)
         )
 
-    def _remove(self, entry: Entry) -> None:
+    def _remove(self, entry: QueuedMessage) -> None:
         self._stop_timer(entry)
-        entry.state = State.GONE
+        entry.state = MessageState.GONE
         del self._entries[entry.sequence]
 
-    def _stop_timer(self, entry: Entry) -> None:
+    def _stop_timer(self, entry: QueuedMessage) -> None:
         if entry.timer is not None:
             entry.timer.cancel()
             entry.timer = None

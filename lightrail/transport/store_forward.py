@@ -33,7 +33,7 @@ REFUSALS_MAX: Final = 10
 
 
 @dataclass(frozen=True, slots=True)
-class Progress:
+class ForwarderProgress:
     """Progress and errors of a forwarder.
 
     Attributes:
@@ -94,9 +94,9 @@ class StoreForwardTransport:
         return self._transport.address
 
     @property
-    def progress(self) -> Progress:
+    def progress(self) -> ForwarderProgress:
         """Progress and errors of the forwarder."""
-        return Progress(self._forwarded, self._failures, self._error)
+        return ForwarderProgress(self._forwarded, self._failures, self._error)
 
     async def depth(self) -> Depth:
         """The messages that wait to be forwarded."""

@@ -20,7 +20,7 @@ from lightrail.journal.record import (
     Outcome,
     Queue,
     QueueEvent,
-    Receiver,
+    ReceiverChange,
     ReceiverEvent,
     Settle,
     Terminus,
@@ -130,9 +130,9 @@ def with_receivers(directory: Path, links: int, deliveries: int) -> float:
             opening = ConsumerOpen(
                 "queue", client_link=digits.hex(), suspended_ms=60_000, terminus=link + 1, durability=2
             )
-            journal.append(Receiver(1, digits, ReceiverEvent.BEGUN, 0, opening.encode()), 1)
+            journal.append(ReceiverChange(1, digits, ReceiverEvent.BEGUN, 0, opening.encode()), 1)
             runs = [(0, link * deliveries, deliveries)]
-            journal.append(Receiver(1, digits, ReceiverEvent.DELIVERED, deliveries, b"", runs), 1)
+            journal.append(ReceiverChange(1, digits, ReceiverEvent.DELIVERED, deliveries, b"", runs), 1)
         journal.flush()
         return journal.current.end - before
 

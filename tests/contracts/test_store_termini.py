@@ -9,7 +9,7 @@ from lightrail.journal.record import (
     DeliveryRun,
     Queue,
     QueueEvent,
-    Receiver,
+    ReceiverChange,
     ReceiverEvent,
     Terminus,
     TerminusEvent,
@@ -193,7 +193,7 @@ def test_a_deleted_queue_releases_the_bytes_of_its_termini() -> None:
 def receive(
     store: Store, event: ReceiverEvent, *runs: DeliveryRun, link: int = 0, queue: int = 1, **fields: Any
 ) -> None:
-    store.append(Receiver(queue, LINKS[link], event, runs=runs, **fields), 1_000)
+    store.append(ReceiverChange(queue, LINKS[link], event, runs=runs, **fields), 1_000)
 
 
 @DURABLE

@@ -38,12 +38,12 @@ from lightrail.shard.queue.values.effects import (
     DeadLetter,
     Effect,
     Peeked,
+    PeekedState,
     Reason,
     Refused,
     Removed,
     Replaced,
     Returned,
-    State,
     Stored,
 )
 from lightrail.shard.queue.values.runs import Run, batch_of
@@ -326,7 +326,7 @@ class QueueModel(ModelledQueue):
         assert (
             seen
             == [
-                (m.sequence, State.DELAYED if m.delayed else State.READY)
+                (m.sequence, PeekedState.DELAYED if m.delayed else PeekedState.READY)
                 for m in waiting
                 if m.sequence >= start
             ][:count]

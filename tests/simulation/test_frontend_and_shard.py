@@ -23,7 +23,7 @@ from lightrail.model.placement import Placement
 from lightrail.shard.journal.journal import Journal
 from lightrail.shard_client.owners.owners import Owners
 from lightrail.shard_client.peers import shards
-from lightrail.shard_client.peers.shards import ShardPeer, State
+from lightrail.shard_client.peers.shards import ConnectionState, ShardPeer
 from lightrail.wire.bodies import ConsumerOpen
 from tests.support.amqp.frontend_fakes import FakeConnection, FakeLink
 from tests.support.shard.fake_files import FakeFiles
@@ -303,7 +303,9 @@ class Play:
             self.move_to_frontend()
             if any(wait_ms <= BEAT_MS for wait_ms, _ in self.connection.frontend.calls):
                 self.heartbeat()
-            if self.peer.state is State.GREETING and not (self.wire.to_shard or self.wire.to_frontend):
+            if self.peer.state is ConnectionState.GREETING and not (
+                self.wire.to_shard or self.wire.to_frontend
+            ):
                 # Its timer is slower than the wire.
                 self.heartbeat()
 

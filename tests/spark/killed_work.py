@@ -6,12 +6,12 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
-from lightrail.spark.lake.stream import Work, Written
+from lightrail.spark.lake.stream import CaptureTask, Written
 from lightrail.spark.reading.planning import Piece
 
 
 @dataclass(frozen=True)
-class KilledWork(Work):
+class KilledWork(CaptureTask):
     """Does everything, and is killed the first time."""
 
     marker: str = ""
@@ -19,7 +19,7 @@ class KilledWork(Work):
 
     def run(self, pieces: Iterable[Piece]) -> Written:
         """As a task does it."""
-        written = Work.run(self, pieces)
+        written = CaptureTask.run(self, pieces)
         try:
             Path(self.marker).touch(exist_ok=False)
         except FileExistsError:

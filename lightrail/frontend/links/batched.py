@@ -33,7 +33,7 @@ _DATA: Final = 0x75
 _FOOTER: Final = 0x78
 
 
-class Run(NamedTuple):
+class Storable(NamedTuple):
     """Consecutive messages of a batch that can be stored together."""
 
     event: Transfers
@@ -49,13 +49,13 @@ def one_by_one(event: Transfers) -> Iterator[tuple[int, bytes]]:
     yield from enumerate(event.payloads, event.first_delivery_id)
 
 
-def runs(event: Transfers, id: int, payload: bytes, now_ms: int, *, by_priority: bool) -> list[Run]:
+def runs(event: Transfers, id: int, payload: bytes, now_ms: int, *, by_priority: bool) -> list[Storable]:
     """The messages of one transfer, in runs with the same common fields of a stored batch.
 
     These fields are durability, expiry (within BATCHED_EXPIRY_SPAN_MS), and `by_priority` the priority. Most
     batches are one run. Raises ConditionError, for the whole transfer.
     """
-    found: list[Run] = []
+    found: list[Storable] = []
     key: tuple[bool, int, bool] | None = None
     current: Transfers | None = None
     latest = earliest = 0
@@ -78,7 +78,7 @@ def runs(event: Transfers, id: int, payload: bytes, now_ms: int, *, by_priority:
         near = max(latest, end) - min(earliest, end) <= BATCHED_EXPIRY_SPAN_MS
         if current is None or mine != key or (ends and not near):
             current = Transfers(event.link, id, [], event.settled)
-            found.append(Run(current, False))
+            found.append(Storable(current, False))
             key, latest, earliest, longest = mine, end, end, -1
         current.payloads.append(message)
         if end > longest or not ends:
@@ -90,7 +90,7 @@ def runs(event: Transfers, id: int, payload: bytes, now_ms: int, *, by_priority:
             conditions.DECODE_ERROR,
             "expected at least one message in the data sections of a batch, found none",
         )
-    found[-1] = Run(current, True)
+    found[-1] = Storable(current, True)
     return found
 
 

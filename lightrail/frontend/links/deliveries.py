@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 from lightrail.amqp.events import Credit, Outcome
 from lightrail.amqp.link import ATTACHED
 from lightrail.amqp.performatives import TransactionalState
-from lightrail.frontend.links.headers import Outgoing, send_with_new_headers
+from lightrail.frontend.links.headers import OutgoingLink, send_with_new_headers
 from lightrail.frontend.links.retiring import RetirableConsumer
 from lightrail.frontend.links.settlements import Settlements
 from lightrail.model import limits
@@ -50,7 +50,7 @@ class ConsumerLink(RetirableConsumer):
     _outflow: "Outflow" = field(init=False)
     settle: Callable[[Outcome], None] = field(init=False)
     """Applies outcomes that are in no transaction; replaced while deliveries are acquired in one."""
-    output: Outgoing = field(init=False)
+    output: OutgoingLink = field(init=False)
     """Sends messages: the link; replaced while deliveries are acquired in a transaction."""
     _presettled: bool = field(init=False)
     _attached: bool = False

@@ -11,7 +11,7 @@ UINT_MAX: Final = 0xFFFFFFFF
 """The highest delivery-count that a header can have."""
 
 
-class Outgoing(Protocol):
+class OutgoingLink(Protocol):
     """The methods of a link with which messages are sent."""
 
     def send(
@@ -27,7 +27,7 @@ class Outgoing(Protocol):
 
 
 def send_with_new_headers(
-    link: Outgoing,
+    link: OutgoingLink,
     part: bytes | memoryview,
     blob_at: int,
     ends: memoryview,

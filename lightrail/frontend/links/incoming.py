@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Final
 from lightrail.amqp.events import Transfers
 from lightrail.amqp.sections import decode_header
 from lightrail.frontend.errors import ConditionError
-from lightrail.frontend.links.batched import Run, one_by_one, reject, runs
+from lightrail.frontend.links.batched import Storable, one_by_one, reject, runs
 from lightrail.frontend.links.bound import Bound
 from lightrail.model import conditions, limits
 from lightrail.shard_client.links import Producer
@@ -100,7 +100,7 @@ class SenderLink(Bound, Producer):
             return durable, priority, 0
         return durable, priority, expiry_of(event, ttl, now_ms)
 
-    def _unpacked(self, event: Transfers, now_ms: int, *, by_priority: bool) -> Iterator[list[Run]]:
+    def _unpacked(self, event: Transfers, now_ms: int, *, by_priority: bool) -> Iterator[list[Storable]]:
         """The messages of batched transfers, by transfer; a transfer that can't be read is refused here."""
         for id, payload in one_by_one(event):
             if self._closed and not event.settled:

@@ -18,7 +18,7 @@ from lightrail.amqp.link import SETTLE_SECOND
 from lightrail.frontend.errors import ConditionError
 from lightrail.frontend.links.batched import BATCHED, one_by_one, reject
 from lightrail.frontend.links.bound import Terms
-from lightrail.frontend.links.transfers import Batch, ProducerLink
+from lightrail.frontend.links.transfers import ProducerLink, SentBatch
 from lightrail.model import conditions, limits
 from lightrail.model.links import Durability
 from lightrail.wire.bodies import ProducerOpen, Refusal
@@ -185,7 +185,7 @@ class ResumableLink(ProducerLink):
         for each in forgotten:
             self._post_forget(*each)
 
-    def _repeat(self, batch: Batch) -> None:
+    def _repeat(self, batch: SentBatch) -> None:
         tags = self._tags.get(_number_of(batch))
         if tags is not None:
             self._owner.post(tags)
@@ -219,5 +219,5 @@ class ResumableLink(ProducerLink):
             self._wait()
 
 
-def _number_of(batch: Batch) -> int:
+def _number_of(batch: SentBatch) -> int:
     return int(HEADER.unpack_from(batch.part)[6])

@@ -32,7 +32,7 @@ from lightrail.frontend.links.transfers import ProducerLink
 from lightrail.model import conditions, names
 from lightrail.model.policy import InvalidPolicyError, Policy, Role
 from lightrail.namespace.rights import ANYBODY
-from lightrail.namespace.router_plan import Group, Plan, Routed
+from lightrail.namespace.router_plan import CopyGroup, Plan, Routed
 from lightrail.namespace.scheduled import scheduled_queue
 from lightrail.namespace.statuses import ChangedError, ServiceError
 from lightrail.shard_client.peers.requests import ShardDownError, ShardRefusedError
@@ -262,7 +262,9 @@ class SchedulingRouterLink(RouterLink):
                 self._is_creating = True
                 self._frontend.spawn(self._create())
             return None
-        return Routed([Group(frozenset((self._scheduled,)), list(range(batch.count)), batch.payloads)], ())
+        return Routed(
+            [CopyGroup(frozenset((self._scheduled,)), list(range(batch.count)), batch.payloads)], ()
+        )
 
     def _may_wait(self, batch: RoutedBatch, plan: Plan, now_ms: int) -> bool:
         return not isinstance(batch, ScheduledBatch) and RouterLink._may_wait(self, batch, plan, now_ms)

@@ -32,7 +32,7 @@ from lightrail.model import conditions
 from lightrail.model.names import InvalidNameError, node_scheme, queue_name
 from lightrail.model.policy import Role
 from lightrail.namespace.records import Name
-from lightrail.namespace.router_plan import Group, Plan, Routed
+from lightrail.namespace.router_plan import CopyGroup, Plan, Routed
 from lightrail.wire.bodies import ConsumerOpen
 from lightrail.wire.frames import OutcomeCode
 
@@ -109,7 +109,7 @@ def left_out(routed: Routed, plan: Plan, container: str) -> Routed:
     own = {queue for queue, unwanted in plan.no_local.items() if unwanted == container}
     if not own:
         return routed
-    groups = [Group(group.queues - own, group.indices, group.payloads) for group in routed.groups]
+    groups = [CopyGroup(group.queues - own, group.indices, group.payloads) for group in routed.groups]
     return Routed([group for group in groups if group.queues], routed.unroutable)
 
 

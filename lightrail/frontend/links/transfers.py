@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(slots=True, eq=False, repr=False)
-class Batch:
+class SentBatch:
     """Messages that were sent to the shard in one frame and are not answered yet."""
 
     part: bytes
@@ -34,7 +34,7 @@ class Batch:
     messages, for a transfer of batched messages (batched.py) 1, or 0 unless this is its last batch."""
 
 
-class TransferPart(Batch):
+class TransferPart(SentBatch):
     """Some messages of one transfer that is several frames: the others may be stored."""
 
     __slots__ = ()
@@ -49,7 +49,7 @@ class ProducerLink(IncomingLink):
     queue: str
     label: str = ""
     client_link: str = ""
-    _window: SendWindow[Batch] = field(default_factory=SendWindow)
+    _window: SendWindow[SentBatch] = field(default_factory=SendWindow)
     _is_held: bool = False
     """Whether the credit for the next answered batches is held."""
 
@@ -74,9 +74,13 @@ class ProducerLink(IncomingLink):
         by_priority = self._frontend.directory.get(self.queue).policy["priorities"] > 1
         for found in self._unpacked(event, now_ms, by_priority=by_priority):
             for run in found:
-                self._send(run.event, now_ms, int(run.is_last), Batch if len(found) == 1 else TransferPart)
+                self._send(
+                    run.event, now_ms, int(run.is_last), SentBatch if len(found) == 1 else TransferPart
+                )
 
-    def _send(self, event: Transfers, now_ms: int, ids: int | None = None, kind: type[Batch] = Batch) -> None:
+    def _send(
+        self, event: Transfers, now_ms: int, ids: int | None = None, kind: type[SentBatch] = SentBatch
+    ) -> None:
         blob: Sequence[bytes | memoryview]
         if event.pieces is None:
             blob = event.payloads
@@ -142,7 +146,7 @@ class ProducerLink(IncomingLink):
         for batch in self._window:
             self._repeat(batch)
 
-    def _repeat(self, batch: Batch) -> None:
+    def _repeat(self, batch: SentBatch) -> None:
         """Sends an unanswered batch again."""
         self._owner.post(batch.part)
 

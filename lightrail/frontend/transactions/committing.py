@@ -22,7 +22,7 @@ from lightrail.model.names import InvalidNameError
 from lightrail.model.policy import InvalidPolicyError, Role
 from lightrail.model.transaction_ids import new_id
 from lightrail.namespace.records import Right
-from lightrail.namespace.router_plan import Group, earlier_expiry
+from lightrail.namespace.router_plan import CopyGroup, earlier_expiry
 from lightrail.namespace.routing import NO_ROUTER, UNROUTABLE
 from lightrail.namespace.scheduled import scheduled_queue
 from lightrail.namespace.statuses import ServiceError
@@ -302,7 +302,7 @@ def _parted(post: Post, now_ms: int) -> tuple[Post, Post]:
     )
 
 
-def _aged(groups: Iterable[Group], post: Post, ages_ms: Mapping[str, int], now_ms: int) -> list[Batch]:
+def _aged(groups: Iterable[CopyGroup], post: Post, ages_ms: Mapping[str, int], now_ms: int) -> list[Batch]:
     """The messages for queues in which they expire at an age, by this age."""
     found: list[Batch] = []
     for group in groups:

@@ -26,7 +26,7 @@ from lightrail.gateway.forwarding.pushes import Pushers
 from lightrail.gateway.forwarding.sink import NotSentError, Sink, due, moved
 from lightrail.gateway.forwarding.transfers import Transfers
 from lightrail.gateway.http_client import Endpoints
-from lightrail.gateway.messages.sending import Carried, Sender
+from lightrail.gateway.messages.sending import Carried, NameSender
 from lightrail.model import conditions, names
 from lightrail.model.endpoint import Destinations
 from lightrail.model.names import scheduled_router
@@ -189,7 +189,7 @@ class Forwarding:
     """Lives as long as the gateway, in its loop."""
 
     def __init__(
-        self, service: Service, shards: ShardConnections, sender: Sender, destinations: Destinations
+        self, service: Service, shards: ShardConnections, sender: NameSender, destinations: Destinations
     ) -> None:
         self.counts = ForwardingCounts()
         sink = Sink(service, sender)

@@ -18,7 +18,7 @@ from lightrail.amqp.values import DecodeError, Symbol
 from lightrail.cluster.coordinator import CoordinatorError
 from lightrail.gateway.errors import ProblemError
 from lightrail.gateway.messages.outgoing import Outgoing
-from lightrail.gateway.messages.sending import Carried, Sender, UnroutableError
+from lightrail.gateway.messages.sending import Carried, NameSender, UnroutableError
 from lightrail.model import conditions
 from lightrail.model.policy import Role
 from lightrail.namespace.service import Service
@@ -121,7 +121,7 @@ class Sink:
     """Stores messages at queues and behind routers; first use creates a queue where policies allow it."""
 
     _service: Service
-    _sender: Sender
+    _sender: NameSender
 
     async def send(self, name: str, messages: Sequence[Outgoing]) -> list[NotSentError | None]:
         """Sends messages in this order. Returns once the policy of their queue has stored or refused each.

@@ -52,7 +52,7 @@ class Mode(StrEnum):
     REDRIVE = "redrive"
 
 
-class State(StrEnum):
+class TransferState(StrEnum):
     """State of a transfer."""
 
     RUNNING = "running"
@@ -87,7 +87,7 @@ class Transfer:
     ) -> None:
         self.id = id
         self.task = task
-        self.state = State.RUNNING
+        self.state = TransferState.RUNNING
         self.moved = 0
         """Messages that the sink has stored and the source has settled."""
         self.total: int | None = task.count
@@ -128,7 +128,7 @@ class Transfer:
 
     def cancel(self) -> None:
         """Consumes no more messages; ends when the messages in flight are stored."""
-        if self.state is State.RUNNING:
+        if self.state is TransferState.RUNNING:
             self._is_cancelled = self._is_over = True
             self._go_on()
 
@@ -136,8 +136,8 @@ class Transfer:
         """Stops at once; messages in flight may be stored at their target and stay in the source as well."""
         for task in self._tasks:
             task.cancel()
-        if self.state is State.RUNNING:
-            self._end(State.CANCELLED, "the gateway ended")
+        if self.state is TransferState.RUNNING:
+            self._end(TransferState.CANCELLED, "the gateway ended")
 
     def shown(self) -> dict[str, Any]:
         """The transfer as JSON."""
@@ -167,7 +167,7 @@ class Transfer:
             figures = (await self._shards.request(task.source, "queue", {})).fields
             owner = await self._shards.route(task.source)
         except (ShardDownError, ShardRefusedError, CoordinatorError) as error:
-            self._end(State.FAILED, f"{task.source} can't be read now: {error}")
+            self._end(TransferState.FAILED, f"{task.source} can't be read now: {error}")
             return
         self._end_sequence = int(figures["next_sequence"])
         if task.filter is None:
@@ -181,7 +181,7 @@ class Transfer:
             user=task.caller.user,
         )
         self._source = QueueConsumer(owner, self._shards.next_link(), options, self, self._shards.now_ms)
-        if self.state is State.RUNNING:
+        if self.state is TransferState.RUNNING:
             self._source.open()
 
     def opened(self, generation: int) -> None:
@@ -232,14 +232,14 @@ class Transfer:
 
     def ended(self, refusal: Refusal) -> None:
         """The queue was deleted, or refuses (another) consumer."""
-        self._end(State.FAILED, f"{self.task.source}: {refusal.description or refusal.condition}")
+        self._end(TransferState.FAILED, f"{self.task.source}: {refusal.description or refusal.condition}")
 
     # --- the sink --------------------------------------------------------------------------------------
 
     async def _forward(self, slice: int, deliveries: list[Delivery]) -> None:
         """Sends a slice and settles the messages that were stored."""
         results = await self._send(deliveries)
-        if self._under_way.pop(slice, None) is None or self.state is not State.RUNNING:
+        if self._under_way.pop(slice, None) is None or self.state is not TransferState.RUNNING:
             # The shard restarted meanwhile: the whole slice is in its queue again and is delivered once more.
             return
         self._in_flight -= len(deliveries)
@@ -314,7 +314,7 @@ class Transfer:
 
     def _go_on(self) -> None:
         """Grants credit for more messages, or ends."""
-        if self.state is not State.RUNNING:
+        if self.state is not TransferState.RUNNING:
             return
         count = self.task.count
         left = TRANSFER_WINDOW if count is None else count - self.moved - self._in_flight
@@ -341,9 +341,9 @@ class Transfer:
 
     def _finish(self) -> None:
         if self._is_cancelled:
-            self._end(State.CANCELLED, self._why())
+            self._end(TransferState.CANCELLED, self._why())
         else:
-            self._end(State.FAILED if self._failed else State.DONE, self._why())
+            self._end(TransferState.FAILED if self._failed else TransferState.DONE, self._why())
 
     def _why(self) -> str | None:
         if not self._failed:
@@ -359,8 +359,8 @@ class Transfer:
             else f"{stays} and stay in {self.task.source}: {text}"
         )
 
-    def _end(self, state: State, error: str | None) -> None:
-        if self.state is not State.RUNNING:
+    def _end(self, state: TransferState, error: str | None) -> None:
+        if self.state is not TransferState.RUNNING:
             return
         self.state = state
         self.error = error

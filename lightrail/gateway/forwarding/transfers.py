@@ -13,7 +13,7 @@ from lightrail.filters.errors import FilterError
 from lightrail.filters.filter import compile_filter
 from lightrail.gateway.forwarding.counts import ForwardingCounts
 from lightrail.gateway.forwarding.sink import Sink
-from lightrail.gateway.forwarding.transfer import Mode, State, Task, Transfer
+from lightrail.gateway.forwarding.transfer import Mode, Task, Transfer, TransferState
 from lightrail.model import names
 from lightrail.model.policy import Role
 from lightrail.namespace.directory import Directory
@@ -65,11 +65,11 @@ class Transfers:
             TooManyTransfersError: TRANSFERS_RUNNING run already.
         """
         task = self._task(caller, wanted)
-        if sum(each.state is State.RUNNING for each in self._by_id.values()) >= TRANSFERS_RUNNING:
+        if sum(each.state is TransferState.RUNNING for each in self._by_id.values()) >= TRANSFERS_RUNNING:
             raise TooManyTransfersError(
                 f"{TRANSFERS_RUNNING} transfers run at this gateway already; wait for one to end"
             )
-        ended = [id for id, each in self._by_id.items() if each.state is not State.RUNNING]
+        ended = [id for id, each in self._by_id.items() if each.state is not TransferState.RUNNING]
         for id in ended[: max(0, len(ended) - TRANSFERS_KEPT + 1)]:
             del self._by_id[id]
         transfer = Transfer(self._draw_id(), task, self._shards, self._sink, self._counts)

@@ -28,7 +28,7 @@ from lightrail.journal.archive import (
 from lightrail.journal.index import BadIndexError, decode_index
 from lightrail.model import conditions
 from lightrail.shard_client.peers.requests import ShardDownError, ShardRefusedError
-from lightrail.shard_client.peers.shards import State
+from lightrail.shard_client.peers.shards import ConnectionState
 from lightrail.shard_client.shard_connections import ShardConnections
 from lightrail.wire.bodies import Answer
 
@@ -248,7 +248,7 @@ class Journals:
         async with turn:
             for _ in range(JOURNAL_AGAIN_MAX):
                 peer = self._shards.peers.get(shard)
-                if peer is None or peer.state is not State.SERVING:
+                if peer is None or peer.state is not ConnectionState.SERVING:
                     raise ShardDownError(f"shard {shard} is not connected: try again")
                 try:
                     if op == PIECE:

@@ -17,7 +17,7 @@ from itertools import groupby
 from typing import Final, NamedTuple
 
 from lightrail.gateway.errors import AGAIN, ProblemError, problem_of, refused
-from lightrail.gateway.messages.sending import Sender
+from lightrail.gateway.messages.sending import NameSender
 from lightrail.model import conditions, limits
 from lightrail.model.policy import Role
 from lightrail.namespace.directory import Directory
@@ -36,7 +36,7 @@ HTTP_BATCH_QUEUES_AT_ONCE: Final[int] = 16
 _INDEX_BITS: Final = 16
 
 
-class Message(NamedTuple):
+class BatchMessage(NamedTuple):
     """An encoded message, and the fields of its header and properties that a frame needs."""
 
     data: bytes | memoryview
@@ -46,13 +46,13 @@ class Message(NamedTuple):
     expires_at_ms: int | None
 
 
-class Batch(NamedTuple):
+class RequestBatch(NamedTuple):
     """The messages of one request for one queue."""
 
     user: str
     producer: str
     number: int
-    messages: Sequence[Message]
+    messages: Sequence[BatchMessage]
 
     def identity(self, queue: str) -> int:
         """The producer's id at the shard of a queue.
@@ -74,7 +74,7 @@ class Batch(NamedTuple):
 
 
 async def store(
-    owner: Owner, number: int, batch: Batch, *, now_ms: int, wait_ms: int, age_ms: int | None = None
+    owner: Owner, number: int, batch: RequestBatch, *, now_ms: int, wait_ms: int, age_ms: int | None = None
 ) -> int:
     """Stores a batch at its queue; returns once all of it is stored as the policy requires.
 
@@ -103,7 +103,7 @@ async def store(
     return sent.new
 
 
-def _not_stored(batch: Batch, queue: str, sent: BatchAnswer, refusal: Refusal) -> ProblemError:
+def _not_stored(batch: RequestBatch, queue: str, sent: BatchAnswer, refusal: Refusal) -> ProblemError:
     if refusal is NOT_STORED or refusal is MAYBE_STORED:
         return ProblemError(
             503,
@@ -136,10 +136,10 @@ class BatchSender:
 
     _shards: ShardConnections
     _directory: Directory
-    _sender: Sender
+    _sender: NameSender
     _loop: asyncio.AbstractEventLoop
 
-    async def send(self, record: Name, batch: Batch) -> int:
+    async def send(self, record: Name, batch: RequestBatch) -> int:
         """Stores a batch at a queue, or at every queue that a router chooses for messages of it: see `store`.
 
         Raises ProblemError (only a part is stored, or nothing), CoordinatorError.
@@ -151,13 +151,13 @@ class BatchSender:
             return await self._through(record, batch)
         raise ProblemError(501, f"batches can't be sent to a {record.role}; expected a queue or a router")
 
-    async def _to_queue(self, record: Name, batch: Batch, age_ms: int | None = None) -> int:
+    async def _to_queue(self, record: Name, batch: RequestBatch, age_ms: int | None = None) -> int:
         owner = await self._shards.route(record.name)
         wait_ms = limits.REQUEST_MS + (record.policy.milliseconds("enqueue_timeout") or 0)
         now_ms, number = self._shards.now_ms(), self._shards.next_link()
         return await store(owner, number, batch, now_ms=now_ms, wait_ms=wait_ms, age_ms=age_ms)
 
-    async def _through(self, record: Name, batch: Batch) -> int:
+    async def _through(self, record: Name, batch: RequestBatch) -> int:
         """Each queue receives its share as a separate batch, with the same number.
 
         So each queue detects a repeated batch, even if it moved or other queues were subscribed meanwhile.
@@ -185,7 +185,9 @@ class BatchSender:
             raise self._failed(record.name, len(results), problems)
         return sum(each for each in results if isinstance(each, int))
 
-    async def _shares(self, record: Name, batch: Batch) -> tuple[dict[str, list[Message]], Mapping[str, int]]:
+    async def _shares(
+        self, record: Name, batch: RequestBatch
+    ) -> tuple[dict[str, list[BatchMessage]], Mapping[str, int]]:
         """Messages by queue, in order, and the ages at which they expire there, where there is one.
 
         The same batch has the same shares while the routing is unchanged.
@@ -209,7 +211,7 @@ class BatchSender:
                 f"{problem}: {len(unroutable)} of {len(batch.messages)}, the first of them message "
                 f"{unroutable[0]}; nothing of the batch is stored",
             )
-        by_queue: dict[str, list[Message]] = {}
+        by_queue: dict[str, list[BatchMessage]] = {}
         for group in groups:
             found = [
                 batch.messages[index]._replace(data=payload)
@@ -219,7 +221,7 @@ class BatchSender:
                 by_queue.setdefault(queue, []).extend(found)
         return by_queue, plan.ages_ms
 
-    def _check_sizes(self, record: Name, messages: Sequence[Message]) -> None:
+    def _check_sizes(self, record: Name, messages: Sequence[BatchMessage]) -> None:
         """Raises ProblemError for a message that is too large; then nothing of the batch is stored."""
         most = record.policy["max_message_bytes"] if record.role in (Role.QUEUE, Role.ROUTER) else None
         if most is None:

@@ -42,7 +42,7 @@ Waiter = asyncio.Future["LockedMessage | None"]
 class LockedMessage:
     """A message that is locked for one request."""
 
-    receiver: "Receiver"
+    receiver: "RequestLine"
     key: str
     delivery: Delivery
     locked_until_ms: int
@@ -143,7 +143,7 @@ class WaitingLine(Generic[Answer]):
             self._timed_out(over)
 
 
-class Receiver:
+class RequestLine:
     """The requests that wait at one queue, and the consumer that receives for them."""
 
     def __init__(self, host: "Receivers", owner: Owner, record: Name, user: str) -> None:
@@ -344,7 +344,7 @@ class Receivers:
     loop: asyncio.AbstractEventLoop
     waiting: int = 0
     """Requests that wait now."""
-    _receivers: dict[str, Receiver] = field(default_factory=dict)
+    _receivers: dict[str, RequestLine] = field(default_factory=dict)
 
     async def receive(self, record: Name, wait_ms: int, user: str = "") -> LockedMessage | None:
         """The next message of a queue, locked, or None if none arrived in time.
@@ -373,12 +373,12 @@ class Receivers:
             receiver.gave_up(waiter)
             raise
 
-    async def _open(self, record: Name, user: str) -> Receiver:
+    async def _open(self, record: Name, user: str) -> RequestLine:
         owner = await self.shards.route(record.name)
         receiver = self._receivers.get(record.name)
         if receiver is None or receiver.created != record.created:
             # The shard closes the consumer of a deleted queue of this name.
-            receiver = self._receivers[record.name] = Receiver(self, owner, record, user)
+            receiver = self._receivers[record.name] = RequestLine(self, owner, record, user)
         return receiver
 
     def changed(self, records: Iterable[Name]) -> None:
@@ -388,7 +388,7 @@ class Receivers:
             if receiver is not None and record.role is Role.QUEUE:
                 receiver.follow(record.policy)
 
-    def forget(self, receiver: Receiver) -> None:
+    def forget(self, receiver: RequestLine) -> None:
         """A receiver was closed; the next request opens another."""
         if self._receivers.get(receiver.queue) is receiver:
             del self._receivers[receiver.queue]

@@ -16,7 +16,7 @@ from lightrail.model import conditions, limits
 from lightrail.model.policy import Role
 from lightrail.namespace.directory import Changes, Directory
 from lightrail.namespace.records import Name
-from lightrail.namespace.router_plan import Group, Plan
+from lightrail.namespace.router_plan import CopyGroup, Plan
 from lightrail.namespace.routers import Routers
 from lightrail.namespace.routing import UNROUTABLE
 from lightrail.namespace.spreading import Spread, Ways, left_over
@@ -143,7 +143,7 @@ class RouterSender:
             await self.routers.change(left)
 
     async def _spread(
-        self, router: str, groups: Sequence[Group], plan: Plan, request: _Request
+        self, router: str, groups: Sequence[CopyGroup], plan: Plan, request: _Request
     ) -> Refusal | None:
         """Sends the message to queues that have not stored it; returns the first refusal, or None."""
         carried = {(0, payload, queue) for payload, queue in request.carried}
@@ -224,7 +224,7 @@ class _Open:
     """Time of the last answer."""
 
 
-class Sender:
+class NameSender:
     """Sends messages to names: to each queue through one producer, to routers through lanes."""
 
     def __init__(
@@ -327,7 +327,7 @@ class Sender:
 class Room:
     """Memory reserved for the body of one request; leaving the block frees it."""
 
-    _sender: Sender
+    _sender: NameSender
     _size: int = 0
 
     def take(self, size: int) -> None:

@@ -3,7 +3,7 @@
 from typing import Final
 
 from lightrail.gateway.bodies import AMQP, ATOM, BATCH, JSON, POLICY
-from lightrail.gateway.forwarding.transfer import Mode, State
+from lightrail.gateway.forwarding.transfer import Mode, TransferState
 from lightrail.gateway.messages.outgoing import BROKER_PROPERTIES
 from lightrail.gateway.openapi.operation import (
     AFTER,
@@ -333,7 +333,7 @@ SCHEMAS: Final[Object] = {
             "from": TEXT,
             "to": nullable("string"),
             "mode": {"enum": [str(mode) for mode in Mode]},
-            "state": {"enum": [str(state) for state in State]},
+            "state": {"enum": [str(state) for state in TransferState]},
             "moved": WHOLE,
             "total": nullable("integer"),
             "failed": WHOLE,

@@ -13,7 +13,7 @@ from typing import Any, Final
 from lightrail.cluster.map import Map, MapChanges
 from lightrail.cluster.map import Member as Registered
 from lightrail.model.endpoint import endpoint
-from lightrail.shard_client.peers.shards import ShardPeer, State
+from lightrail.shard_client.peers.shards import ConnectionState, ShardPeer
 from lightrail.telemetry.metrics import AnyFamily, Family, Labels, counter, gauges
 
 
@@ -159,7 +159,7 @@ class Presence:
     def serves(self, shard: int) -> bool:
         """Whether a shard answers this gateway."""
         peer = self._peers.get(shard)
-        return peer is not None and peer.state is State.SERVING
+        return peer is not None and peer.state is ConnectionState.SERVING
 
     def waiting(self, shard: int) -> str:
         """A sentence about the queues that wait for a shard; empty without queues."""

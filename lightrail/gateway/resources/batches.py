@@ -17,7 +17,7 @@ from aiohttp import web
 from lightrail.amqp.sections import attributes, scan
 from lightrail.amqp.values import DecodeError
 from lightrail.gateway.errors import ProblemError, refused
-from lightrail.gateway.messages.batches import Batch, Message
+from lightrail.gateway.messages.batches import BatchMessage, RequestBatch
 from lightrail.gateway.request import Request, whole_number
 from lightrail.gateway.resources.names import used
 from lightrail.model import conditions, limits
@@ -39,7 +39,7 @@ async def store(request: Request) -> web.Response:
     with services.sender.room() as room:
         body = await request.body_in(room, most)
         messages = await _messages(body, services.settings.max_message_bytes)
-        batch = Batch(request.caller.user, producer, number, messages)
+        batch = RequestBatch(request.caller.user, producer, number, messages)
         stored = await services.batches.send(record, batch)
     services.counts.sent += stored
     return web.json_response({"stored": stored, "duplicate": not stored})
@@ -61,7 +61,7 @@ def _number(request: Request) -> int:
     return whole_number(BATCH, request.http.headers.get(BATCH, ""), 0, limits.HTTP_BATCH_NUMBER_MAX)
 
 
-async def _messages(body: bytes, most: int) -> list[Message]:
+async def _messages(body: bytes, most: int) -> list[BatchMessage]:
     """The messages of a body, each checked. Raises ProblemError: nothing is stored then."""
     view = memoryview(body)
     ends = _ends(view)
@@ -102,7 +102,7 @@ def _ends(view: memoryview) -> Sequence[int]:
     return ends
 
 
-def _message(index: int, data: memoryview) -> Message:
+def _message(index: int, data: memoryview) -> BatchMessage:
     """A checked message. Without a header it is durable, since senders of batches expect storage on disk."""
     try:
         if not data:
@@ -114,4 +114,4 @@ def _message(index: int, data: memoryview) -> Message:
         raise ProblemError(
             422, f"message {index} of the batch is no AMQP message: {error}; nothing of the batch is stored"
         ) from None
-    return Message(data, durable or sections.header is None, priority, ttl_ms, expires_at_ms)
+    return BatchMessage(data, durable or sections.header is None, priority, ttl_ms, expires_at_ms)

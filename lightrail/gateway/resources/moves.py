@@ -20,11 +20,11 @@ from lightrail.gateway.processes.loads import Loads
 from lightrail.gateway.request import Request
 from lightrail.model import limits
 from lightrail.model.clock import wall_ms
-from lightrail.model.placement import FORMAT, KIND, Plan, QueueLoad, Sum, plan
+from lightrail.model.placement import FORMAT, KIND, MovePlan, QueueLoad, Sum, plan
 from lightrail.namespace.directory import Directory
 from lightrail.namespace.records import PLACED
 from lightrail.shard_client.peers.requests import ShardDownError, ShardRefusedError
-from lightrail.shard_client.peers.shards import ShardPeer, State
+from lightrail.shard_client.peers.shards import ConnectionState, ShardPeer
 from lightrail.shard_client.shard_connections import ShardConnections
 
 SAMPLE_S: Final = 1.0
@@ -66,7 +66,7 @@ async def propose(request: Request) -> web.Response:
     )
 
 
-def _plan(map: Map, directory: Directory, measured: Loads, takers: AbstractSet[int], most: int) -> Plan:
+def _plan(map: Map, directory: Directory, measured: Loads, takers: AbstractSet[int], most: int) -> MovePlan:
     """A plan for queues that can move now, between shards that answer. Other queues count as load of the
     shard that they are on or move to.
 
@@ -93,7 +93,7 @@ def _plan(map: Map, directory: Directory, measured: Loads, takers: AbstractSet[i
         raise ProblemError(409, str(error)) from None
 
 
-def _shards_of(map: Map, made: Plan) -> list[dict[str, Any]]:
+def _shards_of(map: Map, made: MovePlan) -> list[dict[str, Any]]:
     rows = []
     for shard, before in made.before.items():
         after = made.after[shard]
@@ -111,7 +111,7 @@ def takers_of(request: Request) -> set[int]:
     return {
         each.id
         for each in request.services.map.shard_records.values()
-        if each.state == "active" and each.id in peers and peers[each.id].state is State.SERVING
+        if each.state == "active" and each.id in peers and peers[each.id].state is ConnectionState.SERVING
     }
 
 

@@ -13,7 +13,7 @@ from lightrail.cluster.placement import choose
 from lightrail.gateway.errors import ProblemError
 from lightrail.gateway.request import Request, whole_number
 from lightrail.shard_client.peers.requests import ShardDownError, ShardRefusedError
-from lightrail.shard_client.peers.shards import ShardPeer, State
+from lightrail.shard_client.peers.shards import ConnectionState, ShardPeer
 
 STATES: Final = ("active", "draining")
 
@@ -139,7 +139,7 @@ def _answer(request: Request, changed: ShardRecord) -> web.Response:
 
 def _serving(request: Request, found: ShardRecord) -> dict[str, Any]:
     peer = request.services.shards.peers.get(found.id)
-    return _shown(request.services.map, found, peer is not None and peer.state is State.SERVING)
+    return _shown(request.services.map, found, peer is not None and peer.state is ConnectionState.SERVING)
 
 
 async def remove(request: Request) -> web.Response:

@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 
 from lightrail.journal.archive import Incarnation
 from lightrail.journal.index import SegmentIndex
-from lightrail.shard.archiving.contents import Contents
+from lightrail.shard.archiving.contents import ShardArchive
 from lightrail.shard.archiving.retention import Kept
 from lightrail.shard.journal.journal import Journal
 from lightrail.shard.journal.segment import Segment
@@ -27,7 +27,7 @@ class BeyondCommittedError(Exception):
 class Filed(SegmentIndex):
     """The index of a segment that only the archive has: its blocks and queues are in its file."""
 
-    contents: Contents | None = None
+    contents: ShardArchive | None = None
     disk: str = ""
 
     def encode(self) -> str:
@@ -48,7 +48,7 @@ class Journals:
     """The current journal of a shard, and former ones in the archive. Any thread may call it."""
 
     _journal: Journal
-    _contents: Contents
+    _contents: ShardArchive
 
     def journals(self) -> list[tuple[Incarnation, list[SegmentIndex]]]:
         """Each journal with its segments in order; the current one first.

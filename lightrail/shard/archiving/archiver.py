@@ -12,8 +12,8 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from lightrail.cluster.readers import Reader
-from lightrail.shard.archiving.contents import Contents, Folders, kept_of
-from lightrail.shard.archiving.retention import Kept, Rule, Verdict, judge, unread_by_any
+from lightrail.shard.archiving.contents import Folders, ShardArchive, kept_of
+from lightrail.shard.archiving.retention import Kept, Rule, SegmentVerdict, judge, unread_by_any
 from lightrail.shard.journal.files import NO_SPACE
 from lightrail.shard.journal.journal import Journal
 from lightrail.shard.journal.segment import Segment, name_of
@@ -46,7 +46,7 @@ class Round:
     """Numbers of those that are in the archive now, or are too old for it."""
     too_old: list[int] = field(default_factory=list)
     """Numbers of those that are too old for the archive."""
-    verdict: Verdict | None = None
+    verdict: SegmentVerdict | None = None
     error: OSError | None = None
     """The error that ended the job early."""
 
@@ -114,7 +114,7 @@ class Archiver:
         counts: ArchiveCounts | None = None,
     ) -> None:
         self.journal: Final = journal
-        self.contents: Final = Contents(folders, journal.incarnation)
+        self.contents: Final = ShardArchive(folders, journal.incarnation)
         self.rule: Final = rule
         self.counts: Final = counts or ArchiveCounts()
         self.spare: deque[tuple[str, Kept]] = deque()
@@ -233,7 +233,7 @@ class Archiver:
             if segment.number < until and segment.number not in self._done and (readers or segment.captured)
         ]
 
-    def _tell(self, verdict: Verdict) -> None:
+    def _tell(self, verdict: SegmentVerdict) -> None:
         counts = self.counts
         counts.readers = verdict.standings
         for name, standing in verdict.standings.items():

@@ -91,7 +91,7 @@ def kept_of(index: SegmentIndex) -> Kept:
     return Kept(index.segment, index.first_lsn, index.next_lsn, index.end, index.messages, index.last_ms)
 
 
-class Contents:
+class ShardArchive:
     """The folders of one shard in an archive."""
 
     def __init__(self, folders: Folders, own: archive.Incarnation) -> None:

@@ -42,7 +42,7 @@ class Rule:
 
 
 @dataclass(slots=True)
-class Standing:
+class ReaderState:
     """The state of a reader at the archiver's last round."""
 
     behind_ms: int = 0
@@ -56,30 +56,30 @@ class Standing:
 
 
 @dataclass(slots=True)
-class Verdict:
+class SegmentVerdict:
     """The verdict on the segments of an archive."""
 
     go: list[SegmentId] = field(default_factory=list)
     """Segments to remove, the oldest first."""
     spare: list[tuple[str, Kept]] = field(default_factory=list)
     """Segments that may be removed on a full disk because no reader holds them back, the oldest first."""
-    standings: dict[str, Standing] = field(default_factory=dict)
+    standings: dict[str, ReaderState] = field(default_factory=dict)
 
 
 def judge(
     kept: Mapping[str, Iterable[Kept]], readers: "Mapping[str, Reader]", rule: Rule, now_ms: int
-) -> Verdict:
+) -> SegmentVerdict:
     """Judges the segments, by disk in the order of their numbers."""
     line = _by_age(kept)
     wanted = _not_wanted_any_more(line, rule, now_ms)
-    verdict = Verdict()
+    verdict = SegmentVerdict()
     held: set[SegmentId] = set()
     unread_by: dict[str, list[tuple[int, str, Kept]]] = {}
     for name, reader in readers.items():
         unread = unread_by[name] = [
             each for each in line if reader.positions.get(each[1], 0) < each[2].next_lsn
         ]
-        standing = verdict.standings[name] = Standing()
+        standing = verdict.standings[name] = ReaderState()
         if unread:
             standing.behind_ms = max(0, now_ms - unread[0][0])
         for age_ms, disk, each in reversed(unread):

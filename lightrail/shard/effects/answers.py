@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from lightrail.model import conditions
-from lightrail.shard.effects.peers import Numbered, Peer
+from lightrail.shard.effects.peers import NumberedLink, Peer
 from lightrail.shard.queues.memory import Memory
 from lightrail.shard.queues.shard_queue import Queue, Waiter
 from lightrail.wire.bodies import Refusal, encode_request
@@ -126,9 +126,9 @@ class Answers:
     _memory: Memory
     _unsynced: list[tuple[Waiter, int]] = field(default_factory=list)
     _committing: list[tuple[Waiter, int]] = field(default_factory=list)
-    _refusals: list[tuple[Numbered, int, Refusal]] = field(default_factory=list)
+    _refusals: list[tuple[NumberedLink, int, Refusal]] = field(default_factory=list)
     """Refusals of batches that are partially in records that wait for a commit."""
-    _refusals_committing: list[tuple[Numbered, int, Refusal]] = field(default_factory=list)
+    _refusals_committing: list[tuple[NumberedLink, int, Refusal]] = field(default_factory=list)
     is_committing: bool = False
     failure: str | None = None
     """Why the state in memory can't be trusted, so that the process must end; None if it can."""
@@ -137,7 +137,7 @@ class Answers:
         """Calls the waiter when all records so far are on disk; in this step if no record waits."""
         self._unsynced.append((waiter, number))
 
-    def accept(self, producer: Numbered, number: int, durable: bool) -> None:
+    def accept(self, producer: NumberedLink, number: int, durable: bool) -> None:
         """Accepts a batch: now, or with the commit that has its record.
 
         Above the memory mark transient batches also wait for a commit, which has the spilled messages, so
@@ -149,7 +149,7 @@ class Answers:
         else:
             producer.accept(number)
 
-    def refuse(self, producer: Numbered, number: int, refusal: Refusal, durable: bool = False) -> None:
+    def refuse(self, producer: NumberedLink, number: int, refusal: Refusal, durable: bool = False) -> None:
         """Refuses a batch: now, or with the commit that has the records of its stored messages."""
         if durable:
             self._refusals.append((producer, number, refusal))
@@ -180,8 +180,10 @@ class Answers:
         committing, self._committing = self._committing, []
         if self._memory.is_stuck:
             # The batches are on disk, but their senders must not send more.
-            self._unsynced = [each for each in committing if isinstance(each[0], Numbered)] + self._unsynced
-            committing = [each for each in committing if not isinstance(each[0], Numbered)]
+            self._unsynced = [
+                each for each in committing if isinstance(each[0], NumberedLink)
+            ] + self._unsynced
+            committing = [each for each in committing if not isinstance(each[0], NumberedLink)]
         for waiter, number in committing:
             waiter.accept(number)
         for producer, number, refusal in self._refusals_committing:
@@ -190,9 +192,9 @@ class Answers:
 
     def answer_requests(self) -> None:
         """Sends answers to requests, and to other shards that copy a queue from here."""
-        others = [each for each in self._unsynced if not isinstance(each[0], Numbered)]
+        others = [each for each in self._unsynced if not isinstance(each[0], NumberedLink)]
         if others:
-            self._unsynced = [each for each in self._unsynced if isinstance(each[0], Numbered)]
+            self._unsynced = [each for each in self._unsynced if isinstance(each[0], NumberedLink)]
             for waiter, number in others:
                 waiter.accept(number)
 

@@ -20,7 +20,7 @@ from lightrail.model.names import dead_letter_name
 from lightrail.shard.journal.record import Append, size_of
 from lightrail.shard.journal.store import Store, StoreError
 from lightrail.shard.queue.values import effects
-from lightrail.shard.queue.values.counters import Work
+from lightrail.shard.queue.values.counters import TurnWork
 from lightrail.shard.queue.values.effects import Reason, Removed
 from lightrail.shard.queue.values.runs import Batch, Run
 from lightrail.shard.queues.dead_letters import dead_letter_batch
@@ -132,7 +132,7 @@ class Leaving:
 
     _performer: Remover
     _store: Store
-    _work: Work
+    _work: TurnWork
     departures: deque[Departure] = field(default_factory=deque)
     """Departures under way; empty in nearly every step."""
     _purged: dict[Queue, list[Departure]] = field(default_factory=dict)

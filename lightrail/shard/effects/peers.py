@@ -22,7 +22,7 @@ class NumberMissingError(Exception):
 
 
 @dataclass(slots=True, eq=False, repr=False)
-class Numbered:
+class NumberedLink:
     """A sending link of a frontend, whose batches are numbered."""
 
     peer: "Peer"
@@ -78,7 +78,7 @@ class Numbered:
         return False
 
 
-class Producer(Numbered):
+class Producer(NumberedLink):
     """A sending link to one queue."""
 
     __slots__ = ("client_link", "entered", "goes_on", "is_named", "part", "queue", "stored")
@@ -142,7 +142,7 @@ class Producer(Numbered):
         self.peer.out.append(frame(Kind.STORED, link=self.link, number=number, body=body))
 
 
-class RouteProducer(Numbered):
+class RouteProducer(NumberedLink):
     """A sending link to sets of queues, which its frontend has numbered."""
 
     __slots__ = ("abandoned", "part", "sets")
@@ -222,7 +222,7 @@ class Peer:
     moved: dict[int, tuple[str, int]] = field(default_factory=dict)
     """Queue and epoch of consumers whose queue moved, by link: their SETTLEs are BOUNCED."""
     out: list[bytes] = field(default_factory=list)
-    acking: list[Numbered] = field(default_factory=list)
+    acking: list[NumberedLink] = field(default_factory=list)
 
     def end_link(self, link: int, refusal: Refusal) -> None:
         """Sends a GONE frame for a link that was refused or has ended."""

@@ -77,7 +77,7 @@ class Origin(NamedTuple):
     """No frame of the frontend's link can come any more; its client may resume it."""
 
 
-class State(Enum):
+class ReceivingState(Enum):
     """Who has a receiving link; see the theory above."""
 
     ATTACHED = "attached"
@@ -87,7 +87,7 @@ class State(Enum):
     ENDED = "ended"
 
 
-class Event(Enum):
+class LinkEvent(Enum):
     """An event that changes the state of a receiving link."""
 
     ATTACH = "attach"
@@ -97,20 +97,20 @@ class Event(Enum):
     END = "end"
 
 
-TRANSITIONS: Final[Mapping[tuple[State, Event], State]] = MappingProxyType(
+TRANSITIONS: Final[Mapping[tuple[ReceivingState, LinkEvent], ReceivingState]] = MappingProxyType(
     {
-        (State.ATTACHED, Event.SUSPEND): State.SUSPENDED,
-        (State.ATTACHED, Event.FREEZE): State.AWAY,
-        (State.ATTACHED, Event.END): State.ENDED,
-        (State.AWAY, Event.SERVE): State.AWAITED,
-        (State.AWAY, Event.END): State.ENDED,
-        (State.AWAITED, Event.ATTACH): State.ATTACHED,
-        (State.AWAITED, Event.SUSPEND): State.SUSPENDED,
-        (State.AWAITED, Event.FREEZE): State.AWAY,
-        (State.AWAITED, Event.END): State.ENDED,
-        (State.SUSPENDED, Event.ATTACH): State.ATTACHED,
-        (State.SUSPENDED, Event.FREEZE): State.AWAY,
-        (State.SUSPENDED, Event.END): State.ENDED,
+        (ReceivingState.ATTACHED, LinkEvent.SUSPEND): ReceivingState.SUSPENDED,
+        (ReceivingState.ATTACHED, LinkEvent.FREEZE): ReceivingState.AWAY,
+        (ReceivingState.ATTACHED, LinkEvent.END): ReceivingState.ENDED,
+        (ReceivingState.AWAY, LinkEvent.SERVE): ReceivingState.AWAITED,
+        (ReceivingState.AWAY, LinkEvent.END): ReceivingState.ENDED,
+        (ReceivingState.AWAITED, LinkEvent.ATTACH): ReceivingState.ATTACHED,
+        (ReceivingState.AWAITED, LinkEvent.SUSPEND): ReceivingState.SUSPENDED,
+        (ReceivingState.AWAITED, LinkEvent.FREEZE): ReceivingState.AWAY,
+        (ReceivingState.AWAITED, LinkEvent.END): ReceivingState.ENDED,
+        (ReceivingState.SUSPENDED, LinkEvent.ATTACH): ReceivingState.ATTACHED,
+        (ReceivingState.SUSPENDED, LinkEvent.FREEZE): ReceivingState.AWAY,
+        (ReceivingState.SUSPENDED, LinkEvent.END): ReceivingState.ENDED,
     }
 )
 """The next state for each state and event; missing pairs are refused."""
@@ -150,7 +150,7 @@ class ReceivingLink:
         """Its latest opening."""
         self.has_ended = origin.has_ended
         """Whether no frame of the frontend's link can come any more."""
-        self.state = State.AWAY if consumer is None else State.ATTACHED
+        self.state = ReceivingState.AWAY if consumer is None else ReceivingState.ATTACHED
         self.consumer = consumer
         """The frontend's link while it is ATTACHED; also while it is AWAY, if it was attached before."""
         self.suspended = 0
@@ -164,9 +164,9 @@ class ReceivingLink:
     @property
     def is_waiting(self) -> bool:
         """Whether a frontend may take it over."""
-        return self.state is State.AWAITED or self.state is State.SUSPENDED
+        return self.state is ReceivingState.AWAITED or self.state is ReceivingState.SUSPENDED
 
-    def apply(self, event: Event) -> None:
+    def apply(self, event: LinkEvent) -> None:
         """Changes the state. Raises LinkStateError: nothing has changed, as the state refuses the event."""
         after = TRANSITIONS.get((self.state, event))
         if after is None:

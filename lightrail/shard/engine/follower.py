@@ -32,7 +32,15 @@ from lightrail.shard.moving.exporting import Exports
 from lightrail.shard.moving.freezing import Freezing
 from lightrail.shard.queue.values import commands
 from lightrail.shard.queues.declarations import LAST_CONSUMER
-from lightrail.shard.queues.ownership import Event, Ownership, State, Verdict, judge, judge_name, recovered
+from lightrail.shard.queues.ownership import (
+    Ownership,
+    OwnershipEvent,
+    OwnershipState,
+    QueueVerdict,
+    judge,
+    judge_name,
+    recovered,
+)
 from lightrail.shard.queues.queues import Queues
 from lightrail.shard.queues.shard_queue import CallWhenSynced, Queue
 from lightrail.shard.queues.tenancy import moved
@@ -98,9 +106,9 @@ class Follower:
             history = self._queues.names.history
             ownership = Ownership(*recovered(declared, named, history, placed, self._queues.tenancy.shard))
             queue = self._restore(each, ownership, reserved(each.name), now_ms)
-            if ownership.state is State.MOVED:
+            if ownership.state is OwnershipState.MOVED:
                 self._end(queue, moved(f"{each.name} is at another shard"))
-            elif ownership.state is State.DELETED:
+            elif ownership.state is OwnershipState.DELETED:
                 self._end(queue, _deleted(f"{each.name} was deleted"))
             elif ownership.is_serving:
                 if declared.fields != fields_of(named, queue.epoch, frozen=queue.is_frozen):
@@ -129,7 +137,7 @@ class Follower:
         """Adds a recovered queue, with the clients' links that are durable."""
         queues, links = self._queues, self._links
         holders, origins = receivers_of(found, queues, links.receiving)
-        if ownership.state in (State.MOVED, State.DELETED):
+        if ownership.state in (OwnershipState.MOVED, OwnershipState.DELETED):
             holders = []
         queue = queues.restore(found, ownership, reserved, now_ms, is_copy=bool(holders))
         links.sending.termini.restore(queue, found.termini)
@@ -184,15 +192,15 @@ class Follower:
         placed = self._queues.tenancy.placed_here(name)
         history = self._queues.names.history
         verdict = judge_name(queue.ownership, queue.record, found, history, is_placed=placed is not None)
-        if verdict is Verdict.SERVE:
+        if verdict is QueueVerdict.SERVE:
             assert placed is not None
             self._claim(queue, placed.epoch, found)
-        elif verdict is Verdict.CHANGE:
+        elif verdict is QueueVerdict.CHANGE:
             self._change(queue, found)
-        elif verdict is Verdict.DELETE:
+        elif verdict is QueueVerdict.DELETE:
             again = " and created again" if found.role is Role.QUEUE else ""
-            self._delete(queue, Event.DELETE, _deleted(f"{name} was deleted{again}"))
-        elif verdict is Verdict.KEEP:
+            self._delete(queue, OwnershipEvent.DELETE, _deleted(f"{name} was deleted{again}"))
+        elif verdict is QueueVerdict.KEEP:
             self._keep_unknown(queue)
         elif queue.is_serving:
             # Its deletion is guarded by the latest revision.
@@ -209,7 +217,7 @@ class Follower:
         if queue.is_serving:
             why = _deleted(f"the coordinator was set back and does not know {queue.name}")
             self._links.end_kept(queue, why, self._now_ms)
-            queue.ownership.apply(Event.DISOWN)
+            queue.ownership.apply(OwnershipEvent.DISOWN)
 
     def _placed(self, changes: MapChanges) -> None:
         for name in changes.placements:
@@ -227,10 +235,10 @@ class Follower:
         if arrival is None:
             return
         placed = self._queues.tenancy.map.placed(name)
-        verdict = judge(State.COPYING, arrival.epoch, placed, self._queues.tenancy.shard)
-        if verdict is Verdict.SERVE and arrival.complete:
+        verdict = judge(OwnershipState.COPYING, arrival.epoch, placed, self._queues.tenancy.shard)
+        if verdict is QueueVerdict.SERVE and arrival.complete:
             self.committed(arrival, self._now_ms)
-        elif verdict is not Verdict.STAY or (arrival.complete and not self._is_coming(arrival)):
+        elif verdict is not QueueVerdict.STAY or (arrival.complete and not self._is_coming(arrival)):
             self._drop_arrival(name)
 
     def _is_coming(self, arrival: "Arrival") -> bool:
@@ -266,17 +274,17 @@ class Follower:
             # A queue without a placement was deleted; its name shows that now or in a moment.
             return
         verdict = judge(queue.state, queue.epoch, placed, self._queues.tenancy.shard)
-        if verdict is Verdict.LEAVE:
+        if verdict is QueueVerdict.LEAVE:
             self._freezing.left(queue)
-            self._delete(queue, Event.LEAVE, moved(f"{name} is at shard {placed.shard}"))
-        elif verdict is Verdict.KEEP:
+            self._delete(queue, OwnershipEvent.LEAVE, moved(f"{name} is at shard {placed.shard}"))
+        elif verdict is QueueVerdict.KEEP:
             self._disown(queue, placed)
-        elif verdict is Verdict.SERVE and (queue.epoch != placed.epoch or not queue.is_serving):
+        elif verdict is QueueVerdict.SERVE and (queue.epoch != placed.epoch or not queue.is_serving):
             self._serve(queue, placed.epoch)
 
     def _disown(self, queue: Queue, placed: Placed) -> None:
         """Keeps a queue that another shard owns without its messages at this shard."""
-        if queue.state is State.UNOWNED:
+        if queue.state is OwnershipState.UNOWNED:
             return
         log.error(
             "queue %s is at shard %d in epoch %d according to the coordinator, and was here in epoch %d, "
@@ -288,13 +296,13 @@ class Follower:
             queue.view.held,
         )
         self._links.end_kept(queue, moved(f"{queue.name} is at shard {placed.shard}"), self._now_ms)
-        queue.ownership.apply(Event.DISOWN)
+        queue.ownership.apply(OwnershipEvent.DISOWN)
         self._fetched(queue, self._freezing.forget(queue))
         self._performer.cancel_dispatch(queue)
 
     def _claim(self, queue: Queue, epoch: int, found: Name) -> None:
         """Serves a queue that was kept: deliveries of its links return only now, as it did not change."""
-        queue.ownership.apply(Event.CLAIM, epoch)
+        queue.ownership.apply(OwnershipEvent.CLAIM, epoch)
         self._links.receiving.release_all(queue, self._now_ms)
         for id in queue.view.consumer_ids:
             self._performer.detach(queue, id, Ending.BY_BROKER, self._now_ms)
@@ -316,11 +324,11 @@ class Follower:
             self._change(queue, found if found.role is Role.QUEUE else queue.record)
             self._fetched(queue, reads)
         elif found.role is not Role.QUEUE:
-            queue.ownership.apply(Event.RENEW, epoch)
-        elif queue.state is State.UNOWNED:
+            queue.ownership.apply(OwnershipEvent.RENEW, epoch)
+        elif queue.state is OwnershipState.UNOWNED:
             self._claim(queue, epoch, found)
         else:
-            queue.ownership.apply(Event.RENEW, epoch)
+            queue.ownership.apply(OwnershipEvent.RENEW, epoch)
             self._change(queue, found)
         self._performer.touch(queue)
 
@@ -329,7 +337,7 @@ class Follower:
         effects = self._queues.change(queue, found, self._now_ms)
         self._performer.perform(queue, effects, self._now_ms)
 
-    def _delete(self, queue: Queue, event: Event, why: Refusal) -> None:
+    def _delete(self, queue: Queue, event: OwnershipEvent, why: Refusal) -> None:
         """Deletes a queue that this shard no longer owns."""
         queue.ownership.apply(event)
         self._end(queue, why)

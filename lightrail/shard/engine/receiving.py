@@ -13,7 +13,7 @@ from lightrail.shard.journal.store import Position, StoreBrokenError, StoreBusyE
 from lightrail.shard.links.ingress.batches import Batches
 from lightrail.shard.links.ingress.routes import Routes
 from lightrail.shard.links.relaying.relay import Relays
-from lightrail.shard.links.takeovers import Opening
+from lightrail.shard.links.takeovers import LinkOpening
 from lightrail.wire.bodies import ConsumerOpen, Hello, ProducerOpen, Refusal, Targets
 from lightrail.wire.frames import COUNT_MASK, ENDING, FOR_GOOD, HEADER, HEADER_SIZE, Kind, frame
 
@@ -194,7 +194,7 @@ class Receiving:
         if opening.relay:
             self._relays.open_sender(peer, link, epoch, opening.queue, now_ms)
         elif opening.queue:
-            waiting = Opening(peer, link, epoch, opening, number)
+            waiting = LinkOpening(peer, link, epoch, opening, number)
             if not self._settling.takeovers.begin(waiting, now_ms):
                 self._open_link(waiting, now_ms)
         else:
@@ -207,11 +207,11 @@ class Receiving:
         if opening.relay:
             self._relays.open_listener(peer, link, epoch, opening)
             return
-        waiting = Opening(peer, link, epoch, opening)
+        waiting = LinkOpening(peer, link, epoch, opening)
         if not self._settling.takeovers.begin(waiting, now_ms):
             self._open_link(waiting, now_ms)
 
-    def _open_link(self, opening: Opening, now_ms: int) -> None:
+    def _open_link(self, opening: LinkOpening, now_ms: int) -> None:
         peer, link, epoch, body, next_number = opening
         if isinstance(body, ProducerOpen):
             self._links.open_producer(peer, link, epoch, body, next_number, now_ms)

@@ -13,7 +13,7 @@ from lightrail.journal.layout import APPEND, AppendHead, decode_append_head
 from lightrail.journal.scan import Found, Scan
 from lightrail.journal.segment_header import SEGMENT_HEADER_SIZE
 from lightrail.model import limits
-from lightrail.shard.journal.commit import Entry, Part, record_bytes
+from lightrail.shard.journal.commit import CommitPart, Entry, record_bytes
 from lightrail.shard.journal.segment import Segment, name_of
 from lightrail.shard.journal.store import JournalDamagedError, StoreError
 from lightrail.shard.queue.values.runs import Batch, Location, Run, shifted
@@ -121,7 +121,7 @@ class Overlay:
 
     __slots__ = ("_parts", "_salt", "_segment")
 
-    def __init__(self, segment: Segment, waiting: list[Part], salt: int) -> None:
+    def __init__(self, segment: Segment, waiting: list[CommitPart], salt: int) -> None:
         """`waiting` has all parts that may not be on disk yet, the newest first."""
         self._segment = segment
         self._parts = waiting[::-1]
@@ -147,7 +147,13 @@ class Overlay:
 
 
 def read_location(
-    segment: Segment, waiting: list[Part], salt: int, location: Location, queue: int, first: int, last: int
+    segment: Segment,
+    waiting: list[CommitPart],
+    salt: int,
+    location: Location,
+    queue: int,
+    first: int,
+    last: int,
 ) -> list[Run]:
     """See `Store.read`; the caller has pinned the segment."""
     end = location.offset + location.length

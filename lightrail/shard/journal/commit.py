@@ -60,7 +60,7 @@ Entry = tuple[int, bytes, bytes | memoryview | None, bytes | memoryview | None]
 
 
 @dataclass(slots=True)
-class Part:
+class CommitPart:
     """Contiguous bytes for one segment, from offset `start` on."""
 
     segment: Segment
@@ -115,7 +115,7 @@ def pieces_of(entries: list[Entry], salt: int) -> list[Buffer]:
 class JournalCommit:
     """See `Commit` in store.py."""
 
-    parts: list[Part]
+    parts: list[CommitPart]
     _salt: int
     _afterwards: Callable[[list[Segment]], None]
     _: KW_ONLY

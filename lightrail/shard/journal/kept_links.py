@@ -19,7 +19,7 @@ from lightrail.journal.record import (
     REWRITTEN,
     TERMINUS_FIXED,
     DeliveryRun,
-    Receiver,
+    ReceiverChange,
     ReceiverEvent,
     Terminus,
     TerminusEvent,
@@ -39,7 +39,7 @@ class KeptState(Protocol):
 
 
 KeptLink = TypeVar("KeptLink", bound=KeptState)
-Record = TypeVar("Record", Terminus, Receiver)
+Record = TypeVar("Record", Terminus, ReceiverChange)
 
 
 @dataclass(slots=True, eq=False, repr=False)
@@ -233,12 +233,12 @@ class KeptReceiver:
         return RECEIVER_FIXED.size + len(self.opening) + DELIVERY_RUN.size * len(self.runs)
 
 
-class KeptReceivers(KeptLinks[KeptReceiver, Receiver]):
+class KeptReceivers(KeptLinks[KeptReceiver, ReceiverChange]):
     """The receivers of all queues."""
 
     __slots__ = ()
 
-    def apply(self, record: Receiver, segment: int) -> list[tuple[int, int]]:
+    def apply(self, record: ReceiverChange, segment: int) -> list[tuple[int, int]]:
         """Applies a record, which is in this segment.
 
         Returns:
@@ -273,8 +273,8 @@ class KeptReceivers(KeptLinks[KeptReceiver, Receiver]):
             for link, kept in self._by_queue.get(queue, {}).items()
         ]
 
-    def _whole(self, queue: int, link: bytes, kept: KeptReceiver) -> Receiver:
-        return Receiver(queue, link, ReceiverEvent.BEGUN, kept.next, kept.opening, kept.runs, REWRITTEN)
+    def _whole(self, queue: int, link: bytes, kept: KeptReceiver) -> ReceiverChange:
+        return ReceiverChange(queue, link, ReceiverEvent.BEGUN, kept.next, kept.opening, kept.runs, REWRITTEN)
 
 
 def joined(runs: list[DeliveryRun]) -> list[DeliveryRun]:

@@ -27,7 +27,7 @@ SMALL_BYTES: Final = 4 * 1024
 """Records up to this size are joined with their neighbours."""
 
 
-class Opened(NamedTuple):
+class OpenedFiles(NamedTuple):
     """The files of a journal, after their records were read."""
 
     salt: int
@@ -45,7 +45,7 @@ def open_files(
     producers_max: int,
     memory_bytes: int,
     judge: Callable[[Extent], None],
-) -> Opened:
+) -> OpenedFiles:
     """Checks the identity and extent of the files, reads all segments, and cuts a torn tail.
 
     Args:
@@ -69,7 +69,7 @@ def open_files(
         for segment in replay.segments:
             segment.close()
         raise
-    return Opened(found.salt, Incarnation(found.cluster, found.shard, found.disk), known, replay, queues)
+    return OpenedFiles(found.salt, Incarnation(found.cluster, found.shard, found.disk), known, replay, queues)
 
 
 def load_queues(replay: Replay, salt: int, memory_bytes: int) -> list[RecoveredQueue]:

@@ -16,12 +16,12 @@ from lightrail.journal.record import (
     Ids,
     Numbers,
     Queue,
-    Receiver,
+    ReceiverChange,
     Seal,
     Settle,
     Taken,
     Terminus,
-    Transaction,
+    TransactionStep,
 )
 from lightrail.model.attempts import of_journal, waits_until_ms
 from lightrail.shard.queue.values.runs import Batch
@@ -113,7 +113,17 @@ class Append:
 
 
 SmallRecord = (
-    Settle | Delivered | Queue | Ids | Taken | Numbers | Transaction | Terminus | Receiver | Seal | Epoch
+    Settle
+    | Delivered
+    | Queue
+    | Ids
+    | Taken
+    | Numbers
+    | TransactionStep
+    | Terminus
+    | ReceiverChange
+    | Seal
+    | Epoch
 )
 """Every record of them without messages."""
 Record = Append | SmallRecord
@@ -138,7 +148,7 @@ def _size(record: Record) -> int:
             return RECORD_BYTES + 16 * len(record.ranges) + 4 * len(record.reason)
         case Ids():
             return RECORD_BYTES + len(record.digests)
-        case Transaction() | Terminus() | Receiver():
+        case TransactionStep() | Terminus() | ReceiverChange():
             return RECORD_BYTES + record.size
         case Numbers():
             return RECORD_BYTES + 24 * len(record.producers)

@@ -33,13 +33,13 @@ from lightrail.journal.record import (
     Queue,
     QueueEntry,
     QueueEvent,
-    Receiver,
+    ReceiverChange,
     Seal,
     Settle,
     Snapshot,
     Taken,
     Terminus,
-    Transaction,
+    TransactionStep,
 )
 from lightrail.journal.scan import Found, Scan, next_whole
 from lightrail.journal.segment_header import SEGMENT_HEADER_SIZE
@@ -280,10 +280,10 @@ class _Replayer:
                 replay.live[record.queue] = LiveSpans()
             elif record.event == QueueEvent.DELETED:
                 replay.live.pop(record.queue, None)
-        elif isinstance(record, Ids | Terminus | Receiver):
+        elif isinstance(record, Ids | Terminus | ReceiverChange):
             if record.queue in replay.tables.queues:
                 self._keep(segment, record)
-        elif isinstance(record, Transaction):
+        elif isinstance(record, TransactionStep):
             segment.holds(record.size)
             replay.tables.transact(record, segment.number)
         elif isinstance(record, Taken):
@@ -307,7 +307,7 @@ class _Replayer:
             replay.lost.append((found.lsn, record.next_lsn))
             scan.skip_to(record.next_lsn)
 
-    def _keep(self, segment: Segment, record: Ids | Terminus | Receiver) -> None:
+    def _keep(self, segment: Segment, record: Ids | Terminus | ReceiverChange) -> None:
         """Applies a record that the cleaner writes again, as it is in no snapshot."""
         tables = self._replay.tables
         if isinstance(record, Ids):

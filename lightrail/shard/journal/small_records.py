@@ -13,21 +13,21 @@ from lightrail.journal.record import (
     Numbers,
     Queue,
     QueueEvent,
-    Receiver,
+    ReceiverChange,
     ReceiverEvent,
     Seal,
     Taken,
     Terminus,
     TerminusEvent,
-    Transaction,
     TransactionState,
+    TransactionStep,
 )
 from lightrail.model import limits
 from lightrail.shard.journal.record import SmallRecord
 from lightrail.shard.journal.segment import Segment
 from lightrail.shard.journal.space import Space
 from lightrail.shard.journal.store import StoreFullError, needs_sync, only_tells
-from lightrail.shard.journal.tables import Group, Tables
+from lightrail.shard.journal.tables import IdGroup, Tables
 from lightrail.shard.journal.tail import Tail
 
 TERMINI_MOVED_TAGS: Final[int] = 20_000
@@ -71,9 +71,9 @@ class SmallRecords:
             self._tail.segment.holds_ids(record)
             self._tail.segment.live += len(record.digests)
             self._release(self._tables.remember(record, self._tail.segment.number, now_ms))
-        elif isinstance(record, Transaction):
+        elif isinstance(record, TransactionStep):
             self._transaction(record, now_ms)
-        elif isinstance(record, Terminus | Receiver):
+        elif isinstance(record, Terminus | ReceiverChange):
             self._link(record, now_ms)
         elif isinstance(record, Taken):
             self._tail.small(record, now_ms)
@@ -91,7 +91,7 @@ class SmallRecords:
             if captured and record.queue in captured:
                 self._tail.segment.touched = True
 
-    def _transaction(self, record: Transaction, now_ms: int) -> None:
+    def _transaction(self, record: TransactionStep, now_ms: int) -> None:
         self._tail.small(record, now_ms)
         segment = self._tail.segment
         segment.holds(record.size)
@@ -101,7 +101,7 @@ class SmallRecords:
         if (known := self._segments.get(before)) is not None:
             known.live -= size
 
-    def _link(self, record: Terminus | Receiver, now_ms: int) -> None:
+    def _link(self, record: Terminus | ReceiverChange, now_ms: int) -> None:
         """Appends a change of a client's link."""
         if record.queue not in self._tables.queues:
             raise ValueError(f"queue {record.queue} was not declared: append its Queue record first")
@@ -115,7 +115,7 @@ class SmallRecords:
         if tail.segment is segment and not needs_sync(record):
             tail.sync_wanted = wanted
         number = tail.segment.number
-        if isinstance(record, Receiver):
+        if isinstance(record, ReceiverChange):
             tail.segment.holds(RECEIVER_FIXED.size + record.size)
             self._live(self._tables.receivers.apply(record, number))
         else:
@@ -177,7 +177,7 @@ class SmallRecords:
                     self._segments[segment].live -= group.size
                     group.segment = self._tail.segment.number
 
-    def _release(self, groups: Iterable[Group]) -> None:
+    def _release(self, groups: Iterable[IdGroup]) -> None:
         """Counts dropped message-ids as no longer live in their segments."""
         for group in groups:
             if (segment := self._segments.get(group.segment)) is not None:

@@ -15,14 +15,14 @@ from lightrail.journal.record import (
     Numbers,
     Queue,
     QueueEvent,
-    Receiver,
+    ReceiverChange,
     Seal,
     Settle,
     Taken,
     Terminus,
     TerminusEvent,
-    Transaction,
     TransactionState,
+    TransactionStep,
     encode_receiver,
 )
 from lightrail.model.attempts import WAITS
@@ -274,7 +274,7 @@ def small_job(record: SmallRecord, tables: Tables, lsn: int, now_ms: int) -> Job
     if isinstance(record, Ids):
         dropped = len(tables.remember(record, 0, now_ms))
         return ("ids", record.queue, record.until_ms, record.digests, dropped)
-    if isinstance(record, Transaction):
+    if isinstance(record, TransactionStep):
         tables.transact(record, 0)
         ended = record.state == TransactionState.ENDED
         return ("transaction", record.id, None if ended else encode_transaction(record))
@@ -285,7 +285,7 @@ def small_job(record: SmallRecord, tables: Tables, lsn: int, now_ms: int) -> Job
         excess, _, user = tables.termini.apply(record, 0)
         fields = (record.durability, record.suspended_ms, user)
         return ("terminus", record.event, record.queue, record.link, fields, record.tags, excess)
-    if isinstance(record, Receiver):
+    if isinstance(record, ReceiverChange):
         _declared(tables, record.queue)
         tables.receivers.apply(record, 0)
         # All of it: it has few runs, as long as its client settles in order.

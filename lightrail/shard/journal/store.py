@@ -19,12 +19,12 @@ from lightrail.journal.record import (
     SPILLED,
     Delivered,
     Outcome,
-    Receiver,
+    ReceiverChange,
     ReceiverEvent,
     Settle,
     Terminus,
     TerminusEvent,
-    Transaction,
+    TransactionStep,
 )
 from lightrail.shard.journal.kept_links import RecoveredReceiver, RecoveredTerminus
 from lightrail.shard.journal.record import Append, Declared, Record, declared_of
@@ -114,7 +114,7 @@ class Recovered:
     """Ranges of records (first, before last) that a repair gave up."""
     parts: dict[int, int] = field(default_factory=dict)
     """Number of messages stored from each partially accepted last batch, by producer id."""
-    transactions: list[Transaction] = field(default_factory=list)
+    transactions: list[TransactionStep] = field(default_factory=list)
     """Open transactions over several shards."""
 
 
@@ -306,6 +306,6 @@ def needs_sync(record: Record) -> bool:
         return not record.flags & SPILLED
     if type(record) is Terminus:
         return record.event != TerminusEvent.ENDED
-    if type(record) is Receiver:
+    if type(record) is ReceiverChange:
         return record.event not in (ReceiverEvent.SETTLED, ReceiverEvent.ENDED)
     return type(record) is not Delivered

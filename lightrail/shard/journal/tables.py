@@ -16,8 +16,8 @@ from lightrail.journal.record import (
     QueueEvent,
     Snapshot,
     Taken,
-    Transaction,
     TransactionState,
+    TransactionStep,
 )
 from lightrail.model import limits
 from lightrail.shard.journal.kept_links import KeptReceivers, KeptTermini
@@ -38,7 +38,7 @@ def is_captured(declared: str) -> bool:
 
 
 @dataclass(slots=True, eq=False, repr=False)
-class Group:
+class IdGroup:
     """Message-ids of one batch, and the last segment that has them."""
 
     until_ms: int
@@ -54,15 +54,15 @@ class Group:
 class Groups:
     """The message-ids of one queue, the oldest first."""
 
-    groups: deque[Group] = field(default_factory=deque)
+    groups: deque[IdGroup] = field(default_factory=deque)
     size: int = 0
     """Bytes of digests."""
 
-    def add(self, group: Group) -> None:
+    def add(self, group: IdGroup) -> None:
         self.groups.append(group)
         self.size += group.size
 
-    def forget(self, now_ms: int) -> list[Group]:
+    def forget(self, now_ms: int) -> list[IdGroup]:
         """Drops and returns groups whose window has ended, and the oldest if there are too many."""
         gone = []
         groups = self.groups
@@ -87,7 +87,7 @@ class Tables:
     """Number of messages stored from each partially accepted last batch, by producer id."""
     ids: dict[int, Groups] = field(default_factory=dict)
     """By queue: the message-ids inside its window of duplicates."""
-    transactions: dict[bytes, tuple[Transaction, int]] = field(default_factory=dict)
+    transactions: dict[bytes, tuple[TransactionStep, int]] = field(default_factory=dict)
     """Open transactions over several shards, by id, and the segment of the record."""
     termini: KeptTermini = field(default_factory=KeptTermini)
     receivers: KeptReceivers = field(default_factory=KeptReceivers)
@@ -158,23 +158,23 @@ class Tables:
         return newer
 
     @property
-    def open_transactions(self) -> list[Transaction]:
+    def open_transactions(self) -> list[TransactionStep]:
         """The newest step of each open transaction."""
         return [record for record, _ in self.transactions.values()]
 
-    def transact(self, record: Transaction, segment: int) -> tuple[int, int]:
+    def transact(self, record: TransactionStep, segment: int) -> tuple[int, int]:
         """Notes a step of a transaction; returns (segment, bytes) of its previous step, (-1, 0) for none."""
         before = self.transactions.pop(record.id, None)
         if record.state != TransactionState.ENDED:
             self.transactions[record.id] = (record, segment)
         return (-1, 0) if before is None else (before[1], before[0].size)
 
-    def remember(self, record: Ids, segment: int, now_ms: int) -> list[Group]:
+    def remember(self, record: Ids, segment: int, now_ms: int) -> list[IdGroup]:
         """Adds message-ids of a queue; returns older ones that are dropped now."""
         known = self.ids.get(record.queue)
         if known is None:
             known = self.ids[record.queue] = Groups()
-        known.add(Group(record.until_ms, record.digests, segment))
+        known.add(IdGroup(record.until_ms, record.digests, segment))
         return known.forget(now_ms)
 
     def ids_of(self, queue: int) -> list[tuple[int, bytes]]:

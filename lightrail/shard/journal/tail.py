@@ -21,7 +21,7 @@ from lightrail.journal.record import CONTINUED, REWRITTEN, SPILLED, Close, Deliv
 from lightrail.journal.segment_header import SEGMENT_HEADER_SIZE, encode_segment_header
 from lightrail.model.attempts import WAITS
 from lightrail.shard.journal.batches import columns
-from lightrail.shard.journal.commit import Entry, JournalCommit, Part, Reached, last_of
+from lightrail.shard.journal.commit import CommitPart, Entry, JournalCommit, Reached, last_of
 from lightrail.shard.journal.record import Append, SmallRecord, encode_append_head
 from lightrail.shard.journal.segment import Segment
 from lightrail.shard.journal.space import Space
@@ -55,8 +55,8 @@ class Tail:
     _reserved_in: Segment = field(init=False)
     _reserved_to: int = 0
     """Offset in the current segment up to which room is reserved."""
-    _part: Part = field(init=False)
-    _parts: list[Part] = field(default_factory=list)
+    _part: CommitPart = field(init=False)
+    _parts: list[CommitPart] = field(default_factory=list)
     _in_flight: JournalCommit | None = None
     _turned_away: bool = False
     """Whether a record found no room, and there will be some when the commit under way has ended."""
@@ -73,7 +73,7 @@ class Tail:
         # An empty placeholder with the number of the last segment, until the first roll begins a real one.
         self.segment = self._reserved_in = Segment(max(self._segments, default=0), _NoFile(), 0)
         self.segment.end = 0
-        self._part = Part(self.segment, 0)
+        self._part = CommitPart(self.segment, 0)
         self.synced_lsn = self._lsn_begun = self.lsn
         """Whether no group of records was open when the last commit began."""
 
@@ -224,7 +224,7 @@ class Tail:
             segment.captured = True
             segment.captured_from = {queue: tables.queues[queue].next_sequence for queue in tables.captured}
         header = encode_segment_header(segment.number, lsn, self._salt)
-        self._part = Part(
+        self._part = CommitPart(
             segment, 0, [(0, header, None, None), (FRONT_SIZE + len(snapshot), snapshot, None, None)]
         )
         segment.note(lsn, SEGMENT_HEADER_SIZE, self._messages, now_ms)
@@ -283,7 +283,7 @@ class Tail:
         self._in_flight = commit
         self._space.is_committing = True
         self._parts = []
-        self._part = Part(part.segment, part.end)
+        self._part = CommitPart(part.segment, part.end)
         self._lsn_begun = self.lsn
         self._messages_begun = self._messages
         self.sync_wanted = False
@@ -306,7 +306,7 @@ class Tail:
         self._in_flight = None
         self._space.is_committing = False
 
-    def waiting(self, segment: Segment) -> list[Part]:
+    def waiting(self, segment: Segment) -> list[CommitPart]:
         """Records that are not on disk yet, the newest first, so that a reader misses none that a commit
         takes meanwhile.
 

@@ -34,7 +34,7 @@ Name = tuple[str, str]
 """Queue, and digits of the client's link."""
 
 
-class Opening(NamedTuple):
+class LinkOpening(NamedTuple):
     """A CONSUMER_OPEN or PRODUCER_OPEN."""
 
     peer: Peer
@@ -49,7 +49,7 @@ class Opening(NamedTuple):
 class Takeover:
     """An opening that waits for the former link of its client."""
 
-    opening: Opening
+    opening: LinkOpening
     former: Opened | ReceivingLink
     until_ms: int
     """When the link is opened without an answer."""
@@ -77,7 +77,7 @@ class Takeovers:
         """Those that need not wait any more."""
         links.client_links.listen(self._name_changed)
 
-    def begin(self, opening: Opening, now_ms: int) -> bool:
+    def begin(self, opening: LinkOpening, now_ms: int) -> bool:
         """Whether the opening has to wait; then `take_due` returns it later."""
         peer, link, _, body, _ = opening
         former = self._links.open_elsewhere(peer, link, body)

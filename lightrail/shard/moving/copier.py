@@ -16,7 +16,7 @@ from lightrail.model import limits
 from lightrail.model import names as rules
 from lightrail.shard.moving.exporting import FREEZE_OP
 from lightrail.shard.moving.importing import ImportFailedError
-from lightrail.shard.moving.phases import Event, Progress
+from lightrail.shard.moving.phases import MoveEvent, MoveProgress
 from lightrail.shard.queues.shard_queue import CallWhenSynced, WhenSynced
 from lightrail.shard.queues.tenancy import ClusterMap
 from lightrail.shard_client.peers.requests import ShardDownError
@@ -162,10 +162,10 @@ class Copier:
     _now_ms: Callable[[], int]
     _sleep: Callable[[float], Awaitable[None]]
 
-    async def copy(self, move: Move, arrival: "Arrival", progress: Progress) -> None:
+    async def copy(self, move: Move, arrival: "Arrival", progress: MoveProgress) -> None:
         """Copies pieces until the messages that arrived meanwhile fit into one piece."""
         began_s, began_bytes = self._now_ms() / 1000, progress.bytes
-        progress.apply(Event.BEGIN)
+        progress.apply(MoveEvent.BEGIN)
         # A piece is about as much as the throttle allows in a second, to avoid bursts with long pauses.
         worth = min(max(move.throttle, MOVE_THROTTLED_CHUNK_BYTES_MIN), limits.MOVE_CHUNK_BYTES)
         small = {"bytes": worth} if move.throttle else {}
@@ -184,7 +184,7 @@ class Copier:
                         await self._until(due_s, move, arrival)
             if pieces <= 2:
                 return
-            progress.apply(Event.REPEAT)
+            progress.apply(MoveEvent.REPEAT)
 
     async def _until(self, due_s: float, move: Move, arrival: "Arrival") -> None:
         """Waits until a time; raises MoveEndedError if the move is cancelled meanwhile."""
@@ -201,7 +201,7 @@ class Copier:
         self._present(arrival)
 
     async def _piece(
-        self, move: Move, arrival: "Arrival", name: str, progress: Progress, **more: Any
+        self, move: Move, arrival: "Arrival", name: str, progress: MoveProgress, **more: Any
     ) -> bool:
         """Copies one piece; returns whether there are more."""
         part = arrival.parts.get(name)
@@ -213,7 +213,7 @@ class Copier:
         }
         return await self._export(move, arrival, name, progress, asked) is not None
 
-    async def _rewritten(self, move: Move, arrival: "Arrival", name: str, progress: Progress) -> None:
+    async def _rewritten(self, move: Move, arrival: "Arrival", name: str, progress: MoveProgress) -> None:
         """Copies messages again that were rewritten at the source after they were copied."""
         start: int | None = 0
         while start is not None:
@@ -221,7 +221,7 @@ class Copier:
             start = await self._export(move, arrival, name, progress, asked)
 
     async def _export(
-        self, move: Move, arrival: "Arrival", name: str, progress: Progress, asked: dict[str, Any]
+        self, move: Move, arrival: "Arrival", name: str, progress: MoveProgress, asked: dict[str, Any]
     ) -> int | None:
         """Requests and adds messages; returns the sequence to go on from, or None at the end."""
         fields = {"queue": name, "epoch": move.epoch, **asked}
@@ -252,7 +252,7 @@ class Copier:
         self._turn()
         await done.wait()
 
-    async def finish(self, move: Move, arrival: "Arrival", progress: Progress) -> None:
+    async def finish(self, move: Move, arrival: "Arrival", progress: MoveProgress) -> None:
         """Freezes the queue at its source; copies the rest, checks the copy and syncs it."""
         header, blob = await self._request(move, FREEZE_OP, {"queue": move.queue, "epoch": move.epoch})
         self._present(arrival)

@@ -24,7 +24,7 @@ from lightrail.shard.effects.answers import (
 )
 from lightrail.shard.effects.peers import Peer
 from lightrail.shard.effects.performer import Performer
-from lightrail.shard.moving.pieces import Contents, encode_runs, runs_from, sequence_of
+from lightrail.shard.moving.pieces import QueueMessages, encode_runs, runs_from, sequence_of
 from lightrail.shard.moving.state import encode_state
 from lightrail.shard.queue.lines.ready import fitting, rejoined
 from lightrail.shard.queue.values.runs import Run
@@ -56,7 +56,7 @@ class Selected(NamedTuple):
 class Selection:
     """Selects the runs of each piece, and stores which messages were rewritten after a piece had them."""
 
-    _contents: Contents
+    _contents: QueueMessages
     _sent_to: int = 0
     """Messages with sequences below may have been in a piece."""
     _notes: dict[int, int] = field(default_factory=dict)
@@ -163,7 +163,7 @@ class Exporting:
     def __init__(
         self, queue: Queue, performer: Performer, links: "Links", when_synced: CallWhenSynced, identity: str
     ) -> None:
-        self.contents = Contents(queue, performer)
+        self.contents = QueueMessages(queue, performer)
         self.selection = Selection(self.contents)
         self.identity = identity
         self.ended = False

@@ -17,7 +17,7 @@ from lightrail.shard.effects.peers import Peer
 from lightrail.shard.effects.performer import Performer
 from lightrail.shard.journal.store import StoreError
 from lightrail.shard.queue.values import commands
-from lightrail.shard.queues.ownership import Event
+from lightrail.shard.queues.ownership import OwnershipEvent
 from lightrail.shard.queues.queues import Queues
 from lightrail.shard.queues.shard_queue import Queue
 from lightrail.shard.queues.tenancy import moved
@@ -130,7 +130,7 @@ class Freezing:
 
     def _stop(self, queues: list[Queue], now_ms: int) -> list[Queue]:
         for queue in queues:
-            queue.ownership.apply(Event.FREEZE)
+            queue.ownership.apply(OwnershipEvent.FREEZE)
             self._by_queue[queue] = Frozen(queue, now_ms)
             for found in self._links.receiving.of(queue):
                 if found.is_waiting:
@@ -195,7 +195,7 @@ class Freezing:
         self._counted()
         for id in queue.view.consumer_ids:
             queue.machine.apply(commands.Credit(id, 0), now_ms)
-        queue.ownership.apply(Event.THAW, epoch)
+        queue.ownership.apply(OwnershipEvent.THAW, epoch)
         self._links.await_sent_away(queue, now_ms)
         return frozen.reads
 

@@ -20,7 +20,7 @@ from lightrail.namespace.records import Name
 from lightrail.shard.journal.store import StoreError
 from lightrail.shard.moving.copier import Copier, MoveEndedError, Placing, Sources
 from lightrail.shard.moving.importing import ImportFailedError
-from lightrail.shard.moving.phases import DROPS_COPY, ENDS, Event, Progress
+from lightrail.shard.moving.phases import DROPS_COPY, ENDS, MoveEvent, MoveProgress
 from lightrail.shard.queues.tenancy import ClusterMap
 from lightrail.shard_client.peers.requests import ShardDownError, ShardRefusedError
 from lightrail.telemetry.shard import ShardCounts
@@ -38,13 +38,13 @@ MOVES_SHOWN_MAX: Final[int] = 1_000
 
 log = logging.getLogger("lightrail.shard.moving")
 
-FAILURES: Final[Mapping[type[Exception], Event]] = {
-    MoveEndedError: Event.CANCEL,
-    ShardDownError: Event.LOSE,
-    ShardRefusedError: Event.REFUSE,
-    CoordinatorError: Event.REFUSE,
-    ImportFailedError: Event.SPOIL,
-    StoreError: Event.SPOIL,
+FAILURES: Final[Mapping[type[Exception], MoveEvent]] = {
+    MoveEndedError: MoveEvent.CANCEL,
+    ShardDownError: MoveEvent.LOSE,
+    ShardRefusedError: MoveEvent.REFUSE,
+    CoordinatorError: MoveEvent.REFUSE,
+    ImportFailedError: MoveEvent.SPOIL,
+    StoreError: MoveEvent.SPOIL,
 }
 """The event of each error of a step; BREAK for all others."""
 FAILURES_BEFORE_LOG: Final = 3
@@ -88,8 +88,8 @@ class Mover:
         self._committed: dict[str, int] = {}
         """Epochs of committed moves that the map may still show, by queue."""
         self._taking_back: dict[str, asyncio.Task[None]] = {}
-        self._progress: dict[str, Progress] = {}
-        self._ended: deque[Progress] = deque(maxlen=MOVES_SHOWN_MAX)
+        self._progress: dict[str, MoveProgress] = {}
+        self._ended: deque[MoveProgress] = deque(maxlen=MOVES_SHOWN_MAX)
         self._closing = False
         engine.answer({"moves": lambda _peer, _number, _fields, _now_ms: {"moves": self.describe()}})
         map.listen(self._changed)
@@ -130,7 +130,7 @@ class Mover:
                 and move.queue not in self._progress
                 and self._committed.get(move.queue) != move.epoch
             ):
-                waiting = Progress(move.queue, move.source, move.to, move.epoch, move.asked_ms)
+                waiting = MoveProgress(move.queue, move.source, move.to, move.epoch, move.asked_ms)
                 found.append(waiting.describe(now_ms))
         return found + [each.describe(now_ms) for each in self._ended]
 
@@ -151,7 +151,9 @@ class Mover:
     async def _run(self, move: Move) -> None:
         """Begins attempts until the move has ended."""
         queue = move.queue
-        progress = self._progress[queue] = Progress(queue, move.source, move.to, move.epoch, self._now_ms())
+        progress = self._progress[queue] = MoveProgress(
+            queue, move.source, move.to, move.epoch, self._now_ms()
+        )
         pause_ms = limits.MOVE_AGAIN_MS
         try:
             while progress.phase not in ENDS:
@@ -167,13 +169,13 @@ class Mover:
                 self._ended.append(progress)
             self.look()
 
-    async def _attempt(self, progress: Progress) -> None:
+    async def _attempt(self, progress: MoveProgress) -> None:
         """Passes all phases that remain. Raises the errors of their steps."""
         queue = progress.queue
         move, placed = await self._placing.begin(queue)
         arrival = None
         if self._get_name(queue).role is Role.CONNECTION_POINT:
-            progress.apply(Event.SKIP)
+            progress.apply(MoveEvent.SKIP)
         else:
             move, arrival = await self._copy(move, progress)
         await self._placing.commit(move, placed)
@@ -191,9 +193,9 @@ class Mover:
         self._follow()
         if queue not in self._map.moves:
             self._committed.pop(queue, None)
-        progress.apply(Event.COMMIT)
+        progress.apply(MoveEvent.COMMIT)
 
-    async def _copy(self, move: Move, progress: Progress) -> tuple[Move, "Arrival"]:
+    async def _copy(self, move: Move, progress: MoveProgress) -> tuple[Move, "Arrival"]:
         """Copies the queue and freezes it at its source; returns the move as it is written then."""
         arrival = self._engine.arrivals.find(move.queue)
         if arrival is None or arrival.epoch != move.epoch + 1 or arrival.complete:
@@ -205,23 +207,23 @@ class Mover:
             progress.messages = progress.bytes = 0
             arrival = self._engine.arrivals.begin(move.queue, move.epoch + 1, self._now_ms())
         await self._copier.copy(move, arrival, progress)
-        progress.apply(Event.FREEZE)
+        progress.apply(MoveEvent.FREEZE)
         if move.phase == "waiting":
             move = await self._placing.freeze(move)
         progress.frozen_ms = self._now_ms()
         await self._copier.finish(move, arrival, progress)
-        progress.apply(Event.SWITCH)
+        progress.apply(MoveEvent.SWITCH)
         return move, arrival
 
-    async def _failed(self, progress: Progress, error: Exception, pause_ms: int) -> int:
+    async def _failed(self, progress: MoveProgress, error: Exception, pause_ms: int) -> int:
         """Does what a failure leads to, and pauses before another attempt; returns the pause after that."""
-        found = next((event for kind, event in FAILURES.items() if isinstance(error, kind)), Event.BREAK)
+        found = next((event for kind, event in FAILURES.items() if isinstance(error, kind)), MoveEvent.BREAK)
         queue, event = progress.queue, progress.fail(found)
         progress.error = str(error)
         progress.failures += 1
-        if event is Event.CANCEL:
+        if event is MoveEvent.CANCEL:
             log.info("the move of %s to this shard has ended: %s", queue, error)
-        elif event is Event.BREAK:
+        elif event is MoveEvent.BREAK:
             log.exception("the move of %s ended by an internal error; it begins again", queue)
             progress.error = "internal error; see the shard's log"
             pause_ms = limits.MOVE_AGAIN_MS_MAX
@@ -229,11 +231,11 @@ class Mover:
             log.warning("the move of %s to this shard waits: %s", queue, error)
         if event in DROPS_COPY:
             # The commit of a complete copy may have been sent: the next attempt decides on that copy.
-            self._drop(queue, also_complete=event is not Event.BREAK)
-        if event is Event.LOSE:
+            self._drop(queue, also_complete=event is not MoveEvent.BREAK)
+        if event is MoveEvent.LOSE:
             # An attempt costs little while the source is down, because no request is sent.
             pause_ms = min(pause_ms, limits.MOVE_SOURCE_AGAIN_MS_MAX)
-        if event is not Event.CANCEL:
+        if event is not MoveEvent.CANCEL:
             await self._sleep(pause_ms / 1000)
         return min(2 * pause_ms, limits.MOVE_AGAIN_MS_MAX)
 

@@ -48,7 +48,7 @@ class Phase(Enum):
     """It is no result: the entry of the move stays, and another task carries it out."""
 
 
-class Event(Enum):
+class MoveEvent(Enum):
     """An event that changes the phase of a move."""
 
     SKIP = "skip"
@@ -66,28 +66,28 @@ class Event(Enum):
 
 REPEATABLE: Final = (Phase.WAITING, Phase.COPY, Phase.CATCH_UP, Phase.FREEZE)
 """Phases in which an attempt may begin, since a failed one leaves the phase."""
-RETRIED: Final = (Event.LOSE, Event.REFUSE, Event.SPOIL)
+RETRIED: Final = (MoveEvent.LOSE, MoveEvent.REFUSE, MoveEvent.SPOIL)
 """Failures after which another attempt follows."""
 ENDS: Final = frozenset({Phase.DONE, Phase.CANCELLED, Phase.BROKEN})
 
-TRANSITIONS: Final[Mapping[tuple[Phase, Event], Phase]] = MappingProxyType(
+TRANSITIONS: Final[Mapping[tuple[Phase, MoveEvent], Phase]] = MappingProxyType(
     {
-        (Phase.COPY, Event.REPEAT): Phase.CATCH_UP,
-        (Phase.CATCH_UP, Event.REPEAT): Phase.CATCH_UP,
-        (Phase.COPY, Event.FREEZE): Phase.FREEZE,
-        (Phase.CATCH_UP, Event.FREEZE): Phase.FREEZE,
-        (Phase.FREEZE, Event.SWITCH): Phase.SWITCH,
-        (Phase.SWITCH, Event.COMMIT): Phase.DONE,
-        **{(phase, Event.SKIP): Phase.SWITCH for phase in REPEATABLE},
-        **{(phase, Event.BEGIN): Phase.COPY for phase in REPEATABLE},
-        **{(phase, Event.CANCEL): Phase.CANCELLED for phase in (*REPEATABLE, Phase.SWITCH)},
-        **{(phase, Event.BREAK): Phase.BROKEN for phase in (*REPEATABLE, Phase.SWITCH)},
+        (Phase.COPY, MoveEvent.REPEAT): Phase.CATCH_UP,
+        (Phase.CATCH_UP, MoveEvent.REPEAT): Phase.CATCH_UP,
+        (Phase.COPY, MoveEvent.FREEZE): Phase.FREEZE,
+        (Phase.CATCH_UP, MoveEvent.FREEZE): Phase.FREEZE,
+        (Phase.FREEZE, MoveEvent.SWITCH): Phase.SWITCH,
+        (Phase.SWITCH, MoveEvent.COMMIT): Phase.DONE,
+        **{(phase, MoveEvent.SKIP): Phase.SWITCH for phase in REPEATABLE},
+        **{(phase, MoveEvent.BEGIN): Phase.COPY for phase in REPEATABLE},
+        **{(phase, MoveEvent.CANCEL): Phase.CANCELLED for phase in (*REPEATABLE, Phase.SWITCH)},
+        **{(phase, MoveEvent.BREAK): Phase.BROKEN for phase in (*REPEATABLE, Phase.SWITCH)},
         **{(phase, event): phase for phase in REPEATABLE for event in RETRIED},
     }
 )
 """The next phase for each phase and event; missing pairs are refused."""
 
-DROPS_COPY: Final = frozenset({Event.CANCEL, Event.SPOIL, Event.BREAK})
+DROPS_COPY: Final = frozenset({MoveEvent.CANCEL, MoveEvent.SPOIL, MoveEvent.BREAK})
 """Failures after which the copy is dropped; BREAK drops no complete copy."""
 
 
@@ -96,7 +96,7 @@ class PhaseError(Exception):
 
 
 @dataclass(slots=True)
-class Progress:
+class MoveProgress:
     """The progress of one move, for the mover and for the request `moves`."""
 
     queue: str
@@ -124,7 +124,7 @@ class Progress:
         """``done`` or ``cancelled`` when the move has ended."""
         return self.phase.value if self.phase in ENDS else ""
 
-    def apply(self, event: Event) -> None:
+    def apply(self, event: MoveEvent) -> None:
         """Changes the phase. Raises PhaseError: nothing has changed, as the phase refuses the event."""
         after = TRANSITIONS.get((self.phase, event))
         if after is None:
@@ -133,10 +133,10 @@ class Progress:
             self.ended_in = self.phase
         self.phase = after
 
-    def fail(self, event: Event) -> Event:
+    def fail(self, event: MoveEvent) -> MoveEvent:
         """Changes the phase after a failure; returns the event, BREAK if the phase refuses it."""
         if (self.phase, event) not in TRANSITIONS:
-            event = Event.BREAK
+            event = MoveEvent.BREAK
         self.apply(event)
         return event
 

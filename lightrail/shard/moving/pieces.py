@@ -113,7 +113,7 @@ def put(columns: Columns, prefix: str, types: Mapping[str, str], rows: Iterable[
 
 
 @dataclass(slots=True, eq=False, repr=False)
-class Contents:
+class QueueMessages:
     """The messages of one queue: ready, delayed, in flight, and dead letters that are not written yet."""
 
     queue: Queue

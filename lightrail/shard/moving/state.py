@@ -18,7 +18,7 @@ from lightrail.shard.effects.receiving_link import Origin
 from lightrail.shard.journal.kept_links import RecoveredTerminus
 from lightrail.shard.links.receiving.consumer_options import options_of
 from lightrail.shard.links.sending.sending_links import Known
-from lightrail.shard.moving.pieces import Columns, ColumnsError, Contents, pack, put, rows, unpack
+from lightrail.shard.moving.pieces import Columns, ColumnsError, QueueMessages, pack, put, rows, unpack
 from lightrail.shard.queue.changes.copying import Stretch
 from lightrail.shard.queue.lines.consumers import Consumer
 from lightrail.shard.queue.timed.windows import DIGEST_BYTES
@@ -55,7 +55,9 @@ class QueueState:
     """The source's time when it sent the state."""
 
 
-def encode_state(contents: Contents, performer: Performer, links: "Links") -> tuple[dict[str, Any], bytes]:
+def encode_state(
+    contents: QueueMessages, performer: Performer, links: "Links"
+) -> tuple[dict[str, Any], bytes]:
     """The fields of the JSON and the blob of a queue's state."""
     queue = contents.queue
     view = queue.view
@@ -208,7 +210,7 @@ def _opened(consumer: Consumer, opened: ConsumerOpen) -> dict[str, Any]:
 
 
 def _stretches(
-    contents: Contents, index_of: dict[int, int]
+    contents: QueueMessages, index_of: dict[int, int]
 ) -> tuple[list[tuple[int, tuple[int, ...]]], list[tuple[int, int, int]]]:
     """All different pasts of messages, and (first sequence, count, past) of all messages, in order."""
     pasts: dict[tuple[int, tuple[int, ...]], int] = {}

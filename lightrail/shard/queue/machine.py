@@ -44,7 +44,7 @@ from lightrail.shard.queue.values.commands import (
     Suspend,
     Tick,
 )
-from lightrail.shard.queue.values.counters import Work, unlimited
+from lightrail.shard.queue.values.counters import TurnWork, unlimited
 from lightrail.shard.queue.values.effects import Effect, Fetch, Purged, Reason, SessionLost, Stored
 from lightrail.shard.queue.values.keys import Look
 from lightrail.shard.queue.values.policy import PLAIN, Policy
@@ -84,7 +84,7 @@ class Machine:
         policy: Policy | None = None,
         annotate: Annotate | None = None,
         look: Look | None = None,
-        work: Work | None = None,
+        work: TurnWork | None = None,
     ) -> None:
         self.contents = Contents(unlimited() if work is None else work)
         self._joining = Joining()

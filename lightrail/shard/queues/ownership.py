@@ -39,7 +39,7 @@ if TYPE_CHECKING:
     from lightrail.namespace.records import Name
 
 
-class State(Enum):
+class OwnershipState(Enum):
     """What a shard does with a queue."""
 
     COPYING = "copying"
@@ -56,7 +56,7 @@ class State(Enum):
     """The shard has deleted the queue, or the copy."""
 
 
-class Event(Enum):
+class OwnershipEvent(Enum):
     """An event that changes the state of a queue."""
 
     OPEN = "open"
@@ -69,26 +69,28 @@ class Event(Enum):
     DELETE = "delete"
 
 
-TRANSITIONS: Final[Mapping[tuple[State, Event], State]] = MappingProxyType(
+TRANSITIONS: Final[Mapping[tuple[OwnershipState, OwnershipEvent], OwnershipState]] = MappingProxyType(
     {
-        (State.COPYING, Event.OPEN): State.SERVING,
-        (State.COPYING, Event.DELETE): State.DELETED,
-        (State.SERVING, Event.FREEZE): State.FROZEN,
-        (State.SERVING, Event.RENEW): State.SERVING,
-        (State.SERVING, Event.DISOWN): State.UNOWNED,
-        (State.SERVING, Event.DELETE): State.DELETED,
-        (State.FROZEN, Event.THAW): State.SERVING,
-        (State.FROZEN, Event.DISOWN): State.UNOWNED,
-        (State.FROZEN, Event.LEAVE): State.MOVED,
-        (State.FROZEN, Event.DELETE): State.DELETED,
-        (State.UNOWNED, Event.CLAIM): State.SERVING,
-        (State.UNOWNED, Event.RENEW): State.UNOWNED,
-        (State.UNOWNED, Event.DELETE): State.DELETED,
+        (OwnershipState.COPYING, OwnershipEvent.OPEN): OwnershipState.SERVING,
+        (OwnershipState.COPYING, OwnershipEvent.DELETE): OwnershipState.DELETED,
+        (OwnershipState.SERVING, OwnershipEvent.FREEZE): OwnershipState.FROZEN,
+        (OwnershipState.SERVING, OwnershipEvent.RENEW): OwnershipState.SERVING,
+        (OwnershipState.SERVING, OwnershipEvent.DISOWN): OwnershipState.UNOWNED,
+        (OwnershipState.SERVING, OwnershipEvent.DELETE): OwnershipState.DELETED,
+        (OwnershipState.FROZEN, OwnershipEvent.THAW): OwnershipState.SERVING,
+        (OwnershipState.FROZEN, OwnershipEvent.DISOWN): OwnershipState.UNOWNED,
+        (OwnershipState.FROZEN, OwnershipEvent.LEAVE): OwnershipState.MOVED,
+        (OwnershipState.FROZEN, OwnershipEvent.DELETE): OwnershipState.DELETED,
+        (OwnershipState.UNOWNED, OwnershipEvent.CLAIM): OwnershipState.SERVING,
+        (OwnershipState.UNOWNED, OwnershipEvent.RENEW): OwnershipState.UNOWNED,
+        (OwnershipState.UNOWNED, OwnershipEvent.DELETE): OwnershipState.DELETED,
     }
 )
 """The next state for each state and event; missing pairs are refused."""
 
-PLACED: Final = frozenset({Event.OPEN, Event.THAW, Event.CLAIM, Event.RENEW})
+PLACED: Final = frozenset(
+    {OwnershipEvent.OPEN, OwnershipEvent.THAW, OwnershipEvent.CLAIM, OwnershipEvent.RENEW}
+)
 """Events that follow a placement, and set the epoch to that of the placement."""
 
 
@@ -105,12 +107,12 @@ class Ownership:
 
     __slots__ = ("epoch", "is_serving", "state")
 
-    def __init__(self, state: State, epoch: int) -> None:
+    def __init__(self, state: OwnershipState, epoch: int) -> None:
         self.state = state
         self.epoch = epoch
-        self.is_serving = state is State.SERVING
+        self.is_serving = state is OwnershipState.SERVING
 
-    def apply(self, event: Event, epoch: int | None = None) -> None:
+    def apply(self, event: OwnershipEvent, epoch: int | None = None) -> None:
         """Changes the state.
 
         Args:
@@ -125,7 +127,7 @@ class Ownership:
                 f"expected an event that {self.state.value} allows, found {event.value}, epoch {epoch}"
             )
         self.state = after
-        self.is_serving = after is State.SERVING
+        self.is_serving = after is OwnershipState.SERVING
         if epoch is not None:
             self.epoch = epoch
 
@@ -144,7 +146,7 @@ class StoredPlacement(Protocol):
         """Epochs up to this one ended because an operator gave up the disk of their owner."""
 
 
-class Verdict(Enum):
+class QueueVerdict(Enum):
     """The verdict on a queue that a shard stores."""
 
     SERVE = 1
@@ -161,7 +163,7 @@ class Verdict(Enum):
     """Delete it: its name was deleted."""
 
 
-def judge(state: State, epoch: int, placed: StoredPlacement | None, shard: int) -> Verdict:
+def judge(state: OwnershipState, epoch: int, placed: StoredPlacement | None, shard: int) -> QueueVerdict:
     """The verdict of the placement on a queue: SERVE, STAY, KEEP or LEAVE.
 
     Args:
@@ -170,22 +172,26 @@ def judge(state: State, epoch: int, placed: StoredPlacement | None, shard: int) 
         placed: the placement; None if there is none.
     """
     if placed is None:
-        return Verdict.STAY if state in (State.COPYING, State.FROZEN) else Verdict.KEEP
-    if state is State.COPYING:
+        return (
+            QueueVerdict.STAY
+            if state in (OwnershipState.COPYING, OwnershipState.FROZEN)
+            else QueueVerdict.KEEP
+        )
+    if state is OwnershipState.COPYING:
         if placed.epoch == epoch and placed.shard == shard:
-            return Verdict.SERVE
-        return Verdict.STAY if placed.epoch < epoch else Verdict.LEAVE
-    is_frozen = state is State.FROZEN
+            return QueueVerdict.SERVE
+        return QueueVerdict.STAY if placed.epoch < epoch else QueueVerdict.LEAVE
+    is_frozen = state is OwnershipState.FROZEN
     if placed.shard == shard:
-        return Verdict.STAY if is_frozen and placed.epoch == epoch else Verdict.SERVE
+        return QueueVerdict.STAY if is_frozen and placed.epoch == epoch else QueueVerdict.SERVE
     if placed.epoch <= epoch:
-        return Verdict.STAY if is_frozen else Verdict.KEEP
-    return Verdict.LEAVE if is_frozen and placed.lost <= epoch else Verdict.KEEP
+        return QueueVerdict.STAY if is_frozen else QueueVerdict.KEEP
+    return QueueVerdict.LEAVE if is_frozen and placed.lost <= epoch else QueueVerdict.KEEP
 
 
 def judge_name(
     ownership: Ownership, stored: "Name", found: "Name", history: str, *, is_placed: bool
-) -> Verdict:
+) -> QueueVerdict:
     """The verdict of a changed name on a queue that is SERVING, FROZEN or UNOWNED.
 
     Args:
@@ -196,22 +202,22 @@ def judge_name(
         is_placed: whether the placement names this shard.
     """
     is_queue = found.role is Role.QUEUE
-    if ownership.state is State.UNOWNED:
-        return Verdict.SERVE if is_queue and is_placed else Verdict.STAY
+    if ownership.state is OwnershipState.UNOWNED:
+        return QueueVerdict.SERVE if is_queue and is_placed else QueueVerdict.STAY
     if history != stored.history:
         if not is_queue:
-            return Verdict.KEEP
+            return QueueVerdict.KEEP
     elif not is_queue or found.created != stored.created:
-        return Verdict.DELETE
+        return QueueVerdict.DELETE
     elif found.policy == stored.policy:
-        return Verdict.STAY
+        return QueueVerdict.STAY
     # A frozen queue gets the policy at the shard that serves it next.
-    return Verdict.STAY if ownership.state is State.FROZEN else Verdict.CHANGE
+    return QueueVerdict.STAY if ownership.state is OwnershipState.FROZEN else QueueVerdict.CHANGE
 
 
 def recovered(
     declared: Declared, found: "Name", history: str, placed: StoredPlacement | None, shard: int
-) -> tuple[State, int]:
+) -> tuple[OwnershipState, int]:
     """State and epoch of a queue, not a copy, that the journal has after a start.
 
     MOVED and DELETED are results for queues whose deletion could not be recorded before.
@@ -221,7 +227,7 @@ def recovered(
         found: the current record of its name in the directory.
         history: the directory's history.
     """
-    before = State.FROZEN if declared.frozen else State.SERVING
+    before = OwnershipState.FROZEN if declared.frozen else OwnershipState.SERVING
     # In another history than the journal's, no revision shows that the queue was deleted.
     is_comparable = declared.history == history
     # If the name has an earlier revision than the journal's, the directory was set back, and the queue was
@@ -229,11 +235,15 @@ def recovered(
     is_same = not is_comparable or declared.created is None or found.created <= declared.created
     if found.role is Role.QUEUE and is_same:
         verdict = judge(before, declared.epoch, placed, shard)
-        if verdict is Verdict.SERVE:
+        if verdict is QueueVerdict.SERVE:
             assert placed is not None
-            return State.SERVING, placed.epoch
-        after = {Verdict.STAY: State.FROZEN, Verdict.LEAVE: State.MOVED, Verdict.KEEP: State.UNOWNED}
+            return OwnershipState.SERVING, placed.epoch
+        after = {
+            QueueVerdict.STAY: OwnershipState.FROZEN,
+            QueueVerdict.LEAVE: OwnershipState.MOVED,
+            QueueVerdict.KEEP: OwnershipState.UNOWNED,
+        }
         return after[verdict], declared.epoch
     if is_comparable and (found.role is Role.QUEUE or rules.is_system(rules.owner(found.name))):
-        return State.DELETED, declared.epoch
-    return State.FROZEN if declared.frozen else State.UNOWNED, declared.epoch
+        return OwnershipState.DELETED, declared.epoch
+    return OwnershipState.FROZEN if declared.frozen else OwnershipState.UNOWNED, declared.epoch

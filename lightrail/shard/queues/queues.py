@@ -17,14 +17,14 @@ from lightrail.shard.journal.record import encode_declared
 from lightrail.shard.journal.store import RecoveredQueue, Store, StoreError
 from lightrail.shard.queue.machine import Machine
 from lightrail.shard.queue.values import commands
-from lightrail.shard.queue.values.counters import Work
+from lightrail.shard.queue.values.counters import TurnWork
 from lightrail.shard.queue.values.effects import Effect
 from lightrail.shard.queue.values.policy import Policy, admitting_none
 from lightrail.shard.queues.dead_letters import look, merge_annotations
 from lightrail.shard.queues.declarations import Names, shard_policy
 from lightrail.shard.queues.delivery_marks import DeliveryMarks
-from lightrail.shard.queues.ownership import Event, Ownership, State
-from lightrail.shard.queues.shard_queue import Deadlines, Figures, Queue
+from lightrail.shard.queues.ownership import Ownership, OwnershipEvent, OwnershipState
+from lightrail.shard.queues.shard_queue import Figures, Queue, QueueDeadlines
 from lightrail.shard.queues.tenancy import Tenancy, moved, no_room
 from lightrail.wire.bodies import Refusal
 from lightrail.wire.frames import EPOCHS
@@ -58,8 +58,8 @@ class Queues:
     _copies: dict[str, Queue] = field(default_factory=dict)
     """Queues that are COPYING; no name is in both."""
     _next: int = 1
-    deadlines: Deadlines = field(default_factory=Deadlines)
-    work: Work = field(default_factory=Work)
+    deadlines: QueueDeadlines = field(default_factory=QueueDeadlines)
+    work: TurnWork = field(default_factory=TurnWork)
     """The work of all queues in one step, beside deliveries and frames of frontends."""
     looks: Looks = field(default_factory=Looks)
     """The looks of the consumers of all queues, in one step."""
@@ -137,7 +137,7 @@ class Queues:
         found = self.names.get(name)
         if found.role is not Role.QUEUE:
             return _no_queue(found)
-        return self._new(0, found, Ownership(State.SERVING, 0))
+        return self._new(0, found, Ownership(OwnershipState.SERVING, 0))
 
     def get(self, name: str, now_ms: int) -> Queue | None:
         """The queue of this name; created and recorded if it does not exist yet.
@@ -153,7 +153,7 @@ class Queues:
             return None
         if len(self._by_name) >= self.queues_max and not is_dead_letter(name):
             return None
-        ownership = Ownership(State.SERVING, self.tenancy.epoch_of(name))
+        ownership = Ownership(OwnershipState.SERVING, self.tenancy.epoch_of(name))
         queue = self._new(self._next, self.names.get(name), ownership)
         try:
             self._store.append(record.Queue(QueueEvent.DECLARED, queue.id, name, queue.declared), now_ms)
@@ -186,7 +186,7 @@ class Queues:
             if is_copy
             else self._new(found.queue, record, ownership)
         )
-        if ownership.state not in (State.MOVED, State.DELETED):
+        if ownership.state not in (OwnershipState.MOVED, OwnershipState.DELETED):
             self._by_name[found.name] = queue
             self.remember(found.queue)
         restore = commands.Restore(
@@ -211,7 +211,7 @@ class Queues:
 
     def kept(self) -> list[Queue]:
         """Queues that this shard keeps with their messages and does not serve; an operator decides."""
-        return [queue for queue in self._by_name.values() if queue.state is State.UNOWNED]
+        return [queue for queue in self._by_name.values() if queue.state is OwnershipState.UNOWNED]
 
     # --- copies of queues of other shards ----------------------------------------------------------------
 
@@ -233,7 +233,9 @@ class Queues:
         return queue
 
     def _copy(self, number: int, found: Name, epoch: int) -> Queue:
-        queue = self._copies[found.name] = self._plain(number, found, Ownership(State.COPYING, epoch))
+        queue = self._copies[found.name] = self._plain(
+            number, found, Ownership(OwnershipState.COPYING, epoch)
+        )
         return queue
 
     def _plain(self, number: int, found: Name, ownership: Ownership) -> Queue:
@@ -244,13 +246,13 @@ class Queues:
 
     def drop_copy(self, queue: Queue) -> None:
         """Removes a copy."""
-        queue.ownership.apply(Event.DELETE)
+        queue.ownership.apply(OwnershipEvent.DELETE)
         del self._copies[queue.name]
         self.marks.forget(queue.id)
 
     def open_copy(self, queue: Queue, found: Name, epoch: int) -> Policy:
         """Makes the copy the queue of its name; returns the policy that its machine must get."""
-        queue.ownership.apply(Event.OPEN, epoch)
+        queue.ownership.apply(OwnershipEvent.OPEN, epoch)
         del self._copies[queue.name]
         self._by_name[queue.name] = queue
         queue.record = found

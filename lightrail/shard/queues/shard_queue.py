@@ -14,7 +14,7 @@ from lightrail.shard.queue.footprint import NO_SIZES, Footprint, Sizes
 from lightrail.shard.queue.machine import Machine
 from lightrail.shard.queue.values.effects import Reason
 from lightrail.shard.queue.view import View
-from lightrail.shard.queues.ownership import Ownership, State
+from lightrail.shard.queues.ownership import Ownership, OwnershipState
 from lightrail.shard.queues.pacing import Pace
 
 if TYPE_CHECKING:
@@ -160,7 +160,7 @@ class Queue:
         return self.sizes[0]
 
     @property
-    def state(self) -> State:
+    def state(self) -> OwnershipState:
         """The state of ownership."""
         return self.ownership.state
 
@@ -177,7 +177,7 @@ class Queue:
     @property
     def is_frozen(self) -> bool:
         """Whether another shard is about to own it."""
-        return self.ownership.state is State.FROZEN
+        return self.ownership.state is OwnershipState.FROZEN
 
     @property
     def declared(self) -> str:
@@ -262,7 +262,7 @@ class Queue:
 
 
 @dataclass(slots=True, eq=False, repr=False)
-class Deadlines:
+class QueueDeadlines:
     """Queues by the time of their next Tick, so that a step need not check all; entries may be stale."""
 
     _heap: list[tuple[int, int, Queue]] = field(default_factory=list)

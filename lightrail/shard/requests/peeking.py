@@ -12,7 +12,7 @@ from lightrail.model.orders import PRIORITY_MIXED
 from lightrail.shard.effects.answers import Fields
 from lightrail.shard.effects.performer import Performer
 from lightrail.shard.queue.values import commands
-from lightrail.shard.queue.values.effects import Peeked, State
+from lightrail.shard.queue.values.effects import Peeked, PeekedState
 from lightrail.shard.queue.values.runs import Batch, Run
 from lightrail.shard.queues.shard_queue import Queue
 
@@ -72,7 +72,7 @@ def _peeked(
         for piece in found:
             batch = piece.batch
             for index in range(piece.count):
-                if state == State.DELAYED:
+                if state == PeekedState.DELAYED:
                     due_ms = queue.view.due_ms(piece.cut(index, index + 1))
                 message = batch.message(piece.first + index)
                 if messages and len(message) > size:

@@ -12,7 +12,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-from lightrail.journal.record import SPILLED, Ids, Numbers, Transaction
+from lightrail.journal.record import SPILLED, Ids, Numbers, TransactionStep
 from lightrail.model import conditions
 from lightrail.model.names import dead_letter_name
 from lightrail.shard.effects.answers import RequestError
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from lightrail.shard.effects.performer import Performer
     from lightrail.shard.transactions.work import Loaded
 
-Record = Append | Ids | Numbers | Transaction
+Record = Append | Ids | Numbers | TransactionStep
 
 
 @dataclass(slots=True, eq=False, repr=False)
@@ -121,7 +121,7 @@ NOTE_BYTES: Final = 512
 """Upper bound of the size of a dead letter's annotations without their texts."""
 
 
-class Part(NamedTuple):
+class SettledPart(NamedTuple):
     """Deliveries of one queue that get an outcome."""
 
     queue: Queue
@@ -146,7 +146,7 @@ class Applying:
 
     # --- before anything has changed ---------------------------------------------------------------------
 
-    def check(self, parts: Sequence[Part]) -> None:
+    def check(self, parts: Sequence[SettledPart]) -> None:
         """Checks that the records of outcomes do not exceed the limit of one group. Raises RequestError."""
         size = sum(_rewritten_bytes(part, run) for part in parts for run in part.runs)
         if size > TRANSACTION_REWRITTEN_BYTES_MAX:
@@ -157,7 +157,7 @@ class Applying:
                 "settle fewer of them in one transaction",
             )
 
-    def unread(self, parts: Sequence[Part]) -> list[tuple[Queue, Run]]:
+    def unread(self, parts: Sequence[SettledPart]) -> list[tuple[Queue, Run]]:
         """Runs that are only on disk, and whose outcome needs their bytes."""
         return [
             (part.queue, run)
@@ -166,7 +166,7 @@ class Applying:
             if run.batch.data is None and part.queue.view.needs_bytes(run, part.outcome)
         ]
 
-    def _make_dead_letter_queues(self, parts: Sequence[Part], now_ms: int) -> None:
+    def _make_dead_letter_queues(self, parts: Sequence[SettledPart], now_ms: int) -> None:
         for part in parts:
             buries = part.queue.view.buries
             if any(buries(run, part.outcome) for run in part.runs):
@@ -180,7 +180,7 @@ class Applying:
 
     def apply(
         self,
-        parts: Sequence[Part],
+        parts: Sequence[SettledPart],
         shares: Shares,
         ending: Ending,
         loaded: "Loaded | None",
@@ -212,7 +212,7 @@ class Applying:
         self.records.append(records, now_ms)
         self._enqueue(shares, now_ms, repeated=repeated)
 
-    def _settle(self, parts: Sequence[Part], loaded: "Loaded | None", now_ms: int) -> None:
+    def _settle(self, parts: Sequence[SettledPart], loaded: "Loaded | None", now_ms: int) -> None:
         """Applies the outcomes, and appends their records."""
         # Messages that queues removed earlier in this turn are not part of this transaction.
         earlier = {part.queue: part.queue.removed for part in parts}
@@ -249,7 +249,7 @@ class Applying:
                     self._performer.apply(queue, commands.Enqueue(mine.batch), now_ms)
 
 
-def _rewritten_bytes(part: Part, run: Run) -> int:
+def _rewritten_bytes(part: SettledPart, run: Run) -> int:
     """Upper bound of the bytes that an outcome writes again, with its texts; 0 for none."""
     if not part.queue.view.needs_bytes(run, part.outcome):
         return 0
@@ -258,7 +258,7 @@ def _rewritten_bytes(part: Part, run: Run) -> int:
     return run.size + run.count * (NOTE_BYTES + texts + len(outcome.annotations or b""))
 
 
-def _most_bytes(part: Part, loaded: "Loaded | None") -> int:
+def _most_bytes(part: SettledPart, loaded: "Loaded | None") -> int:
     """Upper bound of the bytes of the records that an outcome needs."""
     if part.outcome.kind is OutcomeKind.ACCEPTED:
         return RECORD_BYTES + 16 * len(part.runs)

@@ -17,7 +17,7 @@ from lightrail.shard.queue.values.runs import Batch, Run
 from lightrail.shard.queues.memory import Memory
 from lightrail.shard.queues.queues import Queues
 from lightrail.shard.queues.shard_queue import Queue
-from lightrail.shard.transactions.applying import Part, Shares
+from lightrail.shard.transactions.applying import SettledPart, Shares
 
 if TYPE_CHECKING:
     from lightrail.shard.transactions.work import Post, Retirement
@@ -32,11 +32,11 @@ class Settled(NamedTuple):
     runs: list[Run]
 
     @property
-    def part(self) -> Part:
+    def part(self) -> SettledPart:
         """Their part of the work."""
         first, last, outcome = self.retirement.first, self.retirement.last, self.retirement.outcome
         kind = commands.SettleDetached if self.retirement.key else commands.Settle
-        return Part(self.queue, self.runs, kind(self.consumer.id, first, last, outcome))
+        return SettledPart(self.queue, self.runs, kind(self.consumer.id, first, last, outcome))
 
 
 @dataclass(slots=True, eq=False, repr=False)

@@ -12,7 +12,7 @@ from collections.abc import Iterable
 from itertools import islice
 from typing import Final
 
-from lightrail.journal.record import Transaction, TransactionState
+from lightrail.journal.record import TransactionState, TransactionStep
 from lightrail.model import conditions, limits
 from lightrail.model.transaction_ids import born_ms
 from lightrail.shard.effects.answers import RequestError
@@ -37,7 +37,7 @@ class Decisions:
 
     __slots__ = ("_aborted", "_decided", "_forgotten", "_records")
 
-    def __init__(self, records: Records, found: Iterable[Transaction], now_ms: int) -> None:
+    def __init__(self, records: Records, found: Iterable[TransactionStep], now_ms: int) -> None:
         self._records = records
         self._decided: dict[bytes, list[int]] = {}
         """Transactions committed at this shard, with the shards that have not concluded them."""
@@ -76,7 +76,7 @@ class Decisions:
         if id in self._decided:
             return True
         if id not in self._aborted:
-            self._records.write([Transaction(id, TransactionState.ABORTED)], now_ms)
+            self._records.write([TransactionStep(id, TransactionState.ABORTED)], now_ms)
             self._aborted[id] = now_ms
         return False
 
@@ -94,7 +94,7 @@ class Decisions:
         ids = [id for id in ids if shard in self._decided.get(id, ())]
         done = [id for id in ids if self._decided[id] == [shard]]
         if done:
-            self._records.write([Transaction(id, TransactionState.ENDED) for id in done], now_ms)
+            self._records.write([TransactionStep(id, TransactionState.ENDED) for id in done], now_ms)
         for id in ids:
             self._decided[id].remove(shard)
             if not self._decided[id]:
@@ -108,12 +108,12 @@ class Decisions:
         before = self._forgotten
         youngest = max((id for id in [*old, before] if id is not None and _born(id)), key=_born, default=None)
         ended = [id for id in old if id != youngest]
-        records = [Transaction(id, TransactionState.ENDED) for id in ended]
+        records = [TransactionStep(id, TransactionState.ENDED) for id in ended]
         if youngest != before:
             assert youngest is not None
-            records.append(Transaction(youngest, TransactionState.ABORTED, 0, YOUNGEST))
+            records.append(TransactionStep(youngest, TransactionState.ABORTED, 0, YOUNGEST))
             if before is not None:
-                records.append(Transaction(before, TransactionState.ENDED))
+                records.append(TransactionStep(before, TransactionState.ENDED))
         try:
             self._records.write(records, now_ms)
         except (RequestError, StoreError):

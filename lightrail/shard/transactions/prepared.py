@@ -6,7 +6,7 @@ from dataclasses import KW_ONLY, dataclass, field
 from heapq import nsmallest
 from typing import Any, Final, NamedTuple
 
-from lightrail.journal.record import Transaction, TransactionState
+from lightrail.journal.record import TransactionState, TransactionStep
 from lightrail.shard.queue.values.commands import Outcome, OutcomeKind
 from lightrail.shard.transactions.work import Post, posts_of
 
@@ -72,7 +72,7 @@ class Prepared:
             "deliveries": sum(last - first for each in self.reserved for first, last in each.ranges),
         }
 
-    def record(self, fields: Mapping[str, Any]) -> Transaction:
+    def record(self, fields: Mapping[str, Any]) -> TransactionStep:
         """The record from which recovery makes it; `fields` are those of the request `prepare`."""
         detail = {
             "since_ms": self.since_ms,
@@ -84,10 +84,10 @@ class Prepared:
         # The bytes of the request, which the posts refer to as well.
         blob = fields.get("blob", b"")
         text = json.dumps(detail, separators=(",", ":"))
-        return Transaction(self.id, TransactionState.PREPARED, self.shard, text, blob)
+        return TransactionStep(self.id, TransactionState.PREPARED, self.shard, text, blob)
 
 
-def recovered(record: Transaction, holders: Iterator[int], now_ms: int) -> Prepared:
+def recovered(record: TransactionStep, holders: Iterator[int], now_ms: int) -> Prepared:
     """The transaction of a record. Raises ValueError, KeyError, TypeError for an invalid record."""
     detail = json.loads(record.detail)
     reserved = [

@@ -12,7 +12,7 @@ from heapq import nsmallest
 from itertools import count
 from typing import Final
 
-from lightrail.journal.record import Transaction, TransactionState
+from lightrail.journal.record import TransactionState, TransactionStep
 from lightrail.model import conditions, limits
 from lightrail.shard.effects.answers import Fields, Operation, Reply, RequestError, answer, error_of, whole
 from lightrail.shard.effects.peers import Peer
@@ -25,7 +25,7 @@ from lightrail.shard.queue.values.commands import FAILED
 from lightrail.shard.queues.memory import Memory, UserShares
 from lightrail.shard.queues.queues import Queues
 from lightrail.shard.queues.shard_queue import CallWhenSynced
-from lightrail.shard.transactions.applying import Applying, Part, Shares
+from lightrail.shard.transactions.applying import Applying, SettledPart, Shares
 from lightrail.shard.transactions.checks import Checks, check_apart, shares_of
 from lightrail.shard.transactions.prepared import Prepared, ReservedDeliveries, recovered
 from lightrail.shard.transactions.work import Loaded, Loading, id_of, work_of
@@ -55,7 +55,7 @@ class Preparing:
     _loading: Loading
     _memory: Memory
     _when_synced: CallWhenSynced
-    found: InitVar[Iterable[Transaction]]
+    found: InitVar[Iterable[TransactionStep]]
     now_ms: InitVar[int]
     _holders: "count[int]" = field(default_factory=lambda: count(NOBODY_WITH_RETRIES - 1, -1))
     _prepared: dict[bytes, Prepared] = field(default_factory=dict)
@@ -66,7 +66,7 @@ class Preparing:
     _reserved: dict[str, dict[int, list[tuple[int, int]]]] = field(default_factory=dict)
     """Of recovered transactions, by queue, until the queues are restored."""
 
-    def __post_init__(self, found: Iterable[Transaction], now_ms: int) -> None:
+    def __post_init__(self, found: Iterable[TransactionStep], now_ms: int) -> None:
         for record in found:
             if record.state == TransactionState.PREPARED:
                 prepared = recovered(record, self._holders, now_ms)
@@ -246,7 +246,7 @@ class Preparing:
     def _apply(
         self, prepared: Prepared, loaded: Loaded | None, now_ms: int, *, commits: bool, returns: bool
     ) -> None:
-        ended = Transaction(prepared.id, TransactionState.ENDED)
+        ended = TransactionStep(prepared.id, TransactionState.ENDED)
         parts = self._parts(prepared, commits=commits, returns=returns)
         self._promise(prepared, -1)
         try:
@@ -270,16 +270,16 @@ class Preparing:
                 command = commands.Return(each.holder)
                 self._performer.apply(queue, command, now_ms)
 
-    def _parts(self, prepared: Prepared, *, commits: bool, returns: bool) -> list[Part]:
+    def _parts(self, prepared: Prepared, *, commits: bool, returns: bool) -> list[SettledPart]:
         """The reserved deliveries that get an outcome."""
-        parts: list[Part] = []
+        parts: list[SettledPart] = []
         for each in prepared.reserved:
             queue = self._queues.find(each.queue)
             if queue is None or (returns and queue.view.may_return(each.holder)):
                 continue
             command = commands.Conclude(each.holder, each.outcome if commits else FAILED)
             runs = queue.view.reserved_runs(each.holder)
-            parts.append(Part(queue, runs, command))
+            parts.append(SettledPart(queue, runs, command))
         return parts
 
     def _shares(self, prepared: Prepared, now_ms: int) -> Shares:

@@ -23,7 +23,7 @@ from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import TYPE_CHECKING
 
-from lightrail.journal.record import Numbers, Transaction, TransactionState
+from lightrail.journal.record import Numbers, TransactionState, TransactionStep
 from lightrail.shard.effects.answers import Fields, Operation, Reply, RequestError, answer, error_of
 from lightrail.shard.effects.peers import Peer
 from lightrail.shard.effects.performer import Performer
@@ -35,7 +35,7 @@ from lightrail.shard.transactions.applying import Applying, Record
 from lightrail.shard.transactions.checks import Checks
 from lightrail.shard.transactions.decisions import Decisions
 from lightrail.shard.transactions.preparing import Preparing
-from lightrail.shard.transactions.work import Loaded, Loading, Work, id_of, work_of
+from lightrail.shard.transactions.work import Loaded, Loading, TransactionWork, id_of, work_of
 
 if TYPE_CHECKING:
     from lightrail.shard.links.links import Links
@@ -59,7 +59,7 @@ class Transactions:
         store: Store,
         memory: Memory,
         when_synced: CallWhenSynced,
-        found: Sequence[Transaction],
+        found: Sequence[TransactionStep],
         now_ms: int,
     ) -> None:
         self._links = links
@@ -127,12 +127,12 @@ class Transactions:
         self._when_synced(Reply(peer, number, {"committed": committed}), 0)
 
 
-def _ending(work: Work, queues: list[Queue], next_sequences: dict[Queue, int]) -> list[Record]:
+def _ending(work: TransactionWork, queues: list[Queue], next_sequences: dict[Queue, int]) -> list[Record]:
     """The decision of a transaction over several shards, and the number of the transaction."""
     records: list[Record] = []
     if work.others:
         records.append(
-            Transaction(work.id, TransactionState.COMMITTED, 0, json.dumps({"others": work.others}))
+            TransactionStep(work.id, TransactionState.COMMITTED, 0, json.dumps({"others": work.others}))
         )
     if queues:
         queue = queues[0]

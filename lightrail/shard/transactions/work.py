@@ -50,7 +50,7 @@ class Retirement(NamedTuple):
     """Of the lock under which a client has received the deferred message by its sequence."""
 
 
-class Work(NamedTuple):
+class TransactionWork(NamedTuple):
     """All work of a transaction at this shard."""
 
     id: bytes
@@ -66,7 +66,7 @@ class Work(NamedTuple):
     retirements: list[Retirement]
 
 
-def work_of(fields: Fields, now_ms: int) -> Work:
+def work_of(fields: Fields, now_ms: int) -> TransactionWork:
     """The work in the fields of a request. Raises RequestError."""
     blob = fields.get("blob", b"")
     try:
@@ -81,7 +81,7 @@ def work_of(fields: Fields, now_ms: int) -> Work:
             conditions.RESOURCE_LIMIT_EXCEEDED,
             f"a transaction sends at most {limits.TRANSACTION_MESSAGES_MAX} messages",
         )
-    return Work(
+    return TransactionWork(
         id_of(fields) if "id" in fields else b"",
         [shard for shard in fields.get("others", ()) if type(shard) is int],
         whole(fields, "producer", 1, _U64, None),

@@ -17,7 +17,7 @@ from lightrail.model import limits
 from lightrail.shard.effects.performer import Performer
 from lightrail.shard.journal.record import Append
 from lightrail.shard.journal.store import Store, StoreError
-from lightrail.shard.queue.values.counters import Work
+from lightrail.shard.queue.values.counters import TurnWork
 from lightrail.shard.queue.values.policy import FLOW_TO_DISK
 from lightrail.shard.queue.values.runs import Location, Run, ends_of
 from lightrail.shard.queues.memory import Memory
@@ -236,7 +236,7 @@ class Housekeeping:
         self.memory.update(queue)
         return True
 
-    def bound_consumers(self, work: Work, consumers: int) -> None:
+    def bound_consumers(self, work: TurnWork, consumers: int) -> None:
         """Sets or removes the bound of unsettled runs of each of so many consumers."""
         work.bound(self.memory.unsettled_runs_max(consumers))
         if work.is_bounded and not self._bounds:

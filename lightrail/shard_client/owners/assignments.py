@@ -36,7 +36,7 @@ class LinkState(Enum):
     DRAINING = 5
 
 
-class Event(Enum):
+class AssignmentEvent(Enum):
     """Events of one link. "Its shard" is the shard at which the link is open."""
 
     ASSIGNED = 1
@@ -58,30 +58,30 @@ class Event(Enum):
 
 
 TRANSITIONS: Final = {
-    (LinkState.UNASSIGNED, Event.ASSIGNED): LinkState.OPENING,
-    (LinkState.UNASSIGNED, Event.OWNER_LOST): LinkState.UNASSIGNED,
-    (LinkState.OPENING, Event.READY): LinkState.OPEN,
-    (LinkState.OPENING, Event.MOVED): LinkState.UNASSIGNED,
-    (LinkState.OPENING, Event.LEFT): LinkState.UNANSWERED,
-    (LinkState.OPENING, Event.LOST): LinkState.UNASSIGNED,
-    (LinkState.OPENING, Event.RESTARTED): LinkState.OPENING,
-    (LinkState.OPEN, Event.READY): LinkState.OPEN,
-    (LinkState.OPEN, Event.MOVED): LinkState.UNASSIGNED,
-    (LinkState.OPEN, Event.LEFT): LinkState.DRAINING,
-    (LinkState.OPEN, Event.LOST): LinkState.UNASSIGNED,
-    (LinkState.OPEN, Event.RESTARTED): LinkState.OPENING,
-    (LinkState.UNANSWERED, Event.READY): LinkState.OPEN,
-    (LinkState.UNANSWERED, Event.READY_LATE): LinkState.DRAINING,
-    (LinkState.UNANSWERED, Event.MOVED): LinkState.UNASSIGNED,
-    (LinkState.UNANSWERED, Event.LOST): LinkState.UNASSIGNED,
-    (LinkState.UNANSWERED, Event.RESTARTED): LinkState.OPENING,
-    (LinkState.UNANSWERED, Event.OWNER_LOST): LinkState.UNANSWERED,
-    (LinkState.DRAINING, Event.READY): LinkState.OPEN,
-    (LinkState.DRAINING, Event.READY_LATE): LinkState.DRAINING,
-    (LinkState.DRAINING, Event.MOVED): LinkState.UNASSIGNED,
-    (LinkState.DRAINING, Event.LOST): LinkState.UNASSIGNED,
-    (LinkState.DRAINING, Event.RESTARTED): LinkState.OPENING,
-    (LinkState.DRAINING, Event.OWNER_LOST): LinkState.UNANSWERED,
+    (LinkState.UNASSIGNED, AssignmentEvent.ASSIGNED): LinkState.OPENING,
+    (LinkState.UNASSIGNED, AssignmentEvent.OWNER_LOST): LinkState.UNASSIGNED,
+    (LinkState.OPENING, AssignmentEvent.READY): LinkState.OPEN,
+    (LinkState.OPENING, AssignmentEvent.MOVED): LinkState.UNASSIGNED,
+    (LinkState.OPENING, AssignmentEvent.LEFT): LinkState.UNANSWERED,
+    (LinkState.OPENING, AssignmentEvent.LOST): LinkState.UNASSIGNED,
+    (LinkState.OPENING, AssignmentEvent.RESTARTED): LinkState.OPENING,
+    (LinkState.OPEN, AssignmentEvent.READY): LinkState.OPEN,
+    (LinkState.OPEN, AssignmentEvent.MOVED): LinkState.UNASSIGNED,
+    (LinkState.OPEN, AssignmentEvent.LEFT): LinkState.DRAINING,
+    (LinkState.OPEN, AssignmentEvent.LOST): LinkState.UNASSIGNED,
+    (LinkState.OPEN, AssignmentEvent.RESTARTED): LinkState.OPENING,
+    (LinkState.UNANSWERED, AssignmentEvent.READY): LinkState.OPEN,
+    (LinkState.UNANSWERED, AssignmentEvent.READY_LATE): LinkState.DRAINING,
+    (LinkState.UNANSWERED, AssignmentEvent.MOVED): LinkState.UNASSIGNED,
+    (LinkState.UNANSWERED, AssignmentEvent.LOST): LinkState.UNASSIGNED,
+    (LinkState.UNANSWERED, AssignmentEvent.RESTARTED): LinkState.OPENING,
+    (LinkState.UNANSWERED, AssignmentEvent.OWNER_LOST): LinkState.UNANSWERED,
+    (LinkState.DRAINING, AssignmentEvent.READY): LinkState.OPEN,
+    (LinkState.DRAINING, AssignmentEvent.READY_LATE): LinkState.DRAINING,
+    (LinkState.DRAINING, AssignmentEvent.MOVED): LinkState.UNASSIGNED,
+    (LinkState.DRAINING, AssignmentEvent.LOST): LinkState.UNASSIGNED,
+    (LinkState.DRAINING, AssignmentEvent.RESTARTED): LinkState.OPENING,
+    (LinkState.DRAINING, AssignmentEvent.OWNER_LOST): LinkState.UNANSWERED,
 }
 
 AT_OWNER: Final = frozenset({LinkState.OPENING, LinkState.OPEN})
@@ -119,15 +119,15 @@ class Assignment(Generic[Peer]):
 
     def assign(self, peer: Peer) -> None:
         """Opens the link at the owner's shard."""
-        self.apply(Event.ASSIGNED)
+        self.apply(AssignmentEvent.ASSIGNED)
         self.peer = peer
 
-    def apply(self, event: Event) -> None:
+    def apply(self, event: AssignmentEvent) -> None:
         """Raises AssignmentError."""
         state = TRANSITIONS.get((self.state, event))
         if state is None:
             raise AssignmentError(f"link {self.number} is {self.state.name} and cannot have {event.name}")
-        if event is Event.MOVED and self.state in RESUMABLE:
+        if event is AssignmentEvent.MOVED and self.state in RESUMABLE:
             self.resumes = True
         elif state is LinkState.OPEN:
             self.resumes = False

@@ -14,11 +14,11 @@ from typing import TYPE_CHECKING
 
 from lightrail.model.placement import Placement
 from lightrail.shard_client.links import Consumer, Producer
-from lightrail.shard_client.owners.assignments import Event
+from lightrail.shard_client.owners.assignments import AssignmentEvent
 from lightrail.shard_client.owners.queue_links import KEPT, Assignment, HeldFrames, QueueLinks
 from lightrail.shard_client.owners.timers import OwnerTimers
 from lightrail.shard_client.peers.requests import ShardDownError
-from lightrail.shard_client.peers.shards import ShardPeer, State
+from lightrail.shard_client.peers.shards import ConnectionState, ShardPeer
 from lightrail.wire.bodies import Refusal
 from lightrail.wire.frames import HEADER, Kind, frame
 
@@ -57,7 +57,7 @@ class Owner:
     @property
     def is_there(self) -> bool:
         """Whether a shard serves that owns, or may own, the queue."""
-        return self.peer is not None and self.peer.state is State.SERVING
+        return self.peer is not None and self.peer.state is ConnectionState.SERVING
 
     @property
     def is_idle(self) -> bool:
@@ -65,8 +65,8 @@ class Owner:
         return not self._links and not self._held
 
     @property
-    def wanders(self) -> bool:
-        """Whether it looks for a shard: it has none, or will retry or leave soon."""
+    def seeks_shard(self) -> bool:
+        """Whether it seeks a shard: it has none, or will retry or leave soon."""
         return self.peer is None or self.timers.is_soon
 
     def resumes(self, number: int) -> bool:
@@ -148,11 +148,11 @@ class Owner:
         """A shard opened a link: it owns the queue, and frames already sent to it need not be resent."""
         link = self._links[number]
         if self.peer is not None and self.peer is not peer:
-            link.apply(Event.READY_LATE)
+            link.apply(AssignmentEvent.READY_LATE)
             return
-        link.apply(Event.READY)
+        link.apply(AssignmentEvent.READY)
         if self.peer is None:
-            self.go(Placement(peer.shard, self.epoch))
+            self.open_at(Placement(peer.shard, self.epoch))
         if self.confirmed is not None or self.peer is not peer:
             return
         self.confirmed = peer
@@ -168,11 +168,11 @@ class Owner:
         """A shard answered a link that it does not own the queue, or not in the epoch that the link named."""
         link = self._links[number]
         was_at_owner = link.is_at_owner
-        self._links.withdraw(link, Event.MOVED)
+        self._links.withdraw(link, AssignmentEvent.MOVED)
         self._owners.departed(self, peer)
         if was_at_owner:
             for other in self._links.at_owner():
-                other.apply(Event.LEFT)
+                other.apply(AssignmentEvent.LEFT)
             self._leave()
         if self.peer is None:
             self._look_anew()
@@ -185,8 +185,8 @@ class Owner:
 
     # --- the owner changes -----------------------------------------------------------------------------
 
-    def go(self, placement: Placement) -> None:
-        """Unassigned links are opened at a shard; at once where it serves, else when it is greeted."""
+    def open_at(self, placement: Placement) -> None:
+        """Opens unassigned links at the shard of a placement: at once where it serves, else when it is greeted."""
         self.shard, self.epoch = placement
         self.timers.arrived()
         self.confirmed = None
@@ -197,7 +197,7 @@ class Owner:
         self._links.open_unassigned(peer)
         if self._links.behind(peer):
             self._expect_moved()
-        if peer.state is State.SERVING:
+        if peer.state is ConnectionState.SERVING:
             self._send_held()
 
     def _leave(self) -> None:
@@ -215,7 +215,7 @@ class Owner:
 
     def leave_removed(self) -> None:
         """The shard is no longer part of the installation."""
-        self._links.withdraw_from(self.peer, Event.LOST)
+        self._links.withdraw_from(self.peer, AssignmentEvent.LOST)
         self._leave()
         self.look()
 
@@ -224,7 +224,7 @@ class Owner:
         placement = self._owners.resolver.placement(self.queue)
         if placement is not None and placement != (self.shard, self.epoch):
             self.timers.placed_anew()
-            self.go(placement)
+            self.open_at(placement)
         else:
             self.timers.retry(self._owners.now_ms())
 
@@ -241,12 +241,12 @@ class Owner:
         placement = self._owners.resolver.placement(self.queue)
         if placement is None or placement == (self.shard, self.epoch):
             return
-        if self.peer.state is not State.SERVING:
-            self._links.withdraw_from(self.peer, Event.LOST)
+        if self.peer.state is not ConnectionState.SERVING:
+            self._links.withdraw_from(self.peer, AssignmentEvent.LOST)
             self._leave()
-            self.go(placement)
+            self.open_at(placement)
         elif self.is_idle:
-            self.go(placement)
+            self.open_at(placement)
         else:  # Deliveries may be under way, with MOVED behind them.
             self._expect_moved()
 
@@ -256,11 +256,11 @@ class Owner:
         """A shard does not serve; when it serves again, its unsettled deliveries are back in the queue."""
         if peer is not self.peer:
             for link in self._links.at(peer):
-                self._links.withdraw(link, Event.LOST)
+                self._links.withdraw(link, AssignmentEvent.LOST)
                 self._links.open(link, self.peer)
             return
         for link in self._links:
-            link.apply(Event.RESTARTED if link.peer is peer else Event.OWNER_LOST)
+            link.apply(AssignmentEvent.RESTARTED if link.peer is peer else AssignmentEvent.OWNER_LOST)
         self.confirmed = None
         self._links.disconnected()
         self.disconnected()
@@ -274,8 +274,8 @@ class Owner:
             self._held.clear()
         self._links.open_unassigned(self.peer)
 
-    def unsure(self, former: ShardPeer) -> None:
-        """A shard that links have just left was lost before it answered what they sent last.
+    def give_up_deliveries(self, former: ShardPeer) -> None:
+        """The connection to a shard was lost before it answered the last batches of links that have since left it.
 
         A settlement on its way to that shard or back is lost, and the shard that owns the queue now would
         wait for it as long as the link lives. So all unsettled deliveries are given up and delivered again.
@@ -350,7 +350,7 @@ class Owner:
         if self.timers.take_late(now_ms):
             self._go_without_answers()
         if self.timers.take_retry(now_ms, self._owners.resolver.is_frozen(self.queue, self.epoch)):
-            self.go(Placement(self.shard, self.epoch))
+            self.open_at(Placement(self.shard, self.epoch))
         elif self.peer is None and not self.timers.retries:
             self.look()
         if self.peer is None and self.timers.take_check(now_ms):
@@ -371,17 +371,17 @@ class Owner:
         if placement is None or placement == (self.shard, self.epoch):
             if self.peer is not None:
                 for link, peer in self._links.behind(self.peer):
-                    self._links.withdraw(link, Event.MOVED)
+                    self._links.withdraw(link, AssignmentEvent.MOVED)
                     self._owners.departed(self, peer)
                     self._links.open(link, self.peer)
         elif placement.shard != self.shard:
             log.warning("shard %d did not confirm that %s moved; its links are moved", self.shard, self.queue)
             if self.peer is not None:
-                # What was settled there meanwhile bounces, or is lost with that shard (see `unsure`).
+                # Settlements that are under way to it bounce, or are lost with it (`give_up_deliveries`).
                 self._owners.departed(self, self.peer)
-                self._links.withdraw_from(self.peer, Event.MOVED)
+                self._links.withdraw_from(self.peer, AssignmentEvent.MOVED)
             self._leave()
-            self.go(placement)
+            self.open_at(placement)
 
     async def _check(self) -> None:
         """Ends the links of a queue that does not exist, by the coordinator's word."""

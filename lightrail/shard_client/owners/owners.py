@@ -82,9 +82,9 @@ class Owners(Watch[ShardPeer]):
                 for each in [each for each in self._owners.values() if each.is_idle]:
                     self.drop(each)
             owner = self._owners[queue] = Owner(self, queue, placement)
-            owner.go(placement)
+            owner.open_at(placement)
         elif owner.is_idle and (owner.peer is None or placement != (owner.shard, owner.epoch)):
-            owner.go(placement)
+            owner.open_at(placement)
         return owner
 
     def find(self, queue: str) -> Owner | None:
@@ -125,7 +125,7 @@ class Owners(Watch[ShardPeer]):
         self._peers_down.pop(peer, None)
         self._peers_silent.pop(peer, None)
         for owner in self._former.pop(peer, ()):
-            owner.unsure(peer)
+            owner.give_up_deliveries(peer)
         for owner in self._at(peer):
             owner.leave_removed()
         refusal = Refusal(conditions.RESOURCE_DELETED, f"shard {peer.shard} was removed")
@@ -150,7 +150,7 @@ class Owners(Watch[ShardPeer]):
         """See Watch."""
         self._peers_silent.pop(peer, None)
         for owner in self._former.pop(peer, ()):
-            owner.unsure(peer)
+            owner.give_up_deliveries(peer)
         self._peers_down[peer] = self.now_ms()
         for owner in list(self._owners.values()):
             owner.lost(peer)
@@ -242,7 +242,7 @@ class Owners(Watch[ShardPeer]):
             if owner.peer is None:
                 owner.look()
             if owner.peer is None and owner.lacks_peer and self.resolver.peer(owner.shard) is not None:
-                owner.go(Placement(owner.shard, owner.epoch))
+                owner.open_at(Placement(owner.shard, owner.epoch))
         change, self._change = self._change, None
         if change is not None and not change.done():
             change.set_result(None)
@@ -321,11 +321,11 @@ class Owners(Watch[ShardPeer]):
         if self._closed:
             return
         wait_ms = WAIT_TICK_MS
-        wanders = [owner for owner in self._waiting if owner.wanders]
-        if wanders:
+        seeking = [owner for owner in self._waiting if owner.seeks_shard]
+        if seeking:
             # An owner that has had no shard for a long time waits until a shard or the coordinator returns.
             recent = self.now_ms() - limits.OWNER_LOST_MS
-            since_ms = [owner.timers.unconfirmed_ms for owner in wanders]
+            since_ms = [owner.timers.unconfirmed_ms for owner in seeking]
             is_fresh = any(each is None or each > recent for each in since_ms)
             wait_ms = TICK_MS if is_fresh else LOST_TICK_MS
         elif not self._waiting and not self._peers_down:

@@ -7,7 +7,7 @@ from typing import Final
 
 from lightrail.shard_client.links import Consumer, Producer
 from lightrail.shard_client.owners import assignments
-from lightrail.shard_client.owners.assignments import Event, LinkState
+from lightrail.shard_client.owners.assignments import AssignmentEvent, LinkState
 from lightrail.shard_client.peers.shards import ShardPeer
 from lightrail.wire.frames import Kind
 
@@ -104,14 +104,14 @@ class QueueLinks:
         for link in self.unassigned():
             self.open(link, peer)
 
-    def withdraw(self, link: Assignment, event: Event) -> None:
+    def withdraw(self, link: Assignment, event: AssignmentEvent) -> None:
         """A link leaves its shard: further frames of the shard for the link are ignored."""
         if link.peer is not None:
             link.peer.producers.pop(link.number, None)
             link.peer.consumers.pop(link.number, None)
         link.apply(event)
 
-    def withdraw_from(self, peer: ShardPeer | None, event: Event) -> None:
+    def withdraw_from(self, peer: ShardPeer | None, event: AssignmentEvent) -> None:
         """All links at one shard leave it."""
         if peer is not None:
             for link in self.at(peer):
@@ -121,7 +121,7 @@ class QueueLinks:
         """Every link leaves its shard without an answer; returns the links."""
         for link in self:
             if link.peer is not None:
-                self.withdraw(link, Event.LOST)
+                self.withdraw(link, AssignmentEvent.LOST)
         return [*self.producers.values(), *self.consumers.values()]
 
     # --- notices to links ------------------------------------------------------------------------------

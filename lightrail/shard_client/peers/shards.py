@@ -40,7 +40,7 @@ GREETING_MS_MAX: Final = 3_200
 """Pause between two greetings that a shard does not answer; only the answer to the latest one counts."""
 
 
-class State(Enum):
+class ConnectionState(Enum):
     """GREETING until the shard has answered the latest HELLO, then SERVING."""
 
     GREETING = 1
@@ -66,7 +66,7 @@ class ShardPeer:
     ) -> None:
         self.shard = shard
         self.address = address
-        self.state = State.GREETING
+        self.state = ConnectionState.GREETING
         self.version = VERSION
         self.producers: dict[int, Producer] = {}
         self.consumers: dict[int, Consumer] = {}
@@ -116,19 +116,19 @@ class ShardPeer:
     @property
     def serving_boot(self) -> int | None:
         """Boot number of the shard process that has answered the latest HELLO; None while none has."""
-        return self._shard_boot if self.state is State.SERVING else None
+        return self._shard_boot if self.state is ConnectionState.SERVING else None
 
     @property
     def speaks(self) -> bool:
         """Whether the shard serves and has sent frames lately; False while it, or its disk, hangs."""
-        return self.state is State.SERVING and not self._silent
+        return self.state is ConnectionState.SERVING and not self._silent
 
     def reach(self, address: str) -> None:
         """Connects again: the shard has another address, or another process has replaced it."""
         self._socket.close()
         self.address = address
         self._socket = self._connected(address)
-        if self.state is State.SERVING:
+        if self.state is ConnectionState.SERVING:
             self.greet_again("it was started elsewhere")
         else:
             self._begin_greeting()
@@ -140,14 +140,14 @@ class ShardPeer:
 
         Nothing is lost: links are reopened after the next greeting.
         """
-        if self.state is State.SERVING:
+        if self.state is ConnectionState.SERVING:
             self._out.append(part)
             self._schedule_flush()
 
     def ping(self) -> int:
         """Requests an answer of the shard behind all frames posted so far; returns the number of this PING,
         counted since the greeting."""
-        if self.state is State.SERVING and not (self._out and self._out[-1] is PING):
+        if self.state is ConnectionState.SERVING and not (self._out and self._out[-1] is PING):
             self._pings += 1
             self.post(PING)
         return self._pings
@@ -164,12 +164,12 @@ class ShardPeer:
 
     def open_producer(self, producer: Producer) -> None:
         self.producers[producer.number] = producer
-        if self.state is State.SERVING:
+        if self.state is ConnectionState.SERVING:
             producer.reopen()
 
     def open_consumer(self, consumer: Consumer) -> None:
         self.consumers[consumer.number] = consumer
-        if self.state is State.SERVING:
+        if self.state is ConnectionState.SERVING:
             consumer.reopen()
 
     def close_producer(self, number: int) -> None:
@@ -188,7 +188,7 @@ class ShardPeer:
         Raises ShardDownError: the shard does not serve, does not answer within `wait_ms`, or was lost
         meanwhile; ShardRefusedError: the answer is an error.
         """
-        if self.state is not State.SERVING:
+        if self.state is not ConnectionState.SERVING:
             raise ShardDownError(f"shard {self.shard} is not connected; try again")
         return await self._requests.ask(encode_request({"op": op, **fields}, blob), wait_ms)
 
@@ -204,7 +204,7 @@ class ShardPeer:
         """Sends GOODBYE, so that the shard requeues the consumers' unsettled deliveries at once."""
         if self._timer is not None:
             self._timer.cancel()
-        if self.state is State.SERVING:
+        if self.state is ConnectionState.SERVING:
             self.post(frame(Kind.GOODBYE))
             self.flush()
         self._socket.close(linger_ms=500)
@@ -213,7 +213,7 @@ class ShardPeer:
 
     def _beat(self) -> None:
         now = self._now_ms()
-        if self.state is State.SERVING:
+        if self.state is ConnectionState.SERVING:
             wait_ms = limits.HEARTBEAT_MS
             self.ping()
             if not self.flush():
@@ -255,9 +255,9 @@ class ShardPeer:
 
         Unsettled deliveries return to their queues.
         """
-        if self.state is State.SERVING:
+        if self.state is ConnectionState.SERVING:
             log.warning("shard %d is lost (%s); links wait for it", self.shard, why)
-            self.state = State.GREETING
+            self.state = ConnectionState.GREETING
             self.version = VERSION
             self._silent = False
             self._out.clear()
@@ -266,7 +266,7 @@ class ShardPeer:
             self._begin_greeting()
 
     def _welcomed(self, welcome: Welcome) -> None:
-        if welcome.attempt != self._attempt or self.state is State.SERVING:
+        if welcome.attempt != self._attempt or self.state is ConnectionState.SERVING:
             return
         if welcome.version not in VERSIONS:
             log.error("%s", unknown(f"shard {self.shard}", welcome.version))
@@ -275,7 +275,7 @@ class ShardPeer:
             self.version = welcome.version
             self._begin_greeting()
             return
-        self.state = State.SERVING
+        self.state = ConnectionState.SERVING
         self._said = self._heard = self._pings = self._pongs = 0
         self._shard_boot = welcome.boot
         self.greetings += 1
@@ -297,7 +297,7 @@ class ShardPeer:
                 kind, _flags, _reserved, _epoch, link, count, number = HEADER.unpack_from(part)
                 if kind == Kind.WELCOME:
                     self._welcomed(Welcome.decode(memoryview(part)[HEADER.size :]))
-                elif self.state is State.SERVING:
+                elif self.state is ConnectionState.SERVING:
                     self._apply(kind, link, count, number, part)
             except MissingDeliveriesError as missing:
                 # The slice was lost with a connection; the PING that would show it was not answered yet.

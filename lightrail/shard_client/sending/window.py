@@ -27,7 +27,7 @@ class Attributes(NamedTuple):
     message_format: int
 
 
-class Numbered(Protocol):
+class Repeatable(Protocol):
     """A batch that may have to be repeated."""
 
     @property
@@ -36,7 +36,7 @@ class Numbered(Protocol):
         ...
 
 
-Batch = TypeVar("Batch", bound=Numbered)
+Batch = TypeVar("Batch", bound=Repeatable)
 
 
 @dataclass(slots=True, eq=False, repr=False)

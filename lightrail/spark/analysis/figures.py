@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from pyspark.sql import functions as F  # noqa: N812 - as all of Spark's documents call it
 
-from lightrail.spark.analysis.tables import SUMMED, Tables, percentiles
+from lightrail.spark.analysis.tables import SUMMED, AnalysisTables, percentiles
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
@@ -59,7 +59,7 @@ class Figures:
     """Messages in and out by shard; the key None has the sum of all others."""
 
 
-def figures(found: Tables, rows: "DataFrame", top: int) -> Figures:
+def figures(found: AnalysisTables, rows: "DataFrame", top: int) -> Figures:
     """Computes the figures.
 
     Args:
@@ -108,7 +108,9 @@ def steps(first: datetime, last: datetime, minutes: int) -> list[datetime]:
     return [datetime.fromtimestamp(each * length_s, UTC) for each in range(begin, end + 1)]
 
 
-def _queues(shown: Figures, found: Tables, rows: "DataFrame", totals: dict[str, Any], top: int) -> None:
+def _queues(
+    shown: Figures, found: AnalysisTables, rows: "DataFrame", totals: dict[str, Any], top: int
+) -> None:
     busy = F.col("enqueued") + F.col("ended")
     shown.queues = _rows(found.queues.orderBy(busy.desc(), "queue").limit(top))
     (waits,) = _rows(percentiles(rows, ["all"], {"all": F.lit(1)})) or [{}]
@@ -116,7 +118,7 @@ def _queues(shown: Figures, found: Tables, rows: "DataFrame", totals: dict[str, 
     shown.other_queues = _others(totals, shown.queues, (*SUMMED, "depth_first", "depth_last"), "queues")
 
 
-def _by_time(shown: Figures, found: Tables, rows: "DataFrame") -> None:
+def _by_time(shown: Figures, found: AnalysisTables, rows: "DataFrame") -> None:
     named = [each["queue"] for each in shown.queues[:LINES]]
     who = F.when(F.col("queue").isin(named), F.col("queue")).alias("queue") if named else None
     at = _step(shown.step_minutes)
@@ -151,7 +153,7 @@ _OF_SHARD: Final = (
 )
 
 
-def _shards(shown: Figures, found: Tables, top: int) -> None:
+def _shards(shown: Figures, found: AnalysisTables, top: int) -> None:
     # There are few shards, since each is a process.
     by_shard = _rows(found.shards.groupBy("shard").agg(*(F.sum(each).alias(each) for each in _OF_SHARD)))
     by_shard.sort(key=lambda each: (-each["messages_in"] - each["messages_out"], each["shard"]))
@@ -168,7 +170,7 @@ def _shards(shown: Figures, found: Tables, top: int) -> None:
         shown.messages_by_shard[point["shard"]][index[_utc(point["step"])]] += point["messages"]
 
 
-def _reasons(shown: Figures, found: Tables) -> None:
+def _reasons(shown: Figures, found: AnalysisTables) -> None:
     messages = F.sum("messages").alias("messages")
     by_reason = found.dead_letters.groupBy("reason").agg(messages)
     shown.reasons = _rows(by_reason.orderBy(F.desc("messages"), "reason").limit(SPARK_REPORT_REASONS_MAX))

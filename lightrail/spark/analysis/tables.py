@@ -26,7 +26,7 @@ SUMMED: Final = (*(str(each) for each in COUNTED), "ended", "redelivered", "byte
 """Columns that can be summed over minutes and queues."""
 
 
-class Tables(NamedTuple):
+class AnalysisTables(NamedTuple):
     """The tables of `analyse`. docs/operate/analyse.md has their names and columns."""
 
     minutes: "DataFrame"
@@ -44,14 +44,14 @@ ORDER: Final = {
 """The key columns of each table, by which the rows of its files are sorted."""
 
 
-def tables(rows: "DataFrame") -> Tables:
+def tables(rows: "DataFrame") -> AnalysisTables:
     """All tables of a history, which should be persisted because each table reads it.
 
     `minutes` is persisted on Spark's disks for `queues`, until the caller calls unpersist().
     """
     of_minutes = minutes(rows).persist(StorageLevel.DISK_ONLY)
     others = (dead_letters(rows), shards(rows), queues(rows, of_minutes))
-    return Tables(of_minutes, *(each.persist(StorageLevel.DISK_ONLY) for each in others))
+    return AnalysisTables(of_minutes, *(each.persist(StorageLevel.DISK_ONLY) for each in others))
 
 
 def minutes(rows: "DataFrame") -> "DataFrame":

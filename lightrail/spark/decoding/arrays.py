@@ -16,7 +16,7 @@ from lightrail.model.orders import PRIORITY_MIXED
 from lightrail.spark.columns import SCHEMA
 from lightrail.spark.decoding.runs import EVENTS, REASON_SIZE_AT, RETURNED, Runs, carries_messages, reason_of
 from lightrail.spark.decoding.values import PADDING, slices
-from lightrail.spark.decoding.wanted import Entry
+from lightrail.spark.decoding.wanted import QueueValues
 from lightrail.spark.decoding.windows import Numbers, Window
 
 _EVENT_NAMES: Final = pa.array([event.value for event in EVENTS], pa.string())
@@ -142,7 +142,7 @@ def _only(rows: Rows, which: Numbers) -> Rows:
 class Facts:
     """Values that all rows of a part share: the journal, and its queues."""
 
-    def __init__(self, shard: int, journal: str, entries: list[Entry]) -> None:
+    def __init__(self, shard: int, journal: str, entries: list[QueueValues]) -> None:
         self.shard = shard
         self.journal = pa.array([journal], pa.string())
         self._entries = entries

@@ -42,7 +42,7 @@ from lightrail.spark.decoding.arrays import (
     mixed_priorities,
 )
 from lightrail.spark.decoding.runs import Bad, Runs, carries_messages, runs_of
-from lightrail.spark.decoding.wanted import UNKNOWN, Part, Tables, Wanted, gathered
+from lightrail.spark.decoding.wanted import UNKNOWN, Part, QueueTables, Wanted, gathered
 from lightrail.spark.decoding.windows import DamageError, Lost, ReadAhead, Walk, Window
 
 __all__ = ["Part", "Wanted", "record_batches"]
@@ -83,7 +83,7 @@ class _Reader:
         self._file = file
         self._wanted = wanted
         self._lost = lost
-        self._tables = Tables(wanted.chooses)
+        self._tables = QueueTables(wanted.chooses)
         self._facts = Facts(part.incarnation.shard, part.incarnation.disk, self._tables.entries)
         self._schema = wanted.schema()
         self._bytes = wanted.include_body and "message" in wanted.columns

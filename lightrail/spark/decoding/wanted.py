@@ -20,7 +20,7 @@ UNKNOWN: Final = -1
 """Index of a queue that is not selected."""
 
 
-class Entry(NamedTuple):
+class QueueValues(NamedTuple):
     """A queue's values for columns."""
 
     name: str
@@ -28,24 +28,24 @@ class Entry(NamedTuple):
     captured: bool
 
 
-def read_policy(name: str, text: str) -> Entry:
+def read_policy(name: str, text: str) -> QueueValues:
     """The contents of a Queue record's text (docs/formats/journal.md, 3 Queue)."""
     try:
         fields = json.loads(text)
-        return Entry(name, int(fields.get("epoch", 1)), fields.get("capture") is True)
+        return QueueValues(name, int(fields.get("epoch", 1)), fields.get("capture") is True)
     except (ValueError, AttributeError, TypeError):
-        return Entry(name, 1, False)
+        return QueueValues(name, 1, False)
 
 
-class Tables:
+class QueueTables:
     """Follows the Queue records; `indexes` maps a number to the queue's index in `entries`, or UNKNOWN for
     one that is not selected."""
 
-    def __init__(self, wanted: Callable[[Entry], bool]) -> None:
+    def __init__(self, wanted: Callable[[QueueValues], bool]) -> None:
         self._wanted = wanted
         self._known: dict[int, tuple[str, str]] = {}
-        self._by_entry: dict[Entry, int] = {}
-        self.entries: list[Entry] = []
+        self._by_entry: dict[QueueValues, int] = {}
+        self.entries: list[QueueValues] = []
         self.indexes = _Indexes(self._resolve)
         self.undeclared: set[int] = set()
         """Indexes of queues without a Queue record, which is possible only after records were lost."""
@@ -66,7 +66,7 @@ class Tables:
     def _resolve(self, number: int) -> int:
         known = self._known.get(number)
         # The name that recovery assigns to a queue whose records were lost (shard/journal/recovery.py).
-        entry = Entry(f"lost-and-found/{number}", 1, False) if known is None else read_policy(*known)
+        entry = QueueValues(f"lost-and-found/{number}", 1, False) if known is None else read_policy(*known)
         if not self._wanted(entry):
             return UNKNOWN
         index = self._by_entry.get(entry)
@@ -141,7 +141,7 @@ class Wanted:
             decoded = decoded | {"body"}
         return tuple(name for name in self.columns if name in decoded)
 
-    def chooses(self, entry: Entry) -> bool:
+    def chooses(self, entry: QueueValues) -> bool:
         """Whether rows of a queue are selected."""
         if self.captured_only and not entry.captured:
             return False

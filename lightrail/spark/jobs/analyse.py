@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
     from lightrail.spark.analysis.figures import Figures
-    from lightrail.spark.analysis.tables import Tables
+    from lightrail.spark.analysis.tables import AnalysisTables
 
 SPARK_REPORT_TOP_MAX: Final[int] = 50
 """Queues and shards that a report names; the others are summed."""
@@ -176,7 +176,7 @@ def _check_to(to: str, kind: str) -> None:
             raise UsageError(f"--to {to!a} has tables of --format {other}: use that, or name another folder")
 
 
-def _write(found: "Tables", to: str, kind: str) -> None:
+def _write(found: "AnalysisTables", to: str, kind: str) -> None:
     from lightrail.spark.analysis.tables import ORDER
     from lightrail.spark.lake.replacing import replace
 

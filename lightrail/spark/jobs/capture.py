@@ -28,7 +28,7 @@ from lightrail.spark.lake.files import CHECKPOINT
 if TYPE_CHECKING:
     from pyspark.sql.streaming.query import StreamingQuery
 
-    from lightrail.spark.lake.stream import Batch, Capture
+    from lightrail.spark.lake.stream import Capture, MicroBatch
 
 SPARK_LAKE_BATCH_BYTES: Final[int] = 1024 * 1024 * 1024
 """Bytes of journals in one commit of `capture`, by default."""
@@ -181,7 +181,7 @@ class _Report:
         self._began_s = time.monotonic()
         self._totals = {"batches": 0, "records": 0, "rows": 0, "files": 0, "bytes": 0, "losses": 0}
 
-    def batch(self, batch: "Batch") -> None:
+    def batch(self, batch: "MicroBatch") -> None:
         """Counts a committed batch."""
         totals = self._totals
         totals["batches"] += 1

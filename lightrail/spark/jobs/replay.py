@@ -22,7 +22,7 @@ from lightrail.spark.failures import named
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
-    from lightrail.spark.writing.replaying import Run
+    from lightrail.spark.writing.replaying import ReplayRun
 
 RATE: Final = 1_000.0
 RATE_MAX: Final = 1_000_000.0
@@ -175,7 +175,7 @@ def _pin(args: argparse.Namespace) -> dict[str, Any]:
         raise UsageError(str(error)) from error
 
 
-def _rows(spark: "SparkSession", args: argparse.Namespace, found: "Run") -> "DataFrame":
+def _rows(spark: "SparkSession", args: argparse.Namespace, found: "ReplayRun") -> "DataFrame":
     from lightrail.spark.writing import replaying
 
     # A table is read by file; the data source selects queues of journals.

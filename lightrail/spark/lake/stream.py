@@ -48,7 +48,7 @@ class Written:
 
 
 @dataclass(frozen=True, slots=True)
-class Work:
+class CaptureTask:
     """The task of a capture, which is sent to executors."""
 
     wanted: Wanted
@@ -211,7 +211,7 @@ class Outline:
 
 
 @dataclass(frozen=True, slots=True)
-class Batch:
+class MicroBatch:
     """A committed micro-batch, for reports of progress."""
 
     number: int
@@ -236,7 +236,7 @@ class Capture:
     options: dict[str, str]
     """Options of the data source."""
     checkpoint: str
-    told: Callable[[Batch], None] = lambda batch: None
+    told: Callable[[MicroBatch], None] = lambda batch: None
     problem: Exception | None = field(default=None, init=False)
     """The error of the last micro-batch, which Spark wraps in an error of another class."""
     stopping: bool = field(default=False, init=False)
@@ -305,12 +305,12 @@ class Capture:
                 f"{error}: the checkpoint {self.checkpoint} is that of another table, or older than this "
                 "one. Remove it: capture then continues at the end of the table"
             ) from error
-        written = self._run(Work(self._wanted(), self.uri, self._fail_on_loss()), tasks)
+        written = self._run(CaptureTask(self._wanted(), self.uri, self._fail_on_loss()), tasks)
         files = [each for one in written for each in one.files]
         covered = outline.covered(each for one in written for each in one.ranges)
         commit_batch(self.table, query, number, files, covered)
         self.told(
-            Batch(
+            MicroBatch(
                 number,
                 sum(each.records for each in covered.ranges),
                 sum(each.rows for each in covered.ranges),
@@ -320,7 +320,7 @@ class Capture:
             )
         )
 
-    def _run(self, work: Work, tasks: list[list[Piece]]) -> list[Written]:
+    def _run(self, work: CaptureTask, tasks: list[list[Piece]]) -> list[Written]:
         if not tasks:
             return []
         context = self.spark.sparkContext

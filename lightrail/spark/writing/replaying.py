@@ -26,7 +26,7 @@ COLUMNS: Final = (*ORDER, "event", "event_time", "message")
 
 
 @dataclass
-class Run:
+class ReplayRun:
     """The parameters of one replay, unchanged from its first start to its end.
 
     Attributes:
@@ -54,10 +54,10 @@ class Run:
 
 def new_run(
     id: str, asked: dict[str, Any], pin: dict[str, Any], tasks: int, rate: float, began_ms: int
-) -> Run:
+) -> ReplayRun:
     """Begins a run, with batches of at most a second's messages at its rate."""
     batch = max(1, min(1_000, int(rate / tasks)))
-    return Run(id, asked, pin, tasks, batch, began_ms, nonce=uuid.uuid4().hex[:12])
+    return ReplayRun(id, asked, pin, tasks, batch, began_ms, nonce=uuid.uuid4().hex[:12])
 
 
 def state_file(folder: str, id: str) -> Path:
@@ -69,7 +69,7 @@ def state_file(folder: str, id: str) -> Path:
     return Path(folder) / f"{id}.replay.json"
 
 
-def load(path: Path, asked: Mapping[str, Any]) -> Run | None:
+def load(path: Path, asked: Mapping[str, Any]) -> ReplayRun | None:
     """The run that began under this name, or None.
 
     Raises:
@@ -85,7 +85,7 @@ def load(path: Path, asked: Mapping[str, Any]) -> Run | None:
         ) from None
     if not isinstance(fields, dict) or fields.get("format") != FORMAT:
         raise CommandError(f"{path}: expected a replay of format {FORMAT}; it was written by another version")
-    run = Run(**fields)
+    run = ReplayRun(**fields)
     for name, value in asked.items():
         if run.asked.get(name) != value:
             raise UsageError(
@@ -95,7 +95,7 @@ def load(path: Path, asked: Mapping[str, Any]) -> Run | None:
     return run
 
 
-def save(path: Path, run: Run) -> None:
+def save(path: Path, run: ReplayRun) -> None:
     """Writes the file of the run atomically. Raises CommandError."""
     fresh = path.with_name(f".{path.name}.{os.getpid()}")
     try:
@@ -191,7 +191,7 @@ def counts(found: "DataFrame") -> list[dict[str, Any]]:
     return [row.asDict() for row in table.orderBy("queue").collect()]
 
 
-def send(found: "DataFrame", run: Run, options: Mapping[str, str], rate: float) -> None:
+def send(found: "DataFrame", run: ReplayRun, options: Mapping[str, str], rate: float) -> None:
     """Sends the selected messages, those of each queue in order, with a common rate of all tasks.
 
     Args:

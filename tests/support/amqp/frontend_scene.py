@@ -19,7 +19,7 @@ from lightrail.frontend.links.deliveries import ConsumerLink
 from lightrail.frontend.links.transfers import ProducerLink
 from lightrail.model.settings import Settings
 from lightrail.service_bus.frontend import HOOKS
-from lightrail.shard_client.peers.shards import State
+from lightrail.shard_client.peers.shards import ConnectionState
 from tests.support.amqp.frontend_fakes import FakeShard
 
 Found = TypeVar("Found", bound=events.Event)
@@ -91,7 +91,7 @@ class FakeTransport(asyncio.Transport):
 class Shard(FakeShard):
     """A shard that opens links when the test says so."""
 
-    state = State.SERVING
+    state = ConnectionState.SERVING
     greetings = 1
 
     def __init__(self) -> None:

@@ -4,7 +4,7 @@ from array import array
 from typing import Any
 
 from lightrail.shard_client.links import Consumer, Producer
-from lightrail.shard_client.peers.shards import State
+from lightrail.shard_client.peers.shards import ConnectionState
 from lightrail.wire import frames
 from lightrail.wire.bodies import Answer, Refusal
 from lightrail.wire.frames import HEADER, Kind
@@ -19,14 +19,14 @@ class FakePeer:
         self.shard = 0
         self.epoch = 1
         self.resuming = False
-        self.state = State.SERVING
+        self.state = ConnectionState.SERVING
         self.parts: list[bytes] = []
         self.producers: dict[int, Producer] = {}
         self.consumers: dict[int, Consumer] = {}
 
     @property
     def is_there(self) -> bool:
-        return self.state is State.SERVING
+        return self.state is ConnectionState.SERVING
 
     def resumes(self, number: int) -> bool:
         return self.resuming

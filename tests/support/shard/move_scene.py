@@ -22,7 +22,7 @@ from lightrail.namespace.records import NAMES, Name
 from lightrail.namespace.rights import ANYBODY, Caller
 from lightrail.shard.requests.requests import COLUMNS
 from lightrail.shard_client.peers.requests import ShardDownError, ShardRefusedError
-from lightrail.shard_client.peers.shards import State
+from lightrail.shard_client.peers.shards import ConnectionState
 from lightrail.wire.bodies import Answer
 
 Handler = Callable[[Request], Awaitable[web.StreamResponse]]
@@ -32,7 +32,7 @@ class FigurePeer:
     """A shard that serves these queues, and brings these others to itself."""
 
     def __init__(self) -> None:
-        self.state = State.SERVING
+        self.state = ConnectionState.SERVING
         self.address = "tcp://there:1"
         self.queues: dict[str, list[int]] = {}
         """Rows of COLUMNS by name; each look adds `rate` to what arrived."""
@@ -52,7 +52,7 @@ class FigurePeer:
             self.rates[queue] = rate
 
     async def request(self, op: str, fields: dict[str, Any], *, wait_ms: int = limits.REQUEST_MS) -> Answer:
-        if self.state is not State.SERVING:
+        if self.state is not ConnectionState.SERVING:
             raise ShardDownError("it is not there now")
         if op == "moves":
             return Answer({"moves": [dict(each) for each in self.moves]}, memoryview(b""))
@@ -94,7 +94,9 @@ class MoveScene:
     async def request_all(self, op: str, fields: dict[str, Any]) -> dict[int, Answer]:
         """See ShardConnections.request_all."""
         peers = sorted(self.peers.items())
-        return {id: await peer.request(op, fields) for id, peer in peers if peer.state is State.SERVING}
+        return {
+            id: await peer.request(op, fields) for id, peer in peers if peer.state is ConnectionState.SERVING
+        }
 
     async def begin(self) -> None:
         for id in range(self._shards):

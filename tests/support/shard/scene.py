@@ -12,7 +12,7 @@ from typing import Any, NamedTuple, Protocol
 from lightrail.journal.record import Settle
 from lightrail.model.links import Ending
 from lightrail.shard.effects.actions import Actions, Read
-from lightrail.shard.effects.receiving_link import ReceivingLink, State
+from lightrail.shard.effects.receiving_link import ReceivingLink, ReceivingState
 from lightrail.shard.engine.engine import Engine
 from lightrail.shard.journal.memory import MemoryStore
 from lightrail.shard.journal.record import Append, Record
@@ -115,7 +115,7 @@ class Scene:
     def unattached(self) -> list[ReceivingLink]:
         """Receiving links that no frontend has open."""
         links = self.engine._performer.links.values()
-        return [found for found in links if found.state is not State.ATTACHED]
+        return [found for found in links if found.state is not ReceivingState.ATTACHED]
 
     def __init__(
         self,

@@ -12,7 +12,7 @@ from lightrail.spark.journals.journal import Journal
 from lightrail.spark.journals.listing import Listing
 from lightrail.spark.lake.files import Bounds, Covered, File, Range
 from lightrail.spark.lake.ledger import Ledger
-from lightrail.spark.lake.stream import Work
+from lightrail.spark.lake.stream import CaptureTask
 from lightrail.spark.lake.table import commit_batch, open_or_make, position
 from lightrail.spark.lake.verifying import Verdict, verify
 from lightrail.spark.reading.planning import pieces, tasks
@@ -84,7 +84,7 @@ class Lake:
 
     def written(self, table: DeltaTable, wanted: Wanted | None = None) -> tuple[list[File], list[Range]]:
         """Files with all that is there and not covered, and their ranges."""
-        work = Work(wanted or Wanted(decode=Decode.NONE), self.uri, True)
+        work = CaptureTask(wanted or Wanted(decode=Decode.NONE), self.uri, True)
         files: list[File] = []
         ranges: list[Range] = []
         for disk, journal in self.journals().items():

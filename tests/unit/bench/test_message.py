@@ -14,7 +14,7 @@ from lightrail.bench.message import (
     parse,
     run_of,
 )
-from lightrail.bench.numbered import Numbered
+from lightrail.bench.numbered import NumberedSections
 
 
 @pytest.mark.parametrize("durable", [False, True])
@@ -75,7 +75,7 @@ def test_what_applications_send_has_its_fields_and_an_id_of_its_own(
     monkeypatch: pytest.MonkeyPatch, list32: bool, priorities: int, ttl_ms: int, jms: bool
 ) -> None:
     origin = origin_of(7, 3)
-    numbered = Numbered(priorities, application=True, list32=list32, ttl_ms=ttl_ms, jms=jms)
+    numbered = NumberedSections(priorities, application=True, list32=list32, ttl_ms=ttl_ms, jms=jms)
     found = []
     times: list[float] = []
     clock = iter(range(1_800_000_000, 1_800_000_100))
@@ -113,7 +113,7 @@ def test_the_sizes_of_one_sender_are_many_and_always_the_same() -> None:
 
 
 def test_every_cut_is_malformed() -> None:
-    buffer = build(100, True, Numbered(10, True, 7, ("colour", 100))).buffer
+    buffer = build(100, True, NumberedSections(10, True, 7, ("colour", 100))).buffer
     for end in range(len(buffer)):
         with pytest.raises((MalformedMessageError, IndexError)):
             parse(bytes(buffer[:end]))
@@ -135,7 +135,7 @@ def test_numbers_change_with_every_message_and_nothing_else_does(
     message_ids: bool, groups: int, priorities: int, property: tuple[str, int] | None, durable: bool
 ) -> None:
     origin = origin_of(7, 3)
-    template = build(100, durable, Numbered(priorities, message_ids, groups, property), origin)
+    template = build(100, durable, NumberedSections(priorities, message_ids, groups, property), origin)
     length = len(template.buffer)
     for sequence in (0, 1, 13, 107):
         for digits in template.digits:

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from lightrail.bench.numbered import PLAIN, Numbered
+from lightrail.bench.numbered import PLAIN, NumberedSections
 from lightrail.bench.options import parse_options
 from lightrail.bench.plan import parse_url
 
@@ -38,7 +38,7 @@ def test_everything_that_can_be_said() -> None:
     assert "p@ss" not in url.shown
     assert options.pids == (os.getpid(),)
     assert [options.count_of(i) for i in range(3)] == [334, 333, 333]
-    assert options.numbered == Numbered(3, True, 5, ("colour", 1_000))
+    assert options.numbered == NumberedSections(3, True, 5, ("colour", 1_000))
     assert (options.target_of(2), options.selector) == ("router", "true")
     assert [options.address_of(i) for i in (0, 3, 4)] == ["/queue/a b-1", "/queue/a b-4", "/queue/a b-1"]
 
@@ -110,7 +110,7 @@ def test_refusals_say_what_is_allowed(
 
 def test_requesters_have_queues_of_their_own_for_replies() -> None:
     options = parse_options(["--requests", "--senders", "2", "--queues", "2", "--receivers", "2"])
-    assert options.numbered == Numbered(message_ids=True)
+    assert options.numbered == NumberedSections(message_ids=True)
     assert [options.reply_address_of(requester) for requester in range(2)] == [
         "bench-reply-1",
         "bench-reply-2",

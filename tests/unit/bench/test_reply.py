@@ -4,13 +4,13 @@ import pytest
 from proton import Message
 
 from lightrail.bench.message import STAMP, MalformedMessageError, build, origin_of, parse
-from lightrail.bench.numbered import Numbered, message_id
+from lightrail.bench.numbered import NumberedSections, message_id
 from lightrail.bench.requesting import CORRELATION_ID, REPLY_TO, properties, reply_to, text_of
 
 ORIGIN = origin_of(7, 3)
 
 
-def request(numbered: Numbered, size: int = 100, sequence: int = 42) -> bytearray:
+def request(numbered: NumberedSections, size: int = 100, sequence: int = 42) -> bytearray:
     template = build(size, True, numbered, ORIGIN)
     for digits in template.digits:
         digits.write(template.buffer, sequence)
@@ -22,7 +22,7 @@ def request(numbered: Numbered, size: int = 100, sequence: int = 42) -> bytearra
 @pytest.mark.parametrize("size", [24, 100, 256, 70_000])
 @pytest.mark.parametrize("address", ["bench-reply-1", "/queue/" + "n" * 300])
 def test_proton_reads_requests_and_replies(address: str, size: int, durable: bool) -> None:
-    octets = request(Numbered(message_ids=True, groups=12, reply_to=address), size)
+    octets = request(NumberedSections(message_ids=True, groups=12, reply_to=address), size)
     sent = Message()
     sent.decode(bytes(octets))
     assert (sent.id, sent.reply_to, sent.group_id) == (message_id(ORIGIN, 42), address, "06")
@@ -47,8 +47,10 @@ def test_properties_are_found_behind_other_sections_whoever_encoded_them() -> No
     assert found.correlation_id == 7
 
 
-@pytest.mark.parametrize("numbered", [Numbered(), Numbered(message_ids=True), Numbered(reply_to="there")])
-def test_a_message_that_asks_for_no_reply_is_no_request(numbered: Numbered) -> None:
+@pytest.mark.parametrize(
+    "numbered", [NumberedSections(), NumberedSections(message_ids=True), NumberedSections(reply_to="there")]
+)
+def test_a_message_that_asks_for_no_reply_is_no_request(numbered: NumberedSections) -> None:
     octets = request(numbered)
     with pytest.raises(MalformedMessageError, match="expected a request with a message-id and a reply-to"):
         reply_to(octets, parse(octets), False)

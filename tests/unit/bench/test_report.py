@@ -5,15 +5,15 @@ import json
 
 from lightrail.bench.kernel import Spent
 from lightrail.bench.options import parse_options
-from lightrail.bench.plan import Progress
+from lightrail.bench.plan import RunProgress
 from lightrail.bench.report import as_text, as_value
-from lightrail.bench.run import Outcome, Window
+from lightrail.bench.run import RunResult, Window
 
 
-def outcome() -> Outcome:
+def outcome() -> RunResult:
     spent = Spent(3.0, [(7, "lightrail.frontend.main", 2.0), (8, "lightrail.shard.main", 1.0)])
     window = Window(2.0, 1_000_000, 1_000_000, spent, 1.5, 1.2, switches=250_000)
-    result = Outcome(
+    result = RunResult(
         window, sent=1_100_000, accepted=1_099_999, not_accepted={"rejected": 1}, received=1_099_999
     )
     for value in range(1, 101):
@@ -90,7 +90,7 @@ def test_messages_of_slow_links_are_counted_apart_and_cost_as_much() -> None:
 
 def test_progress_without_a_terminal_is_a_plain_line_a_second() -> None:
     out = io.StringIO()
-    progress = Progress(parse_options(["--count", "100"]), out)
+    progress = RunProgress(parse_options(["--count", "100"]), out)
     for tenth in range(25):
         progress.update(tenth / 10, tenth, tenth)
     progress.finish()
@@ -105,7 +105,7 @@ def test_progress_on_a_terminal_is_a_bar_that_goes_away() -> None:
             return True
 
     out = Terminal()
-    progress = Progress(parse_options(["--count", "100"]), out)
+    progress = RunProgress(parse_options(["--count", "100"]), out)
     progress.update(1.0, 60, 50)
     assert " 50% " in out.getvalue()
     progress.finish()

@@ -5,7 +5,7 @@ from typing import Any
 from lightrail.bench.arrivals import Arrivals
 from lightrail.bench.histogram import Histogram
 from lightrail.bench.message import STAMP, build, origin_of, parse
-from lightrail.bench.numbered import Numbered
+from lightrail.bench.numbered import NumberedSections
 from lightrail.bench.options import parse_options
 from lightrail.bench.plan import Share
 from lightrail.bench.requesting import Replies, reply_to
@@ -25,7 +25,7 @@ def replies() -> Replies:
 
 def reply(origin: int, sequence: int, stamped: int | None = None) -> bytearray:
     """A reply to one request; ``stamped`` is the number in its body where that is of another one."""
-    template = build(100, False, Numbered(message_ids=True, reply_to="there"), origin)
+    template = build(100, False, NumberedSections(message_ids=True, reply_to="there"), origin)
     for digits in template.digits:
         digits.write(template.buffer, sequence)
     number = sequence if stamped is None else stamped

@@ -4,14 +4,14 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from lightrail.model.placement import AIM, TOLERANCE, Plan, QueueLoad, plan
+from lightrail.model.placement import AIM, TOLERANCE, MovePlan, QueueLoad, plan
 
 
 def on(shard: int, count: int, load: float = 1.0, prefix: str = "q") -> dict[str, QueueLoad]:
     return {f"{prefix}{shard}-{i}": QueueLoad(shard, load, 100) for i in range(count)}
 
 
-def carried_out(queues: dict[str, QueueLoad], made: Plan) -> dict[str, QueueLoad]:
+def carried_out(queues: dict[str, QueueLoad], made: MovePlan) -> dict[str, QueueLoad]:
     after = dict(queues)
     for move in made.moves:
         assert after[move.queue].shard == move.source

@@ -3,14 +3,14 @@
 import pytest
 
 from lightrail.model import conditions
-from lightrail.namespace.router_plan import Group
+from lightrail.namespace.router_plan import CopyGroup
 from lightrail.namespace.spreading import left_over
 from lightrail.shard_client.sending.lanes import Again, again
 from lightrail.wire.bodies import Refusal
 
 
-def group(queues: str, *contents: bytes) -> Group:
-    return Group(frozenset(queues.split()), [0] * len(contents), [*contents])
+def group(queues: str, *contents: bytes) -> CopyGroup:
+    return CopyGroup(frozenset(queues.split()), [0] * len(contents), [*contents])
 
 
 @pytest.mark.parametrize(
@@ -49,7 +49,7 @@ def test_messages_follow_a_queue_that_moved_and_are_routed_anew_once_for_a_queue
     ],
 )
 def test_each_queue_gets_what_no_other_load_has(
-    groups: list[Group], carried: list[tuple[bytes, str]], left: list[tuple[set[str], list[bytes]]]
+    groups: list[CopyGroup], carried: list[tuple[bytes, str]], left: list[tuple[set[str], list[bytes]]]
 ) -> None:
     found = left_over(groups, [7], {(7, content, queue) for content, queue in carried})
     assert [(set(queues), contents) for queues, indices, contents in found] == left

@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from lightrail.journal.record import Receiver, ReceiverEvent
+from lightrail.journal.record import ReceiverChange, ReceiverEvent
 from lightrail.model import limits
 from lightrail.model.links import Durability
 from lightrail.model.policy import Policy
@@ -31,7 +31,7 @@ class Outliving(SmallStore):
         return [
             (ReceiverEvent(record.event), [*record.runs])
             for record in self.records
-            if isinstance(record, Receiver)
+            if isinstance(record, ReceiverChange)
         ]
 
 

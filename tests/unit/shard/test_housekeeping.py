@@ -11,7 +11,7 @@ from lightrail.shard.queue.values.commands import Enqueue, Purge
 from lightrail.shard.queue.values.runs import batch_of
 from lightrail.shard.queues.declarations import EveryName
 from lightrail.shard.queues.memory import Memory
-from lightrail.shard.queues.ownership import Ownership, State
+from lightrail.shard.queues.ownership import Ownership, OwnershipState
 from lightrail.shard.queues.shard_queue import Queue
 from lightrail.wire.bodies import SettleDetail
 from lightrail.wire.frames import Kind, OutcomeCode, frame
@@ -91,7 +91,7 @@ def test_memory_is_taken_from_the_largest_first() -> None:
     def filled(name: str, size: int) -> Queue:
         machine = Machine(name)
         machine.apply(Enqueue(batch_of([bytes(size - limits.RUN_BYTES)])), 0)
-        return Queue(1, EveryName().get(name), machine, Ownership(State.SERVING, 1))
+        return Queue(1, EveryName().get(name), machine, Ownership(OwnershipState.SERVING, 1))
 
     memory = Memory(1_000_000)
     large, small = filled("large", 1_400_000), filled("small", 100_000)

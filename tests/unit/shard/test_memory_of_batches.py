@@ -11,7 +11,7 @@ from lightrail.shard.queue.values.commands import Enqueue
 from lightrail.shard.queue.values.runs import batch_of
 from lightrail.shard.queues.declarations import EveryName
 from lightrail.shard.queues.memory import Memory
-from lightrail.shard.queues.ownership import Ownership, State
+from lightrail.shard.queues.ownership import Ownership, OwnershipState
 from lightrail.shard.queues.shard_queue import Queue
 from lightrail.wire.frames import OutcomeCode
 from tests.support.shard.scene import Peer, Scene
@@ -129,7 +129,9 @@ def test_a_large_index_leaves_the_spilling_to_other_queues() -> None:
 def test_queues_that_have_nothing_to_spill_are_asked_once() -> None:
     """Each step would ask all of them while memory stays above the mark."""
     memory = Memory(1_000)
-    queues = [Queue(1, EveryName().get("q"), Machine("q"), Ownership(State.SERVING, 1)) for _ in range(3)]
+    queues = [
+        Queue(1, EveryName().get("q"), Machine("q"), Ownership(OwnershipState.SERVING, 1)) for _ in range(3)
+    ]
     for queue, size in zip(queues, (300, 200, 100), strict=True):
         queue.machine.apply(Enqueue(batch_of([bytes(size)])), 0)
         memory.update(queue)

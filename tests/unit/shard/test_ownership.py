@@ -13,11 +13,11 @@ from lightrail.shard.journal.record import Declared
 from lightrail.shard.queues.ownership import (
     PLACED,
     TRANSITIONS,
-    Event,
     Ownership,
     OwnershipError,
-    State,
-    Verdict,
+    OwnershipEvent,
+    OwnershipState,
+    QueueVerdict,
     judge,
     judge_name,
     recovered,
@@ -38,17 +38,17 @@ unowned     -        -       -        serving  unowned  -        -      deleted
 moved       -        -       -        -        -        -        -      -
 deleted     -        -       -        -        -        -        -      -
 """
-ROWS = rows(TABLE, State, Event)
+ROWS = rows(TABLE, OwnershipState, OwnershipEvent)
 
 
 def test_the_table_has_every_state_with_every_event() -> None:
-    assert {(state, event) for state, event, _ in ROWS} == set(product(State, Event))
+    assert {(state, event) for state, event, _ in ROWS} == set(product(OwnershipState, OwnershipEvent))
     assert len(TRANSITIONS) == sum(after is not None for _, _, after in ROWS)
 
 
 @pytest.mark.parametrize(("before", "event", "after"), ROWS)
 def test_an_event_leads_to_the_state_of_the_table_or_is_refused(
-    before: State, event: Event, after: State | None
+    before: OwnershipState, event: OwnershipEvent, after: OwnershipState | None
 ) -> None:
     ownership = Ownership(before, EPOCH)
     epoch = EPOCH + 2 if event in PLACED else None
@@ -59,12 +59,12 @@ def test_an_event_leads_to_the_state_of_the_table_or_is_refused(
     else:
         ownership.apply(event, epoch)
         assert (ownership.state, ownership.epoch) == (after, EPOCH if epoch is None else epoch)
-    assert ownership.is_serving is (ownership.state is State.SERVING)
+    assert ownership.is_serving is (ownership.state is OwnershipState.SERVING)
 
 
 @pytest.mark.parametrize(("before", "event", "after"), [each for each in ROWS if each[2] is not None])
 def test_only_an_event_that_follows_a_placement_brings_its_epoch(
-    before: State, event: Event, after: State
+    before: OwnershipState, event: OwnershipEvent, after: OwnershipState
 ) -> None:
     with pytest.raises(OwnershipError):
         Ownership(before, EPOCH).apply(event, None if event in PLACED else EPOCH + 1)
@@ -76,81 +76,81 @@ def test_only_an_event_that_follows_a_placement_brings_its_epoch(
 @pytest.mark.parametrize(
     ("shard", "epoch", "state", "expected"),
     [
-        (HERE, 3, State.SERVING, Verdict.SERVE),
-        (HERE, 4, State.SERVING, Verdict.SERVE),
-        (HERE, 2, State.SERVING, Verdict.SERVE),
-        (HERE, 3, State.FROZEN, Verdict.STAY),
-        (HERE, 5, State.FROZEN, Verdict.SERVE),
-        (ELSEWHERE, 4, State.SERVING, Verdict.KEEP),
-        (ELSEWHERE, 4, State.FROZEN, Verdict.LEAVE),
-        (ELSEWHERE, 3, State.SERVING, Verdict.KEEP),
-        (ELSEWHERE, 3, State.FROZEN, Verdict.STAY),
-        (HERE, 3, State.UNOWNED, Verdict.SERVE),
-        (ELSEWHERE, 4, State.UNOWNED, Verdict.KEEP),
+        (HERE, 3, OwnershipState.SERVING, QueueVerdict.SERVE),
+        (HERE, 4, OwnershipState.SERVING, QueueVerdict.SERVE),
+        (HERE, 2, OwnershipState.SERVING, QueueVerdict.SERVE),
+        (HERE, 3, OwnershipState.FROZEN, QueueVerdict.STAY),
+        (HERE, 5, OwnershipState.FROZEN, QueueVerdict.SERVE),
+        (ELSEWHERE, 4, OwnershipState.SERVING, QueueVerdict.KEEP),
+        (ELSEWHERE, 4, OwnershipState.FROZEN, QueueVerdict.LEAVE),
+        (ELSEWHERE, 3, OwnershipState.SERVING, QueueVerdict.KEEP),
+        (ELSEWHERE, 3, OwnershipState.FROZEN, QueueVerdict.STAY),
+        (HERE, 3, OwnershipState.UNOWNED, QueueVerdict.SERVE),
+        (ELSEWHERE, 4, OwnershipState.UNOWNED, QueueVerdict.KEEP),
     ],
 )
 def test_a_queue_goes_on_as_its_placement_says(
-    shard: int, epoch: int, state: State, expected: Verdict
+    shard: int, epoch: int, state: OwnershipState, expected: QueueVerdict
 ) -> None:
     assert judge(state, EPOCH, Placed(shard, epoch, 9), HERE) is expected
 
 
 @pytest.mark.parametrize(
     ("lost", "expected"),
-    [(0, Verdict.LEAVE), (3, Verdict.LEAVE), (4, Verdict.KEEP), (7, Verdict.KEEP)],
+    [(0, QueueVerdict.LEAVE), (3, QueueVerdict.LEAVE), (4, QueueVerdict.KEEP), (7, QueueVerdict.KEEP)],
 )
-def test_what_an_operator_gave_up_is_kept_where_it_comes_back(lost: int, expected: Verdict) -> None:
+def test_what_an_operator_gave_up_is_kept_where_it_comes_back(lost: int, expected: QueueVerdict) -> None:
     placed = Placed(ELSEWHERE, 9, 9, lost)
-    assert judge(State.FROZEN, EPOCH, placed, HERE) is expected
-    assert judge(State.SERVING, EPOCH, placed, HERE) is Verdict.KEEP
+    assert judge(OwnershipState.FROZEN, EPOCH, placed, HERE) is expected
+    assert judge(OwnershipState.SERVING, EPOCH, placed, HERE) is QueueVerdict.KEEP
 
 
 @pytest.mark.parametrize(
     ("shard", "epoch", "expected"),
     [
-        (ELSEWHERE, 2, Verdict.STAY),
-        (HERE, 3, Verdict.SERVE),
-        (ELSEWHERE, 3, Verdict.LEAVE),
-        (ELSEWHERE, 4, Verdict.LEAVE),
-        (HERE, 4, Verdict.LEAVE),
+        (ELSEWHERE, 2, QueueVerdict.STAY),
+        (HERE, 3, QueueVerdict.SERVE),
+        (ELSEWHERE, 3, QueueVerdict.LEAVE),
+        (ELSEWHERE, 4, QueueVerdict.LEAVE),
+        (HERE, 4, QueueVerdict.LEAVE),
     ],
 )
 def test_a_copy_becomes_the_queue_in_the_epoch_that_it_was_made_for_and_no_other(
-    shard: int, epoch: int, expected: Verdict
+    shard: int, epoch: int, expected: QueueVerdict
 ) -> None:
-    assert judge(State.COPYING, EPOCH, Placed(shard, epoch, 9), HERE) is expected
+    assert judge(OwnershipState.COPYING, EPOCH, Placed(shard, epoch, 9), HERE) is expected
 
 
 def test_without_a_placement_nothing_is_decided() -> None:
-    assert judge(State.SERVING, EPOCH, None, HERE) is Verdict.KEEP
-    assert judge(State.UNOWNED, EPOCH, None, HERE) is Verdict.KEEP
-    assert judge(State.FROZEN, EPOCH, None, HERE) is Verdict.STAY
-    assert judge(State.COPYING, EPOCH, None, HERE) is Verdict.STAY
+    assert judge(OwnershipState.SERVING, EPOCH, None, HERE) is QueueVerdict.KEEP
+    assert judge(OwnershipState.UNOWNED, EPOCH, None, HERE) is QueueVerdict.KEEP
+    assert judge(OwnershipState.FROZEN, EPOCH, None, HERE) is QueueVerdict.STAY
+    assert judge(OwnershipState.COPYING, EPOCH, None, HERE) is QueueVerdict.STAY
 
 
 # The event that carries out a verdict; None where nothing happens.
 CARRIED_OUT = {
-    (State.SERVING, Verdict.SERVE): Event.RENEW,
-    (State.FROZEN, Verdict.SERVE): Event.THAW,
-    (State.UNOWNED, Verdict.SERVE): Event.CLAIM,
-    (State.COPYING, Verdict.SERVE): Event.OPEN,
-    (State.SERVING, Verdict.KEEP): Event.DISOWN,
-    (State.FROZEN, Verdict.KEEP): Event.DISOWN,
-    (State.UNOWNED, Verdict.KEEP): None,
-    (State.FROZEN, Verdict.LEAVE): Event.LEAVE,
-    (State.COPYING, Verdict.LEAVE): Event.DELETE,
+    (OwnershipState.SERVING, QueueVerdict.SERVE): OwnershipEvent.RENEW,
+    (OwnershipState.FROZEN, QueueVerdict.SERVE): OwnershipEvent.THAW,
+    (OwnershipState.UNOWNED, QueueVerdict.SERVE): OwnershipEvent.CLAIM,
+    (OwnershipState.COPYING, QueueVerdict.SERVE): OwnershipEvent.OPEN,
+    (OwnershipState.SERVING, QueueVerdict.KEEP): OwnershipEvent.DISOWN,
+    (OwnershipState.FROZEN, QueueVerdict.KEEP): OwnershipEvent.DISOWN,
+    (OwnershipState.UNOWNED, QueueVerdict.KEEP): None,
+    (OwnershipState.FROZEN, QueueVerdict.LEAVE): OwnershipEvent.LEAVE,
+    (OwnershipState.COPYING, QueueVerdict.LEAVE): OwnershipEvent.DELETE,
 }
 
 
 def test_every_verdict_on_a_placement_can_be_carried_out_and_no_messages_go_that_others_lack() -> None:
     """All placements within a few epochs, of all owners and losses, for all states."""
-    seen: Counter[tuple[State, Verdict]] = Counter()
-    live = (State.COPYING, State.SERVING, State.FROZEN, State.UNOWNED)
+    seen: Counter[tuple[OwnershipState, QueueVerdict]] = Counter()
+    live = (OwnershipState.COPYING, OwnershipState.SERVING, OwnershipState.FROZEN, OwnershipState.UNOWNED)
     for state, shard, epoch, lost in product(live, (HERE, ELSEWHERE), range(1, 7), range(7)):
         placed = Placed(shard, epoch, 9, lost)
         verdict = judge(state, EPOCH, placed, HERE)
         seen[state, verdict] += 1
-        if verdict is Verdict.STAY:
+        if verdict is QueueVerdict.STAY:
             continue
         event = CARRIED_OUT[state, verdict]
         if event is None:
@@ -160,12 +160,12 @@ def test_every_verdict_on_a_placement_can_be_carried_out_and_no_messages_go_that
         if ownership.is_serving:
             assert shard == HERE, "two shards would serve it"
             # What follows is that nothing follows: the same placement changes nothing more.
-            assert judge(ownership.state, ownership.epoch, placed, HERE) is Verdict.SERVE
-        if ownership.state is State.MOVED:
-            assert (shard, state) == (ELSEWHERE, State.FROZEN)
+            assert judge(ownership.state, ownership.epoch, placed, HERE) is QueueVerdict.SERVE
+        if ownership.state is OwnershipState.MOVED:
+            assert (shard, state) == (ELSEWHERE, OwnershipState.FROZEN)
             assert epoch > EPOCH
             assert lost <= EPOCH
-    assert set(seen) - {(state, Verdict.STAY) for state in live} == set(CARRIED_OUT)
+    assert set(seen) - {(state, QueueVerdict.STAY) for state in live} == set(CARRIED_OUT)
 
 
 # --- names -----------------------------------------------------------------------------------------------
@@ -178,26 +178,26 @@ def name(policy: Policy = QUEUE, created: int = 5, history: str = "") -> Name:
 @pytest.mark.parametrize(
     ("state", "found", "history", "is_placed", "expected"),
     [
-        (State.SERVING, name(), "", True, Verdict.STAY),
-        (State.SERVING, name(OTHER), "", True, Verdict.CHANGE),
-        (State.SERVING, name(NONE), "", True, Verdict.DELETE),
-        (State.SERVING, name(created=6), "", True, Verdict.DELETE),
-        (State.FROZEN, name(), "", False, Verdict.STAY),
-        (State.FROZEN, name(OTHER), "", False, Verdict.STAY),
-        (State.FROZEN, name(NONE), "", False, Verdict.DELETE),
-        (State.FROZEN, name(created=6), "", False, Verdict.DELETE),
-        (State.UNOWNED, name(), "", True, Verdict.SERVE),
-        (State.UNOWNED, name(), "", False, Verdict.STAY),
-        (State.UNOWNED, name(NONE), "", True, Verdict.STAY),
-        (State.UNOWNED, name(created=6), "", True, Verdict.SERVE),
-        (State.SERVING, name(NONE), "later", True, Verdict.KEEP),
-        (State.SERVING, name(created=2), "later", True, Verdict.CHANGE),
-        (State.FROZEN, name(NONE), "later", True, Verdict.KEEP),
-        (State.FROZEN, name(OTHER, 2), "later", True, Verdict.STAY),
+        (OwnershipState.SERVING, name(), "", True, QueueVerdict.STAY),
+        (OwnershipState.SERVING, name(OTHER), "", True, QueueVerdict.CHANGE),
+        (OwnershipState.SERVING, name(NONE), "", True, QueueVerdict.DELETE),
+        (OwnershipState.SERVING, name(created=6), "", True, QueueVerdict.DELETE),
+        (OwnershipState.FROZEN, name(), "", False, QueueVerdict.STAY),
+        (OwnershipState.FROZEN, name(OTHER), "", False, QueueVerdict.STAY),
+        (OwnershipState.FROZEN, name(NONE), "", False, QueueVerdict.DELETE),
+        (OwnershipState.FROZEN, name(created=6), "", False, QueueVerdict.DELETE),
+        (OwnershipState.UNOWNED, name(), "", True, QueueVerdict.SERVE),
+        (OwnershipState.UNOWNED, name(), "", False, QueueVerdict.STAY),
+        (OwnershipState.UNOWNED, name(NONE), "", True, QueueVerdict.STAY),
+        (OwnershipState.UNOWNED, name(created=6), "", True, QueueVerdict.SERVE),
+        (OwnershipState.SERVING, name(NONE), "later", True, QueueVerdict.KEEP),
+        (OwnershipState.SERVING, name(created=2), "later", True, QueueVerdict.CHANGE),
+        (OwnershipState.FROZEN, name(NONE), "later", True, QueueVerdict.KEEP),
+        (OwnershipState.FROZEN, name(OTHER, 2), "later", True, QueueVerdict.STAY),
     ],
 )
 def test_a_queue_goes_on_as_its_name_says(
-    state: State, found: Name, history: str, is_placed: bool, expected: Verdict
+    state: OwnershipState, found: Name, history: str, is_placed: bool, expected: QueueVerdict
 ) -> None:
     ownership = Ownership(state, EPOCH)
     assert judge_name(ownership, name(), found, history, is_placed=is_placed) is expected
@@ -209,24 +209,24 @@ def test_a_queue_goes_on_as_its_name_says(
 @pytest.mark.parametrize(
     ("frozen", "found", "placed", "expected"),
     [
-        (False, name(), Placed(HERE, 3, 9), (State.SERVING, 3)),
-        (False, name(), Placed(HERE, 5, 9), (State.SERVING, 5)),
-        (True, name(), Placed(HERE, 3, 9), (State.FROZEN, 3)),
-        (True, name(), Placed(HERE, 5, 9), (State.SERVING, 5)),
-        (True, name(), Placed(ELSEWHERE, 4, 9), (State.MOVED, 3)),
-        (False, name(), Placed(ELSEWHERE, 4, 9), (State.UNOWNED, 3)),
-        (False, name(), None, (State.UNOWNED, 3)),
-        (True, name(), None, (State.FROZEN, 3)),
-        (False, name(created=6), Placed(HERE, 3, 9), (State.DELETED, 3)),
+        (False, name(), Placed(HERE, 3, 9), (OwnershipState.SERVING, 3)),
+        (False, name(), Placed(HERE, 5, 9), (OwnershipState.SERVING, 5)),
+        (True, name(), Placed(HERE, 3, 9), (OwnershipState.FROZEN, 3)),
+        (True, name(), Placed(HERE, 5, 9), (OwnershipState.SERVING, 5)),
+        (True, name(), Placed(ELSEWHERE, 4, 9), (OwnershipState.MOVED, 3)),
+        (False, name(), Placed(ELSEWHERE, 4, 9), (OwnershipState.UNOWNED, 3)),
+        (False, name(), None, (OwnershipState.UNOWNED, 3)),
+        (True, name(), None, (OwnershipState.FROZEN, 3)),
+        (False, name(created=6), Placed(HERE, 3, 9), (OwnershipState.DELETED, 3)),
         # The directory is an older copy: nobody deleted the queue.
-        (False, name(created=4), Placed(HERE, 3, 9), (State.SERVING, 3)),
-        (False, name(NONE), Placed(HERE, 3, 9), (State.UNOWNED, 3)),
-        (True, name(NONE), Placed(HERE, 3, 9), (State.FROZEN, 3)),
-        (False, Name(f"{TEMPORARY_SEGMENT}/s", NONE), Placed(HERE, 3, 9), (State.DELETED, 3)),
+        (False, name(created=4), Placed(HERE, 3, 9), (OwnershipState.SERVING, 3)),
+        (False, name(NONE), Placed(HERE, 3, 9), (OwnershipState.UNOWNED, 3)),
+        (True, name(NONE), Placed(HERE, 3, 9), (OwnershipState.FROZEN, 3)),
+        (False, Name(f"{TEMPORARY_SEGMENT}/s", NONE), Placed(HERE, 3, 9), (OwnershipState.DELETED, 3)),
     ],
 )
 def test_what_the_journal_has_goes_on_as_name_and_placement_say(
-    frozen: bool, found: Name, placed: Placed | None, expected: tuple[State, int]
+    frozen: bool, found: Name, placed: Placed | None, expected: tuple[OwnershipState, int]
 ) -> None:
     declared = Declared(created=5, epoch=EPOCH, frozen=frozen)
     assert recovered(declared, found, "", placed, HERE) == expected
@@ -235,5 +235,11 @@ def test_what_the_journal_has_goes_on_as_name_and_placement_say(
 def test_in_another_history_no_queue_of_the_journal_is_deleted() -> None:
     declared = Declared(created=5, epoch=EPOCH, history="before")
     for found in (name(NONE), Name(f"{TEMPORARY_SEGMENT}/s", NONE)):
-        assert recovered(declared, found, "after", Placed(HERE, 3, 9), HERE) == (State.UNOWNED, EPOCH)
-    assert recovered(declared, name(created=9), "after", Placed(HERE, 4, 9), HERE) == (State.SERVING, 4)
+        assert recovered(declared, found, "after", Placed(HERE, 3, 9), HERE) == (
+            OwnershipState.UNOWNED,
+            EPOCH,
+        )
+    assert recovered(declared, name(created=9), "after", Placed(HERE, 4, 9), HERE) == (
+        OwnershipState.SERVING,
+        4,
+    )

@@ -8,11 +8,11 @@ import pytest
 from lightrail.model.links import Ending
 from lightrail.shard.effects.receiving_link import (
     TRANSITIONS,
-    Event,
+    LinkEvent,
     LinkStateError,
     Origin,
     ReceivingLink,
-    State,
+    ReceivingState,
 )
 from lightrail.wire.bodies import ConsumerOpen
 from tests.support.transitions import rows
@@ -26,17 +26,17 @@ awaited     attached  suspended  away    -        ended
 suspended   attached  -          away    -        ended
 ended       -         -          -       -        -
 """
-ROWS = rows(TABLE, State, Event)
+ROWS = rows(TABLE, ReceivingState, LinkEvent)
 
 
 def test_the_table_has_every_state_with_every_event() -> None:
-    assert {(state, event) for state, event, _ in ROWS} == set(product(State, Event))
+    assert {(state, event) for state, event, _ in ROWS} == set(product(ReceivingState, LinkEvent))
     assert len(TRANSITIONS) == sum(after is not None for _, _, after in ROWS)
 
 
 @pytest.mark.parametrize(("before", "event", "after"), ROWS)
 def test_an_event_leads_to_the_state_of_the_table_or_is_refused(
-    before: State, event: Event, after: State | None
+    before: ReceivingState, event: LinkEvent, after: ReceivingState | None
 ) -> None:
     link = made()
     link.state = before
@@ -52,15 +52,15 @@ def test_an_event_leads_to_the_state_of_the_table_or_is_refused(
 
 def test_a_link_of_a_queue_that_is_not_served_yet_is_away_and_one_that_a_frontend_opens_is_attached() -> None:
     consumer: Any = object()
-    assert (made().state, made(consumer).state) == (State.AWAY, State.ATTACHED)
+    assert (made().state, made(consumer).state) == (ReceivingState.AWAY, ReceivingState.ATTACHED)
     assert made().ending is Ending.BY_BROKER
 
 
-@pytest.mark.parametrize("state", State)
-def test_a_frontend_may_take_over_what_is_awaited_or_suspended(state: State) -> None:
+@pytest.mark.parametrize("state", ReceivingState)
+def test_a_frontend_may_take_over_what_is_awaited_or_suspended(state: ReceivingState) -> None:
     link = made()
     link.state = state
-    assert link.is_waiting == ((state, Event.ATTACH) in TRANSITIONS)
+    assert link.is_waiting == ((state, LinkEvent.ATTACH) in TRANSITIONS)
 
 
 def made(consumer: Any = None) -> ReceivingLink:

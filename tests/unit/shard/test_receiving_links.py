@@ -6,7 +6,7 @@ import pytest
 
 from lightrail.amqp.messages import Message, write_message
 from lightrail.amqp.sections import Properties
-from lightrail.journal.record import Receiver, ReceiverEvent
+from lightrail.journal.record import ReceiverChange, ReceiverEvent
 from lightrail.model import conditions, limits
 from lightrail.model.links import Durability, Ending
 from lightrail.model.policy import Policy
@@ -29,7 +29,7 @@ class Outliving(SmallStore):
     outlives = True  # type: ignore[misc]  # a store in memory is none of these
 
     def receivers(self) -> list[ReceiverEvent]:
-        return [ReceiverEvent(record.event) for record in self.records if isinstance(record, Receiver)]
+        return [ReceiverEvent(record.event) for record in self.records if isinstance(record, ReceiverChange)]
 
 
 class Story:

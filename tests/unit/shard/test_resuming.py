@@ -6,7 +6,7 @@ import pytest
 
 from lightrail.model import conditions, limits
 from lightrail.model.policy import Policy
-from lightrail.shard.effects.receiving_link import State
+from lightrail.shard.effects.receiving_link import ReceivingState
 from lightrail.shard.links.receiving import resuming
 from lightrail.shard.queues.declarations import EveryName
 from lightrail.wire.frames import Kind, OutcomeCode
@@ -407,7 +407,7 @@ def test_the_end_of_a_queue_costs_the_same_among_many_suspended_links_of_others(
         before = len(scene.engine._links.receiving)
         found = work.lines(lambda: scene.engine._links.receiving.send_away(queue))
         assert len(scene.engine._links.receiving) == before - 1
-        assert [each.state for each in scene.engine._links.receiving.of(queue)] == [State.AWAY]
+        assert [each.state for each in scene.engine._links.receiving.of(queue)] == [ReceivingState.AWAY]
         return found
 
     assert cost(200) < cost(5) + 50

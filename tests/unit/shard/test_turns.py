@@ -17,7 +17,7 @@ from lightrail.shard.queue.changes.removals import EXPIRED_AT_ONCE
 from lightrail.shard.queue.values import commands
 from lightrail.shard.queue.values.counters import DELIVERIES_OF_A_TURN, LETTER_MESSAGE, QUEUE_WORK_OF_A_TURN
 from lightrail.shard.queues.declarations import EveryName
-from lightrail.shard.queues.ownership import Event
+from lightrail.shard.queues.ownership import OwnershipEvent
 from lightrail.shard.queues.tenancy import moved
 from lightrail.wire.bodies import Refusal, SettleDetail
 from lightrail.wire.frames import Kind, OutcomeCode, frame
@@ -123,7 +123,7 @@ def test_a_queue_that_is_dropped_while_it_is_purged_writes_nothing_after_its_end
     assert isinstance(scene.store, SmallStore)
     queue = scene.engine._queues.find("q")
     assert queue is not None
-    scene.engine._follower._delete(queue, Event.DELETE, moved("gone"))
+    scene.engine._follower._delete(queue, OwnershipEvent.DELETE, moved("gone"))
     scene.turn()
     scene.go_on()
     [end] = [
@@ -143,7 +143,7 @@ def test_a_queue_that_is_dropped_is_gone_at_once_and_its_messages_are_freed_in_p
     scene.spent.clear()
     queue = scene.engine._queues.find("q")
     assert queue is not None
-    scene.engine._follower._delete(queue, Event.DELETE, moved("gone"))
+    scene.engine._follower._delete(queue, OwnershipEvent.DELETE, moved("gone"))
     scene.turn()
     assert scene.engine._queues.find("q") is None
     assert scene.store.usage().live_bytes > 0

@@ -8,10 +8,16 @@ import pytest
 from lightrail.model import conditions, limits
 from lightrail.model.placement import Placement
 from lightrail.shard_client.links import Consumer
-from lightrail.shard_client.owners.assignments import BEHIND, Assignment, AssignmentError, Event, LinkState
+from lightrail.shard_client.owners.assignments import (
+    BEHIND,
+    Assignment,
+    AssignmentError,
+    AssignmentEvent,
+    LinkState,
+)
 from lightrail.shard_client.owners.owner import Owner
 from lightrail.shard_client.owners.timers import OWNER_LATE_MS
-from lightrail.shard_client.peers.shards import State
+from lightrail.shard_client.peers.shards import ConnectionState
 from lightrail.wire.bodies import Refusal
 from tests.support.shard.resolvers import FixedResolver
 
@@ -26,22 +32,24 @@ DRAINING      -         OPEN    DRAINING    UNASSIGNED+  -           UNASSIGNED 
 """By state and event: the next state; - where the event is refused; + where the link resumes later."""
 
 
-def rows() -> list[tuple[LinkState, Event, str]]:
+def rows() -> list[tuple[LinkState, AssignmentEvent, str]]:
     events, *lines = [line.split() for line in GRID.strip().splitlines()]
     return [
-        (LinkState[state], Event[event], then)
+        (LinkState[state], AssignmentEvent[event], then)
         for state, *thens in lines
         for event, then in zip(events, thens, strict=True)
     ]
 
 
 def test_the_grid_has_every_state_and_event() -> None:
-    assert [row[:2] for row in rows()] == [(state, event) for state in LinkState for event in Event]
+    assert [row[:2] for row in rows()] == [(state, event) for state in LinkState for event in AssignmentEvent]
 
 
 @pytest.mark.parametrize(("state", "event", "then"), rows())
 @pytest.mark.parametrize("resumes", [False, True])
-def test_each_state_with_each_event(state: LinkState, event: Event, then: str, resumes: bool) -> None:
+def test_each_state_with_each_event(
+    state: LinkState, event: AssignmentEvent, then: str, resumes: bool
+) -> None:
     link: Assignment[Peer] = Assignment(7)
     link.state, link.resumes = state, resumes
     if then == "-":
@@ -59,7 +67,7 @@ class Peer:
 
     def __init__(self, shard: int) -> None:
         self.shard = shard
-        self.state = State.SERVING
+        self.state = ConnectionState.SERVING
         self.producers: dict[int, Any] = {}
         self.consumers: dict[int, Any] = {}
         self.posted: list[str] = []
@@ -122,7 +130,7 @@ class Table:
         self.resolver.placements["q"] = (0, 1)
         if state is LinkState.UNASSIGNED:
             self.resolver.peers.clear()
-        self.owner.go(Placement(0, 1))
+        self.owner.open_at(Placement(0, 1))
         self.owner.open_consumer(self.link)
         self.owner.open_consumer(Link(2))
         if state in (LinkState.OPEN, LinkState.DRAINING):
@@ -147,11 +155,11 @@ class Table:
         self.owner.link_moved(self.a, 1)
 
     def lost(self) -> None:
-        self.a.state = State.GREETING
+        self.a.state = ConnectionState.GREETING
         self.owner.lost(self.a)
 
     def owner_lost(self) -> None:
-        self.b.state = State.GREETING
+        self.b.state = ConnectionState.GREETING
         self.owner.lost(self.b)
 
     def removed(self) -> None:
@@ -171,9 +179,9 @@ class Table:
         self.time_ms += limits.OWNER_RETRY_MS
         self.owner.tick(self.time_ms)
 
-    def unsure(self) -> None:
+    def give_up_deliveries(self) -> None:
         self.owner._links[1].resumes = True
-        self.owner.unsure(self.a)
+        self.owner.give_up_deliveries(self.a)
 
     def closed(self) -> None:
         self.owner.close_consumer(1, 0)

@@ -4,7 +4,7 @@ import asyncio
 from collections.abc import Awaitable, Callable
 from typing import Any
 
-from lightrail.shard_client.peers.shards import State
+from lightrail.shard_client.peers.shards import ConnectionState
 from lightrail.shard_client.sending.queue_producer import BatchAnswer, QueueProducer
 from lightrail.shard_client.sending.window import MAYBE_STORED, NOT_STORED, Attributes
 from lightrail.wire.bodies import ProducerOpen, Refusal
@@ -98,7 +98,7 @@ def test_a_refused_batch_whose_caller_has_left_holds_back_what_comes_before_the_
 
 def test_a_batch_that_reached_no_shard_in_time_is_not_stored() -> None:
     async def check(rig: Rig) -> None:
-        rig.peer.state = State.GREETING
+        rig.peer.state = ConnectionState.GREETING
         task = asyncio.create_task(rig.producer.send([(DURABLY, [b"a"])], 1))
         rig.peer.open_producer = lambda producer: None  # type: ignore[method-assign]
         assert (await task).refusal is NOT_STORED
@@ -140,10 +140,10 @@ def test_what_was_given_back_as_not_stored_is_not_sent_by_a_shard_that_is_back_i
         task = await rig.send((DURABLY, [b"a"]))
         rig.sent()
         rig.producer.disconnected()
-        rig.peer.state = State.GREETING
+        rig.peer.state = ConnectionState.GREETING
         sending = next(iter(rig.producer._window)).sending
         rig.producer._late(sending)
-        rig.peer.state = State.SERVING
+        rig.peer.state = ConnectionState.SERVING
         rig.producer.reopen()
         assert rig.sent() == []
         assert (await task).refusal in (NOT_STORED, MAYBE_STORED)

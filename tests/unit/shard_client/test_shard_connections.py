@@ -12,7 +12,7 @@ from lightrail.cluster.memory import MemoryCoordinator
 from lightrail.model import conditions
 from lightrail.shard_client import shard_connections
 from lightrail.shard_client.peers import shards
-from lightrail.shard_client.peers.shards import State
+from lightrail.shard_client.peers.shards import ConnectionState
 from lightrail.shard_client.shard_connections import ShardConnections
 from lightrail.wire.bodies import Welcome
 from lightrail.wire.frames import VERSION, Kind, frame
@@ -53,7 +53,7 @@ def greet(made: ShardConnections, shard: int, boot: int = 1) -> None:
     wire: Any = peer._socket
     welcome = Welcome(VERSION, shard, boot, peer._attempt)
     wire.receive([frame(Kind.WELCOME, body=welcome.encode())])
-    assert peer.state is State.SERVING
+    assert peer.state is ConnectionState.SERVING
 
 
 def test_shards_come_move_and_go_with_their_registrations(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -71,7 +71,7 @@ def test_shards_come_move_and_go_with_their_registrations(monkeypatch: pytest.Mo
             await register(coordinator, 1, address, boot)
             made.refresh()
             assert made.peers[1] is peer
-            assert (peer.address, peer.state) == (address, State.GREETING)
+            assert (peer.address, peer.state) == (address, ConnectionState.GREETING)
             assert peer._socket is not socket
             assert not socket.up
         # Down: its links wait for it.
@@ -99,12 +99,12 @@ def test_a_shard_that_greets_before_its_registration_is_heard_of_is_greeted_once
         socket, greetings = peer._socket, peer.greetings
         await register(coordinator, 1, "inproc://one", boot=2)
         made.refresh()
-        assert (peer._socket, peer.state, peer.greetings) == (socket, State.SERVING, greetings)
+        assert (peer._socket, peer.state, peer.greetings) == (socket, ConnectionState.SERVING, greetings)
         # The next one is another process, and has not greeted.
         await register(coordinator, 1, "inproc://one", boot=3)
         made.refresh()
         assert peer._socket is not socket
-        assert peer.state is State.GREETING
+        assert peer.state is ConnectionState.GREETING
 
     play(monkeypatch, check)
 

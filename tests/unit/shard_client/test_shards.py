@@ -13,7 +13,7 @@ from lightrail.model import conditions, limits
 from lightrail.shard_client.links import MissingDeliveriesError
 from lightrail.shard_client.peers import requests, shards
 from lightrail.shard_client.peers.requests import ShardDownError
-from lightrail.shard_client.peers.shards import GREETING_MS, GREETING_MS_MAX, ShardPeer, State
+from lightrail.shard_client.peers.shards import GREETING_MS, GREETING_MS_MAX, ConnectionState, ShardPeer
 from lightrail.wire.bodies import Hello, Refusal, Welcome, encode_request
 from lightrail.wire.frames import VERSION, Kind, deliver, frame
 from tests.support.amqp.frontend_fakes import Said
@@ -154,7 +154,7 @@ class Rig:
 
     def serving(self) -> "Rig":
         self.welcome(1)
-        assert self.peer.state is State.SERVING
+        assert self.peer.state is ConnectionState.SERVING
         self.kinds()
         return self
 
@@ -182,9 +182,9 @@ def test_it_greets_until_the_latest_greeting_is_answered(rig: Rig) -> None:
     rig.loop.ring()
     assert rig.attempts() == [2]
     rig.welcome(1)
-    assert now(rig.peer.state) is State.GREETING
+    assert now(rig.peer.state) is ConnectionState.GREETING
     rig.welcome(2)
-    assert rig.peer.state is State.SERVING
+    assert rig.peer.state is ConnectionState.SERVING
     assert rig.peer.greetings == 1
     rig.welcome(2)
     assert rig.peer.greetings == 1
@@ -211,23 +211,23 @@ def test_a_slow_shard_is_greeted_in_the_end(rig: Rig) -> None:
             if when < next_beat:
                 due.remove((when, attempt))
                 rig.welcome(attempt)
-        if rig.peer.state is State.SERVING:
+        if rig.peer.state is ConnectionState.SERVING:
             return
     pytest.fail("never welcomed")
 
 
 def test_another_version_is_not_served(rig: Rig) -> None:
     rig.welcome(1, version=VERSION + 1)
-    assert rig.peer.state is State.GREETING
+    assert rig.peer.state is ConnectionState.GREETING
 
 
 def test_a_shard_of_the_version_before_is_greeted_again_in_its_version(rig: Rig) -> None:
     assert rig.hellos() == [VERSION]
     rig.welcome(1, version=VERSION - 1)
-    assert rig.peer.state is State.GREETING
+    assert rig.peer.state is ConnectionState.GREETING
     assert rig.hellos() == [VERSION - 1]
     rig.welcome(2, version=VERSION - 1)
-    assert (rig.peer.state, rig.peer.version) == (State.SERVING, VERSION - 1)
+    assert (rig.peer.state, rig.peer.version) == (ConnectionState.SERVING, VERSION - 1)
     # The shard may have been upgraded when it is back.
     rig.peer.greet_again("it was lost")
     assert rig.hellos() == [VERSION]
@@ -255,7 +255,7 @@ def test_a_ping_every_second(rig: Rig) -> None:
     assert round(rig.loop.ring() * 1_000) == limits.HEARTBEAT_MS
     assert rig.kinds() == [[Kind.PING], [Kind.PING]]
     rig.hear(frame(Kind.PONG, number=42))
-    assert rig.peer.state is State.SERVING
+    assert rig.peer.state is ConnectionState.SERVING
 
 
 def test_each_message_says_its_number(rig: Rig) -> None:
@@ -277,9 +277,9 @@ def test_a_shard_of_whose_messages_some_got_lost_is_greeted_anew(rig: Rig) -> No
     rig.hear(frame(Kind.ACCEPTED, link=1, number=1, count=1))
     # The welcome, the answer, and then this one.
     rig.hear(frame(Kind.PONG, number=42, count=2))
-    assert now(rig.peer.state) is State.SERVING
+    assert now(rig.peer.state) is ConnectionState.SERVING
     rig.hear(frame(Kind.PONG, number=42, count=9))
-    assert rig.peer.state is State.GREETING
+    assert rig.peer.state is ConnectionState.GREETING
 
 
 def test_large_frames_of_the_shard_come_as_views(rig: Rig) -> None:
@@ -292,7 +292,7 @@ def test_a_gap_in_deliveries_ends_no_link_and_the_shard_is_greeted_anew(rig: Rig
     consumer = rig.consumer(1)
     consumer.misses = True
     rig.hear(frame(Kind.DELIVER, link=1, count=1, number=5), frame(Kind.DRAINED, link=1, number=6))
-    assert rig.peer.state is State.GREETING
+    assert rig.peer.state is ConnectionState.GREETING
     assert consumer.told == ["say all"]
     assert list(rig.peer.consumers) == [1]
     rig.attempts()
@@ -306,7 +306,7 @@ def test_silence_is_only_said(rig: Rig, caplog: pytest.LogCaptureFixture) -> Non
     rig.now_ms += 20_000
     rig.loop.ring()
     assert "has been silent for 20000 ms" in caplog.text
-    assert rig.peer.state is State.SERVING
+    assert rig.peer.state is ConnectionState.SERVING
 
 
 @pytest.mark.parametrize("answer", [frame(Kind.PONG, number=43), frame(Kind.ABSENT)])
@@ -316,7 +316,7 @@ def test_a_shard_that_does_not_know_us_is_greeted_anew(rig: Rig, answer: bytes) 
     rig.kinds()
     rig.peer.post(frame(Kind.PING))
     rig.hear(answer, frame(Kind.ACCEPTED, link=1, number=1, count=1))
-    assert now(rig.peer.state) is State.GREETING
+    assert now(rig.peer.state) is ConnectionState.GREETING
     assert rig.attempts() == [2]
     assert len(rig.loop.timers) == 1
     rig.hear(answer)
@@ -324,7 +324,7 @@ def test_a_shard_that_does_not_know_us_is_greeted_anew(rig: Rig, answer: bytes) 
     rig.welcome(2, boot=43)
     assert producer.told == ["say all", "say all"]
     rig.hear(frame(Kind.PONG, number=43))
-    assert rig.peer.state is State.SERVING
+    assert rig.peer.state is ConnectionState.SERVING
 
 
 def test_a_socket_that_went_away_is_a_loss_when_something_is_said(rig: Rig) -> None:
@@ -332,7 +332,7 @@ def test_a_socket_that_went_away_is_a_loss_when_something_is_said(rig: Rig) -> N
     rig.socket.there = False
     rig.peer.post(frame(Kind.PING))
     rig.peer.flush()
-    assert rig.peer.state is State.GREETING
+    assert rig.peer.state is ConnectionState.GREETING
     assert len(rig.loop.timers) == 1
 
 
@@ -340,7 +340,7 @@ def test_a_socket_that_went_away_is_a_loss_at_the_next_ping(rig: Rig) -> None:
     rig.serving()
     rig.socket.there = False
     rig.loop.ring()
-    assert rig.peer.state is State.GREETING
+    assert rig.peer.state is ConnectionState.GREETING
     assert len(rig.loop.timers) == 1
 
 

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from prometheus_client import generate_latest
 from prometheus_client.parser import text_string_to_metric_families
 
-from lightrail.shard.archiving.retention import Standing
+from lightrail.shard.archiving.retention import ReaderState
 from lightrail.telemetry.archive import ARCHIVE_FAMILIES, ArchiveCounts
 from lightrail.telemetry.frontend import FRONTEND_FAMILIES, FrontendCounts
 from lightrail.telemetry.metrics import SYNC_SECONDS, Histogram, registry
@@ -184,8 +184,8 @@ def test_an_archive_says_how_its_readers_stand() -> None:
     counts.oldest_ms = time.time_ns() // 1_000_000 - 60_000
     counts.linked = 7
     counts.readers = {
-        "nightly": Standing(behind_ms=2_500, unread_bytes=300, held_bytes=100),
-        "other": Standing(),
+        "nightly": ReaderState(behind_ms=2_500, unread_bytes=300, held_bytes=100),
+        "other": ReaderState(),
     }
     counts.passed_over["nightly"] = 4
     samples = scrape(ARCHIVE_FAMILIES, counts)

@@ -30,7 +30,7 @@ from lightrail.shard.links.ingress.selection import (
     too_large,
 )
 from lightrail.shard.queue.values import commands
-from lightrail.shard.queue.values.counters import Work
+from lightrail.shard.queue.values.counters import TurnWork
 from lightrail.shard.queue.values.policy import (
     DISCARD_EXISTING,
     DISCARD_INCOMING,
@@ -54,7 +54,7 @@ EXAMINED: Final = 12
 """Units for each of its messages that is read, beyond that."""
 
 
-class Progress(Enum):
+class AdmissionProgress(Enum):
     """How far a batch is."""
 
     DONE = auto()
@@ -74,7 +74,7 @@ class Admission:
     _memory: Memory
     _counts: ShardCounts
     _answers: Answers
-    _work: Work
+    _work: TurnWork
     unfinished: dict[Queue, None] = field(default_factory=dict)
     """Queues with room for parked batches that wait for the next step, as this one's work is used up."""
     _parking: Parking = field(init=False)
@@ -104,10 +104,10 @@ class Admission:
             # again by name knows that, and wants the rest stored.
             self._turn_away(queue, entry, done, queue_full(queue))
             return False
-        progress = Progress.WAITS if queue.parked else self._admit(queue, entry, now_ms)
-        if progress is Progress.WAITS:
+        progress = AdmissionProgress.WAITS if queue.parked else self._admit(queue, entry, now_ms)
+        if progress is AdmissionProgress.WAITS:
             self._park(queue, entry)
-        producer.goes_on = progress is Progress.GOES_ON
+        producer.goes_on = progress is AdmissionProgress.GOES_ON
         return producer.goes_on
 
     def resume(self, queue: Queue, now_ms: int) -> None:
@@ -128,11 +128,11 @@ class Admission:
             work.left -= ADMITTED
             if policy.examines:
                 work.left -= EXAMINED * (entry.done - done)
-            if progress is Progress.DONE:
+            if progress is AdmissionProgress.DONE:
                 self._parking.end(entry)
                 continue
             self._parking.put_back(queue, entry)
-            if progress is Progress.WAITS:
+            if progress is AdmissionProgress.WAITS:
                 return
 
     def drop(self, producer: Producer) -> None:
@@ -167,18 +167,18 @@ class Admission:
         self._parking.park(queue, entry)
         self._performer.touch(queue)
 
-    def _admit(self, queue: Queue, entry: Parked, now_ms: int) -> Progress:
+    def _admit(self, queue: Queue, entry: Parked, now_ms: int) -> AdmissionProgress:
         """Stores as many messages of a batch as fit and may be read at once."""
         if self._memory.must_wait(queue):
             self._memory.waiting[queue] = None
-            return Progress.WAITS
+            return AdmissionProgress.WAITS
         policy = queue.view.policy
         batch = entry.batch
         waits = entry.waits(now_ms)
         large = first_too_large(policy, batch, entry.done)
         if entry.whole and large is not None:
             self._turn_away(queue, entry, entry.done, too_large(queue, batch, large))
-            return Progress.DONE
+            return AdmissionProgress.DONE
         end = batch.count if large is None else large
         if policy.examines and not entry.whole:
             end = min(end, entry.done + limits.LOOKED_INTO_AT_ONCE)
@@ -194,8 +194,8 @@ class Admission:
             )
             if refusal is not None or not waits:
                 self._turn_away(queue, entry, entry.done, refusal or queue_full(queue))
-                return Progress.DONE
-            return Progress.WAITS
+                return AdmissionProgress.DONE
+            return AdmissionProgress.WAITS
         if fits < wanted and not waits and policy.overflow == DISCARD_INCOMING:
             dropped = wanted - fits
         done = end if dropped else chosen.after(fits, end)
@@ -216,23 +216,23 @@ class Admission:
             # Even if all of these were duplicates, for which no record is written.
             entry.producer.last_number = entry.number
             entry.producer.part = done
-            return Progress.GOES_ON
+            return AdmissionProgress.GOES_ON
         elif waits:
-            return Progress.WAITS
+            return AdmissionProgress.WAITS
         else:
             self._turn_away(queue, entry, done, queue_full(queue))
-        return Progress.DONE
+        return AdmissionProgress.DONE
 
-    def _not_stored(self, queue: Queue, entry: Parked, error: Exception) -> Progress:
+    def _not_stored(self, queue: Queue, entry: Parked, error: Exception) -> AdmissionProgress:
         """The store did not take a batch: it waits for the commit under way, or its sender is refused."""
         if isinstance(error, StoreBrokenError):
-            return Progress.WAITS
+            return AdmissionProgress.WAITS
         if isinstance(error, StoreBusyError):
             self.unfinished[queue] = None
-            return Progress.WAITS
+            return AdmissionProgress.WAITS
         self._counts.store_failures += 1
         self._turn_away(queue, entry, entry.done, Refusal(conditions.RESOURCE_LIMIT_EXCEEDED, str(error)))
-        return Progress.DONE
+        return AdmissionProgress.DONE
 
     def _take(
         self, queue: Queue, entry: Parked, chosen: Chosen, count: int, done: int, now_ms: int

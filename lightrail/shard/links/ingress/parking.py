@@ -105,7 +105,7 @@ class Wait(NamedTuple):
     until_ms: int | None
 
 
-class Held(NamedTuple):
+class HeldRoute(NamedTuple):
     """A ROUTE frame that waits."""
 
     part: bytes
@@ -135,7 +135,7 @@ class Holding:
     """The lines of frames that wait, by sending link; their bytes count as those of parked batches."""
 
     _memory: Memory
-    lines: dict[RouteProducer, deque[Held]] = field(default_factory=dict)
+    lines: dict[RouteProducer, deque[HeldRoute]] = field(default_factory=dict)
 
     def add(self, producer: RouteProducer, part: bytes, wait: Wait | None) -> bool:
         """Adds a frame at the end of its line; False if too many bytes wait already."""
@@ -143,13 +143,13 @@ class Holding:
         if memory.parked + len(part) > memory.parked_max:
             return False
         memory.park(len(part))
-        self.lines.setdefault(producer, deque()).append(Held(part, wait))
+        self.lines.setdefault(producer, deque()).append(HeldRoute(part, wait))
         return True
 
     def begin(self, producer: RouteProducer, wait: Wait) -> None:
         """Begins the time of the head of a line, which waits for room itself."""
         line = self.lines[producer]
-        line[0] = Held(line[0].part, wait)
+        line[0] = HeldRoute(line[0].part, wait)
 
     def take(self, producer: RouteProducer) -> None:
         """Removes the head of a line."""
@@ -158,7 +158,7 @@ class Holding:
         if not line:
             del self.lines[producer]
 
-    def drop(self, producer: RouteProducer) -> list[Held]:
+    def drop(self, producer: RouteProducer) -> list[HeldRoute]:
         """Removes a whole line because its link is closed, or a batch before it was refused."""
         line = list(self.lines.pop(producer, ()))
         self._memory.park(-sum(len(held.part) for held in line))

@@ -22,7 +22,7 @@ from lightrail.shard.links.ingress.selection import fitting, index_full, share
 from lightrail.shard.queue.values import commands
 from lightrail.shard.queue.values.runs import Batch, Run, joined
 from lightrail.shard.queues.memory import Memory
-from lightrail.shard.queues.ownership import State
+from lightrail.shard.queues.ownership import OwnershipState
 from lightrail.shard.queues.queues import Queues
 from lightrail.shard.queues.shard_queue import Queue
 from lightrail.shard.queues.tenancy import moved
@@ -317,7 +317,7 @@ def _usable(producer: RouteProducer, set_: int) -> list[Queue] | Refusal:
     if isinstance(targets, Refusal):
         return targets
     for queue in targets:
-        if queue.state in (State.FROZEN, State.MOVED):
+        if queue.state in (OwnershipState.FROZEN, OwnershipState.MOVED):
             return moved(f"{queue.name} moves to another shard; find the targets again")
         if not queue.is_serving:
             return Refusal(conditions.NOT_FOUND, f"{queue.name} was dropped; find the targets again")

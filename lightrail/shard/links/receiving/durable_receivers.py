@@ -10,10 +10,10 @@ import logging
 from collections.abc import Container, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from lightrail.journal.record import DeliveryRun, Receiver, ReceiverEvent
+from lightrail.journal.record import DeliveryRun, ReceiverChange, ReceiverEvent
 from lightrail.model.links import Durability
 from lightrail.shard.effects.peers import Consumer, Peer
-from lightrail.shard.effects.receiving_link import ReceivingLink, State
+from lightrail.shard.effects.receiving_link import ReceivingLink, ReceivingState
 from lightrail.shard.journal.kept_links import joined, without
 from lightrail.shard.journal.store import Store, StoreError
 from lightrail.shard.queue.values.commands import Holder
@@ -65,7 +65,7 @@ class OfQueue:
         if locks != self.locks:
             changed = dict.fromkeys(self.by_client_link.values())
         found = {**changed, **self.linked}
-        for link in [link for link in self.linked if link.state is not State.ATTACHED]:
+        for link in [link for link in self.linked if link.state is not ReceivingState.ATTACHED]:
             del self.linked[link]
         self.locks, self.changed = locks, {}
         return found
@@ -151,9 +151,9 @@ class DurableReceivers:
         for link in self.by_queue.pop(queue, OfQueue()).by_client_link.values():
             link.recorded = None
 
-    def record(self, queue: Queue, holder: Holder, opening: ConsumerOpen) -> Receiver:
+    def record(self, queue: Queue, holder: Holder, opening: ConsumerOpen) -> ReceiverChange:
         """The record of a durable consumer of a queue that moves here."""
-        return Receiver(
+        return ReceiverChange(
             queue.id,
             bytes.fromhex(opening.client_link),
             ReceiverEvent.BEGUN,
@@ -204,7 +204,7 @@ class DurableReceivers:
 
     def _record(self, queue: Queue, now_ms: int) -> list[LinkKey]:
         """Writes the records of a queue; returns the frontends' links with new deliveries."""
-        arrived: list[tuple[Consumer | None, Receiver]] = []
+        arrived: list[tuple[Consumer | None, ReceiverChange]] = []
         receivers = self.by_queue.get(queue)
         for link, consumer in receivers.to_compare(queue).items() if receivers is not None else ():
             attached = queue.view.consumer(link.id)
@@ -232,7 +232,7 @@ class DurableReceivers:
         link.recorded = None
         self._write(link.queue, _record_of(link, ReceiverEvent.ENDED, 0, ()), now_ms)
 
-    def _write(self, queue: Queue, record: Receiver, now_ms: int) -> bool:
+    def _write(self, queue: Queue, record: ReceiverChange, now_ms: int) -> bool:
         """Appends a record; False if the store did not accept it."""
         try:
             self._store.append(record, now_ms)
@@ -273,9 +273,9 @@ def _record_of(
     next_number: int,
     runs: Sequence[DeliveryRun],
     opening: bytes = b"",
-) -> Receiver:
+) -> ReceiverChange:
     client_link = bytes.fromhex(link.opened.client_link)
-    return Receiver(link.queue.id, client_link, event, next_number, opening, runs)
+    return ReceiverChange(link.queue.id, client_link, event, next_number, opening, runs)
 
 
 def _take_out(peer: Peer, links: Container[int]) -> dict[int, list[bytes]]:

@@ -10,7 +10,14 @@ from lightrail.model.clock import Timetable
 from lightrail.model.links import Ending
 from lightrail.shard.effects.peers import Consumer, Peer
 from lightrail.shard.effects.performer import Performer
-from lightrail.shard.effects.receiving_link import Event, Key, Origin, ReceivingLink, State, outcome_in
+from lightrail.shard.effects.receiving_link import (
+    Key,
+    LinkEvent,
+    Origin,
+    ReceivingLink,
+    ReceivingState,
+    outcome_in,
+)
 from lightrail.shard.links.client_links import ClientLinks
 from lightrail.shard.links.receiving.consumer_options import asked
 from lightrail.shard.links.receiving.durable_receivers import DurableReceivers
@@ -84,7 +91,7 @@ class ReceivingLinks:
         peer.consumers[link] = consumer
         self._links[id] = found
         self._performer.apply(queue, commands.Attach(id, options), now_ms)
-        if found.state is State.ENDED:
+        if found.state is ReceivingState.ENDED:
             return None
         self._client_links.add(queue, opened.client_link, found)
         return consumer
@@ -129,7 +136,7 @@ class ReceivingLinks:
     ) -> Consumer:
         """Hands a link that is AWAITED or SUSPENDED to the frontend that opens it."""
         self._stop_waiting(found)
-        found.apply(Event.ATTACH)
+        found.apply(LinkEvent.ATTACH)
         found.key, found.opened, found.has_ended = (peer.boot, link), opened, False
         found.ending = Ending.BY_BROKER
         consumer = found.consumer = Consumer(peer, link, found.queue, found.id, opened.label, now_ms, opened)
@@ -183,7 +190,7 @@ class ReceivingLinks:
         count = sum(run.count for run in line.runs[line.head :])
         if not 0 < count <= limits.SUSPENDED_DELIVERIES_MAX:
             return False
-        found.apply(Event.SUSPEND)
+        found.apply(LinkEvent.SUSPEND)
         found.consumer, found.has_ended, found.suspended = None, True, count
         self._wait(found, now_ms + suspended_ms)
         user = found.opened.user
@@ -211,7 +218,7 @@ class ReceivingLinks:
         if self._by_key.get(found.key) is found:
             del self._by_key[found.key]
         self._due.drop(found)
-        if found.state is State.SUSPENDED:
+        if found.state is ReceivingState.SUSPENDED:
             user = found.opened.user
             self._suspended_links.add(user, -1)
             self._suspended_deliveries.add(user, -found.suspended)
@@ -238,7 +245,9 @@ class ReceivingLinks:
         kind, flags, _, _, _, count, number = HEADER.unpack_from(part)
         if kind == Kind.CONSUMER_CLOSE:
             found.ending = Ending(flags & ENDING)
-            if found.state is State.AWAITED and (flags & FOR_GOOD or not self._suspend(found, now_ms)):
+            if found.state is ReceivingState.AWAITED and (
+                flags & FOR_GOOD or not self._suspend(found, now_ms)
+            ):
                 self._detach(found, now_ms, lost=False)
         else:
             settled = commands.Settle(found.id, number, number + count, outcome_in(part, flags))
@@ -252,7 +261,7 @@ class ReceivingLinks:
                 continue
             if not each.queue.is_serving:
                 self._due.set(each, now_ms)
-            elif each.state is State.SUSPENDED or not self._suspend(each, now_ms):
+            elif each.state is ReceivingState.SUSPENDED or not self._suspend(each, now_ms):
                 self.release(each, now_ms)
 
     # --- FREEZE, SERVE ---------------------------------------------------------------------------------
@@ -261,14 +270,14 @@ class ReceivingLinks:
         """The queue is frozen: its frontends look for its owner, and its machine keeps the consumers."""
         for found in self.of(queue):
             consumer = found.consumer
-            if found.state is State.ATTACHED and consumer is not None:
+            if found.state is ReceivingState.ATTACHED and consumer is not None:
                 consumer.peer.consumers.pop(consumer.link, None)
                 consumer.peer.send_away(consumer.link, queue.name, queue.epoch, consumer=True)
             elif found.is_waiting:
                 self._stop_waiting(found)
             else:
                 continue
-            found.apply(Event.FREEZE)
+            found.apply(LinkEvent.FREEZE)
 
     def add(
         self, queue: Queue, origins: Mapping[int, Origin], recorded: Mapping[int, Sequence[DeliveryRun]]
@@ -286,7 +295,7 @@ class ReceivingLinks:
     def serve(self, queue: Queue, now_ms: int) -> None:
         """The queue is served here from now on, and its frontends open their links."""
         for found in self.of(queue):
-            found.apply(Event.SERVE)
+            found.apply(LinkEvent.SERVE)
             found.consumer = None
             self._wait(found, now_ms + limits.PEER_SILENCE_MS)
             for part in self._expected.pop(found.key, ()):
@@ -310,7 +319,7 @@ class ReceivingLinks:
         for found in self.of(queue):
             self._performer.apply(queue, commands.Suspend(found.id), now_ms)
             if not queue.is_frozen:
-                found.apply(Event.SERVE)
+                found.apply(LinkEvent.SERVE)
                 if not self._suspend(found, now_ms):
                     self._detach(found, now_ms, lost=False)
 
@@ -353,7 +362,7 @@ class ReceivingLinks:
         if found is not None:
             why = "the lock of the session has ended: accept it again"
             # The frontend of another one does not know it yet, and may open the link again in a moment.
-            lost = found.state is not State.ATTACHED
+            lost = found.state is not ReceivingState.ATTACHED
             self._end(found, Refusal(conditions.SESSION_LOCK_LOST, why))
             self._durable.changed(found)
             self._last_consumers.left(queue, now_ms, lost=lost)
@@ -365,9 +374,9 @@ class ReceivingLinks:
 
     def _end(self, found: ReceivingLink, refusal: Refusal | None = None) -> None:
         """Forgets a link; its frontend, if it has one, gets the refusal."""
-        consumer = found.consumer if found.state is State.ATTACHED else None
+        consumer = found.consumer if found.state is ReceivingState.ATTACHED else None
         self._stop_waiting(found)
-        found.apply(Event.END)
+        found.apply(LinkEvent.END)
         found.consumer = None
         del self._links[found.id]
         if consumer is not None:

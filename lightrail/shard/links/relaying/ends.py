@@ -12,7 +12,7 @@ from lightrail.wire.frames import ENQUEUE_COLUMNS, ENQUEUE_ENDS, HEADER_SIZE, Ki
 
 
 @dataclass(slots=True, eq=False, repr=False)
-class Sender:
+class RelaySender:
     """The link of a sender: the numbers of messages that it may send and has sent."""
 
     peer: Peer
@@ -64,7 +64,7 @@ class Sent:
         "sender",
     )
 
-    def __init__(self, sender: Sender, part: bytes, messages: int, number: int) -> None:
+    def __init__(self, sender: RelaySender, part: bytes, messages: int, number: int) -> None:
         self.sender = sender
         self.number = number
         self.count = messages
@@ -118,10 +118,10 @@ EVERYTHING: Final = 1 << 62
 
 
 @dataclass(slots=True, eq=False, repr=False)
-class Part:
+class DeliveredPart:
     """Messages of a sender's batch that a listener has received and not settled."""
 
-    sender: Sender
+    sender: RelaySender
     batch: int
     first: int
     count: int
@@ -141,7 +141,7 @@ class Listener:
     presettled: bool = field(init=False)
     _default: int = field(init=False)
     _numbers: list[int] = field(default_factory=list)
-    _parts: list[Part] = field(default_factory=list)
+    _parts: list[DeliveredPart] = field(default_factory=list)
     _room: int = UNBOUNDED
     """Bytes that may be sent to it before its next CREDIT."""
     _exact: int = 0
@@ -210,7 +210,7 @@ class Listener:
         """Subtracts `size` bytes from its credit."""
         self._room -= size
 
-    def hold(self, part: Part) -> None:
+    def hold(self, part: DeliveredPart) -> None:
         """Adds sent messages to the unsettled ones."""
         if not self.presettled:
             self._numbers.append(self.next)
@@ -222,7 +222,7 @@ class Listener:
         numbers, parts = self._numbers, self._parts
         low = max(bisect_right(numbers, first) - 1, 0)
         high = low
-        kept: list[tuple[int, Part]] = []
+        kept: list[tuple[int, DeliveredPart]] = []
         while high < len(numbers) and numbers[high] < last:
             number, part = numbers[high], parts[high]
             high += 1
@@ -232,9 +232,9 @@ class Listener:
                 continue
             part.sender.outcome(part.batch, part.first + start - number, stop - start, code, body)
             if number < start:
-                kept.append((number, Part(part.sender, part.batch, part.first, start - number)))
+                kept.append((number, DeliveredPart(part.sender, part.batch, part.first, start - number)))
             if stop < number + part.count:
                 left = number + part.count - stop
-                kept.append((stop, Part(part.sender, part.batch, part.first + stop - number, left)))
+                kept.append((stop, DeliveredPart(part.sender, part.batch, part.first + stop - number, left)))
         numbers[low:high] = [number for number, _ in kept]
         parts[low:high] = [part for _, part in kept]

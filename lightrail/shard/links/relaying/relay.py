@@ -25,7 +25,7 @@ from lightrail.model.links import Ending
 from lightrail.model.policy import Role
 from lightrail.namespace.records import Name
 from lightrail.shard.effects.peers import Peer
-from lightrail.shard.links.relaying.ends import EVERYTHING, Listener, Part, Sender, Sent
+from lightrail.shard.links.relaying.ends import EVERYTHING, DeliveredPart, Listener, RelaySender, Sent
 from lightrail.shard.queue.values.commands import UNBOUNDED
 from lightrail.shard.queues.declarations import Names
 from lightrail.shard.queues.memory import Memory
@@ -46,7 +46,7 @@ class Relay:
         self.name = record.name
         self.record = record
         self.listeners: deque[Listener] = deque()
-        self.senders: deque[Sender] = deque()
+        self.senders: deque[RelaySender] = deque()
         self._memory = memory
         self._sequence = count()
         self._waiting: deque[Sent] = deque()
@@ -57,7 +57,7 @@ class Relay:
         """Number of messages that the listeners have credit for, beyond the waiting ones."""
         return sum(listener.credit for listener in self.listeners) - sum(sent.left for sent in self._waiting)
 
-    def send(self, sender: Sender, part: bytes, messages: int, number: int, now_ms: int) -> None:
+    def send(self, sender: RelaySender, part: bytes, messages: int, number: int, now_ms: int) -> None:
         """Passes a batch to listeners with credit, in turn; messages without credit are released."""
         sender.sent += messages
         sender.used_ms = now_ms
@@ -116,7 +116,7 @@ class Relay:
                         blob,
                     )
                 )
-                listener.hold(Part(sender, sent.number, first, last - first))
+                listener.hold(DeliveredPart(sender, sent.number, first, last - first))
                 if listener.presettled:
                     sender.outcome(sent.number, first, last - first, OutcomeCode.ACCEPTED, b"")
             ready = [listener for listener in ready if listener.is_ready]
@@ -166,7 +166,7 @@ class Relay:
         self.listeners.remove(listener)
         listener.settle(0, EVERYTHING, code, body)
 
-    def forget(self, sender: Sender) -> None:
+    def forget(self, sender: RelaySender) -> None:
         """Removes a sender and its waiting messages."""
         self.senders.remove(sender)
         self._give_back(lambda sent: sent.sender is sender)
@@ -209,7 +209,7 @@ class Relays:
         self._tenancy = tenancy
         tenancy.map.listen(self._placed)
         self._by_name: dict[str, Relay] = {}
-        self._senders: dict[Key, tuple[Relay, Sender]] = {}
+        self._senders: dict[Key, tuple[Relay, RelaySender]] = {}
         self._listeners: dict[Key, tuple[Relay, Listener]] = {}
         self.touched: dict[Relay, None] = {}
         """Relays whose credit is shared at the end of this step."""
@@ -221,7 +221,7 @@ class Relays:
         self.close_sender(peer, link)
         relay = self._open(peer, link, epoch, name)
         if relay is not None:
-            sender = Sender(peer, link, now_ms)
+            sender = RelaySender(peer, link, now_ms)
             self._senders[peer, link] = relay, sender
             relay.senders.append(sender)
             peer.out.append(frame(Kind.PRODUCER_READY, link=link))

@@ -24,8 +24,8 @@ from lightrail.shard.queue.timed.aside import NOBODY_WITH_STATES, Aside, Retries
 from lightrail.shard.queue.timed.locks import Locks
 from lightrail.shard.queue.timed.windows import Deadlines, Duplicates
 from lightrail.shard.queue.values.commands import Peek
-from lightrail.shard.queue.values.counters import Counters, Work
-from lightrail.shard.queue.values.effects import Peeked, State
+from lightrail.shard.queue.values.counters import Counters, TurnWork
+from lightrail.shard.queue.values.effects import Peeked, PeekedState
 from lightrail.shard.queue.values.policy import PLAIN, Policy
 from lightrail.shard.queue.values.runs import Run
 
@@ -76,7 +76,7 @@ _NOTHING: Final = Ready()
 class Contents:
     """The messages of one queue, its consumers, and their sums."""
 
-    work: Work
+    work: TurnWork
     """The rest of this turn's budget of work."""
     policy: Policy = PLAIN
     next_sequence: int = 0
@@ -165,12 +165,12 @@ class Contents:
     def peek(self, command: Peek) -> Peeked:
         """Some messages that are ready, delayed, waiting or deferred, by sequence."""
         found: list[Run] = []
-        states: list[State] = []
+        states: list[PeekedState] = []
         wanted = command.count
-        lines = [_from(self.ready, command.from_sequence, State.READY)]
+        lines = [_from(self.ready, command.from_sequence, PeekedState.READY)]
         if self.special is not None and self.special.delays is not None:
-            lines.append(_from(self.special.delays.line, command.from_sequence, State.DELAYED))
-        for apart, state in zip(self.set_apart, (State.DEFERRED, State.DELAYED), strict=False):
+            lines.append(_from(self.special.delays.line, command.from_sequence, PeekedState.DELAYED))
+        for apart, state in zip(self.set_apart, (PeekedState.DEFERRED, PeekedState.DELAYED), strict=False):
             lines.append(_from(apart.consumer.in_flight, command.from_sequence, state))
         for run, its_state in merge(*lines, key=lambda each: each[0].sequence):
             if wanted <= 0:
@@ -232,7 +232,7 @@ class Contents:
         return _NOTHING if special is None or special.delays is None else special.delays.line
 
 
-def _from(line: Line, first: int, state: State) -> Iterator[tuple[Run, State]]:
+def _from(line: Line, first: int, state: PeekedState) -> Iterator[tuple[Run, PeekedState]]:
     """The runs of a line that end above a sequence."""
     runs = line.runs
     for index in range(line.index(first), len(runs)):

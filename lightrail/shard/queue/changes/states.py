@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from lightrail.model.attempts import DEFERRED, STATE
 from lightrail.shard.queue.changes.contents import Contents
 from lightrail.shard.queue.changes.removals import Removals, removed
-from lightrail.shard.queue.order.sessions import Sessions, Stored
+from lightrail.shard.queue.order.sessions import Sessions, StoredState
 from lightrail.shard.queue.values.commands import SetState
 from lightrail.shard.queue.values.effects import Effect, Reason
 from lightrail.shard.queue.values.keys import key_of
@@ -54,7 +54,7 @@ class States:
             sessions.enqueued(sequence + 1)
             contents.counters.enqueued += 1
             contents.set_aside(Run(batch, 0, 1, sequence, DEFERRED | STATE))
-            sessions.states[key] = Stored(sequence, batch.enqueued_at_ms)
+            sessions.states[key] = StoredState(sequence, batch.enqueued_at_ms)
         if former is not None:
             self._remove(former.sequence, effects)
 

@@ -10,7 +10,7 @@ from lightrail.shard.queue.memory.eviction import Eviction
 from lightrail.shard.queue.order.order import Order
 from lightrail.shard.queue.order.unoffered import RunCount
 from lightrail.shard.queue.timed.locks import Locks
-from lightrail.shard.queue.values.counters import Counters, Work
+from lightrail.shard.queue.values.counters import Counters, TurnWork
 from lightrail.shard.queue.values.effects import Deliver, Drained, Effect, Fetch, Larger, Reason, Removed
 from lightrail.shard.queue.values.runs import Run
 
@@ -29,7 +29,7 @@ class Deliveries:
     _eviction: Eviction
     _counters: Counters
     _locks: Locks
-    _work: Work
+    _work: TurnWork
     _now_ms: int = 0
     order: Order | None = None
     """Decides the next message of each consumer, unless it is the head for all."""

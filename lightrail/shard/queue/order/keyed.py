@@ -17,7 +17,7 @@ from typing import Final
 from lightrail.model import limits
 from lightrail.shard.queue.lines.sparse import Sparse
 from lightrail.shard.queue.order.message_keys import MessageKeys
-from lightrail.shard.queue.values.counters import RUN, Counters, Work
+from lightrail.shard.queue.values.counters import RUN, Counters, TurnWork
 from lightrail.shard.queue.values.effects import Effect, Reason, Removed
 from lightrail.shard.queue.values.keys import MISSING, Key, Look
 from lightrail.shard.queue.values.runs import Run
@@ -91,7 +91,7 @@ class Delays:
         self.line.clear()
         self._due = []
 
-    def take_due(self, now_ms: int, work: Work) -> list[Run]:
+    def take_due(self, now_ms: int, work: TurnWork) -> list[Run]:
         """Removes and returns due messages, the earliest first, within this turn's budget of work."""
         due: list[Run] = []
         while self._due and self._due[0][0] <= now_ms and work.left > 0:

@@ -31,7 +31,7 @@ SESSION_ID_CHARACTERS_MAX: Final[int] = 128
 has all of them."""
 
 
-class Stored(NamedTuple):
+class StoredState(NamedTuple):
     """Where the state of a session is."""
 
     sequence: int
@@ -64,7 +64,7 @@ class Sessions(Groups):
         """Ends of sessions' locks in milliseconds since the epoch, by consumer."""
         self._heap: list[tuple[int, int]] = []
         """(end, consumer): at least one entry per lock, which is not later than its end."""
-        self.states: dict[Key, Stored] = {}
+        self.states: dict[Key, StoredState] = {}
         """The states of sessions (states.py) by the keys of their groups."""
         self.outdated: list[int] = []
         """Sequences of states that are no longer those of their sessions, and have to be removed."""
@@ -107,7 +107,7 @@ class Sessions(Groups):
         former = self.states.get(key := cast(Key, self._group_of(piece)))
         if former is not None:
             self.outdated.append(former.sequence)
-        self.states[key] = Stored(piece.sequence, piece.batch.enqueued_at_ms)
+        self.states[key] = StoredState(piece.sequence, piece.batch.enqueued_at_ms)
 
     def ids(self) -> Iterator[str]:
         """Ids of sessions with messages or a state, those with messages first."""

@@ -23,7 +23,7 @@ from lightrail.shard.queue.order.order import Order
 from lightrail.shard.queue.order.ranked import Ranked
 from lightrail.shard.queue.order.sessions import Sessions
 from lightrail.shard.queue.values.commands import Past
-from lightrail.shard.queue.values.counters import Counters, Work
+from lightrail.shard.queue.values.counters import Counters, TurnWork
 from lightrail.shard.queue.values.effects import Effect
 from lightrail.shard.queue.values.keys import Look
 from lightrail.shard.queue.values.policy import Policy
@@ -41,7 +41,7 @@ class Special:
     _eviction: Eviction
     deliveries: InitVar[Deliveries]
     counters: InitVar[Counters]
-    _work: Work
+    _work: TurnWork
     singles: bool = field(init=False)
     """Whether every message is a separate run."""
     _came_bytes: int = field(init=False)

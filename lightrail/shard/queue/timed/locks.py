@@ -13,7 +13,7 @@ from heapq import heapify, heappop, heappush
 from lightrail.model import conditions, limits
 from lightrail.shard.queue.lines.consumers import Consumer, Consumers
 from lightrail.shard.queue.values.commands import ConsumerOptions
-from lightrail.shard.queue.values.counters import Work
+from lightrail.shard.queue.values.counters import TurnWork
 from lightrail.shard.queue.values.effects import Refused
 
 
@@ -50,7 +50,7 @@ class Locks:
             self._drop(heappop(heap))
         return heap[0][0] if heap else None
 
-    def due(self, now_ms: int, work: Work) -> Iterable[tuple[Consumer, int, int]]:
+    def due(self, now_ms: int, work: TurnWork) -> Iterable[tuple[Consumer, int, int]]:
         """Takes out the ranges of delivery numbers whose lock has expired, earliest first, while there is
         work left in this turn."""
         heap = self.heap

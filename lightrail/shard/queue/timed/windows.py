@@ -20,7 +20,7 @@ from typing import Final, NamedTuple
 from uuid import UUID
 
 from lightrail.model import limits
-from lightrail.shard.queue.values.counters import RUN, Work
+from lightrail.shard.queue.values.counters import RUN, TurnWork
 from lightrail.shard.queue.values.keys import Look
 from lightrail.shard.queue.values.runs import Batch, Run
 
@@ -38,7 +38,7 @@ class Deadlines:
         if expires_at_ms is not None:
             heappush(self.heap, (expires_at_ms, run.sequence, run.end))
 
-    def due(self, now_ms: int, work: Work) -> Iterable[tuple[int, int]]:
+    def due(self, now_ms: int, work: TurnWork) -> Iterable[tuple[int, int]]:
         """Takes out the ranges of sequences that are due, earliest first, while there is work left in
         this turn."""
         heap = self.heap

@@ -22,7 +22,7 @@ LETTER_MESSAGE: Final = 10
 """Units for each of its messages, which are annotated."""
 
 
-class Work:
+class TurnWork:
     """A budget in units of about a microsecond, shared by all queues of a shard; and one of deliveries.
 
     A piece of work that has begun is finished, so a turn costs one piece more.
@@ -50,9 +50,9 @@ class Work:
         self.is_bounded = unsettled_runs_max < NO_BOUND
 
 
-def unlimited() -> Work:
+def unlimited() -> TurnWork:
     """A budget without limits, for a machine without turns."""
-    return Work(1 << 62, 1 << 62)
+    return TurnWork(1 << 62, 1 << 62)
 
 
 @dataclass(slots=True)

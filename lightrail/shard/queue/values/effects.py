@@ -30,7 +30,7 @@ class Reason(StrEnum):
     """The messages could not be read back from the journal."""
 
 
-class State(StrEnum):
+class PeekedState(StrEnum):
     """The state of a message in the answer to a Peek."""
 
     READY = "ready"
@@ -201,7 +201,7 @@ class Peeked(NamedTuple):
     """The answer to a Peek; some of the runs may be evicted, the engine reads those from their locations."""
 
     runs: list[Run]
-    states: Sequence[State] = ()
+    states: Sequence[PeekedState] = ()
     """The state of each run."""
 
 

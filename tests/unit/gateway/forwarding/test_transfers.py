@@ -12,7 +12,7 @@ from lightrail.gateway.forwarding import transfer as transfer_module
 from lightrail.gateway.forwarding import transfers
 from lightrail.gateway.forwarding.counts import ForwardingCounts
 from lightrail.gateway.forwarding.sink import NotSentError
-from lightrail.gateway.forwarding.transfer import State, Transfer
+from lightrail.gateway.forwarding.transfer import Transfer, TransferState
 from lightrail.gateway.forwarding.transfers import TooManyTransfersError, Transfers
 from lightrail.model.names import InvalidNameError
 from lightrail.model.policy import Policy
@@ -169,7 +169,7 @@ def test_what_the_target_does_not_take_stays_and_the_reason_is_told() -> None:
         scene.a.add(*(message(b"%d" % number) for number in range(10)))
         scene.sink.refuse = lambda _name, letter: FULL if letter.message[-1:] in b"37" else None
         transfer = await scene.run(**{"from": "a", "to": "b"})
-        assert (transfer.state, transfer.moved) == (State.FAILED, 8)
+        assert (transfer.state, transfer.moved) == (TransferState.FAILED, 8)
         assert [body[-1:] for body in scene.a.bodies()] == [b"3", b"7"]
         assert transfer.error == (
             "2 messages could not be sent and stay in a: 2 x amqp:resource-limit-exceeded: it is full"
@@ -184,7 +184,7 @@ def test_a_target_that_takes_nothing_ends_the_transfer_before_all_was_tried() ->
         scene.a.add(*(message(b"%d" % number) for number in range(5_000)))
         scene.sink.refuse = lambda _name, _letter: FULL
         transfer = await scene.run(**{"from": "a", "to": "b"})
-        assert transfer.state is State.FAILED
+        assert transfer.state is TransferState.FAILED
         assert scene.a.ready == 5_000
         assert len(scene.a.delivered) < 2 * transfer_module.TRANSFER_HELD + transfer_module.TRANSFER_WINDOW
 
@@ -337,7 +337,7 @@ def test_a_queue_that_is_deleted_ends_its_transfer() -> None:
         await until(lambda: scene.sink.waiting == 1)
         scene.links.peer.delete("a")
         await transfer.done
-        assert (transfer.state, transfer.error) == (State.FAILED, "a: a was deleted")
+        assert (transfer.state, transfer.error) == (TransferState.FAILED, "a: a was deleted")
         transfer = await scene.run(**{"from": "a", "to": "b"})
         assert transfer.error is not None
         assert transfer.error.startswith("a can't be read now: amqp:not-found")
@@ -353,13 +353,13 @@ def test_a_cancelled_transfer_ends_when_what_is_on_its_way_has_arrived() -> None
         await until(lambda: scene.sink.waiting > 0)
         cancelling = asyncio.create_task(scene.transfers.cancel(ANYBODY, transfer.id))
         await until(lambda: transfer._is_cancelled)
-        assert now(transfer.state) is State.RUNNING
+        assert now(transfer.state) is TransferState.RUNNING
         scene.sink.gate.set()
         await cancelling
-        assert transfer.state is State.CANCELLED
+        assert transfer.state is TransferState.CANCELLED
         assert transfer.moved == len(scene.sink.letters["b"])
         assert scene.a.ready == 100 - transfer.moved
-        assert (await scene.transfers.cancel(ANYBODY, transfer.id)).state is State.CANCELLED
+        assert (await scene.transfers.cancel(ANYBODY, transfer.id)).state is TransferState.CANCELLED
 
     run(check)
 

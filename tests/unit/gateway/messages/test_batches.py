@@ -6,7 +6,7 @@ from collections.abc import Awaitable, Callable
 import pytest
 
 from lightrail.gateway.errors import ProblemError
-from lightrail.gateway.messages.batches import Batch, Message, store
+from lightrail.gateway.messages.batches import BatchMessage, RequestBatch, store
 from lightrail.model import conditions
 from lightrail.wire.bodies import ProducerOpen, Refusal
 from lightrail.wire.frames import AFRESH, DURABLE, HEADER_SIZE, IDENTITY, UNKNOWN_SEQUENCE, Kind
@@ -16,11 +16,11 @@ FIRST = 8 << 16
 """The number of the first frame of batch 7."""
 
 
-def plain(text: str, durable: bool = True) -> Message:
-    return Message(text.encode(), durable, 4, None, None)
+def plain(text: str, durable: bool = True) -> BatchMessage:
+    return BatchMessage(text.encode(), durable, 4, None, None)
 
 
-MIXED = Batch("user", "p", 7, [plain("a"), plain("b"), plain("c", durable=False), plain("d")])
+MIXED = RequestBatch("user", "p", 7, [plain("a"), plain("b"), plain("c", durable=False), plain("d")])
 
 
 def sent(

@@ -12,7 +12,7 @@ from lightrail.gateway.messages import receiving
 from lightrail.gateway.messages.receiving import STALE_MIN, LockedMessage, Receivers
 from lightrail.model.policy import Policy
 from lightrail.namespace.records import Name
-from lightrail.shard_client.peers.shards import State
+from lightrail.shard_client.peers.shards import ConnectionState
 from lightrail.wire.bodies import ConsumerOpen, Refusal
 from lightrail.wire.frames import DRAIN, Kind, OutcomeCode
 from tests.support.shard.fake_shards import FakePeer, FakeShards
@@ -299,7 +299,7 @@ def test_an_idle_consumer_goes_after_a_while(monkeypatch: pytest.MonkeyPatch) ->
 
 def test_with_the_shard_away_only_the_hasty_are_refused() -> None:
     async def check(receivers: Receivers, shards: FakeShards) -> None:
-        shards.peer.state = State.GREETING
+        shards.peer.state = ConnectionState.GREETING
         with pytest.raises(ProblemError) as raised:
             await receivers.receive(queue(), 0)
         assert raised.value.status == 503

@@ -11,7 +11,7 @@ from lightrail.cluster.memory import MemoryCoordinator
 from lightrail.gateway.errors import ProblemError
 from lightrail.gateway.messages import sending as sending_module
 from lightrail.gateway.messages.outgoing import Outgoing
-from lightrail.gateway.messages.sending import Carried, RouterSender, Sender
+from lightrail.gateway.messages.sending import Carried, NameSender, RouterSender
 from lightrail.model import limits
 from lightrail.model.placement import Placement
 from lightrail.model.policy import Policy
@@ -186,11 +186,11 @@ def test_a_queue_that_has_stored_a_message_does_not_get_it_again_as_a_changed_ac
 Q = Name("q", Policy.parse({"role": "queue", "max_message_bytes": 100}))
 
 
-def scene(check: Callable[[Sender, FakePeer], Awaitable[None]]) -> None:
+def scene(check: Callable[[NameSender, FakePeer], Awaitable[None]]) -> None:
     async def run() -> None:
         shards = FakeShards()
         directory = Directory(MemoryCoordinator())
-        sender = Sender(shards, directory, asyncio.get_running_loop())  # type: ignore[arg-type]
+        sender = NameSender(shards, directory, asyncio.get_running_loop())  # type: ignore[arg-type]
         await check(sender, shards.peer)
         sender.close()
 
@@ -207,12 +207,12 @@ async def gone(peer: FakePeer) -> None:
         await asyncio.sleep(0)
 
 
-def sending(sender: Sender) -> Any:
+def sending(sender: NameSender) -> Any:
     return asyncio.create_task(sender.send(Q, MESSAGE))
 
 
 def test_the_answer_is_the_sequence() -> None:
-    async def check(sender: Sender, peer: FakePeer) -> None:
+    async def check(sender: NameSender, peer: FakePeer) -> None:
         tasks = [sending(sender) for _ in range(2)]
         await turn()
         assert peer.said(Kind.ENQUEUE) == [(DURABLE | AFRESH, 1, 1), (DURABLE, 1, 2)]
@@ -224,7 +224,7 @@ def test_the_answer_is_the_sequence() -> None:
 
 
 def test_those_behind_a_refusal_are_sent_again_afresh() -> None:
-    async def check(sender: Sender, peer: FakePeer) -> None:
+    async def check(sender: NameSender, peer: FakePeer) -> None:
         tasks = [sending(sender) for _ in range(3)]
         await turn()
         peer.said()
@@ -248,7 +248,7 @@ def test_those_behind_a_refusal_are_sent_again_afresh() -> None:
 
 
 def test_after_a_greeting_what_has_no_answer_is_said_again() -> None:
-    async def check(sender: Sender, peer: FakePeer) -> None:
+    async def check(sender: NameSender, peer: FakePeer) -> None:
         answered, open_ = sending(sender), sending(sender)
         await turn()
         peer.producer.stored(1, 1)
@@ -263,7 +263,7 @@ def test_after_a_greeting_what_has_no_answer_is_said_again() -> None:
 
 
 def test_who_went_is_not_sent_again() -> None:
-    async def check(sender: Sender, peer: FakePeer) -> None:
+    async def check(sender: NameSender, peer: FakePeer) -> None:
         task = sending(sender)
         await turn()
         task.cancel()
@@ -278,7 +278,7 @@ def test_who_went_is_not_sent_again() -> None:
 def test_a_shard_that_says_nothing_is_told_as_unknown(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(limits, "REQUEST_MS", 10)
 
-    async def check(sender: Sender, peer: FakePeer) -> None:
+    async def check(sender: NameSender, peer: FakePeer) -> None:
         with pytest.raises(ProblemError) as raised:
             await sender.send(Q, MESSAGE)
         assert raised.value.status == 503
@@ -288,7 +288,7 @@ def test_a_shard_that_says_nothing_is_told_as_unknown(monkeypatch: pytest.Monkey
 
 
 def test_a_queue_that_is_gone_is_told_to_all() -> None:
-    async def check(sender: Sender, peer: FakePeer) -> None:
+    async def check(sender: NameSender, peer: FakePeer) -> None:
         tasks = [sending(sender) for _ in range(2)]
         await turn()
         peer.producer.ended(Refusal("amqp:not-found", "there is no q"))
@@ -301,7 +301,7 @@ def test_a_queue_that_is_gone_is_told_to_all() -> None:
 
 
 def test_a_queue_that_was_made_again_has_a_producer_of_its_own() -> None:
-    async def check(sender: Sender, peer: FakePeer) -> None:
+    async def check(sender: NameSender, peer: FakePeer) -> None:
         before = sending(sender)
         await turn()
         old = peer.producer
@@ -325,7 +325,7 @@ def test_a_queue_that_was_made_again_has_a_producer_of_its_own() -> None:
 
 
 def test_a_policy_that_changed_is_known_to_the_shard_before_the_next_message() -> None:
-    async def check(sender: Sender, peer: FakePeer) -> None:
+    async def check(sender: NameSender, peer: FakePeer) -> None:
         before = sending(sender)
         await turn()
         old = peer.producer
@@ -346,7 +346,7 @@ def test_a_policy_that_changed_is_known_to_the_shard_before_the_next_message() -
 
 
 def test_what_is_too_large_is_not_sent() -> None:
-    async def check(sender: Sender, peer: FakePeer) -> None:
+    async def check(sender: NameSender, peer: FakePeer) -> None:
         with pytest.raises(ProblemError) as raised:
             await sender.send(Q, Outgoing(b"x" * 101, True, 4, 0))
         assert raised.value.status == 413
@@ -358,7 +358,7 @@ def test_what_is_too_large_is_not_sent() -> None:
 def test_bodies_have_a_limit_in_sum(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sending_module, "HTTP_BODIES_BYTES", 100)
 
-    async def check(sender: Sender, peer: FakePeer) -> None:
+    async def check(sender: NameSender, peer: FakePeer) -> None:
         with sender.room() as first, sender.room() as second:
             first.take(90)
             with pytest.raises(ProblemError) as raised:
@@ -375,7 +375,7 @@ def test_bodies_have_a_limit_in_sum(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_an_idle_producer_goes(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sending_module, "SENDER_IDLE_MS", 10)
 
-    async def check(sender: Sender, peer: FakePeer) -> None:
+    async def check(sender: NameSender, peer: FakePeer) -> None:
         task = sending(sender)
         await turn()
         sender._sweep()

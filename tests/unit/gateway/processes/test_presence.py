@@ -10,11 +10,11 @@ from lightrail.cluster.coordinator import Write
 from lightrail.cluster.map import Map, Member, Placed, ShardRecord
 from lightrail.cluster.memory import MemoryCoordinator
 from lightrail.gateway.processes.members import PRESENCE_FAMILIES, Presence
-from lightrail.shard_client.peers.shards import ShardPeer, State
+from lightrail.shard_client.peers.shards import ConnectionState, ShardPeer
 from lightrail.telemetry.metrics import registry
 
 
-def peers(**states: State) -> dict[int, ShardPeer]:
+def peers(**states: ConnectionState) -> dict[int, ShardPeer]:
     """By names such as s0."""
     return {int(name[1:]): cast(ShardPeer, SimpleNamespace(state=state)) for name, state in states.items()}
 
@@ -34,14 +34,14 @@ async def cluster(*registered: int, queues: dict[str, int]) -> Map:
 def test_a_shard_that_owns_queues_and_is_registered_no_more_is_named_with_how_many() -> None:
     async def story() -> None:
         map = await cluster(0, queues={"a": 0, "b": 1, "c": 1, "d": 0})
-        presence = Presence(map, peers(s0=State.SERVING, s1=State.GREETING))
+        presence = Presence(map, peers(s0=ConnectionState.SERVING, s1=ConnectionState.GREETING))
         assert presence.known() == [0, 1, 2]
         assert [presence.queues(shard) for shard in (0, 1, 2)] == [2, 2, 0]
         # Shard 2 owns nothing: nobody waits for it.
         assert presence.unregistered() == [(1, "not registered; 2 queues wait for it")]
         assert presence.waiting(2) == ""
         # Never seen by this gateway, as one that was started later.
-        assert Presence(map, peers(s0=State.SERVING)).unregistered() == presence.unregistered()
+        assert Presence(map, peers(s0=ConnectionState.SERVING)).unregistered() == presence.unregistered()
 
     asyncio.run(story())
 
@@ -49,7 +49,9 @@ def test_a_shard_that_owns_queues_and_is_registered_no_more_is_named_with_how_ma
 def test_one_that_answers_is_there_whatever_etcd_says_and_one_that_is_registered_is_asked_itself() -> None:
     async def story() -> None:
         map = await cluster(0, queues={"a": 0, "b": 1})
-        assert Presence(map, peers(s0=State.GREETING, s1=State.SERVING)).unregistered() == []
+        assert (
+            Presence(map, peers(s0=ConnectionState.GREETING, s1=ConnectionState.SERVING)).unregistered() == []
+        )
 
     asyncio.run(story())
 
@@ -65,7 +67,7 @@ def test_a_queue_on_a_shard_that_nobody_knows_waits_too() -> None:
 def test_metrics_have_a_series_for_each_known_shard() -> None:
     async def story() -> None:
         map = await cluster(0, queues={"b": 1})
-        presence: Any = Presence(map, peers(s0=State.SERVING))
+        presence: Any = Presence(map, peers(s0=ConnectionState.SERVING))
         text = generate_latest(registry(PRESENCE_FAMILIES, presence)).decode()
         for shard, value in ((0, 1), (1, 0), (2, 0)):
             assert f'lightrail_placement_serving{{shard="{shard}"}} {value}.0' in text

@@ -11,7 +11,7 @@ from lightrail.cluster.map import PLACEMENT, SHARDS, Placed
 from lightrail.gateway.processes import loads
 from lightrail.gateway.resources import moves, verification
 from lightrail.namespace.rights import Caller, ForbiddenError
-from lightrail.shard_client.peers.shards import State
+from lightrail.shard_client.peers.shards import ConnectionState
 from tests.support.shard.move_scene import MoveScene, with_scene
 
 MANY = tuple(f"q{i:02}" for i in range(20))
@@ -84,7 +84,7 @@ def test_nothing_moves_from_or_to_a_shard_that_is_not_there(how: str) -> None:
         await scene.place(2, *MANY[10:])
         peer = scene.peers[2]
         if how == "dead":
-            peer.state = State.GREETING
+            peer.state = ConnectionState.GREETING
         else:
             await scene.put(f"{SHARDS}2", None)
             del scene.peers[2]
@@ -109,7 +109,7 @@ def test_a_shard_that_drains_loses_everything_and_gets_nothing() -> None:
             "connection-point",
         }
         assert 1 not in {move["to"] for move in plan["moves"]}
-        scene.peers[1].state = State.GREETING
+        scene.peers[1].state = ConnectionState.GREETING
         plan = await proposed(scene)
         assert {move["from"] for move in plan["moves"]} == {0}
         assert plan["silent"] == [1]
@@ -165,7 +165,7 @@ def test_a_plan_that_does_not_hold_is_refused_as_a_whole(
 ) -> None:
     async def check(scene: MoveScene) -> None:
         await scene.place(0, "q")
-        scene.peers[2].state = State.GREETING
+        scene.peers[2].state = ConnectionState.GREETING
         problem = await scene.refused(moves.begin, path, body)
         assert (problem.status, problem.detail if words not in problem.detail else words) == (status, words)
         scene.map.refresh()
@@ -219,7 +219,7 @@ def test_moves_are_shown_with_what_their_shard_says_of_them_and_without_it() -> 
             {"queue": "z", "source": 0, "to": 1, "phase": "switch", "ended_ms": 5, "result": "done"},
             {"queue": "y", "source": 0, "to": 1, "phase": "switch", "ended_ms": 4, "result": "done"},
         ]
-        scene.peers[2].state = State.GREETING
+        scene.peers[2].state = ConnectionState.GREETING
         found = await scene.ask(moves.list_all)
         shown = {
             each["queue"]: (each["from"], each["to"], each["phase"], each["bytes"]) for each in found["moves"]
@@ -266,7 +266,7 @@ def test_verify_says_what_does_not_fit_and_nothing_where_all_does(monkeypatch: p
             "deleted",
             "the move of b from shard 1 to 0 has not ended",
         ]
-        scene.peers[1].state = State.GREETING
+        scene.peers[1].state = ConnectionState.GREETING
         assert "shard 1 does not answer: its queues could not be checked; 1 queues" in " ".join(
             (await scene.ask(verification.verify))["problems"]
         )

@@ -8,7 +8,7 @@ from lightrail.cluster.coordinator import WRITES_MAX
 from lightrail.cluster.map import MOVES, PLACEMENT, SHARDS
 from lightrail.gateway.resources import shards
 from lightrail.namespace.rights import Caller, ForbiddenError
-from lightrail.shard_client.peers.shards import State
+from lightrail.shard_client.peers.shards import ConnectionState
 from tests.support.shard.move_scene import MoveScene, with_scene
 
 
@@ -79,7 +79,7 @@ def test_a_shard_with_queues_moves_to_it_or_a_process_is_not_removed() -> None:
         await scene.put(f"{SHARDS}1", None)
         said = (await scene.refused(shards.remove, "/", None, "1")).detail
         assert "not registered and answers all the same, at tcp://there:1" in said
-        scene.peers[1].state = State.GREETING
+        scene.peers[1].state = ConnectionState.GREETING
         await scene.place(1, "q")
         problem = await scene.refused(shards.remove, "/", None, "1")
         assert (problem.status, "1 queues, such as q" in problem.detail) == (409, True)
@@ -107,7 +107,7 @@ def test_a_lost_shard_is_given_up_with_its_queues_and_moves_to_it() -> None:
         assert len(scene.map.moves) == 3
         await scene.put(f"{SHARDS}1", None)
         assert "answers all the same" in (await scene.refused(shards.remove, lose, None, "1")).detail
-        scene.peers[1].state = State.GREETING
+        scene.peers[1].state = ConnectionState.GREETING
         before = {queue: each.epoch for queue, each in scene.map.placements().items()}
         await scene.ask(shards.remove, lose, None, "1")
         assert scene.map.moves == {}
@@ -133,7 +133,7 @@ def test_a_disk_that_is_forgotten_takes_every_queue_to_a_later_epoch() -> None:
         await scene.put(f"{SHARDS}1", None)
         forget = {"disk": ""}
         assert "answers all the same" in (await scene.refused(shards.change, "/", forget, "1")).detail
-        scene.peers[1].state = State.GREETING
+        scene.peers[1].state = ConnectionState.GREETING
         before = dict(scene.map.placements())
         for times in (1, 2):
             await scene.ask(shards.change, "/", forget, "1")
@@ -154,7 +154,7 @@ def test_the_queues_of_the_only_shard_can_not_be_given_up() -> None:
     async def check(scene: MoveScene) -> None:
         await scene.place(0, "q")
         await scene.put(f"{SHARDS}0", None)
-        scene.peers[0].state = State.GREETING
+        scene.peers[0].state = ConnectionState.GREETING
         problem = await scene.refused(shards.remove, "/?lose_queues=true", None, "0")
         assert (problem.status, "no other shard can have the 1 queues" in problem.detail) == (409, True)
 

@@ -6,7 +6,7 @@ import pytest
 
 from lightrail.gateway.resources import transactions
 from lightrail.namespace.rights import Caller, ForbiddenError
-from lightrail.shard_client.peers.shards import State
+from lightrail.shard_client.peers.shards import ConnectionState
 from tests.support.shard.move_scene import MoveScene, with_scene
 
 ID = "0f" * 16
@@ -26,7 +26,7 @@ def row(id: str = ID, decides: int = 2, age_ms: int = 5_000) -> dict[str, Any]:
 
 async def lose(scene: MoveScene, shard: int) -> None:
     """The shard neither answers nor is registered."""
-    scene.peers[shard].state = State.GREETING
+    scene.peers[shard].state = ConnectionState.GREETING
     await scene.shard(shard, registered=False)
 
 
@@ -75,7 +75,7 @@ def test_a_shard_that_runs_decides_by_itself(registered: bool) -> None:
         scene.peers[0].prepared = [row()]
         if registered:
             # It has perhaps only lost its connection to this gateway.
-            scene.peers[2].state = State.GREETING
+            scene.peers[2].state = ConnectionState.GREETING
         else:
             await scene.shard(2, registered=False)
         problem = await scene.refused(transactions.decide, "/", {"decision": "abort"}, ID)

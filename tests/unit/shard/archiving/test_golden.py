@@ -8,7 +8,7 @@ import pytest
 from lightrail.journal.archive import ArchiveError, Incarnation, decode_identity
 from lightrail.journal.index import BadIndexError, decode_index, read_index
 from lightrail.journal.segment_header import decode_segment_header
-from lightrail.shard.archiving.contents import Contents, RealFolders
+from lightrail.shard.archiving.contents import RealFolders, ShardArchive
 from lightrail.shard.journal.files import RealFiles
 from tests.support.shard.fake_files import FakeFiles, Inode
 
@@ -58,12 +58,12 @@ def test_on_a_real_disk_a_segment_is_linked_read_and_removed(tmp_path: Path) -> 
     index, _ = read_index(header, file, len(data))
     folders = RealFolders(tmp_path / "archive")
     assert folders.names() == []
-    contents = Contents(folders, OWN)
+    contents = ShardArchive(folders, OWN)
     contents.load()
     contents.keep(journal, name, file, index, lambda: True)
     assert file.links() == 2
     assert folders.shares(journal)
-    again = Contents(RealFolders(tmp_path / "archive"), OWN)
+    again = ShardArchive(RealFolders(tmp_path / "archive"), OWN)
     again.load()
     assert again.kept == contents.kept
     assert again.index(OWN.disk, header.segment) == index.encode().encode()

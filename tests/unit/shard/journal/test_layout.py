@@ -29,7 +29,7 @@ from lightrail.journal.record import (
     Queue,
     QueueEntry,
     QueueEvent,
-    Receiver,
+    ReceiverChange,
     ReceiverEvent,
     Seal,
     Settle,
@@ -37,8 +37,8 @@ from lightrail.journal.record import (
     Taken,
     Terminus,
     TerminusEvent,
-    Transaction,
     TransactionState,
+    TransactionStep,
 )
 from lightrail.journal.scan import Scan
 from lightrail.journal.segment_header import decode_segment_header
@@ -85,20 +85,20 @@ def written() -> bytes:
     journal.append(Delivered(1, 7 << 32 | 9, [(4, 6), (8, 9)]), 1_008)
     journal.append(Append([(2, 4)], 0, 0, orders, 0, 1, 0, MOVED), 1_008)
     journal.append(
-        Transaction(bytes(range(16)), TransactionState.PREPARED, 3, '{"posts":[]}', b"\1\0\0\0x"), 1_008
+        TransactionStep(bytes(range(16)), TransactionState.PREPARED, 3, '{"posts":[]}', b"\1\0\0\0x"), 1_008
     )
     journal.append(
-        Transaction(bytes(16), TransactionState.COMMITTED, 0, '{"others":[1,2]}', flags=CONTINUED), 1_008
+        TransactionStep(bytes(16), TransactionState.COMMITTED, 0, '{"others":[1,2]}', flags=CONTINUED), 1_008
     )
-    journal.append(Transaction(bytes(range(16)), TransactionState.ENDED), 1_008)
+    journal.append(TransactionStep(bytes(range(16)), TransactionState.ENDED), 1_008)
     journal.append(Terminus(1, LINK, TerminusEvent.BEGUN, 2, 60_000, user="zo\u00eb"), 1_008)
     journal.append(Terminus(1, LINK, TerminusEvent.STORED, 2, 60_000, [b"a", bytes(32)], CONTINUED), 1_008)
     journal.append(Terminus(1, LINK, TerminusEvent.SETTLED, 2, 60_000, [b"a"]), 1_008)
     journal.append(Terminus(2, LINK, TerminusEvent.ENDED, 1, 60_000), 1_008)
-    journal.append(Receiver(1, LINK, ReceiverEvent.BEGUN, 0, b'{"queue":"orders"}'), 1_008)
-    journal.append(Receiver(1, LINK, ReceiverEvent.DELIVERED, 9, b"", [(0, 4, 3), (3, 8, 6)]), 1_008)
-    journal.append(Receiver(1, LINK, ReceiverEvent.SETTLED, 9, b"", [(1, 5, 1)]), 1_008)
-    journal.append(Receiver(1, bytes(16), ReceiverEvent.ENDED), 1_008)
+    journal.append(ReceiverChange(1, LINK, ReceiverEvent.BEGUN, 0, b'{"queue":"orders"}'), 1_008)
+    journal.append(ReceiverChange(1, LINK, ReceiverEvent.DELIVERED, 9, b"", [(0, 4, 3), (3, 8, 6)]), 1_008)
+    journal.append(ReceiverChange(1, LINK, ReceiverEvent.SETTLED, 9, b"", [(1, 5, 1)]), 1_008)
+    journal.append(ReceiverChange(1, bytes(16), ReceiverEvent.ENDED), 1_008)
     journal.append(Queue(QueueEvent.DELETED, 2, ""), 1_008)
     journal.append(Seal(5), 1_009)
     journal.close(1_010)
@@ -137,17 +137,17 @@ def test_the_golden_file_is_read() -> None:
         Taken(6, 8, 1),
         Numbers(1, 9, [(7, 3, 0), (8, 5, 2)]),
         Delivered(1, 7 << 32 | 9, [(4, 6), (8, 9)]),
-        Transaction(bytes(range(16)), 1, 3, '{"posts":[]}', b"\1\0\0\0x"),
-        Transaction(bytes(16), 2, 0, '{"others":[1,2]}', b"", CONTINUED),
-        Transaction(bytes(range(16)), 4),
+        TransactionStep(bytes(range(16)), 1, 3, '{"posts":[]}', b"\1\0\0\0x"),
+        TransactionStep(bytes(16), 2, 0, '{"others":[1,2]}', b"", CONTINUED),
+        TransactionStep(bytes(range(16)), 4),
         Terminus(1, LINK, 1, 2, 60_000, [], user="zo\u00eb"),
         Terminus(1, LINK, 2, 2, 60_000, [b"a", bytes(32)], CONTINUED),
         Terminus(1, LINK, 3, 2, 60_000, [b"a"]),
         Terminus(2, LINK, 4, 1, 60_000, []),
-        Receiver(1, LINK, 1, 0, b'{"queue":"orders"}', []),
-        Receiver(1, LINK, 2, 9, b"", [(0, 4, 3), (3, 8, 6)]),
-        Receiver(1, LINK, 3, 9, b"", [(1, 5, 1)]),
-        Receiver(1, bytes(16), 4, 0, b"", []),
+        ReceiverChange(1, LINK, 1, 0, b'{"queue":"orders"}', []),
+        ReceiverChange(1, LINK, 2, 9, b"", [(0, 4, 3), (3, 8, 6)]),
+        ReceiverChange(1, LINK, 3, 9, b"", [(1, 5, 1)]),
+        ReceiverChange(1, bytes(16), 4, 0, b"", []),
         Queue(3, 2, "", "{}"),
         Seal(5),
         Close(),
@@ -215,12 +215,14 @@ def test_a_segment_of_an_older_version_is_read_and_gone_on_with(older: Path) -> 
         Taken(1 << 63, 1 << 40, 9),
         Numbers(1 << 40, 1 << 50, [(1 << 63, 1 << 62, 0), (1, 2, 3)], CONTINUED),
         Numbers(1, 0, []),
-        Transaction(bytes(16), TransactionState.PREPARED, 9, '{"\u00e9":1}', bytes(300), CONTINUED),
-        Transaction(bytes(range(16)), TransactionState.ABORTED),
+        TransactionStep(bytes(16), TransactionState.PREPARED, 9, '{"\u00e9":1}', bytes(300), CONTINUED),
+        TransactionStep(bytes(range(16)), TransactionState.ABORTED),
         Terminus(1 << 40, LINK, TerminusEvent.BEGUN, 2, 1 << 40, [bytes(32), b"", b"a"], CONTINUED),
         Terminus(1, LINK, TerminusEvent.ENDED, 1, 0, []),
-        Receiver(1 << 40, LINK, ReceiverEvent.BEGUN, 1 << 40, b"{}", [(1 << 40, 1 << 50, 1)], CONTINUED),
-        Receiver(1, LINK, ReceiverEvent.ENDED, 0, b"", []),
+        ReceiverChange(
+            1 << 40, LINK, ReceiverEvent.BEGUN, 1 << 40, b"{}", [(1 << 40, 1 << 50, 1)], CONTINUED
+        ),
+        ReceiverChange(1, LINK, ReceiverEvent.ENDED, 0, b"", []),
         Seal(3),
         Epoch(1 << 40),
         Close(),
@@ -235,9 +237,9 @@ def test_records_come_back_as_they_went(
     | Ids
     | Taken
     | Numbers
-    | Transaction
+    | TransactionStep
     | Terminus
-    | Receiver
+    | ReceiverChange
     | Seal
     | Epoch
     | Close

@@ -6,7 +6,15 @@ from itertools import product
 
 import pytest
 
-from lightrail.shard.moving.phases import ENDS, RETRIED, TRANSITIONS, Event, Phase, PhaseError, Progress
+from lightrail.shard.moving.phases import (
+    ENDS,
+    RETRIED,
+    TRANSITIONS,
+    MoveEvent,
+    MoveProgress,
+    Phase,
+    PhaseError,
+)
 from tests.support.transitions import rows
 
 # Every phase with every event: the phase that follows, or a dash where the event is refused.
@@ -21,23 +29,23 @@ DONE        -       -      -         -       -       -       -          -       
 CANCELLED   -       -      -         -       -       -       -          -       -         -         -
 BROKEN      -       -      -         -       -       -       -          -       -         -         -
 """
-ROWS = rows(TABLE, Phase.__getitem__, Event)
+ROWS = rows(TABLE, Phase.__getitem__, MoveEvent)
 
-FAILURES = {*RETRIED, Event.CANCEL, Event.BREAK}
+FAILURES = {*RETRIED, MoveEvent.CANCEL, MoveEvent.BREAK}
 
 
-def progress(phase: Phase = Phase.WAITING) -> Progress:
-    return Progress("q", 0, 1, 3, 1_000, phase)
+def progress(phase: Phase = Phase.WAITING) -> MoveProgress:
+    return MoveProgress("q", 0, 1, 3, 1_000, phase)
 
 
 def test_the_table_has_every_phase_with_every_event() -> None:
-    assert {(phase, event) for phase, event, _ in ROWS} == set(product(Phase, Event))
+    assert {(phase, event) for phase, event, _ in ROWS} == set(product(Phase, MoveEvent))
     assert len(TRANSITIONS) == sum(after is not None for _, _, after in ROWS)
 
 
 @pytest.mark.parametrize(("before", "event", "after"), ROWS)
 def test_an_event_leads_to_the_phase_of_the_table_or_is_refused(
-    before: Phase, event: Event, after: Phase | None
+    before: Phase, event: MoveEvent, after: Phase | None
 ) -> None:
     move = progress(before)
     if after is None:
@@ -51,7 +59,7 @@ def test_an_event_leads_to_the_phase_of_the_table_or_is_refused(
 
 def test_every_order_of_events_passes_the_steps_of_a_move_and_every_transition_is_passed() -> None:
     """A placement is committed only for a checked copy, or where there is nothing to copy; ends are final."""
-    passed: Counter[tuple[Phase, Event]] = Counter()
+    passed: Counter[tuple[Phase, MoveEvent]] = Counter()
     chance = random.Random(5)
     for _ in range(500):
         move, events = progress(), []
@@ -62,28 +70,28 @@ def test_every_order_of_events_passes_the_steps_of_a_move_and_every_transition_i
             events.append(event)
         if move.phase is Phase.DONE:
             steps = [event for event in events if event not in FAILURES]
-            assert steps[-1] is Event.COMMIT
-            assert steps[-2] is Event.SKIP or (
-                steps[-2] is Event.SWITCH
-                and steps[-3] is Event.FREEZE
-                and steps[-4] in (Event.BEGIN, Event.REPEAT)
+            assert steps[-1] is MoveEvent.COMMIT
+            assert steps[-2] is MoveEvent.SKIP or (
+                steps[-2] is MoveEvent.SWITCH
+                and steps[-3] is MoveEvent.FREEZE
+                and steps[-4] in (MoveEvent.BEGIN, MoveEvent.REPEAT)
             )
         assert move.result in ("done", "cancelled", "")
-        assert not [event for event in Event if (move.phase, event) in TRANSITIONS]
+        assert not [event for event in MoveEvent if (move.phase, event) in TRANSITIONS]
     assert passed.keys() == TRANSITIONS.keys()
 
 
 @pytest.mark.parametrize("before", [phase for phase in Phase if phase not in ENDS])
-@pytest.mark.parametrize("event", [event for event in Event if event in FAILURES])
-def test_a_failure_that_a_phase_does_not_expect_breaks_the_move(before: Phase, event: Event) -> None:
+@pytest.mark.parametrize("event", [event for event in MoveEvent if event in FAILURES])
+def test_a_failure_that_a_phase_does_not_expect_breaks_the_move(before: Phase, event: MoveEvent) -> None:
     move = progress(before)
-    expected = event if (before, event) in TRANSITIONS else Event.BREAK
+    expected = event if (before, event) in TRANSITIONS else MoveEvent.BREAK
     assert move.fail(event) is expected
     assert move.phase is TRANSITIONS[before, expected]
 
 
-@pytest.mark.parametrize(("event", "result"), [(Event.COMMIT, "done"), (Event.CANCEL, "cancelled")])
-def test_the_phase_in_which_a_move_ended_is_shown_beside_its_result(event: Event, result: str) -> None:
+@pytest.mark.parametrize(("event", "result"), [(MoveEvent.COMMIT, "done"), (MoveEvent.CANCEL, "cancelled")])
+def test_the_phase_in_which_a_move_ended_is_shown_beside_its_result(event: MoveEvent, result: str) -> None:
     move = progress(Phase.SWITCH)
     move.apply(event)
     shown = move.describe(2_500)

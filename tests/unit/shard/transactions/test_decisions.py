@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from lightrail.journal.record import Transaction, TransactionState
+from lightrail.journal.record import TransactionState, TransactionStep
 from lightrail.model import conditions, limits
 from lightrail.model.transaction_ids import born_ms, new_id
 from lightrail.shard.journal.journal import Journal
@@ -29,7 +29,7 @@ def abort(scene: Scene, peer: Peer, id: bytes) -> None:
 
 
 def states(store: SmallStore, id: bytes) -> list[int]:
-    return [each.state for each in store.records if isinstance(each, Transaction) and each.id == id]
+    return [each.state for each in store.records if isinstance(each, TransactionStep) and each.id == id]
 
 
 def test_an_id_has_the_time_of_its_birth() -> None:

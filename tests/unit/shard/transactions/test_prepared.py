@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from lightrail.journal.record import Transaction, TransactionState
+from lightrail.journal.record import TransactionState, TransactionStep
 from lightrail.model import conditions
 from lightrail.model.attempts import DEFERRED, failures
 from lightrail.shard.journal.store import Recovered, StoreBusyError
@@ -190,10 +190,10 @@ def test_a_shard_that_is_asked_before_it_has_decided_can_not_commit_any_more() -
     scene.settle_down()
     assert condition(peer, request) == conditions.TRANSACTION_ROLLBACK
     assert ready(scene, "a") == []
-    states = [each.state for each in store.records if isinstance(each, Transaction)]
+    states = [each.state for each in store.records if isinstance(each, TransactionStep)]
     assert states == [TransactionState.ABORTED]
     scene.tick(TRANSACTION_ABORTED_MS + 1)
-    states = [each.state for each in store.records if isinstance(each, Transaction)]
+    states = [each.state for each in store.records if isinstance(each, TransactionStep)]
     assert states == [TransactionState.ABORTED, TransactionState.ENDED]
 
 
@@ -214,7 +214,7 @@ def test_a_decision_is_kept_until_all_others_have_concluded_it() -> None:
     assert transactions.decisions.awaited == {4: [id]}
     transactions.decisions.forget(4, [id], scene.now_ms)
     assert transactions.decisions.awaited == {}
-    states = [each.state for each in store.records if isinstance(each, Transaction)]
+    states = [each.state for each in store.records if isinstance(each, TransactionStep)]
     assert states == [TransactionState.COMMITTED, TransactionState.ENDED]
 
 
@@ -262,9 +262,9 @@ def test_what_recovery_found_is_there() -> None:
     ids = [bytes([number]) * 16 for number in range(3)]
     found = Recovered(
         transactions=[
-            Transaction(ids[0], TransactionState.PREPARED, 5, '{"since_ms":9,"posts":[],"reserved":[]}'),
-            Transaction(ids[1], TransactionState.COMMITTED, 0, '{"others":[2]}'),
-            Transaction(ids[2], TransactionState.ABORTED),
+            TransactionStep(ids[0], TransactionState.PREPARED, 5, '{"since_ms":9,"posts":[],"reserved":[]}'),
+            TransactionStep(ids[1], TransactionState.COMMITTED, 0, '{"others":[2]}'),
+            TransactionStep(ids[2], TransactionState.ABORTED),
         ]
     )
     scene = Scene(recovered=found)
@@ -307,7 +307,7 @@ def test_what_waits_for_a_decision_is_shown_with_its_age() -> None:
 
 def test_its_age_counts_on_over_a_restart() -> None:
     detail = '{"since_ms":995000,"posts":[],"reserved":[]}'
-    found = Recovered(transactions=[Transaction(bytes(16), TransactionState.PREPARED, 5, detail)])
+    found = Recovered(transactions=[TransactionStep(bytes(16), TransactionState.PREPARED, 5, detail)])
     scene = Scene(recovered=found, now_ms=1_000_000)
     assert scene.engine.transactions.prepared.waiting(scene.now_ms) == (1, 5_000)
 

@@ -8,7 +8,7 @@ from lightrail.shard.queue.changes.contents import Joining
 from lightrail.shard.queue.lines.ready import Ready
 from lightrail.shard.queue.machine import Machine
 from lightrail.shard.queue.values.commands import Enqueue, Peek
-from lightrail.shard.queue.values.effects import Peeked, State
+from lightrail.shard.queue.values.effects import Peeked, PeekedState
 from lightrail.shard.queue.values.policy import Policy
 from lightrail.shard.queue.values.runs import batch_of
 from tests.support.shard.checked_queue import PlainBench, numbered
@@ -113,7 +113,7 @@ def test_a_peek_sees_what_waits_by_sequence_and_how_it_waits(policy: Policy) -> 
     assert isinstance(peeked, Peeked)
     assert sequences(peeked.runs) == [1, 2]
     states = [state for run, state in zip(peeked.runs, peeked.states, strict=True) for _ in range(run.count)]
-    assert states == [State.READY, State.DELAYED if policy.delay else State.READY]
+    assert states == [PeekedState.READY, PeekedState.DELAYED if policy.delay else PeekedState.READY]
 
 
 @POLICIES

@@ -17,7 +17,7 @@ from lightrail.shard.queue.values.commands import (
     Settle,
     Tick,
 )
-from lightrail.shard.queue.values.effects import DeadLetter, Peeked, Reason, State
+from lightrail.shard.queue.values.effects import DeadLetter, Peeked, PeekedState, Reason
 from lightrail.shard.queue.values.keys import Key
 from lightrail.shard.queue.values.policy import Policy
 from lightrail.shard.queue.values.runs import Run, batch_of
@@ -112,9 +112,9 @@ def test_a_peek_says_what_is_ready_and_what_is_delayed() -> None:
     (peeked,) = bench.do(Peek(0, 10))
     assert isinstance(peeked, Peeked)
     assert [(run.sequence, state) for run, state in zip(peeked.runs, peeked.states, strict=True)] == [
-        (0, State.READY),
-        (1, State.DELAYED),
-        (2, State.READY),
+        (0, PeekedState.READY),
+        (1, PeekedState.DELAYED),
+        (2, PeekedState.READY),
     ]
 
 

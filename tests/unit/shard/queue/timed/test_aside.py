@@ -46,12 +46,12 @@ from lightrail.shard.queue.values.effects import (
     LockAnswer,
     LockedDeferred,
     Peeked,
+    PeekedState,
     Purged,
     Reason,
     Removed,
     Replaced,
     Returned,
-    State,
 )
 from lightrail.shard.queue.values.policy import Policy
 from lightrail.shard.queue.values.runs import Location, Run, batch_of
@@ -93,7 +93,7 @@ def texts(answer: LockedDeferred) -> list[bytes]:
     return [message for run in answer.runs for message in run.messages()]
 
 
-def states(bench: PlainBench | Bench) -> list[tuple[int, State]]:
+def states(bench: PlainBench | Bench) -> list[tuple[int, PeekedState]]:
     (peeked,) = bench.do(Peek(0, 100))
     assert isinstance(peeked, Peeked)
     return [
@@ -111,7 +111,7 @@ def test_a_deferred_message_is_delivered_to_nobody_and_seen_by_those_who_peek() 
     bench.do(Detach(1))
     bench.consumer(2)
     assert payloads(bench.dispatch(), 2) == [b"a", b"c"]
-    assert states(bench) == [(1, State.DEFERRED)]
+    assert states(bench) == [(1, PeekedState.DEFERRED)]
     gauges = bench.machine.view.gauges
     assert (gauges.ready, gauges.in_flight, gauges.deferred, gauges.bytes) == (0, 2, 1, 3)
 
@@ -126,7 +126,7 @@ def test_it_is_locked_for_who_asks_by_its_sequence_and_settled_by_its_lock() -> 
     assert removed(bench.do(SettleLocked("key", 3, ACCEPTED, 3)), Reason.ACCEPTED) == [3]
     assert bench.do(RenewLock("key", 1, 1)) == [LockAnswer(True, 60)]
     assert bench.do(SettleLocked("key", 0))[-1] == LockAnswer(False, 0)
-    assert states(bench) == [(0, State.DEFERRED), (2, State.DEFERRED)]
+    assert states(bench) == [(0, PeekedState.DEFERRED), (2, PeekedState.DEFERRED)]
 
 
 def test_all_messages_of_a_request_are_locked_or_none() -> None:
@@ -182,7 +182,7 @@ def test_a_deferral_with_annotations_writes_the_message_anew() -> None:
     assert isinstance(effect, Replaced)
     assert effect.run.attempts == DEFERRED
     assert effect.run.messages() == [b"a delay=50"]
-    assert states(bench) == [(0, State.DEFERRED)], "it is deferred, and not delayed"
+    assert states(bench) == [(0, PeekedState.DEFERRED)], "it is deferred, and not delayed"
 
 
 @pytest.mark.parametrize("policy", [Policy(), PRIORITIES, GROUPS, SORTED, LAST_VALUE, DELAY], ids=str)
@@ -198,7 +198,7 @@ def test_in_every_order_the_messages_around_it_go_on(policy: Policy) -> None:
     bench.do(Settle(2, 0, 2))
     assert bench.get(2) == ["key=9 group=a last"]
     ((sequence, state),) = states(bench)
-    assert state is State.DEFERRED
+    assert state is PeekedState.DEFERRED
     assert texts(lock(bench, sequence)) == [first.encode()]
 
 
@@ -218,7 +218,7 @@ def test_it_stays_so_through_changes_of_the_policy(policy: Policy) -> None:
         assert bench.get(1) == ["key=1 group=a next"]
         bench.do(Settle(1, 0, 1))
     bench.do(SettleLocked("key", 1, FAILED))
-    assert states(bench) == [(0, State.DEFERRED), (1, State.DEFERRED)]
+    assert states(bench) == [(0, PeekedState.DEFERRED), (1, PeekedState.DEFERRED)]
 
 
 def on_disk(policy: Policy, **attributes: object) -> Bench:
@@ -331,7 +331,7 @@ def test_they_count_against_the_bounds_and_are_not_discarded_for_newer_ones() ->
     bench.put(b"a")
     effects = bench.do(Enqueue(batch_of([b"b"])))
     assert removed(effects, Reason.DISCARDED) == [2]
-    assert states(bench) == [(0, State.DEFERRED), (1, State.DEFERRED), (3, State.READY)]
+    assert states(bench) == [(0, PeekedState.DEFERRED), (1, PeekedState.DEFERRED), (3, PeekedState.READY)]
 
 
 def restored(policy: Policy, *, is_copy: bool = False) -> Machine:
@@ -356,7 +356,7 @@ def test_they_are_deferred_after_a_restart(policy: Policy) -> None:
     bench.machine = restored(policy)
     bench.consumer(2)
     assert payloads(bench.dispatch(), 2) == [b"a", b"d"]
-    assert [sequence for sequence, state in states(bench) if state is State.DEFERRED] == [1, 2, 3]
+    assert [sequence for sequence, state in states(bench) if state is PeekedState.DEFERRED] == [1, 2, 3]
     (run, third) = lock(bench, 1, 3).runs
     assert (run.messages(), run.attempts, third.batch.evicted) == ([b"b"], DEFERRED + 2, True)
     assert bench.machine.contents.counters.restored == 5
@@ -367,7 +367,7 @@ def test_a_copy_has_them_in_its_line_until_it_is_opened() -> None:
     bench.machine = restored(Policy(), is_copy=True)
     assert [run.sequence for run in bench.machine.contents.ready.waiting()] == [0, 1, 2, 4]
     bench.do(Open(Policy()))
-    assert [sequence for sequence, state in states(bench) if state is State.DEFERRED] == [1, 2, 3]
+    assert [sequence for sequence, state in states(bench) if state is PeekedState.DEFERRED] == [1, 2, 3]
     assert bench.machine.next_deadline_ms == 90
 
 
@@ -670,8 +670,8 @@ def test_it_is_peeked_as_delayed_and_not_browsed() -> None:
     (peeked,) = bench.do(Peek(0, 10))
     assert isinstance(peeked, Peeked)
     assert list(zip([run.sequence for run in peeked.runs], peeked.states, strict=True)) == [
-        (0, State.DELAYED),
-        (2, State.READY),
+        (0, PeekedState.DELAYED),
+        (2, PeekedState.READY),
     ]
     assert bench.machine.view.due_ms(peeked.runs[0]) == 100
     assert bench.machine.view.due_ms(peeked.runs[1]) is None

@@ -14,7 +14,7 @@ from lightrail.shard.queue.values.counters import (
     QUEUE_WORK_OF_A_TURN,
     RUN,
     Counters,
-    Work,
+    TurnWork,
     unlimited,
 )
 from lightrail.shard.queue.values.effects import DeadLetter, Deliver
@@ -24,7 +24,7 @@ from tests.support.now import now
 from tests.support.shard.checked_queue import LAST_VALUE, Bench
 
 
-def queue_of(work: Work, batches: int, expires_at_ms: int | None = None) -> Machine:
+def queue_of(work: TurnWork, batches: int, expires_at_ms: int | None = None) -> Machine:
     """Batches of one message, and a consumer that wants all of them."""
     machine = Machine("orders", work=work)
     for _ in range(batches):
@@ -39,14 +39,14 @@ def delivered(machine: Machine) -> int:
 
 
 def test_a_turn_begins_with_all_of_its_work() -> None:
-    work = Work(3, 4)
+    work = TurnWork(3, 4)
     work.begin()
     assert (work.left, work.deliveries) == (QUEUE_WORK_OF_A_TURN, DELIVERIES_OF_A_TURN)
     assert unlimited().left > 1_000_000 * QUEUE_WORK_OF_A_TURN
 
 
 def test_queues_share_the_deliveries_of_a_turn() -> None:
-    work = Work(deliveries=3)
+    work = TurnWork(deliveries=3)
     first, second = queue_of(work, 3), queue_of(work, 3)
     assert (delivered(first), delivered(second)) == (3, 0)
     assert (first.is_unfinished, second.is_unfinished) == (False, True)

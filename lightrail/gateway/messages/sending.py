@@ -1,4 +1,4 @@
-"""Sends messages of HTTP requests: a `Sender` to queues, by one producer for each, and to routers.
+"""Sends messages of HTTP requests: a `NameSender` to queues, by one producer for each, and to routers.
 
 A `RouterSender` uses the plans and the decisions of frontends (namespace/spreading.py), with one lane per
 shard; a request is sent again within its time only.

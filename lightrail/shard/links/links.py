@@ -59,7 +59,7 @@ class Links:
     def open_producer(
         self, peer: Peer, link: int, epoch: int, body: ProducerOpen, next_number: int, now_ms: int
     ) -> None:
-        """Opens a frontend's link that sends to a queue; `next_number` as in `Numbered`."""
+        """Opens a frontend's link that sends to a queue; `next_number` as in `NumberedLink`."""
         queue = self._queue(peer, link, epoch, body, now_ms)
         if queue is None:
             return

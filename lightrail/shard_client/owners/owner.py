@@ -186,7 +186,7 @@ class Owner:
     # --- the owner changes -----------------------------------------------------------------------------
 
     def open_at(self, placement: Placement) -> None:
-        """Opens unassigned links at the shard of a placement: at once where it serves, else when it is greeted."""
+        """Opens unassigned links at a placement: at once where the shard serves, else when it is greeted."""
         self.shard, self.epoch = placement
         self.timers.arrived()
         self.confirmed = None
@@ -275,7 +275,7 @@ class Owner:
         self._links.open_unassigned(self.peer)
 
     def give_up_deliveries(self, former: ShardPeer) -> None:
-        """The connection to a shard was lost before it answered the last batches of links that have since left it.
+        """A shard was lost before it answered the last batches of links that have since left it.
 
         A settlement on its way to that shard or back is lost, and the shard that owns the queue now would
         wait for it as long as the link lives. So all unsettled deliveries are given up and delivered again.

@@ -211,7 +211,7 @@ UNASSIGNED, owner at -
     placed      OPENING B, open 1 at B
     late        OPENING B, open 1 at B
     retry       UNASSIGNED -
-    unsure      UNASSIGNED -
+    give_up_deliveries UNASSIGNED -
     closed      gone, held
     ended       gone
 OPENING, owner at A
@@ -223,7 +223,7 @@ OPENING, owner at A
     placed      OPENING A
     late        OPENING B, open 1 at B
     retry       OPENING A
-    unsure      OPENING A
+    give_up_deliveries OPENING A
     closed      gone, close 1 at A, held
     ended       gone
 OPEN, owner at A
@@ -235,7 +235,7 @@ OPEN, owner at A
     placed      OPEN A
     late        OPENING B+, open 1 at B
     retry       OPEN A
-    unsure      OPEN A
+    give_up_deliveries OPEN A
     closed      gone, close 1 at A
     ended       gone
 UNANSWERED, owner at -
@@ -247,7 +247,7 @@ UNANSWERED, owner at -
     placed      UNANSWERED A
     late        OPENING B, open 1 at B
     retry       UNANSWERED A
-    unsure      UNANSWERED A
+    give_up_deliveries UNANSWERED A
     closed      gone, held
     ended       gone
 UNANSWERED, owner at A
@@ -259,7 +259,7 @@ UNANSWERED, owner at A
     placed      UNANSWERED A
     late        OPENING B, open 1 at B
     retry       UNANSWERED A
-    unsure      UNANSWERED A
+    give_up_deliveries UNANSWERED A
     closed      gone, frame at A, held
     ended       gone
 UNANSWERED, owner at B
@@ -271,7 +271,7 @@ UNANSWERED, owner at B
     placed      UNANSWERED A
     late        UNANSWERED A
     retry       UNANSWERED A
-    unsure      UNANSWERED A
+    give_up_deliveries UNANSWERED A
     closed      gone, frame at A, held
     ended       gone
 DRAINING, owner at -
@@ -283,7 +283,7 @@ DRAINING, owner at -
     placed      DRAINING A
     late        OPENING B+, open 1 at B
     retry       DRAINING A
-    unsure      DRAINING A
+    give_up_deliveries DRAINING A
     closed      gone, held
     ended       gone
 DRAINING, owner at A
@@ -295,7 +295,7 @@ DRAINING, owner at A
     placed      DRAINING A
     late        OPENING B+, open 1 at B
     retry       DRAINING A
-    unsure      DRAINING A
+    give_up_deliveries DRAINING A
     closed      gone, frame at A, held
     ended       gone
 DRAINING, owner at B
@@ -307,7 +307,7 @@ DRAINING, owner at B
     placed      DRAINING A
     late        DRAINING A
     retry       DRAINING A
-    unsure      DRAINING A
+    give_up_deliveries DRAINING A
     closed      gone, frame at A, held
     ended       gone
 """

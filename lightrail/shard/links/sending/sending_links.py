@@ -132,7 +132,7 @@ class SendingLinks:
         attach: int,
         now_ms: int,
     ) -> None:
-        """Opens a link to a queue; `next_number` as in `Numbered`, `attach` as from `attach`."""
+        """Opens a link to a queue; `next_number` as in `NumberedLink`, `attach` as from `attach`."""
         id = opening.identity or peer.boot << 32 | link
         if opening.identity:
             self._take_over(queue, id)
@@ -163,7 +163,7 @@ class SendingLinks:
             former.peer.end_link(former.link, refusal)
 
     def open_router(self, peer: Peer, link: int, body: ProducerOpen, next_number: int) -> None:
-        """Opens a frontend's link that sends to sets of queues; `next_number` as in `Numbered`."""
+        """Opens a frontend's link that sends to sets of queues; `next_number` as in `NumberedLink`."""
         earlier = peer.routers.get(link)
         if earlier is not None:
             self._keep_number(earlier)

@@ -1,6 +1,6 @@
 """Counters and gauges of one queue; counters never decrease, and their sums match the messages.
 
-`Work` is the budget of queues in one turn besides deliveries and settlements, counted and not timed.
+`TurnWork` is the budget of queues in one turn besides deliveries and settlements, counted and not timed.
 """
 
 from dataclasses import dataclass, field

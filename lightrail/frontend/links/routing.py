@@ -172,7 +172,9 @@ class RouterLink(IncomingLink):
 
     async def _send_again(self) -> None:
         frontend = self._frontend
-        self._pause_ms = await frontend.shard_connections.owners.change(self._pause_ms)
+        await frontend.shard_connections.owners.change(self._pause_ms)
+        # An answer may have set it back meanwhile.
+        self._pause_ms = min(2 * self._pause_ms, limits.OWNER_RETRY_MS_MAX)
         try:
             for queue in {queue for load in self._adrift for queue in load.queues}:
                 await frontend.find(queue)

@@ -144,8 +144,8 @@ class Engine:
         receivers = self._links.durable
         if receivers.dirty or receivers.waiting:
             receivers.hold(now_ms)
-        answers, pending = self._answers, self._store.pending
-        if answers.is_due and not (answers.is_committing or pending):
+        answers = self._answers
+        if answers.is_due and not (answers.is_committing or self._store.pending):
             self._answer_without_commit(now_ms)
         waits = is_silent or (self._queues.marks.holds and not is_closing)
         if receivers.waiting and not waits:
@@ -156,7 +156,8 @@ class Engine:
         return Actions(
             answers.failure,
             output,
-            pending and answers.failure is None and answers.is_awaited,
+            # Answers without a commit may have appended records.
+            self._store.pending and answers.failure is None and answers.is_awaited,
             reads,
             self._last_consumers.take_expired(now_ms),
             closings.take_kept() if closings.kept else [],

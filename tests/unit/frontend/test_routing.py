@@ -540,6 +540,28 @@ def test_messages_that_find_their_queue_nowhere_are_sent_as_often_as_it_takes() 
     run(check)
 
 
+def test_an_answer_during_a_pause_makes_the_next_one_short_again() -> None:
+    async def check(rig: Rig) -> None:
+        await fan_out(rig, "a")
+        await rig.send(b"1")
+        for number in (1, 2, 3):
+            await rig.refuse(number, MOVED)
+        connections = rig.frontend.shard_connections
+        assert connections.waits == [10, 20, 40]
+
+        async def change(wait_ms: int) -> int:
+            connections.waits.append(wait_ms)
+            rig.router._answered([])
+            return 2 * wait_ms
+
+        connections.change = change  # type: ignore[method-assign]
+        await rig.refuse(4, MOVED)
+        await rig.refuse(5, MOVED)
+        assert connections.waits == [10, 20, 40, 80, 20]
+
+    run(check)
+
+
 def test_what_is_stored_of_messages_that_are_given_back_is_not_sent_again() -> None:
     async def check(rig: Rig) -> None:
         await fan_out(rig, "a")

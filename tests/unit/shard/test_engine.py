@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from lightrail.journal.record import Outcome
+from lightrail.journal.record import Epoch, Outcome
 from lightrail.model import conditions, limits
 from lightrail.model.links import Ending
 from lightrail.shard.engine.settling import SETTLE_SLICE_MESSAGES
@@ -35,6 +35,23 @@ def test_a_durable_batch_is_answered_when_its_commit_has_ended() -> None:
     assert peer.accepted(1) == [1]
     scene.settle_down()
     assert peer.accepted(1) == [2]
+
+
+def test_a_record_that_an_answer_appends_is_committed_in_the_same_turn() -> None:
+    """As that of a transaction that had to wait for the commit under way."""
+
+    class Again:
+        def accept(self, _: int) -> None:
+            scene.store.append(Epoch(2))
+            scene.engine._answers.when_synced(Last(), 0)
+
+    class Last:
+        def accept(self, _: int) -> None: ...
+
+    scene = Scene()
+    scene.settle_down()
+    scene.engine._answers.when_synced(Again(), 0)
+    assert scene.step().must_sync
 
 
 def test_a_transient_batch_is_answered_at_once() -> None:

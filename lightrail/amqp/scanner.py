@@ -22,7 +22,6 @@ checks each index against the buffer once more: a mistake here raises IndexError
 memory.
 """
 
-from dataclasses import dataclass
 from typing import Any
 
 from lightrail.model.limits import EXPIRY_SPAN_MS
@@ -178,22 +177,23 @@ def _fields_end(data: bytes, at: int, stop: int) -> int:
     return after if after <= stop else -1
 
 
-@dataclass(eq=False, repr=False)
 class _Frame:
     """Fields and offsets of one transfer frame."""
 
-    tag_at: int = 0
-    tag_end: int = 0
-    payload_at: int = 0
-    message_format: int = 0
-    settled: bool = False
-    head_end: int = 0
-    expires: bool = False
-    expiry: int = 0
-    durable: bool = False
-    priority: int = 0
-    ttl: int = 0
-    delivery_count: int = 0
+    def __init__(self) -> None:
+        # The compiled scanner sets them in C (_scanner.pxd); a dataclass would read them from arguments.
+        self.tag_at = 0
+        self.tag_end = 0
+        self.payload_at = 0
+        self.message_format = 0
+        self.settled = False
+        self.head_end = 0
+        self.expires = False
+        self.expiry = 0
+        self.durable = False
+        self.priority = 0
+        self.ttl = 0
+        self.delivery_count = 0
 
 
 def _read_transfer(frame: _Frame, data: bytes, at: int, stop: int, handle: int, expected: int) -> bool:

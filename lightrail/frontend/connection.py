@@ -8,7 +8,7 @@ import asyncio
 import logging
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Final, cast
+from typing import Any, Final, cast
 
 from lightrail.amqp import events
 from lightrail.amqp.connection import Connection
@@ -29,9 +29,6 @@ from lightrail.model import conditions, limits
 from lightrail.model.links import Ending
 from lightrail.model.protocols import Address
 from lightrail.wire.forwarded import Forwarded
-
-if TYPE_CHECKING:
-    pass
 
 UNSETTLED_RUN_BYTES: Final[int] = 384
 """Bytes that a run of unsettled deliveries counts for: 150 in the frontend and 220 in the shard. Settlements

@@ -122,7 +122,7 @@ def test_an_executor_that_is_killed_leaves_files_that_are_in_no_commit(
     spark: Any, lake: Lake, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     marker = tmp_path / "marker"
-    monkeypatch.setattr(stream, "Work", partial(KilledWork, marker=str(marker)))
+    monkeypatch.setattr(stream, "CaptureTask", partial(KilledWork, marker=str(marker)))
     assert capture(lake) == 1
     assert marker.exists()
     assert capture(lake) == 0

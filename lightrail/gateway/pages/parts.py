@@ -248,9 +248,13 @@ class Charts:
 
     async def _sample(self) -> None:
         """Samples the series of open pages, until there are none."""
-        while self._drop_closed():
+        while watched := self._watched():
             await asyncio.sleep(SAMPLE_S)
-            for of, series in list(self._series.items()):
+            # A series that began meanwhile has a first sample that is too young for a second one.
+            for of in watched:
+                series = self._series.get(of)
+                if series is None:
+                    continue
                 try:
                     series.samples.append((self._now_s(), await self._figures(of, series.caller)))
                 except (ShardDownError, ShardRefusedError, ControlDownError):
@@ -258,12 +262,12 @@ class Charts:
                 except (ForbiddenError, MissingError, ServiceError):
                     self._series.pop(of, None)
 
-    def _drop_closed(self) -> bool:
-        """Drops the series of closed pages; returns whether others are left."""
+    def _watched(self) -> list[str]:
+        """The subjects of series of open pages; drops the series of closed ones."""
         now_s = self._now_s()
         for of in [of for of, series in self._series.items() if now_s - series.asked_s > WATCHED_S]:
             del self._series[of]
-        return bool(self._series)
+        return list(self._series)
 
     async def stop(self, _: object = None) -> None:
         """Ends sampling."""

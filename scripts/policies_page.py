@@ -32,7 +32,8 @@ TAIL = """
 ## Memory
 
 With every policy, messages are spilled to disk when they exceed the memory mark of their shard (`--memory-mark`), and are
-read back before they are delivered. Unsettled deliveries are spilled after all other messages; accepting them
+read back before they are delivered. Besides, the C library keeps up to 32 MiB of freed memory of each process for the next messages
+([ADR 36](../adr/0036-large-messages-without-copies.md)). Unsettled deliveries are spilled after all other messages; accepting them
 reads nothing. What stays in memory of unsettled and deferred messages, up to 400 bytes for each, may use a fourth of the mark;
 beyond that, consumers with many of them get no more until they have settled some. A queue with `groups`, an `order` other than `fifo`, or `delay` keeps an index of its
 messages in memory: about 250 bytes for each, 150 more and the length of the key where it has one, 400 for each group. So a

@@ -1,4 +1,6 @@
-"""Limits of handlers: calls in a time, and a pause when too many fail.
+"""How often a handler is called: calls in a time, pauses, and repetitions of what failed.
+
+Limits of handlers: calls in a time, and a pause when too many fail.
 
 Retries: when a failed message is handled again, and when it becomes a dead letter.
 """

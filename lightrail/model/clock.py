@@ -1,4 +1,6 @@
-"""The clock: milliseconds since 1970 that rise evenly, even when somebody sets the system's wall clock.
+"""Time: the clock of a process, and things by the time at which they are due.
+
+The clock: milliseconds since 1970 that rise evenly, even when somebody sets the system's wall clock.
 
 Locks, times to live and time-outs are differences of two readings, so setting the wall clock must not move
 them. Between two readings the clock advances by the time of the system's steady clock, one that counts while

@@ -1,4 +1,6 @@
-"""Endpoints: hosts with ports, and the parsers of their texts.
+"""Hosts, ports and URLs: where a process listens or connects, and what the gateway may push to.
+
+Endpoints: hosts with ports, and the parsers of their texts.
 
 Destinations: the URLs that the gateway may push to.
 

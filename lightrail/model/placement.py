@@ -1,4 +1,6 @@
-"""Placement: the shard that owns a queue, and since which epoch.
+"""Which shard owns a queue, and which moves would even out the load of the shards.
+
+Placement: the shard that owns a queue, and since which epoch.
 
 Plan: the moves of queues that even out the load of the shards; a pure function.
 

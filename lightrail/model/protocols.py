@@ -1,4 +1,6 @@
-"""Protocols: the name of the protocol that a client speaks, by its first bytes, for errors and logs.
+"""The first bytes of a connection: the protocol that a client speaks, and the header of a load balancer.
+
+Protocols: the name of the protocol that a client speaks, by its first bytes, for errors and logs.
 
 The header of the PROXY protocol, versions 1 and 2: the address of a client that a load balancer passes on.
 

@@ -1,4 +1,6 @@
-"""Deleting: the writes that delete a name with everything that depends on it.
+"""What is deleted with a name: everything that depends on it, such as own queues of subscriptions.
+
+Deleting: the writes that delete a name with everything that depends on it.
 
 Own queues: a subscription may have a queue for itself, named after it, which ends with the router.
 

@@ -1,4 +1,6 @@
-"""Statuses: the number of each error, the same for HTTP and for AMQP management.
+"""Why a request about the namespace is refused: the errors, and their numbers.
+
+Statuses: the number of each error, the same for HTTP and for AMQP management.
 
 Errors: why a change of the namespace is refused.
 """

@@ -53,9 +53,8 @@ class ShardCounts:
     """Reads the figures of this shard's queues."""
     move_bytes: int = 0
     """Bytes of messages that were copied with queues from other shards."""
-    move_pause_last: float = 0.0
-    """Seconds from the last freeze of a queue at its former shard to its being served here."""
     move_pause_seconds: Histogram = field(default_factory=lambda: Histogram(PAUSE_SECONDS))
+    """Seconds from the freeze of a queue at its former shard to its being served here."""
     moves_failed: int = 0
     moves_in: int = 0
     moves_out: int = 0

@@ -1,4 +1,6 @@
-"""Strangers: log lines about clients that speak another protocol than a listener's, one line a minute for
+"""Clients that never get as far as a request: of another protocol, or without an end of their handshake.
+
+Strangers: log lines about clients that speak another protocol than a listener's, one line a minute for
 each.
 
 Handshakes: the TLS handshakes of accepted sockets.

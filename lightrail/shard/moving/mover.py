@@ -185,7 +185,6 @@ class Mover:
             now_ms = self._now_ms()
             self._engine.open_arrival(arrival, now_ms)
             progress.pause_ms = now_ms - progress.frozen_ms
-            self._counts.move_pause_last = progress.pause_ms / 1000
             self._counts.move_pause_seconds.observe(progress.pause_ms / 1000)
         progress.error = ""
         # The map shows further moves after the committed one now or in a moment.

@@ -1,4 +1,6 @@
-"""Selection: a part of a journal, and the rows and columns to read.
+"""What a read of a journal wants: its part, rows and columns, by the names of its queues.
+
+Selection: a part of a journal, and the rows and columns to read.
 
 Tables: names, epochs and capture of a journal's queues, by number, as of a position.
 """

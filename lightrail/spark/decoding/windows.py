@@ -1,4 +1,6 @@
-"""Windows: whole records of a segment, many at once, with every checksum computed.
+"""The records of a segment, many at once, and what is known of malformed or missing ones.
+
+Windows: whole records of a segment, many at once, with every checksum computed.
 
 Scan (lightrail/journal/scan.py) returns records one by one. Here a loop only follows lengths and computes
 checksums, and fields of all records are read as columns.

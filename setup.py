@@ -1,4 +1,4 @@
-"""What pyproject.toml has no words for: the module that is compiled where there is a compiler.
+"""What pyproject.toml has no words for: the modules that are compiled where there is a compiler.
 
 Without a compiler, or without Cython, the installation succeeds and everything works, with more CPU per
 message (docs/adr/0034-a-compiled-scanner.md). With LIGHTRAIL_PURE=1 in the environment nothing is compiled,
@@ -10,8 +10,8 @@ import sys
 
 from setuptools import Extension, setup
 
-SOURCE = "lightrail/amqp/scanner.py"
-
+NAMES = ("transfers", "scanner", "redelivery")
+"""Modules of lightrail/amqp; compiled, each has an underscore before its name (compiled.py)."""
 
 
 def modules() -> list[Extension]:
@@ -21,10 +21,12 @@ def modules() -> list[Extension]:
     try:
         from Cython.Build import cythonize
     except ImportError:
-        print(f"lightrail: {SOURCE} is not compiled: expected the package Cython", file=sys.stderr)
+        print("lightrail: the scanner is not compiled: expected the package Cython", file=sys.stderr)
         return []
-    extension = Extension("lightrail.amqp._scanner", [SOURCE])
-    made: list[Extension] = cythonize([extension], build_dir="build/cython", quiet=True)
+    extensions = [Extension(f"lightrail.amqp._{name}", [f"lightrail/amqp/{name}.py"]) for name in NAMES]
+    # By force, because Cython does not look at the times of the .pxd files: their names are those of the
+    # compiled modules, and a module that was compiled with another's former types could not be imported.
+    made: list[Extension] = cythonize(extensions, build_dir="build/cython", force=True, quiet=True)
     for each in made:
         # Not an argument above: cythonize makes extensions of its own.
         each.optional = True

@@ -4,7 +4,7 @@
 LIGHTRAIL_SOAK_SECONDS (60 unless set) on mutated conversations with one engine, and as long on comparing the
 readers of transfers. What fails says its seed: `LIGHTRAIL_SOAK_SECONDS=0 make fuzz ARGS="--seed N"` plays it.
 
-Under AddressSanitizer the scanner is built in a temporary directory; the installed one stays. A small module
+Under AddressSanitizer its modules are built in a temporary directory; the installed ones stay. A small one
 that is built in the same way and reads beyond a buffer has to be caught first.
 """
 
@@ -16,6 +16,10 @@ import sys
 import sysconfig
 import tempfile
 from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+
+from lightrail.amqp.compiled import NAMES
 
 ROOT = Path(__file__).resolve().parent.parent
 TESTS = [
@@ -74,8 +78,8 @@ def libasan() -> str:
     return path
 
 
-def build(source: Path, module: str, directory: Path) -> Path:
-    """Compile one Cython source with AddressSanitizer; gives the extension module."""
+def build(source: Path, module: str, directory: Path) -> None:
+    """Compile one Cython source with AddressSanitizer, to an extension module in the directory."""
     name = module.rpartition(".")[2]
     c = directory / f"{name}.c"
     extension = directory / f"{name}{sysconfig.get_config_var('EXT_SUFFIX')}"
@@ -86,7 +90,6 @@ def build(source: Path, module: str, directory: Path) -> Path:
         done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
         if done.returncode:
             raise FuzzError(f"expected {' '.join(command)} to succeed, found:\n{done.stdout}{done.stderr}")
-    return extension
 
 
 def prove_that_overruns_are_caught(directory: Path, environment: dict[str, str]) -> None:
@@ -137,8 +140,9 @@ def run_stage(stage: str, environment: dict[str, str], options: list[str]) -> No
         with tempfile.TemporaryDirectory(prefix="lightrail-sanitized-") as folder:
             environment = environment | OPTIONS | {"LD_PRELOAD": libasan()}
             prove_that_overruns_are_caught(Path(folder), environment)
-            built = build(ROOT / "lightrail/amqp/scanner.py", "lightrail.amqp._scanner", Path(folder))
-            environment["LIGHTRAIL_SANITIZED_SCANNER"] = str(built)
+            for name in NAMES:
+                build(ROOT / f"lightrail/amqp/{name}.py", f"lightrail.amqp._{name}", Path(folder))
+            environment["LIGHTRAIL_SANITIZED"] = folder
             run_tests(environment, ["-p", "tests.unit.amqp.sanitized_scanner", *options])
 
 

@@ -34,13 +34,19 @@ artemis=tests/brokers/artemis
 broker_j=tests/brokers/broker-j
 rabbitmq=/usr/lib/rabbitmq/bin/rabbitmq-server
 
+compiled() { # what setup.py compiles
+    for name in transfers scanner redelivery; do
+        echo lightrail/amqp/$name.py lightrail/amqp/_$name.pxd
+    done
+}
+
 fresh() { # the stamp of a goal is newer than everything it was made from
     stamp=$venv/.lightrail-$1
     [ -f "$stamp" ] || return 1
     [ "$(cat "$stamp")" = "$PWD" ] || return 1 # a tree that was moved or copied holds dead paths
     "$venv/bin/python" -c 'import lightrail' 2>/dev/null || return 1
-    for source in pyproject.toml constraints.txt scripts/setup.sh setup.py lightrail/amqp/scanner.py \
-        lightrail/amqp/_scanner.pxd $([ "$1" != test ] || locks); do
+    for source in pyproject.toml constraints.txt scripts/setup.sh setup.py $(compiled) \
+        $([ "$1" != test ] || locks); do
         [ ! "$source" -nt "$stamp" ] || return 1
     done
 }
@@ -227,7 +233,7 @@ echo "setup: installing the packages of constraints.txt"
 "$venv/bin/python" -m pip install --quiet --disable-pip-version-check -c constraints.txt -e ".[$extras]"
 if [ "$goal" != docs ]; then
     "$venv/bin/python" -c 'import sys; from lightrail.amqp.compiled import COMPILED; sys.exit(not COMPILED)' ||
-        echo "setup: lightrail/amqp/scanner.py could not be compiled: all works, with more CPU per message" >&2
+        echo "setup: the scanner of lightrail/amqp could not be compiled: all works, with more CPU per message" >&2
     # Each process would compile its modules, for a second, where PYTHONDONTWRITEBYTECODE is set.
     "$venv/bin/python" -m compileall -q lightrail
 fi

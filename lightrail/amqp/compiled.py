@@ -1,7 +1,7 @@
 """The scanner of this installation: compiled, or interpreted where nothing could be compiled.
 
-Both are made from scanner.py. LIGHTRAIL_INTERPRETED=1 in the environment selects the interpreted one, for
-debuggers.
+Both are made from transfers.py, scanner.py and redelivery.py. LIGHTRAIL_INTERPRETED=1 in the environment
+selects the interpreted ones, for debuggers.
 """
 
 import importlib
@@ -9,19 +9,25 @@ import os
 from types import ModuleType
 from typing import Final
 
-from lightrail.amqp import scanner as _interpreted
+from lightrail.amqp import redelivery as _redelivery
+from lightrail.amqp import scanner as _scanner
+from lightrail.amqp import transfers as _transfers
+
+NAMES: Final = ("transfers", "scanner", "redelivery")
+"""Modules that are compiled, each after those that it calls."""
+_INTERPRETED: Final = (_transfers, _scanner, _redelivery)
 
 
-def _compiled() -> ModuleType | None:
+def _chosen() -> tuple[ModuleType, ...]:
     if os.environ.get("LIGHTRAIL_INTERPRETED"):
-        return None
+        return _INTERPRETED
     try:
-        return importlib.import_module("lightrail.amqp._scanner")
+        # All or none: the compiled ones call each other.
+        return tuple(importlib.import_module(f"lightrail.amqp._{name}") for name in NAMES)
     except ImportError:
-        return None
+        return _INTERPRETED
 
 
-_found = _compiled()
-COMPILED: Final = _found is not None
+transfers, scanner, redelivery = _chosen()
+COMPILED: Final = scanner is not _scanner
 """Whether the scanner is machine code."""
-scanner = _interpreted if _found is None else _found

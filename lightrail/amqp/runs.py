@@ -3,13 +3,14 @@
 from typing import TYPE_CHECKING
 
 from lightrail.amqp import sections
-from lightrail.amqp.compiled import scanner
+from lightrail.amqp.compiled import scanner, transfers
 from lightrail.amqp.errors import LinkProtocolError
 from lightrail.amqp.link import ATTACHED, SETTLE_MIXED, SETTLE_SETTLED
 from lightrail.amqp.receiver import ReceivingLink
-from lightrail.amqp.scanner import TAG_NUMBER_MAX, Run
+from lightrail.amqp.scanner import Run
 from lightrail.amqp.shapes import Shape, tags_of, take
 from lightrail.amqp.tags import Tags
+from lightrail.amqp.transfers import NO_LANE, TAG_NUMBER_MAX
 from lightrail.amqp.unsettled import WIRE
 from lightrail.amqp.values import DecodeError
 from lightrail.amqp.windows import MAPPED
@@ -91,9 +92,9 @@ def compare_run(shape: Shape[ReceivingLink], data: bytes, position: int, end: in
 
 def scan_run(connection: "ConnectionEndpoint", data: bytes, position: int, end: int) -> int:
     """Deliver the run of transfers that begins at `position`; returns the position after it."""
-    lane: int = scanner.lane(data, position, end)
+    lane: int = transfers.lane(data, position, end)
     session = connection.sessions.get(lane >> 32)
-    if lane == scanner.NO_LANE or session is None or session.state != MAPPED:
+    if lane == NO_LANE or session is None or session.state != MAPPED:
         return position
     link = session.inputs.get(lane & WIRE)
     first = session.next_incoming_delivery

@@ -13,10 +13,10 @@ and two tags followed each other.
 from collections.abc import Iterator, Sequence
 from typing import Any, Final
 
-from lightrail.amqp.compiled import scanner
+from lightrail.amqp.compiled import transfers
 from lightrail.amqp.errors import LinkProtocolError
 from lightrail.amqp.link import SETTLE_SETTLED, Link
-from lightrail.amqp.scanner import TAG_DECIMAL, TAG_NUMBER_BYTES_MAX
+from lightrail.amqp.transfers import TAG_DECIMAL, TAG_NUMBER_BYTES_MAX
 from lightrail.amqp.unsettled import Unsettled
 from lightrail.model import conditions
 
@@ -29,7 +29,7 @@ PRUNE_AT: Final = 1_024
 
 def number_of(tag: bytes, form: int) -> int:
     """The number of a tag in this form; -1 where it is none."""
-    number: int = scanner.tag_number(tag, 0, len(tag), form)
+    number: int = transfers.tag_number(tag, 0, len(tag), form)
     return number
 
 

@@ -85,7 +85,8 @@ def test_the_scanner_is_compiled_and_the_client_has_types(installed: Installed) 
 def test_a_wheel_without_the_compiled_part_fits_every_platform(tmp_path: Path) -> None:
     wheel = build(tmp_path, LIGHTRAIL_PURE="1")
     assert wheel.name.endswith("-py3-none-any.whl")
-    assert {"lightrail/amqp/scanner.py", "lightrail/amqp/compiled.py"} <= files_of(wheel)
+    names = ("compiled", "redelivery", "scanner", "transfers")
+    assert {f"lightrail/amqp/{name}.py" for name in names} <= files_of(wheel)
     assert not [name for name in files_of(wheel) if name.endswith(".so")]
 
 

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from typing import Final, Protocol
 
-from lightrail.amqp.compiled import scanner
+from lightrail.amqp.compiled import redelivery
 from lightrail.amqp.sections import decode_header, with_header
 from lightrail.amqp.values import DecodeError
 
@@ -47,14 +47,14 @@ def send_with_new_headers(
     """
     left_ms = max(0, expires - now_ms) if expires else -1
     if attempts:
-        found = scanner.redeliver(bytes(part), blob_at, ends, base, attempts, left_ms)
+        found = redelivery.redeliver(bytes(part), blob_at, ends, base, attempts, left_ms)
         if found is not None:
             blob, after = found
             link.send(len(ends), after, blob, 0, presettled)
             return
     else:
         shortened = bytearray(memoryview(part)[blob_at:])
-        if scanner.shorten_ttl(shortened, ends, base, left_ms):
+        if redelivery.shorten_ttl(shortened, ends, base, left_ms):
             link.send(len(ends), ends, memoryview(shortened).toreadonly(), base, presettled)
             return
     # Other encodings than the usual one: message by message.

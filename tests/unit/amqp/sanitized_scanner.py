@@ -1,46 +1,56 @@
-"""A plugin of pytest that puts a scanner built with AddressSanitizer in the place of the installed one.
+"""A plugin of pytest that puts modules built with AddressSanitizer in the place of the compiled ones.
 
-`scripts/fuzz.py` builds it, names its file in LIGHTRAIL_SANITIZED_SCANNER and loads this with `-p`. The run
-fails unless that file is what the engine has read transfers with, under a sanitizer that is active.
+`scripts/fuzz.py` builds them, names their folder in LIGHTRAIL_SANITIZED and loads this with `-p`. The run
+fails unless these files are what the engine has read transfers with, under a sanitizer that is active.
 """
 
 import ctypes
 import importlib.util
 import os
 import sys
+import sysconfig
 from pathlib import Path
 from types import ModuleType
 from typing import Any
 
 import pytest
 
-NAME = "lightrail.amqp._scanner"
-PATH = Path(os.environ["LIGHTRAIL_SANITIZED_SCANNER"])
+NAMES = ("transfers", "scanner", "redelivery")
+"""Those of lightrail.amqp.compiled, which must not be loaded before them."""
+FOLDER = Path(os.environ["LIGHTRAIL_SANITIZED"])
+PATHS = {name: FOLDER / f"_{name}{sysconfig.get_config_var('EXT_SUFFIX')}" for name in NAMES}
 RUNS = [0]
-"""How many runs of transfers the module has given."""
+"""How many runs of transfers the scanner has given."""
 
 
-def _load() -> ModuleType:
-    if "lightrail.amqp.compiled" in sys.modules:
-        raise pytest.UsageError("expected no scanner to be loaded yet, found lightrail.amqp.compiled")
-    spec = importlib.util.spec_from_file_location(NAME, PATH)
+def _load(name: str) -> ModuleType:
+    full = f"lightrail.amqp._{name}"
+    spec = importlib.util.spec_from_file_location(full, PATHS[name])
     assert spec is not None
     assert spec.loader is not None
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
-    take = module.take
+    # The next one imports it by this name.
+    sys.modules[full] = module
+    return module
+
+
+def _load_all() -> dict[str, ModuleType]:
+    if "lightrail.amqp.compiled" in sys.modules:
+        raise pytest.UsageError("expected no scanner to be loaded yet, found lightrail.amqp.compiled")
+    modules = {name: _load(name) for name in NAMES}
+    take = modules["scanner"].take
 
     def counted(*arguments: Any) -> Any:
         found = take(*arguments)
         RUNS[0] += found is not None
         return found
 
-    module.take = counted  # type: ignore[attr-defined]
-    sys.modules[NAME] = module
-    return module
+    modules["scanner"].take = counted  # type: ignore[attr-defined]
+    return modules
 
 
-MODULE = _load()
+MODULES = _load_all()
 
 
 def _faults() -> list[str]:
@@ -48,13 +58,17 @@ def _faults() -> list[str]:
     from lightrail.amqp import compiled, runs
 
     faults = []
-    used = vars(runs)["scanner"]
-    if not (compiled.scanner is used is MODULE and MODULE.__file__ == str(PATH)):
-        faults.append(f"expected the engine to use {PATH}, found {used.__file__}")
-    if hasattr(MODULE, "_u32"):
-        faults.append("expected a module with the types of _scanner.pxd, found one without")
-    if b"__asan_report_load" not in PATH.read_bytes():
-        faults.append(f"expected a module built with -fsanitize=address, found none of its checks in {PATH}")
+    for name, module in MODULES.items():
+        path = PATHS[name]
+        used = vars(compiled)[name]
+        if used is not module or module.__file__ != str(path):
+            faults.append(f"expected the engine to use {path}, found {used.__file__}")
+        if any(hasattr(module, typed) for typed in ("u32", "_near", "_shorten")):
+            faults.append(f"expected a module with the types of _{name}.pxd, found one without")
+        if b"__asan_report_load" not in path.read_bytes():
+            faults.append(f"expected a module built with -fsanitize=address, found no check of it in {path}")
+    if vars(runs)["scanner"] is not compiled.scanner:
+        faults.append("expected runs of transfers by the compiled scanner, found another one in runs.py")
     if not hasattr(ctypes.CDLL(None), "__asan_init"):
         faults.append("expected AddressSanitizer in this process, found none (LD_PRELOAD)")
     if os.environ.get("PYTHONMALLOC") != "malloc":
@@ -78,4 +92,4 @@ def pytest_sessionfinish(session: pytest.Session) -> None:
 
 
 def pytest_terminal_summary(terminalreporter: Any) -> None:
-    terminalreporter.write_line(f"{RUNS[0]} runs of transfers were read by the sanitized scanner {PATH}")
+    terminalreporter.write_line(f"{RUNS[0]} runs of transfers were read by the sanitized scanner in {FOLDER}")

@@ -16,8 +16,8 @@ from typing import Any, NamedTuple
 
 import pytest
 
+from lightrail import amqp as interpreted
 from lightrail.amqp import compiled, events, frames, runs
-from lightrail.amqp import scanner as interpreted
 from lightrail.amqp.errors import EndedError
 from lightrail.amqp.performatives import (
     Accepted,
@@ -37,7 +37,7 @@ from lightrail.amqp.performatives import (
 from tests.unit.amqp.messages import LISTS, Lists, application_message, expiries, lasting
 from tests.unit.amqp.peer import Peer, amqp, data, unsettled_of
 from tests.unit.amqp.seeds import soak_seeds
-from tests.unit.amqp.test_scanner import HEADERS, SHORT_LIVED
+from tests.unit.amqp.test_scanner import HEADERS, SHORT_LIVED, read_with
 
 PARTS = 2
 SEEDS = 500
@@ -61,7 +61,7 @@ READERS = {
     "complete": Reader(interpreted, False, False),
 }
 if compiled.COMPILED:
-    READERS["compiled"] = Reader(compiled.scanner, True, False)
+    READERS["compiled"] = Reader(compiled, True, False)
 
 
 # --- streams --------------------------------------------------------------------------------------------
@@ -358,7 +358,7 @@ def observe(chosen: Reader, seed: int, pieces: list[bytes]) -> Trace:
         deliver(link, first, payloads, *rest, **fields)
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(runs, "scanner", chosen.scanner)
+        read_with(chosen.scanner, patch)
         patch.setattr(runs, "_deliver", counted)
         peer = Peer(
             scans=chosen.scans,
@@ -387,7 +387,7 @@ def redelivered(
     blob = blob[: len(blob) - missing]
     ends = [min(end, len(blob)) for end in accumulate(map(len, payloads))]
     found: tuple[bytes, list[int]] | None
-    found = scanner.redeliver(blob, 0, memoryview(array("I", ends)), 0, 1, left_ms)
+    found = scanner.redelivery.redeliver(blob, 0, memoryview(array("I", ends)), 0, 1, left_ms)
     return found
 
 
@@ -396,7 +396,7 @@ def shortened(scanner: Any, payloads: list[bytes], left_ms: int, missing: int) -
     blob = bytearray(b"".join(payloads))
     del blob[len(blob) - missing :]
     ends = [min(end, len(blob)) for end in accumulate(map(len, payloads))]
-    return scanner.shorten_ttl(blob, memoryview(array("I", ends)), 0, left_ms), blob
+    return scanner.redelivery.shorten_ttl(blob, memoryview(array("I", ends)), 0, left_ms), blob
 
 
 def compare(seed: int) -> int:
@@ -418,8 +418,7 @@ def compare(seed: int) -> int:
             missing = min(missing, sum(map(len, complete.payloads)))
             for handed_out in shortened, redelivered:
                 found, expected = (
-                    handed_out(each, complete.payloads, left_ms, missing)
-                    for each in (compiled.scanner, interpreted)
+                    handed_out(each, complete.payloads, left_ms, missing) for each in (compiled, interpreted)
                 )
                 assert found == expected
     except BaseException as error:

@@ -11,8 +11,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from lightrail.amqp import compiled, events, reader, runs
-from lightrail.amqp import scanner as interpreted
+from lightrail import amqp as interpreted
+from lightrail.amqp import compiled, events, reader, runs, tags
 from lightrail.amqp.performatives import decode_performative
 from lightrail.amqp.sections import decode_header, with_header
 from lightrail.amqp.survey import survey
@@ -22,7 +22,8 @@ from tests.unit.amqp.messages import HEAD, LISTS, Lists, application_message, la
 from tests.unit.amqp.peer import Peer, data, opened
 from tests.unit.amqp.test_shapes import STEPS, conversation, state_of, told
 
-SCANNERS = [pytest.param(compiled.scanner, id="as installed"), pytest.param(interpreted, id="interpreted")]
+SCANNERS = [pytest.param(compiled, id="as installed"), pytest.param(interpreted, id="interpreted")]
+"""Where the modules of the scanner are attributes."""
 NO_LIMIT = 1 << 40
 SPAN = limits.EXPIRY_SPAN_MS
 LAST = (1 << 63) - 1
@@ -31,8 +32,15 @@ LAST = (1 << 63) - 1
 
 @pytest.fixture(params=SCANNERS)
 def scanner(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Any:
-    monkeypatch.setattr(runs, "scanner", request.param)
+    read_with(request.param, monkeypatch)
     return request.param
+
+
+def read_with(modules: Any, patch: pytest.MonkeyPatch) -> None:
+    """The engine reads transfers with these modules."""
+    patch.setattr(runs, "scanner", modules.scanner)
+    patch.setattr(runs, "transfers", modules.transfers)
+    patch.setattr(tags, "transfers", modules.transfers)
 
 
 def pair(credit: int = 10_000, **fields: Any) -> tuple[Peer, Peer]:
@@ -59,7 +67,8 @@ def count_complete(monkeypatch: pytest.MonkeyPatch) -> Callable[[], int]:
 
 def test_the_scanner_is_compiled_unless_the_environment_says_otherwise() -> None:
     assert compiled.COMPILED is not bool(os.environ.get("LIGHTRAIL_INTERPRETED"))
-    assert (compiled.scanner is interpreted) is not compiled.COMPILED
+    for name in compiled.NAMES:
+        assert (vars(compiled)[name] is vars(interpreted)[name]) is not compiled.COMPILED
 
 
 @pytest.mark.parametrize("lists", LISTS)
@@ -146,7 +155,7 @@ def test_a_link_that_mixes_headers_gets_one_run_where_only_priorities_differ(
 @given(
     st.lists(st.sampled_from([*HEADERS, *SHORT_LIVED, *SHORT_LIVED]), min_size=1, max_size=12),
     st.lists(st.tuples(st.integers(0, 800), st.integers(0, 255)), max_size=3),
-    st.sampled_from([compiled.scanner, interpreted]),
+    st.sampled_from([compiled, interpreted]),
 )
 def test_mixed_headers_agree_in_durable_and_nearly_in_ttl_whatever_octets_they_have(
     headers: list[bytes], changes: list[tuple[int, int]], scanner: Any
@@ -157,7 +166,7 @@ def test_mixed_headers_agree_in_durable_and_nearly_in_ttl_whatever_octets_they_h
     heard: list[Any] = []
     for mixes in True, False:
         with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(runs, "scanner", scanner)
+            read_with(scanner, patch)
             peer = opened(scans=mixes, learn_shapes=False)
             link = peer.sender("a", 0)
             if mixes:
@@ -267,13 +276,13 @@ def test_a_message_larger_than_allowed_is_refused_by_the_complete_decoder(scanne
     st.lists(st.integers(1, 400), max_size=20),
     st.sampled_from([{}, {"rcv_settle_mode": 1}, {"snd_settle_mode": 0}, {"snd_settle_mode": 1}]),
     st.sampled_from([10_000, 25]),
-    st.sampled_from([compiled.scanner, interpreted]),
+    st.sampled_from([compiled, interpreted]),
 )
 def test_with_and_without_the_scanner_the_same_is_read_wherever_the_input_is_cut(
     steps: list[Any], first: int, cuts: list[int], fields: dict[str, Any], credit: int, scanner: Any
 ) -> None:
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(runs, "scanner", scanner)
+        read_with(scanner, patch)
         stream = conversation(steps, first)
         fast, complete = pair(credit, **fields)
         expected = told(complete.feed(stream))
@@ -316,9 +325,9 @@ def test_octets_changed_anywhere_are_read_alike(seed: int, changes: list[tuple[i
     for offset, octet in changes:
         stream[offset % len(stream)] = octet
     heard: list[Any] = []
-    for scanner in (compiled.scanner, interpreted, None):
+    for scanner in (compiled, interpreted, None):
         with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(runs, "scanner", scanner)
+            read_with(scanner or compiled, patch)
             peer = opened(scans=scanner is not None, learn_shapes=False)
             peer.sender("a", 0)
             heard.append((told(peer.feed(bytes(stream))), peer.hear_bytes(), state_of(peer)))
@@ -335,26 +344,26 @@ def test_compiled_and_interpreted_give_the_same_for_any_octets(
     offset %= len(stream)
     stream = (stream[:offset] + octets + stream[offset + len(octets) :])[: cut % len(stream) + 1]
     for position in {0, offset, cut % len(stream)}:
-        lanes = {each.lane(stream, position, len(stream)) for each in (compiled.scanner, interpreted)}
+        lanes = {each.transfers.lane(stream, position, len(stream)) for each in (compiled, interpreted)}
         assert len(lanes) == 1
         found = []
-        for each in (compiled.scanner, interpreted):
-            tags: list[bytes] = []
+        for each in (compiled, interpreted):
+            kept: list[bytes] = []
             lane = max(0, *lanes)
             for mixes in False, True:
-                run = each.take(
-                    stream, position, len(stream), lane, 0, 100, NO_LIMIT, NO_LIMIT, -1, tags, mixes
+                run = each.scanner.take(
+                    stream, position, len(stream), lane, 0, 100, NO_LIMIT, NO_LIMIT, -1, kept, mixes
                 )
-                found.append((run, list(tags)))
+                found.append((run, list(kept)))
         assert found[:2] == found[2:]
 
 
 def test_an_end_beyond_the_buffer_reads_nothing() -> None:
     stream = b"".join(lawful(1))
-    for each in (compiled.scanner, interpreted):
-        assert each.lane(stream, 0, len(stream) + 1) == each.NO_LANE
-        assert each.take(stream, 0, len(stream) + 1, 0, 0, 100, NO_LIMIT, NO_LIMIT, -1, None) is None
-        assert each.lane(b"", 0, 0) == each.NO_LANE
+    for each in (compiled, interpreted):
+        assert each.transfers.lane(stream, 0, len(stream) + 1) == each.transfers.NO_LANE
+        assert each.scanner.take(stream, 0, len(stream) + 1, 0, 0, 100, NO_LIMIT, NO_LIMIT, -1, None) is None
+        assert each.transfers.lane(b"", 0, 0) == each.transfers.NO_LANE
 
 
 # --- the ttl of messages that are handed out ---------------------------------------------------------------
@@ -372,9 +381,9 @@ def ends_of(messages: list[bytes], base: int) -> Any:
 )
 def test_a_ttl_becomes_what_is_left_and_all_else_stays(heads: list[bytes], left_ms: int, base: int) -> None:
     messages = [head + data(b"%d" % at) for at, head in enumerate(heads)]
-    for each in (compiled.scanner, interpreted):
+    for each in (compiled, interpreted):
         blob = bytearray(b"".join(messages))
-        assert each.shorten_ttl(blob, ends_of(messages, base), base, left_ms)
+        assert each.redelivery.shorten_ttl(blob, ends_of(messages, base), base, left_ms)
         start = 0
         for before in messages:
             after = bytes(blob[start : start + len(before)])
@@ -401,9 +410,9 @@ def test_whatever_octets_a_message_has_its_ttl_is_made_shorter_alike(
         start[offset % len(start)] = octet
     ends = [max(0, end - cut) for end in ends_of(messages, 0)]
     found = []
-    for each in (compiled.scanner, interpreted):
+    for each in (compiled, interpreted):
         blob = bytearray(start)
-        found.append((each.shorten_ttl(blob, ends, 0, 5), blob))
+        found.append((each.redelivery.shorten_ttl(blob, ends, 0, 5), blob))
     assert found[0] == found[1]
 
 
@@ -418,8 +427,8 @@ def test_whatever_octets_a_message_has_its_ttl_is_made_shorter_alike(
     ],
 )
 def test_an_uncommon_or_cut_header_is_left_to_the_complete_decoder(message: bytes) -> None:
-    for each in (compiled.scanner, interpreted):
-        assert not each.shorten_ttl(bytearray(message), [len(message)], 0, 5)
+    for each in (compiled, interpreted):
+        assert not each.redelivery.shorten_ttl(bytearray(message), [len(message)], 0, 5)
 
 
 # --- headers of messages that are handed out again ---------------------------------------------------------
@@ -462,7 +471,7 @@ def again(message: bytes, attempts: int, left_ms: int) -> bytes:
 
 def redelivered(scanner: Any, messages: list[bytes], attempts: int, left_ms: int, base: int = 0) -> Any:
     """What the scanner makes of each message; None where it leaves them to the complete decoder."""
-    found = scanner.redeliver(
+    found = scanner.redelivery.redeliver(
         b"before" + b"".join(messages), len(b"before"), ends_of(messages, base), base, attempts, left_ms
     )
     if found is None:
@@ -485,7 +494,7 @@ def test_a_header_says_again_what_the_complete_decoder_makes_of_it(
     messages = [head + data(b"%d" % at) for at, head in enumerate(heads)]
     messages += [b"", application_message(3, priority=2), b"\x00Sw\x40"]
     wanted = [again(message, attempts, left_ms) for message in messages]
-    for each in (compiled.scanner, interpreted):
+    for each in (compiled, interpreted):
         assert redelivered(each, messages, attempts, left_ms, base) == wanted
 
 
@@ -503,7 +512,7 @@ def test_whatever_octets_a_message_has_its_header_is_made_anew_alike(
     for offset, octet in changes:
         blob[offset % len(blob)] = octet
     ends = [max(0, end - cut) for end in ends_of(messages, 0)]
-    found = [each.redeliver(bytes(blob), 0, ends, 0, 2, 5) for each in (compiled.scanner, interpreted)]
+    found = [each.redelivery.redeliver(bytes(blob), 0, ends, 0, 2, 5) for each in (compiled, interpreted)]
     assert found[0] == found[1]
     if found[0] is not None:
         start = 0
@@ -535,14 +544,14 @@ def test_whatever_octets_a_message_has_its_header_is_made_anew_alike(
     ],
 )
 def test_an_uncommon_or_cut_header_is_made_anew_by_the_complete_decoder(message: bytes) -> None:
-    for each in (compiled.scanner, interpreted):
+    for each in (compiled, interpreted):
         assert redelivered(each, [data(b"x"), message], 1, -1) is None
 
 
 def test_a_slice_that_says_too_much_of_itself_is_not_read() -> None:
     message = data(b"x")
-    for each in (compiled.scanner, interpreted):
-        assert each.redeliver(message, 0, [len(message) + 1], 0, 1, -1) is None
-        assert each.redeliver(message, 0, [len(message), 2], 0, 1, -1) is None
-        assert each.redeliver(message, 0, [1], 2, 1, -1) is None
-        assert each.redeliver(message, 0, [len(message)], 0, 0, -1) is None
+    for each in (compiled, interpreted):
+        assert each.redelivery.redeliver(message, 0, [len(message) + 1], 0, 1, -1) is None
+        assert each.redelivery.redeliver(message, 0, [len(message), 2], 0, 1, -1) is None
+        assert each.redelivery.redeliver(message, 0, [1], 2, 1, -1) is None
+        assert each.redelivery.redeliver(message, 0, [len(message)], 0, 0, -1) is None

@@ -5,15 +5,16 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
-from lightrail.amqp import compiled, events, runs
-from lightrail.amqp import scanner as interpreted
+from lightrail import amqp as interpreted
+from lightrail.amqp import compiled, events
 from lightrail.amqp import tags as tags_module
 from lightrail.amqp.performatives import Accepted, Detach, Disposition, Transfer
 from lightrail.amqp.tags import PRUNE_AT, form_of, tag_of
 from tests.unit.amqp.peer import Peer, amqp, conditions_of, data, opened, session_of, transfer
+from tests.unit.amqp.test_scanner import read_with
 
 READERS = {
-    "scanner": (compiled.scanner, {"scans": True, "learn_shapes": False}),
+    "scanner": (compiled, {"scans": True, "learn_shapes": False}),
     "interpreted": (interpreted, {"scans": True, "learn_shapes": False}),
     "shapes": (interpreted, {"scans": False, "learn_shapes": True}),
     "complete": (interpreted, {"scans": False, "learn_shapes": False}),
@@ -24,7 +25,7 @@ Make = Callable[[], Peer]
 @pytest.fixture(params=READERS)
 def make(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Make:
     scanner, settings = READERS[request.param]
-    monkeypatch.setattr(runs, "scanner", scanner)
+    read_with(scanner, monkeypatch)
     return lambda: opened(**settings)
 
 

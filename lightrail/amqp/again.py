@@ -98,6 +98,7 @@ class Again:
         )
         body = encode_performative(transfer)
         size = frame_size - FRAME_HEADER_BYTES - len(body)
+        # The size was measured with `more`; without it the performative is no longer.
         if len(self.payload) <= size:
             transfer.more = False
             body = encode_performative(transfer)
@@ -203,6 +204,7 @@ class AgainSender(LinkEndpoint):
         if self._again is None:
             self._again = []
         self._again.append(again)
+        # New messages wait behind these, so that the receiver gets them in the order of their numbers.
         if self._backlog is None:
             self._backlog = []
             self.session.waiting.append(self)
@@ -216,6 +218,7 @@ class AgainSender(LinkEndpoint):
         while again:
             each = again[0]
             while not each.is_done:
+                # Credit is used up by a delivery (2.6.7), the window by each of its frames (2.5.6).
                 if session.remote_incoming_window <= 0 or (not each.is_begun and self.credit <= 0):
                     return False
                 if each.is_begun:
@@ -229,6 +232,7 @@ class AgainSender(LinkEndpoint):
                     self.credit -= 1
                     if len(each.payload) >= limits.LARGE_PIECE_BYTES:
                         session.connection.has_large_output = True
+                    # What is settled or aborted is forgotten at both ends (2.6.13): no disposition follows.
                     if not (each.settled or each.aborted):
                         session.outgoing.add(self, delivery_id, delivery_id, delivery_id - each.number)
                 session.write_part(body, payload)

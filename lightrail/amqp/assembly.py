@@ -71,6 +71,8 @@ class Assembly:
             begin: begins a delivery of the session by its id, which is refused if it was used before.
         """
         if transfer.delivery_id is not None and transfer.delivery_id != self.delivery_id & WIRE:
+            # Another delivery begins within this one, against 2.6.14. Its id is counted all the same: the
+            # link alone ends, and later frames of this delivery have to be known as such.
             begin(transfer.delivery_id)
             found, expected = f"delivery-id {transfer.delivery_id}", str(self.delivery_id & WIRE)
         elif transfer.delivery_tag is not None and transfer.delivery_tag != self.tag:
@@ -104,6 +106,7 @@ class Assembly:
         parts = self.parts
         if not parts:
             return data[payload_at:stop], None
+        # A view: where the parts are joined, the last one is copied once instead of twice.
         parts.append(memoryview(data)[payload_at:stop])
         beginning = beginning_of(parts[0], self.message_format) if in_pieces else None
         return (b"".join(parts), None) if beginning is None else (beginning, parts)
@@ -121,6 +124,7 @@ class Assembly:
             if type(view) is memoryview:
                 read = view.obj
                 size = len(view)
+                # Parts of one read share its memory, so that they are weighed together.
                 while last < len(parts) and getattr(parts[last], "obj", None) is read:
                     size += len(parts[last])
                     last += 1

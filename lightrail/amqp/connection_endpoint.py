@@ -114,6 +114,8 @@ class ConnectionEndpoint:
                     hostname=settings.hostname,
                     max_frame_size=settings.max_frame_size,
                     channel_max=settings.channel_max,
+                    # Half of what is waited for, as the specification recommends: a peer that sends just in
+                    # time is not taken for dead (2.4.5).
                     idle_time_out=settings.idle_time_out_ms // 2 or None,
                     offered_capabilities=[Symbol(name) for name in settings.offered_capabilities] or None,
                     properties={**settings.properties, **(properties or {})} or None,
@@ -130,6 +132,7 @@ class ConnectionEndpoint:
             raise EndedError("begin can only be sent before close")
         if not self._open_sent:
             raise LocalError("begin can only be sent after open")
+        # channel-max is the highest number, so that there is one session more (2.7.1).
         if len(self._channels) > self.peer_channel_max:
             raise LocalError(f"the peer takes {self.peer_channel_max + 1} sessions at a time")
         session = self._new_session()
@@ -184,6 +187,7 @@ class ConnectionEndpoint:
         self.peer_max_frame_size = min(peer.max_frame_size, self.settings.max_frame_size)
         self.peer_channel_max = peer.channel_max
         self._peer_idle_ms = idle
+        # The peer's idle-time-out is known from here on, and counts from now (2.4.5).
         self._sent_ms = self._now_ms
         deciding = self.settings.open_deciding
         if deciding and not deciding.isdisjoint(peer.desired_capabilities or ()):
@@ -237,6 +241,7 @@ class ConnectionEndpoint:
 
     def on_close(self, close: Close) -> None:
         error = close.error
+        # Each end sends open before close (2.4.3).
         if not self._open_sent:
             self.open()
         self._answer_ends()
@@ -250,11 +255,13 @@ class ConnectionEndpoint:
         if self.phase >= CLOSING:
             return
         error = make_error(fault.condition, fault.description)
+        # No frame can be sent before both protocol headers are exchanged (2.2): the socket is closed.
         if self.phase in (HEADER, SASL):
             self.terminate(error=error)
             return
         self._close(error)
         self.events.append(Closed(error, False))
+        # Where the next frame begins is not known any more, so that the peer's close could not be found.
         if isinstance(fault, FramingError):
             self.phase = CLOSED
 
@@ -269,6 +276,7 @@ class ConnectionEndpoint:
         self._answer_ends()
         self._write(0, encode_performative(Close(error=error)))
         self.phase = CLOSING
+        # A peer that never answers must not keep the socket.
         self._close_at_ms = self._now_ms + self.settings.closing_time_ms
         self._forget()
 
@@ -298,6 +306,7 @@ class ConnectionEndpoint:
     def _forget(self) -> None:
         """Abandon all sessions; `sessions` still lists them for the caller."""
         for session in list(self._channels.values()):
+            # From here on commands of their callers have no effect: nothing follows a close.
             session.state = END_SENT
             session.forget()
         self.names.clear()
@@ -310,6 +319,7 @@ class ConnectionEndpoint:
     # --- for sessions and links ----------------------------------------------------------------------------
 
     def _new_session(self) -> Session:
+        # The lowest number that is free, as channel-max bounds the number and not the count (2.7.1).
         channel = 0
         while channel in self._channels:
             channel += 1
@@ -345,6 +355,7 @@ class ConnectionEndpoint:
             if found <= most:
                 continue
             text = f"expected at most {most} {what} on a connection, found {found}; use another connection"
+            # A refusal costs an attach and a detach: a peer that goes on like this is not answered forever.
             if found > 2 * most:
                 raise ConnectionProtocolError(conditions.RESOURCE_LIMIT_EXCEEDED, text)
             return text

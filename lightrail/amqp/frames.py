@@ -195,6 +195,7 @@ def read_disposition(data: bytes, position: int, stop: int) -> tuple[bool, int, 
         elif code == 0x43:
             numbers.append(0)
             at += 1
+        # `last` that is null is `first` (2.7.6).
         elif code == 0x40 and numbers:
             numbers.append(numbers[0])
             at += 1
@@ -205,12 +206,15 @@ def read_disposition(data: bytes, position: int, stop: int) -> tuple[bool, int, 
     if not settled and tail[:1] != b"\x42":
         return None
     state = tail[1:]
+    # batchable is for the peer's own use (2.7.6).
     if count == 6 and state[-1:] in (b"\x41", b"\x42"):
         state = state[:-1]
     elif count == 4 and not state:
         return role == 0x41, numbers[0], numbers[1], settled, 0
     elif count != 5:
         return None
+    # Accepted and released have no fields: each is one of two byte strings, and is compared without being
+    # decoded.
     if state == b"\x00S\x24\x45" or state == b"\x00S\x24\xc0\x01\x00":
         return role == 0x41, numbers[0], numbers[1], settled, 0x24
     if state == b"\x00S\x26\x45":

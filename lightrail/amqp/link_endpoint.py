@@ -102,6 +102,8 @@ class LinkEndpoint(Link):
         unsettled = answer.get("unsettled")
         if unsettled is not None:
             body = self.with_unsettled(body, unsettled)
+        # Only transfers may take several frames: a peer whose frames are too small for it can't have this
+        # session.
         if len(body) + 8 > self.session.connection.peer_max_frame_size:
             self.session.fail(
                 SessionProtocolError(
@@ -204,6 +206,7 @@ class LinkEndpoint(Link):
 
     def _detach(self, closed: bool, error: AmqpError | None) -> None:
         """Write our detach, after the attach if the peer's is unanswered."""
+        # A detach names a handle, which only an attach gives it (2.6.3): so a refused link is attached first.
         self._write_owed_attach()
         self._write_detach(closed, error)
         self.state = DETACHING
@@ -216,6 +219,7 @@ class LinkEndpoint(Link):
             return
         session = self.session
         source, target = self.source, self.target
+        # The terminus at our end is null in the attach that refuses a link (2.6.3).
         if self.is_sender:
             self.source = None
             self.target = None if not isinstance(target, Target | Coordinator) else target
@@ -223,6 +227,7 @@ class LinkEndpoint(Link):
             self.target = None
         body = self.attach_body()
         if len(body) + 8 > session.connection.peer_max_frame_size:
+            # The peer's own addresses may be what is too large; a refusal has no need of them.
             self.source = self.target = None
             body = self.attach_body()
         self.source, self.target = source, target
@@ -238,6 +243,8 @@ class LinkEndpoint(Link):
         """Drop unsettled deliveries, messages under way and the name."""
         session = self.session
         ranges = len(session.incoming.ranges) + len(session.outgoing.ranges)
+        # Each link that ends walks over the ranges of all: a session of many links could use up the turn of
+        # others by detaching them (ADR 21).
         session.connection.work -= ranges // DROPPED_RANGES_A_FRAME
         session.incoming.drop(self)
         session.outgoing.drop(self)
@@ -295,6 +302,7 @@ class LinkEndpoint(Link):
     def on_detach(self, detach: Detach) -> None:
         """Apply the peer's detach; answer it, now or by answer_close, unless it answers our detach."""
         session = self.session
+        # A detach that crosses ours answers it: a second one would name a handle that is free (2.6.4).
         answer = self.state == DETACHING
         if not answer and detach.closed and self.answers_close:
             self._write_owed_attach()

@@ -55,22 +55,30 @@ def read_frames(connection: "ConnectionEndpoint", data: bytes, position: int, en
     most = connection.settings.max_frame_size
     phase = connection.phase
     while end - position >= 8:
+        # The shape that matched last goes first: one `startswith` decides for a whole run of the same sender,
+        # before any field of a frame is looked at.
         shape = connection.shape
         if shape is not None and data.startswith(shape.first_part, position + 4):
             position = compare_run(shape, data, position, end)
             if end - position < 8:
                 break
         size, offset, kind, channel = _UNPACK(data, position)
+        # Before anything is awaited: a size that lies would be waited for, and nothing tells where the next
+        # frame begins (2.3.1). So after a FramingError alone nothing more is read.
         if size > most or size < 8:
             raise FramingError(f"expected a frame of 8 to {most} bytes, found size {size}")
         stop = position + size
         if stop > end:
             connection.needed = size
             break
+        # An extended header (2.3.1) is allowed, and nobody sends one: the shortcuts below count on its
+        # absence.
         if kind == 0 and offset == 2:
             if size > SHORTEST_TRANSFER and data[position + 8 : position + 11] == b"\x00S\x14":
                 learns = connection.settings.learn_shapes
                 other = shape_of_link(connection, data, position, channel) if learns else None
+                # It is the link's latest shape, which has not matched: one of another header section may,
+                # where messages of several priorities take turns.
                 if other is not None and other is shape:
                     other = shape_by_header(other, data, position)
                 if other is not None and other is not shape:
@@ -102,6 +110,7 @@ def read_frames(connection: "ConnectionEndpoint", data: bytes, position: int, en
             # The next frame begins where this one ends: the peer's close is looked for from there.
             connection.fail(fault)
         position = stop
+        # Another phase has another reader of frames: after close only the peer's close counts (2.4.6).
         connection.work -= 1
         if connection.work <= 0 or connection.phase != phase:
             break
@@ -121,6 +130,7 @@ def _read_frame(
     connection: "ConnectionEndpoint", data: bytes, start: int, position: int, stop: int, channel: int
 ) -> None:
     """Read one frame data[start:stop] whose body begins at `position`."""
+    # An empty frame says that the peer lives (2.4.5), on whatever channel.
     if position == stop:
         if connection.phase == OPENING:
             raise ConnectionProtocolError(conditions.NOT_ALLOWED, "expected open, found an empty frame")
@@ -131,6 +141,8 @@ def _read_frame(
             _discard_session_frame(connection, session, data, position, stop)
             return
         try:
+            # By hand what answers batches, and what continues a message: the complete decoder makes an object
+            # of each performative and of each state.
             if data[position : position + 2] == b"\x00S":
                 code = data[position + 2] if position + 2 < stop else 0
                 if code == frames.DISPOSITION and _quick_disposition(session, data, position, stop):
@@ -146,6 +158,8 @@ def _read_frame(
                 session.on_transfer(body, data, start, after, stop)
                 return
             _check_no_payload(body, after, stop)
+            # Apart from the table, as an attach alone is counted by its size: what a link keeps of it is
+            # bounded (links_max, attach_bytes_max).
             if type(body) is Attach:
                 session.on_attach(body, stop - position)
                 return
@@ -172,6 +186,8 @@ def _read_connection_frame(connection: "ConnectionEndpoint", body: Any, channel:
         raise ConnectionProtocolError(conditions.NOT_ALLOWED, f"expected open, found {kind.__name__.lower()}")
     elif kind is Close:
         connection.on_close(body)
+    # After open, which looks at its channel itself, and close, which is obeyed on any: a channel above
+    # channel-max is a framing error (2.7.1) whatever frame it has.
     elif channel > connection.settings.channel_max:
         raise ConnectionProtocolError(
             conditions.FRAMING_ERROR,
@@ -221,12 +237,15 @@ def _quick_flow(session: Session, data: bytes, position: int, stop: int) -> bool
     found = frames.read_small_fields(data, position + 3, stop)
     if found is None or not 4 <= len(found) <= 10:
         return False
+    # read_small_fields takes booleans and uints alike: what is in the wrong place goes to the complete
+    # decoder, which names the error.
     for value in found[:8]:
         if type(value) is bool:
             return False
     for value in found[8:]:
         if type(value) is int:
             return False
+    # incoming-window, next-outgoing-id and outgoing-window are mandatory (2.7.4).
     if found[1] is None or found[2] is None or found[3] is None:
         return False
     if len(found) < 10:
@@ -240,6 +259,8 @@ def _discard_session_frame(
     connection: "ConnectionEndpoint", session: Session, data: bytes, position: int, stop: int
 ) -> None:
     """After our end, drop frames until the peer's end (2.5.4)."""
+    # Decoded, though it is dropped: only so the peer's end or close is found among the frames that were on
+    # their way.
     body, _ = decode_performative(data, position, stop)
     kind = type(body)
     if kind is End:
@@ -254,6 +275,7 @@ def discard_frames(connection: "ConnectionEndpoint", data: bytes, position: int,
     """After our close, drop frames until the peer's close (2.4.6)."""
     while end - position >= 8:
         size, offset, _, _ = _UNPACK(data, position)
+        # Our close is written already: there is no frame left in which an error could be named.
         if size < 8 or size > connection.settings.max_frame_size or offset < 2:
             connection.terminate()
             return end

@@ -100,6 +100,7 @@ class ReceivingLink(LinkEndpoint):
         if self.state != ATTACHED:
             return False
         self.credit, self.drain = credit, drain
+        # See above: transfers by the earlier grant may be on their way.
         self.allowed = max(credit, self.allowed)
         self.write_flow(drain, echo)
         return True
@@ -113,6 +114,8 @@ class ReceivingLink(LinkEndpoint):
                 raise errant(self, "flow")
             return
         if delivery_count is not None:
+            # Only forward: a drain advances the sender's count to what the credit would have allowed (2.6.7).
+            # A lower count is passed over.
             skipped = unwrap(delivery_count, self.delivery_count) - self.delivery_count
             if skipped > 0:
                 self.delivery_count += skipped
@@ -136,17 +139,21 @@ class ReceivingLink(LinkEndpoint):
             assembly = self._begin_delivery(transfer)
         else:
             assembly.check_continuation(transfer, self.name, self.session.begin_delivery)
+        # Settled in any frame means settled (2.7.5), also where the first did not say so.
         if transfer.settled:
             assembly.settled = True
         if transfer.rcv_settle_mode is not None or transfer.state is not None:
             settings = self.session.connection.settings
             assembly.set_mode(transfer, self.rcv_settle_mode, transactions=settings.transactions)
+        # Before the size: an aborted delivery is discarded, however large it was (2.7.5).
         if transfer.aborted:
             self._end_assembly(Posting.ABORTED)
             if assembly.resumed:
                 self._resumed(assembly, transfer)
             return
         size = assembly.size + stop - payload_at
+        # At each frame, not at the last: or a message without an end would be kept up to the bound of all
+        # unfinished ones.
         if self.max_message_size and size > self.max_message_size:
             raise LinkProtocolError(
                 conditions.MESSAGE_SIZE_EXCEEDED,
@@ -163,8 +170,10 @@ class ReceivingLink(LinkEndpoint):
         if assembly.repeated:
             self._deliver_repeated(assembly, payload)
             return
+        # Only now: the last frame may be the one that says settled.
         assembly.check_settled(self.name, self.snd_settle_mode)
         opening, expiry = self._survey(assembly, payload)
+        # After the survey, which may raise: then `release` ends the assembly, with the event of its posting.
         self._end_assembly()
         head = self.head_known if opening is not None and opening.head_end else b""
         is_server = self.session.connection.settings.is_server
@@ -187,6 +196,8 @@ class ReceivingLink(LinkEndpoint):
             shift=self.tags.add(assembly.tag, assembly.delivery_id, assembly.settled) if self.tags else 0,
         )
         is_plain = transfer.state is None and transfer.rcv_settle_mode is None
+        # A shape stands for whole messages without fields of their own: what has an expiry differs from the
+        # next, and what has a state or a mode needs a look each time.
         if is_plain and expiry is None and not (assembly.parts or next_hop):
             self._learn(assembly, data, position, payload_at, opening, head)
 
@@ -228,6 +239,7 @@ class ReceivingLink(LinkEndpoint):
     def _append(self, assembly: Assembly, data: bytes, payload_at: int, stop: int) -> None:
         """Keep a frame's payload until the last frame of its delivery arrives."""
         more_bytes = stop - payload_at
+        # A view keeps all bytes of its read alive, which only pays for large parts (ADR 36).
         if more_bytes < limits.LARGE_PIECE_BYTES:
             assembly.parts.append(data[payload_at:stop])
         else:
@@ -238,6 +250,7 @@ class ReceivingLink(LinkEndpoint):
         if assembly.txn_id is not None and not assembly.is_posting:
             assembly.is_posting = True
             self.session.connection.events.append(Posting(self, assembly.txn_id, Posting.BEGUN))
+        # Last, because it may raise: `release` then gives back what is counted here.
         self._hold(assembly, more_bytes + FRAGMENT_OVERHEAD)
 
     def _survey(self, assembly: Assembly, payload: bytes) -> tuple[MessageSurvey | None, int | None]:
@@ -247,6 +260,7 @@ class ReceivingLink(LinkEndpoint):
         try:
             opening = survey(payload)
             head = payload[: opening.head_end]
+            # Senders repeat their header: an equal one has been decoded, and had no error.
             if head != self.head_known:
                 sections.decode_header(head)
                 self.head_known = head
@@ -316,12 +330,14 @@ class ReceivingLink(LinkEndpoint):
         session = self.session
         repeated = self.allows_repeats and not session.is_new_delivery(transfer.delivery_id)
         delivery_id = (session.repeat_delivery if repeated else session.begin_delivery)(transfer.delivery_id)
+        # After the id: the delivery has begun for the session, also where it ends the link.
         if self.allowed <= 0 and self.allowed <= -session.connection.settings.beyond_credit_max:
             raise LinkProtocolError(
                 conditions.TRANSFER_LIMIT_EXCEEDED,
                 f"expected no transfer on link {self.name!r} before more credit is granted, found delivery"
                 f" {transfer.delivery_id}",
             )
+        # A resumed delivery has the tag that it had before (2.6.13).
         if self.tags is not None and not (transfer.resume or self.allows_repeats):
             self.tags.check(transfer.delivery_tag)
         self.allowed -= 1
@@ -354,6 +370,8 @@ class ReceivingLink(LinkEndpoint):
         session, unsettled = self.session, self.session.incoming
         encoded = encode_state(state)
         count = 0
+        # In mode first we settle with the outcome (2.6.12): one call removes the ranges and gives what to
+        # write.
         if self.rcv_settle_mode == SETTLE_FIRST and settled:
             for part in unsettled.take(first, last, self):
                 session.write_disposition(True, part.first, part.last, True, encoded)
@@ -361,6 +379,7 @@ class ReceivingLink(LinkEndpoint):
             return count
         for found in unsettled.find(first, last):
             if found.link is self:
+                # In mode second the sender settles first; the delivery stays until its disposition arrives.
                 done = settled and not found.second
                 if done:
                     unsettled.take(found.first, found.last, self)

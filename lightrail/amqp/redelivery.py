@@ -62,6 +62,7 @@ def _shorten(data: bytearray, at: int, stop: int, left_ms: int) -> bool:
                 at += 1
             else:
                 return False
+        # In place, in the encoding that it has: sizes, and the ends of all later messages, stay.
         elif code == 0x70:
             if at + 4 >= stop:
                 return False
@@ -170,6 +171,7 @@ def _header_again(frame: transfers.TransferFrame, attempts: int, left_ms: int) -
         section.append(0x40)
     else:
         _append_uint(section, ttl)
+    # first-acquirer is false from the second delivery on (messaging 3.2.1); null is false.
     section.append(0x40)
     _append_uint(section, count)
     section[4] = len(section) - 5

@@ -53,6 +53,8 @@ def compare_run(shape: Shape[ReceivingLink], data: bytes, position: int, end: in
     link = shape.link
     session = link.session
     first = session.next_incoming_delivery
+    # Without a first delivery-id the next one can be any (2.6.12). While a delivery of several frames is
+    # open, each transfer of the link belongs to it (2.6.14).
     if first is None or link.assembly is not None:
         return position
     limit = link.allowed
@@ -60,6 +62,8 @@ def compare_run(shape: Shape[ReceivingLink], data: bytes, position: int, end: in
         limit = session.incoming_left
     book = None if link.snd_settle_mode == SETTLE_SETTLED else link.tags
     number = -1
+    # Tags that go on from the last one are compared as numbers by `take`, so that no tag is made into an
+    # object.
     if book is not None and shape.tag_number_at and book.form == shape.tag_width:
         number = book.following if book.following <= TAG_NUMBER_MAX else -1
     after, payloads = take(shape, data, position, end, first & WIRE, limit, number)
@@ -73,6 +77,8 @@ def compare_run(shape: Shape[ReceivingLink], data: bytes, position: int, end: in
         if fit == 0:
             # The complete decoder names the error.
             return position
+        # Read again, and fewer: nothing was recorded of a run whose tag is in use, and the complete decoder
+        # has to begin exactly at the delivery that has it.
         if fit < len(payloads):
             after, payloads = take(shape, data, position, end, first & WIRE, fit)
             tags = tags_of(shape, data, position, payloads)
@@ -105,12 +111,15 @@ def scan_run(connection: "ConnectionEndpoint", data: bytes, position: int, end: 
         or first is None
     ):
         return position
+    # Credit counts deliveries (2.6.7) and the window frames (2.5.6): here each delivery is one frame. Beyond
+    # either one the complete decoder names the error.
     limit = min(link.allowed, session.incoming_left)
     mode = link.snd_settle_mode
     most = connection.settings.max_frame_size
     book = None if mode == SETTLE_SETTLED else link.tags
     form = book.form if book is not None else 0
     tags: list[bytes] | None = None
+    # At most twice: the second time the run ends before the tag that is in use.
     while True:
         if link.keeps_tags or (book is not None and not form):
             tags = []
@@ -140,6 +149,7 @@ def scan_run(connection: "ConnectionEndpoint", data: bytes, position: int, end: 
         if limit == 0:
             # The complete decoder names the error.
             return position
+    # Once for each new header section, not for each run: the scanner only compares its octets.
     if head and head != link.head_known and not _learn_head(link, head):
         return position
     kept = tags if link.keeps_tags else None

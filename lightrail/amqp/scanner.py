@@ -100,6 +100,7 @@ def take(
             break
         if not transfers.read_message(frame, data, stop):
             break
+        # The first frame says what the others have to agree with.
         if count == 0:
             settled = frame.settled
             message_format = frame.message_format
@@ -119,6 +120,7 @@ def take(
             if frame.head_end - start != head_size or not transfers.same(data, start, head_at, head_size):
                 if not mixes:
                     break
+                # The fields of the first header are read when a second one differs: in most runs none does.
                 if not mixed:
                     if not transfers.read_header(frame, data, head_at, head_at + head_size):
                         break
@@ -133,6 +135,8 @@ def take(
                 ):
                     break
                 mixed = True
+                # The header with the longest ttl stands for all: the queue then keeps none of them too
+                # briefly.
                 if frame.ttl > longest:
                     longest = frame.ttl
                     head_at = start

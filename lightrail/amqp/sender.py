@@ -88,6 +88,7 @@ class SendingLink(AgainSender):
         self.drain = drain
         # The caller answers each drain anew: an earlier answer that waits must not answer this one.
         self._drain_due = False
+        # Never lower: the caller may have acted by an earlier, higher limit.
         if self.limit > self._limit_max:
             self._limit_max = self.limit
         if self._backlog is not None:
@@ -126,6 +127,7 @@ class SendingLink(AgainSender):
         self._drain_due = False
         self.delivery_count += self.credit
         self.credit = 0
+        # The credit is gone at both ends (2.6.7): messages by an earlier limit would be beyond it.
         self._limit_max = self.sent
         self.available = 0
         self.write_flow(drain=True)
@@ -266,6 +268,7 @@ class SendingLink(AgainSender):
                 index = entry.index
                 first = session.next_delivery_id
                 wire = first & WIRE
+                # `put` counts ids without a mask, so it must not pass the wrap.
                 some = min(count - index, self.credit, session.remote_incoming_window, WIRE + 1 - wire)
                 if some <= 0:
                     return index == count

@@ -358,6 +358,7 @@ class Session(Settlement):
         Without a handle the fields of a link apply to none, and are passed over (ADR 51).
         """
         link = None if handle is None else self.link_of(handle, "flow")
+        # The session's part first: the link's credit is used at once, and must find the new window.
         self.take_windows(next_incoming_id, incoming_window, next_outgoing_id, outgoing_window)
         if link is not None:
             link.on_flow(delivery_count, link_credit, available, drain, echo)
@@ -373,6 +374,7 @@ class Session(Settlement):
             if self.remote_incoming_window <= 0:
                 break
         waiting = self.waiting
+        # Links take turns, or the first would use up each window that the peer opens.
         if len(waiting) > 1 and self.remote_incoming_window <= 0:
             waiting.append(waiting.pop(0))
 

@@ -91,6 +91,8 @@ class Settlement(Windows):
             )
             return
         if events:
+            # An event becomes one batch, up to the journal: what it says of its messages (settled, header,
+            # expiry, transaction) has to be true of each.
             newest = events[-1]
             if (
                 type(newest) is Transfers
@@ -130,6 +132,7 @@ class Settlement(Windows):
         else:
             unsettled = self.incoming
             near = self.next_incoming_delivery or 0
+        # Near what was numbered last; and `last` near `first`, so that a range across the wrap stays a range.
         low = unwrap(first, near)
         high = unwrap(last, low)
         if high < low:
@@ -137,6 +140,7 @@ class Settlement(Windows):
                 conditions.INVALID_FIELD,
                 f"expected a disposition whose last is not before its first, found {first}..{last}",
             )
+        # Small ones, as most are, spare the loop and the count of work: they never exceed a turn.
         if high - low >= 100:
             self.settle_range(receiver, low, high, settled, state)
         elif receiver:
@@ -163,6 +167,8 @@ class Settlement(Windows):
             if not found:
                 return
             count = found[-1].last - found[0].first + 1
+            # A disposition is a few bytes and may settle millions: its work counts by ranges and deliveries,
+            # so that other connections get their turn (ADR 21).
             connection.work -= (len(found) >> 2) + (min(count, limits.SETTLED_AT_ONCE) >> 5)
             low = found[-1].last + 1
             if low > high or (len(found) < limits.SETTLED_RANGES_AT_ONCE and count < limits.SETTLED_AT_ONCE):
@@ -187,6 +193,7 @@ class Settlement(Windows):
         return found
 
     def _outcome(self, low: int, high: int, settled: bool, state: Any) -> list[Range[LinkEndpoint]]:
+        # One object for each state without fields, so that neighbours are joined by identity below.
         if type(state) is Accepted:
             state = ACCEPTED
         elif type(state) is Released:
@@ -200,6 +207,8 @@ class Settlement(Windows):
         found = self.outgoing.take(low, high) if settled else self.outgoing.find(low, high)
         events = self.connection.events
         for part in found:
+            # The caller knows deliveries by the link's own numbers, which dispositions of several links in
+            # one range do not share.
             first = part.first - part.shift
             last = part.last - part.shift
             if events:

@@ -159,6 +159,7 @@ def _prepare_run(shape: Shape[Any], size: int) -> None:
         pattern += b".[\\x00-\\x08]"
         constant += 2
     pattern += b".{%d}" % (size - constant)
+    # Possessive: a run that does not match further ends there, and nothing is tried again.
     shape.run = _run_pattern(b"(?:" + pattern + b")*+").match
     shape.run_payload = _columns(f"{shape.offset}x{size - shape.offset}s").iter_unpack
     shape.run_size = size
@@ -280,6 +281,8 @@ def _take_runs(
     stop = shape.run(data, position, position + count * size).end()
     count = (stop - position) // size
     view = memoryview(data)
+    # The pattern has matched everything but the numbers, which are compared as columns: 256 ids at a time, up
+    # to where their upper bytes change.
     while count and expected < shape.wire_limit:
         some = _consecutive(data, position + number_at, size, shape.id_width, expected, count)
         if tag >= 0 and some:

@@ -123,10 +123,14 @@ class Tags:
         count = len(tags)
         last = self._last
         self._last = tags[-1]
+        # The first tags of the link, or nothing of the session is unsettled: no tag is in use (2.6.12). The
+        # dict is emptied without looking at its entries, and numbers may begin.
         if last is None or not self._unsettled.ranges:
             known.clear()
             if self._begin_numbers(tags, last):
                 return count
+        # One set operation in C for the whole run. Only where a tag is known, perhaps of a delivery that is
+        # settled by now, each is looked up.
         elif not known.keys().isdisjoint(tags):
             for index, tag in enumerate(tags):
                 if self.is_used(tag):
@@ -135,8 +139,12 @@ class Tags:
             return count
         before = len(known)
         known.update(zip(tags, range(first, first + count), strict=True))
+        # Fewer entries than tags: either an entry of a settled delivery was replaced, which is right, or a
+        # tag comes twice in this run.
         if len(known) - before != count and len(set(tags)) != count:
             return _first_repeated(tags)
+        # Not at each settlement: dispositions settle ranges of ids, and finding the tags of a range would
+        # cost as much as receiving it.
         if len(known) > self._prune_at:
             self._prune(first)
         return count
@@ -175,6 +183,8 @@ class Tags:
         """From here on, tags are in the dict."""
         form = self.form
         mine = [each for each in self._unsettled.ranges if each.link is self._link]
+        # Before the dict grows: a peer could have millions of numbered deliveries, which take a few ranges,
+        # become entries by one odd tag.
         self._check_room(sum(each.last - each.first + 1 for each in mine))
         for each in mine:
             numbers = range(each.first - each.shift, each.last - each.shift + 1)
@@ -184,6 +194,8 @@ class Tags:
 
     def _prune(self, new: int) -> None:
         """Remove the entries of deliveries before `new` that are settled."""
+        # First by one comparison for each entry: most are older than the oldest unsettled delivery. Only if
+        # many stay, each is looked for among the ranges.
         oldest = self._unsettled.ranges[0].first if self._unsettled.ranges else new
         kept = {tag: number for tag, number in self._known.items() if number >= oldest}
         if 2 * len(kept) > self._prune_at:

@@ -96,6 +96,7 @@ class Unsettled(Generic[L]):
         """
         ranges = self.ranges
         if ranges and last - first < limits.SETTLED_AT_ONCE:
+            # Most settle from the oldest on: then one range becomes shorter, without a search.
             oldest = ranges[0]
             if oldest.first == first and last < oldest.last and (link is None or link is oldest.link):
                 oldest.first = last + 1
@@ -105,6 +106,7 @@ class Unsettled(Generic[L]):
     def _overlap(self, first: int, last: int, link: L | None, forget: bool) -> list[Range[L]]:
         ranges = self.ranges
         index = 0
+        # Few ranges are walked faster than a search calls its key.
         if len(ranges) > 8:
             index = bisect_left(ranges, first, key=_last)
         found: list[Range[L]] = []

@@ -52,8 +52,10 @@ class Windows:
         self, next_incoming_id: int | None, incoming_window: int, next_outgoing_id: int, outgoing_window: int
     ) -> None:
         """Apply the session's part of the peer's flow; ids as on the wire."""
+        # The peer's number replaces ours, whatever was counted here (2.5.6).
         self.next_incoming_id = next_outgoing_id
         self.remote_outgoing_window = outgoing_window
+        # The peer has not seen our begin yet, so it counts from where we said that we begin (2.7.4).
         if next_incoming_id is None:
             next_incoming_id = self.connection.settings.initial_outgoing_id
         # In flight are transfers that the peer had not received; they use up the beginning of its window.
@@ -72,10 +74,13 @@ class Windows:
         """Write our flow, which opens the incoming window to its full size."""
         if self.state != MAPPED and self.state != BEGIN_SENT:
             return
+        # Each flow opens the window, whatever it is written for: so credit that is granted often spares flows
+        # of the window's own.
         self.incoming_left = self.incoming_window
         self.connection.output.append(
             frames.flow(
                 self.channel,
+                # Not before the peer's begin, which names it (2.7.4).
                 self.next_incoming_id & WIRE if self.state == MAPPED else None,
                 self.incoming_window,
                 self.next_outgoing_id & WIRE,
@@ -108,6 +113,8 @@ class Windows:
                 conditions.WINDOW_VIOLATION,
                 f"expected at most {self.incoming_window} transfers in the incoming window, found more",
             )
+        # At half, not at zero: a peer that has to wait for our flow would stand still for a round trip. At
+        # the end of the feed, because a grant of credit in it opens the window already.
         if left <= self.incoming_window >> 1 and not self.refresh_due:
             self.refresh_due = True
             self.connection.refresh_windows(self)

@@ -3,9 +3,6 @@
 cimport cython
 from lightrail.amqp cimport _transfers as transfers
 
-cdef Py_ssize_t PRIORITY_DEFAULT
-cdef long long UINT_MAX
-
 @cython.locals(end=cython.longlong, start=Py_ssize_t, size=Py_ssize_t, stop=Py_ssize_t)
 cpdef bint shorten_ttl(bytearray data, object ends, long long base, long long left_ms) except -1
 

@@ -3,7 +3,7 @@
 cimport cython
 from lightrail.amqp cimport _transfers as transfers
 
-cdef long long EXPIRY_SPAN_MS, UINT_MAX
+cdef long long EXPIRY_SPAN_MS
 
 cdef bint _near(long long one, long long other) noexcept
 

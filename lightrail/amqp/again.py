@@ -8,7 +8,7 @@ from dataclasses import KW_ONLY, dataclass
 from typing import TYPE_CHECKING, Any, Final
 
 from lightrail.amqp.errors import EndedError
-from lightrail.amqp.frames import Template
+from lightrail.amqp.frames import FRAME_HEADER_BYTES, Template
 from lightrail.amqp.link import ATTACHED
 from lightrail.amqp.link_endpoint import LinkEndpoint
 from lightrail.amqp.performatives import Transfer, encode_performative
@@ -48,7 +48,6 @@ class Backlog:
         return self.ends[index - 1] - self.base if index else 0
 
 
-FRAME_HEADER_BYTES: Final = 8
 TAG_SIZE: Final = 4
 """Bytes of our delivery-tags: the delivery-id as on the wire, or the number of a link that may be resumed."""
 

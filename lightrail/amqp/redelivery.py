@@ -5,9 +5,6 @@ from typing import Any
 
 from lightrail.amqp import transfers
 
-PRIORITY_DEFAULT = 4
-UINT_MAX = 0xFFFFFFFF
-
 
 def shorten_ttl(data: bytearray, ends: Any, base: int, left_ms: int) -> bool:
     """Lowers the ttl in each message's header to `left_ms` at most (messaging 3.2.1); sizes stay.
@@ -158,11 +155,11 @@ def _header_again(frame: transfers.TransferFrame, attempts: int, left_ms: int) -
     if ttl > left_ms and left_ms >= 0:
         ttl = left_ms
     count = frame.delivery_count + attempts
-    if count > UINT_MAX:
-        count = UINT_MAX
+    if count > transfers.UINT_MAX:
+        count = transfers.UINT_MAX
     section = bytearray(b"\x00\x53\x70\xc0\x00\x05")
     section.append(0x41 if frame.durable else 0x40)
-    if frame.priority == PRIORITY_DEFAULT:
+    if frame.priority == transfers.PRIORITY_DEFAULT:
         section.append(0x40)
     else:
         section.append(0x50)

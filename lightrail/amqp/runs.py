@@ -83,16 +83,8 @@ def compare_run(shape: Shape[ReceivingLink], data: bytes, position: int, end: in
             after, payloads = take(shape, data, position, end, first & WIRE, fit)
             tags = tags_of(shape, data, position, payloads)
             _record_tags(book, tags, first, fit, shape.settled)
-    _deliver(
-        link,
-        first,
-        payloads,
-        shape.settled,
-        shape.message_format,
-        shape.head,
-        None,
-        tags if link.keeps_tags else None,
-    )
+    kept = tags if link.keeps_tags else None
+    _deliver(link, first, payloads, shape.settled, shape.message_format, shape.head, None, kept)
     return after
 
 

@@ -26,8 +26,6 @@ memory.
 from lightrail.amqp import transfers
 from lightrail.model.limits import EXPIRY_SPAN_MS
 
-UINT_MAX = 0xFFFFFFFF
-"""By name, because Cython computes with Python objects where a number is too large for a C int."""
 Run = tuple[int, list[bytes], bool, int, bytes, int | None, int | None, bool]
 """Result of `take` for a run."""
 
@@ -151,7 +149,7 @@ def take(
         if tags is not None:
             tags.append(data[frame.tag_at : frame.tag_end])
         count += 1
-        expected = (expected + 1) & UINT_MAX
+        expected = (expected + 1) & transfers.UINT_MAX
         position = stop
     if count == 0:
         return None

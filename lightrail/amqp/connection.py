@@ -40,6 +40,8 @@ def read_header(connection: ConnectionEndpoint, data: bytes, position: int, end:
     """
     header = data[position : position + frames.HEADER_BYTES]
     settings = connection.settings
+    # What can't become a header is rejected at its first octet: a client of another protocol may wait for an
+    # answer before it writes eight.
     if len(header) < frames.HEADER_BYTES:
         if header and not header.startswith(b"AMQP"[: len(header)]):
             _reject_header(connection, header)
@@ -55,6 +57,7 @@ def read_header(connection: ConnectionEndpoint, data: bytes, position: int, end:
             connection.sasl = SaslClient(connection)
         connection.phase = SASL if negotiates else OPENING
         return position + frames.HEADER_BYTES
+    # Without mechanisms SASL is not offered: then the AMQP header is the only one that there is.
     plain_allowed = settings.allow_plain_header or not settings.sasl_mechanisms
     if header == frames.AMQP_HEADER and (connection.sasl_done or plain_allowed):
         connection.output.append(frames.AMQP_HEADER)
@@ -76,6 +79,8 @@ def _reject_header(connection: ConnectionEndpoint, found: bytes) -> None:
         wanted = frames.SASL_HEADER
     if settings.is_server:
         connection.output.append(wanted)
+    # The header first, and then the end of the socket: that is all that 2.2 has for a peer of another
+    # version.
     connection.events.append(HeaderRejected(wanted, bytes(found)))
     connection.phase = CLOSED
 
@@ -157,6 +162,8 @@ class Connection(ConnectionEndpoint):
         phase = self.phase
         if phase == CLOSED:
             return None
+        # Idle-time-outs are known by the opens alone (2.4.5): until then the time to open bounds a silent
+        # peer.
         if phase < OPEN:
             due = self._created_ms + self.settings.opening_time_ms
             if now_ms < due:
@@ -184,6 +191,7 @@ class Connection(ConnectionEndpoint):
                 )
                 return self._tick_closing(now_ms)
         if self._peer_idle_ms:
+            # Half of the time, so that an empty frame that is late is still in time.
             interval = self._peer_idle_ms // 2
             due = self._sent_ms + interval
             if now_ms >= due:
@@ -221,6 +229,7 @@ class Connection(ConnectionEndpoint):
         """
         self._now_ms = now_ms
         self.work = limits.FRAMES_OF_A_TURN
+        # Before any new octet: what the peer sent behind its disposition must find it applied.
         self._go_on_settling()
         if self.phase != CLOSED:
             self._feed(data)
@@ -241,6 +250,8 @@ class Connection(ConnectionEndpoint):
         start = 0
         pending = self._pending
         if pending is not None:
+            # The size of the frame is known and not reached: the bytes are only appended, and not looked at
+            # again with each read.
             if len(pending) + len(data) < self.needed:
                 pending += data
                 return
@@ -256,10 +267,12 @@ class Connection(ConnectionEndpoint):
             self._pending = bytearray(memoryview(data)[start:]) if len(data) > start else None
         elif self.phase != CLOSED:
             self._read_rest(data, start)
+        # After the reading, when all parts that a link has of this read are known: see Assembly.copy_views.
         if self._views:
             for link in self._views:
                 link.copy_views()
             self._views.clear()
+        # At the end: any flow that was written in this feed has opened the window already.
         if self._refresh is not None:
             self._refresh_windows()
 
@@ -300,12 +313,14 @@ class Connection(ConnectionEndpoint):
                 position = self.sasl.read(data, position, end)
             elif phase == OPENING:
                 position = read_frames(self, data, position, end)
+            # Frames behind an open wait until the caller has answered it.
             elif phase == DECIDING:
                 return position
             elif phase == CLOSING:
                 position = discard_frames(self, data, position, end)
             else:
                 return end
+            # Whole frames count as signs of life, and parts of one do not.
             if position > before:
                 self._received_ms = self._now_ms
             if self.phase == phase and (phase >= OPENING or position in (before, end)):

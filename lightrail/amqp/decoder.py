@@ -207,6 +207,7 @@ def check_depth(depth: int, offset: int) -> None:
 
 
 def check_count(name: str, count: int, start: int, after: int) -> None:
+    # Each item takes an octet at least.
     if count > after - start:
         raise unexpected(f"a count of at most {after - start}, the octets of {name}", str(count), start)
 
@@ -285,6 +286,7 @@ def _array(wide: bool) -> Reader:
                 expected = "a primitive constructor in a described array"
                 raise unexpected(expected, "a second descriptor", position)
         position += 1
+        # Before any element: a count of four octets could ask for billions of them.
         room = ZERO_WIDTH_COUNT_MAX if code >> 4 == 4 else after - position
         if count > room:
             raise unexpected(f"a count of at most {room} in an array", str(count), position)

@@ -124,6 +124,7 @@ class LinkEndpoint(Link):
         room = self.session.connection.peer_max_frame_size - len(body) - 20
         attach.unsettled = {}
         for tag, state in unsettled.items():
+            # A tag has up to five octets before its own, and null is one.
             room -= len(tag) + 5 + (1 if state is None else len(encode_state(state)))
             if room < 0:
                 attach.incomplete_unsettled = self.incomplete_unsettled = True
@@ -144,6 +145,8 @@ class LinkEndpoint(Link):
         """Once its attach is answered, a server keeps only the addresses of it, for lists of links."""
         if not self.session.connection.settings.is_server:
             return
+        # Maps of a peer may be large, and a broker has many links: addresses are all that is shown of one
+        # later.
         self.attach = self.properties = None
         if isinstance(self.source, Source):
             self.source = Source(address=self.source.address)

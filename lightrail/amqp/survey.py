@@ -75,7 +75,11 @@ def survey(message: bytes) -> MessageSurvey:
                     f"expected a message section, found descriptor {bytes(message[position:value][:24])!r}"
                     f" at offset {position} of the message"
                 )
+            # Here the walk ends, whatever follows: no later section says how a message is stored or how long
+            # it lives.
             if code >= _PROPERTIES:
+                # Another form of descriptor (a ulong of nine octets, a symbol) is left to the complete
+                # decoder: 0 says that to shapes.
                 plain = value == position + 3
                 if code != _PROPERTIES:
                     return MessageSurvey(head_end, value if plain else 0, 0, False, next_hop)
@@ -88,6 +92,7 @@ def survey(message: bytes) -> MessageSurvey:
                     many = int.from_bytes(message[value + 5 : value + 9], "big") > 8
                     return MessageSurvey(head_end, 0, value, many, next_hop)
                 return MessageSurvey(head_end, value + 1 if plain else 0, 0, False, next_hop)
+            # Sections are in the order of their descriptors, each at most once (messaging 3.2).
             if code <= newest:
                 raise DecodeError(
                     f"expected a section after {newest:#04x}, found {code:#04x} at offset {position}"

@@ -140,8 +140,8 @@ class Loads:
             number=number,
             count_max=COUNT_MAX,
             rate=rate,
-            # A shard may be away for longer than it is there.
-            room=lambda: AHEAD - (ledger.accepted - receiver.received),
+            # A shard may be away for longer than it is there; what came again was not moved again.
+            room=lambda: AHEAD - (ledger.accepted - (ledger.arrivals - ledger.again)),
         )
         return Load("transaction", [sender], [mover, receiver], [ledger])
 

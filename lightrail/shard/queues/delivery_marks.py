@@ -70,7 +70,7 @@ class DeliveryMarks:
         return self.is_after_kill and (self._unknown > 0 or queue <= self._former_last)
 
     def note(self, queue: int, mark: int) -> None:
-        """Raises the mark of a queue to at least `mark`."""
+        """Sets the mark of a queue; a lower one than before replaces what was ahead of the deliveries."""
         self._noted[queue] = mark
 
     def there(self, queue: int) -> int:
@@ -135,7 +135,7 @@ class FileMarks(DeliveryMarks):
         self._writing = False
         self._failing = False
         self._there: dict[int, int] = {}
-        """The mark of each queue in the file; 0 before the first one is written."""
+        """The mark that each queue has in the file at least; 0 before the first one is written."""
         self._awaited: dict[int, int] = {}
         """The mark by queue that the file must have before the deliveries of this step are sent."""
         self._timer: asyncio.TimerHandle | None = None
@@ -250,6 +250,12 @@ class FileMarks(DeliveryMarks):
         if self._worker is not None and self._file >= 0 and not self._writing and self._noted:
             self._writing = True
             noted, self._noted = self._noted, {}
+            # A mark that was ahead of a queue which has become slower falls: the file may have the lower one
+            # from now on, and deliveries beyond it have to wait, although the thread has not answered yet.
+            there = self._there
+            for queue, mark in noted.items():
+                if mark < there.get(queue, 0):
+                    there[queue] = mark
             self._worker.submit(partial(self._put, noted), partial(self._written, noted))
 
     def _put(self, noted: dict[int, int]) -> None:

@@ -3,7 +3,11 @@
 import asyncio
 import errno
 import os
+import random
 import struct
+from collections import deque
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -371,6 +375,78 @@ def test_what_is_delivered_beyond_the_mark_is_held_until_the_file_has_its_own(tm
         marks.close({})
 
     asyncio.run(main())
+
+
+def test_a_mark_that_falls_is_believed_before_the_thread_has_written_it(tmp_path: Path) -> None:
+    """The file may have the lower mark already: what is delivered beyond it has to wait for its own."""
+
+    async def main() -> None:
+        marks = FileMarks(str(tmp_path), BOOT)
+        marks.begin(asyncio.get_running_loop(), lambda: None)
+        marks.note(1, 100)
+        await written(marks)
+        assert marks.there(1) == 100
+        marks.note(1, 50)
+        assert marks.there(1) == 50
+        marks.note(1, 60)
+        assert marks.there(1) == 50
+        await written(marks)
+        assert (marks.there(1), FileMarks(str(tmp_path), BOOT).before(1)) == (60, 60)
+        marks.close({})
+
+    asyncio.run(main())
+
+
+def test_no_delivery_is_sent_beyond_the_mark_of_the_file_whenever_the_thread_writes(tmp_path: Path) -> None:
+    """Fast and slow turns of a queue, and a thread that writes and answers at any time."""
+    draw = random.Random(7)
+    for round in range(30):
+        path = tmp_path / str(round)
+        path.mkdir()
+        scene = Scene(marks=(marks := FileMarks(str(path), BOOT)))
+        thread = Thread()
+        marks._file = marks._make(0, {})
+        marks._worker = thread  # type: ignore[assignment]
+        marks._loop = Loop()  # type: ignore[assignment]
+        marks._release = lambda: None
+        peer = scene.peer()
+        peer.produce(1, "q")
+        peer.consume(2, "q", 1_000_000)
+        for number in range(1, 60):
+            peer.send(1, number, [b"m"] * draw.choice((1, 3, 40)))
+            scene.settle_down()
+            if draw.random() < 0.3:
+                scene.tick(DELIVERY_MARK_PAUSE_MS + 1)
+            for _ in range(draw.randrange(4)):
+                thread.go_on()
+            delivered = len(peer.delivered.get(2, ()))
+            (mark,) = struct.unpack_from("<Q", (path / FILE).read_bytes().ljust(80, b"\0"), 72)
+            assert delivered <= mark
+        os.close(marks._file)
+        marks._worker = None
+
+
+class Thread:
+    """The thread of a `Worker` that works when it is asked: first a job, then its answer."""
+
+    def __init__(self) -> None:
+        self._jobs: deque[Callable[[], None]] = deque()
+
+    def submit(self, work: Callable[[], None], done: Callable[[BaseException | None], None]) -> None:
+        self._jobs += [work, partial(done, None)]
+
+    def go_on(self) -> None:
+        if self._jobs:
+            self._jobs.popleft()()
+
+
+class Loop:
+    """A loop on which no time passes."""
+
+    def call_later(self, _delay: float, _call: Callable[[], None]) -> "Loop":
+        return self
+
+    def cancel(self) -> None: ...
 
 
 def test_nothing_is_kept_of_queues_that_have_ended_and_nothing_waits_for_their_marks(tmp_path: Path) -> None:

@@ -20,11 +20,11 @@ from lightrail.cli.administration.client import (
     AnswerError,
     Client,
     CommandError,
-    Subparsers,
     UnreachableError,
     UsageError,
     authorization,
 )
+from lightrail.cli.administration.commands import Subparsers
 from lightrail.model.names import InvalidNameError
 from lightrail.model.settings import VARIABLE_PREFIX
 

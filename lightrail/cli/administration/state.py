@@ -4,9 +4,10 @@ import argparse
 from collections.abc import Iterable
 from typing import Any, Final, NamedTuple
 
-from lightrail.cli.administration.client import AnswerError, Client, Subparsers, add, group, path_of
+from lightrail.cli.administration.client import AnswerError, Client, path_of
+from lightrail.cli.administration.commands import Subparsers, add, group, listed, printed_json
 from lightrail.cli.administration.names import pages
-from lightrail.console.terminal import pairs, printable, show_json, table
+from lightrail.console.terminal import pairs, printable, table
 from lightrail.model.names import is_dead_letter, owner
 
 BACKLOG = 1_000
@@ -52,8 +53,7 @@ def register(things: Subparsers) -> None:
 
 def _status(client: Client, parsed: argparse.Namespace) -> int:
     status = client.get("/!status")
-    if parsed.json:
-        show_json(status)
+    if printed_json(parsed, status):
         return 0
     pairs({"version": status["version"], "ready": status["ready"], **status["totals"]})
     print()
@@ -75,9 +75,7 @@ def _doctor(client: Client, parsed: argparse.Namespace) -> int:
         # The processes that do not answer are among the findings.
         found = diagnose(status, [])
         found.insert(0, Finding("error", f"queues can't be listed: {error}", "check what is not ready"))
-    if parsed.json:
-        show_json([finding._asdict() for finding in found])
-    else:
+    if not printed_json(parsed, [finding._asdict() for finding in found]):
         for finding in found:
             print(f"{finding.severity}: {finding.what}\n    {finding.do}")
         print(f"{len(found)} findings" if found else "no problem found")
@@ -244,17 +242,14 @@ def _about(queue: dict[str, Any]) -> list[Finding]:
 
 def _connections(client: Client, parsed: argparse.Namespace) -> int:
     rows = list(pages(client, "/!connections", "connections", user=parsed.user))
-    if parsed.json:
-        show_json(rows)
-    else:
-        table(rows, ("id", "user", "peer", "container", "sessions", "links", "transport", "tls", "since"))
-    return 0
+    return listed(
+        parsed, rows, ("id", "user", "peer", "container", "sessions", "links", "transport", "tls", "since")
+    )
 
 
 def _connection(client: Client, parsed: argparse.Namespace) -> int:
     connection = client.get(path_of("!connections", parsed.id))
-    if parsed.json:
-        show_json(connection)
+    if printed_json(parsed, connection):
         return 0
     sessions = connection.pop("session_list", connection.pop("sessions", []))
     pairs(connection)

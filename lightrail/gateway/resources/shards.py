@@ -13,6 +13,7 @@ from lightrail.cluster.map import PLACEMENT, SHARD_SETS, Map, Placed, ShardRecor
 from lightrail.cluster.placement import choose
 from lightrail.gateway.errors import ProblemError
 from lightrail.gateway.request import Request, whole_number
+from lightrail.model import limits
 from lightrail.shard_client.peers.requests import ShardDownError, ShardRefusedError
 from lightrail.shard_client.peers.shards import ConnectionState, ShardPeer
 
@@ -89,11 +90,11 @@ async def _check_stopped(request: Request, found: ShardRecord) -> None:
         )
 
 
-async def answers(peer: ShardPeer, op: str, **more: int) -> bool:
+async def answers(peer: ShardPeer, op: str, *, wait_ms: int = limits.REQUEST_MS) -> bool:
     """Whether a shard answers a request: a shard that has just ended may still look connected."""
     try:
         with suppress(ShardRefusedError):
-            await peer.request(op, {}, **more)
+            await peer.request(op, {}, wait_ms=wait_ms)
     except ShardDownError:
         return False
     return True

@@ -68,6 +68,7 @@ def is_fault(type: MessageType) -> bool:
     return get_origin(type.cls) is Fault
 
 
+@dataclass(eq=False, repr=False)
 class Faults:
     """Sends the faults of a handler.
 
@@ -76,17 +77,10 @@ class Faults:
         commit: writes a step into a store, if the handler's other messages are sent by its outbox.
     """
 
-    def __init__(
-        self,
-        outgoing: Outgoing,
-        post: Callable[[Sending], Awaitable[None]],
-        commit: Callable[[Step], Awaitable[None]] | None,
-        clock: Clock,
-    ) -> None:
-        self._outgoing = outgoing
-        self._post = post
-        self._commit = commit
-        self._clock = clock
+    _outgoing: Outgoing
+    _post: Callable[[Sending], Awaitable[None]]
+    _commit: Callable[[Step], Awaitable[None]] | None
+    _clock: Clock
 
     async def publish(self, error: Exception, type: MessageType, context: Context, attempts: int) -> None:
         """Publishes that a message could not be handled; a fault of a fault is not published."""

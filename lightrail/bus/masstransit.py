@@ -18,7 +18,7 @@ from typing import Any, Final
 
 from lightrail.bus.errors import ConfigurationError, NotReadableError
 from lightrail.bus.formats import Read, Written
-from lightrail.bus.messages import MessageType, known_type, message_type
+from lightrail.bus.messages import known_type, message_type
 from lightrail.bus.typed_values import fields_of, item_of
 from lightrail.transport import Envelope
 
@@ -71,7 +71,7 @@ class MassTransit:
             "sourceAddress": self._address + source,
             "destinationAddress": None,
             "messageType": [self._urns[name] for name in names if name in self._urns],
-            "message": data if known is None else _to_camel(data, known),
+            "message": data if known is None else _translated(data, known.cls, camel),
             "sentTime": dt.datetime.now(dt.UTC).isoformat().replace("+00:00", "Z"),
             "headers": {},
             "host": _host(),
@@ -90,7 +90,7 @@ class MassTransit:
         names = tuple(self._wire_names.get(str(urn), str(urn)) for urn in urns)
         known = next((found for name in names if (found := known_type(name)) is not None), None)
         message = body["message"]
-        return Read(names, message if known is None else _to_snake(message, known))
+        return Read(names, message if known is None else _translated(message, known.cls, snake))
 
 
 def _guid(id: str) -> str:
@@ -123,14 +123,6 @@ def camel(name: str) -> str:
 def snake(name: str) -> str:
     """orderId as order_id."""
     return _CAMEL.sub(r"_\1", name[:1].lower() + name[1:]).lower()
-
-
-def _to_camel(data: Any, type: MessageType) -> Any:
-    return _translated(data, type.cls, camel)
-
-
-def _to_snake(data: Any, type: MessageType) -> Any:
-    return _translated(data, type.cls, snake)
 
 
 def _translated(data: Any, annotation: Any, translate: Any) -> Any:

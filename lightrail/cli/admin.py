@@ -14,7 +14,7 @@ from typing import Final
 from lightrail.amqp.sasl import ROUNDS, ROUNDS_MAX, ROUNDS_MIN
 from lightrail.cli import extra
 from lightrail.cli.administration import entry
-from lightrail.cli.administration.client import Subparsers, group
+from lightrail.cli.administration.commands import Subparsers, group
 from lightrail.console.pipe import piped
 from lightrail.model.settings import COORDINATOR_SETTINGS, VARIABLE_PREFIX, descriptions
 

@@ -31,6 +31,13 @@ SOURCES: Final = (
     'Every setting is also a key of the TOML file given by --config (memory_mark = "64MB") and a variable '
     "(LIGHTRAIL_MEMORY_MARK=64MB). Flags win over variables, variables over the file."
 )
+TOOLS: Final = {
+    "bench": "lightrail.bench.__main__",
+    "bus": "lightrail.cli.bus",
+    "trace": "lightrail.cli.trace.main",
+}
+"""Commands with flags of their own. They load the client, which no server process should load; `bus` needs
+no packages of the broker."""
 NUMBER_MAX: Final = 9_999
 """Highest number of a frontend, shard or gateway."""
 ROLES: Final = {
@@ -46,22 +53,11 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _run(arguments: list[str]) -> int:
-    if arguments[:1] == ["bench"]:
-        if (refused := extra.refuse("lightrail bench")) is not None:
+    if (tool := TOOLS.get(arguments[0]) if arguments else None) is not None:
+        if arguments[0] != "bus" and (refused := extra.refuse(f"lightrail {arguments[0]}")) is not None:
             return refused
-        # bench has other flags, and needs a client library that no server process should load.
-        status: int = importlib.import_module("lightrail.bench.__main__").main(arguments[1:])
+        status: int = importlib.import_module(tool).main(arguments[1:])
         return status
-    if arguments[:1] == ["bus"]:
-        # bus needs only the client.
-        ended: int = importlib.import_module("lightrail.cli.bus").main(arguments[1:])
-        return ended
-    if arguments[:1] == ["trace"]:
-        if (refused := extra.refuse("lightrail trace")) is not None:
-            return refused
-        # trace needs the client as well.
-        traced: int = importlib.import_module("lightrail.cli.trace.main").main(arguments[1:])
-        return traced
     parsed = _parser().parse_args(arguments)
     if (refused := extra.refuse(f"lightrail {parsed.command}")) is not None:
         return refused

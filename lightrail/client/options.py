@@ -6,7 +6,6 @@ Events of a connection, for applications that watch it.
 import asyncio
 import ipaddress
 import random
-import ssl
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Final
@@ -162,6 +161,3 @@ def pause_s(policy: ReconnectPolicy, attempt: int, draw: Callable[[], float] = r
     """Seconds before an attempt, the first one being 0; `draw` gives numbers from 0 to 1."""
     longest = min(policy.longest, policy.first * policy.factor ** min(attempt, 64))
     return longest * (0.5 + 0.5 * draw())
-
-
-TlsContext = ssl.SSLContext

@@ -3,6 +3,7 @@
 import gc
 import logging
 from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
 from typing import Generic, TypeVar
 
 from lightrail.cluster.coordinator import CoordinatorError, KeySpace
@@ -13,6 +14,7 @@ log = logging.getLogger("lightrail.cluster.changes")
 Changes = TypeVar("Changes")
 
 
+@dataclass(eq=False, repr=False)
 class ChangeFollower(Generic[Changes]):
     """Follows a key space for one view, such as the map or the directory of names.
 
@@ -23,23 +25,14 @@ class ChangeFollower(Generic[Changes]):
         first: key of the entry that is applied before all others.
     """
 
-    def __init__(
-        self,
-        space: KeySpace,
-        keys: Callable[[], Iterable[str]],
-        apply: Callable[[Entry, Changes], None],
-        prefixes: tuple[str, ...],
-        *,
-        first: str = "",
-    ) -> None:
-        self.revision = 0
-        """The newest revision of the view."""
-        self._space = space
-        self._keys = keys
-        self._apply = apply
-        self._prefixes = prefixes
-        self._first = first
-        self._listeners: list[Callable[[Changes], None]] = []
+    _space: KeySpace
+    _keys: Callable[[], Iterable[str]]
+    _apply: Callable[[Entry, Changes], None]
+    _prefixes: tuple[str, ...]
+    _first: str = ""
+    revision: int = 0
+    """The newest revision of the view."""
+    _listeners: list[Callable[[Changes], None]] = field(default_factory=list)
 
     def listen(self, listener: Callable[[Changes], None]) -> None:
         self._listeners.append(listener)

@@ -139,7 +139,7 @@ class Directory:
         self, space: KeySpace, *, auto_create: bool = True, now_ms: Callable[[], int] = wall_ms
     ) -> None:
         self._follower: ChangeFollower[Changes] = ChangeFollower(
-            space, self._keys, self._take, PREFIXES, first=HISTORY
+            space, self._keys, self._take, PREFIXES, HISTORY
         )
         self._auto_create = auto_create
         self._now_ms = now_ms

@@ -1,9 +1,5 @@
-"""Client: requests of a command to the gateway, over one kept-alive HTTP connection.
+"""Client: requests of a command to the gateway, over one kept-alive HTTP connection."""
 
-Registration of commands, with their common options.
-"""
-
-import argparse
 import base64
 import getpass
 import http.client
@@ -11,7 +7,7 @@ import json
 import os
 import ssl
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final
 from urllib.parse import quote, urlencode, urlsplit
@@ -35,6 +31,14 @@ class AnswerError(Exception):
 
 class UnreachableError(Exception):
     """No gateway answered; the message has its address and a remedy."""
+
+
+class UsageError(Exception):
+    """The command line is wrong; the message has what was expected."""
+
+
+class CommandError(Exception):
+    """The command failed, or needs a confirmation; the message has the next step."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -187,33 +191,3 @@ def _secret(path: str) -> str:
             return file.readline(SECRET_BYTES_MAX).rstrip("\r\n")
     except (OSError, UnicodeDecodeError) as error:
         raise UnreachableError(f"{path} can't be read: {error}") from None
-
-
-Subparsers = Any
-"""The result of add_subparsers, whose type argparse does not publish."""
-Run = Callable[[Client, argparse.Namespace], int]
-
-
-class UsageError(Exception):
-    """The command line is wrong; the message has what was expected."""
-
-
-class CommandError(Exception):
-    """The command failed, or needs a confirmation; the message has the next step."""
-
-
-def group(things: Subparsers, name: str, help: str) -> Subparsers:
-    """Adds a command that has subcommands."""
-    return things.add_parser(name, help=help).add_subparsers(dest="action", required=True, metavar="ACTION")
-
-
-def add(
-    where: Subparsers, name: str, run: Run, help: str, epilog: str | None = None
-) -> argparse.ArgumentParser:
-    """Adds a command; `run(client, parsed)` returns the exit status."""
-    command: argparse.ArgumentParser = where.add_parser(
-        name, help=help, description=help, epilog=epilog, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    command.add_argument("--json", action="store_true", help="for scripts: JSON on standard output")
-    command.set_defaults(run=run)
-    return command

@@ -7,7 +7,8 @@ decision of a lost shard are decided.
 import argparse
 from typing import Any, Final
 
-from lightrail.cli.administration.client import Client, CommandError, Subparsers, add, group, path_of
+from lightrail.cli.administration.client import Client, CommandError, path_of
+from lightrail.cli.administration.commands import Subparsers, add, group, printed_json
 from lightrail.console.terminal import counted, pairs, printable, show_json, table
 
 DECIDE: Final = """Only for a shard that is lost for good, with its disk. It may have decided otherwise and
@@ -71,8 +72,7 @@ def _show(client: Client, parsed: argparse.Namespace) -> int:
 
 def _put_back(client: Client, parsed: argparse.Namespace) -> int:
     done = client.request("POST", "/!coordinator/put-back", json_body={}).json()
-    if parsed.json:
-        show_json(done)
+    if printed_json(parsed, done):
         return 0
     for key, what in (
         ("written", "entries were written again"),
@@ -89,8 +89,7 @@ def _put_back(client: Client, parsed: argparse.Namespace) -> int:
 
 def _list(client: Client, parsed: argparse.Namespace) -> int:
     found = client.get("/!transactions")
-    if parsed.json:
-        show_json(found)
+    if printed_json(parsed, found):
         return 0
     table([_row(each) for each in found["transactions"]], COLUMNS)
     more = found["count"] - len(found["transactions"])
@@ -123,9 +122,7 @@ def _decide(client: Client, parsed: argparse.Namespace) -> int:
             )
     ids = sorted({each["id"] for each in rows})
     if not parsed.yes:
-        if parsed.json:
-            show_json({"would_decide": rows})
-        else:
+        if not printed_json(parsed, {"would_decide": rows}):
             table([_row(each) for each in rows], COLUMNS)
         shards = ", ".join(str(each) for each in sorted({each["decides"] for each in rows}))
         raise CommandError(
@@ -134,9 +131,7 @@ def _decide(client: Client, parsed: argparse.Namespace) -> int:
         )
     body = {"decision": parsed.decision}
     done = [client.request("POST", path_of("!transactions", id), json_body=body).json() for id in ids]
-    if parsed.json:
-        show_json(done)
-    else:
+    if not printed_json(parsed, done):
         for each in done:
             shards = ", ".join(map(str, each["shards"]))
             print(f"transaction {each['id']}: {each['decision']}, applied at shard {shards}")

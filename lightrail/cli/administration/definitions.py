@@ -8,16 +8,10 @@ from collections.abc import Iterator
 from typing import Any, Final
 
 from lightrail.cli.administration import rabbitmq
-from lightrail.cli.administration.client import (
-    AnswerError,
-    Client,
-    CommandError,
-    Subparsers,
-    UnreachableError,
-    add,
-)
+from lightrail.cli.administration.client import AnswerError, Client, CommandError, UnreachableError
+from lightrail.cli.administration.commands import Subparsers, add, printed_json
 from lightrail.cli.administration.names import read_json
-from lightrail.console.terminal import Progress, say, show_json
+from lightrail.console.terminal import Progress, say
 
 PIECE: Final = 250
 """Definitions of one request of an import: well below ANSWER_TIME_MAX_S, however slow the coordinator is."""
@@ -82,9 +76,7 @@ def _import(client: Client, parsed: argparse.Namespace) -> int:
                 say(f"not mapped: {each.what}: {each.why}; {each.do}")
     pieces = [definitions] if parsed.dry_run else list(pieces_of(definitions))
     _send(client, parsed, pieces, report)
-    if parsed.json:
-        show_json(report)
-    else:
+    if not printed_json(parsed, report):
         would = "would be " if parsed.dry_run else ""
         for what in ("created", "changed"):
             for name in report[what]:

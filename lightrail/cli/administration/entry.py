@@ -20,11 +20,11 @@ from lightrail.cli.administration.client import (
     AnswerError,
     Client,
     CommandError,
-    Subparsers,
     UnreachableError,
     UsageError,
     authorization,
 )
+from lightrail.cli.administration.commands import Subparsers
 from lightrail.model.names import InvalidNameError
 from lightrail.model.settings import VARIABLE_PREFIX
 
@@ -106,15 +106,9 @@ def run(parsed: argparse.Namespace) -> int:
         )
         client = Client(option("url", "URL") or URL_DEFAULT, known, parsed.ca)
         return int(parsed.run(client, parsed))
-    except UsageError as error:
+    except (UsageError, UnreachableError, AnswerError, CommandError, InvalidNameError) as error:
         print(f"lightrail-admin: {error}", file=sys.stderr)
-        return 2
-    except UnreachableError as error:
-        print(f"lightrail-admin: {error}", file=sys.stderr)
-        return 3
-    except (AnswerError, CommandError, InvalidNameError) as error:
-        print(f"lightrail-admin: {error}", file=sys.stderr)
-        return 1
+        return {UsageError: 2, UnreachableError: 3}.get(type(error), 1)
     except (KeyboardInterrupt, EOFError):
         print("lightrail-admin: interrupted", file=sys.stderr)
         return 1

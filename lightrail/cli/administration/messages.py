@@ -12,12 +12,10 @@ from lightrail.cli.administration.client import (
     Client,
     CommandError,
     Response,
-    Subparsers,
     UsageError,
-    add,
-    group,
     path_of,
 )
+from lightrail.cli.administration.commands import Subparsers, add, group, listed, printed_json
 from lightrail.cli.administration.names import confirmed, json_argument, pages
 from lightrail.console.terminal import Progress, show_json, table
 from lightrail.model.names import DEAD_LETTER_SEGMENT, dead_letter_name, is_dead_letter
@@ -116,9 +114,7 @@ def _send(client: Client, parsed: argparse.Namespace) -> int:
             progress.update(*_so_far("sent", number + 1, parsed.count))
     finally:
         progress.finish()
-    if parsed.json:
-        show_json({"sent": len(sent), "locations": sent})
-    else:
+    if not printed_json(parsed, {"sent": len(sent), "locations": sent}):
         print(f"{len(sent):,} {'message' if len(sent) == 1 else 'messages'} stored at {parsed.name}")
     return 0
 
@@ -173,9 +169,7 @@ def _peek(client: Client, parsed: argparse.Namespace) -> int:
     query = {"from": parsed.first, "count": parsed.count}
     rows = client.request("GET", path_of(parsed.name, "!messages"), query=query).json()
     rows = rows["messages"] if isinstance(rows, dict) else rows
-    if parsed.json:
-        show_json(rows)
-    else:
+    if not printed_json(parsed, rows):
         table([_row(row) for row in rows], PEEK_COLUMNS)
     return 0
 
@@ -196,8 +190,7 @@ def _dead_letters(client: Client, parsed: argparse.Namespace) -> int:
         name = dead_letter_name(parsed.name)
         rows = client.request("GET", path_of(name, "!messages"), query=query).json()
         rows = rows["messages"] if isinstance(rows, dict) else rows
-        if parsed.json:
-            show_json(rows)
+        if printed_json(parsed, rows):
             return 0
         for row in rows:
             notes = row.get("message_annotations") or {}
@@ -207,11 +200,7 @@ def _dead_letters(client: Client, parsed: argparse.Namespace) -> int:
         return 0
     rows = [row for row in pages(client, "/!queues", "queues") if is_dead_letter(row["name"])]
     rows = [row for row in rows if any(row.get(state) for state in ("ready", "delayed", "in_flight"))]
-    if parsed.json:
-        show_json(rows)
-    else:
-        table(rows, ("name", "ready", "delayed", "in_flight", "bytes"))
-    return 0
+    return listed(parsed, rows, ("name", "ready", "delayed", "in_flight", "bytes"))
 
 
 # --- moving ----------------------------------------------------------------------------------------------
@@ -221,9 +210,7 @@ def _purge(client: Client, parsed: argparse.Namespace) -> int:
     if not parsed.yes and not confirmed(f"Remove every message of {parsed.name} that is not in flight?"):
         raise CommandError("nothing was removed; --yes purges without a prompt")
     answer = client.request("DELETE", path_of(parsed.name, "!messages")).json()
-    if parsed.json:
-        show_json(answer)
-    else:
+    if not printed_json(parsed, answer):
         print(f"{answer['purged']:,} messages removed from {parsed.name}")
     return 0
 

@@ -17,7 +17,8 @@ from lightrail.cli.administration.client import (
     UnreachableError,
     UsageError,
 )
-from lightrail.console.terminal import PLAIN_EVERY_S, bar, counted, printable, show_json
+from lightrail.cli.administration.commands import printed_json
+from lightrail.console.terminal import PLAIN_EVERY_S, bar, counted, printable
 from lightrail.model import limits, setting_values
 
 BARS_MAX: Final = 12
@@ -152,16 +153,13 @@ def carry_out(
         begun, left_out = answer["begun"], answer["left_out"]
     watching.expect(move["queue"] for move in begun)
     if parsed.no_wait:
-        if parsed.json:
-            show_json({"begun": begun, "left_out": left_out})
-        else:
+        if not printed_json(parsed, {"begun": begun, "left_out": left_out}):
             print(f"{counted(len(begun), 'move')} begun; `lightrail-admin rebalance` shows their progress")
         return 0
     _watch(client, watching)
     ended = watching.ended
     failed = [each for each in ended if each.get("result") not in (None, "done")]
-    if parsed.json:
-        show_json({"begun": begun, "left_out": left_out, "ended": ended})
+    if printed_json(parsed, {"begun": begun, "left_out": left_out, "ended": ended}):
         return 1 if failed else 0
     moved = [each for each in ended if each.get("result") == "done"]
     if moved:

@@ -6,15 +6,8 @@ import sys
 from collections.abc import Iterator
 from typing import Any
 
-from lightrail.cli.administration.client import (
-    Client,
-    CommandError,
-    Subparsers,
-    UsageError,
-    add,
-    group,
-    path_of,
-)
+from lightrail.cli.administration.client import Client, CommandError, UsageError, path_of
+from lightrail.cli.administration.commands import Subparsers, add, group, listed, printed_json
 from lightrail.console.terminal import counted, pairs, show_json, table
 from lightrail.model.names import dead_letter_name, subscription_name
 from lightrail.model.policy import BY_NAME
@@ -88,18 +81,12 @@ def pages(client: Client, path: str, key: str, **query: Any) -> Iterator[dict[st
 def _list(client: Client, parsed: argparse.Namespace) -> int:
     path = path_of(parsed.prefix) + "/" if parsed.prefix else "/"
     rows = list(pages(client, path, "names", deep="true"))
-    if parsed.json:
-        show_json(rows)
-    else:
-        table(rows, ("name", "role"))
-    return 0
+    return listed(parsed, rows, ("name", "role"))
 
 
 def _show(client: Client, parsed: argparse.Namespace) -> int:
     policy = client.get(path_of(parsed.name, "!policy"), effective="true")
-    if parsed.json:
-        show_json(policy)
-    else:
+    if not printed_json(parsed, policy):
         pairs(policy)
     return 0
 
@@ -226,17 +213,12 @@ def confirmed(question: str) -> bool:
 
 def _queues(client: Client, parsed: argparse.Namespace) -> int:
     rows = list(pages(client, "/!queues", "queues", prefix=parsed.prefix or None))
-    if parsed.json:
-        show_json(rows)
-    else:
-        table(rows, QUEUE_COLUMNS)
-    return 0
+    return listed(parsed, rows, QUEUE_COLUMNS)
 
 
 def _routers(client: Client, parsed: argparse.Namespace) -> int:
     rows = client.get("/!routers", prefix=parsed.prefix or None)["routers"]
-    if parsed.json:
-        show_json(rows)
+    if printed_json(parsed, rows):
         return 0
     for row in rows:
         row["subscribers"] = ", ".join(each["target"] for each in row["subscriptions"])
@@ -246,11 +228,7 @@ def _routers(client: Client, parsed: argparse.Namespace) -> int:
 
 def _subscriptions(client: Client, parsed: argparse.Namespace) -> int:
     rows = client.get(path_of(parsed.router, "!subscriptions"))["subscriptions"]
-    if parsed.json:
-        show_json(rows)
-    else:
-        table(rows, ("id", "target", "filter", "action", "rules", "expires_at"))
-    return 0
+    return listed(parsed, rows, ("id", "target", "filter", "action", "rules", "expires_at"))
 
 
 def _subscribe(client: Client, parsed: argparse.Namespace) -> int:
@@ -271,9 +249,7 @@ def _subscribe(client: Client, parsed: argparse.Namespace) -> int:
         path_of(parsed.router, "!subscriptions"),
         json_body={key: value for key, value in body.items() if value is not None},
     ).json()
-    if parsed.json:
-        show_json(made)
-    else:
+    if not printed_json(parsed, made):
         print(f"{parsed.router} feeds {made['target']}: subscription {made['id']}")
         if made.get("secret"):
             print(f"pushes are signed with this secret, which is not shown again: {made['secret']}")

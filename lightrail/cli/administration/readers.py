@@ -4,7 +4,8 @@ import argparse
 from datetime import UTC, datetime
 from typing import Any, Final
 
-from lightrail.cli.administration.client import Client, Subparsers, UsageError, add, group, path_of
+from lightrail.cli.administration.client import Client, UsageError, path_of
+from lightrail.cli.administration.commands import Subparsers, add, group, printed_json
 from lightrail.console.terminal import counted, pairs, printable, show_json, table
 from lightrail.model import limits, setting_values
 
@@ -130,8 +131,7 @@ def _journal_row(row: dict[str, Any]) -> dict[str, Any]:
 
 def _list(client: Client, parsed: argparse.Namespace) -> int:
     rows = client.get("/!readers")["readers"]
-    if parsed.json:
-        show_json(rows)
+    if printed_json(parsed, rows):
         return 0
     table(
         [
@@ -151,8 +151,7 @@ def _list(client: Client, parsed: argparse.Namespace) -> int:
 
 def _show(client: Client, parsed: argparse.Namespace) -> int:
     reader = client.get(path_of("!readers", parsed.name))
-    if parsed.json:
-        show_json(reader)
+    if printed_json(parsed, reader):
         return 0
     pairs(
         {
@@ -202,9 +201,7 @@ def _set(client: Client, parsed: argparse.Namespace) -> int:
     query = {"reset": "true"} if parsed.reset else None
     answer = client.request("PUT", path_of("!readers", parsed.name), query=query, json_body=body)
     reader = answer.json()
-    if parsed.json:
-        show_json(reader)
-    else:
+    if not printed_json(parsed, reader):
         count = counted(len(reader["positions"]), "position")
         what = "is created now" if answer.status == 201 else "is changed"
         print(

@@ -6,9 +6,10 @@ import math
 import sys
 from typing import Any, Final
 
-from lightrail.cli.administration.client import Client, Subparsers, UsageError, add
+from lightrail.cli.administration.client import Client, UsageError
+from lightrail.cli.administration.commands import Subparsers, add, printed_json
 from lightrail.cli.administration.moving import MOVES_SHOWN, carry_out, megabytes, some, throttle_of
-from lightrail.console.terminal import counted, printable, show_json, table
+from lightrail.console.terminal import counted, printable, table
 
 REBALANCE: Final = """examples:
   lightrail-admin rebalance --dry-run          the moves, and the load of each shard before and after
@@ -59,9 +60,7 @@ def _rebalance(client: Client, parsed: argparse.Namespace) -> int:
     else:
         plan = client.get("/!plan", sample=parsed.sample, max_moves=parsed.max_moves)
     if parsed.dry_run:
-        if parsed.json:
-            show_json(plan)
-        else:
+        if not printed_json(parsed, plan):
             _show_plan(plan)
         return 0
     if not parsed.json:
@@ -100,9 +99,7 @@ def _show_plan(plan: dict[str, Any]) -> None:
 
 def _cancel(client: Client, parsed: argparse.Namespace) -> int:
     answer = client.request("DELETE", "/!moves").json()
-    if parsed.json:
-        show_json(answer)
-    else:
+    if not printed_json(parsed, answer):
         print(f"{counted(len(answer['cancelled']), 'move')} cancelled")
         if answer["too_late"]:
             print(f"too late for {some(answer['too_late'])}: these moves end soon")
@@ -111,9 +108,7 @@ def _cancel(client: Client, parsed: argparse.Namespace) -> int:
 
 def _verify(client: Client, parsed: argparse.Namespace) -> int:
     found = client.get("/!verify")
-    if parsed.json:
-        show_json(found)
-    else:
+    if not printed_json(parsed, found):
         problems = found["problems"]
         print(f"{counted(found['queues'], 'queue')} placed")
         for problem in problems[:MOVES_SHOWN]:

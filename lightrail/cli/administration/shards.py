@@ -3,9 +3,10 @@
 import argparse
 from typing import Any, Final
 
-from lightrail.cli.administration.client import Client, CommandError, Subparsers, add, group, path_of
+from lightrail.cli.administration.client import Client, CommandError, path_of
+from lightrail.cli.administration.commands import Subparsers, add, group, listed, printed_json
 from lightrail.cli.administration.moving import carry_out, throttle_of
-from lightrail.console.terminal import counted, pairs, printable, show_json, table
+from lightrail.console.terminal import counted, pairs, printable
 
 LOST_SHOWN: Final = 1_000
 DRAIN: Final = """Its queues move to the other shards while their clients stay attached. When it is empty,
@@ -62,13 +63,11 @@ def register(things: Subparsers) -> None:
 
 def _list(client: Client, parsed: argparse.Namespace) -> int:
     shards = client.get("/!shards")["shards"]
-    if parsed.json:
-        show_json(shards)
-    else:
-        table(
-            shards, ("id", "state", "serving", "queues", "moving_in", "moving_out", "host", "zone", "address")
-        )
-    return 0
+    return listed(
+        parsed,
+        shards,
+        ("id", "state", "serving", "queues", "moving_in", "moving_out", "host", "zone", "address"),
+    )
 
 
 def _drain(client: Client, parsed: argparse.Namespace) -> int:
@@ -105,18 +104,14 @@ def _shard(client: Client, id: int) -> dict[str, Any] | None:
 def _revive(client: Client, parsed: argparse.Namespace) -> int:
     body = {"state": "active"}
     shown = client.request("PUT", path_of("!shards", str(parsed.id)), json_body=body).json()
-    if parsed.json:
-        show_json(shown)
-    else:
+    if not printed_json(parsed, shown):
         pairs({key: shown[key] for key in ("id", "state", "serving", "queues")})
     return 0
 
 
 def _forget_disk(client: Client, parsed: argparse.Namespace) -> int:
     shown = client.request("PUT", path_of("!shards", str(parsed.id)), json_body={"disk": ""}).json()
-    if parsed.json:
-        show_json(shown)
-    else:
+    if not printed_json(parsed, shown):
         print(f"shard {parsed.id} has no disk now: start one with --id {parsed.id}, its queues will be empty")
     return 0
 
@@ -129,9 +124,7 @@ def _remove(client: Client, parsed: argparse.Namespace) -> int:
     else:
         lost = _queues_of(client, parsed.id)
         if not parsed.yes:
-            if parsed.json:
-                show_json({"would_lose": lost})
-            else:
+            if not printed_json(parsed, {"would_lose": lost}):
                 for queue in lost[:LOST_SHOWN]:
                     print(printable(queue))
                 if len(lost) > LOST_SHOWN:
@@ -141,9 +134,7 @@ def _remove(client: Client, parsed: argparse.Namespace) -> int:
                 "confirm with --yes"
             )
         client.request("DELETE", path, query={"lose_queues": "true"})
-    if parsed.json:
-        show_json({"removed": parsed.id, "lost": lost})
-    else:
+    if not printed_json(parsed, {"removed": parsed.id, "lost": lost}):
         if lost:
             print(f"{counted(len(lost), 'queue')} lost their messages, and are on other shards now")
         print(f"shard {parsed.id} is removed; its data directory can be deleted")

@@ -4,9 +4,10 @@ import argparse
 from collections.abc import Iterable
 from typing import Any, Final, NamedTuple
 
-from lightrail.cli.administration.client import AnswerError, Client, Subparsers, add, group, path_of
+from lightrail.cli.administration.client import AnswerError, Client, path_of
+from lightrail.cli.administration.commands import Subparsers, add, group, listed, printed_json
 from lightrail.cli.administration.names import pages
-from lightrail.console.terminal import pairs, printable, show_json, table
+from lightrail.console.terminal import pairs, printable, table
 from lightrail.model.names import is_dead_letter, owner
 
 BACKLOG = 1_000
@@ -52,8 +53,7 @@ def register(things: Subparsers) -> None:
 
 def _status(client: Client, parsed: argparse.Namespace) -> int:
     status = client.get("/!status")
-    if parsed.json:
-        show_json(status)
+    if printed_json(parsed, status):
         return 0
     pairs({"version": status["version"], "ready": status["ready"], **status["totals"]})
     print()
@@ -75,9 +75,7 @@ def _doctor(client: Client, parsed: argparse.Namespace) -> int:
         # The processes that do not answer are among the findings.
         found = diagnose(status, [])
         found.insert(0, Finding("error", f"queues can't be listed: {error}", "check what is not ready"))
-    if parsed.json:
-        show_json([finding._asdict() for finding in found])
-    else:
+    if not printed_json(parsed, [finding._asdict() for finding in found]):
         for finding in found:
             print(f"{finding.severity}: {finding.what}\n    {finding.do}")
         print(f"{len(found)} findings" if found else "no problem found")
@@ -86,26 +84,25 @@ def _doctor(client: Client, parsed: argparse.Namespace) -> int:
 
 def diagnose(status: dict[str, Any], queues: list[dict[str, Any]]) -> list[Finding]:
     """Problems in the answer of /!status and the rows of /!queues; errors first."""
-    found = [
-        *_not_ready(status),
-        *_about_coordinator(status.get("coordinator", {})),
-        *_about_python(status.get("unoptimised", [])),
-    ]
+    return sorted(_findings(status, queues), key=lambda finding: finding.severity)
+
+
+def _findings(status: dict[str, Any], queues: list[dict[str, Any]]) -> Iterable[Finding]:
+    yield from _not_ready(status)
+    yield from _about_coordinator(status.get("coordinator", {}))
+    yield from _about_python(status.get("unoptimised", []))
     for process in status["processes"]:
         if process["restarts"]:
-            found.append(
-                Finding(
-                    "warning",
-                    f"{process['role']}-{process['id']} was started again {process['restarts']} times",
-                    "its log has the reasons; many restarts mean a bug or a machine without memory",
-                )
+            yield Finding(
+                "warning",
+                f"{process['role']}-{process['id']} was started again {process['restarts']} times",
+                "its log has the reasons; many restarts mean a bug or a machine without memory",
             )
     for shard in status["shards"]:
-        found += [*_about_store(shard), *_about_transactions(shard), *_kept(shard)]
+        yield from (*_about_store(shard), *_about_transactions(shard), *_kept(shard))
     for queue in queues:
         if queue["ready"] is not None:
-            found += _about(queue)
-    return sorted(found, key=lambda finding: finding.severity)
+            yield from _about(queue)
 
 
 def _not_ready(status: dict[str, Any]) -> Iterable[Finding]:
@@ -184,9 +181,8 @@ def _about_transactions(shard: dict[str, Any]) -> Iterable[Finding]:
         )
 
 
-def _kept(shard: dict[str, Any]) -> list[Finding]:
+def _kept(shard: dict[str, Any]) -> Iterable[Finding]:
     """Queues that a shard stores and does not serve."""
-    found = []
     for row in shard.get("kept", []):
         name, messages = row["queue"], f"{row['messages']:,} messages"
         if row["role"] != "queue":
@@ -201,60 +197,46 @@ def _kept(shard: dict[str, Any]) -> list[Finding]:
             do = "they are not delivered: see docs/operate/cluster.md, Messages that are kept"
         else:
             continue
-        found.append(Finding("warning", what, do))
+        yield Finding("warning", what, do)
     more = shard.get("kept_count", 0) - len(shard.get("kept", []))
     if more > 0:
-        found.append(
-            Finding("warning", f"shard {shard['id']} keeps {more} further queues", "its log names some")
-        )
-    return found
+        yield Finding("warning", f"shard {shard['id']} keeps {more} further queues", "its log names some")
 
 
-def _about(queue: dict[str, Any]) -> list[Finding]:
+def _about(queue: dict[str, Any]) -> Iterable[Finding]:
     name, ready = queue["name"], int(queue["ready"])
     messages = ready + sum(int(queue.get(key, 0)) for key in ("delayed", "deferred", "in_flight"))
-    found = []
     if is_dead_letter(name):
         if messages:
             source = owner(name)
-            found.append(
-                Finding(
-                    "warning",
-                    f"{messages:,} dead letters of {source}",
-                    f"see why: lightrail-admin dlq list {source}; then dlq redrive {source}, or purge {name}",
-                )
+            yield Finding(
+                "warning",
+                f"{messages:,} dead letters of {source}",
+                f"see why: lightrail-admin dlq list {source}; then dlq redrive {source}, or purge {name}",
             )
-        return found
+        return
     if ready >= BACKLOG and not queue["consumers"]:
-        found.append(
-            Finding("warning", f"{name} has {ready:,} messages and no consumer", "start its consumers")
-        )
+        yield Finding("warning", f"{name} has {ready:,} messages and no consumer", "start its consumers")
     for limit, now in (("max_length", messages), ("max_bytes", int(queue["bytes"]))):
         most = queue.get(limit)
         if most and now >= FULL * most:
-            found.append(
-                Finding(
-                    "warning",
-                    f"{name} is full by {now / most:.0%} ({limit} is {most:,})",
-                    f"add consumers, or raise it: lightrail-admin names set {name} {limit}={2 * most}",
-                )
+            yield Finding(
+                "warning",
+                f"{name} is full by {now / most:.0%} ({limit} is {most:,})",
+                f"add consumers, or raise it: lightrail-admin names set {name} {limit}={2 * most}",
             )
-    return found
 
 
 def _connections(client: Client, parsed: argparse.Namespace) -> int:
     rows = list(pages(client, "/!connections", "connections", user=parsed.user))
-    if parsed.json:
-        show_json(rows)
-    else:
-        table(rows, ("id", "user", "peer", "container", "sessions", "links", "transport", "tls", "since"))
-    return 0
+    return listed(
+        parsed, rows, ("id", "user", "peer", "container", "sessions", "links", "transport", "tls", "since")
+    )
 
 
 def _connection(client: Client, parsed: argparse.Namespace) -> int:
     connection = client.get(path_of("!connections", parsed.id))
-    if parsed.json:
-        show_json(connection)
+    if printed_json(parsed, connection):
         return 0
     sessions = connection.pop("session_list", connection.pop("sessions", []))
     pairs(connection)

@@ -12,6 +12,7 @@ import secrets
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
+from operator import attrgetter
 from typing import Any, Final, NamedTuple
 
 from lightrail.cluster.coordinator import ConflictError, CoordinatorError, Write
@@ -42,6 +43,11 @@ class WatchLostError(WatchEndedError):
     """The watch has ended because etcd can't be reached."""
 
 
+def _asking(call: str, request: Any) -> Callable[[Any, float], Any]:
+    """Sends a request by a call of a channel, such as `kvstub.Range`, within a time in seconds."""
+    return lambda channel, timeout: attrgetter(call)(channel)(request, timeout, metadata=channel.metadata)
+
+
 class EtcdClient:
     """Calls under one prefix; thread-safe."""
 
@@ -67,11 +73,7 @@ class EtcdClient:
         """
         if time.monotonic() >= until:
             raise NotAskedError("etcd is too slow: nothing was written")
-        request = self._request(writes, lease)
-
-        def ask(channel: Any, timeout: float) -> Any:
-            return channel.kvstub.Txn(request, timeout, metadata=channel.metadata)
-
+        ask = _asking("kvstub.Txn", self._request(writes, lease))
         lost = False
         pause = self._times.pause
         while True:
@@ -141,9 +143,7 @@ class EtcdClient:
         request = rpc.TxnRequest()
         for each in writes:
             request.success.add().request_range.key = (self._prefix + each.key).encode()
-        answer = self._channels.read(
-            lambda channel, timeout: channel.kvstub.Txn(request, timeout, metadata=channel.metadata), until
-        )
+        answer = self._channels.read(_asking("kvstub.Txn", request), until)
         revisions: set[int] = set()
         made: list[int] = []
         for write, response in zip(writes, answer.responses, strict=True):
@@ -181,33 +181,20 @@ class EtcdClient:
         if not answer.kvs[0].lease:
             return None
         request = rpc.LeaseTimeToLiveRequest(ID=answer.kvs[0].lease)
-        found = self._channels.read(
-            lambda channel, timeout: channel.leasestub.LeaseTimeToLive(
-                request, timeout, metadata=channel.metadata
-            ),
-            until,
-        )
+        found = self._channels.read(_asking("leasestub.LeaseTimeToLive", request), until)
         # -1 for a lease that has just expired: its entries are about to be deleted.
         return max(0, int(found.TTL)) * 1000
 
     def _range(self, key: str, until: float) -> Any:
         request = rpc.RangeRequest(key=(self._prefix + key).encode())
-        return self._channels.read(
-            lambda channel, timeout: channel.kvstub.Range(request, timeout, metadata=channel.metadata), until
-        )
+        return self._channels.read(_asking("kvstub.Range", request), until)
 
     # --- leases -------------------------------------------------------------------------------------------
 
     def grant(self, seconds: float, until: float) -> int:
         """Creates a lease; returns its number."""
         request = rpc.LeaseGrantRequest(TTL=max(1, round(seconds)), ID=0)
-        answer = self._channels.read(
-            lambda channel, timeout: channel.leasestub.LeaseGrant(
-                request, timeout, metadata=channel.metadata
-            ),
-            until,
-        )
-        return int(answer.ID)
+        return int(self._channels.read(_asking("leasestub.LeaseGrant", request), until).ID)
 
     def refresh(self, lease: int, until: float) -> bool:
         """Refreshes a lease; returns False if it was lost."""
@@ -226,12 +213,7 @@ class EtcdClient:
     def revoke(self, lease: int, until: float) -> None:
         """Ends a lease, and deletes its entries."""
         request = rpc.LeaseRevokeRequest(ID=lease)
-        self._channels.attempt(
-            lambda channel, timeout: channel.leasestub.LeaseRevoke(
-                request, timeout, metadata=channel.metadata
-            ),
-            until,
-        )
+        self._channels.attempt(_asking("leasestub.LeaseRevoke", request), until)
 
     # --- following ----------------------------------------------------------------------------------------
 

@@ -8,6 +8,7 @@ history, and the revisions in `News` keep rising.
 
 from collections import deque
 from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
 from typing import Final
 
 from lightrail.cluster.entries import Entry, News
@@ -19,21 +20,21 @@ Change = tuple[str, str | None, int, int]
 """Key, value (None: deleted), revision that made the key, revision that changed it."""
 
 
+@dataclass(eq=False, repr=False)
 class View:
     """All entries, and a bounded log of changes in order of their revisions."""
 
-    def __init__(self, changes_max: int = ETCD_CHANGES_KEPT) -> None:
-        self._changes_max = changes_max
-        self._log: deque[Entry] = deque()
-        self.entries: dict[str, Entry] = {}
-        self.revision = 0
-        """The newest revision that etcd has reported."""
-        self.known_at = 0
-        """The newest revision at which `entries` were exactly those of etcd."""
-        self._offset = 0
-        """Number that is added to etcd's revisions in the news for followers."""
-        self.forgotten = 0
-        """Changes up to this revision are no longer in the log."""
+    _changes_max: int = ETCD_CHANGES_KEPT
+    _log: deque[Entry] = field(default_factory=deque)
+    entries: dict[str, Entry] = field(default_factory=dict)
+    revision: int = 0
+    """The newest revision that etcd has reported."""
+    known_at: int = 0
+    """The newest revision at which `entries` were exactly those of etcd."""
+    _offset: int = 0
+    """Number that is added to etcd's revisions in the news for followers."""
+    forgotten: int = 0
+    """Changes up to this revision are no longer in the log."""
 
     def take_list(self, entries: Sequence[Entry], revision: int, *, new_history: bool = False) -> list[Entry]:
         """Applies all entries of a revision; the caller has checked that they continue the known history.

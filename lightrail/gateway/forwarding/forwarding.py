@@ -11,6 +11,7 @@ Every gateway forwards from all of these queues; several gateways share the work
 import asyncio
 import logging
 from collections.abc import Callable, Iterable
+from dataclasses import dataclass
 
 from lightrail.gateway.forwarding.counts import ForwardingCounts
 from lightrail.gateway.forwarding.forwarder import (
@@ -42,24 +43,18 @@ from lightrail.wire.frames import OutcomeCode
 log = logging.getLogger("lightrail.gateway.forwarding.forwarding")
 
 
+@dataclass(eq=False, repr=False)
 class Forwarders:
     """The forwarders of one kind, one for each queue that requires it; follows the directory."""
 
-    def __init__(
-        self,
-        directory: Directory,
-        shards: ShardConnections,
-        sink: Sink,
-        counts: ForwardingCounts,
-        *,
-        pause: Pause = asyncio.sleep,
-    ) -> None:
-        self.directory = directory
-        self.shards = shards
-        self.sink = sink
-        self.counts = counts
-        self.pause = pause
-        self.roster: Roster[str] = Roster(shards, self.make)
+    directory: Directory
+    shards: ShardConnections
+    sink: Sink
+    counts: ForwardingCounts
+    pause: Pause = asyncio.sleep
+
+    def __post_init__(self) -> None:
+        self.roster: Roster[str] = Roster(self.shards, self.make)
 
     def make(self, queue: str, target: str, lost: Callable[[Forwarder], None]) -> Forwarder:
         """A forwarder from a queue to a name."""

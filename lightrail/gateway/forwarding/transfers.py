@@ -6,7 +6,8 @@ stay in their source. It is safe to start a transfer again.
 
 import asyncio
 import secrets
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from typing import Any, Final
 
 from lightrail.filters.errors import FilterError
@@ -35,24 +36,15 @@ class TooManyTransfersError(Exception):
     """The maximum number of transfers is running at this gateway."""
 
 
+@dataclass(eq=False, repr=False)
 class Transfers:
     """All transfers of this gateway."""
 
-    def __init__(
-        self,
-        directory: Directory,
-        shards: ShardConnections,
-        sink: Sink,
-        counts: ForwardingCounts,
-        *,
-        draw_id: Callable[[], str] = lambda: secrets.token_hex(8),
-    ) -> None:
-        self._directory = directory
-        self._shards = shards
-        self._sink = sink
-        self._counts = counts
-        self._draw_id = draw_id
-        self._by_id: dict[str, Transfer] = {}
+    _directory: Directory
+    _shards: ShardConnections
+    _sink: Sink
+    _counts: ForwardingCounts
+    _by_id: dict[str, Transfer] = field(default_factory=dict)
 
     def start(self, caller: Caller, wanted: Mapping[str, Any]) -> Transfer:
         """Starts the transfer of a request: `{"from", "to", "mode", "count", "filter"}`.
@@ -72,7 +64,7 @@ class Transfers:
         ended = [id for id, each in self._by_id.items() if each.state is not TransferState.RUNNING]
         for id in ended[: max(0, len(ended) - TRANSFERS_KEPT + 1)]:
             del self._by_id[id]
-        transfer = Transfer(self._draw_id(), task, self._shards, self._sink, self._counts)
+        transfer = Transfer(secrets.token_hex(8), task, self._shards, self._sink, self._counts)
         self._by_id[transfer.id] = transfer
         transfer.start()
         return transfer

@@ -22,19 +22,11 @@ from lightrail.gateway.openapi.operation import (
     query,
     ref,
 )
-from lightrail.gateway.resources import (
-    journals,
-    readers,
-)
+from lightrail.gateway.resources import journals, readers
 from lightrail.model import limits
 
 _SEGMENT: Final[Object] = {
-    "segment": WHOLE,
-    "first_lsn": WHOLE,
-    "next_lsn": WHOLE,
-    "end": WHOLE,
-    "messages": WHOLE,
-    "last_ms": WHOLE,
+    **dict.fromkeys(("segment", "first_lsn", "next_lsn", "end", "messages", "last_ms"), WHOLE),
     "sealed": FLAG,
 }
 _JOURNAL: Final[Object] = {"journal": TEXT, "shard": WHOLE, "cluster": TEXT, "away": FLAG}

@@ -120,10 +120,10 @@ def _moved(reader: Reader, map: Map, positions: Mapping[str, int | None], *, bac
                 field="positions",
             )
     if forgotten:
-        reader = replace(reader.without(forgotten), moved_ms=_now_ms())
+        reader = replace(reader.without(forgotten), moved_ms=wall_ms())
     wanted = {disk: lsn for disk, lsn in positions.items() if lsn is not None}
     try:
-        return reader.moved(wanted, _now_ms(), back=back) if wanted or new else reader
+        return reader.moved(wanted, wall_ms(), back=back) if wanted or new else reader
     except ReaderGoesBackError as error:
         raise ProblemError(
             409,
@@ -269,7 +269,3 @@ def _unknown(name: str) -> ProblemError:
 
 def _tag(reader: Reader) -> dict[str, str]:
     return {"ETag": f'"{reader.revision}"'}
-
-
-def _now_ms() -> int:
-    return wall_ms()

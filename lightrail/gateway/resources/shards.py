@@ -1,6 +1,7 @@
 """Shards over HTTP: listed, drained, activated again, and removed for good."""
 
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import replace
 from typing import Any, Final
 
@@ -12,6 +13,7 @@ from lightrail.cluster.map import PLACEMENT, SHARD_SETS, Map, Placed, ShardRecor
 from lightrail.cluster.placement import choose
 from lightrail.gateway.errors import ProblemError
 from lightrail.gateway.request import Request, whole_number
+from lightrail.model import limits
 from lightrail.shard_client.peers.requests import ShardDownError, ShardRefusedError
 from lightrail.shard_client.peers.shards import ConnectionState, ShardPeer
 
@@ -80,7 +82,7 @@ async def _check_stopped(request: Request, found: ShardRecord) -> None:
     if registered is not None:
         raise ProblemError(409, f"shard {found.id} still runs, at {registered.address}: stop it first")
     peer = services.shards.peers.get(found.id)
-    if peer is not None and await _answers(peer):
+    if peer is not None and await answers(peer, "kept"):
         raise ProblemError(
             409,
             f"shard {found.id} is not registered and answers all the same, at {peer.address}: it has "
@@ -88,14 +90,13 @@ async def _check_stopped(request: Request, found: ShardRecord) -> None:
         )
 
 
-async def _answers(peer: ShardPeer) -> bool:
+async def answers(peer: ShardPeer, op: str, *, wait_ms: int = limits.REQUEST_MS) -> bool:
     """Whether a shard answers a request: a shard that has just ended may still look connected."""
     try:
-        await peer.request("kept", {})
+        with suppress(ShardRefusedError):
+            await peer.request(op, {}, wait_ms=wait_ms)
     except ShardDownError:
         return False
-    except ShardRefusedError:
-        return True
     return True
 
 

@@ -7,6 +7,7 @@ from aiohttp import web
 
 from lightrail.gateway.errors import ProblemError
 from lightrail.gateway.request import Request
+from lightrail.gateway.resources.shards import answers
 from lightrail.model import limits
 from lightrail.shard_client.peers.requests import ShardDownError, ShardRefusedError
 
@@ -59,7 +60,8 @@ async def decide(request: Request) -> web.Response:
             404, f"expected a transaction that waits at a shard that answers, found none with id {id[:80]!a}"
         )
     decides = rows[0]["decides"]
-    if decides in services.map.shards or await _answers(services, decides):
+    peer, wait_ms = services.shards.peers.get(decides), limits.OVERVIEW_MS
+    if decides in services.map.shards or (peer and await answers(peer, "transactions", wait_ms=wait_ms)):
         raise ProblemError(
             409,
             f"shard {decides} decides this transaction, and it is running: expected a shard that is lost for "
@@ -73,19 +75,6 @@ async def decide(request: Request) -> web.Response:
         reasons = "; ".join(f"shard {shard}: {why}" for shard, why in problems.items())
         raise ProblemError(503, f"not all shards have applied it, send the same decision again: {reasons}")
     return web.json_response({"id": id, "decision": decision, "shards": shards})
-
-
-async def _answers(services: "Services", shard: int) -> bool:
-    peer = services.shards.peers.get(shard)
-    if peer is None:
-        return False
-    try:
-        await peer.request("transactions", {}, wait_ms=limits.OVERVIEW_MS)
-    except ShardDownError:
-        return False
-    except ShardRefusedError:
-        return True
-    return True
 
 
 async def _conclude(services: "Services", shard: int, fields: dict[str, Any]) -> str:

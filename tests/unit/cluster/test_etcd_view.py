@@ -107,7 +107,7 @@ def test_a_list_that_begins_a_new_history_is_read_as_a_whole_by_everybody(revisi
 
 
 def test_changes_that_are_forgotten_are_made_up_for_by_everything() -> None:
-    view = View(changes_max=2)
+    view = View(2)
     view.take_list([], 1)
     for revision in range(2, 6):
         view.take_changes([("a", str(revision), 2, revision)], revision)

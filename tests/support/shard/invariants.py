@@ -1,4 +1,4 @@
-"""Invariants: laws that a machine satisfies after every step; only tests check them."""
+"""Invariants: laws that a machine satisfies after every step."""
 
 from bisect import bisect_right
 from itertools import pairwise

@@ -492,7 +492,7 @@ class QueueModel(ModelledQueue):
             for sequence, payload in messages_of(run)
         ]
         expected = sorted((m for m in self.live.values() if m.holder is None), key=lambda m: m.sequence)
-        assert self.machine.contents.delayed_count == sum(m.delayed for m in expected)
+        assert self.machine.contents.delayed.count == sum(m.delayed for m in expected)
         assert len(ready) == len(expected)
         for (sequence, attempts, barred, payload), message in zip(ready, expected, strict=True):
             assert (sequence, attempts, barred) == (message.sequence, message.attempts, message.barred)

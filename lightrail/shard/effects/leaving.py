@@ -12,7 +12,7 @@ import logging
 from collections import deque
 from collections.abc import Callable
 from dataclasses import KW_ONLY, dataclass, field
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING
 
 from lightrail.journal import record
 from lightrail.journal.record import CONTINUED, SPILLED, Settle
@@ -106,12 +106,6 @@ class DeadLettering:
         self.unwritten = [each for each in self.unwritten if each[0] is not queue]
 
 
-class Remover(Protocol):
-    """Settles messages that left their queue; `Performer` is one."""
-
-    def removed(self, queue: Queue, effect: Removed) -> None: ...
-
-
 @dataclass(slots=True, eq=False, repr=False)
 class Departure:
     """Messages that left one queue at once."""
@@ -128,9 +122,13 @@ class Departure:
 
 @dataclass(slots=True, eq=False, repr=False)
 class Leaving:
-    """All departures of a shard, in order."""
+    """All departures of a shard, in order.
 
-    _performer: Remover
+    Args:
+        removed: settles messages that left their queue.
+    """
+
+    _removed: Callable[[Queue, Removed], None]
     _store: Store
     _work: TurnWork
     departures: deque[Departure] = field(default_factory=deque)
@@ -177,7 +175,7 @@ class Leaving:
                 run = runs.pop()
                 if not departure.is_deleted:
                     gone = Removed(run.batch, run.sequence, run.end, run.size, Reason.PURGED)
-                    self._performer.removed(departure.queue, gone)
+                    self._removed(departure.queue, gone)
                 elif run.batch.location is not None:
                     self._store.release(run.batch.location.segment, run.size)
             if not runs:

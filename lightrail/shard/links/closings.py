@@ -145,7 +145,7 @@ class LastConsumers:
             lost: whether its frontend was lost, so that the consumer may attach again in a moment.
             replaced: whether another one takes its place in this turn.
         """
-        if queue.record.policy["lifetime"] == LAST_CONSUMER and not queue.view.competing:
+        if queue.record.policy["lifetime"] == LAST_CONSUMER and not queue.view.consumers.competing:
             self._due_ms[queue] = now_ms + (limits.PEER_SILENCE_MS if lost else 0)
             if replaced:
                 self._replaced[queue] = None
@@ -169,9 +169,9 @@ class LastConsumers:
     def _look(self, queue: Queue, now_ms: int) -> None:
         if not queue.is_serving:
             return
-        if queue.view.competing or queue.record.policy["lifetime"] != LAST_CONSUMER:
+        if queue.view.consumers.competing or queue.record.policy["lifetime"] != LAST_CONSUMER:
             del self._due_ms[queue]
-        elif self._due_ms[queue] <= now_ms and not queue.view.has_departed:
+        elif self._due_ms[queue] <= now_ms and not queue.view.consumers.departed:
             # A consumer that has departed still has locked messages.
             self._due_ms[queue] = now_ms + limits.PEER_SILENCE_MS
             self._closings.close_for_shard(queue)

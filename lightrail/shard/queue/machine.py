@@ -233,7 +233,7 @@ class Machine:
 
     def _purge(self, effects: list[Effect]) -> None:
         contents = self.contents
-        contents.counters.purged += contents.ready.count + contents.delayed_count
+        contents.counters.purged += contents.ready.count + contents.delayed.count
         purged = contents.ready.clear() if contents.special is None else contents.special.clear()
         for apart in contents.set_apart:
             contents.counters.purged += apart.count

@@ -53,8 +53,7 @@ class Checks:
         for name in post.queues:
             queue = demand(self._queues.open(name, now_ms))
             if self._memory.must_wait(queue):
-                refusal = index_full(queue)
-                raise RequestError(refusal.condition, refusal.description)
+                demand(index_full(queue))
             found.append(queue)
         return found
 

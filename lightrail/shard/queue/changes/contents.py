@@ -30,6 +30,7 @@ from lightrail.shard.queue.values.policy import PLAIN, Policy
 from lightrail.shard.queue.values.runs import Run
 
 if TYPE_CHECKING:
+    from lightrail.shard.queue.order.sessions import Sessions
     from lightrail.shard.queue.order.special import Special
 
 JOIN_BACKLOG_BYTES: Final[int] = 8 * limits.JOINED_BYTES
@@ -209,11 +210,6 @@ class Contents:
         return 0 if self.retries is None else self.retries.count
 
     @property
-    def in_flight_bytes(self) -> int:
-        """Bytes of unsettled and deferred messages, and of states."""
-        return self.deliveries.bytes
-
-    @property
     def resident_message_bytes(self) -> int:
         """Bytes in memory of the messages alone."""
         ready, delayed = self.ready, self.delayed
@@ -221,9 +217,9 @@ class Contents:
         return size if delayed is _NOTHING else size + delayed.bytes - delayed.evicted_bytes
 
     @property
-    def delayed_count(self) -> int:
-        """Number of delayed messages."""
-        return self.delayed.count
+    def sessions(self) -> "Sessions | None":
+        """The sessions of a queue whose policy has groups."""
+        return None if self.special is None else self.special.sessions
 
     @property
     def delayed(self) -> Ready:

@@ -105,7 +105,7 @@ def test_an_eviction_of_parts_of_a_batch_makes_it_smaller(policy: str, moved: bo
         assert bench.machine.footprint.sizes()[0] <= before
     special = bench.machine.contents.special
     # What an order has to keep of such small messages is larger than they are.
-    stays = bench.machine.contents.in_flight_bytes if special is not None and special.keys.are_read else 0
+    stays = bench.machine.contents.deliveries.bytes if special is not None and special.keys.are_read else 0
     assert bench.machine.contents.resident_message_bytes == stays
 
 

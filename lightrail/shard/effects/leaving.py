@@ -153,7 +153,7 @@ class Leaving:
             each.is_deleted = True
         if runs:
             self.departures.append(Departure(queue, runs, is_deleted=True))
-            self.go_on()
+            self.settle_more()
 
     def when_left(self, queue: Queue, call: Callable[[], None]) -> None:
         """Calls `call` when all purged messages of the queue are settled: now, or in a later step."""
@@ -163,7 +163,7 @@ class Leaving:
         else:
             call()
 
-    def go_on(self) -> None:
+    def settle_more(self) -> None:
         """Settles the next piece, as large as the work of this turn allows."""
         work = self._work
         while self.departures and work.left > 0:

@@ -151,7 +151,7 @@ class LastConsumers:
                 self._replaced[queue] = None
             else:
                 # At once: a sender that attaches now would lose what it sends.
-                self._look(queue, now_ms)
+                self._close_if_due(queue, now_ms)
 
     def await_first(self, queue: Queue, now_ms: int) -> None:
         """Notes that a queue is served from now on, and that its consumers have yet to attach again."""
@@ -164,9 +164,9 @@ class LastConsumers:
     def tick(self, now_ms: int) -> None:
         """Finds the queues whose time has ended."""
         for queue in list(self._due_ms):
-            self._look(queue, now_ms)
+            self._close_if_due(queue, now_ms)
 
-    def _look(self, queue: Queue, now_ms: int) -> None:
+    def _close_if_due(self, queue: Queue, now_ms: int) -> None:
         if not queue.is_serving:
             return
         if queue.view.consumers.competing or queue.record.policy["lifetime"] != LAST_CONSUMER:
@@ -182,6 +182,6 @@ class LastConsumers:
         while self._replaced:
             queue, _ = self._replaced.popitem()
             if queue in self._due_ms:
-                self._look(queue, now_ms)
+                self._close_if_due(queue, now_ms)
         found, self._expired = self._expired, []
         return found

@@ -74,7 +74,7 @@ class Checks:
 
     def settled(self, peer: Peer, retirement: "Retirement", now_ms: int) -> Settled:
         """The deliveries of a retirement, all of which have to be locked."""
-        queue = demand(self._queues.look(retirement.queue))
+        queue = demand(self._queues.for_request(retirement.queue))
         first, last = retirement.first, retirement.last
         found = queue.view.holder_of(retirement.key) if retirement.key else _receiver(queue, peer, retirement)
         runs = [] if found is None else found.in_flight.between(first, last)

@@ -30,8 +30,8 @@ from lightrail.shard.queue.values.policy import PLAIN, Policy
 from lightrail.shard.queue.values.runs import Run
 
 if TYPE_CHECKING:
+    from lightrail.shard.queue.order.ordering import Ordering
     from lightrail.shard.queue.order.sessions import Sessions
-    from lightrail.shard.queue.order.special import Special
 
 JOIN_BACKLOG_BYTES: Final[int] = 8 * limits.JOINED_BYTES
 """Ready bytes below which batches are not joined: they will be delivered before joining pays."""
@@ -51,7 +51,7 @@ class Joining:
         """Notes that all messages below a sequence were recovered or moved here."""
         self._joined_to = self.known_to = next_sequence
 
-    def join(self, ready: Ready, special: "Special | None") -> None:
+    def join(self, ready: Ready, special: "Ordering | None") -> None:
         """Joins neighbours among the messages of earlier steps."""
         self.bytes = 0
         if ready.bytes < JOIN_BACKLOG_BYTES or (special is not None and special.singles):
@@ -95,7 +95,7 @@ class Contents:
     first."""
     duplicates: Duplicates | None = None
     """The message-ids of the window of duplicates, if the policy has one."""
-    special: "Special | None" = None
+    special: "Ordering | None" = None
     """Handles new messages of a queue that delivers in another order than that of sequences."""
     eviction: Eviction = field(init=False)
     locks: Locks = field(init=False)

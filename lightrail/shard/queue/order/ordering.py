@@ -1,4 +1,4 @@
-"""Special: handles the messages of a queue with priorities, keys, groups or delays before they are ready.
+"""Ordering: handles the messages of a queue with priorities, keys, groups or delays before they are ready.
 
 It cuts batches into single messages if the queue reads them, keeps delayed ones until they are due, and lets
 newer messages replace older ones. The fields that the order needs are read once and kept as long as the
@@ -31,7 +31,7 @@ from lightrail.shard.queue.values.runs import Batch, Run, sequence_of
 
 
 @dataclass(slots=True, eq=False, repr=False)
-class Special:
+class Ordering:
     """Handles new and returning messages of one special queue, and adds them to its order."""
 
     policy: InitVar[Policy]
@@ -252,7 +252,7 @@ class Special:
         self.wake(now_ms)
         loading = self.loading
         if loading.is_active:
-            loading.go_on(now_ms)
+            loading.read_next(now_ms)
         if loading.is_active:
             loading.fetch(effects)
             return

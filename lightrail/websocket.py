@@ -123,9 +123,9 @@ class WebSocket(asyncio.Protocol, asyncio.Transport, ABC):
         if count == WEBSOCKET_FRAMES_AT_ONCE and not self._going_on and not self._socket.is_closing():
             self._going_on = True
             self._socket.pause_reading()
-            asyncio.get_running_loop().call_soon(self._go_on)
+            asyncio.get_running_loop().call_soon(self._take_turn)
 
-    def _go_on(self) -> None:
+    def _take_turn(self) -> None:
         self._going_on = False
         if not self._socket.is_closing():
             self._turn()

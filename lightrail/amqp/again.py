@@ -103,7 +103,7 @@ class Again:
             body = encode_performative(transfer)
         return body, self._next(size)
 
-    def go_on(self, handle: int, frame_size: int) -> tuple[bytes, memoryview]:
+    def next_frame(self, handle: int, frame_size: int) -> tuple[bytes, memoryview]:
         """The next frame."""
         body = encode_performative(Transfer(handle=handle, more=True))
         size = frame_size - FRAME_HEADER_BYTES - len(body)
@@ -221,7 +221,7 @@ class AgainSender(LinkEndpoint):
                 if session.remote_incoming_window <= 0 or (not each.is_begun and self.credit <= 0):
                     return False
                 if each.is_begun:
-                    body, payload = each.go_on(self.output_handle, frame_size)
+                    body, payload = each.next_frame(self.output_handle, frame_size)
                 else:
                     delivery_id = session.next_delivery_id
                     tag = self.tag_of(each.number)

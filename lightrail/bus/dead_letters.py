@@ -68,7 +68,7 @@ class DeadLetters:
         room = asyncio.Semaphore(REQUESTS)
         async with self._connection.management() as management:
 
-            async def look(name: str) -> None:
+            async def read_figures(name: str) -> None:
                 async with room:
                     try:
                         figures = (await management.read(f"{name}{ENDING}", QUEUE))["figures"] or {}
@@ -81,7 +81,7 @@ class DeadLetters:
                     found.append((name, count))
 
             names = [str(each["name"]) async for each in management.query(QUEUE, "name")]
-            await asyncio.gather(*(look(name) for name in names if not name.endswith(ENDING)))
+            await asyncio.gather(*(read_figures(name) for name in names if not name.endswith(ENDING)))
         return sorted(found)
 
     async def of(self, queue: str) -> list[DeadLetter]:

@@ -229,7 +229,7 @@ class PostgresqlStore:
         A lock that was lost with its connection is acquired again.
         """
 
-        def look() -> bool:
+        def is_held() -> bool:
             lock = self._lock
             if lock is not None:
                 try:
@@ -246,7 +246,7 @@ class PostgresqlStore:
             lock.close()
             return False
 
-        return await self._in_thread(look)
+        return await self._in_thread(is_held)
 
     async def next(self, count: int) -> list[Waiting]:
         """The oldest messages of the outbox."""

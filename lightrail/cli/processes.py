@@ -38,7 +38,7 @@ class Worker:
         self._process = subprocess.Popen(self._command)
         self._began_s = time.monotonic()
 
-    def look(self) -> None:
+    def restart_if_ended(self) -> None:
         """Restarts a process that has ended, after a pause that grows while the process ends soon."""
         now_s = time.monotonic()
         if self._process is not None:
@@ -97,7 +97,7 @@ def supervise(command: Sequence[str], count: int, watched: Path | None) -> int:
             for worker in workers:
                 worker.start()
         for worker in workers:
-            worker.look()
+            worker.restart_if_ended()
     _stop(workers)
     return 0
 

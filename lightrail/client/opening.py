@@ -146,7 +146,7 @@ class Opening:
             if isinstance(event, events.SaslOffered):
                 self._mechanism = self._choose(event.mechanisms)
                 engine.sasl_init(self._mechanism.name, self._mechanism.initial(), self._address.host)
-                self._loop.call_soon(wire.go_on)
+                self._loop.call_soon(wire.continue_engine)
             elif isinstance(event, events.SaslChallenged):
                 # PBKDF2 takes a tenth of a second, so it runs in a thread.
                 assert self._mechanism is not None
@@ -176,7 +176,7 @@ class Opening:
             self._refused(error)
         elif not self._wire.engine.closed:
             self._wire.engine.sasl_respond(answer.result())
-            self._wire.go_on()
+            self._wire.continue_engine()
 
     def _refused(self, error: BaseException) -> None:
         if not self._ready.done():

@@ -100,7 +100,7 @@ class Wire(asyncio.Protocol):
             self._flushes = True
             self._loop.call_soon(self._flush)
 
-    def go_on(self) -> None:
+    def continue_engine(self) -> None:
         """Makes the engine continue after an answer that it waited for."""
         self.data_received(b"")
 

@@ -87,14 +87,15 @@ class Parser:
         self._inside += 1
         self._deep(self._inside, self._token.position)
 
-    def _made(self, node: Any) -> Any:
+    def _made(self, node: Any) -> nodes.Node:
         self._count(node.position)
         self._deep(node.depth, node.position)
         if node.weight > limits.FILTER_WEIGHT_MAX:
             # BETWEEN evaluates its operand twice, and operands may contain BETWEEN.
             most = limits.FILTER_WEIGHT_MAX
             raise FilterError(f"at most {most} evaluations for a message", "more", node.position)
-        return node
+        made: nodes.Node = node
+        return made
 
     # --- conditions -----------------------------------------------------------------------------------
 
@@ -112,8 +113,7 @@ class Parser:
         operands = [self._logical(first)]
         while self._accept("OR"):
             operands.append(self._logical(self._conjunct()))
-        some: nodes.Node = self._made(nodes.Some(first.position, operands))
-        return some
+        return self._made(nodes.Some(first.position, operands))
 
     def _conjunct(self) -> nodes.Node:
         first = self._negation()
@@ -122,8 +122,7 @@ class Parser:
         operands = [self._logical(first)]
         while self._accept("AND"):
             operands.append(self._logical(self._negation()))
-        every: nodes.Node = self._made(nodes.Every(first.position, operands))
-        return every
+        return self._made(nodes.Every(first.position, operands))
 
     def _negation(self) -> nodes.Node:
         position = self._token.position
@@ -143,8 +142,7 @@ class Parser:
         return self._not(position, self._not(position, node))
 
     def _not(self, position: int, node: nodes.Node) -> nodes.Node:
-        made: nodes.Node = self._made(nodes.Not(position, node))
-        return made
+        return self._made(nodes.Not(position, node))
 
     def _predicate(self) -> nodes.Node:
         left = self._sum()
@@ -154,8 +152,7 @@ class Parser:
             right = self._sum()
             if self._token.kind in _COMPARISONS:
                 self._refuse("AND, OR or the end: a comparison has two sides")
-            compare: nodes.Node = self._made(nodes.Compare(token.position, token.kind, left, right))
-            return compare
+            return self._made(nodes.Compare(token.position, token.kind, left, right))
         if token.kind == "IS":
             self._next += 1
             negated = self._accept("NOT")
@@ -183,8 +180,7 @@ class Parser:
             self._made(nodes.Compare(position, ">=", operand, low)),
             self._made(nodes.Compare(position, "<=", operand, high)),
         ]
-        between: nodes.Node = self._made(nodes.Every(position, bounds))
-        return between
+        return self._made(nodes.Every(position, bounds))
 
     def _in(self, position: int, operand: nodes.Node) -> nodes.Node:
         self._take("(", "( and the values of IN")
@@ -192,8 +188,7 @@ class Parser:
         while self._accept(","):
             values.append(self._literal("a literal in the values of IN"))
         self._take(")", ", or ) in the values of IN")
-        within: nodes.Node = self._made(nodes.In(position, operand, values))
-        return within
+        return self._made(nodes.In(position, operand, values))
 
     def _literal(self, expected: str) -> Any:
         if self._token.kind not in _LITERALS:
@@ -215,8 +210,7 @@ class Parser:
             compile_like(pattern.value, escape)
         except ValueError as error:
             raise FilterError(str(error), shown(pattern.value), pattern.position) from None
-        like: nodes.Node = self._made(nodes.Like(position, operand, pattern.value, escape))
-        return like
+        return self._made(nodes.Like(position, operand, pattern.value, escape))
 
     # --- values ---------------------------------------------------------------------------------------
 
@@ -236,8 +230,7 @@ class Parser:
         right: nodes.Node = operand()
         for side in (left, right):
             self._numeric(side)
-        made: nodes.Node = self._made(nodes.Arithmetic(operator.position, operator.kind, left, right))
-        return made
+        return self._made(nodes.Arithmetic(operator.position, operator.kind, left, right))
 
     def _numeric(self, node: nodes.Node) -> None:
         is_number = isinstance(node, nodes.Literal) and type(node.value) in (int, float)
@@ -260,8 +253,7 @@ class Parser:
             return node
         if isinstance(node, nodes.Literal):
             return nodes.Literal(position, -node.value)
-        negate: nodes.Node = self._made(nodes.Negate(position, node))
-        return negate
+        return self._made(nodes.Negate(position, node))
 
     def _primary(self, negative: bool) -> nodes.Node:
         token = self._token
@@ -304,5 +296,5 @@ class Parser:
         self._take("(", "( and a name after EXISTS")
         operand = self._field()
         self._take(")", ") after the name of EXISTS")
-        is_null: nodes.Node = self._made(nodes.IsNull(position, operand))
+        is_null = self._made(nodes.IsNull(position, operand))
         return self._not(position, is_null)

@@ -168,9 +168,9 @@ class ClientConnection(ClientSocket):
             self.has_more = True
             if not self.transport.is_closing():
                 self.transport.pause_reading()
-            self.frontend.soon(self._go_on)
+            self.frontend.soon(self._take_left_input)
 
-    def _go_on(self) -> None:
+    def _take_left_input(self) -> None:
         """Continues with input that was left for another turn."""
         self.has_more = False
         self.data_received(b"")

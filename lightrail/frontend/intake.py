@@ -90,9 +90,9 @@ class Intake:
 
     def _watch(self, sender: "ClientSocket", answers: int, since_ms: int) -> None:
         """Checks after a time whether any batch was answered."""
-        self._later(INTAKE_STALL_MS, lambda: self._look(sender, answers, since_ms))
+        self._later(INTAKE_STALL_MS, lambda: self._end_if_stalled(sender, answers, since_ms))
 
-    def _look(self, sender: "ClientSocket", answers: int, since_ms: int) -> None:
+    def _end_if_stalled(self, sender: "ClientSocket", answers: int, since_ms: int) -> None:
         found = self._held.get(sender)
         if found is None:
             return

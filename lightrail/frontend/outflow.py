@@ -186,9 +186,9 @@ class Reservations:
     def _look_later(self) -> None:
         if not self._is_looking:
             self._is_looking = True
-            self._later(limits.OUTFLOW_LOOK_MS, self.look)
+            self._later(limits.OUTFLOW_LOOK_MS, self.relieve)
 
-    def look(self) -> None:
+    def relieve(self) -> None:
         """While links wait, releases unused room, and closes connections that do not read."""
         self._is_looking = False
         if not self._line:
@@ -257,7 +257,7 @@ class Outflow:
         if ROOMS * (room + more) * SHARE > self.free_bytes:
             if not self._is_short:
                 self._is_short = True
-                self._later(limits.OUTFLOW_LOOK_MS, self.look)
+                self._later(limits.OUTFLOW_LOOK_MS, self.reduce_rooms)
             return False
         self.free_bytes -= ROOMS * more
         self._grown.setdefault(connection, -1)
@@ -285,7 +285,7 @@ class Outflow:
         self.reservations.forget(connection)
         self._shrink(connection)
 
-    def look(self) -> None:
+    def reduce_rooms(self) -> None:
         """A room could not grow: reduces the rooms of connections without messages since the last check."""
         self._is_short = False
         for connection, before in list(self._grown.items()):

@@ -48,7 +48,7 @@ async def sweep(services: Services) -> None:
                     for key in await living.forget_ended(services.coordinator, services.map):
                         log.info("the registration %s is deleted, its process has ended", key)
                 frontends = services.shards.map.frontends
-                for record in orphans.look(services.directory, frontends, services.now_ms()):
+                for record in orphans.overdue(services.directory, frontends, services.now_ms()):
                     if record.role is Role.QUEUE and await in_use(services, record.name):
                         continue
                     log.info("%s is deleted, its frontend has ended: %s", record.name, record.owner)
@@ -101,7 +101,7 @@ class Orphans:
     _since: dict[tuple[str, int], int] = field(default_factory=dict)
     """When the frontend of a name was first missing, by name and the revision that created the name."""
 
-    def look(self, directory: Directory, frontends: Mapping[int, Member], now_ms: int) -> list[Name]:
+    def overdue(self, directory: Directory, frontends: Mapping[int, Member], now_ms: int) -> list[Name]:
         """Names whose frontend has been missing for ORPHAN_MS; call it regularly.
 
         The list is empty while no frontend is registered: processes of one supervisor need not register.

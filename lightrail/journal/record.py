@@ -83,8 +83,6 @@ def decode_receiver(data: bytes | memoryview, start: int, end: int, flags: int) 
 TERMINUS_FIXED: Final = Struct("<Q16sQBBHI")
 """queue, digits of the client's link, suspended_ms u64, event u8, durability u8, bytes of the user u16, bytes
 of the tags u32."""
-DIGITS_BYTES: Final = 16
-"""Length of the digits of a client's link, which are 32 hexadecimal digits everywhere else."""
 
 
 class TerminusEvent(IntEnum):

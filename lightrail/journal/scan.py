@@ -26,6 +26,17 @@ class Readable(Protocol):
         """Up to `length` bytes; fewer only at the end of the file."""
 
 
+@dataclass(slots=True, eq=False, repr=False)
+class Bytes:
+    """Bytes that a scan reads like a file."""
+
+    _data: bytes
+
+    def read(self, offset: int, length: int) -> bytes:
+        """See `Readable`."""
+        return self._data[offset : offset + length]
+
+
 class Found(NamedTuple):
     """A whole record with a correct checksum: `view[start : start + length]`."""
 

@@ -126,7 +126,7 @@ class Walk:
     routed: Routed | None = None
     """The result, once `go_on` has returned True."""
 
-    def go_on(self) -> bool:
+    def route_more(self) -> bool:
         """Routes further messages; returns True when all are routed. Never raises for a message's content."""
         if self.routed is None:
             try:
@@ -178,7 +178,7 @@ class Plan:
     def route(self, payloads: list[bytes]) -> Routed:
         """Routes a batch in one turn."""
         walk = self.begin(payloads, unlimited())
-        assert walk.go_on()
+        assert walk.route_more()
         assert walk.routed is not None
         return walk.routed
 

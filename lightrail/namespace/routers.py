@@ -14,7 +14,7 @@ from lightrail.namespace.routing import Routing
 class Resumable(Protocol):
     """A sender with batches that wait."""
 
-    def go_on(self) -> None:
+    def route_waiting(self) -> None:
         """Tries the waiting batches again."""
 
 
@@ -76,7 +76,7 @@ class Routers:
         while senders and self.looks.left > 0:
             sender = next(iter(senders))
             del senders[sender]
-            sender.go_on()
+            sender.route_waiting()
         # Senders that had no turn precede those that had one and stopped again.
         self._senders = {**senders, **self._senders}
         if self._senders:
@@ -93,7 +93,7 @@ class Routers:
     async def routed(self, walk: Walk) -> Routed:
         """Applies a plan to messages; a long walk lets other senders have their turns."""
         self.begin_turn()
-        while not walk.go_on():
+        while not walk.route_more():
             await self.turn()
         assert walk.routed is not None
         return walk.routed
@@ -117,4 +117,4 @@ class Routers:
         # Later, since the caller that refreshed the directory may be in the middle of a batch.
         waiting, self._waiting = self._waiting, {}
         for sender in waiting:
-            self._later(0, sender.go_on)
+            self._later(0, sender.route_waiting)

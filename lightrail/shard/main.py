@@ -189,9 +189,9 @@ def moving(
         member = map.shards.get(shard)
         return None if member is None else member.address
 
-    def look() -> None:
+    def follow_soon() -> None:
         # Later, not within a write of this process.
-        loop.call_soon(server.look)
+        loop.call_soon(server.follow_directory)
 
     sources = Pool(
         loop,
@@ -213,8 +213,8 @@ def moving(
         turn=server.turn,
         now_ms=server.now_ms,
     )
-    coordinator.on_news(look)
-    mover.look()
+    coordinator.on_news(follow_soon)
+    mover.begin_due()
     return mover, sources
 
 

@@ -112,7 +112,7 @@ def ask(client: GatewayClient) -> Placements:
         UnsettledError: queues were placed during each of several attempts.
     """
     for _ in range(_LOOKS):
-        found = _look(client)
+        found = _read_placements(client)
         if _now(client)["placement_revision"] == found.revision:
             return found
     raise UnsettledError(
@@ -126,7 +126,7 @@ def _now(client: GatewayClient) -> dict[str, Any]:
     return answer
 
 
-def _look(client: GatewayClient) -> Placements:
+def _read_placements(client: GatewayClient) -> Placements:
     now = _now(client)
     found = Placements(now["cluster"], now["placement_revision"])
     for shard in client.get("/!shards").json()["shards"]:

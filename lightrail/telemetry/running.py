@@ -68,10 +68,10 @@ class ServedCertificate:
         loop.call_later(LOOK_S, self._watch, loop)
 
     def _watch(self, loop: asyncio.AbstractEventLoop) -> None:
-        self.look()
+        self.load_changed()
         self.watch(loop)
 
-    def look(self) -> None:
+    def load_changed(self) -> None:
         """Loads the certificate anew if a file has changed."""
         states = self._states()
         if states == self._seen:
@@ -163,14 +163,14 @@ class Running:
     def watch(self, loop: asyncio.AbstractEventLoop) -> None:
         """Begin to measure the loop's delay, twice a second."""
         self._due = loop.time() + LAG_PERIOD_S
-        self._timer = loop.call_at(self._due, self._look, loop)
+        self._timer = loop.call_at(self._due, self._observe_lag, loop)
 
     def unwatch(self) -> None:
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
 
-    def _look(self, loop: asyncio.AbstractEventLoop) -> None:
+    def _observe_lag(self, loop: asyncio.AbstractEventLoop) -> None:
         self.lag_seconds.observe(max(0.0, loop.time() - self._due))
         self.watch(loop)
 

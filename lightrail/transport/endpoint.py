@@ -81,7 +81,7 @@ class Endpoint:
             Whether a message was received: handled, or sent to the error transport.
         """
 
-        def look(envelope: Envelope) -> Handler | None:
+        def choose_handler(envelope: Envelope) -> Handler | None:
             try:
                 message = self._codec.decode(envelope)
             except Exception as error:
@@ -92,7 +92,7 @@ class Endpoint:
                 return self._failing(SELECTOR_FAILED, error)
             return None if handler is None else self._calling(handler, message)
 
-        return await self.transport.receive(look, timeout)
+        return await self.transport.receive(choose_handler, timeout)
 
     async def close(self) -> None:
         """Closes the transport and the error transport."""

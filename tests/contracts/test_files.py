@@ -8,12 +8,12 @@ from pathlib import Path
 
 import pytest
 
-from lightrail.shard.archiving.contents import Folders, RealFolders
+from lightrail.shard.archiving.contents import RealFolders
 from lightrail.shard.journal.files import COPY_SUFFIX, Files, RealFiles, copy, own_copy
 from tests.support.shard.fake_files import FakeFiles, FakeFolders
 
 FOLDER = "shard-3-00000000000000000000000000000007"
-Disk = tuple[Files, Folders]
+Disk = tuple[Files, RealFolders]
 
 
 def real(path: Path) -> Disk:

@@ -14,7 +14,6 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
 from lightrail.model import limits
-from lightrail.shard.queue import invariants
 from lightrail.shard.queue.machine import Machine
 from lightrail.shard.queue.order import order as order_module
 from lightrail.shard.queue.timed.aside import NOBODY
@@ -52,6 +51,7 @@ from lightrail.shard.queue.values.effects import (
 from lightrail.shard.queue.values.policy import Policy
 from lightrail.shard.queue.values.runs import Run, batch_of
 from tests.model.histories import SOAK_S, checked, soak
+from tests.support.shard import invariants
 
 SMALL_LIMITS = [
     (limits, "DELIVERY_SLICE_MESSAGES", 4),

@@ -13,7 +13,6 @@ from hypothesis import strategies as st
 from hypothesis.stateful import invariant, precondition, rule
 
 from lightrail.model.links import Ending
-from lightrail.shard.queue import invariants
 from lightrail.shard.queue.changes.outcomes import KEPT
 from lightrail.shard.queue.changes.removals import outcome_of_rest
 from lightrail.shard.queue.machine import Machine
@@ -60,6 +59,7 @@ from tests.model.modelled_queue import (
     selects_even,
     selects_nothing,
 )
+from tests.support.shard import invariants
 
 outcomes = st.one_of(
     st.just(Outcome(OutcomeKind.ACCEPTED)),
@@ -492,7 +492,7 @@ class QueueModel(ModelledQueue):
             for sequence, payload in messages_of(run)
         ]
         expected = sorted((m for m in self.live.values() if m.holder is None), key=lambda m: m.sequence)
-        assert self.machine.contents.delayed_count == sum(m.delayed for m in expected)
+        assert self.machine.contents.delayed.count == sum(m.delayed for m in expected)
         assert len(ready) == len(expected)
         for (sequence, attempts, barred, payload), message in zip(ready, expected, strict=True):
             assert (sequence, attempts, barred) == (message.sequence, message.attempts, message.barred)

@@ -17,7 +17,6 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, 
 from lightrail.model import limits
 from lightrail.model.attempts import failures, waits_until_ms
 from lightrail.model.links import Ending
-from lightrail.shard.queue import invariants
 from lightrail.shard.queue.changes import removals
 from lightrail.shard.queue.machine import Machine
 from lightrail.shard.queue.values.commands import (
@@ -52,6 +51,7 @@ from lightrail.shard.queue.values.effects import (
 from lightrail.shard.queue.values.policy import Policy
 from lightrail.shard.queue.values.runs import Location, Run, batch_of
 from tests.model.histories import SOAK_S, checked, soak
+from tests.support.shard import invariants
 from tests.support.shard.checked_queue import annotated, look
 
 WAIT = Policy(max_delivery_count=4, retry_delay_ms=10, retry_growth=2, retry_delay_max_ms=30)

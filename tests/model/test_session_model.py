@@ -12,7 +12,6 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
 from lightrail.model import conditions, limits
-from lightrail.shard.queue import invariants
 from lightrail.shard.queue.machine import Machine
 from lightrail.shard.queue.values.commands import (
     ACCEPTED,
@@ -45,6 +44,7 @@ from lightrail.shard.queue.values.effects import (
 from lightrail.shard.queue.values.policy import Policy
 from lightrail.shard.queue.values.runs import Location, Run, batch_of
 from tests.model.histories import SOAK_S, checked, soak
+from tests.support.shard import invariants
 from tests.support.shard.checked_queue import annotated, look
 
 GROUPS = ["a", "b", "c"]

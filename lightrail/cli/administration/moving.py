@@ -58,7 +58,7 @@ class Watching:
         """Queues whose moves are no longer under way and have no result yet."""
         return sorted((self._wanted | self._seen) - self._ended.keys())
 
-    def look(self, state: Mapping[str, Any]) -> bool:
+    def show_moves(self, state: Mapping[str, Any]) -> bool:
         """Show an answer of /!moves; True while a move is under way."""
         running: Sequence[dict[str, Any]] = state["moves"]
         self._seen |= {move["queue"] for move in running}
@@ -178,13 +178,13 @@ def carry_out(
 def _watch(client: Client, watching: Watching) -> None:
     """Waits until no move is under way; the gateway may be unreachable for a while."""
     try:
-        while watching.look(_moves(client)):
+        while watching.show_moves(_moves(client)):
             time.sleep(POLL_S)
         # The shard that a queue moved to may report the result a moment later.
         until_s = time.monotonic() + RESULT_WAIT_S
         while watching.unknown and time.monotonic() < until_s:
             time.sleep(POLL_S)
-            watching.look(_moves(client))
+            watching.show_moves(_moves(client))
     except KeyboardInterrupt:
         raise CommandError(
             "the moves continue; `lightrail-admin rebalance` shows them again, --cancel cancels them"

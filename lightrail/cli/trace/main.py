@@ -179,7 +179,7 @@ async def _pass_one(sender: Sender, receiver: Receiver, recorder: Recorder) -> P
     granted_ns = time.monotonic_ns()
     await receiver.grant(1)
     delivery = await anext(receiver)
-    if {call.process for call in recorder.look()} != {FRONTEND, SHARD}:
+    if {call.process for call in recorder.calls_so_far()} != {FRONTEND, SHARD}:
         raise TraceError(
             f"expected calls of functions in {PACKAGE}, found none: the processes of the broker load another "
             "lightrail, which is in the current directory; call the command in another one"
@@ -190,6 +190,6 @@ async def _pass_one(sender: Sender, receiver: Receiver, recorder: Recorder) -> P
     while passage.settled_ns is None:
         # A settlement that the client has settled gets no answer: only the record shows when it is on disk.
         await asyncio.sleep(LOOK_S)
-        passage = replace(passage, calls=recorder.look())
+        passage = replace(passage, calls=recorder.calls_so_far())
     recorder.end()
     return passage

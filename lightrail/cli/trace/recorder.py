@@ -81,7 +81,7 @@ class Recorder:
         for pid in self._names:
             self._ask(pid, b"begin")
 
-    def look(self) -> list[RecordedCall]:
+    def calls_so_far(self) -> list[RecordedCall]:
         """All calls of the record so far, in the order of time. Raises RecorderError."""
         return self._calls(b"look")
 

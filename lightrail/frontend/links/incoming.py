@@ -175,7 +175,7 @@ class IncomingLink(SenderLink):
         """After a refusal for lack of room, new credit waits for a pause: the sender may try again then."""
         if refusal.condition == conditions.RESOURCE_LIMIT_EXCEEDED and not self._held_back:
             self._held_back = True
-            self._frontend.later(REFUSED_PAUSE_MS, self._go_on)
+            self._frontend.later(REFUSED_PAUSE_MS, self._resume_credit)
 
     def relieved(self) -> None:
         """The connection's messages are no longer refused."""
@@ -183,7 +183,7 @@ class IncomingLink(SenderLink):
             self._top_up()
             self._connection.touch()
 
-    def _go_on(self) -> None:
+    def _resume_credit(self) -> None:
         self._held_back = False
         if not self._closed:
             self._top_up()

@@ -141,7 +141,7 @@ class ResumableConsumer(ConsumerLink):
             return
         ConsumerLink.ready(self)
         self._conclude()
-        self._go_on()
+        self._request_next()
 
     def _conclude(self) -> None:
         """Sends the client's outcomes to the shard, consecutive ones together."""
@@ -161,7 +161,7 @@ class ResumableConsumer(ConsumerLink):
         if found is not None:
             self.settlements.outcome(found)
 
-    def _go_on(self) -> None:
+    def _request_next(self) -> None:
         """Requests the next deliveries to send again, or new deliveries if none is left."""
         if self._closed or self._asked:
             return
@@ -227,7 +227,7 @@ class ResumableConsumer(ConsumerLink):
             self._left = deque()
             if self._concluding:
                 self._frontend.later(0, self._can_not_conclude)
-        self._go_on()
+        self._request_next()
 
     def deliver(self, part: bytes | memoryview, number: int, count: int) -> None:
         """See ConsumerLink; deliveries below the first new number are repeated ones."""
@@ -275,7 +275,7 @@ class ResumableConsumer(ConsumerLink):
             return
         self._asked = False
         self._pass_over(number)
-        self._go_on()
+        self._request_next()
 
     def _pass_over(self, number: int) -> None:
         """Aborts deliveries below `number` that were not sent again: the shard no longer has the messages."""
@@ -306,7 +306,7 @@ class ResumableConsumer(ConsumerLink):
                     self._link.send_again(each, resume=True, settled=True, state=state)
             self.connection.touch()
             if not self._concluding:
-                self._go_on()
+                self._request_next()
         ConsumerLink.settled(self, number, count, is_certain)
 
     def _resume(self) -> None:
@@ -322,7 +322,7 @@ class ResumableConsumer(ConsumerLink):
     def writable(self) -> None:
         """See ConsumerLink."""
         if self._left:
-            self._go_on()
+            self._request_next()
         else:
             ConsumerLink.writable(self)
 

@@ -157,7 +157,7 @@ class RouterLink(IncomingLink):
         if walk is None or walk.plan is not plan:
             walk = batch.walk = plan.begin(batch.payloads, routers.looks)
         routers.begin_turn()
-        if not walk.go_on():
+        if not walk.route_more():
             routers.wait_turn(self)
         return walk.routed
 
@@ -194,7 +194,7 @@ class RouterLink(IncomingLink):
                 frontend.spawn(self._send_again())
                 return
             self._send_elsewhere(load, ways)
-        self.go_on()
+        self.route_waiting()
 
     def _send_elsewhere(self, load: Load, ways: list[ShardRoute]) -> None:
         batch: RoutedBatch = load.batch
@@ -230,7 +230,7 @@ class RouterLink(IncomingLink):
 
     def _end_wait(self) -> None:
         self._has_timer = False
-        self.go_on()
+        self.route_waiting()
 
     def _look_up(self, queues: list[str]) -> None:
         if not self._looking_up:
@@ -252,9 +252,9 @@ class RouterLink(IncomingLink):
         self._looking_up = False
         if refusal is not None and self._waiting:
             self._give_up(self._waiting.popleft(), refusal)
-        self.go_on()
+        self.route_waiting()
 
-    def go_on(self) -> None:
+    def route_waiting(self) -> None:
         """Tries the waiting batches again: something has changed."""
         if self._looking_up or self._adrift:
             return
@@ -282,7 +282,7 @@ class RouterLink(IncomingLink):
         if ways.leaving and ways.has_left:
             ways.leaving.clear()
             # Later, since this is in the middle of a lane's answers.
-            self._frontend.later(0, self.go_on)
+            self._frontend.later(0, self.route_waiting)
 
     def _refused(self, load: Load, refusal: Refusal) -> None:
         if again(refusal, is_repeated=load.is_repeated) is Again.ANEW:

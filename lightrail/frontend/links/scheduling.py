@@ -292,7 +292,7 @@ class SchedulingRouterLink(RouterLink):
         self._is_creating = False
         if problem is not None and self._waiting:
             self._give_up(self._waiting.popleft(), problem)
-        self.go_on()
+        self.route_waiting()
 
 
 def _parts(event: Transfers, now_ms: int, *, is_one: bool) -> list[tuple[Transfers, bool]]:

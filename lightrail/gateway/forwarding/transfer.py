@@ -130,7 +130,7 @@ class Transfer:
         """Consumes no more messages; ends when the messages in flight are stored."""
         if self.state is TransferState.RUNNING:
             self._is_cancelled = self._is_over = True
-            self._go_on()
+            self._grant_or_end()
 
     def abandon(self) -> None:
         """Stops at once; messages in flight may be stored at their target and stay in the source as well."""
@@ -196,7 +196,7 @@ class Transfer:
             log.info("transfer %s continues after a restart of its shard", self.id)
             if self.task.mode is not Mode.COPY:
                 self._failed.clear()
-        self._go_on()
+        self._grant_or_end()
 
     def arrived(self, deliveries: list[Delivery]) -> None:
         """Sends the messages of a slice that belong to the transfer; others stay locked or are skipped."""
@@ -221,14 +221,14 @@ class Transfer:
             self._under_way[self._slices] = fresh[0].sequence
             self._in_flight += len(fresh)
             self._spawn(self._forward(self._slices, fresh))
-        self._go_on()
+        self._grant_or_end()
 
     def drained(self, is_empty: bool) -> None:
         """The grant is used up, or the queue is empty."""
         if self._is_draining:
             self._is_draining = False
             self._is_over = self._is_over or is_empty
-            self._go_on()
+            self._grant_or_end()
 
     def ended(self, refusal: Refusal) -> None:
         """The queue was deleted, or refuses (another) consumer."""
@@ -256,7 +256,7 @@ class Transfer:
             self._failed.update(reasons)
             self._counts.transfers_refused += len(reasons)
             self._hold(len(reasons))
-        self._go_on()
+        self._grant_or_end()
 
     async def _send(self, deliveries: list[Delivery]) -> Sequence[NotSentError | None]:
         task = self.task
@@ -312,7 +312,7 @@ class Transfer:
 
     # --- progress --------------------------------------------------------------------------------------
 
-    def _go_on(self) -> None:
+    def _grant_or_end(self) -> None:
         """Grants credit for more messages, or ends."""
         if self.state is not TransferState.RUNNING:
             return

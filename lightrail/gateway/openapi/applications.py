@@ -241,7 +241,7 @@ OPERATIONS: Final[Operations] = {
         ok("done", object_of({"purged": WHOLE}, ("purged",))),
     ),
     "GET /{name}/!messages/{sequence}": Operation(
-        messages.look, "look", "browse one message", ok("the message", ANY)
+        messages.browse_one, "look", "browse one message", ok("the message", ANY)
     ),
     "DELETE /{name}/!messages/{sequence}": Operation(
         messages.cancel, "cancel", "cancel a scheduled message", REMOVED

@@ -38,7 +38,7 @@ async def browse(request: Request) -> web.Response:
     return web.json_response({"name": request.name, "messages": found, "next": following})
 
 
-async def look(request: Request) -> web.Response:
+async def browse_one(request: Request) -> web.Response:
     """GET /name/!messages/SEQ: one message, which stays available."""
     sequence = whole_number("sequence", request.rest[0], 0, SEQUENCE_MAX)
     request.record(Right.LISTEN)

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from lightrail.cluster.readers import Reader
-from lightrail.shard.archiving.contents import Folders, ShardArchive, kept_of
+from lightrail.shard.archiving.contents import RealFolders, ShardArchive, kept_of
 from lightrail.shard.archiving.retention import Kept, Rule, SegmentVerdict, judge, unread_by_any
 from lightrail.shard.journal.files import NO_SPACE
 from lightrail.shard.journal.journal import Journal
@@ -106,7 +106,7 @@ class Archiver:
     def __init__(
         self,
         journal: Journal,
-        folders: Folders,
+        folders: RealFolders,
         *,
         rule: Rule,
         seal_ms: int,

@@ -7,7 +7,7 @@ its final name when all of it is on disk.
 One thread at a time may call the methods that change something, except `remove`, which any thread may call,
 as all other methods.
 
-`Folders` is the port to the archive's directory, with one folder per journal; `RealFolders` implements it.
+`RealFolders` is the archive's directory, with one folder per journal.
 """
 
 import contextlib
@@ -16,7 +16,7 @@ import os
 import threading
 from collections.abc import Callable
 from pathlib import Path
-from typing import Final, Protocol
+from typing import Final
 
 from lightrail.journal import archive
 from lightrail.journal.index import BadIndexError, SegmentIndex, decode_index, read_index
@@ -25,38 +25,21 @@ from lightrail.shard.archiving.retention import Kept
 from lightrail.shard.journal.files import NO_LINK, DiskFile, Files, RealFiles, copy
 
 
-class Folders(Protocol):
-    """A directory of folders. Any thread may call."""
-
-    def names(self) -> list[str]:
-        """Directories with names of an archive's folders; none if the directory is missing."""
-
-    def open(self, name: str) -> Files:
-        """Opens a folder; creates it if it does not exist."""
-
-    def remove(self, name: str) -> None:
-        """Removes an empty folder."""
-
-    def shares(self, files: Files) -> bool:
-        """Whether removing files here makes room in the file system of `files`."""
-
-    def close(self) -> None:
-        """Closes all folders."""
-
-
 class RealFolders:
-    """A directory of the operating system, made with its first folder."""
+    """A directory of folders, made with its first folder. Any thread may call."""
 
     def __init__(self, directory: str | os.PathLike[str]) -> None:
         self.directory: Final = Path(directory)
         self._open: dict[str, RealFiles] = {}
 
     def names(self) -> list[str]:
+        """Directories with names of an archive's folders; none if the directory is missing."""
         with contextlib.suppress(FileNotFoundError), os.scandir(self.directory) as entries:
             return sorted(entry.name for entry in entries if archive.is_folder(entry.name) and entry.is_dir())
         return []
 
-    def open(self, name: str) -> RealFiles:
+    def open(self, name: str) -> Files:
+        """Opens a folder; creates it if it does not exist."""
         found = self._open.get(name)
         if found is None:
             if not self.directory.exists():
@@ -65,12 +48,14 @@ class RealFolders:
         return found
 
     def remove(self, name: str) -> None:
+        """Removes an empty folder."""
         found = self._open.pop(name, None)
         if found is not None:
             found.unlock()
         os.rmdir(self.directory / name)
 
     def shares(self, files: Files) -> bool:
+        """Whether removing files here makes room in the file system of `files`."""
         assert isinstance(files, RealFiles)
         try:
             return os.stat(self.directory).st_dev == os.stat(files.directory).st_dev
@@ -78,6 +63,7 @@ class RealFolders:
             return False
 
     def close(self) -> None:
+        """Closes all folders."""
         for files in self._open.values():
             files.unlock()
         self._open.clear()
@@ -94,7 +80,7 @@ def kept_of(index: SegmentIndex) -> Kept:
 class ShardArchive:
     """The folders of one shard in an archive."""
 
-    def __init__(self, folders: Folders, own: archive.Incarnation) -> None:
+    def __init__(self, folders: RealFolders, own: archive.Incarnation) -> None:
         self.own: Final = own
         self.folders: Final = folders
         self.loaded = False

@@ -68,7 +68,7 @@ def name_of(fields: Fields) -> str:
 
 def named(queues: "Queues", fields: Fields) -> Queue:
     """The queue that a request names. Raises RequestError."""
-    return demand(queues.look(name_of(fields)))
+    return demand(queues.for_request(name_of(fields)))
 
 
 def whole(fields: Fields, name: str, low: int, high: int, default: int | None) -> int:

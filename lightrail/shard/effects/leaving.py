@@ -12,7 +12,7 @@ import logging
 from collections import deque
 from collections.abc import Callable
 from dataclasses import KW_ONLY, dataclass, field
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING
 
 from lightrail.journal import record
 from lightrail.journal.record import CONTINUED, SPILLED, Settle
@@ -106,12 +106,6 @@ class DeadLettering:
         self.unwritten = [each for each in self.unwritten if each[0] is not queue]
 
 
-class Remover(Protocol):
-    """Settles messages that left their queue; `Performer` is one."""
-
-    def removed(self, queue: Queue, effect: Removed) -> None: ...
-
-
 @dataclass(slots=True, eq=False, repr=False)
 class Departure:
     """Messages that left one queue at once."""
@@ -128,9 +122,13 @@ class Departure:
 
 @dataclass(slots=True, eq=False, repr=False)
 class Leaving:
-    """All departures of a shard, in order."""
+    """All departures of a shard, in order.
 
-    _performer: Remover
+    Args:
+        removed: settles messages that left their queue.
+    """
+
+    _removed: Callable[[Queue, Removed], None]
     _store: Store
     _work: TurnWork
     departures: deque[Departure] = field(default_factory=deque)
@@ -155,7 +153,7 @@ class Leaving:
             each.is_deleted = True
         if runs:
             self.departures.append(Departure(queue, runs, is_deleted=True))
-            self.go_on()
+            self.settle_more()
 
     def when_left(self, queue: Queue, call: Callable[[], None]) -> None:
         """Calls `call` when all purged messages of the queue are settled: now, or in a later step."""
@@ -165,7 +163,7 @@ class Leaving:
         else:
             call()
 
-    def go_on(self) -> None:
+    def settle_more(self) -> None:
         """Settles the next piece, as large as the work of this turn allows."""
         work = self._work
         while self.departures and work.left > 0:
@@ -177,7 +175,7 @@ class Leaving:
                 run = runs.pop()
                 if not departure.is_deleted:
                     gone = Removed(run.batch, run.sequence, run.end, run.size, Reason.PURGED)
-                    self._performer.removed(departure.queue, gone)
+                    self._removed(departure.queue, gone)
                 elif run.batch.location is not None:
                     self._store.release(run.batch.location.segment, run.size)
             if not runs:

@@ -4,7 +4,7 @@ import logging
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Final, Protocol
+from typing import Final
 
 from lightrail.journal import record
 from lightrail.journal.record import CONTINUED, DEFERRED_REASON, REWRITTEN, SPILLED, Delivered, Settle
@@ -48,12 +48,6 @@ JOURNAL_OUTCOME: Final = {
 }
 
 
-class Rewrites(Protocol):
-    """Notes which messages of a queue were rewritten in place."""
-
-    def note(self, run: Run) -> None: ...
-
-
 @dataclass(slots=True, eq=False, repr=False)
 class Performer:
     """Performs effects in their order; the engine reads the gathered results once per step."""
@@ -67,7 +61,7 @@ class Performer:
     """Ends the link of a consumer, which its machine has refused; set by the links."""
     links: dict[int, ReceivingLink] = field(default_factory=dict)
     """Receiving links by the number of their consumer in the machines."""
-    exports: dict[Queue, Rewrites] = field(default_factory=dict)
+    exports: dict[Queue, Callable[[Run], None]] = field(default_factory=dict)
     """Exports of queues that other shards copy (moving/exporting.py)."""
     damaged: set[int] = field(default_factory=set)
     """Segments with unreadable bytes, which the cleaner skips."""
@@ -91,7 +85,7 @@ class Performer:
     def __post_init__(self) -> None:
         self._delivering = Delivering(self.links, self._counts)
         self.dead_letters = DeadLettering(self._queues, self._store, self._counts, self.enqueue)
-        self.leaving = Leaving(self, self._store, self._queues.work)
+        self.leaving = Leaving(self.removed, self._store, self._queues.work)
 
     def apply(self, queue: Queue, command: Command, now_ms: int) -> list[Effect]:
         """Applies a command, performs its effects, and marks the queue for its dispatch in this step.
@@ -309,8 +303,8 @@ class Performer:
     def _replaced(self, queue: Queue, effect: effects.Replaced, now_ms: int) -> None:
         run = effect.run
         batch = run.batch
-        if (export := self.exports.get(queue)) is not None:
-            export.note(run)
+        if (note := self.exports.get(queue)) is not None:
+            note(run)
         if not (batch.durable or queue.captured):
             return
         flags = REWRITTEN if batch.durable else REWRITTEN | SPILLED

@@ -188,7 +188,7 @@ class Engine:
         if self._routes.holding.lines and self._answers.failure is None:
             self._routes.resume(now_ms)
         if performer.leaving.departures:
-            performer.leaving.go_on()
+            performer.leaving.settle_more()
         if self._late:
             self._late_first()
         while performer.touched:

@@ -96,7 +96,7 @@ class Server:
         """The address has the port that the system chose."""
         self._poll: asyncio.TimerHandle | None = None
         self._beat()
-        self._look()
+        self._poll_directory()
 
     def _bind(self, address: str) -> tuple[LoopSocket, str]:
         socket = self._context.socket(zmq.ROUTER)
@@ -150,9 +150,9 @@ class Server:
     def _go_on_soon(self) -> None:
         if not self._going_on:
             self._going_on = True
-            self._loop.call_soon(self._go_on)
+            self._loop.call_soon(self._take_backlog)
 
-    def _go_on(self) -> None:
+    def _take_backlog(self) -> None:
         """A turn for waiting frames: frontends are served in turn, each with its frames in order."""
         self._going_on = False
         if self._closed:
@@ -179,7 +179,7 @@ class Server:
         """A turn after changes in the engine that no frame caused."""
         self._turn()
 
-    def look(self) -> None:
+    def follow_directory(self) -> None:
         """Applies changes of the coordinator, if there are any."""
         if self._closing:
             return
@@ -330,7 +330,7 @@ class Server:
     def _beat(self) -> None:
         self._beat_ms = 0
         try:
-            self.disk.look(self._store.no_room, self._clock())
+            self.disk.watch(self._store.no_room, self._clock())
             self._engine.tick(self.now_ms())
             self._tick_archive()
         except Exception as raised:
@@ -352,11 +352,11 @@ class Server:
         self._beat_ms = now_ms + wait_ms
         self._timer = self._loop.call_later(wait_ms / 1000, self._beat)
 
-    def _look(self) -> None:
+    def _poll_directory(self) -> None:
         """Follows changes of the directory."""
         if not self._closing:
-            self.look()
-            self._poll = self._loop.call_later(limits.DIRECTORY_POLL_MS / 1000, self._look)
+            self.follow_directory()
+            self._poll = self._loop.call_later(limits.DIRECTORY_POLL_MS / 1000, self._poll_directory)
 
     # --- the end ---------------------------------------------------------------------------------------
 

@@ -7,16 +7,14 @@ commit.
 import sqlite3
 import threading
 from bisect import bisect_right
-from dataclasses import dataclass
 
 from lightrail.journal.layout import APPEND, AppendHead, decode_append_head
-from lightrail.journal.scan import Found, Scan
-from lightrail.journal.segment_header import SEGMENT_HEADER_SIZE
+from lightrail.journal.scan import Bytes, Found, Scan
 from lightrail.model import limits
 from lightrail.shard.journal.commit import CommitPart, Entry, record_bytes
 from lightrail.shard.journal.segment import Segment, name_of
 from lightrail.shard.journal.store import JournalDamagedError, StoreError
-from lightrail.shard.queue.values.runs import Batch, Location, Run, shifted
+from lightrail.shard.queue.values.runs import Batch, Location, Run, sequence_of, shifted
 
 
 def columns(batch: Batch, first: int, last: int) -> tuple[int, bytes | memoryview, memoryview]:
@@ -95,7 +93,7 @@ def lay_over(runs: list[Run], run: Run) -> None:
     if not runs or run.sequence >= runs[-1].end:
         runs.append(run)
         return
-    low = max(0, bisect_right(runs, run.sequence, key=_sequence) - 1)
+    low = max(0, bisect_right(runs, run.sequence, key=sequence_of) - 1)
     if runs[low].end <= run.sequence:
         low += 1
     high = low
@@ -110,10 +108,6 @@ def lay_over(runs: list[Run], run: Run) -> None:
     at = 1 if kept and kept[0].sequence < run.sequence else 0
     kept.insert(at, run)
     runs[low:high] = kept
-
-
-def _sequence(run: Run) -> int:
-    return run.sequence
 
 
 class Overlay:
@@ -206,7 +200,7 @@ def read_rows(
         raise StoreError(f"expected records {location.offset} to {end} in {path}, found them deleted")
     runs: list[Run] = []
     for number, data in sorted(entries.items()):
-        scan = Scan(_Whole(data), 0, SEGMENT_HEADER_SIZE, SEGMENT_HEADER_SIZE + len(data), None)
+        scan = Scan(Bytes(data), 0, 0, len(data), None)
         found = next(iter(scan), None)
         if found is None:
             raise JournalDamagedError(path, number, scan.found)
@@ -214,15 +208,3 @@ def read_rows(
             run.batch.location = Location(number // limits.STORE_RECORDS_AT_ONCE, number, 1)
             lay_over(runs, run)
     return runs
-
-
-@dataclass(slots=True, eq=False, repr=False)
-class _Whole:
-    """One record as a file for a scan."""
-
-    _data: bytes
-
-    def read(self, offset: int, length: int) -> bytes:
-        """See `Readable`."""
-        start = offset - SEGMENT_HEADER_SIZE
-        return self._data[start : start + length]

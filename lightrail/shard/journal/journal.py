@@ -175,7 +175,7 @@ class Journal:
     def append(self, record: Record, now_ms: int = 0) -> Location | None:
         """See `Store.append`."""
         if self.failure:
-            raise StoreBrokenError(f"the journal accepts no records: {self.failure}")
+            raise self._broken()
         if self.is_group_open:
             record.flags |= CONTINUED
         try:
@@ -185,18 +185,18 @@ class Journal:
         except OSError as error:
             # Making the next segment failed; this segment is intact, but the disk can't be trusted.
             self._refuse(error)
-            raise StoreBrokenError(f"the journal accepts no records: {self.failure}") from error
+            raise self._broken() from error
         return None
 
     def reserve(self, size: int, now_ms: int = 0) -> None:
         """See `Store.reserve`."""
         if self.failure:
-            raise StoreBrokenError(f"the journal accepts no records: {self.failure}")
+            raise self._broken()
         try:
             self._tail.reserve(size, now_ms)
         except OSError as error:
             self._refuse(error)
-            raise StoreBrokenError(f"the journal accepts no records: {self.failure}") from error
+            raise self._broken() from error
 
     # --- committing ------------------------------------------------------------------------------------
 
@@ -231,6 +231,9 @@ class Journal:
         although they are not on disk, so no sync is tried again: recovery reads the disk instead."""
         self._tail.fail_commit(commit)
         self._refuse(error)
+
+    def _broken(self) -> StoreBrokenError:
+        return StoreBrokenError(f"the journal accepts no records: {self.failure}")
 
     def _refuse(self, error: BaseException) -> None:
         self.failure = f"writing to the disk failed ({error}); restart the shard when the disk works again"
@@ -371,7 +374,7 @@ class Journal:
                 return  # The next commit goes on.
         except OSError as error:
             self._refuse(error)
-            raise StoreBrokenError(f"the journal accepts no records: {self.failure}") from error
+            raise self._broken() from error
         self._tail.drops.append(self._segments.pop(segment))
 
     def usage(self) -> Usage:

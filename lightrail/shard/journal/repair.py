@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 
 from lightrail.journal import layout
 from lightrail.journal.record import Delivered, Gap, Ids, Numbers, Queue, Settle, Taken, Terminus
-from lightrail.journal.scan import Found, Scan, next_whole
+from lightrail.journal.scan import Bytes, Found, Scan, next_whole
 from lightrail.journal.segment_header import (
     SEGMENT_HEADER_SIZE,
     SegmentHeader,
@@ -282,7 +282,7 @@ def held_by(data: bytes, salt: int) -> list[str]:
                 break
             position = following - 10
             continue
-        whole = next(iter(Scan(_Bytes(data), salt, position, position + length, None)), None)
+        whole = next(iter(Scan(Bytes(data), salt, position, position + length, None)), None)
         state = "whole" if whole is not None else "damaged"
         lines.append(f"record {lsn}, {state}: {_NAMES[code]}{_details(data, position, length, code)}")
         position += length
@@ -318,14 +318,3 @@ def _details(data: bytes, start: int, length: int, code: int) -> str:
     if isinstance(record, Terminus):
         return f" of {len(record.tags)} delivery-tags of a link to queue {record.queue}"
     return ""
-
-
-@dataclass(slots=True, eq=False, repr=False)
-class _Bytes:
-    """Makes bytes readable as a file for a scan."""
-
-    _data: bytes
-
-    def read(self, offset: int, length: int) -> bytes:
-        """See `Readable`."""
-        return self._data[offset : offset + length]

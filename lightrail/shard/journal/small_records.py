@@ -46,8 +46,8 @@ class SmallRecords:
     def append(self, record: SmallRecord, now_ms: int) -> None:
         """Appends a record. Raises StoreError, OSError and ValueError."""
         if isinstance(record, Queue):
-            if record.event != QueueEvent.DECLARED and record.queue not in self._tables.queues:
-                raise ValueError(f"queue {record.queue} was not declared: append its Queue record first")
+            if record.event != QueueEvent.DECLARED:
+                self._tables.check_declared(record.queue)
             offset = self._tail.small(record, now_ms)
             segment = self._tail.segment
             segment.index.queues.append(offset)
@@ -79,8 +79,7 @@ class SmallRecords:
             self._tail.small(record, now_ms)
             self._tables.take(record)
         elif isinstance(record, Numbers):
-            if record.queue not in self._tables.queues:
-                raise ValueError(f"queue {record.queue} was not declared: append its Queue record first")
+            self._tables.check_declared(record.queue)
             self._tail.small(record, now_ms)
             self._tables.learn(record)
         else:
@@ -103,8 +102,7 @@ class SmallRecords:
 
     def _link(self, record: Terminus | ReceiverChange, now_ms: int) -> None:
         """Appends a change of a client's link."""
-        if record.queue not in self._tables.queues:
-            raise ValueError(f"queue {record.queue} was not declared: append its Queue record first")
+        self._tables.check_declared(record.queue)
         tail = self._tail
         begins = record.event in (TerminusEvent.BEGUN, ReceiverEvent.BEGUN)
         if self._space.full and begins and not record.flags & REWRITTEN:

@@ -170,8 +170,7 @@ class SqliteStore(NumberedStore):
 
     def _append(self, record: Append, lsn: int, now_ms: int) -> Location:
         for queue, _ in record.targets:
-            if queue not in self._tables.queues:
-                raise ValueError(f"queue {queue} was not declared: append its Queue record first")
+            self._tables.check_declared(queue)
         size, ends, blob = columns(record.batch, record.first, record.last)
         if not record.flags & REWRITTEN or record.spills:
             self._find_room(now_ms)

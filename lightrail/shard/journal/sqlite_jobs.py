@@ -263,7 +263,7 @@ def small_job(record: SmallRecord, tables: Tables, lsn: int, now_ms: int) -> Job
     """
     if isinstance(record, Queue):
         if record.event != QueueEvent.DECLARED:
-            _declared(tables, record.queue)
+            tables.check_declared(record.queue)
         tables.queue(record)
         return ("queue", record.event, record.queue, record.name, record.policy)
     if isinstance(record, Settle):
@@ -281,26 +281,21 @@ def small_job(record: SmallRecord, tables: Tables, lsn: int, now_ms: int) -> Job
     if isinstance(record, Taken):
         return ("part", record.producer, record.number, record.taken)
     if isinstance(record, Terminus):
-        _declared(tables, record.queue)
+        tables.check_declared(record.queue)
         excess, _, user = tables.termini.apply(record, 0)
         fields = (record.durability, record.suspended_ms, user)
         return ("terminus", record.event, record.queue, record.link, fields, record.tags, excess)
     if isinstance(record, ReceiverChange):
-        _declared(tables, record.queue)
+        tables.check_declared(record.queue)
         tables.receivers.apply(record, 0)
         # All of it: it has few runs, as long as its client settles in order.
         whole = tables.receivers.whole(record.queue, record.link)
         return ("receiver", record.queue, record.link, None if whole is None else encode_receiver(whole))
     if isinstance(record, Numbers):
-        _declared(tables, record.queue)
+        tables.check_declared(record.queue)
         return ("numbers", record.queue, record.next_sequence, tables.learn(record), lsn)
     tables.epoch = record.epoch
     return ("epoch", record.epoch, isinstance(record, Seal))
-
-
-def _declared(tables: Tables, queue: int) -> None:
-    if queue not in tables.queues:
-        raise ValueError(f"queue {queue} was not declared: append its Queue record first")
 
 
 def transact(

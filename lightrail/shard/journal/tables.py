@@ -94,6 +94,11 @@ class Tables:
     epoch: int = 0
     sealed: bool = False
 
+    def check_declared(self, queue: int) -> None:
+        """Raises ValueError if a queue is not in the tables."""
+        if queue not in self.queues:
+            raise ValueError(f"queue {queue} was not declared: append its Queue record first")
+
     def queue(self, record: Queue) -> None:
         """Applies a Queue record: a queue was declared or deleted, or has a new policy.
 

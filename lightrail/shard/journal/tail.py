@@ -5,7 +5,7 @@ loop's thread may call methods of the tail, except `waiting`.
 """
 
 from dataclasses import dataclass, field
-from typing import Final
+from typing import Final, cast
 
 from lightrail.journal.layout import (
     APPEND,
@@ -22,6 +22,7 @@ from lightrail.journal.segment_header import SEGMENT_HEADER_SIZE, encode_segment
 from lightrail.model.attempts import WAITS
 from lightrail.shard.journal.batches import columns
 from lightrail.shard.journal.commit import CommitPart, Entry, JournalCommit, Reached, last_of
+from lightrail.shard.journal.files import DiskFile
 from lightrail.shard.journal.record import Append, SmallRecord, encode_append_head
 from lightrail.shard.journal.segment import Segment
 from lightrail.shard.journal.space import Space
@@ -70,8 +71,9 @@ class Tail:
     _whole: bool = True
 
     def __post_init__(self) -> None:
-        # An empty placeholder with the number of the last segment, until the first roll begins a real one.
-        self.segment = self._reserved_in = Segment(max(self._segments, default=0), _NoFile(), 0)
+        # An empty placeholder with the number of the last segment, until the first roll begins a real one. It
+        # has no room, so nobody touches its file.
+        self.segment = self._reserved_in = Segment(max(self._segments, default=0), cast("DiskFile", None), 0)
         self.segment.end = 0
         self._part = CommitPart(self.segment, 0)
         self.synced_lsn = self._lsn_begun = self.lsn
@@ -317,37 +319,3 @@ class Tail:
         if commit is not None:
             newest += reversed(commit.parts)
         return [part for part in newest if part.segment is segment and part.entries]
-
-
-class _NoFile:
-    """The file of the placeholder before the first segment; it is never written."""
-
-    def size(self) -> int:
-        return 0
-
-    def read(self, offset: int, length: int) -> bytes:
-        return b""
-
-    def written(self, offset: int) -> list[tuple[int, int]]:
-        return []
-
-    def write(self, offset: int, pieces: object) -> int:
-        raise AssertionError("a record was written before a segment was begun")
-
-    def sync(self) -> None:
-        return
-
-    def allocate(self, size: int) -> None:
-        return
-
-    def truncate(self, size: int) -> None:
-        return
-
-    def links(self) -> int:
-        return 1
-
-    def forget(self) -> None:
-        return
-
-    def close(self) -> None:
-        return

@@ -145,13 +145,13 @@ class LastConsumers:
             lost: whether its frontend was lost, so that the consumer may attach again in a moment.
             replaced: whether another one takes its place in this turn.
         """
-        if queue.record.policy["lifetime"] == LAST_CONSUMER and not queue.view.competing:
+        if queue.record.policy["lifetime"] == LAST_CONSUMER and not queue.view.consumers.competing:
             self._due_ms[queue] = now_ms + (limits.PEER_SILENCE_MS if lost else 0)
             if replaced:
                 self._replaced[queue] = None
             else:
                 # At once: a sender that attaches now would lose what it sends.
-                self._look(queue, now_ms)
+                self._close_if_due(queue, now_ms)
 
     def await_first(self, queue: Queue, now_ms: int) -> None:
         """Notes that a queue is served from now on, and that its consumers have yet to attach again."""
@@ -164,14 +164,14 @@ class LastConsumers:
     def tick(self, now_ms: int) -> None:
         """Finds the queues whose time has ended."""
         for queue in list(self._due_ms):
-            self._look(queue, now_ms)
+            self._close_if_due(queue, now_ms)
 
-    def _look(self, queue: Queue, now_ms: int) -> None:
+    def _close_if_due(self, queue: Queue, now_ms: int) -> None:
         if not queue.is_serving:
             return
-        if queue.view.competing or queue.record.policy["lifetime"] != LAST_CONSUMER:
+        if queue.view.consumers.competing or queue.record.policy["lifetime"] != LAST_CONSUMER:
             del self._due_ms[queue]
-        elif self._due_ms[queue] <= now_ms and not queue.view.has_departed:
+        elif self._due_ms[queue] <= now_ms and not queue.view.consumers.departed:
             # A consumer that has departed still has locked messages.
             self._due_ms[queue] = now_ms + limits.PEER_SILENCE_MS
             self._closings.close_for_shard(queue)
@@ -182,6 +182,6 @@ class LastConsumers:
         while self._replaced:
             queue, _ = self._replaced.popitem()
             if queue in self._due_ms:
-                self._look(queue, now_ms)
+                self._close_if_due(queue, now_ms)
         found, self._expired = self._expired, []
         return found

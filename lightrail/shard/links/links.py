@@ -137,7 +137,7 @@ class Links:
             self.receiving.close(earlier, now_ms, replaced=True)
         awaited = self.receiving.awaited(peer, link, queue, body, now_ms)
         if awaited is not None:
-            self._go_on(awaited, peer, link, body, now_ms)
+            self._continue_moved(awaited, peer, link, body, now_ms)
             return
         if not self._claim(queue, peer, link, body, now_ms):
             return
@@ -166,7 +166,9 @@ class Links:
         self.durable.begin(consumer, now_ms)
         self._when_synced(Recovery(consumer, self.durable), 0)
 
-    def _go_on(self, awaited: ReceivingLink, peer: Peer, link: int, body: ConsumerOpen, now_ms: int) -> None:
+    def _continue_moved(
+        self, awaited: ReceivingLink, peer: Peer, link: int, body: ConsumerOpen, now_ms: int
+    ) -> None:
         """Lets a link whose queue moved go on where it was."""
         queue = awaited.queue
         consumer = self.receiving.attach(awaited, peer, link, body, now_ms)

@@ -24,10 +24,10 @@ from lightrail.shard.effects.answers import (
 )
 from lightrail.shard.effects.peers import Peer
 from lightrail.shard.effects.performer import Performer
-from lightrail.shard.moving.pieces import QueueMessages, encode_runs, runs_from, sequence_of
+from lightrail.shard.moving.pieces import QueueMessages, encode_runs, runs_from
 from lightrail.shard.moving.state import encode_state
 from lightrail.shard.queue.lines.ready import fitting, rejoined
-from lightrail.shard.queue.values.runs import Run
+from lightrail.shard.queue.values.runs import Run, sequence_of
 from lightrail.shard.queues.queues import Queues
 from lightrail.shard.queues.shard_queue import CallWhenSynced, Queue, WhenSynced
 from lightrail.shard.queues.tenancy import moved
@@ -266,7 +266,7 @@ class Exports:
             identity = f"{self._identity}-{self._began}"
             found = Exporting(queue, self._performer, self._links, self._when_synced, identity)
             self._by_queue[queue] = found
-            self._performer.exports[queue] = found.selection
+            self._performer.exports[queue] = found.selection.note
         return found
 
     def end(self, queue: Queue) -> None:

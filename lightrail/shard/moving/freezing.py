@@ -82,34 +82,22 @@ class Freezing:
         if not opened.is_serving:
             return moved(f"{name} is not served at this shard")
         queues = self._family(name)
-        if any(source in queues for source, _ in self._performer.dead_letters.unwritten):
-            self._performer.dead_letters.write_again(now_ms)
-            if any(source in queues for source, _ in self._performer.dead_letters.unwritten):
-                return Refusal(
-                    conditions.RESOURCE_LIMIT_EXCEEDED,
-                    f"dead letters of {name} wait for room on the disk; it can be frozen after that",
-                )
+        dead_letters = self._performer.dead_letters
+        if any(source in queues for source, _ in dead_letters.unwritten):
+            dead_letters.write_again(now_ms)
             queues = self._family(name)
-        if any(queue.view.is_returning for queue in queues):
-            return Refusal(
-                conditions.RESOURCE_LIMIT_EXCEEDED,
-                f"deliveries of {name} to a lost frontend are being released; it can be frozen after that",
-            )
-        if any(self._performer.leaving.has(queue) for queue in queues):
-            return Refusal(
-                conditions.RESOURCE_LIMIT_EXCEEDED,
-                f"a purge of {name} is under way; it can be frozen after that",
-            )
-        if any(each.promised for each in queues):
-            return Refusal(
-                conditions.RESOURCE_LIMIT_EXCEEDED,
-                f"a transaction with messages of {name} is not decided; it can be frozen after that",
-            )
-        if any(each.view.deferring for each in queues):
-            return Refusal(
-                conditions.RESOURCE_LIMIT_EXCEEDED,
-                f"messages of {name} are read from disk for their outcomes; it can be frozen after that",
-            )
+        is_unwritten = any(source in queues for source, _ in dead_letters.unwritten)
+        is_returning = any(each.view.is_returning for each in queues)
+        is_deferring = any(each.view.deferring for each in queues)
+        for waits, why in (
+            (is_unwritten, f"dead letters of {name} wait for room on the disk"),
+            (is_returning, f"deliveries of {name} to a lost frontend are being released"),
+            (any(map(self._performer.leaving.has, queues)), f"a purge of {name} is under way"),
+            (any(each.promised for each in queues), f"a transaction with messages of {name} is not decided"),
+            (is_deferring, f"messages of {name} are read from disk for their outcomes"),
+        ):
+            if waits:
+                return Refusal(conditions.RESOURCE_LIMIT_EXCEEDED, f"{why}; it can be frozen after that")
         return self._write(queues, now_ms) or self._stop(queues, now_ms)
 
     def _family(self, name: str) -> list[Queue]:

@@ -100,9 +100,9 @@ class Mover:
         for queue in changes.moves:
             self._committed.pop(queue, None)
         if changes.moves:
-            self.look()
+            self.begin_due()
 
-    def look(self) -> None:
+    def begin_due(self) -> None:
         """Begins the moves that are due."""
         if self._closing:
             return
@@ -167,7 +167,7 @@ class Mover:
             progress.ended_ms = self._now_ms()
             if progress.result:
                 self._ended.append(progress)
-            self.look()
+            self.begin_due()
 
     async def _attempt(self, progress: MoveProgress) -> None:
         """Passes all phases that remain. Raises the errors of their steps."""

@@ -18,7 +18,7 @@ from zlib import crc32
 
 from lightrail.model.attempts import of_journal
 from lightrail.shard.queue.lines.ready import Ready
-from lightrail.shard.queue.values.runs import Batch, Run, ends_of
+from lightrail.shard.queue.values.runs import Batch, Run, ends_of, sequence_of
 from lightrail.shard.queues.shard_queue import Queue
 
 if TYPE_CHECKING:
@@ -152,10 +152,6 @@ def runs_from(line: Ready, first: int) -> Iterator[Run]:
         run = runs[index]
         if run.last > run.first:
             yield run
-
-
-def sequence_of(run: Run) -> int:
-    return run.sequence
 
 
 RUN_COLUMNS = {

@@ -188,7 +188,7 @@ def _consumers(queue: Queue, performer: Performer) -> list[tuple[Consumer, dict[
             continue
         if consumer.ring is None:
             fields["cursor"] = consumer.cursor
-        elif queue.view.single_active and not consumer.standby and not consumer.departed:
+        elif queue.view.consumers.single_active and not consumer.standby and not consumer.departed:
             fields["active"] = True
         found.append((consumer, fields))
     return found

@@ -233,7 +233,7 @@ class Machine:
 
     def _purge(self, effects: list[Effect]) -> None:
         contents = self.contents
-        contents.counters.purged += contents.ready.count + contents.delayed_count
+        contents.counters.purged += contents.ready.count + contents.delayed.count
         purged = contents.ready.clear() if contents.special is None else contents.special.clear()
         for apart in contents.set_apart:
             contents.counters.purged += apart.count
@@ -359,14 +359,14 @@ class Machine:
         if special is not None:
             special.prepare(now_ms, effects)
             if special.sessions is not None:
-                for identity in special.sessions.go_on(contents.policy.lock_ms or 0, now_ms, effects):
+                for identity in special.sessions.assign_free(contents.policy.lock_ms or 0, now_ms, effects):
                     self._lose_session(identity, Ending.FAILED, now_ms, effects)
                 self.locking.states.settle_outdated(effects)
             # Messages that are no longer delayed may be discarded now.
             self._trim(effects)
         returning = self.outcomes.returning
         if returning:
-            self.outcomes.go_on(now_ms, effects)
+            self.outcomes.settle_returned(now_ms, effects)
         elif self._removals.is_over:
             self._removals.trim(effects)
         if contents.work.left <= 0 and (returning or self._is_late(now_ms)):

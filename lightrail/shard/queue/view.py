@@ -4,7 +4,7 @@ Commands (commands.py) change it, by `Machine.apply`; what is in memory and on d
 (footprint.py), and copying.py builds the copy of a move. Other modules of the shard use these doors only.
 """
 
-from collections.abc import Iterable, Iterator, Sequence, Set
+from collections.abc import Iterator, Sequence, Set
 from dataclasses import dataclass, field
 
 from lightrail.model.attempts import waits_until_ms
@@ -13,7 +13,7 @@ from lightrail.shard.queue.changes.arrangement import Arrangement
 from lightrail.shard.queue.changes.contents import Contents
 from lightrail.shard.queue.changes.outcomes import Outcomes
 from lightrail.shard.queue.changes.states import States
-from lightrail.shard.queue.lines.consumers import Consumer
+from lightrail.shard.queue.lines.consumers import Consumer, Consumers
 from lightrail.shard.queue.lines.ready import Ready
 from lightrail.shard.queue.order.deliveries import Deliveries
 from lightrail.shard.queue.order.sessions import Sessions
@@ -38,6 +38,11 @@ class View:
     _arrangement: Arrangement
     deliveries: Deliveries = field(init=False)
     """Sums of unsettled deliveries."""
+    counters: Counters = field(init=False)
+    """Counts of messages since the machine was made; only the machine writes them."""
+    consumers: Consumers = field(init=False)
+    """All holders of messages in flight: attached and departed consumers, and the internal consumers of
+    deferred messages, of waiting messages and of states."""
     policy: Policy = field(init=False)
     ready: Ready = field(init=False)
     """The line of ready messages."""
@@ -45,7 +50,9 @@ class View:
     """Whether the queue looks into each message that arrives, for its key, its group or its rank."""
 
     def __post_init__(self) -> None:
-        self.deliveries = self._contents.deliveries
+        contents = self._contents
+        self.deliveries, self.counters = contents.deliveries, contents.counters
+        self.consumers = contents.consumers
         self.follow()
 
     def follow(self) -> None:
@@ -82,18 +89,13 @@ class View:
         return self._contents.in_flight_count
 
     @property
-    def counters(self) -> Counters:
-        """Counts of messages since the machine was made; only the machine writes them."""
-        return self._contents.counters
-
-    @property
     def gauges(self) -> Gauges:
         """The current gauges of the queue."""
         contents = self._contents
         return Gauges(
             contents.ready.count,
             contents.in_flight_count,
-            contents.ready.bytes + contents.in_flight_bytes + contents.delayed.bytes,
+            contents.ready.bytes + contents.deliveries.bytes + contents.delayed.bytes,
             contents.resident_message_bytes,
             len(contents.consumers.by_id),
             contents.delayed.count + contents.retries_count,
@@ -133,32 +135,6 @@ class View:
     def consumer_ids(self) -> Sequence[int]:
         """The numbers of the attached consumers, in the order of their attaches."""
         return list(self._contents.consumers.by_id)
-
-    @property
-    def consumers(self) -> Iterable[Consumer]:
-        """All holders of messages in flight: attached and departed consumers, and the internal consumers of
-        deferred messages, of waiting messages and of states."""
-        return self._contents.consumers
-
-    @property
-    def competing(self) -> int:
-        """Number of attached consumers that do not only browse."""
-        return self._contents.consumers.competing
-
-    @property
-    def has_active_consumer(self) -> bool:
-        """Whether a consumer is attached that may receive messages: not only suspended ones."""
-        return self._contents.consumers.are_served
-
-    @property
-    def has_departed(self) -> bool:
-        """Whether a consumer has detached and has locked messages."""
-        return bool(self._contents.consumers.departed)
-
-    @property
-    def single_active(self) -> bool:
-        """Whether one consumer at a time gets messages."""
-        return self._contents.consumers.single_active
 
     def holder_of(self, key: str) -> Consumer | None:
         """The departed consumer whose messages are locked under a key."""
@@ -214,8 +190,7 @@ class View:
     @property
     def sessions(self) -> Sessions | None:
         """The sessions of a queue whose policy has groups."""
-        special = self._contents.special
-        return None if special is None else special.sessions
+        return self._contents.sessions
 
     def state_of(self, session: str) -> Run | None:
         """See `States.find`."""

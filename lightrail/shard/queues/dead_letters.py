@@ -17,7 +17,7 @@ from lightrail.shard.queue.values.effects import DeadLetter
 from lightrail.shard.queue.values.runs import Batch, Run, batch_of
 
 
-def look(path: str) -> Callable[[bytes], Any]:
+def field_reader(path: str) -> Callable[[bytes], Any]:
     """A function that reads the field `path` of an encoded message; None if it is missing, or can't be read.
 
     Raises:

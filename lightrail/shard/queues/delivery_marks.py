@@ -104,15 +104,6 @@ class DeliveryMarks:
                 again, 0 for none; missing queues keep the noted mark.
         """
 
-    def next_life(self, last: dict[int, int] | None = None) -> "DeliveryMarks":
-        """The marks that the next start finds after a kill, or after an orderly end with the marks `last`."""
-        made = DeliveryMarks()
-        made._former = {**self._noted, **(last or {})}
-        made.is_exact = last is not None
-        made._former_last = max(made._former, default=-1)
-        made.is_after_kill = last is None
-        return made
-
 
 class FileMarks(DeliveryMarks):
     """Marks in a file of the shard's directory.

@@ -67,7 +67,7 @@ class Pace:
 
     def is_full(self, view: View) -> bool:
         """Whether answers to batches are marked HELD now."""
-        return self.depth is not None and view.ready.count > self.depth and view.has_active_consumer
+        return self.depth is not None and view.ready.count > self.depth and view.consumers.are_served
 
     def hold(self, producer: Paced, count: int) -> None:
         """Holds a producer's credit for `count` more messages."""
@@ -86,7 +86,7 @@ class Pace:
         if not self.held_credit:
             self._delivered_before = counters.delivered
             return []
-        if self.depth is None or not view.has_active_consumer:
+        if self.depth is None or not view.consumers.are_served:
             freed = [(producer, 0) for producer in self.held_credit]
             self.held_credit.clear()
             return freed

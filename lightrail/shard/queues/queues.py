@@ -20,7 +20,7 @@ from lightrail.shard.queue.values import commands
 from lightrail.shard.queue.values.counters import TurnWork
 from lightrail.shard.queue.values.effects import Effect
 from lightrail.shard.queue.values.policy import Policy, admitting_none
-from lightrail.shard.queues.dead_letters import look, merge_annotations
+from lightrail.shard.queues.dead_letters import field_reader, merge_annotations
 from lightrail.shard.queues.declarations import Names, shard_policy
 from lightrail.shard.queues.delivery_marks import DeliveryMarks
 from lightrail.shard.queues.ownership import Ownership, OwnershipEvent, OwnershipState
@@ -126,7 +126,7 @@ class Queues:
         """Whether this is a dead-letter queue that does not exist yet, of a queue of this shard."""
         return is_dead_letter(name) and name not in self._by_name and owner(name) in self._by_name
 
-    def look(self, name: str) -> Queue | Refusal:
+    def for_request(self, name: str) -> Queue | Refusal:
         """The queue of a request; a temporary empty one if it does not exist yet."""
         queue = self._by_name.get(name)
         if queue is not None and queue.is_serving:
@@ -241,7 +241,7 @@ class Queues:
     def _plain(self, number: int, found: Name, ownership: Ownership) -> Queue:
         """A queue whose machine has no policy until it is opened."""
         plain = Policy(max_delivery_count=0, dead_letter=False)
-        machine = Machine(found.name, plain, merge_annotations, look, self.work)
+        machine = Machine(found.name, plain, merge_annotations, field_reader, self.work)
         return Queue(number, found, machine, ownership, captured=self._captured(found))
 
     def drop_copy(self, queue: Queue) -> None:
@@ -339,7 +339,7 @@ class Queues:
         self._store.append(record.Queue(QueueEvent.POLICY, queue.id, queue.name, declared), now_ms)
 
     def _new(self, number: int, found: Name, ownership: Ownership) -> Queue:
-        machine = Machine(found.name, self.policy_of(found), merge_annotations, look, self.work)
+        machine = Machine(found.name, self.policy_of(found), merge_annotations, field_reader, self.work)
         queue = Queue(number, found, machine, ownership, captured=self._captured(found))
         queue.may_have_lost = self.marks.lost_one(number)
         return queue

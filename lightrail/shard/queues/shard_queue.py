@@ -72,7 +72,7 @@ class Figures:
         self.in_flight = gauges.in_flight
         self.deferred = gauges.deferred
         self.bytes = gauges.bytes
-        self.consumers = view.competing
+        self.consumers = view.consumers.competing
         self.duplicates = counters.duplicates
         self.discarded = counters.dropped + counters.discarded.get(Reason.DISCARDED, 0)
         self.refused = counters.refused

@@ -22,6 +22,7 @@ from lightrail.shard.effects.answers import (
     RequestError,
     answer,
     check_waiting,
+    demand,
     error_fields,
     named,
     whole,
@@ -143,8 +144,7 @@ class SessionRequests:
         batch = batch_of([message], durable=durable, enqueued_at_ms=now_ms)
         if former is None:
             if self._memory.index_is_full:
-                refusal = index_full(queue)
-                raise RequestError(refusal.condition, refusal.description)
+                demand(index_full(queue))
             _demand_room(queue, batch)
         settles = durable and former is not None and former.batch.durable
         if durable:

@@ -71,7 +71,7 @@ class Start:
 
         Raises MemberRefusedError, StoreRefusedError, CannotServeError, StoppedError.
         """
-        await self._look()
+        await self._read_generation()
         dead = None
         lock = self._data_directory.lock_id
         if self._last is not None and lock and self._last.lock == lock:
@@ -79,11 +79,11 @@ class Start:
             dead = self._last.boot
         await self._joining.until_free(f"{SHARDS}{self._shard}", dead)
         if self._lasting:
-            await self._look()
+            await self._read_generation()
             self._mark = self._data_directory.mark
             self._check()
 
-    async def _look(self) -> None:
+    async def _read_generation(self) -> None:
         self._last, self._revision = await patiently(
             self._joining.process, lambda: generations.last_generation(self._coordinator, self._shard)
         )
@@ -144,7 +144,7 @@ class Start:
                 ) from error
             if await patiently(self._joining.process, lambda own=own: self._written(own)):  # type: ignore[misc]
                 return
-            await self._look()
+            await self._read_generation()
             if self._last is not None and self._last.token == own.token:
                 # It was written by an attempt whose answer was lost.
                 self._own = own

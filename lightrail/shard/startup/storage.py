@@ -72,7 +72,7 @@ class DiskWatch:
         """Whether the disk has no room for messages."""
         return bool(self._full)
 
-    def look(self, full: str, now_s: float) -> None:
+    def watch(self, full: str, now_s: float) -> None:
         """Called once per heartbeat; `full` is why there is no room for messages, empty if there is."""
         if self.is_silent(now_s) and not self._is_reported:
             self._is_reported = True

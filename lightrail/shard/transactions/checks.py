@@ -53,8 +53,7 @@ class Checks:
         for name in post.queues:
             queue = demand(self._queues.open(name, now_ms))
             if self._memory.must_wait(queue):
-                refusal = index_full(queue)
-                raise RequestError(refusal.condition, refusal.description)
+                demand(index_full(queue))
             found.append(queue)
         return found
 
@@ -75,7 +74,7 @@ class Checks:
 
     def settled(self, peer: Peer, retirement: "Retirement", now_ms: int) -> Settled:
         """The deliveries of a retirement, all of which have to be locked."""
-        queue = demand(self._queues.look(retirement.queue))
+        queue = demand(self._queues.for_request(retirement.queue))
         first, last = retirement.first, retirement.last
         found = queue.view.holder_of(retirement.key) if retirement.key else _receiver(queue, peer, retirement)
         runs = [] if found is None else found.in_flight.between(first, last)

@@ -63,7 +63,7 @@ class DecisionRequests:
                 for shard, ids, awaited in self._begin():
                     group.create_task(self._ask(shard, ids, awaited))
 
-    async def look(self) -> None:
+    async def ask_all(self) -> None:
         """Looks once, and waits for all answers."""
         await asyncio.gather(*(self._ask(*each) for each in self._begin()))
 

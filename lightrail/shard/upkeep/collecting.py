@@ -75,7 +75,7 @@ class Collecting:
             self._has_frozen = True
             gc.enable()
 
-    def look(self) -> None:
+    def collect(self) -> None:
         """Collects and freezes the objects of a deep backlog, or thaws and walks all objects if they are
         few."""
         self._looks += 1
@@ -99,5 +99,5 @@ class Collecting:
         self._timer = loop.call_later(COLLECT_LOOK_MS / 1000, self._ring, loop)
 
     def _ring(self, loop: asyncio.AbstractEventLoop) -> None:
-        self.look()
+        self.collect()
         self._arm(loop)

@@ -217,9 +217,9 @@ class Owner:
         """The shard is no longer part of the installation."""
         self._links.withdraw_from(self.peer, AssignmentEvent.LOST)
         self._leave()
-        self.look()
+        self.follow_placement()
 
-    def look(self) -> None:
+    def follow_placement(self) -> None:
         """No shard is known: changes to the shard of the placement, or opens all links again in a while."""
         placement = self._owners.resolver.placement(self.queue)
         if placement is not None and placement != (self.shard, self.epoch):
@@ -231,12 +231,12 @@ class Owner:
     def _look_anew(self) -> None:
         self._owners.resolver.refresh()  # It may call `replaced`.
         if self.peer is None:
-            self.look()
+            self.follow_placement()
 
     def replaced(self) -> None:
         """The placement may be another one."""
         if self.peer is None:
-            self.look()
+            self.follow_placement()
             return
         placement = self._owners.resolver.placement(self.queue)
         if placement is None or placement == (self.shard, self.epoch):
@@ -352,7 +352,7 @@ class Owner:
         if self.timers.take_retry(now_ms, self._owners.resolver.is_frozen(self.queue, self.epoch)):
             self.open_at(Placement(self.shard, self.epoch))
         elif self.peer is None and not self.timers.retries:
-            self.look()
+            self.follow_placement()
         if self.peer is None and self.timers.take_check(now_ms):
             self._owners.spawn(self._check())
 

@@ -240,7 +240,7 @@ class Owners(Watch[ShardPeer]):
         """Placements or addresses of shards have changed."""
         for owner in list(self._waiting):
             if owner.peer is None:
-                owner.look()
+                owner.follow_placement()
             if owner.peer is None and owner.lacks_peer and self.resolver.peer(owner.shard) is not None:
                 owner.open_at(Placement(owner.shard, owner.epoch))
         change, self._change = self._change, None

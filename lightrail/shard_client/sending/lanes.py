@@ -211,7 +211,7 @@ class Lane(Producer):
         """The frames number .. number+count-1 are stored."""
         stored = self._window.answer_run(number, count)
         if self._window.is_refusing:
-            self._go_on()
+            self._send_waiting()
         if stored:
             self.on_stored(stored)
 
@@ -229,7 +229,7 @@ class Lane(Producer):
             load.accepted = refusal.accepted
             self._is_displaced = True
         goes_again = self._window.refused(load, is_displaced=is_displaced)
-        self._go_on()
+        self._send_waiting()
         if not goes_again:
             self.on_refused(load, refusal)
 
@@ -261,7 +261,7 @@ class Lane(Producer):
         if self.on_reconnect is not None:
             self.on_reconnect()
 
-    def _go_on(self) -> None:
+    def _send_waiting(self) -> None:
         """Once the last answer after a refusal has arrived, sends the waiting loads under new numbers."""
         again = self._window.take_waiting()
         if self._is_displaced and again:

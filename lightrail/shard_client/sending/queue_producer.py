@@ -139,7 +139,7 @@ class QueueProducer(Producer):
             if sending.unanswered:
                 for each in sending.frames:
                     self._window.answer(each.number)
-                self._go_on()
+                self._send_waiting()
 
     def _post(self, each: _SentFrame) -> None:
         ends = array("I", accumulate(map(len, each.payloads)))
@@ -173,7 +173,7 @@ class QueueProducer(Producer):
     def close_when_answered(self) -> None:
         """Closes the link once every batch has its answer; send no more batches."""
         self._is_closing = True
-        self._go_on()
+        self._send_waiting()
 
     def close(self) -> None:
         """Closes the link; batches without an answer may or may not be stored."""
@@ -232,14 +232,14 @@ class QueueProducer(Producer):
             if each is sending.frames[0]:
                 sending.sequence = sequence
             sending.frame_answered()
-        self._go_on()
+        self._send_waiting()
 
     def answered(self, number: int, count: int) -> None:
         """Frames are stored, at a shard that was not asked for sequences or does not report them."""
         for each in self._window.answer_run(number, count):
             each.sending.stored += len(each.payloads)
             each.sending.frame_answered()
-        self._go_on()
+        self._send_waiting()
 
     def refused(self, number: int, refusal: Refusal) -> None:
         """One frame is not stored, or only its first messages; the shard refuses those behind it, too."""
@@ -255,7 +255,7 @@ class QueueProducer(Producer):
             sending.stored += refusal.accepted
         if sending is not None:
             sending.frame_answered()
-        self._go_on()
+        self._send_waiting()
 
     def ended(self, refusal: Refusal) -> None:
         """The shard refuses this producer, or has closed it."""
@@ -265,7 +265,7 @@ class QueueProducer(Producer):
         if self.on_end is not None:
             self.on_end(refusal)
 
-    def _go_on(self) -> None:
+    def _send_waiting(self) -> None:
         """Once all frames are answered, sends those that wait, the first of them marked afresh."""
         for each in self._window.take_waiting():
             if not each.sending.answer.done():

@@ -292,11 +292,11 @@ class Capture:
         if not committed(self.table, query, number):
             outline, tasks = _planned(frame)
             if outline is not None:
-                self._go_on(query, number, outline, tasks)
+                self._write_batch(query, number, outline, tasks)
         # Also when the table has the batch already, after a crash between the table and its ledger.
         self.ledger.catch_up()
 
-    def _go_on(self, query: str, number: int, outline: Outline, tasks: list[list[Piece]]) -> None:
+    def _write_batch(self, query: str, number: int, outline: Outline, tasks: list[list[Piece]]) -> None:
         try:
             # Also checked before reading, which would be useless otherwise.
             follows(self.table, outline.bounds)

@@ -3,7 +3,6 @@
 from collections.abc import Callable, Iterable
 from typing import Any
 
-from lightrail.shard.queue import invariants
 from lightrail.shard.queue.machine import Machine
 from lightrail.shard.queue.values.commands import (
     Attach,
@@ -17,6 +16,7 @@ from lightrail.shard.queue.values.commands import (
 from lightrail.shard.queue.values.effects import Deliver, Effect, Reason, Removed
 from lightrail.shard.queue.values.policy import Policy
 from lightrail.shard.queue.values.runs import batch_of
+from tests.support.shard import invariants
 
 NOT_HERE = Outcome(OutcomeKind.MODIFIED, undeliverable_here=True)
 LAST_VALUE = Policy(order="last_value", order_key="key")

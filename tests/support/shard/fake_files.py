@@ -5,6 +5,7 @@ import random
 from collections.abc import Sequence
 from typing import NamedTuple
 
+from lightrail.shard.archiving.contents import RealFolders
 from lightrail.shard.journal.files import Files
 
 SECTOR = 16
@@ -404,7 +405,7 @@ class FakeFolder:
         return self.disk.random()
 
 
-class FakeFolders:
+class FakeFolders(RealFolders):
     """An archive on the disk of a FakeFiles."""
 
     def __init__(self, disk: FakeFiles, *, shares: bool = True) -> None:

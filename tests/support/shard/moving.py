@@ -16,13 +16,12 @@ from lightrail.model.policy import Policy
 from lightrail.shard.journal.journal import Journal
 from lightrail.shard.moving.exporting import Exporting, Exports
 from lightrail.shard.moving.importing import ImportFailedError, Importing
-from lightrail.shard.queue import invariants
 from lightrail.shard.queues.declarations import EveryName
 from lightrail.shard.queues.shard_queue import Queue
 from lightrail.shard.queues.tenancy import EverythingHere
 from lightrail.wire.bodies import SettleDetail
 from lightrail.wire.frames import Kind, OutcomeCode
-from tests.support.shard import captured
+from tests.support.shard import captured, invariants
 from tests.support.shard.fake_files import FakeFiles
 from tests.support.shard.scene import Peer, Scene, batch
 

@@ -73,7 +73,7 @@ class Shard:
         )
         self.scene.engine.refresh(self.cluster.now_ms)
         self.settle_down()
-        self.mover.look()
+        self.mover.begin_due()
 
     def die(self, seed: int = 0) -> None:
         """The process is gone, in the middle of whatever it did; what was committed is on its disk."""

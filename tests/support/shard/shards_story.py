@@ -222,7 +222,7 @@ class ShardsStory(Story):
                     shard.settle_down,
                     lambda: self._cluster.now_ms,
                     _raise,
-                ).look()
+                ).ask_all()
 
 
 def _state(shard: Shard, queue: str) -> str:

@@ -124,7 +124,7 @@ class Life:
         )
         self.coordinator.on_news(self.look)
         self.loop.call_soon(self._beat)
-        self.loop.call_soon(self.mover.look)
+        self.loop.call_soon(self.mover.begin_due)
         self._registering = self.loop.create_task(self._register())
 
     def now_ms(self) -> int:

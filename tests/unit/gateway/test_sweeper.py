@@ -81,7 +81,7 @@ def test_names_of_a_frontend_that_is_gone_for_a_minute_are_orphans() -> None:
         orphans = Orphans()
 
         def names(now_ms: int) -> list[str]:
-            return sorted(record.name for record in orphans.look(graph.directory, members, now_ms))
+            return sorted(record.name for record in orphans.overdue(graph.directory, members, now_ms))
 
         assert names(0) == []
         assert names(ORPHAN_MS - 1) == []

@@ -352,7 +352,7 @@ def test_a_batch_stops_where_the_looks_are_used_up_and_comes_to_the_same_end() -
         looks = Looks()
         walk = plan.begin(payloads, looks)
         turns = 0
-        while not walk.go_on():
+        while not walk.route_more():
             assert looks.left > -50_000
             looks.begin()
             turns += 1
@@ -385,7 +385,7 @@ def test_one_message_and_ten_thousand_filters_take_many_turns() -> None:
         looks.begin()
         walk = plan.begin([message(x=699)] * 10, looks)
         steps = 1
-        while not walk.go_on():
+        while not walk.route_more():
             assert looks.left > -2_000
             looks.begin()
             steps += 1

@@ -61,13 +61,13 @@ cycles = [Thing() for _ in range(10)]
 for number in range(500_000):
     backlog.append([Message()])
     if number % {between} == 0:
-        collecting.look()
+        collecting.collect()
 del cycles
 for number in range(500_000):
     backlog.append([Message()])
     backlog.popleft()[0].end()
     if number % {between} == 0:
-        collecting.look()
+        collecting.collect()
 """
 """At first the backlog grows; then as many old messages leave as new ones come."""
 
@@ -101,10 +101,10 @@ print(Thing.alive)
 while backlog:
     backlog.popleft()[0].end()
 for _ in range(COLLECT_ALL_LOOKS):
-    collecting.look()
+    collecting.collect()
 print(Thing.alive, walked[2])
 for _ in range(COLLECT_ALL_LOOKS):
-    collecting.look()
+    collecting.collect()
 print(passes[2])
 """
     )

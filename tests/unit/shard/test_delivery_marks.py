@@ -36,6 +36,16 @@ def life(files: FakeFiles, marks: DeliveryMarks, names: EveryName | None = None)
     return Scene(journal, journal.recover(1 << 30, 1), names=names, marks=marks, max_delivery_count=2)
 
 
+def next_life(marks: DeliveryMarks, last: dict[int, int] | None = None) -> DeliveryMarks:
+    """The marks that the next start finds after a kill, or after an orderly end with the marks `last`."""
+    made = DeliveryMarks()
+    made._former = {**marks._noted, **(last or {})}
+    made.is_exact = last is not None
+    made._former_last = max(made._former, default=-1)
+    made.is_after_kill = last is None
+    return made
+
+
 # --- what consumers see ---------------------------------------------------------------------------------
 
 
@@ -48,7 +58,7 @@ def test_after_a_crash_only_what_may_have_been_delivered_is_marked() -> None:
     scene.settle_down()
     peer.consume(2, "q", 10)
     scene.settle_down()
-    scene = life(files, marks.next_life())
+    scene = life(files, next_life(marks))
     peer = scene.peer(boot=8)
     peer.consume(2, "q", 2 * AHEAD)
     scene.settle_down()
@@ -76,7 +86,7 @@ def test_what_consumers_had_at_an_orderly_end_is_marked_and_nothing_else() -> No
     second.settle(13, 0, 10)
     first.say(frame(Kind.GOODBYE))
     scene.settle_down()
-    marks = marks.next_life(scene.engine.last_marks())
+    marks = next_life(marks, scene.engine.last_marks())
     scene.store.close(scene.now_ms)
     scene = life(files, marks)
     peer = scene.peer(boot=9)
@@ -105,18 +115,18 @@ def test_the_mark_of_a_fast_queue_is_ahead_and_that_of_a_slow_one_is_exact() -> 
         peer.send(1, number, [b"m"] * 30)
         sent += 30
         scene.settle_down()
-        mark = marks.next_life().before(1)
+        mark = next_life(marks).before(1)
         assert sent <= mark <= sent + AHEAD
         ahead.append(mark - sent)
     assert max(ahead) > AHEAD // 2
     scene.tick(DELIVERY_MARK_PAUSE_MS)
-    while marks.next_life().before(1) > sent:
+    while next_life(marks).before(1) > sent:
         number += 1
         peer.send(1, number, [b"m"] * AHEAD)
         sent += AHEAD
         scene.settle_down()
         scene.tick(DELIVERY_MARK_PAUSE_MS)
-    assert marks.next_life().before(1) == sent
+    assert next_life(marks).before(1) == sent
 
 
 def test_what_is_marked_is_no_failed_delivery() -> None:
@@ -128,7 +138,7 @@ def test_what_is_marked_is_no_failed_delivery() -> None:
     peer.send(1, 1, [b"m"])
     scene.settle_down()
     for boot in range(8, 13):
-        marks = marks.next_life() if boot > 8 else marks
+        marks = next_life(marks) if boot > 8 else marks
         scene = life(files, marks)
         peer = scene.peer(boot=boot)
         peer.consume(2, "q", 1)
@@ -151,7 +161,7 @@ def test_new_messages_under_sequences_of_lost_ones_are_not_marked() -> None:
     peer.send(1, 2, [b"lost"] * 5, durable=False)
     peer.consume(2, "q", 10_000)
     scene.settle_down()
-    marks = marks.next_life()
+    marks = next_life(marks)
     scene = life(files, marks)
     peer = scene.peer(boot=8)
     peer.produce(1, "q")
@@ -198,7 +208,7 @@ def test_what_was_delivered_before_its_commit_and_is_sent_again_is_marked(way: s
         scene.turn()
     assert len(peer.messages(2)) == 1 + 2 * (lost // 2 + 1)
     # The shard is killed before the commit; the frontend sends again what has no answer.
-    scene = life(files, marks.next_life(), names)
+    scene = life(files, next_life(marks), names)
     peer = scene.peer()
     open_links(peer, 5)
     for number in (2, 3):
@@ -228,7 +238,7 @@ def test_what_a_lost_transaction_delivered_is_marked_when_it_is_applied_again(ov
     scene.turn()
     assert len(peer.messages(2)) == 3
     # The shard is killed before the commit; the frontend, or the deciding shard, repeats the request.
-    scene = life(files, marks.next_life())
+    scene = life(files, next_life(marks))
     peer = scene.peer()
     peer.consume(2, "q", 100)
     if over == "several":
@@ -256,7 +266,7 @@ def test_a_dead_letter_that_is_buried_again_is_marked() -> None:
     bury(peer)
     scene.turn()
     assert len(peer.messages(3)) == 3
-    scene = life(files, marks.next_life())
+    scene = life(files, next_life(marks))
     peer = scene.peer(boot=8)
     bury(peer)
     scene.settle_down()

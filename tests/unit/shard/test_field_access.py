@@ -14,7 +14,7 @@ from lightrail.shard.queue.values.commands import Attach, Credit, Enqueue
 from lightrail.shard.queue.values.effects import Deliver, Effect, Reason
 from lightrail.shard.queue.values.policy import Policy
 from lightrail.shard.queue.values.runs import batch_of
-from lightrail.shard.queues.dead_letters import look
+from lightrail.shard.queues.dead_letters import field_reader
 
 
 def message(body: str, key: object = None, group: str | None = None) -> bytes:
@@ -37,7 +37,7 @@ def bodies(effects: list[Effect]) -> list[str]:
 
 
 def test_annotations_delay_a_message() -> None:
-    machine = Machine("orders", Policy(delay=True), look=look)
+    machine = Machine("orders", Policy(delay=True), look=field_reader)
     at = with_annotations(message("a"), {Symbol("x-opt-delivery-time"): Timestamp(1_500)})
     after = with_annotations(message("b"), {Symbol("x-opt-delivery-delay"): UByte(200)})
     machine.apply(Enqueue(batch_of([at, after, message("c")], enqueued_at_ms=1_000)), 1_000)
@@ -50,7 +50,7 @@ def test_annotations_delay_a_message() -> None:
 
 def test_an_application_property_sorts() -> None:
     policy = Policy(order="sorted", order_key="application-properties.price")
-    machine = Machine("orders", policy, look=look)
+    machine = Machine("orders", policy, look=field_reader)
     machine.apply(Enqueue(batch_of([message("c", 3), message("z"), message("a", 1.5), message("b", 2)])), 0)
     machine.apply(Attach(1), 0)
     machine.apply(Credit(1, 9), 0)
@@ -58,7 +58,7 @@ def test_an_application_property_sorts() -> None:
 
 
 def test_the_group_id_keeps_a_group_together() -> None:
-    machine = Machine("orders", Policy(groups=True), look=look)
+    machine = Machine("orders", Policy(groups=True), look=field_reader)
     machine.apply(Enqueue(batch_of([message(body, group="g") for body in "abc"])), 0)
     for consumer in (1, 2):
         machine.apply(Attach(consumer), 0)
@@ -70,12 +70,12 @@ def test_the_group_id_keeps_a_group_together() -> None:
 
 def test_what_is_no_message_has_no_fields() -> None:
     for path in (GROUP_PATH, DELAY_PATH, TIME_PATH, "subject"):
-        assert look(path)(b"garbage") is None
+        assert field_reader(path)(b"garbage") is None
 
 
 def test_a_path_without_a_field_is_refused() -> None:
     with pytest.raises(FilterError):
-        look("weather")
+        field_reader("weather")
 
 
 def test_every_reason_to_leave_is_one_for_the_journal() -> None:

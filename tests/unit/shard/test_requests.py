@@ -245,7 +245,7 @@ def test_a_mistake_of_ours_is_answered_too(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     _, peer = filled(1)
-    monkeypatch.setattr(Queues, "look", None)
+    monkeypatch.setattr(Queues, "for_request", None)
     assert error(peer, "queue", queue="q")["condition"] == conditions.INTERNAL_ERROR
     assert "was not applied" in caplog.text
 

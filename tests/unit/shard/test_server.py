@@ -633,7 +633,7 @@ def test_an_error_on_the_loop_ends_the_shard(
             assert server._timer is not None
         elif where == "directory":
             monkeypatch.setattr(Engine, "refresh", fails)
-            server.look()
+            server.follow_directory()
         elif where == "read":
             monkeypatch.setattr(Engine, "read_ended", fails)
             server._end_read(Read("q", 1, Run(batch_of([b"a"]), 0, 1, 0), Location(0, 0, 1)), None)

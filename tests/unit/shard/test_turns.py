@@ -396,9 +396,9 @@ def test_a_purge_of_delayed_messages_leaves_nothing_to_look_at() -> None:
     scene.settle_down()
     queue = scene.engine._queues.find("q")
     assert queue is not None
-    assert queue.machine.contents.delayed_count == 100
+    assert queue.machine.contents.delayed.count == 100
     peer.ask("purge", queue="q")
-    assert queue.machine.contents.delayed_count == 0
+    assert queue.machine.contents.delayed.count == 0
     assert queue.machine.contents.special is not None
     assert queue.machine.contents.special.delays is not None
     assert not queue.machine.contents.special.delays._due

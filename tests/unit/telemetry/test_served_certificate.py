@@ -52,20 +52,20 @@ def test_a_renewed_certificate_is_served_once_its_files_belong_together(
     def replace(source: str, path: str) -> None:
         shutil.copy(source, f"{path}.new")
         Path(f"{path}.new").rename(path)
-        served.look()
+        served.load_changed()
 
     assert served_name(served.context, authority) == "first"
     replace(second.certificate, here.certificate)
     assert "the former certificate is served" in caplog.text
     assert served_name(served.context, authority) == "first"
     caplog.clear()
-    served.look()
+    served.load_changed()
     assert not caplog.records, "once for each change"
     replace(second.key, here.key)
     assert served_name(served.context, authority) == "second"
     assert served.ends_s == not_after(second.certificate)
     Path(here.key).unlink()
-    served.look()
+    served.load_changed()
     assert served_name(served.context, authority) == "second"
     replace(first.certificate, here.certificate)
     replace(first.key, here.key)

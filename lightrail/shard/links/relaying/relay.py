@@ -75,7 +75,7 @@ class Relay:
         else:
             sent.release()
 
-    def go_on(self, now_ms: int) -> None:
+    def pass_waiting(self, now_ms: int) -> None:
         """Passes waiting messages to listeners with room; releases them if there is no listener.
 
         Messages are not released because listeners have no credit: a frontend takes credit back while its
@@ -336,7 +336,7 @@ class Relays:
         )
         if flags & DRAIN:
             listener.draining = True
-            relay.go_on(now_ms)
+            relay.pass_waiting(now_ms)
             listener.draining = False
             # The frontend opens its next window only if this window was used up.
             listener.expects_window &= listener.is_used_up
@@ -358,7 +358,7 @@ class Relays:
         if self.touched:
             touched, self.touched = self.touched, {}
             for relay in touched:
-                relay.go_on(now_ms)
+                relay.pass_waiting(now_ms)
                 relay.share(now_ms)
 
     def tick(self, now_ms: int) -> None:

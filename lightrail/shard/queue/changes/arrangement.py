@@ -17,7 +17,7 @@ from lightrail.shard.queue.lines.merging import join_neighbours, merge_evicted, 
 from lightrail.shard.queue.lines.ready import Ready, rejoined
 from lightrail.shard.queue.lines.sparse import Sparse
 from lightrail.shard.queue.order.order import Order
-from lightrail.shard.queue.order.special import Special
+from lightrail.shard.queue.order.ordering import Ordering
 from lightrail.shard.queue.timed.windows import Duplicates
 from lightrail.shard.queue.values.commands import Open, Past, Restore
 from lightrail.shard.queue.values.effects import Effect
@@ -180,7 +180,7 @@ class Arrangement:
             contents.deferred.disown()
             reserved.disown(contents.consumers)
         if sparse is not None:
-            contents.special = Special(
+            contents.special = Ordering(
                 policy,
                 self._look,
                 sparse,

@@ -30,7 +30,8 @@ from lightrail.shard.queue.values.policy import PLAIN, Policy
 from lightrail.shard.queue.values.runs import Run
 
 if TYPE_CHECKING:
-    from lightrail.shard.queue.order.special import Special
+    from lightrail.shard.queue.order.ordering import Ordering
+    from lightrail.shard.queue.order.sessions import Sessions
 
 JOIN_BACKLOG_BYTES: Final[int] = 8 * limits.JOINED_BYTES
 """Ready bytes below which batches are not joined: they will be delivered before joining pays."""
@@ -50,7 +51,7 @@ class Joining:
         """Notes that all messages below a sequence were recovered or moved here."""
         self._joined_to = self.known_to = next_sequence
 
-    def join(self, ready: Ready, special: "Special | None") -> None:
+    def join(self, ready: Ready, special: "Ordering | None") -> None:
         """Joins neighbours among the messages of earlier steps."""
         self.bytes = 0
         if ready.bytes < JOIN_BACKLOG_BYTES or (special is not None and special.singles):
@@ -94,7 +95,7 @@ class Contents:
     first."""
     duplicates: Duplicates | None = None
     """The message-ids of the window of duplicates, if the policy has one."""
-    special: "Special | None" = None
+    special: "Ordering | None" = None
     """Handles new messages of a queue that delivers in another order than that of sequences."""
     eviction: Eviction = field(init=False)
     locks: Locks = field(init=False)
@@ -209,11 +210,6 @@ class Contents:
         return 0 if self.retries is None else self.retries.count
 
     @property
-    def in_flight_bytes(self) -> int:
-        """Bytes of unsettled and deferred messages, and of states."""
-        return self.deliveries.bytes
-
-    @property
     def resident_message_bytes(self) -> int:
         """Bytes in memory of the messages alone."""
         ready, delayed = self.ready, self.delayed
@@ -221,9 +217,9 @@ class Contents:
         return size if delayed is _NOTHING else size + delayed.bytes - delayed.evicted_bytes
 
     @property
-    def delayed_count(self) -> int:
-        """Number of delayed messages."""
-        return self.delayed.count
+    def sessions(self) -> "Sessions | None":
+        """The sessions of a queue whose policy has groups."""
+        return None if self.special is None else self.special.sessions
 
     @property
     def delayed(self) -> Ready:

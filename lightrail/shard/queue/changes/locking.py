@@ -62,8 +62,7 @@ class Locking:
                         self._contents.deliveries.run_count.outdate()
                 effects.append(Renewed(renewed))
             case RenewSession():
-                special = self._contents.special
-                sessions = None if special is None else special.sessions
+                sessions = self._contents.sessions
                 lock_ms = self._contents.policy.lock_ms or 0
                 locked = None if sessions is None else sessions.renew(command.consumer, lock_ms, now_ms)
                 effects.append(SessionRenewed(locked))

@@ -171,7 +171,7 @@ class Outcomes:
         self._contents.consumers.departed[consumer.id] = consumer
         self.returning.append(consumer)
 
-    def go_on(self, now_ms: int, effects: list[Effect]) -> None:
+    def settle_returned(self, now_ms: int, effects: list[Effect]) -> None:
         """Settles some of the deliveries of detached consumers, in their order."""
         while self.returning and self._contents.work.left > 0:
             consumer = self.returning[0]

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from lightrail.model.attempts import DEFERRED, STATE
 from lightrail.shard.queue.changes.contents import Contents
 from lightrail.shard.queue.changes.removals import Removals, removed
-from lightrail.shard.queue.order.sessions import Sessions, StoredState
+from lightrail.shard.queue.order.sessions import StoredState
 from lightrail.shard.queue.values.commands import SetState
 from lightrail.shard.queue.values.effects import Effect, Reason
 from lightrail.shard.queue.values.keys import key_of
@@ -30,7 +30,7 @@ class States:
 
         While the order of the queue is loading, states may be missing: see `Order.loading`.
         """
-        sessions = self._sessions()
+        sessions = self._contents.sessions
         stored = None if sessions is None else sessions.states.get(key_of(session))
         if stored is None:
             return None
@@ -42,7 +42,7 @@ class States:
 
         Does nothing in a queue that is loading, or has no sessions.
         """
-        contents, sessions = self._contents, self._sessions()
+        contents, sessions = self._contents, self._contents.sessions
         if sessions is None or sessions.loading:
             return
         key = key_of(command.session)
@@ -60,7 +60,7 @@ class States:
 
     def settle_outdated(self, effects: list[Effect]) -> None:
         """Removes former states whose removal was not stored before a crash."""
-        sessions = self._sessions()
+        sessions = self._contents.sessions
         if sessions is not None and sessions.outdated:
             for sequence in sessions.outdated:
                 self._remove(sequence, effects)
@@ -71,7 +71,3 @@ class States:
         if run is not None:
             self._contents.counters.replaced += 1
             effects.append(removed(run, Reason.REPLACED))
-
-    def _sessions(self) -> Sessions | None:
-        special = self._contents.special
-        return None if special is None else special.sessions

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Final
 
 from lightrail.model import limits
 from lightrail.shard.queue.lines.merging import copied, evicted_deliveries, parted, slim
-from lightrail.shard.queue.values.runs import Batch, Location, Run
+from lightrail.shard.queue.values.runs import Batch, Location, Run, sequence_of
 
 if TYPE_CHECKING:
     from lightrail.shard.queue.order.message_keys import MessageKeys
@@ -252,7 +252,7 @@ class InFlight(Line):
             The number of these messages.
         """
         # Deliveries are in the order of their sequences, except for redelivered ones.
-        index = bisect_right(self.runs, run.sequence, self.head, key=_sequence) - 1
+        index = bisect_right(self.runs, run.sequence, self.head, key=sequence_of) - 1
         if index >= self.head and run.end <= self.runs[index].end:
             moved = self._relocate(index, run, segment, location)[0]
             if moved:
@@ -295,7 +295,3 @@ class InFlight(Line):
 def _worth(run: Run) -> int:
     """Bytes that the eviction of a run frees: with the last of its messages, also the objects of a batch."""
     return run.size + limits.RUN_EVICTED_BYTES * (run.count == run.batch.count)
-
-
-def _sequence(run: Run) -> int:
-    return run.sequence

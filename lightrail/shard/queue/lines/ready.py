@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from lightrail.model import limits
 from lightrail.shard.queue.lines.line import Line
 from lightrail.shard.queue.lines.merging import copied
-from lightrail.shard.queue.values.runs import Batch, Run
+from lightrail.shard.queue.values.runs import Batch, Run, sequence_of
 
 
 class Ready(Line):
@@ -154,7 +154,7 @@ class Ready(Line):
         for run in runs:
             self._count(run, 1)
             self.barred_runs -= bool(run.barred)
-        placed = rejoined(sorted([*around, *runs], key=_sequence))
+        placed = rejoined(sorted([*around, *runs], key=sequence_of))
         for run in placed:
             self.barred_runs += bool(run.barred)
         # Two evicted runs that are joined count as one.
@@ -288,7 +288,3 @@ def rejoined(runs: Sequence[Run]) -> list[Run]:
         else:
             result.append(run)
     return result
-
-
-def _sequence(run: Run) -> int:
-    return run.sequence

@@ -10,8 +10,8 @@ from typing import Final
 
 from lightrail.model import limits
 from lightrail.shard.queue.lines.line import GONE
-from lightrail.shard.queue.lines.ready import Ready, _sequence
-from lightrail.shard.queue.values.runs import Run
+from lightrail.shard.queue.lines.ready import Ready
+from lightrail.shard.queue.values.runs import Run, sequence_of
 
 _BATCH_BYTES: Final = limits.RUN_BYTES
 
@@ -89,7 +89,7 @@ class Sparse(Ready):
             self._count(run, 1)
             if not self.singles:
                 self._note_part(run)
-        placed = sorted([*there, *runs], key=_sequence)
+        placed = sorted([*there, *runs], key=sequence_of)
         self.keys[start:stop] = [run.sequence for run in placed]
         self.runs[start:stop] = placed
 

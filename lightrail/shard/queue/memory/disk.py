@@ -18,14 +18,14 @@ from lightrail.model import limits
 from lightrail.shard.queue.lines.line import GONE
 from lightrail.shard.queue.lines.merging import copied, evicted_singles
 from lightrail.shard.queue.lines.ready import Ready, one_run
-from lightrail.shard.queue.values.runs import Batch, Run
+from lightrail.shard.queue.values.runs import Batch, Run, sequence_of
 
 
 def pieces_of(runs: Sequence[Run], wanted: Run) -> list[Run]:
     """The messages of `runs` that belong to the evicted run `wanted`, with its attempts and barred
     consumers."""
     pieces: list[Run] = []
-    first = max(0, bisect_right(runs, wanted.sequence, key=_sequence) - 1)
+    first = max(0, bisect_right(runs, wanted.sequence, key=sequence_of) - 1)
     for run in runs[first:]:
         if run.sequence >= wanted.end:
             break
@@ -49,10 +49,6 @@ def gaps_of(pieces: list[Run], wanted: Run) -> list[Run]:
             gaps.append(wanted.cut(sequence - wanted.sequence, start - wanted.sequence))
         sequence = end
     return gaps
-
-
-def _sequence(run: Run) -> int:
-    return run.sequence
 
 
 def regrouped(runs: Sequence[Run]) -> list[Run]:

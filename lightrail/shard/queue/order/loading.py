@@ -68,14 +68,14 @@ class Loading:
         self._activate(True)
         self._learning = True
         self.read_to = 0
-        self.go_on(now_ms)
+        self.read_next(now_ms)
 
     def _activate(self, is_active: bool) -> None:
         self.is_active = self._order.loading = self._replacing.gathers = is_active
 
     # --- messages that wait -------------------------------------------------------------------------------
 
-    def go_on(self, now_ms: int) -> None:
+    def read_next(self, now_ms: int) -> None:
         """Reads the next messages that are in memory, some of them in each step."""
         if self._learning:
             self._learning = next(self._unknown(), None) is not None

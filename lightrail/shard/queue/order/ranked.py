@@ -16,7 +16,7 @@ from lightrail.shard.queue.order.deliveries import Deliveries
 from lightrail.shard.queue.order.order import Order
 from lightrail.shard.queue.order.unoffered import Range, Unoffered
 from lightrail.shard.queue.values.effects import Effect, Fetch
-from lightrail.shard.queue.values.runs import Run
+from lightrail.shard.queue.values.runs import Run, sequence_of
 
 
 class Ranked(Order):
@@ -138,7 +138,7 @@ class Ranked(Order):
                 runs.append(run)
         for each in first:
             heappush(view.heap, each)
-        runs.sort(key=_sequence)
+        runs.sort(key=sequence_of)
         return self._eviction.want_runs(runs)
 
     def _ahead(self, index: int) -> list[Run]:
@@ -154,7 +154,3 @@ class Ranked(Order):
             if run.batch.data is None and self._rank(run) == rank and eviction.ask(run):
                 wanted.append(run)
         return wanted
-
-
-def _sequence(run: Run) -> int:
-    return run.sequence

@@ -121,7 +121,7 @@ class Sessions(Groups):
 
     # --- before each dispatch ---------------------------------------------------------------------------
 
-    def go_on(self, lock_ms: int, now_ms: int, effects: list[Effect]) -> list[int]:
+    def assign_free(self, lock_ms: int, now_ms: int, effects: list[Effect]) -> list[int]:
         """Lets consumers accept available sessions, and locks accepted ones.
 
         Args:

@@ -9,8 +9,9 @@ All ranges are half-open: `first` belongs to the range, `last` does not.
 
 import sys
 from array import array
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
+from operator import attrgetter
 from typing import Final, NamedTuple
 
 from lightrail.model.attempts import DEFERRED, STATE, WAITS, failures, waiting
@@ -259,3 +260,7 @@ def joined(runs: Sequence[Run], location: Location | None) -> Batch:
         pieces.append(run.batch.blob(run.first, run.last))
         size = ends[-1]
     return runs[0].batch.alike(b"".join(pieces), ends, len(ends), size, 0, location)
+
+
+sequence_of: Final[Callable[[Run], int]] = attrgetter("sequence")
+"""The key by which runs are sorted."""

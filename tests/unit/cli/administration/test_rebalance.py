@@ -285,13 +285,13 @@ def test_on_a_terminal_each_move_has_a_bar_that_goes_when_it_is_over() -> None:
     watching = Watching(out=out)
     watching.expect(["q", "r"])
     waiting = under_way("waiting") | {"queue": "r\x1b[2J", "error": "shard 1 is not there now"}
-    assert watching.look({"moves": [under_way(bytes=2_000_000), waiting], "ended": []})
+    assert watching.show_moves({"moves": [under_way(bytes=2_000_000), waiting], "ended": []})
     drawn = out.getvalue()
     assert "██████████░░░░░░░░░░  50% copy     q 0 → 1 2.0 MB" in drawn
     assert "r\\x1b[2J 0 → 1" in drawn
     assert "(shard 1 is" in drawn
     assert "queues moved, 1 wait" in drawn
-    assert not watching.look({"moves": [], "ended": [ended()]})
+    assert not watching.show_moves({"moves": [], "ended": [ended()]})
     watching.close()
     assert out.getvalue().endswith("\x1b[3A\x1b[J")
 
@@ -306,5 +306,5 @@ def test_without_a_terminal_a_line_comes_now_and_then_and_says_what_is_waited_fo
     watching.expect([f"q{i}" for i in range(1_200)])
     state = {"moves": [under_way() | {"queue": "q1", "error": "shard 0 is not there now"}], "ended": []}
     for now[0] in (0.5, 1.9, 2.1, 3.0):
-        watching.look(state)
+        watching.show_moves(state)
     assert out.getvalue() == ("1,199 of 1,200 queues moved, 1 active\nq1 waits: shard 0 is not there now\n")

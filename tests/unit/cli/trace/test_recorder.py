@@ -133,12 +133,12 @@ def test_a_look_leaves_the_record_as_it_is(tmp_path: Path) -> None:
     with recorded(tmp_path) as process:
         process.recorder.begin()
         process.once()
-        looked = process.recorder.look()
-        assert looked == process.recorder.look() == process.recorder.end()
+        looked = process.recorder.calls_so_far()
+        assert looked == process.recorder.calls_so_far() == process.recorder.end()
         with pytest.raises(
             RecorderError, match=r"expected a record of program .*, found none that was begun"
         ):
-            process.recorder.look()
+            process.recorder.calls_so_far()
 
 
 def test_a_process_that_was_not_started_for_it_is_refused(tmp_path: Path) -> None:

@@ -56,7 +56,7 @@ class Requests:
     async def _sleep(self, _seconds: float) -> None:
         await self._looks.get()
 
-    async def look(self) -> None:
+    async def ask_all(self) -> None:
         """Looks, and lets all tasks go on until they wait."""
         self._looks.put_nowait(None)
         for _ in range(20):
@@ -82,21 +82,21 @@ def test_a_lost_shard_delays_no_decision_of_another() -> None:
     async def story() -> None:
         requests = Requests(scene)
         running = asyncio.create_task(requests.requests.run())
-        await requests.look()
+        await requests.ask_all()
         assert ready(scene, "q3") == [b"m"]
         assert scene.engine.transactions.decisions.awaited.keys() == {LOST}
         # Those of later looks neither: the lost one is not asked again before it has answered.
         asked = requests.others.asked.count((LOST, "outcome"))
         prepare_at(scene, peer, 101, 3)
         scene.now_ms += TRANSACTION_RESOLVE_MS
-        await requests.look()
+        await requests.ask_all()
         assert ready(scene, "q3") == [b"m", b"m"]
         assert requests.others.asked.count((LOST, "outcome")) == asked == requests.others.most
         assert asked == DECISIONS_ASKED_AT_ONCE
         # When it answers, it is asked for all others.
         requests.others.never.set()
         for _ in range(20):
-            await requests.look()
+            await requests.ask_all()
         assert scene.engine.transactions.prepared.waiting(scene.now_ms)[0] == 0
         running.cancel()
         await asyncio.gather(running, return_exceptions=True)
@@ -113,10 +113,10 @@ def test_a_shard_that_is_away_is_asked_again_with_the_next_look() -> None:
     async def story() -> None:
         requests = Requests(scene)
         requests.others.raises = ShardDownError("shard 3 is away")
-        await requests.requests.look()
+        await requests.requests.ask_all()
         assert len(requests.others.asked) == DECISIONS_ASKED_AT_ONCE
         requests.others.raises = None
-        await requests.requests.look()
+        await requests.requests.ask_all()
         assert len(ready(scene, "q3")) == 40
 
     asyncio.run(story())
@@ -131,7 +131,7 @@ def test_an_unexpected_error_fails_the_shard() -> None:
     async def story() -> None:
         requests = Requests(scene)
         requests.others.raises = error
-        await requests.requests.look()
+        await requests.requests.ask_all()
         assert requests.failures == [error]
 
     asyncio.run(story())

@@ -103,6 +103,6 @@ def test_decisions_arrive_in_turns_of_their_own(monkeypatch: pytest.MonkeyPatch)
     failures: list[BaseException] = []
     transactions = scene.engine.transactions
     requests = DecisionRequests(0, transactions, Others(), turn, lambda: scene.now_ms, failures.append)
-    asyncio.run(requests.look())
+    asyncio.run(requests.ask_all())
     assert not failures
     assert waiting == list(range(99, -1, -1))

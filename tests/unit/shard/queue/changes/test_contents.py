@@ -3,7 +3,6 @@
 import sys
 
 from lightrail.model import limits
-from lightrail.shard.queue import invariants
 from lightrail.shard.queue.changes.contents import Joining
 from lightrail.shard.queue.lines.ready import Ready
 from lightrail.shard.queue.machine import Machine
@@ -11,6 +10,7 @@ from lightrail.shard.queue.values.commands import Enqueue, Peek
 from lightrail.shard.queue.values.effects import Peeked, PeekedState
 from lightrail.shard.queue.values.policy import Policy
 from lightrail.shard.queue.values.runs import batch_of
+from tests.support.shard import invariants
 from tests.support.shard.checked_queue import PlainBench, numbered
 from tests.support.shard.mixed_queue import POLICIES, mixed, sequences
 

@@ -5,7 +5,6 @@ from dataclasses import replace
 import pytest
 
 from lightrail.model.attempts import DEFERRED, STATE
-from lightrail.shard.queue import invariants
 from lightrail.shard.queue.machine import Machine
 from lightrail.shard.queue.values.commands import (
     Change,
@@ -21,6 +20,7 @@ from lightrail.shard.queue.values.commands import (
 from lightrail.shard.queue.values.effects import Effect, Fetch, LockedDeferred, Peeked, Reason
 from lightrail.shard.queue.values.policy import Policy
 from lightrail.shard.queue.values.runs import Location, Run, batch_of
+from tests.support.shard import invariants
 from tests.support.shard.checked_queue import GROUPS, Bench, look, removed
 
 

@@ -5,7 +5,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from lightrail.model import limits
-from lightrail.shard.queue import invariants
 from lightrail.shard.queue.lines.merging import LOCATION_SINGLES_BYTES
 from lightrail.shard.queue.lines.ready import Ready
 from lightrail.shard.queue.lines.sparse import Sparse
@@ -14,6 +13,7 @@ from lightrail.shard.queue.memory.disk import batches_to_spill, gaps_of, pieces_
 from lightrail.shard.queue.values.commands import RELEASED, Credit, Fetched, Settle
 from lightrail.shard.queue.values.policy import Policy
 from lightrail.shard.queue.values.runs import Batch, Location, Run, batch_of
+from tests.support.shard import invariants
 from tests.support.shard.checked_queue import DELAY, GROUPS, LAST_VALUE, SORTED, Bench
 
 LOCATION = Location(1, 0, 500)
@@ -105,7 +105,7 @@ def test_an_eviction_of_parts_of_a_batch_makes_it_smaller(policy: str, moved: bo
         assert bench.machine.footprint.sizes()[0] <= before
     special = bench.machine.contents.special
     # What an order has to keep of such small messages is larger than they are.
-    stays = bench.machine.contents.in_flight_bytes if special is not None and special.keys.are_read else 0
+    stays = bench.machine.contents.deliveries.bytes if special is not None and special.keys.are_read else 0
     assert bench.machine.contents.resident_message_bytes == stays
 
 

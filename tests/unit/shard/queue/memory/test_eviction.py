@@ -1,7 +1,6 @@
 """Backlogs: joined in memory, evicted to disk, fetched before they are due."""
 
 from lightrail.model import limits
-from lightrail.shard.queue import invariants
 from lightrail.shard.queue.lines.merging import LOCATION_BYTES
 from lightrail.shard.queue.machine import Machine
 from lightrail.shard.queue.memory.eviction import FETCH_RETRY_MS
@@ -18,6 +17,7 @@ from lightrail.shard.queue.values.commands import (
 from lightrail.shard.queue.values.effects import DeadLetter, Deliver, Drained, Effect, Fetch, Peeked, Removed
 from lightrail.shard.queue.values.policy import Policy
 from lightrail.shard.queue.values.runs import Location, Run, batch_of
+from tests.support.shard import invariants
 from tests.support.shard.checked_queue import SORTED, Bench
 
 HEAD_BYTES = 4_096

@@ -1,12 +1,12 @@
-"""Special: what becomes of a message before it is ready, and what a queue keeps that reads messages."""
+"""Ordering: what becomes of a message before it is ready, and what a queue keeps that reads messages."""
 
 import pytest
 
 from lightrail.model import limits
 from lightrail.shard.queue.order.order import Order
+from lightrail.shard.queue.order.ordering import Ordering
 from lightrail.shard.queue.order.ranked import Ranked
 from lightrail.shard.queue.order.sessions import Sessions
-from lightrail.shard.queue.order.special import Special
 from lightrail.shard.queue.values.commands import RELEASED, Change, Credit, Purge, Settle
 from lightrail.shard.queue.values.policy import Policy
 from lightrail.shard.queue.values.runs import Run
@@ -15,7 +15,7 @@ from tests.support.shard.checked_queue import DELAY, GROUPS, LAST_VALUE, SORTED,
 LATE_VALUE = Policy(order="last_value", order_key="key", delay=True)
 
 
-def special(bench: Bench) -> Special:
+def special(bench: Bench) -> Ordering:
     found = bench.machine.contents.special
     assert found is not None
     return found

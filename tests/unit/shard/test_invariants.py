@@ -4,9 +4,9 @@ from collections.abc import Callable
 
 import pytest
 
-from lightrail.shard.queue import invariants
 from lightrail.shard.queue.machine import Machine
 from lightrail.shard.queue.values.policy import Policy
+from tests.support.shard import invariants
 from tests.support.shard.checked_queue import DELAY, GROUPS, Bench
 
 

@@ -1,4 +1,4 @@
-"""Special: handles the messages of a queue with priorities, keys, groups or delays before they are ready.
+"""Ordering: handles the messages of a queue with priorities, keys, groups or delays before they are ready.
 
 It cuts batches into single messages if the queue reads them, keeps delayed ones until they are due, and lets
 newer messages replace older ones. The fields that the order needs are read once and kept as long as the
@@ -27,11 +27,11 @@ from lightrail.shard.queue.values.counters import Counters, TurnWork
 from lightrail.shard.queue.values.effects import Effect
 from lightrail.shard.queue.values.keys import Look
 from lightrail.shard.queue.values.policy import Policy
-from lightrail.shard.queue.values.runs import Batch, Run
+from lightrail.shard.queue.values.runs import Batch, Run, sequence_of
 
 
 @dataclass(slots=True, eq=False, repr=False)
-class Special:
+class Ordering:
     """Handles new and returning messages of one special queue, and adds them to its order."""
 
     policy: InitVar[Policy]
@@ -242,7 +242,7 @@ class Special:
         """All ready and delayed messages, by sequence."""
         runs = self.ready.waiting()
         if self.delays is not None:
-            runs = sorted(runs + self.delays.line.waiting(), key=_sequence)
+            runs = sorted(runs + self.delays.line.waiting(), key=sequence_of)
         return runs
 
     # --- time -----------------------------------------------------------------------------------------
@@ -252,7 +252,7 @@ class Special:
         self.wake(now_ms)
         loading = self.loading
         if loading.is_active:
-            loading.go_on(now_ms)
+            loading.read_next(now_ms)
         if loading.is_active:
             loading.fetch(effects)
             return
@@ -267,7 +267,7 @@ class Special:
     def wake(self, now_ms: int) -> None:
         """Makes delayed messages ready that are due, at their positions by sequence."""
         if self.delays is not None and (due := self.delays.take_due(now_ms, self._work)):
-            due.sort(key=_sequence)
+            due.sort(key=sequence_of)
             self.give_back_all(due)
             for run in due:
                 self.keys.drop(run.sequence)
@@ -282,7 +282,3 @@ class Special:
         due_ms = None if self.delays is None else self.delays.next_ms
         ends_ms = None if self.sessions is None else self.sessions.next_ms
         return due_ms if ends_ms is None else ends_ms if due_ms is None else min(due_ms, ends_ms)
-
-
-def _sequence(run: Run) -> int:
-    return run.sequence

@@ -1,4 +1,4 @@
-"""Invariants: laws that a machine satisfies after every step; only tests check them."""
+"""Invariants: laws that a machine satisfies after every step."""
 
 from bisect import bisect_right
 from itertools import pairwise
@@ -33,7 +33,7 @@ def check(machine: Machine) -> None:
 
 def _check_conservation(contents: Contents) -> None:
     counters = contents.counters
-    present = contents.ready.count + contents.delayed_count + contents.in_flight_count
+    present = contents.ready.count + contents.delayed.count + contents.in_flight_count
     present += contents.aside.count + contents.states.count + contents.retries_count
     assert counters.arrived == present + counters.left, (
         f"{counters.arrived} arrived, but {present} are present and {counters.left} left: {counters}"
@@ -118,7 +118,7 @@ def _check_consumers(contents: Contents) -> None:
     assert contents.in_flight_count == count
     count += contents.aside.count + contents.states.count + contents.retries_count
     size += sum(run.size for run in (*contents.aside, *contents.states, *(contents.retries or ())))
-    assert contents.in_flight_bytes == size
+    assert contents.deliveries.bytes == size
     for consumer in consumers:
         for run in consumer.in_flight.runs[consumer.in_flight.head :]:
             if run.batch.data is None:

@@ -54,6 +54,8 @@ class ConnectionEndpoint:
     ended: set[int] = field(default_factory=set)
     """The peer's channels whose session the peer has ended, without those that have another one."""
     _channels: dict[int, Session] = field(default_factory=dict)
+    _free_from: int = 0
+    """No channel below is free."""
     names: dict[tuple[str, bool], LinkEndpoint] = field(default_factory=dict)
     peer_open: Open | None = None
     peer_max_frame_size: int = MIN_MAX_FRAME_SIZE
@@ -73,6 +75,10 @@ class ConnectionEndpoint:
     """DispositionRest of the disposition that was read last; it is applied before any other frame."""
     unfinished_bytes: int = 0
     """Memory of incomplete messages of all links."""
+    _links_seen: int = 0
+    """Links of all sessions, at most: the peer may have ended some since they were counted."""
+    _attach_bytes_seen: int = 0
+    """`attach_bytes` of all sessions, at most."""
     _sent_ms: int = field(init=False)
     _peer_idle_ms: int = 0
     _close_at_ms: int = 0
@@ -320,9 +326,10 @@ class ConnectionEndpoint:
 
     def _new_session(self) -> Session:
         # The lowest number that is free, as channel-max bounds the number and not the count (2.7.1).
-        channel = 0
+        channel = self._free_from
         while channel in self._channels:
             channel += 1
+        self._free_from = channel + 1
         session = Session(self, channel)
         self._channels[channel] = session
         return session
@@ -331,6 +338,7 @@ class ConnectionEndpoint:
         """Our end is written: our channel is free."""
         if self._channels.get(session.channel) is session:
             del self._channels[session.channel]
+            self._free_from = min(self._free_from, session.channel)
 
     def unmap_remote_channel(self, session: Session) -> None:
         """The peer's end has arrived: its channel is free."""
@@ -343,12 +351,20 @@ class ConnectionEndpoint:
 
         Raises ConnectionProtocolError for a peer that continues to attach after many refusals.
         """
-        sessions = self.sessions.values()
+        settings = self.settings
+        self._links_seen += 1
+        self._attach_bytes_seen += size
+        # Both are upper bounds: what ends or becomes smaller is subtracted here, when it may matter. So an
+        # attach does not look at thousands of sessions.
+        if self._links_seen > settings.links_max or self._attach_bytes_seen > settings.attach_bytes_max:
+            sessions = self.sessions.values()
+            self._links_seen = sum(len(session.inputs) for session in sessions) + 1
+            self._attach_bytes_seen = sum(session.attach_bytes for session in sessions) + size
         for found, most, what in (
-            (sum(len(session.inputs) for session in sessions) + 1, self.settings.links_max, "links"),
+            (self._links_seen, settings.links_max, "links"),
             (
-                sum(session.attach_bytes for session in sessions) + size,
-                self.settings.attach_bytes_max,
+                self._attach_bytes_seen,
+                settings.attach_bytes_max,
                 "bytes of names, addresses and unanswered attaches",
             ),
         ):

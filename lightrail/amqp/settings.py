@@ -11,8 +11,9 @@ MAX_FRAME_SIZE: Final[int] = 65_536
 """Largest frame that we announce in open (spec 2.7.1); proton and rhea announce 32 KiB and 1 MiB."""
 MAX_SASL_FRAME_SIZE: Final[int] = 16_384
 """Largest SASL frame. SCRAM and OAuth tokens outgrow the 512 bytes of the specification (5.3.2)."""
-CHANNEL_MAX: Final[int] = 255
-"""Highest channel number of a connection."""
+CHANNEL_MAX: Final[int] = 4_999
+"""Highest channel number of a connection, that of Service Bus: Azure's client for .NET opens a session
+for each link. A session without links takes 1,050 bytes."""
 HANDLE_MAX: Final[int] = 4_095
 """Highest link handle of a session."""
 LINKS_PER_CONNECTION_MAX: Final[int] = 4_096

@@ -4,12 +4,12 @@ Its rights are those of its user, and at some names those of the tokens that it 
 """
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
 
 from lightrail.amqp.values import Symbol
-from lightrail.model import limits, names
+from lightrail.model import names
 from lightrail.model.endpoint import is_loopback
 from lightrail.namespace.rights import Caller
 from lightrail.wire.forwarded import Forwarded
@@ -19,6 +19,14 @@ if TYPE_CHECKING:
     from lightrail.amqp.session import Session
     from lightrail.frontend.engine import Frontend
 
+CLAIM_BYTES: Final[int] = 512
+"""Bytes that a token counts for beside its texts: its objects take 480."""
+CLAIM_SCOPE_BYTES: Final[int] = 512
+"""Bytes that a prefix of a token's scope counts for beside its text."""
+CLAIMS_BYTES_MAX: Final[int] = 4 * 1024 * 1024
+"""Bytes of a connection's tokens. Azure's clients put one for each entity on one connection: these are 7,000
+entities."""
+
 
 @dataclass(frozen=True, slots=True)
 class Claim:
@@ -27,9 +35,16 @@ class Claim:
     caller: Caller
     expires_ms: int
 
+    @property
+    def size(self) -> int:
+        """Bytes that it counts for, beside its audience."""
+        caller = self.caller
+        scope = sum(CLAIM_SCOPE_BYTES + len(prefix) for prefix, _ in caller.scope or ())
+        return CLAIM_BYTES + scope + (0 if caller.resource is None else len(caller.resource.path))
+
 
 class TooManyTokensError(Exception):
-    """The connection has put limits.CBS_TOKENS_MAX tokens already."""
+    """The connection's tokens would be larger than CLAIMS_BYTES_MAX."""
 
 
 @dataclass(slots=True, eq=False, repr=False)
@@ -37,13 +52,18 @@ class Claims:
     """The tokens of one connection by audience: a name, for itself and all below, or "" for every name.
 
     Args:
-        changed: called when a token was put, deleted, or has expired: rights are checked again.
+        changed: called with the audiences whose tokens were put or deleted, or have expired: rights at them
+            and at names below are checked again.
     """
 
     _clock: "Frontend"
-    _changed: Callable[[], None]
+    _changed: Callable[[Collection[str]], None]
     _by_audience: dict[str, Claim] = field(default_factory=dict)
+    _size: int = 0
+    """Bytes of all tokens."""
     _timer: asyncio.TimerHandle | None = None
+    _due_ms: int = 0
+    """When the timer fires."""
 
     def caller_for(self, name: str) -> Caller | None:
         """The caller at a name by the token of the nearest audience; None if no token is for the name."""
@@ -56,19 +76,23 @@ class Claims:
 
     def put(self, audience: str, claim: Claim) -> None:
         """Stores a token, replacing that of the same audience. Raises TooManyTokensError."""
-        if audience not in self._by_audience and len(self._by_audience) >= limits.CBS_TOKENS_MAX:
+        former = self._by_audience.get(audience)
+        grown = claim.size - (-len(audience) if former is None else former.size)
+        if self._size + grown > CLAIMS_BYTES_MAX and grown > 0:
             raise TooManyTokensError
         self._by_audience[audience] = claim
-        self._arm()
-        self._changed()
+        self._size += grown
+        self._arm(claim.expires_ms)
+        self._changed((audience,))
 
     def delete(self, audience: str) -> bool:
         """Deletes a token; returns False if there is none."""
-        there = self._by_audience.pop(audience, None) is not None
-        if there:
-            self._arm()
-            self._changed()
-        return there
+        former = self._by_audience.pop(audience, None)
+        if former is None:
+            return False
+        self._size -= len(audience) + former.size
+        self._changed((audience,))
+        return True
 
     def close(self) -> None:
         """The connection has closed. Its tokens stay valid for messages that it had sent."""
@@ -76,22 +100,28 @@ class Claims:
             self._timer.cancel()
             self._timer = None
 
-    def _arm(self) -> None:
-        """Sets one timer for the token that expires next."""
+    def _arm(self, due_ms: int) -> None:
+        """Sets one timer for the token that expires next.
+
+        A token that was deleted or replaced may leave an earlier one, which finds nothing expired.
+        """
+        if self._timer is not None and self._due_ms <= due_ms:
+            return
         self.close()
-        if self._by_audience:
-            next_ms = min(claim.expires_ms for claim in self._by_audience.values())
-            self._timer = self._clock.timer(max(1, next_ms - self._clock.now_ms()), self._expire)
+        self._due_ms = due_ms
+        self._timer = self._clock.timer(max(1, due_ms - self._clock.now_ms()), self._expire)
 
     def _expire(self) -> None:
+        self._timer = None
         now_ms = self._clock.now_ms()
         expired = [audience for audience, claim in self._by_audience.items() if claim.expires_ms <= now_ms]
         for audience in expired:
-            del self._by_audience[audience]
+            self._size -= len(audience) + self._by_audience.pop(audience).size
         # If none has expired, the clock was set back, or the timer fired too early.
-        self._arm()
+        if self._by_audience:
+            self._arm(min(claim.expires_ms for claim in self._by_audience.values()))
         if expired:
-            self._changed()
+            self._changed(expired)
 
 
 UNKNOWN = Caller("")

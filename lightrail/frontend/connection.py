@@ -22,7 +22,8 @@ from lightrail.frontend.client_socket import ClientSocket
 from lightrail.frontend.links.attaching import attach
 from lightrail.frontend.links.bound import Bound
 from lightrail.frontend.links.bound_links import BoundLinks, ending_of
-from lightrail.frontend.nodes.links import NodeLinks, RequestLink
+from lightrail.frontend.nodes.links import RequestLink
+from lightrail.frontend.nodes.replies import NodeLinks
 from lightrail.frontend.transactions.transactions import Transactions
 from lightrail.frontend.websocket import ServedWebSocket, begin_websocket
 from lightrail.model import conditions, limits
@@ -33,6 +34,9 @@ from lightrail.wire.forwarded import Forwarded
 UNSETTLED_RUN_BYTES: Final[int] = 384
 """Bytes that a run of unsettled deliveries counts for: 150 in the frontend and 220 in the shard. Settlements
 in another order, and links that alternate, make many runs."""
+SESSIONS_COUNTED: Final[int] = 16
+"""Sessions whose runs are counted for each delivery; of more they are counted every RUNS_COUNTED_EVERY_MS."""
+RUNS_COUNTED_EVERY_MS: Final[int] = 20
 
 log = logging.getLogger("lightrail.frontend.connection")
 
@@ -62,6 +66,9 @@ class ClientConnection(ClientSocket):
     """Links that receive no messages until the client opens its session window or settles."""
     unsettled_bytes: int = 0
     """Bytes of messages that the client received and has not settled, including those of their slices."""
+    _runs: int = 0
+    """Runs of unsettled deliveries, as last counted."""
+    _runs_counted_ms: int = 0
     unfinished_bytes: int = 0
     """Bytes of messages whose last frame has not arrived, as last reported to the intake."""
     _sasl_exchange: SaslExchange | None = None
@@ -228,9 +235,17 @@ class ClientConnection(ClientSocket):
         """Whether the client has to settle first, by the bytes of messages and the overhead of their runs."""
         if self.unsettled_bytes > limits.CONNECTION_UNSETTLED_BYTES:
             return True
-        sessions = () if self.amqp is None else self.amqp.sessions.values()
-        runs = sum(len(session.outgoing.ranges) for session in sessions)
-        return self.unsettled_bytes + runs * UNSETTLED_RUN_BYTES > limits.CONNECTION_UNSETTLED_BYTES
+        sessions = {} if self.amqp is None else self.amqp.sessions
+        now_ms = self.frontend.now_ms()
+        # A client of a thousand entities has as many sessions: their runs are counted now and then, and not
+        # for each delivery.
+        if (
+            len(sessions) <= SESSIONS_COUNTED
+            or not 0 <= now_ms - self._runs_counted_ms < RUNS_COUNTED_EVERY_MS
+        ):
+            self._runs_counted_ms = now_ms
+            self._runs = sum(len(session.outgoing.ranges) for session in sessions.values())
+        return self.unsettled_bytes + self._runs * UNSETTLED_RUN_BYTES > limits.CONNECTION_UNSETTLED_BYTES
 
     # --- deadlines (connections.py) --------------------------------------------------------------------
 

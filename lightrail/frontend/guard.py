@@ -4,7 +4,7 @@ Rights are checked at the attach, and again whenever the directory reports that 
 of a user changed: links without their right and links whose name was deleted are detached.
 """
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable
 
 from lightrail.frontend.client import Client
 from lightrail.frontend.errors import ConditionError
@@ -109,9 +109,14 @@ class Guard:
         if hold.is_released:
             self.check(hold.client, hold.right, hold.record)
 
-    def recheck(self, client: Client) -> None:
-        """Checks the uses of a client whose tokens have changed."""
-        self._check(self._by_client.get(client, ()))
+    def recheck(self, client: Client, audiences: Collection[str]) -> None:
+        """Checks the uses of names for which a client's tokens have changed: audiences, and names below."""
+        changed = set(audiences)
+        self._check(
+            hold
+            for hold in self._by_client.get(client, ())
+            if not changed.isdisjoint(("", hold.name, *names.above(hold.name)))
+        )
 
     def _all(self) -> Iterable[Hold]:
         return [hold for group in self._by_name.values() for hold in group]

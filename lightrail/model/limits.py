@@ -107,8 +107,6 @@ MANAGEMENT_PAGE_BYTES: Final = 1024 * 1024
 """Bytes of entities after which such an answer ends; it has at least one entity."""
 LOCKS_RENEWED_MAX: Final = 500
 """Deliveries whose locks one request renews."""
-CBS_TOKENS_MAX: Final = 64
-"""Audiences that a connection may have put tokens for."""
 CONNECTIONS_MAX: Final = 65_536
 """Connections per frontend."""
 HALF_OPEN_MAX: Final = 16_384

@@ -15,9 +15,9 @@ from lightrail.amqp.sections import decode_properties
 from lightrail.amqp.values import DecodeError, Int, Symbol
 from lightrail.cluster.coordinator import CoordinatorError
 from lightrail.frontend.auth import Authenticator
-from lightrail.frontend.client import Claim, Claims, TooManyTokensError
+from lightrail.frontend.client import CLAIMS_BYTES_MAX, Claim, Claims, TooManyTokensError
 from lightrail.frontend.errors import ConditionError
-from lightrail.model import conditions, limits
+from lightrail.model import conditions
 from lightrail.model.names import InvalidNameError, owner, queue_name
 from lightrail.namespace import tokens
 from lightrail.namespace.rights import MANAGEMENT_SUFFIX, SCHEMES, Caller
@@ -56,6 +56,7 @@ class Cbs:
     """The node; nodes/links.py receives requests and sends answers."""
 
     _authenticator: Authenticator
+    large: tuple[bytes, ...] = ()
 
     def silent(self, payload: bytes) -> bool:
         """Whether a request has only an outcome, as a set-token."""
@@ -129,13 +130,18 @@ class Cbs:
         if claimed != audience:
             caller = caller.at(owner(claimed))
         if client.claims is None:
-            client.claims = Claims(frontend, lambda: frontend.guard.recheck(client))
+            client.claims = Claims(frontend, lambda audiences: frontend.guard.recheck(client, audiences))
         try:
             client.claims.put(claimed, Claim(caller, token.expires_s * 1000))
         except TooManyTokensError:
+            log.warning(
+                "%s has tokens of %d bytes, the maximum, and is refused one for %a",
+                *(client.peer, CLAIMS_BYTES_MAX, audience),
+            )
             raise _TokenError(
                 400,
-                f"this connection has tokens for {limits.CBS_TOKENS_MAX} audiences, the maximum",
+                f"expected tokens of at most {CLAIMS_BYTES_MAX:,} bytes on a connection; delete some, or "
+                "open another connection",
             ) from None
         log.info("%s acts as user %a at %a from now on", client.peer, token.user, audience or "all names")
 

@@ -8,27 +8,29 @@ A client attaches a sender to the node. The reply-to of each request has the des
   the only receiver of the node on the connection;
 - otherwise the queue of that name, such as the dynamic source of a receiver.
 
-Requests of one link are answered one after the other. Waiting messages are bounded: a link has credit for
-NODE_REQUESTS_MAX requests, and none while more than NODE_REPLY_BYTES of answers wait for the
-client. A request without a destination for its answer is rejected and not executed.
+Requests of one link are answered one after the other. A connection may have as many of these links as of
+others: Azure's clients open two for each entity that they renew locks at. So their memory is bounded for all
+of a connection. A link has credit for NODE_REQUESTS_MAX requests; one that comes while NODE_REQUEST_BYTES_MAX
+of requests wait is rejected. While more than NODE_REPLY_BYTES of answers wait for the client, no link gets
+credit, and no request is executed. Large answers are made by LARGE_ANSWERS_MAX requests at a time. A request
+without a destination for its answer is rejected and not executed.
 """
 
 import asyncio
 import logging
 from collections import OrderedDict, deque
-from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final, NamedTuple, Protocol, runtime_checkable
 
-from lightrail.amqp.events import ACCEPTED, Credit, Outcome, Transfers
-from lightrail.amqp.link import ATTACHED, SETTLE_SETTLED
+from lightrail.amqp.events import ACCEPTED, Transfers
 from lightrail.amqp.messages import Message, write_message
 from lightrail.amqp.performatives import AmqpError, Rejected, TransactionalState
-from lightrail.amqp.sections import decode_properties
+from lightrail.amqp.sections import Properties, decode_properties
 from lightrail.amqp.values import DecodeError, Symbol
 from lightrail.frontend.errors import ConditionError
-from lightrail.frontend.links.bound import Bound, RequestingLink
+from lightrail.frontend.links.bound import RequestingLink
 from lightrail.frontend.nodes.posting import Posting, PostingError
+from lightrail.frontend.nodes.replies import NodeLinks, ReplyLink
 from lightrail.model import conditions
 from lightrail.model.names import InvalidNameError, queue_name
 
@@ -40,8 +42,8 @@ if TYPE_CHECKING:
 
 NODE_REQUESTS_MAX: Final[int] = 20
 """Requests that such a link may have unanswered."""
-NODE_REPLY_BYTES: Final[int] = 4 * 1024 * 1024
-"""Bytes of answers that may wait for a client's credit; beyond, it may send no requests."""
+NODE_REQUEST_BYTES_MAX: Final[int] = 16 * 1024 * 1024
+"""Bytes of a connection's requests that may wait for their turn."""
 NODE_ADDRESSES_MAX: Final[int] = 16
 """Queues that a request link keeps open for its answers; the least recently used is closed first."""
 
@@ -53,6 +55,10 @@ PAIRED: Final = "$me"
 
 class Node(Protocol):
     """Answers requests at an address."""
+
+    @property
+    def large(self) -> tuple[bytes, ...]:
+        """Names of operations whose answers may be large; a request of one of them contains its name."""
 
     def silent(self, payload: bytes) -> bool:
         """Whether this request has only an outcome, and no answer."""
@@ -77,32 +83,11 @@ class TransactionalNode(Node, Protocol):
 
 class _Waiting(NamedTuple):
     first_id: int
-    payload: bytes
+    payload: bytes | None
+    """None for a request that is rejected, because too many bytes wait."""
     settled: bool
     message_format: int
     transaction: "Transaction | None"
-
-
-@dataclass(slots=True, eq=False, repr=False)
-class NodeLinks:
-    """All links of one connection to nodes."""
-
-    requests: "list[RequestLink]" = field(default_factory=list)
-    replies: "list[ReplyLink]" = field(default_factory=list)
-    waiting_bytes: int = 0
-    """Bytes of answers that wait for credit, or for the socket."""
-
-    def nodes(self) -> "Iterator[tuple[str, Node]]":
-        """The nodes of open links, with their addresses."""
-        for request in self.requests:
-            yield request.path, request.node
-        for answers in self.replies:
-            yield answers.path, answers.node
-
-    def relieved(self) -> None:
-        """Fewer answers wait: grants credit for new requests."""
-        for each in self.requests:
-            each.top_up()
 
 
 @dataclass(slots=True, eq=False, repr=False)
@@ -142,23 +127,41 @@ class RequestLink(RequestingLink):
         self._queue(event, None)
 
     def _queue(self, event: Transfers, transaction: "Transaction | None") -> None:
+        node_links = self._node_links
         for id, payload in enumerate(event.payloads, event.first_delivery_id):
-            self._line.append(_Waiting(id, payload, event.settled, event.message_format, transaction))
-        if not self._busy:
+            node_links.request_bytes += len(payload)
+            kept: bytes | None = payload
+            if node_links.request_bytes > NODE_REQUEST_BYTES_MAX:
+                node_links.request_bytes -= len(payload)
+                kept = None
+            self._line.append(_Waiting(id, kept, event.settled, event.message_format, transaction))
+        self.resume()
+
+    def resume(self) -> None:
+        """Executes waiting requests, and grants credit."""
+        if self._line and not (self._busy or self._must_wait):
             self._busy = True
             self._frontend.spawn(self._work())
+        self.top_up()
 
     def close(self) -> None:
         """The client's link has ended; requests that arrived before are still executed, in their order."""
         self._closed = True
-        self._node_links.requests.remove(self)
-        if not self._busy:
+        here = self._node_links.by_path[self.path]
+        here.requests.remove(self)
+        self._node_links.leave(self.path)
+        if not self._line and not self._busy:
             self._end_postings()
+        self.resume()
+
+    @property
+    def _must_wait(self) -> bool:
+        """Whether no request is executed now; those of a link that has ended are."""
+        return not self._closed and self._node_links.is_full
 
     def top_up(self) -> None:
         """Grants credit if at least half of the window is free."""
-        too_much = self._node_links.waiting_bytes > NODE_REPLY_BYTES
-        if too_much or self._closed or self._frontend.stopping:
+        if self._closed or self._node_links.is_full or self._frontend.stopping:
             return
         credit = NODE_REQUESTS_MAX - len(self._line) - self._busy
         if credit - self._link.credit >= NODE_REQUESTS_MAX >> 1:
@@ -167,9 +170,10 @@ class RequestLink(RequestingLink):
 
     async def _work(self) -> None:
         try:
-            while self._line:
+            while self._line and not self._must_wait:
                 request = self._line.popleft()
                 refusal = await self._answer(request)
+                self._node_links.request_bytes -= len(request.payload or b"")
                 transaction = request.transaction
                 if transaction is not None:
                     transaction.end_request()
@@ -185,13 +189,20 @@ class RequestLink(RequestingLink):
                 self.top_up()
         finally:
             self._busy = False
-            if self._closed:
+            if self._closed and not self._line:
                 self._end_postings()
             else:
-                self.top_up()
+                # One may have come, and room for its answer, since the last look.
+                self.resume()
 
     async def _answer(self, request: _Waiting) -> AmqpError | None:
         try:
+            if request.payload is None:
+                raise ConditionError(
+                    conditions.RESOURCE_LIMIT_EXCEEDED,
+                    f"{NODE_REQUEST_BYTES_MAX:,} bytes of requests of this connection wait for their turn; "
+                    "send it again when some are answered",
+                )
             if request.message_format:
                 raise ConditionError(
                     conditions.NOT_IMPLEMENTED,
@@ -218,6 +229,19 @@ class RequestLink(RequestingLink):
         if reply_to is not None and not isinstance(reply_to, str):
             raise ConditionError(conditions.INVALID_FIELD, "expected a string as reply-to")
         to = self._reply_link(reply_to) or await self._posting(str(reply_to))
+        if any(operation in payload for operation in self.node.large):
+            async with self._node_links.large:
+                await self._reply(to, payload, properties, transaction)
+        else:
+            await self._reply(to, payload, properties, transaction)
+
+    async def _reply(
+        self,
+        to: ReplyLink | Posting,
+        payload: bytes,
+        properties: Properties,
+        transaction: "Transaction | None",
+    ) -> None:
         answer: Message | None
         if transaction is not None and isinstance(self.node, TransactionalNode):
             answer = await self.node.answer_in(self._connection, payload, transaction)
@@ -225,7 +249,7 @@ class RequestLink(RequestingLink):
             answer = await self.node.answer(self._connection, payload)
         if answer is None:
             return
-        answer.properties.to = reply_to
+        answer.properties.to = properties.reply_to
         answer.properties.correlation_id = (
             properties.message_id if properties.correlation_id is None else properties.correlation_id
         )
@@ -241,7 +265,8 @@ class RequestLink(RequestingLink):
 
     def _reply_link(self, reply_to: str | None) -> "ReplyLink | None":
         """The receiver of this connection for the answer; None if the reply-to is a queue."""
-        here = [each for each in self._node_links.replies if each.node is self.node]
+        found = self._node_links.by_path.get(self.path)
+        here = [] if found is None else found.replies
         if reply_to is not None:
             for each in here:
                 if each.address == reply_to or (each.address is None and each.name == reply_to):
@@ -282,80 +307,6 @@ class RequestLink(RequestingLink):
         for posting in self._postings.values():
             posting.close()
         self._postings.clear()
-
-
-class ReplyLink(Bound):
-    """The client's link from a node: answers that wait for its credit."""
-
-    __slots__ = ("_connection", "_drain", "_line", "_link", "_node_links", "_settled", "node", "path")
-
-    def __init__(
-        self, connection: "ClientConnection", node_links: NodeLinks, link: "Link", node: Node, path: str
-    ) -> None:
-        self.node = node
-        self.path = path
-        self._connection = connection
-        self._node_links = node_links
-        self._link = link
-        self._line: deque[bytes] = deque()
-        self._drain = False
-        # Outcomes have no effect, but some clients have to be able to settle deliveries.
-        self._settled = link.snd_settle_mode == SETTLE_SETTLED
-
-    @property
-    def name(self) -> str:
-        return self._link.name
-
-    @property
-    def address(self) -> str | None:
-        """The reply-to of requests whose answers are for this link."""
-        address = getattr(self._link.target, "address", None)
-        return address if isinstance(address, str) else None
-
-    def put(self, message: bytes) -> None:
-        """Sends an answer to the client; discards it when the link has ended in the meantime."""
-        if self in self._node_links.replies:
-            self._line.append(message)
-            self._node_links.waiting_bytes += len(message)
-            self.writable()
-
-    def credit(self, event: Credit) -> None:
-        """The client grants credit for answers."""
-        self._drain = event.drain
-        self.writable()
-
-    def outcome(self, event: Outcome) -> None:
-        """The client's outcome for answers; the client may wait for the broker to settle."""
-        if not event.settled and event.state is not None:
-            self._link.settle_sent(event.first, event.last, event.state)
-            self._connection.touch()
-
-    def writable(self) -> None:
-        """Sends what credit, session window and socket allow."""
-        link, line, connection = self._link, self._line, self._connection
-        sent = 0
-        while line and link.state == ATTACHED and link.credit > 0 and not (link.backlog or connection.paused):
-            message = line.popleft()
-            sent += len(message)
-            link.send_one(message, 0, self._settled)
-            self._connection.touch()
-        if link.backlog:
-            self._connection.starved[self] = None
-        elif self._drain and not line:
-            self._drain = False
-            link.drained()
-            self._connection.touch()
-        if sent:
-            self._node_links.waiting_bytes -= sent
-            self._node_links.relieved()
-
-    def close(self) -> None:
-        """The client's link has ended; its waiting answers are discarded."""
-        self._node_links.replies.remove(self)
-        self._node_links.waiting_bytes -= sum(map(len, self._line))
-        self._line.clear()
-        self._connection.starved.pop(self, None)
-        self._node_links.relieved()
 
 
 def path_of(address: str) -> str:

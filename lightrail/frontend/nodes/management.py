@@ -46,6 +46,8 @@ ADDRESS: Final = "$management"
 class Management:
     """The node; nodes/links.py receives requests and sends answers."""
 
+    large: Final = (b"peek", b"QUERY", b"GET-")
+
     def __init__(self, service: Service, queues: "Frontend") -> None:
         self._service = service
         self._directory = service.directory

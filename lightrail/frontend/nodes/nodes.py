@@ -7,14 +7,12 @@ from lightrail.amqp.link import SETTLE_FIRST, Link
 from lightrail.amqp.performatives import Source, Target
 from lightrail.amqp.values import Symbol
 from lightrail.frontend.links.bound import Terms
-from lightrail.frontend.nodes.links import Node, NodeLinks, ReplyLink, RequestLink, path_of
-from lightrail.model import conditions
+from lightrail.frontend.nodes.links import Node, RequestLink, path_of
+from lightrail.frontend.nodes.replies import NodeLinks, ReplyLink
 
 if TYPE_CHECKING:
     from lightrail.frontend.connection import ClientConnection
 
-NODE_LINKS_MAX: Final[int] = 64
-"""Links of a connection to nodes of the frontend itself: $management, $cbs."""
 NODE_REQUEST_BYTES: Final[int] = 1024 * 1024
 """Largest request to such a node."""
 
@@ -44,15 +42,7 @@ class Nodes:
         node_links = connection.node_links
         if node_links is None:
             node_links = connection.node_links = NodeLinks()
-        if len(node_links.requests) + len(node_links.replies) >= NODE_LINKS_MAX:
-            connection.frontend.counts.links_refused += 1
-            link.refuse(
-                conditions.RESOURCE_LIMIT_EXCEEDED,
-                f"this connection has {NODE_LINKS_MAX} links to {path} and similar nodes, the maximum",
-            )
-            return True
-        # The links for requests and answers at one address share one node.
-        node = next((each for address, each in node_links.nodes() if address == path), made)
+        here = node_links.at(path, made)
         terminus.durable, terminus.timeout = 0, 0
         terminus.expiry_policy = Symbol("link-detach")
         number = connection.frontend.next_link()
@@ -60,14 +50,14 @@ class Nodes:
         if isinstance(terminus, Source):
             terminus.filter = None
             link.accept()
-            reply = ReplyLink(connection, node_links, link, node, path)
-            node_links.replies.append(reply)
+            reply = ReplyLink(connection, node_links, link, here.node, path)
+            here.replies.append(reply)
             link.context = reply
             connection.links.bind(reply, terms)
             return True
         link.accept(max_message_size=NODE_REQUEST_BYTES, rcv_settle_mode=SETTLE_FIRST)
-        request = RequestLink(connection, node_links, link, node, path)
-        node_links.requests.append(request)
+        request = RequestLink(connection, node_links, link, here.node, path)
+        here.requests.append(request)
         link.context = request
         connection.links.bind(request, terms)
         request.top_up()

@@ -64,6 +64,8 @@ OnRules = Callable[["ClientConnection", str, Fields], Awaitable[Fields]]
 class EntityManagement:
     """The node of one name on one connection; nodes/links.py receives requests and sends answers."""
 
+    large: Final = (b"peek-message", b"receive-by-sequence-number", b"get-session-state", b"enumerate-rules")
+
     def __init__(self, address: str) -> None:
         self.address = address
         self._operations: Mapping[

@@ -12,6 +12,7 @@ from lightrail.amqp.performatives import (
     Begin,
     Close,
     Detach,
+    End,
     SaslInit,
     Source,
     Target,
@@ -124,6 +125,22 @@ def test_channels_beyond_channel_max_close_the_connection() -> None:
     (close,) = peer.hear()
     assert close.error.condition == conditions.FRAMING_ERROR
     assert str(CHANNEL_MAX) in close.error.description
+
+
+def test_a_session_has_the_lowest_free_channel_however_many_there_are() -> None:
+    peer = opened()
+    for channel in range(1_000):
+        begin(peer, channel)
+    assert [answer.remote_channel for answer in peer.hear()] == list(range(1_000))
+    assert sorted(peer.engine._channels) == list(range(1_000))
+    for channel in (700, 30, 500):
+        peer.say(End(), channel=channel)
+    peer.hear()
+    for channel in (2_000, 2_001, 2_002, 2_003):
+        begin(peer, channel)
+    peer.hear()
+    ours = {each.remote_channel: each.channel for each in peer.engine._channels.values()}
+    assert [ours[channel] for channel in (2_000, 2_001, 2_002, 2_003)] == [30, 500, 700, 1_000]
 
 
 @pytest.mark.parametrize("field", ["name", "address"])

@@ -126,7 +126,7 @@ def test_what_a_token_allowed_when_it_came_is_sent_after_the_connection_closed()
         link = await attached(client)
         (connection,) = scene.frontend.connections
         connection.client.caller = Caller("nobody")
-        claims = connection.client.claims = Claims(scene.frontend, lambda: None)
+        claims = connection.client.claims = Claims(scene.frontend, lambda _: None)
         caller = Caller("alice", everything=True)
         claims.put("", Claim(caller, scene.time_ms + 60_000))
         link.send_one(letter("q"), 0, True)

@@ -13,12 +13,13 @@ from lightrail.amqp.messages import Message
 from lightrail.amqp.performatives import Accepted, Rejected
 from lightrail.amqp.sections import Properties
 from lightrail.cluster.users import UserRecord
+from lightrail.frontend import client as clients
 from lightrail.frontend.connection import ClientConnection
-from lightrail.model import conditions, limits
+from lightrail.model import conditions
 from lightrail.model.policy import Policy
 from lightrail.namespace import tokens
 from lightrail.namespace.directory import Directory
-from lightrail.namespace.records import Right
+from lightrail.namespace.records import Name, Right
 from lightrail.namespace.rights import ANYBODY, Caller, rights_of
 from lightrail.namespace.service import Service
 from lightrail.service_bus.access_keys import keys_of, with_key
@@ -362,11 +363,44 @@ def test_operations_that_are_none_are_501_with_a_condition() -> None:
     play(check)
 
 
-def test_a_connection_may_put_only_so_many_tokens(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(limits, "CBS_TOKENS_MAX", 2)
+def test_the_tokens_of_a_connection_have_a_bound_in_bytes(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(clients, "CLAIMS_BYTES_MAX", 2 * (clients.CLAIM_BYTES + 1))
 
     async def check(cbs: Cbs) -> None:
         assert [await cbs.put(audience) for audience in ("a", "b", "c", "a")] == [202, 202, 400, 202]
+        deleted = await cbs.requester.ask(None, operation="delete-token", type="jwt", name="a")
+        assert deleted.application["status-code"] == 202
+        assert [await cbs.put(audience) for audience in ("long", "c")] == [400, 202]
+
+    play(check)
+
+
+def test_a_token_of_one_of_a_thousand_entities_has_the_uses_of_that_one_checked(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    async def check(cbs: Cbs) -> None:
+        assert await cbs.put("a/0") == 202
+        claims = cbs.connection.client.claims
+        assert claims is not None
+        for number in range(1_000):
+            claims.put(f"a/{number}", clients.Claim(Caller("ann"), 1 << 50))
+        guard = cbs.scene.frontend.guard
+        for number in range(1_000):
+            name = Name(f"a/{number}", Policy.parse({"role": "queue"}))
+            guard.hold(cbs.connection.client, Right.LISTEN, name, lambda _condition, _why: None)
+        checked: list[str] = []
+
+        def check_one(_client: object, _right: Right, former: Name) -> Name:
+            checked.append(former.name)
+            return former
+
+        monkeypatch.setattr(guard, "check", check_one)
+        assert await cbs.put("a/17") == 202
+        assert checked == ["a/17"]
+        assert await cbs.put("a") == 202
+        assert len(checked) == 1_001
+        assert await cbs.put("b") == 202
+        assert len(checked) == 1_001
 
     play(check)
 

@@ -73,7 +73,9 @@ def test_what_an_ended_link_began_is_checked_anew_and_what_an_attached_one_did_b
         guard.release(ended)
         guard.check_hold(ended)
         connection.caller = Caller("nobody")
-        guard.recheck(connection)
+        guard.recheck(connection, ["other", "q/below"])
+        assert lost == []
+        guard.recheck(connection, ["other", "q"])
         assert lost == [conditions.UNAUTHORIZED_ACCESS]
         for hold in (ended, attached):
             with pytest.raises(ConditionError) as raised:

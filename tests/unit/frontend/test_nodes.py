@@ -9,7 +9,7 @@ from lightrail.amqp.messages import Message, read_message, write_message
 from lightrail.amqp.performatives import Accepted, Rejected, Source, Target
 from lightrail.amqp.sections import Properties
 from lightrail.frontend.errors import ConditionError
-from lightrail.frontend.nodes import links, nodes, posting
+from lightrail.frontend.nodes import links, posting, replies
 from lightrail.frontend.nodes.nodes import Nodes
 from lightrail.model import conditions
 from lightrail.wire.bodies import Refusal as ShardRefusal
@@ -20,6 +20,8 @@ from tests.support.amqp.requests import Requester
 
 class Echo:
     """Answers with the body that came, as often as it is asked."""
+
+    large = (b"large",)
 
     def __init__(self) -> None:
         self.asked: list[Any] = []
@@ -106,7 +108,7 @@ def test_answers_come_as_the_receiver_wants_them_settled(mode: int) -> None:
 
 
 def test_answers_wait_for_credit_and_requests_stop_when_too_many_wait(monkeypatch: Any) -> None:
-    monkeypatch.setattr(links, "NODE_REPLY_BYTES", 1_000)
+    monkeypatch.setattr(replies, "NODE_REPLY_BYTES", 1_000)
 
     async def test(scene: Scene) -> None:
         node = echo(scene)
@@ -116,9 +118,10 @@ def test_answers_wait_for_credit_and_requests_stop_when_too_many_wait(monkeypatc
             await requester.send(Message(Properties(reply_to="me"), {}, "x" * 100))
             sent += 1
         assert sent < 2 * links.NODE_REQUESTS_MAX
-        assert len(node.asked) == sent
+        assert 1_000 // 200 <= len(node.asked) <= 1_000 // 100 + 1
         requester.receiver.grant(1_000)
         assert len(await requester.answers()) == sent
+        assert len(node.asked) == sent
         assert requester.sender.credit >= links.NODE_REQUESTS_MAX >> 1
 
     play(test)
@@ -381,24 +384,54 @@ def test_nothing_is_left_when_a_client_goes(end: str) -> None:
             requester.client.transport.abort()
         await requester.client.turn()
         await scene.settle()
-        assert (inside.requests, inside.replies, inside.waiting_bytes) == ([], [], 0)
+        assert (inside.by_path, inside.request_bytes, inside.waiting_bytes) == ({}, 0, 0)
         assert scene.links_attached() == 0
 
     play(test)
 
 
-def test_a_connection_may_have_only_so_many_such_links(monkeypatch: Any) -> None:
-    monkeypatch.setattr(nodes, "NODE_LINKS_MAX", 2)
+def test_requests_of_all_links_wait_within_one_bound_and_more_are_rejected(monkeypatch: Any) -> None:
+    monkeypatch.setattr(links, "NODE_REQUEST_BYTES_MAX", 1_000)
+    monkeypatch.setattr(replies, "NODE_REPLY_BYTES", 0)
 
     async def test(scene: Scene) -> None:
-        echo(scene)
+        scene.frontend.nodes = Nodes({"$one": (one := Echo()), "$two": (two := Echo())})
+        client = scene.client()
+        first = await Requester.attach(client, "$one", credit=0)
+        second = await Requester.attach(client, "$two", session=first.session, credit=0)
+        await first.send(Message(Properties(reply_to="me"), {}, "answered, and not received"))
+        for requester in (first, second):
+            for number in range(6):
+                await requester.send(Message(Properties(reply_to="me"), {}, f"{number}" * 100))
+        assert (len(one.asked), len(two.asked)) == (1, 0)
+        for requester in (first, second):
+            requester.receiver.grant(1_000)
+        for _ in range(20):
+            await client.turn()
+        answered = len(one.asked) + len(two.asked) - 1
+        assert 1_000 // 200 <= answered <= 1_000 // 100
+        rejected = [each for each in first.outcomes() if isinstance(each, Rejected)]
+        assert len(rejected) == 12 - answered
+        for each in rejected:
+            assert each.error is not None
+            assert each.error.condition == conditions.RESOURCE_LIMIT_EXCEEDED
+
+    play(test)
+
+
+def test_a_client_of_a_thousand_entities_has_two_links_to_the_node_of_each() -> None:
+    async def test(scene: Scene) -> None:
+        node = Echo()
+        scene.frontend.nodes = Nodes({f"$echo{number}": node for number in range(1_000)})
         client = scene.client()
         session = await client.open()
-        for number in range(3):
-            await client.sender(session, f"s{number}", "$echo")
-        (detached,) = client.take(events.Detached)
-        assert detached.error is not None
-        assert detached.error.condition == conditions.RESOURCE_LIMIT_EXCEEDED
+        for number in range(1_000):
+            await client.sender(session, f"s{number}", f"$echo{number}")
+            await client.receiver(session, f"r{number}", f"$echo{number}")
+        assert client.take(events.Detached) == []
+        (connection,) = scene.connections
+        assert connection.node_links is not None
+        assert len(connection.node_links.by_path) == 1_000
 
     play(test)
 

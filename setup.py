@@ -7,6 +7,7 @@ and the wheel fits each platform.
 
 import os
 import sys
+from pathlib import Path
 
 from setuptools import Extension, setup
 
@@ -24,6 +25,12 @@ def modules() -> list[Extension]:
         print("lightrail: the scanner is not compiled: expected the package Cython", file=sys.stderr)
         return []
     extensions = [Extension(f"lightrail.amqp._{name}", [f"lightrail/amqp/{name}.py"]) for name in NAMES]
+    # What was built before goes first: the modules call each other in C, so that one that can't be built now
+    # must not stay beside newer ones.
+    if "build_ext" in sys.argv:
+        for name in NAMES:
+            for built in Path("lightrail/amqp").glob(f"_{name}.*.so"):
+                built.unlink()
     # By force, because Cython does not look at the times of the .pxd files: their names are those of the
     # compiled modules, and a module that was compiled with another's former types could not be imported.
     made: list[Extension] = cythonize(extensions, build_dir="build/cython", force=True, quiet=True)

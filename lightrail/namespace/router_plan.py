@@ -124,7 +124,7 @@ class Walk:
     plan: "Plan"
     _steps: Generator[None, None, Routed]
     routed: Routed | None = None
-    """The result, once `go_on` has returned True."""
+    """The result, once `route_more` has returned True."""
 
     def route_more(self) -> bool:
         """Routes further messages; returns True when all are routed. Never raises for a message's content."""

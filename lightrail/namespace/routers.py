@@ -101,7 +101,7 @@ class Routers:
     # --- changes ---------------------------------------------------------------------------------------
 
     def wait(self, sender: Resumable) -> None:
-        """Calls the sender's `go_on` once when subscriptions or names change."""
+        """Calls the sender's `route_waiting` once when subscriptions or names change."""
         self._waiting[sender] = None
 
     async def change(self, wait_s: float) -> None:

@@ -63,8 +63,11 @@ class Work:
 
     @property
     def is_remembered(self) -> bool:
-        """Whether a commit writes something, and so its number."""
-        return bool(self.posts or self.is_decision) or any(
+        """Whether a commit writes its number, beside a queue that it changes.
+
+        A decision is written always; without work it has no queue, and applied again it changes nothing.
+        """
+        return bool(self.posts or (self.is_decision and self.settles)) or any(
             OUTCOMES[which][0] != OutcomeCode.RELEASED and not (name in self.keys and which == DEFERS)
             for _, name, which in self.settles
         )

@@ -93,7 +93,7 @@ def main(argv: Sequence[str]) -> int:
         return 0
     print(trace.as_text(every_call=options.calls))
     if COMPILED:
-        print("and amqp/scanner.py, which reads transfers in the frontend; compiled calls are not seen")
+        print("and amqp/scanner.py with transfers.py, which read transfers; compiled calls are not seen")
     return 0
 
 

@@ -55,7 +55,7 @@ class Collecting:
         self._timer: asyncio.TimerHandle | None = None
 
     def begin(self, loop: asyncio.AbstractEventLoop) -> None:
-        """Bounds passes from now on; the loop calls `look` periodically."""
+        """Bounds passes from now on; the loop calls `collect` periodically."""
         if not self._blocks():
             log.warning(
                 "Python does not count its blocks of memory, as with PYTHONMALLOC=malloc: the collector may "

@@ -1,16 +1,15 @@
-"""A link on which a client sends to a router, and messages for a later time wait until then.
+"""Links on which messages for a later time wait until then: to a router, and to a queue.
 
-A message with a time in the annotation `x-opt-scheduled-enqueue-time` that has not come yet is stored in
-ROUTER/$scheduled (namespace/scheduled.py), and gateways route it when it is due. All others are routed at
-once. Each consecutive part of a batch with messages of one kind becomes a batch of its own. A hook decides
-for which clients this is done (hooks.py), as each message has to be searched for the annotation.
+To a router: a message with a time in the annotation `x-opt-scheduled-enqueue-time` that has not come yet is
+stored in ROUTER/$scheduled (namespace/scheduled.py), and gateways route it when it is due. All others are
+routed at once. Each consecutive part of a batch with messages of one kind becomes a batch of its own. A hook
+decides for which clients this is done (hooks.py), as each message has to be searched for the annotation.
 
-A link that sends to a queue and announces messages with a delay (capability DELAYED_DELIVERY).
-
-A queue delays messages if its policy has `delay`, which costs an index of all its messages. Clients of JMS
-request a delay without a policy. So the first message with a delay on such a link sets the field, as the
-first use of a name makes it a queue (ADR 43). Until the queue's shard has the new policy, this message and
-those behind it wait here; without the capability messages are not examined.
+To a queue, for clients that announce messages with a delay (capability DELAYED_DELIVERY): a queue delays
+messages if its policy has `delay`, which costs an index of all its messages. Clients of JMS request a delay
+without a policy. So the first message with a delay on such a link sets the field, as the first use of a name
+makes it a queue (ADR 43). Until the queue's shard has the new policy, this message and those behind it wait
+here; without the capability messages are not examined.
 """
 
 import asyncio

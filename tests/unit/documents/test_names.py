@@ -91,6 +91,27 @@ def test_folders_and_pages_that_it_names_exist(page: str) -> None:
     assert not missing, "\n".join(missing)
 
 
+def test_rooms_that_the_architecture_lists_exist() -> None:
+    """The first column of each list: modules and folders of the folder named above it, or of the top."""
+    missing: list[str] = []
+    seen = 0
+    folder = "lightrail/"
+    inside = False
+    for position, line in lines("ARCHITECTURE.md"):
+        if line.startswith("```"):
+            inside = not inside
+        elif not inside:
+            folder = [folder, *re.findall(r"`(lightrail/(?:\w+/)*)`", line)][-1]
+        else:
+            for name in re.findall(r"\w+", (re.match(r"\w+/?(?: \| \w+/?)*", line) or [""])[0]):
+                seen += 1
+                paths = [f"{above}{name}{end}" for above in (folder, "lightrail/") for end in (".py", "/")]
+                if not any((ROOT / path).exists() for path in paths):
+                    missing.append(f"{position}: {folder}{name}")
+    assert not missing, "\n".join(missing)
+    assert seen > 40
+
+
 @pytest.mark.parametrize("page", MAPS)
 def test_names_that_it_says_a_file_has_are_there(page: str) -> None:
     missing = [

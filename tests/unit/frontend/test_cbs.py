@@ -375,6 +375,25 @@ def test_the_tokens_of_a_connection_have_a_bound_in_bytes(monkeypatch: pytest.Mo
     play(check)
 
 
+def test_a_scope_counts_towards_the_bound_of_tokens(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(clients, "CLAIMS_BYTES_MAX", clients.CLAIM_BYTES + 3 * clients.CLAIM_SCOPE_BYTES)
+
+    async def check(cbs: Cbs) -> None:
+        assert await cbs.put("a") == 202
+        claims = cbs.connection.client.claims
+        assert claims is not None
+        for count in (2, 3):
+            scope = tuple((f"{number}", frozenset({Right.SEND})) for number in range(count))
+            claim = clients.Claim(Caller("ann", scope=scope), 1 << 50)
+            if count == 3:
+                with pytest.raises(clients.TooManyTokensError):
+                    claims.put("a", claim)
+            else:
+                claims.put("a", claim)
+
+    play(check)
+
+
 def test_a_token_of_one_of_a_thousand_entities_has_the_uses_of_that_one_checked(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

@@ -1,5 +1,6 @@
 """Nodes of the frontend itself: where answers go, what waits for credit, what is refused, what is bounded."""
 
+import asyncio
 from typing import Any
 
 import pytest
@@ -415,6 +416,44 @@ def test_requests_of_all_links_wait_within_one_bound_and_more_are_rejected(monke
         for each in rejected:
             assert each.error is not None
             assert each.error.condition == conditions.RESOURCE_LIMIT_EXCEEDED
+
+    play(test)
+
+
+class Gated(Echo):
+    """Makes large answers when it may."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.gate = asyncio.Event()
+
+    async def answer(self, connection: Any, payload: bytes) -> Message | None:
+        found = await super().answer(connection, payload)
+        if b"large" in payload:
+            await self.gate.wait()
+        return found
+
+
+def test_so_many_large_answers_of_a_connection_are_made_at_a_time_and_others_do_not_wait(
+    monkeypatch: Any,
+) -> None:
+    monkeypatch.setattr(replies, "LARGE_ANSWERS_MAX", 2)
+
+    async def test(scene: Scene) -> None:
+        node = Gated()
+        scene.frontend.nodes = Nodes({f"${number}": node for number in range(4)})
+        client = scene.client()
+        session = await client.open()
+        requesters = [await Requester.attach(client, f"${number}", session=session) for number in range(4)]
+        for requester in requesters[:3]:
+            await requester.send(Message(Properties(reply_to="me"), {}, "large"))
+        assert node.asked == ["large", "large"]
+        await requesters[3].send(Message(Properties(reply_to="me"), {}, "small"))
+        assert [each.body for each in await requesters[3].answers()] == ["small"]
+        node.gate.set()
+        for _ in range(20):
+            await client.turn()
+        assert node.asked == ["large", "large", "small", "large"]
 
     play(test)
 

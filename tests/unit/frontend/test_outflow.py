@@ -6,7 +6,12 @@ import tracemalloc
 import pytest
 
 from lightrail.amqp.events import ACCEPTED
-from lightrail.frontend.connection import UNSETTLED_RUN_BYTES, ClientConnection
+from lightrail.frontend.connection import (
+    RUNS_COUNTED_EVERY_MS,
+    SESSIONS_COUNTED,
+    UNSETTLED_RUN_BYTES,
+    ClientConnection,
+)
 from lightrail.frontend.links.deliveries import ConsumerLink
 from lightrail.frontend.links.settlements import UNSETTLED_SLICE_BYTES
 from lightrail.frontend.outflow import (
@@ -497,6 +502,28 @@ def test_so_do_runs_that_settlements_in_another_order_leave(monkeypatch: pytest.
             link.settle(number, number, ACCEPTED)
         await client.turn()
         assert connection.unsettled_bytes < 10_000
+        assert connection.has_too_much_unsettled()
+
+    play(test)
+
+
+def test_runs_of_many_sessions_are_counted_now_and_then(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(limits, "CONNECTION_UNSETTLED_BYTES", 100_000)
+
+    async def test(scene: Scene) -> None:
+        client, connection = await receiver(scene)
+        for _ in range(SESSIONS_COUNTED):
+            client.amqp.begin()
+        (link,) = client.amqp.sessions[0].inputs.values()
+        consumer_of(connection).deliver(slice_of(0, [TINY] * 600), 0, 600)
+        await client.turn()
+        assert not connection.has_too_much_unsettled()
+        for number in range(0, 600, 2):
+            link.settle(number, number, ACCEPTED)
+        await client.turn()
+        scene.time_ms += RUNS_COUNTED_EVERY_MS - 1
+        assert not connection.has_too_much_unsettled()
+        scene.time_ms += 1
         assert connection.has_too_much_unsettled()
 
     play(test)

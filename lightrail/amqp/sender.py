@@ -127,7 +127,7 @@ class SendingLink(AgainSender):
         self._drain_due = False
         self.delivery_count += self.credit
         self.credit = 0
-        # The credit is gone at both ends (2.6.7): messages by an earlier limit would be beyond it.
+        # Drain has used up the credit at both ends (2.6.7): no message may be sent by an earlier limit.
         self._limit_max = self.sent
         self.available = 0
         self.write_flow(drain=True)

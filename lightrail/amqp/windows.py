@@ -52,10 +52,10 @@ class Windows:
         self, next_incoming_id: int | None, incoming_window: int, next_outgoing_id: int, outgoing_window: int
     ) -> None:
         """Apply the session's part of the peer's flow; ids as on the wire."""
-        # The peer's number replaces ours, whatever was counted here (2.5.6).
+        # next-outgoing-id of the peer replaces the id that this end has counted (2.5.6).
         self.next_incoming_id = next_outgoing_id
         self.remote_outgoing_window = outgoing_window
-        # The peer has not seen our begin yet, so it counts from where we said that we begin (2.7.4).
+        # A peer that has not received our begin sends null: it is our initial outgoing id (2.7.4).
         if next_incoming_id is None:
             next_incoming_id = self.connection.settings.initial_outgoing_id
         # In flight are transfers that the peer had not received; they use up the beginning of its window.

@@ -237,14 +237,17 @@ class ClientConnection(ClientSocket):
             return True
         sessions = {} if self.amqp is None else self.amqp.sessions
         now_ms = self.frontend.now_ms()
-        # A client of a thousand entities has as many sessions: their runs are counted now and then, and not
-        # for each delivery.
+        # A client of a thousand entities has as many sessions: while it is far below the bound, its runs are
+        # counted now and then, and not for each delivery. A link that has to wait is judged by a new count,
+        # since the client may have settled everything, and sends nothing more until it gets messages.
         if (
-            len(sessions) <= SESSIONS_COUNTED
-            or not 0 <= now_ms - self._runs_counted_ms < RUNS_COUNTED_EVERY_MS
+            len(sessions) > SESSIONS_COUNTED
+            and 0 <= now_ms - self._runs_counted_ms < RUNS_COUNTED_EVERY_MS
+            and self.unsettled_bytes + self._runs * UNSETTLED_RUN_BYTES <= limits.CONNECTION_UNSETTLED_BYTES
         ):
-            self._runs_counted_ms = now_ms
-            self._runs = sum(len(session.outgoing.ranges) for session in sessions.values())
+            return False
+        self._runs_counted_ms = now_ms
+        self._runs = sum(len(session.outgoing.ranges) for session in sessions.values())
         return self.unsettled_bytes + self._runs * UNSETTLED_RUN_BYTES > limits.CONNECTION_UNSETTLED_BYTES
 
     # --- deadlines (connections.py) --------------------------------------------------------------------

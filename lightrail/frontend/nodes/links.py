@@ -46,6 +46,8 @@ NODE_REQUEST_BYTES_MAX: Final[int] = 16 * 1024 * 1024
 """Bytes of a connection's requests that may wait for their turn."""
 NODE_ADDRESSES_MAX: Final[int] = 16
 """Queues that a request link keeps open for its answers; the least recently used is closed first."""
+NODE_POSTINGS_MAX: Final[int] = 1_024
+"""Queues that all request links of a connection keep open for their answers."""
 
 log = logging.getLogger("lightrail.frontend.nodes")
 
@@ -187,6 +189,10 @@ class RequestLink(RequestingLink):
                     self._link.settle(request.first_id, request.first_id, state or outcome)
                     self._connection.touch()
                 self.top_up()
+        except asyncio.CancelledError:
+            # The process ends: no other task may begin what waits.
+            self._line.clear()
+            raise
         finally:
             self._busy = False
             if self._closed and not self._line:
@@ -294,19 +300,37 @@ class RequestLink(RequestingLink):
         if found is not None and not found.closed:
             self._postings.move_to_end(name)
             return found
+        node_links = self._node_links
+        if self._postings and node_links.postings >= NODE_POSTINGS_MAX:
+            self._end_oldest_posting()
+        if node_links.postings >= NODE_POSTINGS_MAX:
+            raise ConditionError(
+                conditions.RESOURCE_LIMIT_EXCEEDED,
+                f"reply-to: expected at most {NODE_POSTINGS_MAX} queues for answers to this connection",
+            )
+        node_links.postings += 1
         try:
             found = await Posting.open(self._connection, name)
-        except PostingError as error:
-            raise ConditionError(error.condition, f"reply-to: {error}") from None
+        except BaseException as error:
+            node_links.postings -= 1
+            if isinstance(error, PostingError):
+                raise ConditionError(error.condition, f"reply-to: {error}") from None
+            raise
+        if self._postings.pop(name, None) is not None:
+            # It was closed.
+            node_links.postings -= 1
         self._postings[name] = found
         if len(self._postings) > NODE_ADDRESSES_MAX:
-            self._postings.popitem(last=False)[1].close()
+            self._end_oldest_posting()
         return found
 
+    def _end_oldest_posting(self) -> None:
+        self._postings.popitem(last=False)[1].close()
+        self._node_links.postings -= 1
+
     def _end_postings(self) -> None:
-        for posting in self._postings.values():
-            posting.close()
-        self._postings.clear()
+        while self._postings:
+            self._end_oldest_posting()
 
 
 def path_of(address: str) -> str:

@@ -38,6 +38,8 @@ class NodeLinks:
     """Bytes of requests that wait for their turn."""
     waiting_bytes: int = 0
     """Bytes of answers that wait for credit, or for the socket."""
+    postings: int = 0
+    """Queues that are kept open for answers."""
     large: asyncio.Semaphore = field(default_factory=lambda: asyncio.Semaphore(LARGE_ANSWERS_MAX))
     """Has to be acquired to make an answer with messages."""
     _has_stopped: bool = False

@@ -40,6 +40,20 @@ class Echo:
         return None if body == "silent" else Message(body=body)
 
 
+class Gated(Echo):
+    """Makes large answers when it may."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.gate = asyncio.Event()
+
+    async def answer(self, connection: Any, payload: bytes) -> Message | None:
+        found = await super().answer(connection, payload)
+        if b"large" in payload:
+            await self.gate.wait()
+        return found
+
+
 def echo(scene: Scene) -> Echo:
     node = Echo()
     scene.frontend.nodes = Nodes({"$echo": node, "$other": Echo()})
@@ -391,6 +405,53 @@ def test_nothing_is_left_when_a_client_goes(end: str) -> None:
     play(test)
 
 
+def test_the_links_of_a_connection_keep_only_so_many_queues_open_for_their_answers(monkeypatch: Any) -> None:
+    monkeypatch.setattr(links, "NODE_POSTINGS_MAX", 2)
+
+    async def test(scene: Scene) -> None:
+        node = echo(scene)
+        client = scene.client()
+        session = await client.open()
+        requesters = [
+            await Requester.attach(client, name, session=session) for name in ("$echo", "$other", "/$echo")
+        ]
+        for number, requester in enumerate(requesters):
+            asked = Properties(reply_to=f"replies/{number}", message_id="m")
+            await requester.send(Message(asked, {}, number))
+            for part in scene.shard.take(Kind.ENQUEUE):
+                scene.shard.producers[part.link].answered(part.number, 1)
+            await client.turn()
+        assert node.asked == [0]
+        (refused,) = [each for each in requesters[0].outcomes() if isinstance(each, Rejected)]
+        assert refused.error is not None
+        assert refused.error.condition == conditions.RESOURCE_LIMIT_EXCEEDED
+        (connection,) = scene.connections
+        assert connection.node_links is not None
+        assert connection.node_links.postings == 2
+        requesters[1].sender.detach()
+        await client.turn()
+        assert connection.node_links.postings == 1
+
+    play(test)
+
+
+def test_requests_that_wait_are_not_begun_by_another_task_when_the_process_ends() -> None:
+    async def test(scene: Scene) -> None:
+        node = Gated()
+        scene.frontend.nodes = Nodes({"$echo": node})
+        requester = await Requester.attach(scene.client(), "$echo")
+        for number in range(2):
+            await requester.send(Message(Properties(reply_to="me"), {}, f"large {number}"))
+        assert node.asked == ["large 0"]
+        for task in list(scene.frontend._tasks):
+            task.cancel()
+        await scene.settle()
+        assert node.asked == ["large 0"]
+        assert not scene.frontend._tasks
+
+    play(test)
+
+
 def test_requests_of_all_links_wait_within_one_bound_and_more_are_rejected(monkeypatch: Any) -> None:
     monkeypatch.setattr(links, "NODE_REQUEST_BYTES_MAX", 1_000)
     monkeypatch.setattr(replies, "NODE_REPLY_BYTES", 0)
@@ -418,20 +479,6 @@ def test_requests_of_all_links_wait_within_one_bound_and_more_are_rejected(monke
             assert each.error.condition == conditions.RESOURCE_LIMIT_EXCEEDED
 
     play(test)
-
-
-class Gated(Echo):
-    """Makes large answers when it may."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.gate = asyncio.Event()
-
-    async def answer(self, connection: Any, payload: bytes) -> Message | None:
-        found = await super().answer(connection, payload)
-        if b"large" in payload:
-            await self.gate.wait()
-        return found
 
 
 def test_so_many_large_answers_of_a_connection_are_made_at_a_time_and_others_do_not_wait(

@@ -525,6 +525,9 @@ def test_runs_of_many_sessions_are_counted_now_and_then(monkeypatch: pytest.Monk
         assert not connection.has_too_much_unsettled()
         scene.time_ms += 1
         assert connection.has_too_much_unsettled()
+        link.settle(0, 599, ACCEPTED)
+        await client.turn()
+        assert not connection.has_too_much_unsettled(), "nobody waits for a count that is outdated"
 
     play(test)
 

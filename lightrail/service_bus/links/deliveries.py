@@ -33,8 +33,8 @@ from lightrail.amqp.sections import (
 from lightrail.amqp.survey import survey
 from lightrail.amqp.values import DecodeError, Int, Long, Symbol, Timestamp
 from lightrail.frontend.links.deliveries import ConsumerLink
-from lightrail.frontend.links.outcomes import OUTCOMES, Deferral
-from lightrail.model import limits
+from lightrail.frontend.links.outcomes import OUTCOMES, Deferral, rejected
+from lightrail.model import conditions, limits
 from lightrail.model.names import is_dead_letter
 from lightrail.wire.bodies import ConsumerOpen
 from lightrail.wire.frames import DELIVER_COLUMNS, DELIVER_ENDS, HEADER_SIZE, delivered_at
@@ -75,6 +75,14 @@ _MARK: Final = PROPERTY_PREFIX.encode()
 """No outcome has changed the properties of a message without these bytes: its annotations are not decoded."""
 REASONS: Final = {"expired": "TTLExpiredException", "max-delivery-count": "MaxDeliveryCountExceeded"}
 """Names of Service Bus for the conditions of this broker."""
+
+
+STAYS_DEAD: Final = rejected(
+    conditions.NOT_ALLOWED,
+    "expected a message of a queue, found a dead letter, which can't be dead-lettered again: it stays in its "
+    "dead-letter queue, locked; complete or abandon it",
+)
+"""The answer to a client that dead-letters a dead letter."""
 
 
 @dataclass(slots=True, eq=False, repr=False)
@@ -186,6 +194,16 @@ class BusConsumerLink(ConsumerLink):
 
         For one that comes when the lock may have ended, the shard is asked: these clients report a lost lock.
         """
+        if (
+            self._is_dead
+            and isinstance(event.state, Rejected)
+            and not (event.settled or self.options.presettled)
+        ):
+            # Not told to the shard: the message stays locked until its lock ends, as in Service Bus.
+            self.settlements.retire(event.first, event.last, settled=True)
+            event.link.settle_sent(event.first, event.last, STAYS_DEAD)
+            self.connection.touch()
+            return
         event = _translated(event)
         if not event.settled and not self.options.presettled and isinstance(event.state, OUTCOMES):
             doubtful = self._lock_ends.doubtful(self.connection.frontend.now_ms())

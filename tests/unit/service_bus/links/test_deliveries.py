@@ -219,6 +219,21 @@ def test_a_confirmed_rejection_comes_back_without_its_error() -> None:
     assert rig.link.settled_sent == [(0, 0, Rejected())]
 
 
+def test_a_dead_letter_that_is_dead_lettered_again_stays_locked_and_the_client_hears_of_it() -> None:
+    rig = Rig("q/$dlq")
+    rig.link.rcv_settle_mode = 1
+    rig.delivered(MESSAGE, MESSAGE)
+    unsettled = rig.connection.unsettled_bytes
+    assert rig.outcome(Rejected(error=AmqpError(condition=Symbol("x")))) == []
+    ((first, last, answer),) = rig.link.settled_sent
+    assert (first, last, answer.error.condition) == (0, 0, conditions.NOT_ALLOWED)
+    assert rig.connection.unsettled_bytes < unsettled
+    # A client that does not wait for an answer keeps the dead letter for other receivers.
+    rig = Rig("q/$dlq")
+    rig.delivered(MESSAGE)
+    assert [each.flags for each in rig.outcome(Rejected(), settled=True)] == [OutcomeCode.REJECTED]
+
+
 def test_undeliverable_here_defers_and_is_no_failed_delivery() -> None:
     rig = Rig()
     rig.delivered(MESSAGE)

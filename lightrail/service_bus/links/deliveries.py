@@ -3,7 +3,7 @@
 Each message has annotations with its sequence, the time at which it was enqueued and the end of its lock. Its
 delivery-tag, of 16 bytes, is the lock token with which the client renews the lock. Sequences are one higher
 than those of the queue, since these clients count from 1. A dead letter has its reason and its description as
-application properties.
+application properties, in the dead-letter queue and wherever it was forwarded.
 
 What a client changes with an outcome are application properties, too. The queue keeps them as annotations
 whose names begin with `x-opt-property-`, as it keeps all that an outcome adds (messaging 3.4.5).
@@ -73,8 +73,18 @@ PROPERTY_PREFIX: Final = "x-opt-property-"
 """Precedes the name of an application property that an outcome has set, in the annotations of its message."""
 _MARK: Final = PROPERTY_PREFIX.encode()
 """No outcome has changed the properties of a message without these bytes: its annotations are not decoded."""
+DEAD_LETTERED: Final = Symbol("com.microsoft:dead-letter")
+"""Condition with which these clients reject a message to dead-letter it."""
+BROKERS_REASON: Final = "x-opt-dead-letter-reason"
+"""Annotation that every dead letter has from the broker, also in the queues to which it is forwarded."""
+_DEAD: Final = BROKERS_REASON.encode()
+"""A message without these bytes is no dead letter: its annotations are not decoded."""
+REJECTED: Final = "rejected"
+"""The broker's reason if a receiver gave one, or none."""
 REASONS: Final = {"expired": "TTLExpiredException", "max-delivery-count": "MaxDeliveryCountExceeded"}
-"""Names of Service Bus for the conditions of this broker."""
+"""Names of Service Bus for other reasons of this broker."""
+EXPIRED_TEXT: Final = "The message expired and was dead lettered."
+"""The description of an expired dead letter in Service Bus; the broker gives it none."""
 
 
 STAYS_DEAD: Final = rejected(
@@ -172,7 +182,7 @@ class BusConsumerLink(ConsumerLink):
                 if is_locked:
                     notes[Symbol("x-opt-locked-until")] = Timestamp(until_ms)
                 message = bytes(part[start:stop])
-                messages.append(annotated(message, notes, is_dead=self._is_dead, life_ms=life_ms))
+                messages.append(annotated(message, notes, life_ms=life_ms))
                 start = stop
             ends = array("I")
             size = 0
@@ -263,9 +273,7 @@ def annotations_of(sequence: int, enqueued_at_ms: int, state: int = ACTIVE) -> d
     }
 
 
-def annotated(
-    message: bytes, notes: dict[Symbol, Any], *, is_dead: bool, life_ms: int | None = None
-) -> bytes:
+def annotated(message: bytes, notes: dict[Symbol, Any], *, life_ms: int | None = None) -> bytes:
     """The message with these annotations; unchanged if it has none of AMQP's sections.
 
     `life_ms` is how long it may be in its queue, which bounds its ttl; None for no bound.
@@ -273,7 +281,7 @@ def annotated(
     try:
         if _MARK in message:
             message = _with_changes(message)
-        if is_dead:
+        if _DEAD in message:
             message = _with_reasons(message, notes)
         properties = decode_properties(message)
         if properties.message_id is None:
@@ -310,26 +318,36 @@ def message_id_of(message: bytes, notes: dict[Symbol, Any]) -> str:
 
 
 def _with_reasons(message: bytes, notes: dict[Symbol, Any]) -> bytes:
-    """A dead letter with the reason in the form of these clients; adds its original queue to `notes`."""
+    """A dead letter with the reason in the form of these clients; adds its original queue to `notes`.
+
+    A message that is none, such as one that was sent again from a dead-letter queue, is unchanged.
+    """
     found = decode_annotations(message)
+    own = found.get(BROKERS_REASON)
+    if not isinstance(own, str):
+        return message
     source = found.get("x-opt-dead-letter-source")
     if isinstance(source, str):
         notes[Symbol("x-opt-deadletter-source")] = source
-    reason = found.get(NOTED_REASON)
-    if reason is None:
-        own = str(found.get("x-opt-dead-letter-reason", ""))
-        reason = str(found.get("x-opt-dead-letter-condition") or REASONS.get(own, own))
-    description = found.get(NOTED_DESCRIPTION) or found.get("x-opt-dead-letter-description") or ""
-    properties = decode_application_properties(message)
-    properties[REASON] = str(reason)
-    properties[DESCRIPTION] = str(description)
-    return with_application_properties(message, properties)
+    reason: Any = REASONS.get(own, own)
+    description = found.get("x-opt-dead-letter-description")
+    if own == REJECTED:
+        condition = found.get("x-opt-dead-letter-condition")
+        reason = found.get(NOTED_REASON) or (None if condition == DEAD_LETTERED else condition)
+        description = found.get(NOTED_DESCRIPTION) or description
+    elif own == "expired":
+        description = description or EXPIRED_TEXT
+    given = {key: str(text) for key, text in ((REASON, reason), (DESCRIPTION, description)) if text}
+    if not given:
+        return message
+    return with_application_properties(message, {**decode_application_properties(message), **given})
 
 
 def with_reason(state: Rejected) -> Rejected:
     """A rejection whose info becomes annotations of the dead letter.
 
-    These are the reason and the description, cut to their bound, and changed properties.
+    These are the reason and the description, cut to their bound, and changed properties, as a reason that is
+    no text is.
     """
     error = state.error
     if error is None or not error.info:
@@ -337,8 +355,9 @@ def with_reason(state: Rejected) -> Rejected:
     changes: dict[Any, Any] = dict(error.info)
     notes: dict[Symbol, Any] = {}
     for key, note in ((REASON, NOTED_REASON), (DESCRIPTION, NOTED_DESCRIPTION)):
-        text = changes.pop(key, None)
+        text = changes.get(key)
         if isinstance(text, str):
+            del changes[key]
             notes[note] = str(text)[:BUS_REASON_CHARACTERS]
     notes.update(changed_properties(changes) or {})
     return Rejected(error=AmqpError(condition=error.condition, description=error.description, info=notes))

@@ -23,6 +23,7 @@ from lightrail.model.policy import Role
 from lightrail.namespace.records import Name, Right
 from lightrail.namespace.rights import demand
 from lightrail.service_bus.links.deliveries import (
+    DEAD_LETTERED,
     DESCRIPTION,
     FIRST_SEQUENCE,
     REASON,
@@ -86,8 +87,6 @@ def tokens_of(body: Fields) -> list[UUID]:
 
 KEY_BYTES: Final = 8
 """Length of the key of locks of deferred messages."""
-DEAD_LETTERED: Final = Symbol("com.microsoft:dead-letter")
-"""Condition with which these clients reject a message on a link to dead-letter it."""
 
 
 async def renew(connection: "ClientConnection", record: Name, body: Fields) -> Fields:
@@ -254,7 +253,7 @@ def _deferred(_body: Fields, changes: dict[Any, Any]) -> Deferral:
 def _dead_lettered(body: Fields, changes: dict[Any, Any]) -> Rejected:
     notes = {Symbol(str(name)): value for name, value in changes.items()}
     for field, key in (("deadletter-reason", REASON), ("deadletter-description", DESCRIPTION)):
-        if isinstance(body.get(field), str):
+        if body.get(field) is not None:
             notes[Symbol(key)] = body[field]
     return with_reason(Rejected(error=AmqpError(condition=DEAD_LETTERED, info=notes)))
 

@@ -17,7 +17,7 @@ from lightrail.frontend.links.scheduling import due_ms
 from lightrail.frontend.nodes.posting import Posting, PostingError
 from lightrail.frontend.nodes.requests import RequestError, error_of, reply
 from lightrail.model import conditions, limits
-from lightrail.model.names import InvalidNameError, is_dead_letter, queue_name, scheduled_name
+from lightrail.model.names import InvalidNameError, queue_name, scheduled_name
 from lightrail.model.policy import Role
 from lightrail.namespace.records import Name, Right
 from lightrail.namespace.rights import demand, demand_look
@@ -157,7 +157,7 @@ class EntityManagement:
         size = 0
         for _ in range(1 if session is None else SESSION_PEEK_PAGES_MAX):
             answer = await connection.frontend.ask_shard(queue_of(record), "peek", fields)
-            for message in _peeked(answer, session, is_dead_letter(record.name)):
+            for message in _peeked(answer, session):
                 if len(messages) == count or (messages and size > limits.MANAGEMENT_PAGE_BYTES):
                     break
                 messages.append({"message": message})
@@ -248,7 +248,7 @@ def _refused(connection: "ClientConnection", error: Exception) -> Message:
     return made
 
 
-def _peeked(answer: Answer, session: str | None, is_dead: bool) -> Iterator[bytes]:
+def _peeked(answer: Answer, session: str | None) -> Iterator[bytes]:
     """The messages of an answer to `peek` with their annotations; those of one session, if there is one."""
     at = 0
     for each in answer.fields.get("messages", ()):
@@ -260,7 +260,7 @@ def _peeked(answer: Answer, session: str | None, is_dead: bool) -> Iterator[byte
         if not each["message_format"]:
             state = SCHEDULED if each["state"] == "delayed" else DEFERRED * bool(each.get("deferred"))
             notes = annotations_of(int(each["sequence"]), int(each["enqueued_at_ms"]), state)
-            message = annotated(message, notes, is_dead=is_dead)
+            message = annotated(message, notes)
         yield message
 
 

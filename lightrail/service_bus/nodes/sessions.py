@@ -17,7 +17,6 @@ from lightrail.amqp.values import Array, DecodeError, Int, Symbol, Timestamp
 from lightrail.frontend.links.headers import with_new_header
 from lightrail.frontend.nodes.requests import RequestError
 from lightrail.model import conditions, limits
-from lightrail.model.names import is_dead_letter
 from lightrail.namespace.records import Name, Right
 from lightrail.namespace.rights import demand, demand_look
 from lightrail.service_bus.links.deliveries import DEFERRED, FIRST_SEQUENCE, annotated, annotations_of
@@ -191,7 +190,7 @@ async def receive(connection: "ClientConnection", record: Name, body: Fields) ->
             notes = annotations_of(sequence, int(row["enqueued_at_ms"]), DEFERRED)
             if mode == LOCKED:
                 notes[Symbol("x-opt-locked-until")] = Timestamp(int(answer.fields["locked_until_ms"]))
-            message = annotated(message, notes, is_dead=is_dead_letter(record.name))
+            message = annotated(message, notes)
             if mode == LOCKED:
                 message = with_token(message, token)
         if mode == AT_ONCE and not await settle_deferred(connection, record, token, ACCEPTED):

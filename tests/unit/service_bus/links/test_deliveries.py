@@ -153,10 +153,28 @@ def test_a_reason_is_kept_with_the_dead_letter_and_is_no_longer_than_its_bound()
     (said,) = rig.outcome(Rejected(error=error))
     assert said.flags == OutcomeCode.REJECTED
     detail = SettleDetail.decode(said.body)
-    found = annotated(with_annotations(MESSAGE, _notes(detail)), annotations_of(0, 1), is_dead=True)
+    dead = {Symbol("x-opt-dead-letter-reason"): Symbol("rejected"), **_notes(detail)}
+    found = annotated(with_annotations(MESSAGE, dead), annotations_of(0, 1))
     properties = decode_application_properties(found)
     assert len(properties["DeadLetterReason"]) == BUS_REASON_CHARACTERS
     assert properties["DeadLetterErrorDescription"] == "größer"
+
+
+def test_a_reason_that_is_no_text_is_a_property_of_the_dead_letter() -> None:
+    rig = Rig()
+    info = {Symbol("DeadLetterReason"): 5, Symbol("DeadLetterErrorDescription"): True}
+    condition = Symbol("com.microsoft:dead-letter")
+    (said,) = rig.outcome(Rejected(error=AmqpError(condition=condition, info=info)))
+    dead = {
+        Symbol("x-opt-dead-letter-reason"): Symbol("rejected"),
+        Symbol("x-opt-dead-letter-condition"): condition,
+        **_notes(SettleDetail.decode(said.body)),
+    }
+    found = annotated(with_annotations(MESSAGE, dead), annotations_of(0, 1))
+    assert decode_application_properties(found) == {
+        "DeadLetterReason": 5,
+        "DeadLetterErrorDescription": True,
+    }
 
 
 @pytest.mark.parametrize(
@@ -172,7 +190,7 @@ def test_what_an_outcome_changes_is_an_application_property_from_then_on(state: 
     (said,) = rig.outcome(state)
     message = with_application_properties(MESSAGE, {"colour": "blue", "size": 2})
     kept = with_annotations(message, _notes(SettleDetail.decode(said.body)))
-    found = annotated(kept, annotations_of(0, 1), is_dead=False)
+    found = annotated(kept, annotations_of(0, 1))
     assert decode_application_properties(found) == {"colour": "red", "size": 2}
     assert not any(str(name).startswith("x-opt-property-") for name in decode_annotations(found))
     # Other clients see the message as it was sent, and the change as an annotation.
@@ -187,18 +205,52 @@ def _notes(detail: SettleDetail) -> dict[Symbol, Any]:
 
 
 @pytest.mark.parametrize(
-    ("notes", "reason"),
+    ("own", "notes", "shown"),
     [
-        ({"x-opt-dead-letter-reason": Symbol("expired")}, "TTLExpiredException"),
-        ({"x-opt-dead-letter-reason": Symbol("other")}, "other"),
-        ({"x-opt-dead-letter-condition": Symbol("amqp:x")}, "amqp:x"),
-        ({}, ""),
+        ("expired", {}, ("TTLExpiredException", "The message expired and was dead lettered.")),
+        (
+            "max-delivery-count",
+            {"x-opt-dead-letter-description": "10"},
+            ("MaxDeliveryCountExceeded", "10"),
+        ),
+        # It was dead-lettered by a receiver before, and forwarded.
+        ("max-delivery-count", {"x-opt-deadletter-reason": "why"}, ("MaxDeliveryCountExceeded", None)),
+        ("other", {}, ("other", None)),
+        ("rejected", {}, (None, None)),
+        ("rejected", {"x-opt-dead-letter-condition": "com.microsoft:dead-letter"}, (None, None)),
+        (
+            "rejected",
+            {"x-opt-dead-letter-condition": "amqp:x", "x-opt-dead-letter-description": "d"},
+            ("amqp:x", "d"),
+        ),
+        (
+            "rejected",
+            {"x-opt-deadletter-reason": "why", "x-opt-deadletter-description": "so"},
+            ("why", "so"),
+        ),
+        # It was sent again from a dead-letter queue.
+        (None, {"x-opt-deadletter-reason": "why", "x-opt-dead-letter-count": 1}, (None, None)),
+        (5, {"x-opt-deadletter-reason": "why"}, (None, None)),
     ],
 )
-def test_a_dead_letter_of_the_broker_has_its_reason(notes: dict[str, Any], reason: str) -> None:
-    message = with_annotations(MESSAGE, {Symbol(key): value for key, value in notes.items()})
-    found = annotated(message, annotations_of(0, 1), is_dead=True)
-    assert decode_application_properties(found)["DeadLetterReason"] == reason
+def test_a_dead_letter_has_its_reason_in_every_queue(
+    own: Any, notes: dict[str, Any], shown: tuple[str | None, str | None]
+) -> None:
+    if own is not None:
+        notes = {"x-opt-dead-letter-reason": Symbol(own) if isinstance(own, str) else own, **notes}
+    message = with_application_properties(MESSAGE, {"a": 1})
+    message = with_annotations(message, {Symbol(key): value for key, value in notes.items()})
+    (found,) = Rig("forwarded").delivered(message)
+    properties = decode_application_properties(found)
+    assert properties.pop("a") == 1
+    assert (properties.get("DeadLetterReason"), properties.get("DeadLetterErrorDescription")) == shown
+    assert len(properties) == len([each for each in shown if each])
+
+
+def test_a_forwarded_dead_letter_has_its_source() -> None:
+    notes = {Symbol("x-opt-dead-letter-reason"): Symbol("rejected"), Symbol("x-opt-dead-letter-source"): "s"}
+    (found,) = Rig("forwarded").delivered(with_annotations(MESSAGE, notes))
+    assert decode_annotations(found)["x-opt-deadletter-source"] == "s"
 
 
 def test_application_properties_are_replaced_and_all_else_stays() -> None:
@@ -265,8 +317,8 @@ def test_other_outcomes_are_those_of_any_receiver() -> None:
 
 
 def test_a_message_without_an_id_has_the_same_one_whenever_it_is_delivered() -> None:
-    first, again = (annotated(data(b"x"), annotations_of(3, 5), is_dead=False) for _ in range(2))
-    other = annotated(data(b"x"), annotations_of(4, 5), is_dead=False)
+    first, again = (annotated(data(b"x"), annotations_of(3, 5)) for _ in range(2))
+    other = annotated(data(b"x"), annotations_of(4, 5))
     assert decode_properties(first).message_id == decode_properties(again).message_id
     assert decode_properties(other).message_id != decode_properties(first).message_id
     assert first.endswith(data(b"x"))

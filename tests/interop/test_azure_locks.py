@@ -218,6 +218,30 @@ def test_the_time_to_live_of_a_scheduled_message_begins_when_it_is_due(
         assert texts(receiver.peek_messages(5, sequence_number=1))[:2] == ["late", "sent"]
 
 
+def test_a_message_that_is_peeked_or_deferred_has_its_time_to_live_and_its_count(
+    client: ServiceBusClient, guarded: Broker, queue: str
+) -> None:
+    give(guarded.data, queue, role="queue", max_age=3_600)
+    two_hours = timedelta(hours=2)
+    with client.get_queue_sender(queue) as sender, client.get_queue_receiver(queue) as receiver:
+        sender.send_messages(
+            [ServiceBusMessage("by queue"), ServiceBusMessage("own", time_to_live=two_hours)]
+        )
+        peeked = receiver.peek_messages(2, sequence_number=1)
+        for message in received(receiver, 2):
+            receiver.abandon_message(message)
+        again = received(receiver, 2)
+        for message in again:
+            receiver.defer_message(message)
+        deferred = receiver.receive_deferred_messages([each.sequence_number for each in again])
+        assert [each.time_to_live for each in (*peeked, *again, *deferred)] == [HOUR] * 6
+        assert [each.delivery_count for each in (*peeked, *again, *deferred)] == [0, 0, 1, 1, 1, 1]
+        for each in deferred:
+            assert each.enqueued_time_utc is not None
+            assert each.expires_at_utc == each.enqueued_time_utc + HOUR
+            receiver.complete_message(each)
+
+
 def test_a_message_that_is_due_comes_behind_what_is_there_with_a_number_and_a_time_of_then(
     client: ServiceBusClient, guarded: Broker, queue: str
 ) -> None:

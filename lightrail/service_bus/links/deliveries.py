@@ -36,6 +36,7 @@ from lightrail.frontend.links.deliveries import ConsumerLink
 from lightrail.frontend.links.outcomes import OUTCOMES, Deferral, rejected
 from lightrail.model import conditions, limits
 from lightrail.model.names import is_dead_letter
+from lightrail.service_bus.paths import is_of_subscription
 from lightrail.wire.bodies import ConsumerOpen
 from lightrail.wire.frames import DELIVER_COLUMNS, DELIVER_ENDS, HEADER_SIZE, delivered_at
 
@@ -56,10 +57,14 @@ BUS_REASON_CHARACTERS: Final[int] = 1_024
 is cut."""
 TAG_PREFIX_BYTES: Final = 12
 """Precedes the four bytes of the delivery-id: a lock token is a UUID."""
-TTL_MS_MAX: Final = (1 << 32) - 1
-"""Largest ttl of a header: a uint (messaging 3.2.1)."""
+CLOCKS_APART_MS: Final = 1_000
+"""How much earlier than it was enqueued a ttl may have begun: at a frontend, with others of a batch."""
+UINT_MAX: Final = (1 << 32) - 1
+"""Largest ttl and delivery-count of a header (messaging 3.2.1)."""
 SEQUENCE: Final = Symbol("x-opt-sequence-number")
 ENQUEUED: Final = Symbol("x-opt-enqueued-time")
+ENQUEUED_SEQUENCE: Final = Symbol("x-opt-enqueue-sequence-number")
+"""The sequence of a message in the topic; a router has none, so a subscription gives its own."""
 FIRST_SEQUENCE: Final = 1
 """The clients' sequence of a queue's first message, which is 0 here."""
 ACTIVE, DEFERRED, SCHEDULED = 0, 1, 2
@@ -131,7 +136,7 @@ class LockEnds:
 class BusConsumerLink(ConsumerLink):
     """One outgoing link (the client receives) bound to a queue."""
 
-    __slots__ = ("_bus_queue", "_is_dead", "_lock_ends", "_prefix")
+    __slots__ = ("_bus_queue", "_is_dead", "_is_subscription", "_lock_ends", "_prefix")
 
     def __init__(
         self,
@@ -145,6 +150,7 @@ class BusConsumerLink(ConsumerLink):
         super().__init__(connection, link, owner, number=number, options=options)
         self._bus_queue = options.queue
         self._is_dead = is_dead_letter(options.queue)
+        self._is_subscription = is_of_subscription(options.queue)
         self._lock_ends = LockEnds()
         self._prefix = secrets.token_bytes(TAG_PREFIX_BYTES)
         link.prefix_tags(self._prefix)
@@ -173,12 +179,12 @@ class BusConsumerLink(ConsumerLink):
         if not message_format:
             blob_at = DELIVER_ENDS + 4 * count
             # These clients add the ttl to the time of enqueueing: it is not reduced by the time in the queue.
-            life_ms = max(0, expires - enqueued) if expires else None
+            life_ms = life_of(enqueued, expires)
             messages: list[bytes] = []
             start = blob_at
             for index, end in enumerate(memoryview(part)[DELIVER_ENDS:blob_at].cast("I")):
                 stop = blob_at + end - base
-                notes = annotations_of(sequence + index, enqueued)
+                notes = annotations_of(sequence + index, enqueued, is_subscription=self._is_subscription)
                 if is_locked:
                     notes[Symbol("x-opt-locked-until")] = Timestamp(until_ms)
                 message = bytes(part[start:stop])
@@ -264,19 +270,38 @@ def changed_properties(changes: Mapping[Any, Any] | None) -> dict[Symbol, Any] |
     } or None
 
 
-def annotations_of(sequence: int, enqueued_at_ms: int, state: int = ACTIVE) -> dict[Symbol, Any]:
-    """The annotations of a message in a queue for these clients; `sequence` is that of the queue."""
-    return {
+def annotations_of(
+    sequence: int, enqueued_at_ms: int, state: int = ACTIVE, *, is_subscription: bool = False
+) -> dict[Symbol, Any]:
+    """The annotations of a message in a queue for these clients; `sequence` is that of the queue.
+
+    Args:
+        is_subscription: whether the queue is that of a subscription; see `ENQUEUED_SEQUENCE`.
+    """
+    notes = {
         SEQUENCE: Long(sequence + FIRST_SEQUENCE),
         ENQUEUED: Timestamp(enqueued_at_ms),
         Symbol("x-opt-message-state"): Int(state),
     }
+    if is_subscription:
+        notes[ENQUEUED_SEQUENCE] = notes[SEQUENCE]
+    return notes
 
 
-def annotated(message: bytes, notes: dict[Symbol, Any], *, life_ms: int | None = None) -> bytes:
+def life_of(enqueued_at_ms: int, expires_at_ms: int | None) -> int | None:
+    """How long a message may be in its queue, in milliseconds; None if it does not expire."""
+    return max(0, expires_at_ms - enqueued_at_ms) if expires_at_ms else None
+
+
+def annotated(
+    message: bytes, notes: dict[Symbol, Any], *, life_ms: int | None = None, attempts: int = 0
+) -> bytes:
     """The message with these annotations; unchanged if it has none of AMQP's sections.
 
-    `life_ms` is how long it may be in its queue, which bounds its ttl; None for no bound.
+    Args:
+        life_ms: how long it may be in its queue, which bounds its ttl; None for no bound. The client for .NET
+            takes it from the times of creation and of expiry, which have no bound of 49 days.
+        attempts: failed deliveries from this queue; a delivery-count of the sender's is not kept.
     """
     try:
         if _MARK in message:
@@ -284,14 +309,22 @@ def annotated(message: bytes, notes: dict[Symbol, Any], *, life_ms: int | None =
         if _DEAD in message:
             message = _with_reasons(message, notes)
         properties = decode_properties(message)
+        header = decode_header(message)
+        # These clients read the delivery-count, so the header has to contain it.
+        header.delivery_count = min(attempts, UINT_MAX)
+        is_changed = properties.message_id is None or life_ms is not None
+        if life_ms is not None:
+            if header.ttl is not None and life_ms - header.ttl > -min(CLOCKS_APART_MS, header.ttl // 10):
+                # It expires by its own ttl, which began on its way to the shard.
+                life_ms = header.ttl if header.ttl < UINT_MAX else life_ms
+            header.ttl = min(life_ms, UINT_MAX)
+            properties.creation_time = int(notes[ENQUEUED])
+            properties.absolute_expiry_time = properties.creation_time + life_ms
         if properties.message_id is None:
             # The client for JavaScript settles no message without an id.
             properties.message_id = message_id_of(message, notes)
+        if is_changed:
             message = with_properties(message, properties)
-        # These clients read the delivery-count, so the header has to contain it.
-        header = decode_header(message)
-        if life_ms is not None:
-            header.ttl = min(life_ms, TTL_MS_MAX if header.ttl is None else header.ttl)
         return with_annotations(write_composite(header) + message[survey(message).head_end :], notes)
     except (DecodeError, ValueError):
         return message

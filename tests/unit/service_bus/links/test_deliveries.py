@@ -107,6 +107,7 @@ def test_a_delivery_has_a_sequence_from_one_on_a_count_and_the_end_of_its_lock()
         (5_000, 5_000, 0, 5_000),
         (5_000, 5_000, 2, 5_000),
         (5_000, 5_004, 0, 5_000),  # it expires with its batch
+        (5_000, 4_900, 0, 5_000),  # it was on its way for a while
         (5_000, 3_000, 0, 3_000),  # by the queue's max_age
         (None, 3_000, 0, 3_000),
         (None, 1 << 40, 0, (1 << 32) - 1),
@@ -123,6 +124,43 @@ def test_a_ttl_counts_from_when_the_message_was_enqueued(
     rig.consumer.deliver(slice_of(0, [message], expires=expires, attempts=attempts), 0, 1)
     header = decode_header(rig.link.sent[-1])
     assert (header.ttl, header.delivery_count) == (shown, attempts)
+
+
+@pytest.mark.parametrize(
+    ("ttl", "life", "shown"),
+    [
+        (None, 1 << 33, 1 << 33),
+        ((1 << 32) - 1, 1 << 33, 1 << 33),  # the sender's time to live, which did not fit
+        ((1 << 32) - 1, 1 << 31, 1 << 31),  # the queue's
+        (5_000, 5_000, 5_000),
+    ],
+)
+def test_the_times_of_creation_and_of_expiry_have_a_ttl_of_any_length(
+    ttl: int | None, life: int, shown: int
+) -> None:
+    sent = Properties(message_id="m", subject="s", creation_time=1, absolute_expiry_time=2)
+    message = write_composite(Header(ttl=ttl)) + write_composite(sent) + data(b"body")
+    found = decode_properties(annotated(message, annotations_of(0, 1_000), life_ms=life))
+    assert (found.creation_time, found.absolute_expiry_time) == (1_000, 1_000 + shown)
+    assert (found.message_id, found.subject) == ("m", "s")
+    found = decode_properties(annotated(message, annotations_of(0, 1_000)))
+    assert (found.creation_time, found.absolute_expiry_time) == (1, 2)
+
+
+def test_a_delivery_count_of_the_sender_is_not_kept() -> None:
+    message = write_composite(Header(delivery_count=7)) + MESSAGE
+    rig = Rig()
+    for number, attempts in enumerate((0, 2)):
+        rig.consumer.deliver(slice_of(0, [message], attempts=attempts), number, 1)
+        assert decode_header(rig.link.sent[-1]).delivery_count == attempts
+    assert decode_header(annotated(message, annotations_of(0, 1), attempts=3)).delivery_count == 3
+
+
+@pytest.mark.parametrize("queue", ["t/Subscriptions/s", "t/Subscriptions/s/$dlq", "q"])
+def test_a_message_of_a_subscription_has_the_number_with_which_it_was_enqueued(queue: str) -> None:
+    (found,) = Rig(queue).delivered(MESSAGE)
+    number = decode_annotations(found).get("x-opt-enqueue-sequence-number")
+    assert number == (None if queue == "q" else 1)
 
 
 def test_a_lock_that_no_time_ends_is_shown_with_an_end() -> None:

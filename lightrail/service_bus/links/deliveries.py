@@ -101,6 +101,10 @@ class LockEnds:
             return
         ends.append((first, until_ms))
 
+    def next_ms(self) -> int | None:
+        """The time at which `doubtful` rises; None while no end is known."""
+        return self._ends[0][1] - LOCK_DOUBT_MS if self._ends else None
+
     def doubtful(self, now_ms: int) -> int:
         """The number below which the lock of a delivery may have ended; all others have not."""
         ends = self._ends
@@ -113,7 +117,7 @@ class LockEnds:
 class BusConsumerLink(ConsumerLink):
     """One outgoing link (the client receives) bound to a queue."""
 
-    __slots__ = ("_bus_queue", "_is_dead", "_lock_ends", "_prefix")
+    __slots__ = ("_awaits_lock_end", "_bus_queue", "_is_dead", "_lock_ends", "_prefix")
 
     def __init__(
         self,
@@ -128,6 +132,7 @@ class BusConsumerLink(ConsumerLink):
         self._bus_queue = options.queue
         self._is_dead = is_dead_letter(options.queue)
         self._lock_ends = LockEnds()
+        self._awaits_lock_end = False
         self._prefix = secrets.token_bytes(TAG_PREFIX_BYTES)
         link.prefix_tags(self._prefix)
         # To these clients an error in the answer would be an error of the broker.
@@ -195,7 +200,29 @@ class BusConsumerLink(ConsumerLink):
                 if last == event.last:
                     return
                 event = Outcome(event.link, doubtful, event.last, event.state, settled=False)
+        elif event.settled:
+            self.settlements.recount(event.first, event.last)
         super().outcome(event)
+
+    def exceeds_share(self) -> bool:
+        """See Bound; deliveries whose locks have ended do not count (Settlements.lapse)."""
+        if not super().exceeds_share():
+            return False
+        now_ms = self.connection.frontend.now_ms()
+        self.settlements.lapse(self._lock_ends.doubtful(now_ms))
+        if not super().exceeds_share():
+            return False
+        next_ms = self._lock_ends.next_ms()
+        if next_ms is not None and not self._awaits_lock_end:
+            self._awaits_lock_end = True
+            self.connection.frontend.later(max(1, next_ms - now_ms), self._lock_ended)
+        return True
+
+    def _lock_ended(self) -> None:
+        """The next lock has ended while the link waited for settlements."""
+        self._awaits_lock_end = False
+        if self in self.connection.starved:
+            self.writable()
 
     def transacted(self, event: Outcome, state: TransactionalState) -> Outcome:
         """See ConsumerLink; these clients commit only after the broker has settled each outcome."""

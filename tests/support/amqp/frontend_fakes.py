@@ -4,6 +4,7 @@ from types import SimpleNamespace
 from typing import Any
 
 from lightrail.amqp.link import ATTACHED
+from lightrail.amqp.unsettled import Unsettled
 from lightrail.frontend.client import Client
 from lightrail.frontend.errors import ConditionError
 from lightrail.frontend.guard import Guard
@@ -37,7 +38,7 @@ class FakeLink:
         self.drains = 0
         self.backlog = 0
         self.context: Any = None
-        self.session = SimpleNamespace(connection=SimpleNamespace(peer_open=None))
+        self.session = SimpleNamespace(connection=SimpleNamespace(peer_open=None), outgoing=Unsettled())
         self.rcv_settle_mode = 0
         self.attach: Any = None
         self.state = ATTACHED

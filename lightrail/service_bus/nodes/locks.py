@@ -37,6 +37,7 @@ if TYPE_CHECKING:
 
 Fields = dict[str, Any]
 
+MESSAGE_NOT_FOUND: Final = "com.microsoft:message-not-found"
 SEQUENCE_END: Final = 1 << 62
 """Sequences of clients are below this number."""
 
@@ -56,17 +57,15 @@ def whole(body: Fields, key: str, low: int, high: int) -> int:
     return int(value)
 
 
-def sequences_of(body: Fields) -> list[int]:
+def sequences_of(body: Fields, lowest: int = FIRST_SEQUENCE) -> list[int]:
     """The queue's sequences for the sequences in a client's request. Raises RequestError."""
     numbers = body.get("sequence-numbers")
     if (
         not isinstance(numbers, list)
-        or not 0 < len(numbers) <= limits.MANAGEMENT_PAGE_MAX
-        or not all(isinstance(number, int) and FIRST_SEQUENCE <= number < SEQUENCE_END for number in numbers)
+        or not numbers
+        or not all(isinstance(number, int) and lowest <= number < SEQUENCE_END for number in numbers)
     ):
-        raise RequestError(
-            400, f"expected sequence-numbers, an array of 1 to {limits.MANAGEMENT_PAGE_MAX} longs from 1 on"
-        )
+        raise RequestError(400, f"expected sequence-numbers, an array of longs from {lowest} on")
     return [int(number) - FIRST_SEQUENCE for number in numbers]
 
 

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from lightrail.amqp.link import Link
+    from lightrail.amqp.performatives import Rejected
     from lightrail.frontend.auth import Authenticator
     from lightrail.frontend.links.bound import Attach
     from lightrail.frontend.links.deliveries import ConsumerLink
@@ -45,6 +46,13 @@ class FrontendHooks:
 
     stores_all: "Callable[[Link], bool]" = _never
     """Whether all messages on a link are durable, whatever their headers say."""
+    lost: "Callable[[Link], Rejected | None]" = _none
+    """The outcome of messages that may not be stored, as their shard does not answer.
+
+    None: released or modified, as the specification has it (messaging 3.4).
+    """
+    settles_itself: "Callable[[Link], bool]" = _never
+    """Whether the client settles deliveries that it sent, after outcomes other than accepted."""
     schedules: "Callable[[Link], bool]" = _never
     """Whether messages that a client sends to a router may wait for their time (links/scheduling.py)."""
     consumer_link: "Callable[[Attach, ConsumerOpen], Callable[..., ConsumerLink] | None]" = _none

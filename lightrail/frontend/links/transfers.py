@@ -6,11 +6,11 @@ from dataclasses import KW_ONLY, dataclass, field
 from itertools import accumulate, groupby
 from typing import TYPE_CHECKING
 
-from lightrail.amqp.events import ACCEPTED, RELEASED, Transfers
+from lightrail.amqp.events import ACCEPTED, Transfers
 from lightrail.amqp.survey import survey
 from lightrail.frontend.links.batched import BATCHED
 from lightrail.frontend.links.incoming import IncomingLink, header_attributes
-from lightrail.frontend.links.outcomes import FAILED, rejected
+from lightrail.frontend.links.outcomes import rejected
 from lightrail.model.orders import PRIORITY_MIXED
 from lightrail.shard_client.sending.window import SendWindow
 from lightrail.wire.bodies import ProducerOpen, Refusal
@@ -200,7 +200,7 @@ class ProducerLink(IncomingLink):
             if done:
                 self._link.settle(batch.first_id, first - 1, ACCEPTED)
             if first < end:
-                self._link.settle(first, end - 1, rejected(refusal.condition, refusal.description))
+                self._link.answer(first, end - 1, rejected(refusal.condition, refusal.description))
         self._counts.messages_accepted += accepted
         self._counts.messages_refused += batch.count - accepted
         self._hold_back(refusal)
@@ -234,7 +234,7 @@ class ProducerLink(IncomingLink):
             unknown = window.may_be_stored(number) or isinstance(batch, TransferPart)
             if batch.ids:
                 last = batch.first_id + batch.ids - 1
-                self._link.settle(batch.first_id, last, FAILED if unknown else RELEASED)
+                self._link.answer(batch.first_id, last, self._maybe_stored if unknown else self._not_stored)
         self._counts.messages_refused += count
         self._wait()
         if batches:

@@ -55,6 +55,12 @@ class FakeLink:
         self.settled.append((first, last, state))
         return last - first + 1
 
+    def let_peer_settle(self) -> None:
+        self.peer_settles = True
+
+    def answer(self, first: int, last: int, state: Any) -> int:
+        return self.settle(first, last, state)
+
     def settle_sent(self, first: int, last: int, state: Any) -> int:
         self.settled_sent.append((first, last, state))
         return last - first + 1

@@ -125,7 +125,7 @@ def test_no_hook_is_called_for_a_message() -> None:
         await client.turn()
         receiver.grant(200)
         await client.turn()
-        assert sorted(called) == ["consumer_link", "stores_all"]
+        assert sorted(called) == ["consumer_link", "lost", "settles_itself", "stores_all"]
         (consumer,) = scene.shard.consumers.values()
         for first in (0, 100):
             consumer.deliver(slice_of(first, [data(b"x")] * 100), first, 100)
@@ -135,10 +135,12 @@ def test_no_hook_is_called_for_a_message() -> None:
             await client.turn()
         said = [each.kind for each in scene.shard.take()]
         assert said.count(Kind.ENQUEUE) == said.count(Kind.SETTLE) == 2
-        assert sorted(called) == ["consumer_link", "stores_all"]
+        assert sorted(called) == ["consumer_link", "lost", "settles_itself", "stores_all"]
 
     hooks = FrontendHooks(
         stores_all=counted("stores_all", False),
+        lost=counted("lost"),
+        settles_itself=counted("settles_itself", False),
         schedules=counted("schedules", False),
         consumer_link=counted("consumer_link"),
         node=counted("node"),

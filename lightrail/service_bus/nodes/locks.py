@@ -44,6 +44,8 @@ SEQUENCE_END: Final = 1 << 62
 
 def queue_of(record: Name) -> str:
     """The name of a queue. Raises RequestError."""
+    if record.role is Role.NONE:
+        raise RequestError(404, f"there is no queue {record.name}")
     if record.role is not Role.QUEUE:
         raise RequestError(501, f"{record.name} has role {record.role}; expected a queue")
     return record.name

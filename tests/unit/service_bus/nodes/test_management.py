@@ -104,6 +104,26 @@ def test_a_bad_request_says_what_was_expected(
     refused(operation, body, status, condition, text, delay=True)
 
 
+@pytest.mark.parametrize(
+    ("operation", "body"),
+    [
+        (PEEK, {"from-sequence-number": 1, "message-count": 1}),
+        (SCHEDULE, {"messages": [{"message": data(b"")}]}),
+        (CANCEL, {"sequence-numbers": Array([Long(1)], 0x81)}),
+        (RECEIVE, {"sequence-numbers": Array([Long(1)], 0x81)}),
+        (SESSIONS, {"skip": 0, "top": 1, "last-updated-time": Timestamp(0)}),
+    ],
+)
+def test_nothing_is_found_at_a_name_that_is_not_there(operation: str, body: Any) -> None:
+    async def test(scene: Scene) -> None:
+        requester = await Requester.attach(scene.client(), "none/$management")
+        found = (await requester.ask(body, operation=operation)).application
+        assert (found["statusCode"], found["errorCondition"]) == (404, "amqp:not-found")
+        assert found["statusDescription"] == "there is no queue none"
+
+    play(test)
+
+
 def test_a_queue_without_delays_schedules_nothing() -> None:
     body = {"messages": [{"message": data(b"")}]}
     refused(SCHEDULE, body, 501, "amqp:not-implemented", "field delay to true")

@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from lightrail.frontend.auth import Authenticator
     from lightrail.frontend.links.bound import Attach
     from lightrail.frontend.links.deliveries import ConsumerLink
+    from lightrail.frontend.links.transfers import ProducerLink
     from lightrail.frontend.nodes.links import Node
     from lightrail.namespace.directory import Directory
     from lightrail.namespace.rights import Resource
@@ -55,6 +56,11 @@ class FrontendHooks:
     """Whether the client settles deliveries that it sent, after outcomes other than accepted."""
     schedules: "Callable[[Link], bool]" = _never
     """Whether messages that a client sends to a router may wait for their time (links/scheduling.py)."""
+    producer_link: "Callable[[Attach], type[ProducerLink] | None]" = _none
+    """The class of a link on which a client sends to a queue; None for others.
+
+    A link that may be resumed, or to an address in its messages, has no other class.
+    """
     consumer_link: "Callable[[Attach, ConsumerOpen], Callable[..., ConsumerLink] | None]" = _none
     """The class of a link on which a client receives from a queue or a connection point; None for others.
 

@@ -9,11 +9,13 @@ from lightrail.frontend.hooks import FrontendHooks
 from lightrail.frontend.links.bound import Attach
 from lightrail.frontend.links.deliveries import ConsumerLink
 from lightrail.frontend.links.outcomes import rejected
+from lightrail.frontend.links.transfers import ProducerLink
 from lightrail.model import conditions
 from lightrail.namespace.rights import Resource
 from lightrail.namespace.tokens import Claims, InvalidTokenError
 from lightrail.service_bus import signatures
 from lightrail.service_bus.links.deliveries import BusConsumerLink
+from lightrail.service_bus.links.sending import SessionProducer
 from lightrail.service_bus.links.sessions import SessionLink, request_session
 from lightrail.service_bus.nodes.management import node_at
 from lightrail.service_bus.paths import entity_name
@@ -70,6 +72,10 @@ def _lost(link: "Link") -> "Rejected | None":
     return LOST if is_bus_link(link) else None
 
 
+def _producer_link(attach: Attach) -> type[ProducerLink] | None:
+    return SessionProducer if attach.record.policy["groups"] and is_bus_link(attach.link) else None
+
+
 def _consumer_link(attach: Attach, options: ConsumerOpen) -> Callable[..., ConsumerLink] | None:
     if request_session(attach, options):
         return partial(SessionLink, terms=attach.terms)
@@ -98,6 +104,7 @@ HOOKS: Final = FrontendHooks(
     lost=_lost,
     settles_itself=settles_itself,
     schedules=is_bus_link,
+    producer_link=_producer_link,
     consumer_link=_consumer_link,
     name_at=entity_name,
     node=node_at,

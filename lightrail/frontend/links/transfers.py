@@ -4,10 +4,11 @@ from array import array
 from collections.abc import Iterator, Sequence
 from dataclasses import KW_ONLY, dataclass, field
 from itertools import accumulate, groupby
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, ClassVar
 
 from lightrail.amqp.events import ACCEPTED, Transfers
 from lightrail.amqp.survey import survey
+from lightrail.frontend.errors import ConditionError
 from lightrail.frontend.links.batched import BATCHED
 from lightrail.frontend.links.incoming import IncomingLink, header_attributes
 from lightrail.frontend.links.outcomes import rejected
@@ -53,7 +54,14 @@ class ProducerLink(IncomingLink):
     _is_held: bool = False
     """Whether the credit for the next answered batches is held."""
 
+    checks: ClassVar[bool] = False
+    """Whether `refusal` refuses messages."""
+
     # --- from the client -------------------------------------------------------------------------------
+
+    def refusal(self, event: Transfers) -> ConditionError | None:
+        """Why messages are not for the queue; None if they are."""
+        return None
 
     def transfers(self, event: Transfers, now_ms: int) -> None:
         """Sends a batch to the shard as one frame, or one per priority if the queue orders by priority."""

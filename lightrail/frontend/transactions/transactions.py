@@ -190,6 +190,8 @@ class Transactions:
             parts = addressed(event)
         elif event.message_format == BATCHED:
             parts = unpacked(event, now_ms)
+        if isinstance(bound, ProducerLink) and bound.checks:
+            parts = ((bound.refusal(part) or address, part) for address, part in parts)
         hold = self._connection.links.hold_of(bound)
         stores_all = self._frontend.hooks.stores_all(link)
         for address, part in parts:

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from lightrail.amqp.sections import attributes, decode_properties
 from lightrail.amqp.values import Array, DecodeError, Long
+from lightrail.frontend.errors import ConditionError
 from lightrail.frontend.links.scheduling import due_ms
 from lightrail.frontend.nodes.posting import Posting, PostingError
 from lightrail.frontend.nodes.requests import RequestError
@@ -22,6 +23,7 @@ from lightrail.namespace.records import Name, Right
 from lightrail.namespace.rights import demand
 from lightrail.namespace.scheduled import scheduled_queue
 from lightrail.service_bus.links.deliveries import FIRST_SEQUENCE
+from lightrail.service_bus.links.sending import demand_session
 from lightrail.service_bus.nodes.locks import MESSAGE_NOT_FOUND, Fields, queue_of, sequences_of
 from lightrail.shard_client.peers.requests import ShardDownError, ShardRefusedError
 from lightrail.shard_client.sending.window import Attributes
@@ -225,6 +227,10 @@ def _scheduled(value: Any, now_ms: int, record: Name) -> ScheduledMessage:
             f"a message has {len(message)} bytes; {record.name} accepts at most {most}",
             conditions.MESSAGE_SIZE_EXCEEDED,
         )
+    try:
+        demand_session(record, (message,))
+    except ConditionError as error:
+        raise RequestError(400, error.description, error.condition) from None
     if record.role is Role.ROUTER:
         expires = 0
     elif ttl is not None:

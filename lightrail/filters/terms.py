@@ -88,12 +88,12 @@ def term(value: Any) -> Any:
 # --- values of rules ----------------------------------------------------------------------------------
 
 TIMESPAN: Final = Symbol("com.microsoft:timespan")
-_DATETIME: Final = "com.microsoft:datetime-offset"
-_URI: Final = "com.microsoft:uri"
+DATETIME_OFFSET: Final = "com.microsoft:datetime-offset"
+URI: Final = "com.microsoft:uri"
 """Descriptors of Microsoft's AMQP library for types of .NET that AMQP has not."""
 TICKS_OF_MS: Final = 10_000
 """Ticks of 100 ns, in which .NET counts, in a millisecond."""
-_EPOCH_TICKS: Final = 621_355_968_000_000_000
+EPOCH_TICKS: Final = 621_355_968_000_000_000
 """Ticks from the year 1 to 1970."""
 
 
@@ -130,13 +130,13 @@ def key_of(found: Any) -> Any:
 
 def _described(found: Described) -> Any:
     name, value = str(found.descriptor), term(found.value)
-    if name == _URI and type(value) is str:
+    if name == URI and type(value) is str:
         return value
     if type(value) is int:
         if name == TIMESPAN:
             return Duration(value)
-        if name == _DATETIME:
-            return Timestamp((value - _EPOCH_TICKS) // TICKS_OF_MS)
+        if name == DATETIME_OFFSET:
+            return Timestamp((value - EPOCH_TICKS) // TICKS_OF_MS)
     return OPAQUE
 
 

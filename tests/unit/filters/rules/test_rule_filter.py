@@ -558,13 +558,15 @@ def truth_in(node: Tree, found: dict[str, Any]) -> bool | None:
         case ("NOT", one):
             result = truth_in(one, found)
             return None if result is None else not result
-        case ("AND" | "OR" as name, one, other):
-            decides = name == "OR"
+        case ("AND" | "OR", one, other):
+            decides = bool(node[0] == "OR")
             first = truth_in(one, found)
             if first is decides:
                 return first
             second = truth_in(other, found)
-            return second if second is decides or first is not None else None
+            if second is decides or first is not None:
+                return second
+            return None
     name, one, other = node
     left, right = value_in(one, found), value_in(other, found)
     if left is None or right is None:

@@ -6,7 +6,7 @@ runs as a task, and the connection may have ended when the task returns.
 
 import asyncio
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import dataclass, field
 from typing import Any, Final, cast
 
@@ -71,7 +71,7 @@ class ClientConnection(ClientSocket):
     _runs_counted_ms: int = 0
     unfinished_bytes: int = 0
     """Bytes of messages whose last frame has not arrived, as last reported to the intake."""
-    _sasl_exchange: SaslExchange | None = None
+    sasl_exchange: SaslExchange | None = None
     websocket: ServedWebSocket | None = None
     """The protocol between the socket and this connection if the client began with an HTTP request."""
     _dirty: bool = False
@@ -117,7 +117,7 @@ class ClientConnection(ClientSocket):
         """Offers the mechanisms of a client; returns whether there are any."""
         if not authentication.mechanisms:
             return False
-        self._sasl_exchange = SaslExchange(self, authentication)
+        self.sasl_exchange = SaslExchange(self, authentication)
         self.amqp = self.frontend.new_amqp(authentication.mechanisms, authentication.anonymous)
         return True
 
@@ -189,11 +189,12 @@ class ClientConnection(ClientSocket):
         self._end_links(Ending.FAILED if self.amqp is not None and self.amqp.opened else Ending.BY_BROKER)
         self.frontend.intake.forget(self)
         self.frontend.outflow.forget(self)
-        if self._sasl_exchange is not None:
-            self._sasl_exchange.abandon()
+        if self.sasl_exchange is not None:
+            self.sasl_exchange.abandon()
         if self.client.claims is not None:
             self.client.claims.close()
         self.frontend.connections.remove(self)
+        self.frontend.unproven.forget(self)
         self.frontend.sole_connections.ended(self)
         self.frontend.deadlines.forget_ended()
         self.deadline_ms = self.amqp = self.transport = None
@@ -276,7 +277,7 @@ class ClientConnection(ClientSocket):
 
     def _tick_engine(self, amqp: Connection, now_ms: int) -> int | None:
         """See Connection.tick. The time to open is suspended while the client waits for the broker."""
-        if self._sasl_exchange is not None and self._sasl_exchange.is_checking:
+        if self.sasl_exchange is not None and self.sasl_exchange.is_checking:
             amqp.excuse(now_ms)
         return amqp.tick(now_ms)
 
@@ -306,21 +307,29 @@ class ClientConnection(ClientSocket):
     # --- rare events -----------------------------------------------------------------------------------
 
     def _sasl(self, event: events.SaslInit | events.SaslResponse) -> None:
-        assert self._sasl_exchange is not None
-        self._sasl_exchange.begin(event)
+        assert self.sasl_exchange is not None
+        self.sasl_exchange.begin(event)
 
     def _open_asked(self, event: events.OpenAsked) -> None:
         self.frontend.spawn(self.frontend.sole_connections.decide(self, event.open))
 
     def _opened(self, event: events.Opened) -> None:
         self.opened = True
-        assert self._sasl_exchange is not None
-        self._sasl_exchange.authenticated()
+        assert self.sasl_exchange is not None
+        self.sasl_exchange.authenticated()
         self.frontend.connections.opened(event.open.hostname, self.client)
+        self.frontend.unproven.follow(self)
         if self.frontend.stopping:
             self.close(conditions.CONNECTION_FORCED, "the broker is shutting down")
 
+    def tokens_changed(self, audiences: Collection[str]) -> None:
+        """Tokens for these names were put or deleted, or have expired."""
+        self.frontend.guard.recheck(self.client, audiences)
+        self.frontend.unproven.follow(self)
+
     def _attached(self, event: events.Attached) -> None:
+        if self.frontend.unproven.refuses(self, event.link):
+            return
         if isinstance(event.link.target, Coordinator):
             self._all_transactions().attach(event.link)
         elif not self.frontend.nodes.attach(self, event.link):
@@ -350,6 +359,7 @@ class ClientConnection(ClientSocket):
         self._count_sessions(1)
         event.session.context = self._begun_count
         self._begun_count += 1
+        self.frontend.unproven.begun(self, self._sessions)
 
     def _ended(self, event: events.Ended) -> None:
         self._count_sessions(-1)

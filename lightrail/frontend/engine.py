@@ -34,6 +34,7 @@ from lightrail.frontend.nodes.management import Management
 from lightrail.frontend.nodes.nodes import Nodes
 from lightrail.frontend.outflow import Outflow
 from lightrail.frontend.sole_connections import SoleConnections
+from lightrail.frontend.unproven import Unproven
 from lightrail.model import conditions, limits, names, protocols
 from lightrail.model.clock import wall_ms
 from lightrail.model.endpoint import Destinations
@@ -133,6 +134,7 @@ class Frontend:
             self.settings.shard_wait,
         )
         self.outflow = Outflow(lambda wait_ms, call: self.later(wait_ms, call))
+        self.unproven = Unproven(self)
         self.dirty: list[ClientConnection] = []
         """Connections with output, flushed at the end of this turn."""
         self._flush_scheduled = False

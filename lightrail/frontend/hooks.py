@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from lightrail.amqp.link import Link
+    from lightrail.cluster.logins import Keys
     from lightrail.frontend.auth import Authenticator
     from lightrail.frontend.links.bound import Attach
     from lightrail.frontend.links.deliveries import ConsumerLink
@@ -31,6 +32,10 @@ def _never(_: object) -> bool:
 
 def _unchanged(_: object, name: str) -> str:
     return name
+
+
+def _no_keys(*_: object) -> tuple[str, ...]:
+    return ()
 
 
 async def _no_token(*_: object) -> None:
@@ -71,5 +76,7 @@ class FrontendHooks:
     """
     anonymous_mechanisms: tuple[str, ...] = ()
     """Further names of SASL's mechanism ANONYMOUS."""
+    keys: "Keys" = _no_keys
+    """What a user may give in the place of its password (cluster/logins.py)."""
     subprotocols: tuple[str, ...] = ()
     """Further names of AMQP as a subprotocol of WebSockets."""

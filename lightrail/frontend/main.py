@@ -69,7 +69,10 @@ async def serve(process: Process) -> None:
 async def _authenticator(process: Process, joining: Joining) -> Authenticator:
     """Checks clients by the users that are defined now."""
     authenticator = Authenticator(
-        joining.coordinator, process.settings, service_bus.HOOKS.anonymous_mechanisms
+        joining.coordinator,
+        process.settings,
+        service_bus.HOOKS.anonymous_mechanisms,
+        service_bus.HOOKS.keys,
     )
     await patiently(process, authenticator.refresh)
     joining.refuse_strangers(authenticator.has_users)

@@ -108,7 +108,7 @@ def open_services(
         presence=presence,
         connections=Connections(members, sockets, key),
         websockets=websockets or WebSockets(None, b"", HttpConnections(1)),
-        callers=callers or Callers(coordinator, settings, schemes=hooks.schemes),
+        callers=callers or Callers(coordinator, settings, schemes=hooks.schemes, keys=hooks.keys),
         counts=Counts(),
         hooks=hooks,
     )

@@ -22,13 +22,13 @@ from aiohttp import web
 
 from lightrail.amqp import sasl
 from lightrail.cluster.coordinator import Coordinator
-from lightrail.cluster.logins import Logins, TooManyLoginsError, source_of
+from lightrail.cluster.logins import Keys, Logins, TooManyLoginsError
 from lightrail.cluster.users import UserRecord
 from lightrail.gateway.errors import ProblemError
 from lightrail.gateway.hooks import Verify
 from lightrail.model import limits
 from lightrail.model.clock import wall_ms
-from lightrail.model.endpoint import is_loopback
+from lightrail.model.endpoint import is_loopback, source_of
 from lightrail.model.settings import Settings
 from lightrail.namespace import tokens
 from lightrail.namespace.rights import ANYBODY, EVERYTHING, Caller, Resource
@@ -101,6 +101,7 @@ class Callers:
         wall: Callable[[], int] = wall_ms,
         logins: Logins | None = None,
         schemes: Mapping[str, Verify] | None = None,
+        keys: Keys = lambda *_: (),
     ) -> None:
         self._coordinator = coordinator
         self._schemes = dict(schemes or {})
@@ -110,7 +111,7 @@ class Callers:
         self._key = secrets.token_bytes(32)
         self._known: dict[bytes, _Known] = {}
         self._checking: dict[tuple[bytes, str], _Check] = {}
-        self.logins = logins or Logins(coordinator)
+        self.logins = logins or Logins(coordinator, keys=keys)
         self.has_users = True
         """Whether any user is defined; assumed before the first refresh, so that every caller is checked."""
 
@@ -259,6 +260,8 @@ class Callers:
             raise ProblemError(429, str(error), headers={"Retry-After": "10"}) from None
         if record is None:
             raise ProblemError(401, "unknown user or wrong password", headers=ASK)
+        if self.logins.is_key(record, password):
+            return VerifiedCredentials(Caller(user), lambda now: self.logins.is_key(now, password), None)
         return VerifiedCredentials(Caller(user), _of_password(tokens.key_digest(record)), None)
 
     async def _bearer(self, value: str) -> VerifiedCredentials:

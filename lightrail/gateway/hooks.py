@@ -12,6 +12,7 @@ from aiohttp import web
 
 if TYPE_CHECKING:
     from lightrail.cluster.coordinator import Coordinator
+    from lightrail.cluster.logins import Keys
     from lightrail.gateway.callers import VerifiedCredentials
     from lightrail.gateway.services import Services
 
@@ -20,6 +21,10 @@ Verify = Callable[["Coordinator", bytes, str, int], Awaitable["VerifiedCredentia
 """Verifies the text behind a scheme, with the coordinator and its secret, at a time in ms since 1970.
 
 Raises InvalidTokenError, CoordinatorError."""
+
+
+def _no_keys(*_: object) -> tuple[str, ...]:
+    return ()
 
 
 def _none(_: web.Request) -> None:
@@ -32,5 +37,7 @@ class GatewayHooks:
 
     handler: Callable[[web.Request], Served | None] = _none
     """The handler of a request that is not one of the gateway's own interface; None for all others."""
+    keys: "Keys" = _no_keys
+    """What a user may give in the place of its password (cluster/logins.py)."""
     schemes: Mapping[str, Verify] = field(default_factory=dict)
     """Schemes of the header Authorization, as they are written, beside Basic and Bearer."""

@@ -11,6 +11,7 @@ from lightrail.frontend.links.deliveries import ConsumerLink
 from lightrail.namespace.rights import Resource
 from lightrail.namespace.tokens import Claims, InvalidTokenError
 from lightrail.service_bus import signatures
+from lightrail.service_bus.access_keys import texts_of
 from lightrail.service_bus.links.deliveries import BusConsumerLink
 from lightrail.service_bus.links.sessions import SessionLink, request_session
 from lightrail.service_bus.nodes.management import node_at
@@ -80,5 +81,6 @@ HOOKS: Final = FrontendHooks(
     token_types=(TOKEN_TYPE,),
     token=_token,
     anonymous_mechanisms=(MECHANISM,),
+    keys=texts_of,
     subprotocols=(SUBPROTOCOL,),
 )

@@ -9,6 +9,7 @@ from lightrail.gateway.callers import VerifiedCredentials
 from lightrail.gateway.hooks import GatewayHooks, Served
 from lightrail.namespace.rights import Caller
 from lightrail.service_bus import signatures
+from lightrail.service_bus.access_keys import texts_of
 from lightrail.service_bus.administration import dispatch
 
 
@@ -30,4 +31,4 @@ async def _signature(coordinator: Coordinator, secret: bytes, value: str, now_ms
     )
 
 
-HOOKS: Final = GatewayHooks(handler=_handler, schemes={"SharedAccessSignature": _signature})
+HOOKS: Final = GatewayHooks(handler=_handler, keys=texts_of, schemes={"SharedAccessSignature": _signature})

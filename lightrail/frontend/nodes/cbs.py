@@ -130,7 +130,7 @@ class Cbs:
         if claimed != audience:
             caller = caller.at(owner(claimed))
         if client.claims is None:
-            client.claims = Claims(frontend, lambda audiences: frontend.guard.recheck(client, audiences))
+            client.claims = Claims(frontend, connection.tokens_changed)
         try:
             client.claims.put(claimed, Claim(caller, token.expires_s * 1000))
         except TooManyTokensError:

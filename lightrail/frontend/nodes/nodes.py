@@ -15,6 +15,8 @@ if TYPE_CHECKING:
 
 NODE_REQUEST_BYTES: Final[int] = 1024 * 1024
 """Largest request to such a node."""
+TOKEN_REQUEST_BYTES: Final[int] = 64 * 1024
+"""The same on links of clients that have put no token yet (unproven.py)."""
 
 
 class Nodes:
@@ -55,7 +57,8 @@ class Nodes:
             link.context = reply
             connection.links.bind(reply, terms)
             return True
-        link.accept(max_message_size=NODE_REQUEST_BYTES, rcv_settle_mode=SETTLE_FIRST)
+        most = TOKEN_REQUEST_BYTES if connection.client.is_unproven else NODE_REQUEST_BYTES
+        link.accept(max_message_size=most, rcv_settle_mode=SETTLE_FIRST)
         request = RequestLink(connection, node_links, link, here.node, path)
         here.requests.append(request)
         link.context = request

@@ -32,16 +32,18 @@ log = logging.getLogger("lightrail.frontend.auth")
 def offered_mechanisms(settings: Settings, *, loopback: bool, tls: bool, has_users: bool) -> tuple[str, ...]:
     """SASL mechanisms of users for one connection, the preferred first; empty: nobody may log in.
 
-    With no user defined, ANONYMOUS is for loopback only, unless insecure_no_users is set; on loopback PLAIN
-    is offered, too, for clients that are configured with a user, and accepts every password. PLAIN shows the
-    password to everybody on the network path, so beyond loopback it needs TLS or plain_without_tls.
+    With no user defined, ANONYMOUS is for loopback only, unless insecure_no_users is set; PLAIN is offered,
+    too, for clients that are configured with a user, and accepts every password. PLAIN shows the password to
+    everybody on the network path, so beyond loopback it needs TLS or plain_without_tls.
 
     Args:
         loopback: whether the peer's address is of this machine.
     """
-    if not has_users:
-        return (ANONYMOUS, "PLAIN") if loopback else (ANONYMOUS,) if settings.insecure_no_users else ()
     plain = loopback or tls or settings.plain_without_tls
+    if not has_users:
+        if not loopback and not settings.insecure_no_users:
+            return ()
+        return (ANONYMOUS, "PLAIN") if plain else (ANONYMOUS,)
     offered = tuple(name for name in settings.sasl_mechanisms if plain or name != "PLAIN")
     return (*offered, ANONYMOUS) if settings.allow_anonymous else offered
 

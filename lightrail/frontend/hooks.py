@@ -42,6 +42,16 @@ async def _no_token(*_: object) -> None:
     return None
 
 
+@dataclass(frozen=True, slots=True)
+class Verified:
+    """A token that a hook has verified: its claims, and what it opens."""
+
+    claims: "Claims"
+    resource: "Resource"
+    everything: bool = False
+    """Whether it leaves the client all rights, within the resource, if the client has them without it."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FrontendHooks:
     """The table of one frontend."""
@@ -68,11 +78,10 @@ class FrontendHooks:
     """The node at an address with a `$`, made for one connection; None without one."""
     token_types: tuple[str, ...] = ()
     """Types of tokens that $cbs accepts beside those of JSON web tokens, in small letters."""
-    token: "Callable[[Authenticator, str, str, int], Awaitable[tuple[Claims, Resource] | None]]" = _no_token
+    token: "Callable[[Authenticator, str, str, int], Awaitable[Verified | None]]" = _no_token
     """Verifies the text of a token, put for an audience at a time in milliseconds since 1970.
 
-    Returns its claims and what it opens; None for a text of another kind. Raises InvalidTokenError,
-    CoordinatorError.
+    None for a text of another kind. Raises InvalidTokenError, CoordinatorError.
     """
     anonymous_mechanisms: tuple[str, ...] = ()
     """Further names of SASL's mechanism ANONYMOUS."""

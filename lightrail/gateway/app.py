@@ -180,7 +180,7 @@ class Gateway:
     async def _handle(self, http: web.Request) -> web.StreamResponse:
         if is_request(http):
             return await self.services.websockets.serve(http)
-        if (other := self.services.hooks.handler(http)) is not None:
+        if (other := self.services.hooks.handler(self.services, http)) is not None:
             return await other(self.services, http)
         found = parse_path(http.rel_url.raw_path)
         table = NAMED if found.name else ROOT

@@ -27,7 +27,11 @@ def _no_keys(*_: object) -> tuple[str, ...]:
     return ()
 
 
-def _none(_: web.Request) -> None:
+async def _nothing(*_: object) -> None:
+    return None
+
+
+def _none(*_: object) -> None:
     return None
 
 
@@ -35,8 +39,13 @@ def _none(_: web.Request) -> None:
 class GatewayHooks:
     """The table of one gateway."""
 
-    handler: Callable[[web.Request], Served | None] = _none
+    handler: Callable[["Services", web.Request], Served | None] = _none
     """The handler of a request that is not one of the gateway's own interface; None for all others."""
+    before_ready: "Callable[[Services, bool], Awaitable[None]]" = _nothing
+    """Called once before the gateway is ready, when its shards serve.
+
+    The argument says whether the gateway replaces one that has ended. Raises CannotServeError.
+    """
     keys: "Keys" = _no_keys
     """What a user may give in the place of its password (cluster/logins.py)."""
     schemes: Mapping[str, Verify] = field(default_factory=dict)

@@ -189,6 +189,12 @@ class Settings:
     insecure_no_users: bool = _setting(
         False, flag, "BOOL", "serve beyond loopback although no user is defined: everybody has all rights"
     )
+    service_bus_config: str | None = _setting(
+        None,
+        optional(path),
+        "FILE",
+        "Config.json of the emulator of Azure Service Bus: its entities are made before the start ends",
+    )
     websocket_origins: tuple[str, ...] = _setting(
         (),
         origins,
@@ -271,12 +277,12 @@ class Settings:
         flags: Mapping[str, str] | None = None,
         environ: Mapping[str, str] | None = None,
         config: str | None = None,
+        defaults: Mapping[str, str] | None = None,
     ) -> Self:
-        """Merge the sources and check the result; ``config`` is the path of a TOML file, or None.
-
-        Raises SettingsError.
+        """Merge the sources and check the result. ``config`` is the path of a TOML file, or None; the
+        ``defaults`` of a command replace those of the settings. Raises SettingsError.
         """
-        given: dict[str, Any] = {}
+        given = {name: _parse(name, text, "the default") for name, text in (defaults or {}).items()}
         if config:
             for key, text in read_file(config, names()).items():
                 given[key] = _parse(key, text, f"{key} in {config}")
@@ -314,10 +320,10 @@ class Settings:
                 f"wire is {self.wire}, which can be reached from other machines: set wire_key to a key made "
                 "by `lightrail wire-key FILE`, or set insecure_wire where nobody else is in that network"
             )
-        if self.wire_key and not os.access(self.wire_key, os.R_OK):
-            raise SettingsError(
-                f"wire_key is {self.wire_key!r}: expected a file made by `lightrail wire-key`, readable"
-            )
+        made_by = {"wire_key": "made by `lightrail wire-key`", "service_bus_config": "such as Config.json"}
+        for name, what in made_by.items():
+            if (value := getattr(self, name)) and not os.access(value, os.R_OK):
+                raise SettingsError(f"{name} is {value!r}: expected a file {what}, readable")
 
     def _check_etcd(self) -> None:
         for one, other in (("etcd_certificate", "etcd_key"), ("etcd_user", "etcd_password_file")):

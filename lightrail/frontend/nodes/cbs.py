@@ -118,7 +118,7 @@ class Cbs:
         try:
             # Some clients send tokens of either kind under the type jwt.
             verified = await frontend.hooks.token(self._authenticator, text, audience, now_ms)
-            token, resource = verified or (await self._token(text, now_ms), None)
+            token = verified.claims if verified else await self._token(text, now_ms)
         except tokens.InvalidTokenError as error:
             raise _TokenError(401, str(error)) from None
         except CoordinatorError as error:
@@ -126,7 +126,13 @@ class Cbs:
         if not connection.is_open:
             # The connection closed while the token was being checked; discard the result.
             return
-        caller = Caller(token.user, scope=token.scope, tls=client.tls, resource=resource)
+        caller = Caller(
+            token.user,
+            everything=verified is not None and verified.everything and client.caller.everything,
+            scope=token.scope,
+            tls=client.tls,
+            resource=verified.resource if verified else None,
+        )
         if claimed != audience:
             caller = caller.at(owner(claimed))
         if client.claims is None:

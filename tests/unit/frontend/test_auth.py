@@ -76,7 +76,7 @@ def test_mechanisms_on_offer() -> None:
     assert offer(False, False, True) == everything[:2]
     assert offer(False, True, True) == everything
     settings = replace(settings, insecure_no_users=True, plain_without_tls=True, allow_anonymous=True)
-    assert offer(False, False, False) == ("ANONYMOUS",)
+    assert offer(False, False, False) == ("ANONYMOUS", "PLAIN")
     assert offer(False, False, True) == (*everything, "ANONYMOUS")
 
 
@@ -174,10 +174,12 @@ def test_anonymous() -> None:
         assert "not offered" in refused.reason
 
 
-def test_without_users_plain_accepts_every_password_on_this_machine_alone() -> None:
+def test_without_users_plain_accepts_every_password_where_nobody_reads_it() -> None:
     assert run(start("PLAIN", b"\0guest\0guest")).user == "guest"
     there = run(start("PLAIN", b"\0guest\0guest", host="10.0.0.1", insecure_no_users=True))
     assert there.user is None
+    open_to_all = {"insecure_no_users": True, "plain_without_tls": True}
+    assert run(start("PLAIN", b"\0guest\0guest", host="10.0.0.1", **open_to_all)).user == "guest"
 
     async def caller() -> Caller:
         authentication = await begin()

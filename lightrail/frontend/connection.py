@@ -25,7 +25,7 @@ from lightrail.frontend.links.bound_links import BoundLinks, ending_of
 from lightrail.frontend.nodes.links import RequestLink
 from lightrail.frontend.nodes.replies import NodeLinks
 from lightrail.frontend.transactions.transactions import Transactions
-from lightrail.frontend.websocket import ServedWebSocket, begin_websocket
+from lightrail.frontend.websocket import HTTP_FIRST, ServedWebSocket, begin_websocket, is_http
 from lightrail.model import conditions, limits
 from lightrail.model.links import Ending
 from lightrail.model.protocols import Address
@@ -124,7 +124,7 @@ class ClientConnection(ClientSocket):
     def data_received(self, data: bytes) -> None:
         if (amqp := self.amqp) is None:
             return
-        if data[:1] == b"G" and amqp.phase == HEADER and self.websocket is None:
+        if data[:1] in HTTP_FIRST and amqp.phase == HEADER and self.websocket is None and is_http(data):
             # No protocol header of AMQP begins like this.
             begin_websocket(self, data)
             return

@@ -87,5 +87,7 @@ class FrontendHooks:
     """Further names of SASL's mechanism ANONYMOUS."""
     keys: "Keys" = _no_keys
     """What a user may give in the place of its password (cluster/logins.py)."""
+    is_administration: Callable[[str], bool] = _never
+    """Whether a request over HTTP, by its target, is one that frontends forward to a gateway."""
     subprotocols: tuple[str, ...] = ()
     """Further names of AMQP as a subprotocol of WebSockets."""

@@ -99,6 +99,8 @@ async def _frontend(
         key=joining.key,
         hooks=service_bus.HOOKS,
     )
+    # `serve` starts a gateway beside its frontends.
+    frontend.http.gateway = settings.http.reachable if process.supervised else None
     frontend.counts.scanner_compiled = int(COMPILED)
     if not COMPILED:
         log.warning("no compiled code reads transfers: messages cost more CPU (docs/operate/running.md)")

@@ -17,6 +17,7 @@ from lightrail.cluster.map import PLACEMENT_FAMILIES, Map
 from lightrail.gateway.bodies import ATOM, JSON
 from lightrail.gateway.callers import Callers
 from lightrail.gateway.errors import ProblemError, problem_of
+from lightrail.gateway.forwarded import forwarded
 from lightrail.gateway.forwarding.counts import FAMILIES as FORWARDING_FAMILIES
 from lightrail.gateway.forwarding.forwarding import Forwarding
 from lightrail.gateway.hooks import GatewayHooks
@@ -153,6 +154,7 @@ class Gateway:
         """
         path = request.path
         services = self.services
+        forwarded(services, request)
         if path == DETAILED:
             demand_all(services.directory, await services.callers.caller(request))
         if path.startswith("/!ui") and not path.startswith("/!ui/static/"):

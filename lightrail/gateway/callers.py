@@ -25,6 +25,7 @@ from lightrail.cluster.coordinator import Coordinator
 from lightrail.cluster.logins import Keys, Logins, TooManyLoginsError
 from lightrail.cluster.users import UserRecord
 from lightrail.gateway.errors import ProblemError
+from lightrail.gateway.forwarded import client_of, is_encrypted
 from lightrail.gateway.hooks import Verify
 from lightrail.model import limits
 from lightrail.model.clock import wall_ms
@@ -126,7 +127,7 @@ class Callers:
             # A browser sends its user's credentials for pages of other sites, too.
             raise ProblemError(403, f"a page of {origin[:80]!a} may not change anything here")
         header = request.headers.get("Authorization")
-        tls = request.transport is not None and request.transport.get_extra_info("sslcontext") is not None
+        tls = is_encrypted(request)
         if not self.has_users:
             return self._anybody(request, tls)
         if header is None:
@@ -283,6 +284,8 @@ def _of_password(digest: str) -> Callable[[UserRecord], bool]:
 
 def _peer(request: web.Request) -> str | None:
     """The address of the client; None for a connection without a network."""
+    if (client := client_of(request)) is not None:
+        return client.host
     peer = request.transport.get_extra_info("peername") if request.transport is not None else None
     return str(peer[0]) if isinstance(peer, tuple) else None
 

@@ -27,6 +27,10 @@ def _no_keys(*_: object) -> tuple[str, ...]:
     return ()
 
 
+def _never(_: web.Request) -> bool:
+    return False
+
+
 async def _nothing(*_: object) -> None:
     return None
 
@@ -41,6 +45,8 @@ class GatewayHooks:
 
     handler: Callable[["Services", web.Request], Served | None] = _none
     """The handler of a request that is not one of the gateway's own interface; None for all others."""
+    is_administration: Callable[[web.Request], bool] = _never
+    """Whether a frontend may have forwarded a request; on such a connection nothing else is served."""
     before_ready: "Callable[[Services, bool], Awaitable[None]]" = _nothing
     """Called once before the gateway is ready, when its shards serve.
 

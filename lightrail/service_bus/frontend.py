@@ -31,6 +31,8 @@ SERVICE: Final = "servicebus"
 TOKEN_TYPE: Final = "servicebus.windows.net:sastoken"
 MECHANISM: Final = "MSSBCBS"
 """ANONYMOUS by the name that older clients insist on: they put their token to $cbs afterwards."""
+VERSION: Final = "api-version"
+"""The parameter that all requests of administration clients have."""
 SUBPROTOCOL: Final = "AMQPWSB10"
 """The subprotocol of WebSockets that these clients used formerly."""
 
@@ -70,6 +72,11 @@ async def _token(authenticator: "Authenticator", text: str, audience: str, now_m
     return Verified(Claims(found.user, "", found.expires_s), found.resource, everything=by_development_key)
 
 
+def _is_administration(target: str) -> bool:
+    query = target.partition("?")[2]
+    return any(part.partition("=")[0] == VERSION for part in query.split("&"))
+
+
 HOOKS: Final = FrontendHooks(
     # Service Bus has no transient messages, and its clients send no `durable`.
     stores_all=is_bus_link,
@@ -81,5 +88,6 @@ HOOKS: Final = FrontendHooks(
     token=_token,
     anonymous_mechanisms=(MECHANISM,),
     keys=texts_of,
+    is_administration=_is_administration,
     subprotocols=(SUBPROTOCOL,),
 )

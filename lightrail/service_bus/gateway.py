@@ -74,6 +74,7 @@ async def _signature(coordinator: Coordinator, secret: bytes, value: str, now_ms
 
 HOOKS: Final = GatewayHooks(
     handler=_handler,
+    is_administration=dispatch.is_administration,
     before_ready=_configure,
     keys=texts_of,
     schemes={"SharedAccessSignature": _signature},

@@ -7,12 +7,16 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from azure.core.exceptions import ClientAuthenticationError
 from azure.servicebus import ServiceBusClient
+from azure.servicebus.management import ServiceBusAdministrationClient
 
 from lightrail.service_bus.development import KEY, KEY_NAME
-from tests.interop.azure_scene import connection_string
+from tests.interop.azure_scene import connection_string, key_of
 from tests.interop.programs import in_csharp
+from tests.support import wait
 from tests.support.broker import ROOT, Broker
+from tests.support.certificates import Authority
 from tests.support.namespace import with_service
 
 # A program may have to wait for csrun to unpack itself.
@@ -66,10 +70,44 @@ def client(broker: Broker) -> ServiceBusClient:
     return ServiceBusClient.from_connection_string(connection_string(broker, BY_KEY), retry_total=0)
 
 
+def test_one_connection_string_is_for_messages_and_administration(tmp_path: Path) -> None:
+    with emulator(tmp_path / "data") as broker:
+        # Both at the port of AMQP.
+        one = connection_string(broker, BY_KEY)
+        found = in_csharp("Emulator", one, one)
+        assert found["lock"] == 60
+        assert found["queue"] == ["Message 1", "Message 2", "Message 3"]
+
+
+def test_administration_at_the_port_of_amqp_over_tls_is_by_key_and_for_its_names(tmp_path: Path) -> None:
+    authority = Authority(tmp_path / "ca")
+    server = authority.sign("localhost", "DNS:localhost", "IP:127.0.0.1")
+    tls = ("--amqps", "127.0.0.1:0", "--tls-certificate", server.certificate, "--tls-key", server.key)
+    key = key_of(tmp_path / "data", "shop", "--prefix", "shop", "--rights", "send,listen,manage")
+    with Broker(tmp_path / "data", *tls) as broker:
+        text = f"Endpoint=sb://{broker.ready['amqps']};{key}"
+        with ServiceBusAdministrationClient.from_connection_string(
+            text, connection_verify=authority.path, retry_total=0
+        ) as client:
+            assert client.create_queue("shop/orders").name == "shop/orders"
+            # Several requests of one connection, one after the other.
+            for number in range(3):
+                client.create_queue(f"shop/{number}")
+            assert [each.name for each in client.list_queues()] == [
+                "shop/0",
+                "shop/1",
+                "shop/2",
+                "shop/orders",
+            ]
+            with pytest.raises(ClientAuthenticationError):
+                client.create_queue("another")
+
+
 def test_health_is_that_of_the_emulator_unless_a_name_has_this_path(tmp_path: Path) -> None:
     healthy = '{"status":"healthy","message":"Service is healthy."}'
     with emulator(tmp_path / "data") as broker:
-        assert got(f"http://{broker.http}/health") == (200, healthy)
+        # Until the frontends have found their shards it is 503.
+        wait.until(lambda: got(f"http://{broker.http}/health") == (200, healthy), "health")
         policy = urllib.request.Request(
             f"http://{broker.http}/health", b'{"role": "queue"}', {"Content-Type": "application/json"}
         )

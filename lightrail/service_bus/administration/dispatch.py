@@ -14,6 +14,7 @@ from aiohttp import web
 
 from lightrail.gateway.callers import Callers
 from lightrail.gateway.errors import ProblemError, problem_of
+from lightrail.gateway.forwarded import as_client_sees_it
 from lightrail.gateway.request import Request
 from lightrail.gateway.services import Services
 from lightrail.namespace.rights import Caller, ForbiddenError
@@ -51,6 +52,7 @@ def is_administration(http: web.Request) -> bool:
 
 async def serve(services: Services, http: web.Request) -> web.Response:
     """Answers a request; no request makes it raise."""
+    http = as_client_sees_it(http)
     try:
         place = place_of(http.rel_url.raw_path)
         methods = HANDLERS[place.kind]

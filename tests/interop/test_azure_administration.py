@@ -70,7 +70,7 @@ def scene(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Scene]:
     authority = Authority(folder / "ca")
     server = authority.sign("localhost", "DNS:localhost", "IP:127.0.0.1")
     flags = ("--https", "127.0.0.1:0", "--tls-certificate", server.certificate, "--tls-key", server.key)
-    with Broker(folder / "data", "--allow-anonymous", "true", *flags) as broker:
+    with Broker(folder / "data", *flags) as broker:
         yield Scene(broker, authority)
 
 

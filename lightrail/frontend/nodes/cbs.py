@@ -119,7 +119,7 @@ class Cbs:
             # Some clients send tokens of either kind under the type jwt.
             hook, directory = frontend.hooks.token, frontend.directory
             verified = await hook(self._authenticator, directory, text, audience, now_ms)
-            token, resource = verified or (await self._token(text, now_ms), None)
+            token = verified.claims if verified else await self._token(text, now_ms)
         except tokens.InvalidTokenError as error:
             raise _TokenError(401, str(error)) from None
         except CoordinatorError as error:
@@ -127,11 +127,18 @@ class Cbs:
         if not connection.is_open:
             # The connection closed while the token was being checked; discard the result.
             return
-        caller = Caller(token.user, scope=token.scope, tls=client.tls, resource=resource)
+        resource = verified.resource if verified else None
+        caller = Caller(
+            token.user,
+            everything=verified is not None and verified.everything and client.caller.everything,
+            scope=token.scope,
+            tls=client.tls,
+            resource=resource,
+        )
         if claimed != audience or (resource is not None and not resource.opens(claimed)):
             caller = caller.at(owner(claimed))
         if client.claims is None:
-            client.claims = Claims(frontend, lambda audiences: frontend.guard.recheck(client, audiences))
+            client.claims = Claims(frontend, connection.tokens_changed)
         try:
             client.claims.put(claimed, Claim(caller, token.expires_s * 1000))
         except TooManyTokensError:

@@ -15,6 +15,7 @@ from aiohttp import web
 
 from lightrail.gateway.callers import VerifiedCredentials
 from lightrail.gateway.errors import ProblemError, problem_of
+from lightrail.gateway.forwarded import as_client_sees_it
 from lightrail.gateway.request import Request
 from lightrail.gateway.services import Services
 from lightrail.model.names import InvalidNameError
@@ -54,6 +55,7 @@ def is_administration(http: web.Request) -> bool:
 
 async def serve(services: Services, http: web.Request) -> web.Response:
     """Answers a request; no request makes it raise."""
+    http = as_client_sees_it(http)
     try:
         place = place_of(http.rel_url.raw_path)
         methods = HANDLERS[place.kind]

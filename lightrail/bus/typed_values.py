@@ -87,6 +87,12 @@ def wrong(expected: str, found: Any) -> NotReadableError:
     return NotReadableError(f"expected {expected}, found {found!r:.80}")
 
 
+def within(where: str, error: NotReadableError) -> NotReadableError:
+    """The error of a part, with the position of the part."""
+    text = str(error)
+    return NotReadableError(f"{where}{text}" if text.startswith(("[", ".")) else f"{where}: {text}")
+
+
 def _exactly(cls: type, what: str) -> Converter:
     def load(value: Any) -> Any:
         if type(value) is not cls:

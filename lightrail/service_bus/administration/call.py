@@ -22,11 +22,19 @@ from lightrail.gateway.errors import ProblemError
 from lightrail.gateway.resources.atom import text_of
 from lightrail.gateway.resources.queues import rows_of
 from lightrail.gateway.rights import demand_name
-from lightrail.model.names import InvalidNameError, check, dead_letter_name, is_system, queue_name
+from lightrail.model.names import (
+    InvalidNameError,
+    check,
+    dead_letter_name,
+    folded,
+    is_system,
+    queue_name,
+)
 from lightrail.model.policy import Policy, Role
 from lightrail.namespace.directory import Directory
 from lightrail.namespace.records import Name, Right, Subscription
 from lightrail.namespace.rights import Caller, may
+from lightrail.namespace.rules import rules_of
 from lightrail.namespace.statuses import MissingError
 from lightrail.service_bus.administration import entries
 from lightrail.service_bus.administration.entries import Entry
@@ -61,6 +69,22 @@ class Place(NamedTuple):
     """Name of the queue or the topic."""
     subscription: str = ""
     rule: str = ""
+
+    def resolved(self, directory: Directory) -> "Place":
+        """The place with the spelling of what exists there: case makes no difference to these clients.
+
+        Raises InvalidNameError: case alone distinguishes several names.
+        """
+        if not self.name:
+            return self
+        name = directory.resolve(self.name)
+        id = directory.resolve_subscription(name, self.subscription)
+        found = directory.subscription(name, id)
+        rules = () if found is None or not self.rule else rules_of(found)
+        rule = self.rule
+        if rule not in rules:
+            rule = next((each for each in rules if folded(each) == folded(rule)), rule)
+        return self._replace(name=name, subscription=id, rule=rule)
 
 
 def place_of(raw_path: str) -> Place:

@@ -12,7 +12,7 @@ from aiohttp import web
 
 from lightrail.gateway.bodies import rfc3339
 from lightrail.gateway.errors import ProblemError
-from lightrail.model.names import InvalidNameError
+from lightrail.model.names import InvalidNameError, folded
 from lightrail.model.policy import Policy, Role
 from lightrail.namespace.deleting import OWN_QUEUE, has_own_queue, own_queue
 from lightrail.namespace.records import Subscription
@@ -157,7 +157,7 @@ async def put_rule(call: Call) -> web.Response:
     _, parts = entries.description_in(await call.request.body(), (descriptions.RULE,))
     rule = descriptions.rule_of(parts)
     given = entries.plain_text(parts["Name"]) if "Name" in parts else name
-    if given not in (name, ""):
+    if given and folded(given) != folded(name):
         raise ProblemError(400, f"the rule is named {given[:80]!a}; expected {name[:80]!a}, as in the path")
     what = f"rule {name} of subscription {found.id} of {found.router}"
     updates = call.demand_present(name in rules_of(found), what)

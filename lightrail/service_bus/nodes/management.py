@@ -193,7 +193,7 @@ class EntityManagement:
                 queue = await scheduled_queue(connection.frontend.service, record.name)
                 posting = await Posting.open_at(connection.frontend, queue.name, sequences=True)
             else:
-                posting = await Posting.open(connection, record.name, sequences=True)
+                posting = await Posting.open(connection, record.name, sequences=True, entity=True)
             try:
                 for message, durable, priority, expires_at_ms in messages:
                     await posting.post(

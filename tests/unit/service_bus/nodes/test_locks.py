@@ -48,6 +48,7 @@ async def received(
     scene: Scene, client: Client, requester: Requester, name: str, count: int
 ) -> tuple[Link, list[uuid.UUID]]:
     """A receiver of one of Azure's clients gets so many messages; it, and their lock tokens."""
+    await scene.frontend.service.first_use("q")
     link = await client.receiver(requester.session, name, properties=VENDOR)
     link.keep_tags()
     scene.shard.ready()

@@ -12,12 +12,12 @@ import re
 import sys
 import types
 import uuid
-from collections.abc import Callable, Mapping, Sequence, Set
+from collections.abc import Callable, Iterable, Mapping, Sequence, Set
 from decimal import Decimal, InvalidOperation
 from typing import Annotated, Any, Final, NamedTuple, Union, get_args, get_origin, is_typeddict
 
 from lightrail.bus.errors import NotReadableError
-from lightrail.bus.typed_values import fields_of, within, wrong
+from lightrail.bus.typed_values import fields_of, iso_duration, microseconds, within, wrong
 
 Translate = Callable[[Any], Any]
 
@@ -27,10 +27,6 @@ _DAYS_MAX: Final = 10_675_199
 """Of a TimeSpan, which counts units of 100 ns in 64 bits."""
 _SPAN: Final = re.compile(r"(-)?(?:(\d{1,8})\.)?(\d{1,2}):(\d{1,2}):(\d{1,2})(?:\.(\d{1,7}))?\Z")
 """A TimeSpan as text: [-][days.]hours:minutes:seconds[.fraction]."""
-_ISO_DURATION: Final = re.compile(
-    r"(-)?P(?:(\d+)W)?(?:(\d+)D)?(?:T(?:(\d+)H)?(?:(\d+)M)?(?:(\d+)(?:\.(\d{1,9}))?S)?)?\Z"
-)
-"""As pydantic and msgspec write a timedelta."""
 _FINER: Final = re.compile(r"(\.\d{6})\d+")
 _UPPER: Final = re.compile(r"(?<=[a-z0-9])(?=[A-Z])|(?<=[A-Z])(?=[A-Z][a-z])")
 
@@ -79,7 +75,7 @@ def _make(annotation: Any) -> Translation:
         return _union(arguments)
     if isinstance(annotation, type) and issubclass(annotation, enum.Enum):
         return _enumeration(annotation)
-    if fields_of(annotation) is not None or dataclasses.is_dataclass(origin):
+    if _is_class(annotation):
         return _class(annotation)
     if isinstance(origin, type) and arguments:
         if issubclass(origin, tuple) and arguments[-1] is not Ellipsis:
@@ -123,7 +119,7 @@ def guid(id: str) -> str:
 
 def _write_span(value: Any) -> str:
     """Seconds, or an ISO 8601 duration, as the text of a TimeSpan. Raises ValueError beyond its range."""
-    span = _iso_duration(value) if type(value) is str else dt.timedelta(seconds=value)
+    span = iso_duration(value) if type(value) is str else dt.timedelta(seconds=value)
     sign = "-" if span < dt.timedelta(0) else ""
     span = abs(span)
     if span.days >= _DAYS_MAX:
@@ -134,23 +130,8 @@ def _write_span(value: Any) -> str:
     return f"{sign}{days}{clock}{fraction}"
 
 
-def _iso_duration(text: str) -> dt.timedelta:
-    found = _ISO_DURATION.match(text)
-    if found is None:
-        raise ValueError(f"expected a duration as P1DT2H3M4.5S, found {text!r:.80}")
-    sign, *numbers, fraction = found.groups()
-    weeks, days, hours, minutes, seconds = (int(number or 0) for number in numbers)
-    span = dt.timedelta(days, seconds, _microseconds(fraction), 0, minutes, hours, weeks)
-    return -span if sign else span
-
-
-def _microseconds(fraction: str | None) -> int:
-    """Of the digits behind the point of a number of seconds."""
-    return int((fraction or "").ljust(6, "0")[:6])
-
-
 def _read_span(value: Any) -> Any:
-    """The text of a TimeSpan as seconds, without its units below a microsecond."""
+    """The text of a TimeSpan as an ISO 8601 duration, without its units below a microsecond."""
     if type(value) is not str:
         return value
     found = _SPAN.match(value)
@@ -158,8 +139,10 @@ def _read_span(value: Any) -> Any:
         raise wrong("a TimeSpan of .NET as 1.02:03:04.5000000", value)
     sign, *numbers, fraction = found.groups()
     days, hours, minutes, seconds = (int(number or 0) for number in numbers)
-    span = dt.timedelta(days, seconds, _microseconds(fraction), 0, minutes, hours)
-    return (-span if sign else span).total_seconds()
+    span = dt.timedelta(days, seconds, microseconds(fraction), 0, minutes, hours)
+    whole = f"{span.days * 86_400 + span.seconds}.{span.microseconds:06}"
+    # A form that pydantic and msgspec read as well, and without the rounding of a float.
+    return f"{sign or ''}PT{whole}S"
 
 
 def write_time(value: str) -> str:
@@ -193,7 +176,7 @@ _SIMPLE: Final[dict[type, Translation]] = {
     dt.datetime: Translation(write_time, read_time, NO_TIME),
     dt.date: Translation(None, None, "0001-01-01"),
     dt.time: Translation(write_time, read_time, "00:00:00"),
-    dt.timedelta: Translation(_write_span, _read_span, 0.0),
+    dt.timedelta: Translation(_write_span, _read_span, "PT0S"),
 }
 
 
@@ -224,32 +207,35 @@ def _enumeration(cls: type[enum.Enum]) -> Translation:
 
 
 def _items(annotation: Any) -> Translation:
-    each = translation(annotation)
-
-    def through(translate: Translate | None) -> Translate | None:
-        if translate is None:
-            return None
-        return lambda value: [translate(item) for item in value] if type(value) is list else value
-
-    return Translation(through(each.write), through(each.read), NO_DEFAULT)
+    write, read, _ = translation(annotation)
+    return Translation(
+        None if write is None else lambda value: [write(item) for item in value],
+        None if read is None else lambda value: _each_read(value, list, enumerate, read),
+        NO_DEFAULT,
+    )
 
 
 def _values(annotation: Any) -> Translation:
     """Of a dict: its keys stay as they are."""
-    each = translation(annotation)
+    write, read, _ = translation(annotation)
+    return Translation(
+        None if write is None else lambda value: {key: write(item) for key, item in value.items()},
+        None if read is None else lambda value: _each_read(value, dict, dict.items, read),
+        NO_DEFAULT,
+    )
 
-    def through(translate: Translate | None) -> Translate | None:
-        if translate is None:
-            return None
 
-        def run(value: Any) -> Any:
-            if type(value) is not dict:
-                return value
-            return {key: translate(item) for key, item in value.items()}
-
-        return run
-
-    return Translation(through(each.write), through(each.read), NO_DEFAULT)
+def _each_read(value: Any, cls: type, pairs: Callable[[Any], Iterable[Any]], read: Translate) -> Any:
+    """The items of a list or dict. Raises NotReadableError with the position."""
+    if type(value) is not cls:
+        return value
+    found = []
+    for key, item in pairs(value):
+        try:
+            found.append((key, read(item)))
+        except NotReadableError as error:
+            raise within(f"[{key!r}]", error) from None
+    return dict(found) if cls is dict else [item for _, item in found]
 
 
 def _tuple(arguments: tuple[Any, ...]) -> Translation:
@@ -272,7 +258,7 @@ def _union(arguments: tuple[Any, ...]) -> Translation:
     if len(options) == 1:
         write, read, _ = translation(options[0])
         return Translation(_unless_null(write), _unless_null(read), default)
-    classes = [_Class(each) for each in options if fields_of(each) is not None]
+    classes = [_Class(each) for each in options if _is_class(each)]
     if not classes:
         return Translation(None, None, default)
     return Translation(
@@ -360,6 +346,11 @@ class _Class:
             if fields[name].default is not NO_DEFAULT:
                 found[name] = fields[name].default
         return others | found
+
+
+def _is_class(annotation: Any) -> bool:
+    """Whether it has fields; it may have parameters, as Page[int]."""
+    return fields_of(get_origin(annotation) or annotation) is not None
 
 
 def _class(annotation: Any) -> Translation:

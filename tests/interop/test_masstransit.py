@@ -1,5 +1,6 @@
 """Messages between Python's bus and MassTransit's own serializers, in both directions."""
 
+import asyncio
 import json
 import uuid
 from pathlib import Path
@@ -7,14 +8,17 @@ from typing import Any
 
 import pytest
 
-from lightrail.bus import Bus, MassTransit
+from lightrail.bus import Bus, Context, MassTransit, RequestFailedError
 from lightrail.bus.context import FAULT_ADDRESS
 from lightrail.bus.testing import TestBus
 from lightrail.transport import Envelope
 from tests.bus.conftest import play
-from tests.bus.dotnet_messages import FULL, ID, NAMES, Answer, Ask, XmlAnswer
+from tests.bus.dotnet_messages import FULL, ID, NAMES, Answer, Ask, Everything, XmlAnswer
 from tests.bus.test_masstransit import RECORDED, envelope_of, recorded
+from tests.interop.azure_scene import connection_string
 from tests.interop.programs import in_csharp
+from tests.interop.test_proton_security import admin
+from tests.support.broker import Broker
 
 # A program may have to wait for csrun to unpack itself.
 pytestmark = pytest.mark.timeout(240)
@@ -152,3 +156,53 @@ def test_masstransit_reads_the_answer_and_the_fault_of_its_request(tmp_path: Pat
     [exception] = fault["Exceptions"]
     assert (exception["ExceptionType"], exception["Message"]) == ("builtins.ValueError", "no such number")
     assert fault["Timestamp"].endswith("Z")
+
+
+@pytest.mark.parametrize("raw", [False, True])
+def test_services_of_both_sides_share_events_and_answer_each_other(
+    guarded: Broker, key: str, raw: bool
+) -> None:
+    format = MassTransit(NAMES, raw=raw)
+    url = f"amqp://billing-{raw}:secret@{guarded.amqp}"
+    admin(guarded.data, "user", "add", f"billing-{raw}", "--rights", "all", password="secret")
+    bus = Bus(url, name="billing", format=format, conventions=format.conventions(f"{raw}/"))
+    seen: list[Everything] = []
+
+    @bus.handler
+    async def handle(everything: Everything, context: Context) -> None:
+        seen.append(everything)
+        if context.headers["MT-Source-Address"] != "queue:billing":
+            await context.publish(everything)
+
+    @bus.responder
+    async def answer(ask: Ask) -> Answer:
+        if ask.number == 0:
+            raise ValueError("no such number")
+        return Answer(f"number {ask.number}")
+
+    async def test() -> None:
+        connection = connection_string(guarded, key)
+        administration = connection.replace(guarded.amqp, guarded.http)
+        arguments = ("MassTransitService", connection, administration, str(raw), f"{raw}/")
+        async with bus:
+            program = asyncio.ensure_future(
+                asyncio.to_thread(in_csharp, *arguments, beside=["MassTransitMessages"])
+            )
+            options: dict[str, Any] = {"to": f"{raw}/dotnet-ask", "timeout": 120.0}
+            asked = [bus.request(Ask(number), Answer, **options) for number in (9, 0)]
+            answered, error = await asyncio.gather(*asked, return_exceptions=True)
+            assert answered == Answer("number 9")
+            assert isinstance(error, RequestFailedError)
+            assert (error.exception, error.text) == ("System.InvalidOperationException", "no such number")
+            assert (await program).scenarios == {
+                "topic": True,
+                "event-0": [],
+                "event-1": [],
+                "answer": {"has": True, "Text": "number 7"},
+                "fault": {"has": True, "Number": 0, "Message": "no such number"},
+                "exists-9": True,
+                "exists-0": True,
+            }
+        assert seen == [FULL, FULL]
+
+    play(test(), 200.0)

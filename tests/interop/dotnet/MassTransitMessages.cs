@@ -9,8 +9,8 @@ using Shop.Contracts;
 
 public static class MassTransitMessages
 {
-    static readonly SystemTextJsonMessageSerializer Envelope = new();
-    static readonly SystemTextJsonRawMessageSerializer Raw = new();
+    public static readonly SystemTextJsonMessageSerializer Envelope = new();
+    public static readonly SystemTextJsonRawMessageSerializer Raw = new();
 
     public static readonly Guid Id = new("10000000-0000-0000-0000-000000000001");
 
@@ -122,18 +122,19 @@ public static class MassTransitMessages
     }
 
     // The properties in which a message is not Full(), apart from the units of 100 ns that Python does not have.
-    static object Different(Everything found)
+    public static List<string> Different(Everything found)
     {
         var expected = Full();
-        expected.At = new DateTime(expected.At.Ticks / 10 * 10, DateTimeKind.Utc);
+        (expected.At, found.At) = (Whole(expected.At), Whole(found.At));
         return typeof(Everything).GetProperties().Where(property => Text(property.GetValue(found)) != Text(property.GetValue(expected)))
             .Select(property => $"{property.Name}: {Text(property.GetValue(found))} for {Text(property.GetValue(expected))}").ToList();
+        static DateTime Whole(DateTime time) => new(time.Ticks / 10 * 10, time.Kind);
         static string Text(object value) => value is DateTime time ? $"{time:O} {time.Kind}" : JsonSerializer.Serialize(value);
     }
 
     record Given(string Name, string Type, string Body, string ContentType, Dictionary<string, JsonElement> Headers);
 
-    class AskFault : Fault<Ask>
+    public class AskFault : Fault<Ask>
     {
         public Ask Message => new() { Number = 7 };
         public Guid FaultId => new("60000000-0000-0000-0000-000000000006");

@@ -17,6 +17,8 @@ from lightrail.service_bus.administration.call import Kind, Place, place_of
         ("/a%2Fb%20c", Place(Kind.ENTITY, "a/b c")),
         ("/a/b", Place(Kind.ENTITY, "a/b")),
         ("/subscriptions", Place(Kind.ENTITY, "subscriptions")),
+        ("/$temporary/Kxy", Place(Kind.TEMPORARY, "$temporary/Kxy")),
+        ("/%24temporary/Kxy", Place(Kind.TEMPORARY, "$temporary/Kxy")),
         ("/a/t/Subscriptions/", Place(Kind.SUBSCRIPTIONS, "a/t")),
         ("/a%2Ft/subscriptions/s%20x", Place(Kind.SUBSCRIPTION, "a/t", "s x")),
         ("/t/Subscriptions/s/Rules/", Place(Kind.RULES, "t", "s")),
@@ -30,7 +32,17 @@ def test_a_path_leads_to_a_place(path: str, place: Place) -> None:
 
 
 @pytest.mark.parametrize(
-    "path", ["/", "/$Resources/rules", "/$other", "/t/subscriptions/a%2Fb", "/t/subscriptions/$x", "/a//b"]
+    "path",
+    [
+        "/",
+        "/$Resources/rules",
+        "/$other",
+        "/$temporary",
+        "/$temporary/a/b",
+        "/t/subscriptions/a%2Fb",
+        "/t/subscriptions/$x",
+        "/a//b",
+    ],
 )
 def test_other_paths_are_refused(path: str) -> None:
     with pytest.raises(InvalidNameError):

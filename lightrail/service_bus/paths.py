@@ -12,6 +12,7 @@ from lightrail.frontend.errors import ConditionError
 from lightrail.model import conditions
 from lightrail.model.names import DEAD_LETTER_SEGMENT
 from lightrail.model.policy import Role
+from lightrail.namespace.deleting import OWN_QUEUE
 from lightrail.namespace.directory import Directory
 from lightrail.namespace.records import Subscription
 from lightrail.service_bus.spelling import SUBSCRIPTIONS
@@ -49,6 +50,11 @@ def entity_name(directory: Directory, name: str, folds: bool = True) -> str:
             f"{router} has {what}: {id!a:.200}; create one that sends to a queue, with this id",
         )
     return found.target + dead
+
+
+def is_of_subscription(queue: str) -> bool:
+    """Whether a queue has the name of a subscription's own queue, or is that of its dead letters."""
+    return f"/{OWN_QUEUE}/" in queue
 
 
 def subscription_at(directory: Directory, path: str) -> Subscription | None:

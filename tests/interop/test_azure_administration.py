@@ -203,9 +203,29 @@ def test_runtime_properties_count_messages(
         return counts == (1, 1, 1) and found.total_message_count == 3 and bool(found.size_in_bytes)
 
     wait.until(counted, "the messages are counted")
+    with client_for(scene.broker, scene.key) as messages, messages.get_queue_receiver(queue) as receiver:
+        receiver.defer_message(received(receiver, 1)[0])
+        wait.until(counted, "a deferred message is an active one")
     found = client.get_queue_runtime_properties(queue)
     assert found.created_at_utc == found.updated_at_utc == found.accessed_at_utc
     assert (found.transfer_message_count, found.transfer_dead_letter_message_count) == (0, 0)
+
+
+def test_a_topic_counts_its_scheduled_messages(
+    client: ServiceBusAdministrationClient, scene: Scene, queue: str
+) -> None:
+    client.create_topic(queue)
+    assert client.get_topic_runtime_properties(queue).scheduled_message_count == 0
+    with client_for(scene.broker, scene.key) as messages, messages.get_topic_sender(queue) as sender:
+        numbers = sender.schedule_messages(
+            [ServiceBusMessage("one"), ServiceBusMessage("two")], datetime.now(UTC) + timedelta(days=1)
+        )
+        assert client.get_topic_runtime_properties(queue).scheduled_message_count == 2
+        sender.cancel_scheduled_messages(numbers[0])
+    assert client.get_topic_runtime_properties(queue).scheduled_message_count == 1
+    assert {each.name: each.scheduled_message_count for each in client.list_topics_runtime_properties()}[
+        queue
+    ] == 1
 
 
 def test_a_topic_and_its_subscriptions(

@@ -279,8 +279,9 @@ class Call:
         if row.get("ready") is None:
             return {}
         dead = figures.get(dead_letter_name(queue), {})
-        active = row["ready"] + row["in_flight"]
-        letters = sum(dead.get(state) or 0 for state in ("ready", "delayed", "in_flight"))
+        # As in Service Bus, a deferred message is an active one.
+        active = row["ready"] + row["in_flight"] + (row.get("deferred") or 0)
+        letters = sum(dead.get(state) or 0 for state in ("ready", "delayed", "in_flight", "deferred"))
         values = (active, letters, row["delayed"], 0, 0)
         return {
             "SizeInBytes": str(row["bytes"] + (dead.get("bytes") or 0)),

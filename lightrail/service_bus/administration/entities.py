@@ -87,14 +87,15 @@ async def delete(call: Call) -> web.Response:
 async def queues(call: Call) -> web.Response:
     """GET /$Resources/queues: the queues that the caller manages, without those of subscriptions."""
     found, following = call.page(await _listed(call, Role.QUEUE))
-    figures = await call.figures([each.name for each in found])
+    figures = await _figures(call, found)
     return call.feed([_entry(call, each, figures) for each in found], following)
 
 
 async def topics(call: Call) -> web.Response:
     """GET /$Resources/topics."""
     found, following = call.page(await _listed(call, Role.ROUTER))
-    return call.feed([_entry(call, each, {}) for each in found], following)
+    figures = await _figures(call, found)
+    return call.feed([_entry(call, each, figures) for each in found], following)
 
 
 async def namespace(call: Call) -> web.Response:
@@ -118,8 +119,14 @@ async def namespace(call: Call) -> web.Response:
 
 
 async def _answer(call: Call, record: Name, status: int = 200) -> web.Response:
-    figures = await call.figures([record.name]) if record.role is Role.QUEUE else {}
+    figures = await _figures(call, [record])
     return call.shown(_entry(call, record, figures), status, record.revision)
+
+
+async def _figures(call: Call, records: list[Name]) -> Figures:
+    """Figures of queues, and of those in which the scheduled messages of topics wait."""
+    names = (each.name if each.role is Role.QUEUE else rules.scheduled_name(each.name) for each in records)
+    return await call.figures([name for name in names if call.directory.get(name).role is Role.QUEUE])
 
 
 def _entry(call: Call, record: Name, figures: Figures) -> Entry:
@@ -131,13 +138,16 @@ def _entry(call: Call, record: Name, figures: Figures) -> Entry:
     else:
         kind = TOPIC
         properties = shown(topic_properties(record.policy, call.server))
-        count = len(call.subscriptions(record.name))
-        # Messages are in the queues of the subscriptions; a topic itself has none.
+        scheduled = rules.scheduled_name(record.name)
+        # Messages are in the queues of the subscriptions; a topic itself has only scheduled ones.
         figures_shown = {
             "SizeInBytes": "0",
-            "SubscriptionCount": str(count),
             "CountDetails": entries.counts(dict.fromkeys(COUNTS, 0)),
         }
+        if call.directory.get(scheduled).role is Role.QUEUE:
+            figures_shown = call.counted(scheduled, figures)
+            figures_shown.pop("MessageCount", None)
+        figures_shown["SubscriptionCount"] = str(len(call.subscriptions(record.name)))
     description = entries.described(
         kind, {**properties, **figures_shown, **times, "EntityAvailabilityStatus": "Available"}
     )

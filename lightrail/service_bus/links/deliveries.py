@@ -3,7 +3,7 @@
 Each message has annotations with its sequence, the time at which it was enqueued and the end of its lock. Its
 delivery-tag, of 16 bytes, is the lock token with which the client renews the lock. Sequences are one higher
 than those of the queue, since these clients count from 1. A dead letter has its reason and its description as
-application properties.
+application properties, in the dead-letter queue and wherever it was forwarded.
 
 What a client changes with an outcome are application properties, too. The queue keeps them as annotations
 whose names begin with `x-opt-property-`, as it keeps all that an outcome adds (messaging 3.4.5).
@@ -33,9 +33,10 @@ from lightrail.amqp.sections import (
 from lightrail.amqp.survey import survey
 from lightrail.amqp.values import DecodeError, Int, Long, Symbol, Timestamp
 from lightrail.frontend.links.deliveries import ConsumerLink
-from lightrail.frontend.links.outcomes import OUTCOMES, Deferral
-from lightrail.model import limits
+from lightrail.frontend.links.outcomes import OUTCOMES, Deferral, rejected
+from lightrail.model import conditions, limits
 from lightrail.model.names import is_dead_letter
+from lightrail.service_bus.paths import is_of_subscription
 from lightrail.wire.bodies import ConsumerOpen
 from lightrail.wire.frames import DELIVER_COLUMNS, DELIVER_ENDS, HEADER_SIZE, delivered_at
 
@@ -56,10 +57,14 @@ BUS_REASON_CHARACTERS: Final[int] = 1_024
 is cut."""
 TAG_PREFIX_BYTES: Final = 12
 """Precedes the four bytes of the delivery-id: a lock token is a UUID."""
-TTL_MS_MAX: Final = (1 << 32) - 1
-"""Largest ttl of a header: a uint (messaging 3.2.1)."""
+CLOCKS_APART_MS: Final = 1_000
+"""How much earlier than it was enqueued a ttl may have begun: at a frontend, with others of a batch."""
+UINT_MAX: Final = (1 << 32) - 1
+"""Largest ttl and delivery-count of a header (messaging 3.2.1)."""
 SEQUENCE: Final = Symbol("x-opt-sequence-number")
 ENQUEUED: Final = Symbol("x-opt-enqueued-time")
+ENQUEUED_SEQUENCE: Final = Symbol("x-opt-enqueue-sequence-number")
+"""The sequence of a message in the topic; a router has none, so a subscription gives its own."""
 FIRST_SEQUENCE: Final = 1
 """The clients' sequence of a queue's first message, which is 0 here."""
 ACTIVE, DEFERRED, SCHEDULED = 0, 1, 2
@@ -73,8 +78,26 @@ PROPERTY_PREFIX: Final = "x-opt-property-"
 """Precedes the name of an application property that an outcome has set, in the annotations of its message."""
 _MARK: Final = PROPERTY_PREFIX.encode()
 """No outcome has changed the properties of a message without these bytes: its annotations are not decoded."""
+DEAD_LETTERED: Final = Symbol("com.microsoft:dead-letter")
+"""Condition with which these clients reject a message to dead-letter it."""
+BROKERS_REASON: Final = "x-opt-dead-letter-reason"
+"""Annotation that every dead letter has from the broker, also in the queues to which it is forwarded."""
+_DEAD: Final = BROKERS_REASON.encode()
+"""A message without these bytes is no dead letter: its annotations are not decoded."""
+REJECTED: Final = "rejected"
+"""The broker's reason if a receiver gave one, or none."""
 REASONS: Final = {"expired": "TTLExpiredException", "max-delivery-count": "MaxDeliveryCountExceeded"}
-"""Names of Service Bus for the conditions of this broker."""
+"""Names of Service Bus for other reasons of this broker."""
+EXPIRED_TEXT: Final = "The message expired and was dead lettered."
+"""The description of an expired dead letter in Service Bus; the broker gives it none."""
+
+
+STAYS_DEAD: Final = rejected(
+    conditions.NOT_ALLOWED,
+    "expected a message of a queue, found a dead letter, which can't be dead-lettered again: it stays in its "
+    "dead-letter queue, locked; complete or abandon it",
+)
+"""The answer to a client that dead-letters a dead letter."""
 
 
 @dataclass(slots=True, eq=False, repr=False)
@@ -113,7 +136,7 @@ class LockEnds:
 class BusConsumerLink(ConsumerLink):
     """One outgoing link (the client receives) bound to a queue."""
 
-    __slots__ = ("_bus_queue", "_is_dead", "_lock_ends", "_prefix")
+    __slots__ = ("_bus_queue", "_is_dead", "_is_subscription", "_lock_ends", "_prefix")
 
     def __init__(
         self,
@@ -127,6 +150,7 @@ class BusConsumerLink(ConsumerLink):
         super().__init__(connection, link, owner, number=number, options=options)
         self._bus_queue = options.queue
         self._is_dead = is_dead_letter(options.queue)
+        self._is_subscription = is_of_subscription(options.queue)
         self._lock_ends = LockEnds()
         self._prefix = secrets.token_bytes(TAG_PREFIX_BYTES)
         link.prefix_tags(self._prefix)
@@ -155,16 +179,16 @@ class BusConsumerLink(ConsumerLink):
         if not message_format:
             blob_at = DELIVER_ENDS + 4 * count
             # These clients add the ttl to the time of enqueueing: it is not reduced by the time in the queue.
-            life_ms = max(0, expires - enqueued) if expires else None
+            life_ms = life_of(enqueued, expires)
             messages: list[bytes] = []
             start = blob_at
             for index, end in enumerate(memoryview(part)[DELIVER_ENDS:blob_at].cast("I")):
                 stop = blob_at + end - base
-                notes = annotations_of(sequence + index, enqueued)
+                notes = annotations_of(sequence + index, enqueued, is_subscription=self._is_subscription)
                 if is_locked:
                     notes[Symbol("x-opt-locked-until")] = Timestamp(until_ms)
                 message = bytes(part[start:stop])
-                messages.append(annotated(message, notes, is_dead=self._is_dead, life_ms=life_ms))
+                messages.append(annotated(message, notes, life_ms=life_ms))
                 start = stop
             ends = array("I")
             size = 0
@@ -186,6 +210,16 @@ class BusConsumerLink(ConsumerLink):
 
         For one that comes when the lock may have ended, the shard is asked: these clients report a lost lock.
         """
+        if (
+            self._is_dead
+            and isinstance(event.state, Rejected)
+            and not (event.settled or self.options.presettled)
+        ):
+            # Not told to the shard: the message stays locked until its lock ends, as in Service Bus.
+            self.settlements.retire(event.first, event.last, settled=True)
+            event.link.settle_sent(event.first, event.last, STAYS_DEAD)
+            self.connection.touch()
+            return
         event = _translated(event)
         if not event.settled and not self.options.presettled and isinstance(event.state, OUTCOMES):
             doubtful = self._lock_ends.doubtful(self.connection.frontend.now_ms())
@@ -236,36 +270,61 @@ def changed_properties(changes: Mapping[Any, Any] | None) -> dict[Symbol, Any] |
     } or None
 
 
-def annotations_of(sequence: int, enqueued_at_ms: int, state: int = ACTIVE) -> dict[Symbol, Any]:
-    """The annotations of a message in a queue for these clients; `sequence` is that of the queue."""
-    return {
+def annotations_of(
+    sequence: int, enqueued_at_ms: int, state: int = ACTIVE, *, is_subscription: bool = False
+) -> dict[Symbol, Any]:
+    """The annotations of a message in a queue for these clients; `sequence` is that of the queue.
+
+    Args:
+        is_subscription: whether the queue is that of a subscription; see `ENQUEUED_SEQUENCE`.
+    """
+    notes = {
         SEQUENCE: Long(sequence + FIRST_SEQUENCE),
         ENQUEUED: Timestamp(enqueued_at_ms),
         Symbol("x-opt-message-state"): Int(state),
     }
+    if is_subscription:
+        notes[ENQUEUED_SEQUENCE] = notes[SEQUENCE]
+    return notes
+
+
+def life_of(enqueued_at_ms: int, expires_at_ms: int | None) -> int | None:
+    """How long a message may be in its queue, in milliseconds; None if it does not expire."""
+    return max(0, expires_at_ms - enqueued_at_ms) if expires_at_ms else None
 
 
 def annotated(
-    message: bytes, notes: dict[Symbol, Any], *, is_dead: bool, life_ms: int | None = None
+    message: bytes, notes: dict[Symbol, Any], *, life_ms: int | None = None, attempts: int = 0
 ) -> bytes:
     """The message with these annotations; unchanged if it has none of AMQP's sections.
 
-    `life_ms` is how long it may be in its queue, which bounds its ttl; None for no bound.
+    Args:
+        life_ms: how long it may be in its queue, which bounds its ttl; None for no bound. The client for .NET
+            takes it from the times of creation and of expiry, which have no bound of 49 days.
+        attempts: failed deliveries from this queue; a delivery-count of the sender's is not kept.
     """
     try:
         if _MARK in message:
             message = _with_changes(message)
-        if is_dead:
+        if _DEAD in message:
             message = _with_reasons(message, notes)
         properties = decode_properties(message)
+        header = decode_header(message)
+        # These clients read the delivery-count, so the header has to contain it.
+        header.delivery_count = min(attempts, UINT_MAX)
+        is_changed = properties.message_id is None or life_ms is not None
+        if life_ms is not None:
+            if header.ttl is not None and life_ms - header.ttl > -min(CLOCKS_APART_MS, header.ttl // 10):
+                # It expires by its own ttl, which began on its way to the shard.
+                life_ms = header.ttl if header.ttl < UINT_MAX else life_ms
+            header.ttl = min(life_ms, UINT_MAX)
+            properties.creation_time = int(notes[ENQUEUED])
+            properties.absolute_expiry_time = properties.creation_time + life_ms
         if properties.message_id is None:
             # The client for JavaScript settles no message without an id.
             properties.message_id = message_id_of(message, notes)
+        if is_changed:
             message = with_properties(message, properties)
-        # These clients read the delivery-count, so the header has to contain it.
-        header = decode_header(message)
-        if life_ms is not None:
-            header.ttl = min(life_ms, TTL_MS_MAX if header.ttl is None else header.ttl)
         return with_annotations(write_composite(header) + message[survey(message).head_end :], notes)
     except (DecodeError, ValueError):
         return message
@@ -292,26 +351,36 @@ def message_id_of(message: bytes, notes: dict[Symbol, Any]) -> str:
 
 
 def _with_reasons(message: bytes, notes: dict[Symbol, Any]) -> bytes:
-    """A dead letter with the reason in the form of these clients; adds its original queue to `notes`."""
+    """A dead letter with the reason in the form of these clients; adds its original queue to `notes`.
+
+    A message that is none, such as one that was sent again from a dead-letter queue, is unchanged.
+    """
     found = decode_annotations(message)
+    own = found.get(BROKERS_REASON)
+    if not isinstance(own, str):
+        return message
     source = found.get("x-opt-dead-letter-source")
     if isinstance(source, str):
         notes[Symbol("x-opt-deadletter-source")] = source
-    reason = found.get(NOTED_REASON)
-    if reason is None:
-        own = str(found.get("x-opt-dead-letter-reason", ""))
-        reason = str(found.get("x-opt-dead-letter-condition") or REASONS.get(own, own))
-    description = found.get(NOTED_DESCRIPTION) or found.get("x-opt-dead-letter-description") or ""
-    properties = decode_application_properties(message)
-    properties[REASON] = str(reason)
-    properties[DESCRIPTION] = str(description)
-    return with_application_properties(message, properties)
+    reason: Any = REASONS.get(own, own)
+    description = found.get("x-opt-dead-letter-description")
+    if own == REJECTED:
+        condition = found.get("x-opt-dead-letter-condition")
+        reason = found.get(NOTED_REASON) or (None if condition == DEAD_LETTERED else condition)
+        description = found.get(NOTED_DESCRIPTION) or description
+    elif own == "expired":
+        description = description or EXPIRED_TEXT
+    given = {key: str(text) for key, text in ((REASON, reason), (DESCRIPTION, description)) if text}
+    if not given:
+        return message
+    return with_application_properties(message, {**decode_application_properties(message), **given})
 
 
 def with_reason(state: Rejected) -> Rejected:
     """A rejection whose info becomes annotations of the dead letter.
 
-    These are the reason and the description, cut to their bound, and changed properties.
+    These are the reason and the description, cut to their bound, and changed properties, as a reason that is
+    no text is.
     """
     error = state.error
     if error is None or not error.info:
@@ -319,8 +388,9 @@ def with_reason(state: Rejected) -> Rejected:
     changes: dict[Any, Any] = dict(error.info)
     notes: dict[Symbol, Any] = {}
     for key, note in ((REASON, NOTED_REASON), (DESCRIPTION, NOTED_DESCRIPTION)):
-        text = changes.pop(key, None)
+        text = changes.get(key)
         if isinstance(text, str):
+            del changes[key]
             notes[note] = str(text)[:BUS_REASON_CHARACTERS]
     notes.update(changed_properties(changes) or {})
     return Rejected(error=AmqpError(condition=error.condition, description=error.description, info=notes))

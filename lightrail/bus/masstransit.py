@@ -166,9 +166,7 @@ class MassTransit:
             request = envelope.correlation_id = guid(envelope.correlation_id or envelope.id or "")
         elif envelope.correlation_id is not None:
             correlation = guid(envelope.correlation_id)
-        initiator = None
-        if cause is not None:
-            initiator = cause.correlation_id or cause.headers.get(REQUEST)
+        initiator = None if cause is None else cause.correlation_id or cause.headers.get(REQUEST)
         fault_address = headers.get(FAULT_ADDRESS)
         return {
             "messageId": guid(envelope.id or ""),
@@ -240,15 +238,18 @@ class _Topics(Conventions):
             fault_of(type).wire_name: f"MassTransit/Fault--{_topic(name)}--" for type, name in names.items()
         }
 
+    def command_router(self, type: MessageType) -> str | None:
+        """The topic of a type: MassTransit publishes requests without an address."""
+        topic = self._topics.get(type.wire_name)
+        return None if topic is None else f"{self.prefix}{topic}"
+
     def event(self, type: MessageType) -> str:
         """The topic of a type with a name in .NET."""
-        topic = self._topics.get(type.wire_name)
-        return super().event(type) if topic is None else f"{self.prefix}{topic}"
+        return self.command_router(type) or super().event(type)
 
     def fault(self, type: MessageType) -> str:
         """The topic of the faults of a type with a name in .NET."""
-        topic = self._topics.get(type.wire_name)
-        return super().fault(type) if topic is None else f"{self.prefix}{topic}"
+        return self.command_router(type) or super().fault(type)
 
 
 def _topic(name: str) -> str:

@@ -28,7 +28,7 @@ from lightrail.bus.masstransit import CONTENT_TYPE, name_of
 from lightrail.bus.plan import Plan
 from lightrail.bus.testing import TestBus
 from lightrail.bus.typed import converter
-from lightrail.transport import Envelope
+from lightrail.transport import Envelope, Subscription
 from tests.bus.conftest import play
 from tests.bus.dotnet_messages import FULL, NAMES, NOTHING, Answer, Ask, Base, Derived, Everything
 
@@ -357,12 +357,20 @@ def test_the_conventions_are_the_topics_of_masstransit_on_service_bus() -> None:
     @bus.handler
     async def other(base: Base) -> None: ...
 
+    @bus.responder
+    async def answer(ask: Ask) -> None: ...
+
     plan = Plan("billing", bus.conventions)
-    assert sorted(plan.topology(plan.handlers(bus.registrations)).routers) == [
+    topology = plan.topology(plan.handlers(bus.registrations))
+    assert sorted(topology.routers) == [
         "MassTransit/Fault--Shop.Contracts/Outer-Inner--",
         "Shop.Contracts/Everything",
+        "Shop.Contracts/Outer-Inner",
         "events/dotnet.base",
     ]
+    # What MassTransit publishes, such as a request without an address, reaches the queue of the command.
+    published = Subscription("Shop.Contracts/Outer-Inner", "dotnet.ask", "commands/dotnet.ask")
+    assert published in topology.subscriptions
     # As DefaultMessageNameFormatter of MassTransit writes them.
     names = recorded()["names"]
     assert names["topics"] == [

@@ -9,7 +9,7 @@ using Shop.Contracts;
 
 public static class MassTransitService
 {
-    static string Topic, Own, Asked, Command;
+    static string Topic, Own, Asked;
     static readonly TimeSpan Patience = TimeSpan.FromSeconds(60);
     static ServiceBusClient client;
     static ServiceBusAdministrationClient administration;
@@ -21,7 +21,7 @@ public static class MassTransitService
         administration = new ServiceBusAdministrationClient(arguments[1]);
         raw = bool.Parse(arguments[2]);
         (Topic, Own) = ($"{arguments[3]}Shop.Contracts/Everything", $"{arguments[3]}vm_dotnet_bus");
-        (Asked, Command) = ($"{arguments[3]}dotnet-ask", $"{arguments[3]}commands/dotnet.ask");
+        Asked = $"{arguments[3]}dotnet-ask";
         Report.Found("topic", (await administration.TopicExistsAsync(Topic)).Value);
         await administration.CreateSubscriptionAsync(Topic, "dotnet");
         await administration.CreateQueueAsync(Own);
@@ -36,12 +36,12 @@ public static class MassTransitService
             Report.Found($"event-{count}", MassTransitMessages.Different(everything));
         }
 
-        // Requests to Python.
+        // Requests to Python: one that is published to the topic of its type, and one to the queue of the command.
         var answers = client.CreateReceiver(Own);
-        foreach (var number in new[] { 7, 0 })
+        foreach (var (number, name) in new[] { (7, $"{arguments[3]}Shop.Contracts/Ask"), (0, $"{arguments[3]}commands/dotnet.ask") })
         {
             var id = Guid.NewGuid();
-            await Send(Command, new Ask { Number = number }, context =>
+            await Send(name, new Ask { Number = number }, context =>
             {
                 context.RequestId = id;
                 context.ResponseAddress = new Uri($"sb://{client.FullyQualifiedNamespace}/{Own}?autodelete=300");

@@ -74,7 +74,7 @@ def test_an_etag_guards_a_change(http: Http) -> None:
         ("PUT", "/net/missing", entry(QUEUE), 404, "can't be changed"),
         ("DELETE", "/net/missing", b"", 404, "no queue or topic"),
         ("POST", "/net/missing", b"", 405, "expected GET, PUT, DELETE"),
-        ("GET", "/$Resources/else", b"", 400, "nothing is administered"),
+        ("GET", "/$Resources/else", b"", 404, "nothing is administered"),
         ("GET", "/$temporary/missing", b"", 404, "no queue or topic"),
         ("PUT", "/$temporary/missing", entry(QUEUE), 405, "expected GET"),
         ("DELETE", "/$temporary/missing", b"", 405, "expected GET"),

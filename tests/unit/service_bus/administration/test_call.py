@@ -3,6 +3,7 @@
 import pytest
 
 from lightrail.model.names import InvalidNameError
+from lightrail.namespace.statuses import MissingError
 from lightrail.service_bus.administration.call import Kind, Place, place_of
 
 
@@ -32,18 +33,19 @@ def test_a_path_leads_to_a_place(path: str, place: Place) -> None:
 
 
 @pytest.mark.parametrize(
-    "path",
+    ("path", "error"),
     [
-        "/",
-        "/$Resources/rules",
-        "/$other",
-        "/$temporary",
-        "/$temporary/a/b",
-        "/t/subscriptions/a%2Fb",
-        "/t/subscriptions/$x",
-        "/a//b",
+        ("/", InvalidNameError),
+        ("/$Resources/rules", MissingError),
+        ("/$nservicebus-verification-queue", MissingError),
+        ("/%24nservicebus-verification-queue", MissingError),
+        ("/$temporary", MissingError),
+        ("/$temporary/a/b", MissingError),
+        ("/t/subscriptions/a%2Fb", InvalidNameError),
+        ("/t/subscriptions/$x", InvalidNameError),
+        ("/a//b", InvalidNameError),
     ],
 )
-def test_other_paths_are_refused(path: str) -> None:
-    with pytest.raises(InvalidNameError):
+def test_other_paths_are_refused(path: str, error: type[Exception]) -> None:
+    with pytest.raises(error):
         place_of(path)

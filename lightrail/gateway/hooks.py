@@ -15,6 +15,8 @@ if TYPE_CHECKING:
     from lightrail.cluster.logins import Keys
     from lightrail.gateway.callers import VerifiedCredentials
     from lightrail.gateway.services import Services
+    from lightrail.namespace.directory import Directory
+    from lightrail.namespace.rights import Resource
 
 Served = Callable[["Services", web.Request], Awaitable[web.StreamResponse]]
 Verify = Callable[["Coordinator", bytes, str, int], Awaitable["VerifiedCredentials"]]
@@ -39,6 +41,10 @@ def _none(*_: object) -> None:
     return None
 
 
+def _opens(_: object, resource: "Resource", path: str) -> bool:
+    return resource.opens(path)
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GatewayHooks:
     """The table of one gateway."""
@@ -54,5 +60,7 @@ class GatewayHooks:
     """
     keys: "Keys" = _no_keys
     """What a user may give in the place of its password (cluster/logins.py)."""
+    opens: "Callable[[Directory, Resource, str], bool]" = _opens
+    """Whether what a signature is for opens a path."""
     schemes: Mapping[str, Verify] = field(default_factory=dict)
     """Schemes of the header Authorization, as they are written, beside Basic and Bearer."""

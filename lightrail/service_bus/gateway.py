@@ -14,6 +14,7 @@ from lightrail.service_bus import signatures
 from lightrail.service_bus.access_keys import texts_of
 from lightrail.service_bus.administration import dispatch
 from lightrail.service_bus.configuration import applying, file
+from lightrail.service_bus.spelling import opens
 from lightrail.telemetry.process import CannotServeError
 
 if TYPE_CHECKING:
@@ -77,5 +78,6 @@ HOOKS: Final = GatewayHooks(
     is_administration=dispatch.is_administration,
     before_ready=_configure,
     keys=texts_of,
+    opens=opens,
     schemes={"SharedAccessSignature": _signature},
 )

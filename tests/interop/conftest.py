@@ -30,7 +30,7 @@ def guarded(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Broker]:
     """With a key: clients that do not log in have to put a token."""
     data = tmp_path_factory.mktemp("azure") / "data"
     key_of(data, "first")
-    with Broker(data) as started:
+    with Broker(data, "--service-bus-auto-create", "true") as started:
         yield started
 
 

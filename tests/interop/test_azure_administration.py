@@ -203,9 +203,29 @@ def test_runtime_properties_count_messages(
         return counts == (1, 1, 1) and found.total_message_count == 3 and bool(found.size_in_bytes)
 
     wait.until(counted, "the messages are counted")
+    with client_for(scene.broker, scene.key) as messages, messages.get_queue_receiver(queue) as receiver:
+        receiver.defer_message(received(receiver, 1)[0])
+        wait.until(counted, "a deferred message is an active one")
     found = client.get_queue_runtime_properties(queue)
     assert found.created_at_utc == found.updated_at_utc == found.accessed_at_utc
     assert (found.transfer_message_count, found.transfer_dead_letter_message_count) == (0, 0)
+
+
+def test_a_topic_counts_its_scheduled_messages(
+    client: ServiceBusAdministrationClient, scene: Scene, queue: str
+) -> None:
+    client.create_topic(queue)
+    assert client.get_topic_runtime_properties(queue).scheduled_message_count == 0
+    with client_for(scene.broker, scene.key) as messages, messages.get_topic_sender(queue) as sender:
+        numbers = sender.schedule_messages(
+            [ServiceBusMessage("one"), ServiceBusMessage("two")], datetime.now(UTC) + timedelta(days=1)
+        )
+        assert client.get_topic_runtime_properties(queue).scheduled_message_count == 2
+        sender.cancel_scheduled_messages(numbers[0])
+    assert client.get_topic_runtime_properties(queue).scheduled_message_count == 1
+    assert {each.name: each.scheduled_message_count for each in client.list_topics_runtime_properties()}[
+        queue
+    ] == 1
 
 
 def test_a_topic_and_its_subscriptions(
@@ -450,6 +470,26 @@ def test_dead_letters_go_to_a_name_for_which_the_client_signs_as_well(
             narrow.update_queue(found)
     target = scene.policies(f"{queue}/one")[f"{queue}/one"].get("dead_letter")
     assert target == (None if only else f"{queue}/failed")
+
+
+def test_a_target_that_is_not_there_and_a_name_that_nothing_has_are_not_found(
+    client: ServiceBusAdministrationClient, queue: str
+) -> None:
+    missing: dict[str, Any] = {"forward_dead_lettered_messages_to": f"{queue}/missing"}
+    with pytest.raises(HttpResponseError, match=f"{queue}/missing' does not exist") as refused:
+        client.create_queue(f"{queue}/one", **missing)
+    assert refused.value.status_code == 400
+    client.create_queue(f"{queue}/one")
+    found = client.get_queue(f"{queue}/one")
+    found.forward_dead_lettered_messages_to = f"{queue}/missing"
+    with pytest.raises(HttpResponseError, match="does not exist"):
+        client.update_queue(found)
+    client.create_topic(f"{queue}/topic")
+    with pytest.raises(HttpResponseError, match="does not exist"):
+        client.create_subscription(f"{queue}/topic", "s", **missing)
+    assert list(client.list_subscriptions(f"{queue}/topic")) == []
+    with pytest.raises(ResourceNotFoundError):
+        client.get_queue("$nservicebus-verification-queue")
 
 
 def test_the_namespace_has_a_name(client: ServiceBusAdministrationClient, scene: Scene, queue: str) -> None:

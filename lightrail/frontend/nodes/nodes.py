@@ -7,16 +7,15 @@ from lightrail.amqp.link import SETTLE_FIRST, Link
 from lightrail.amqp.performatives import Source, Target
 from lightrail.amqp.values import Symbol
 from lightrail.frontend.links.bound import Terms
-from lightrail.frontend.nodes.links import Node, RequestLink, path_of
+from lightrail.frontend.nodes.links import NODE_REQUEST_BYTES, Node, RequestLink, path_of
 from lightrail.frontend.nodes.replies import NodeLinks, ReplyLink
+from lightrail.model import limits
 
 if TYPE_CHECKING:
     from lightrail.frontend.connection import ClientConnection
 
-NODE_REQUEST_BYTES: Final[int] = 1024 * 1024
-"""Largest request to such a node."""
 TOKEN_REQUEST_BYTES: Final[int] = 64 * 1024
-"""The same on links of clients that have put no token yet (unproven.py)."""
+"""Largest request on links of clients that have put no token yet (unproven.py)."""
 
 
 class Nodes:
@@ -38,7 +37,8 @@ class Nodes:
         if not isinstance(address, str) or "$" not in address:
             return False
         path = path_of(address)
-        made = self._by_address.get(path) or connection.frontend.hooks.node(path)
+        own = self._by_address.get(path)
+        made = own or connection.frontend.hooks.node(path)
         if made is None:
             return False
         node_links = connection.node_links
@@ -57,9 +57,12 @@ class Nodes:
             link.context = reply
             connection.links.bind(reply, terms)
             return True
-        most = TOKEN_REQUEST_BYTES if connection.client.is_unproven else NODE_REQUEST_BYTES
+        # Clients of a hook's node do not expect a bound: theirs is in the answer, and the link goes on.
+        most = limits.MAX_MESSAGE_BYTES if own is None else NODE_REQUEST_BYTES
+        if connection.client.is_unproven:
+            most = TOKEN_REQUEST_BYTES
         link.accept(max_message_size=most, rcv_settle_mode=SETTLE_FIRST)
-        request = RequestLink(connection, node_links, link, here.node, path)
+        request = RequestLink(connection, node_links, link, here.node, path, answers_refusals=own is None)
         here.requests.append(request)
         link.context = request
         connection.links.bind(request, terms)

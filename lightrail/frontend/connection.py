@@ -6,7 +6,7 @@ runs as a task, and the connection may have ended when the task returns.
 
 import asyncio
 import logging
-from collections.abc import Callable, Collection
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any, Final, cast
 
@@ -102,7 +102,7 @@ class ClientConnection(ClientSocket):
         source = peer[:2] if isinstance(peer, tuple) else None
         self.client.accept(peer, tls=self.transport.get_extra_info("ssl_object") is not None)
         if not self._authenticate(self.frontend.authentication(self.transport, source)):
-            # To the AMQP engine no mechanism means no SASL layer; here it means that the client is refused.
+            # To the engine no mechanism means no SASL layer; here it means that the client is refused.
             log.warning("%s was refused: no user is defined, and it is not on this machine", self.client.peer)
             self.frontend.counts.connections_refused += 1
             self.transport.abort()
@@ -198,8 +198,7 @@ class ClientConnection(ClientSocket):
             self.sasl_exchange.abandon()
         if self.client.claims is not None:
             self.client.claims.close()
-        self.frontend.connections.remove(self)
-        self.frontend.unproven.forget(self)
+        self.frontend.ended(self)
         self.frontend.sole_connections.ended(self)
         self.frontend.deadlines.forget_ended()
         self.deadline_ms = self.amqp = self.transport = None
@@ -296,10 +295,8 @@ class ClientConnection(ClientSocket):
         amqp = self.amqp
         if amqp is None or amqp.closed:
             return
-        if self.frontend.stopping and is_deaf_after_close(amqp.peer_open):
-            amqp.terminate(condition, description)
-        else:
-            amqp.close(condition, description, info)
+        deaf = self.frontend.stopping and is_deaf_after_close(amqp.peer_open)
+        amqp.terminate(condition, description) if deaf else amqp.close(condition, description, info)
         self._end_links(Ending.BY_BROKER)
         self.touch()
 
@@ -325,15 +322,9 @@ class ClientConnection(ClientSocket):
         self.opened = True
         assert self.sasl_exchange is not None
         self.sasl_exchange.authenticated()
-        self.frontend.connections.opened(event.open.hostname, self.client)
-        self.frontend.unproven.follow(self)
+        self.frontend.opened(self, event.open.hostname)
         if self.frontend.stopping:
             self.close(conditions.CONNECTION_FORCED, "the broker is shutting down")
-
-    def tokens_changed(self, audiences: Collection[str]) -> None:
-        """Tokens for these names were put or deleted, or have expired."""
-        self.frontend.guard.recheck(self.client, audiences)
-        self.frontend.unproven.follow(self)
 
     def _attached(self, event: events.Attached) -> None:
         if self.frontend.unproven.refuses(self, event.link):

@@ -5,7 +5,6 @@ from collections.abc import Mapping
 from typing import Any, Final
 
 from lightrail.cluster.coordinator import WRITES_MAX, Write, unchanged
-from lightrail.filters.action import compile_action
 from lightrail.filters.errors import FilterError
 from lightrail.filters.filter import compile_filter
 from lightrail.model import limits
@@ -14,7 +13,7 @@ from lightrail.model.policy import InvalidPolicyError, Policy, Role
 from lightrail.namespace.directory import Directory
 from lightrail.namespace.records import NAMES, Name, Right, Subscription
 from lightrail.namespace.rights import Caller, demand, may
-from lightrail.namespace.rules import check_rules
+from lightrail.namespace.rules import check_rules, compile_any_action
 from lightrail.namespace.statuses import (
     ChangedError,
     LimitExceededError,
@@ -190,7 +189,7 @@ def check_subscription(
     try:
         compile_filter(filter)
         if action is not None:
-            compile_action(action)
+            compile_any_action(action)
         if rules is not None:
             if filter is not None or action is not None:
                 raise ServiceError("a subscription has rules, or a filter and an action; found both")

@@ -16,6 +16,7 @@ from lightrail.frontend.links.incoming import (
     LINK_CREDIT_MIN,
     LINK_UNANSWERED_BYTES,
     REFUSED_PAUSE_MS,
+    TTL_MAX,
 )
 from lightrail.frontend.links.transfers import ProducerLink
 from lightrail.model import conditions, limits

@@ -6,7 +6,7 @@ runs as a task, and the connection may have ended when the task returns.
 
 import asyncio
 import logging
-from collections.abc import Callable, Collection
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any, cast
 
@@ -193,8 +193,7 @@ class ClientConnection(ClientSocket):
             self.sasl_exchange.abandon()
         if self.client.claims is not None:
             self.client.claims.close()
-        self.frontend.connections.remove(self)
-        self.frontend.unproven.forget(self)
+        self.frontend.ended(self)
         self.frontend.sole_connections.ended(self)
         self.frontend.deadlines.forget_ended()
         self.deadline_ms = self.amqp = self.transport = None
@@ -305,15 +304,9 @@ class ClientConnection(ClientSocket):
         self.opened = True
         assert self.sasl_exchange is not None
         self.sasl_exchange.authenticated()
-        self.frontend.connections.opened(event.open.hostname, self.client)
-        self.frontend.unproven.follow(self)
+        self.frontend.opened(self, event.open.hostname)
         if self.frontend.stopping:
             self.close(conditions.CONNECTION_FORCED, "the broker is shutting down")
-
-    def tokens_changed(self, audiences: Collection[str]) -> None:
-        """Tokens for these names were put or deleted, or have expired."""
-        self.frontend.guard.recheck(self.client, audiences)
-        self.frontend.unproven.follow(self)
 
     def _attached(self, event: events.Attached) -> None:
         if self.frontend.unproven.refuses(self, event.link):

@@ -7,7 +7,7 @@ shard, one write per connection.
 import asyncio
 import contextlib
 import logging
-from collections.abc import Callable, Coroutine, Iterable
+from collections.abc import Callable, Collection, Coroutine, Iterable
 from importlib.metadata import version
 from typing import Any, Final
 
@@ -250,6 +250,16 @@ class Frontend:
         """
         return ClientConnection(self, source)
 
+    def opened(self, connection: ClientConnection, hostname: str | None) -> None:
+        """The client's open has arrived, with the host name that it expects."""
+        self.connections.opened(hostname, connection.client)
+        self.unproven.follow(connection)
+
+    def ended(self, connection: ClientConnection) -> None:
+        """The socket of a connection is closed."""
+        self.connections.remove(connection)
+        self.unproven.forget(connection)
+
     def authentication(self, transport: asyncio.Transport, source: Address | None) -> Authentication:
         """The authentication of a new connection; `source` is None for a socket without an address."""
         return self._authenticator.begin(transport, source)
@@ -269,6 +279,11 @@ class Frontend:
     def gateways(self) -> Iterable[Member]:
         """The gateways of the installation that are known."""
         return self.shard_connections.map.gateways.values()
+
+    def tokens_changed(self, connection: ClientConnection, audiences: Collection[str]) -> None:
+        """Tokens of a connection for these names were put or deleted, or have expired."""
+        self.guard.recheck(connection.client, audiences)
+        self.unproven.follow(connection)
 
     def new_amqp(self, mechanisms: tuple[str, ...], anonymous: bool) -> Connection:
         """The engine of a new connection, with the limits of this broker."""

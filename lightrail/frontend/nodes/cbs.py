@@ -8,6 +8,7 @@ Tokens are JSON web tokens that POST /!tokens issues (namespace/tokens.py), or o
 
 import logging
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
 from lightrail.amqp.messages import Message, read_message
@@ -138,7 +139,7 @@ class Cbs:
         if claimed != audience or (resource is not None and not resource.opens(claimed)):
             caller = caller.at(owner(claimed))
         if client.claims is None:
-            client.claims = Claims(frontend, connection.tokens_changed)
+            client.claims = Claims(frontend, partial(frontend.tokens_changed, connection))
         try:
             client.claims.put(claimed, Claim(caller, token.expires_s * 1000))
         except TooManyTokensError:

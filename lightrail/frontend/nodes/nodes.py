@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from lightrail.frontend.connection import ClientConnection
 
 TOKEN_REQUEST_BYTES: Final[int] = 64 * 1024
-"""The same on links of clients that have put no token yet (unproven.py)."""
+"""Largest request on links of clients that have put no token yet (unproven.py)."""
 
 
 class Nodes:

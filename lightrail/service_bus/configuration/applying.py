@@ -371,14 +371,14 @@ class _Applying:
 
 def _rule_parts(name: str, rule: Mapping[str, Any]) -> list[Xml.Element]:
     kind = f"{rule['FilterType']}Filter"
-    filter = rule[kind]
+    filter = rule.get(kind, {})
     made = element("Filter", **{f"{{{entries.INSTANCE}}}type": kind})
     if kind == "SqlFilter":
         made.append(element("SqlExpression", filter["SqlExpression"]))
-    else:
+    elif kind == "CorrelationFilter":
         made.extend(element(key, filter[key]) for key in CORRELATION if key in filter)
-        if "Properties" in filter:
-            made.append(_pairs(filter["Properties"]))
+    if "Properties" in filter:
+        made.append(_pairs(filter["Properties"]))
     action = element("Action", **{f"{{{entries.INSTANCE}}}type": "EmptyRuleAction"})
     if "Action" in rule:
         action = element("Action", **{f"{{{entries.INSTANCE}}}type": "SqlRuleAction"})

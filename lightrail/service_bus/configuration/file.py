@@ -26,7 +26,7 @@ QUEUE: Final = "QueueDescription"
 TOPIC: Final = "TopicDescription"
 SUBSCRIPTION: Final = "SubscriptionDescription"
 DEFAULT_RULE: Final = "$Default"
-EVERYTHING: Final = {"FilterType": "Sql", "SqlFilter": {"SqlExpression": "1=1"}}
+EVERYTHING: Final = {"FilterType": "True"}
 """The rule of a subscription without rules in the file."""
 
 Rules = Mapping[str, Mapping[str, Any]]

@@ -49,7 +49,7 @@ def attributes_of(event: Transfers, now_ms: int, *, stores_all: bool) -> tuple[b
     return durable or stores_all, priority, expiry_of(event, ttl, now_ms, by_ttl=stores_all)
 
 
-TTL_MAX: Final = (1 << 32) - 1
+TTL_OVERFLOW: Final = (1 << 32) - 1
 """The ttl of a message whose time to live, in milliseconds, does not fit into its field."""
 
 
@@ -66,7 +66,7 @@ def expiry_of(event: Transfers, ttl: int | None, now_ms: int, *, by_ttl: bool = 
     """
     expires = 0
     if by_ttl and ttl is not None and event.absolute_expiry_ms is not None:
-        if ttl < TTL_MAX:
+        if ttl < TTL_OVERFLOW:
             return now_ms + ttl
         ttl = None
     if ttl is not None:

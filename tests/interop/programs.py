@@ -10,6 +10,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Self
 
+import pytest
+
 HERE = Path(__file__).parent
 
 
@@ -34,6 +36,24 @@ def built_in_go(package: str, folder: Path) -> Path:
     environment = os.environ | {"GOFLAGS": "-mod=vendor -buildvcs=false"}
     finished([go, "build", "-o", program, f"./{package}"], 240, cwd=project, env=environment)
     return program
+
+
+def in_csharp(program: str, *arguments: str, seconds: float = 120.0) -> "Found":
+    """What a class of tests/interop/dotnet finds, run with arguments.
+
+    By csrun of ../shared, which compiles Program.cs with the file of that name, or else by an installed .NET
+    of version 10 or later. A test is skipped where neither is there.
+    """
+    project = HERE / "dotnet"
+    csrun = HERE.parents[2] / "shared" / "dotnet" / "csrun"
+    if csrun.exists():
+        sources = ",".join(str(project / name) for name in ("Program.cs", f"{program}.cs"))
+        command: list[str | Path] = [csrun, sources]
+    elif found := shutil.which("dotnet"):
+        command = [Path(found), "run", "--project", project, "--"]
+    else:
+        pytest.skip("programs in C# need .NET: neither ../shared/dotnet/csrun nor dotnet was found")
+    return Found.read("C#", finished([*command, program, *arguments], seconds))
 
 
 def compiled_in_java(project: Path, folder: Path) -> str:

@@ -22,11 +22,20 @@ from lightrail.gateway.errors import ProblemError
 from lightrail.gateway.resources.atom import text_of
 from lightrail.gateway.resources.queues import rows_of
 from lightrail.gateway.rights import demand_name
-from lightrail.model.names import InvalidNameError, check, dead_letter_name, is_system, queue_name
+from lightrail.model.names import (
+    InvalidNameError,
+    SystemNameError,
+    check,
+    dead_letter_name,
+    folded,
+    is_system,
+    queue_name,
+)
 from lightrail.model.policy import Policy, Role
 from lightrail.namespace.directory import Directory
 from lightrail.namespace.records import Name, Right, Subscription
 from lightrail.namespace.rights import Caller, may
+from lightrail.namespace.rules import rules_of
 from lightrail.namespace.statuses import MissingError
 from lightrail.service_bus.administration import entries
 from lightrail.service_bus.administration.entries import Entry
@@ -62,9 +71,28 @@ class Place(NamedTuple):
     subscription: str = ""
     rule: str = ""
 
+    def resolved(self, directory: Directory) -> "Place":
+        """The place with the spelling of what exists there: case makes no difference to these clients.
+
+        Raises InvalidNameError: case alone distinguishes several names.
+        """
+        if not self.name:
+            return self
+        name = directory.resolve(self.name)
+        id = directory.resolve_subscription(name, self.subscription)
+        found = directory.subscription(name, id)
+        rules = () if found is None or not self.rule else rules_of(found)
+        rule = self.rule
+        if rule not in rules:
+            rule = next((each for each in rules if folded(each) == folded(rule)), rule)
+        return self._replace(name=name, subscription=id, rule=rule)
+
 
 def place_of(raw_path: str) -> Place:
-    """Reads a path that is still percent-encoded. Raises InvalidNameError."""
+    """Reads a path that is still percent-encoded. Raises InvalidNameError; MissingError for a name with a $.
+
+    No entity has such a name, but clients look for one: so NServiceBus finds out whether it may administer.
+    """
     path = raw_path.strip("/")
     words = path.lower().split("/")
     if words == [_NAMESPACE]:
@@ -72,7 +100,7 @@ def place_of(raw_path: str) -> Place:
     if words[0] == _RESOURCES and words[1:] in (["queues"], ["topics"]):
         return Place(Kind.QUEUES if words[1] == "queues" else Kind.TOPICS)
     if words[0].startswith("$"):
-        raise InvalidNameError(
+        raise MissingError(
             f"nothing is administered at {raw_path[:80]!a}; expected /$namespaceinfo, /$Resources/queues, "
             "/$Resources/topics, or the name of a queue or topic"
         )
@@ -90,7 +118,10 @@ def place_of(raw_path: str) -> Place:
 
 
 def _name(segments: list[str]) -> str:
-    return queue_name("/" + "/".join(segments))
+    try:
+        return queue_name("/" + "/".join(segments))
+    except SystemNameError as error:
+        raise MissingError(str(error)) from None
 
 
 def _segment(text: str, *, is_rule: bool = False) -> str:
@@ -185,6 +216,21 @@ class Call:
         if is_there and not updates:
             raise ProblemError(409, f"{what} exists already; a change has the header If-Match: *")
         return updates
+
+    def demand_target(self, policy: Policy, before: Policy | None = None) -> None:
+        """Raises ProblemError if dead letters are to be forwarded to a name that does not exist.
+
+        A policy that another client has given stays as it is.
+        """
+        target = policy["dead_letter"]
+        if target is None or (before is not None and before["dead_letter"] == target):
+            return
+        if self.directory.get(target).role is Role.NONE:
+            raise ProblemError(
+                400,
+                f"SubCode=40400. ForwardDeadLetteredMessagesTo: the auto forwarding destination entity "
+                f"{target!a:.200} does not exist; create it first",
+            )
 
     async def change(self, record: Name, policy: Policy) -> Name:
         """Gives a name another policy, which was made from that of the record.

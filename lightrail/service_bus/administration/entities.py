@@ -14,6 +14,7 @@ from lightrail.namespace.deleting import is_subscription_queue, own_queues
 from lightrail.namespace.listing import every_name
 from lightrail.namespace.records import Name, Right
 from lightrail.namespace.rights import ForbiddenError
+from lightrail.namespace.statuses import TakenError
 from lightrail.service_bus.administration import entries
 from lightrail.service_bus.administration.call import COUNTS, Call, Figures
 from lightrail.service_bus.administration.entries import Entry
@@ -54,12 +55,16 @@ async def put(call: Call) -> web.Response:
         _demand_ordinary(name)
         policy = NEW_QUEUE if role is Role.QUEUE else NEW_TOPIC
         present = (queue_properties if role is Role.QUEUE else topic_properties)(policy, call.server)
-        made = await call.services.namespace.give(call.caller, name, changed(policy, wanted, present))
+        policy = changed(policy, wanted, present)
+        call.demand_target(policy)
+        made = await call.services.namespace.give(call.caller, name, policy)
+        await _keep_first_spelling(call, made)
         return await _answer(call, made, status=201)
     if record.role is not role:
         raise ProblemError(409, f"{name} is a {_word(record)}, and no {kind} can change it")
     present = (queue_properties if role is Role.QUEUE else topic_properties)(record.policy, call.server)
     policy = changed(record.policy, wanted, present)
+    call.demand_target(policy, record.policy)
     before, record = record.policy, await call.change(record, policy)
     if role is Role.ROUTER:
         await _bound_subscriptions(call, record, before)
@@ -76,6 +81,18 @@ async def _bound_subscriptions(call: Call, topic: Name, before: Policy) -> None:
         if policy != queue.policy:
             caller = call.caller.at(queue.name)
             await call.services.namespace.change(caller, queue.name, policy, queue.revision)
+
+
+async def _keep_first_spelling(call: Call, made: Name) -> None:
+    """Deletes a new name again if one that differs in case was created at the same time, and before.
+
+    Raises TakenError.
+    """
+    others = (call.directory.get(each) for each in call.directory.spelled(made.name) if each != made.name)
+    first = next((each for each in others if each.created < made.created), None)
+    if first is not None:
+        await call.services.namespace.drop(call.caller, made.name, made.revision)
+        raise TakenError(f"{first.name} exists already, which is {made.name} without regard to case")
 
 
 async def delete(call: Call) -> web.Response:

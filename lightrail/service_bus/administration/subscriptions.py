@@ -12,7 +12,7 @@ from aiohttp import web
 
 from lightrail.gateway.bodies import rfc3339
 from lightrail.gateway.errors import ProblemError
-from lightrail.model.names import InvalidNameError
+from lightrail.model.names import InvalidNameError, folded
 from lightrail.model.policy import Policy, Role
 from lightrail.namespace.deleting import OWN_QUEUE, has_own_queue, own_queue
 from lightrail.namespace.records import Subscription
@@ -63,7 +63,9 @@ async def put(call: Call) -> web.Response:
             raise ProblemError(400, f"{_RULE} is for a new subscription; change its rules instead")
         found = call.subscription()
         record = call.directory.get(found.target)
-        await call.change(record, changed(record.policy, wanted, _properties(call, record.policy)))
+        policy = changed(record.policy, wanted, _properties(call, record.policy))
+        call.demand_target(policy, record.policy)
+        await call.change(record, policy)
         return await _answer(call, found)
     rule_name, first = (DEFAULT, {"filter": None}) if rule is None else descriptions.named_rule(rule, DEFAULT)
     queue, namespace = own_queue(topic, name), call.services.namespace
@@ -103,6 +105,7 @@ async def _give_queue(call: Call, queue: str, wanted: Mapping[str, Xml.Element],
     if not is_new:
         before = with_fields_of(record.policy, NEW_SUBSCRIPTION, _properties(call, before))
     policy = changed(before, wanted, _properties(call, before))
+    call.demand_target(policy, record.policy)
     policy = with_bounds(policy, topic, topic)
     if is_new:
         await call.services.namespace.give(call.caller, queue, policy)
@@ -160,7 +163,7 @@ async def put_rule(call: Call) -> web.Response:
     _, parts = entries.description_in(await call.request.body(), (descriptions.RULE,))
     rule = descriptions.rule_of(parts)
     given = entries.plain_text(parts["Name"]) if "Name" in parts else name
-    if given not in (name, ""):
+    if given and folded(given) != folded(name):
         raise ProblemError(400, f"the rule is named {given[:80]!a}; expected {name[:80]!a}, as in the path")
     what = f"rule {name} of subscription {found.id} of {found.router}"
     updates = call.demand_present(name in rules_of(found), what)

@@ -57,7 +57,7 @@ class Rig:
         return [(said.count, bytes(IN) in said.part) for said in self.shard.take(Kind.ENQUEUE)]
 
     def rejected(self) -> list[int]:
-        found = []
+        found: list[int] = []
         for first, last, state in self.link.settled:
             assert isinstance(state, Rejected)
             assert state.error is not None

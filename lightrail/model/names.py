@@ -12,6 +12,7 @@ two names that look alike are not two queues (ADR 27).
 
 import unicodedata
 from collections.abc import Iterator
+from string import ascii_uppercase
 from typing import Final
 from urllib.parse import unquote_to_bytes
 
@@ -24,6 +25,7 @@ SCHEDULED_SEGMENT: Final = "$scheduled"
 TEMPORARY_SEGMENT: Final = "$temporary"
 SENDERS_KEY: Final = "senders"
 SYSTEM_MARKS: Final = ("!", "$")
+_SMALL_LETTERS: Final = str.maketrans({letter: letter.lower() for letter in ascii_uppercase})
 _SCHEMES: Final = ("amqp", "amqps")
 _NODE_SCHEMES: Final = ("queue", "topic")
 """Of ActiveMQ's addresses, which have no host: the role that the client expects."""
@@ -169,6 +171,12 @@ def is_dynamic_node(name: str) -> bool:
 def is_system(name: str) -> bool:
     """True for queues that the broker creates and deletes: of dead letters, subscriptions, dynamic nodes."""
     return name.startswith(TEMPORARY_SEGMENT + "/") or "/$" in name
+
+
+def folded(name: str) -> str:
+    """A name in small letters of ASCII. Names that differ in these alone are one name to clients of Azure
+    Service Bus; other letters keep their case, as no two systems agree about it."""
+    return name.translate(_SMALL_LETTERS)
 
 
 def above(name: str) -> Iterator[str]:

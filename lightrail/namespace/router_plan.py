@@ -5,14 +5,16 @@ Router nodes: a graph of routers, which is walked to find the queues of a messag
 
 from collections.abc import Callable, Generator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Final, NamedTuple
+from typing import TYPE_CHECKING, Final, NamedTuple
 
-from lightrail.filters.action import Action
 from lightrail.filters.filter import Filter
 from lightrail.filters.matcher import Looks, Matcher, unlimited
 from lightrail.filters.message import MessageView
 from lightrail.model import limits
 from lightrail.model.policy import Policy
+
+if TYPE_CHECKING:
+    from lightrail.namespace.rules import AnyAction
 
 _STEP: Final = 10
 _ACTION: Final = 100
@@ -26,7 +28,7 @@ Choose = Callable[[int], int]
 class Branch:
     """An edge that is followed for each message: behind an action, or into a router that chooses."""
 
-    action: Action | None
+    action: "AnyAction | None"
     target: "str | RouterNode"
 
 

@@ -19,12 +19,15 @@ from lightrail.service_bus.links.sending import SessionProducer
 from lightrail.service_bus.links.sessions import SessionLink, request_session
 from lightrail.service_bus.nodes.management import node_at
 from lightrail.service_bus.paths import entity_name
+from lightrail.service_bus.spelling import opens
 from lightrail.wire.bodies import ConsumerOpen
 
 if TYPE_CHECKING:
     from lightrail.amqp.link import Link
-    from lightrail.amqp.performatives import Rejected
+    from lightrail.amqp.performatives import Attach as AttachFrame
+    from lightrail.amqp.performatives import Open, Rejected
     from lightrail.frontend.auth import Authenticator
+    from lightrail.namespace.directory import Directory
 
 VENDOR: Final = "com.microsoft:"
 PRODUCT: Final = Symbol("product")
@@ -43,12 +46,15 @@ SUBPROTOCOL: Final = "AMQPWSB10"
 
 
 def is_bus_link(link: "Link") -> bool:
-    """Whether the client is for Service Bus, by a property of its attach or by those of its open."""
-    attach = link.attach
+    """Whether the client of a link is for Service Bus."""
+    return is_bus_client(link.session.connection.peer_open, link.attach)
+
+
+def is_bus_client(opened: "Open | None", attach: "AttachFrame | None") -> bool:
+    """Whether a client is for Service Bus, by the properties of its open, or by one of an attach."""
     found = None if attach is None else attach.properties
     if any(str(key).startswith(VENDOR) for key in found or ()):
         return True
-    opened = link.session.connection.peer_open
     if opened is None or not opened.properties:
         return False
     agent = str(opened.properties.get(AGENT, "")).lower()
@@ -83,13 +89,13 @@ def _consumer_link(attach: Attach, options: ConsumerOpen) -> Callable[..., Consu
 
 
 async def _token(
-    authenticator: "Authenticator", text: str, audience: str, now_ms: int
+    authenticator: "Authenticator", directory: "Directory", text: str, audience: str, now_ms: int
 ) -> tuple[Claims, Resource] | None:
     """A shared access signature; some clients send it under the type of another token."""
     if not signatures.is_signature(text):
         return None
     found = signatures.read(text, now_ms)
-    if not found.resource.opens(audience):
+    if not opens(directory, found.resource, audience):
         raise InvalidTokenError(
             f"the signature is for {found.resource.path!a:.200} and names below, and not for "
             f"{audience!a:.200}; one for a host begins with a scheme: sb://HOST/"
@@ -106,6 +112,7 @@ HOOKS: Final = FrontendHooks(
     schedules=is_bus_link,
     producer_link=_producer_link,
     consumer_link=_consumer_link,
+    names_entities=is_bus_client,
     name_at=entity_name,
     node=node_at,
     token_types=(TOKEN_TYPE,),

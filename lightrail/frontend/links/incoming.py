@@ -48,16 +48,29 @@ def header_attributes(head: bytes) -> tuple[bool, int, int | None]:
 def attributes_of(event: Transfers, now_ms: int, *, stores_all: bool) -> tuple[bool, int, int]:
     """(durable, priority, expiry of the last message or 0) of a batch; see SenderLink."""
     durable, priority, ttl = header_attributes(bytes(event.head))
-    return durable or stores_all, priority, expiry_of(event, ttl, now_ms)
+    return durable or stores_all, priority, expiry_of(event, ttl, now_ms, by_ttl=stores_all)
 
 
-def expiry_of(event: Transfers, ttl: int | None, now_ms: int) -> int:
+TTL_MAX: Final = (1 << 32) - 1
+"""The ttl of a message whose time to live, in milliseconds, does not fit into its field."""
+
+
+def expiry_of(event: Transfers, ttl: int | None, now_ms: int, *, by_ttl: bool = False) -> int:
     """Expiry of the last message of a batch, in ms since 1970; 0 for none.
+
+    Args:
+        by_ttl: the client writes an absolute-expiry-time by its own clock beside a ttl, so that the ttl
+            counts alone: those clients whose messages are all stored (frontend/hooks.py). Of a ttl that does
+            not fit into its field the absolute-expiry-time counts.
 
     The ttl and the absolute-expiry-time of an event are the latest of its messages, which are within
     EXPIRY_SPAN_MS. So the earlier of both is not before any message's expiry, and less than this span after.
     """
     expires = 0
+    if by_ttl and ttl is not None and event.absolute_expiry_ms is not None:
+        if ttl < TTL_MAX:
+            return now_ms + ttl
+        ttl = None
     if ttl is not None:
         expires = now_ms + ttl
     if event.absolute_expiry_ms is not None:
@@ -109,7 +122,7 @@ class SenderLink(Bound, Producer):
         durable, priority, ttl = self._head_attributes
         if ttl is None and event.absolute_expiry_ms is None:
             return durable, priority, 0
-        return durable, priority, expiry_of(event, ttl, now_ms)
+        return durable, priority, expiry_of(event, ttl, now_ms, by_ttl=self._stores_all)
 
     def _unpacked(self, event: Transfers, now_ms: int, *, by_priority: bool) -> Iterator[list[Storable]]:
         """The messages of batched transfers, by transfer; a transfer that can't be read is refused here."""

@@ -38,18 +38,22 @@ class Posting:
         self._producer = producer
 
     @classmethod
-    async def open(cls, connection: "ClientConnection", queue: str, *, sequences: bool = False) -> Self:
+    async def open(
+        cls, connection: "ClientConnection", queue: str, *, sequences: bool = False, entity: bool = False
+    ) -> Self:
         """Opens a queue for messages on behalf of a client, which must have the right to send there.
 
         Args:
             sequences: the shard answers with the sequence of each message.
+            entity: see `resolve`.
 
         Raises:
             PostingError: the client lacks the right, or the name is no queue.
         """
         frontend = connection.frontend
         try:
-            record = await resolve(connection, queue, Right.SEND, connection.client.owner)
+            owner = connection.client.owner
+            record = await resolve(connection, queue, Right.SEND, owner, entity=entity)
         except ConditionError as error:
             raise PostingError(error.condition, error.description) from None
         if record.role is not Role.QUEUE:

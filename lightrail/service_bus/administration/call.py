@@ -27,6 +27,7 @@ from lightrail.model.names import (
     SystemNameError,
     check,
     dead_letter_name,
+    folded,
     is_system,
     queue_name,
 )
@@ -34,6 +35,7 @@ from lightrail.model.policy import Policy, Role
 from lightrail.namespace.directory import Directory
 from lightrail.namespace.records import Name, Right, Subscription
 from lightrail.namespace.rights import Caller, may
+from lightrail.namespace.rules import rules_of
 from lightrail.namespace.statuses import MissingError
 from lightrail.service_bus.administration import entries
 from lightrail.service_bus.administration.entries import Entry
@@ -68,6 +70,22 @@ class Place(NamedTuple):
     """Name of the queue or the topic."""
     subscription: str = ""
     rule: str = ""
+
+    def resolved(self, directory: Directory) -> "Place":
+        """The place with the spelling of what exists there: case makes no difference to these clients.
+
+        Raises InvalidNameError: case alone distinguishes several names.
+        """
+        if not self.name:
+            return self
+        name = directory.resolve(self.name)
+        id = directory.resolve_subscription(name, self.subscription)
+        found = directory.subscription(name, id)
+        rules = () if found is None or not self.rule else rules_of(found)
+        rule = self.rule
+        if rule not in rules:
+            rule = next((each for each in rules if folded(each) == folded(rule)), rule)
+        return self._replace(name=name, subscription=id, rule=rule)
 
 
 def place_of(raw_path: str) -> Place:
@@ -279,8 +297,9 @@ class Call:
         if row.get("ready") is None:
             return {}
         dead = figures.get(dead_letter_name(queue), {})
-        active = row["ready"] + row["in_flight"]
-        letters = sum(dead.get(state) or 0 for state in ("ready", "delayed", "in_flight"))
+        # As in Service Bus, a deferred message is an active one.
+        active = row["ready"] + row["in_flight"] + (row.get("deferred") or 0)
+        letters = sum(dead.get(state) or 0 for state in ("ready", "delayed", "in_flight", "deferred"))
         values = (active, letters, row["delayed"], 0, 0)
         return {
             "SizeInBytes": str(row["bytes"] + (dead.get("bytes") or 0)),

@@ -18,14 +18,19 @@ from lightrail.amqp.values import Array, Symbol, Timestamp
 from lightrail.frontend.links.outcomes import Deferral, encode_outcome
 from lightrail.frontend.nodes.requests import RequestError
 from lightrail.model import conditions, limits
+from lightrail.model.names import is_dead_letter
 from lightrail.model.policy import Role
 from lightrail.namespace.records import Name, Right
 from lightrail.namespace.rights import demand
 from lightrail.service_bus.links.deliveries import (
+    STAYS_DEAD,
+    BusConsumerLink,
+)
+from lightrail.service_bus.messages import (
+    DEAD_LETTERED,
     DESCRIPTION,
     FIRST_SEQUENCE,
     REASON,
-    BusConsumerLink,
     changed_properties,
     with_reason,
 )
@@ -85,8 +90,6 @@ def tokens_of(body: Fields) -> list[UUID]:
 
 KEY_BYTES: Final = 8
 """Length of the key of locks of deferred messages."""
-DEAD_LETTERED: Final = Symbol("com.microsoft:dead-letter")
-"""Condition with which these clients reject a message on a link to dead-letter it."""
 
 
 async def renew(connection: "ClientConnection", record: Name, body: Fields) -> Fields:
@@ -111,7 +114,7 @@ async def settle(connection: "ClientConnection", record: Name, body: Fields) -> 
 
     Raises RequestError if a lock has ended; the messages of the other locks are settled all the same.
     """
-    state = _state(body)
+    state = _state(body, record)
     by_link: dict[BusConsumerLink, list[UUID]] = {}
     lost: list[UUID] = []
     for token in dict.fromkeys(tokens_of(body)):
@@ -136,7 +139,7 @@ async def settle_in(
     Raises RequestError if a lock has ended, or the transaction accepts no work; then nothing is added to it.
     The locks of deferred messages are renewed, so that the time of each begins with this request.
     """
-    state = _state(body)
+    state = _state(body, record)
     deferred: list[UUID] = []
     by_link: list[tuple[BusConsumerLink, UUID]] = []
     lost: list[UUID] = []
@@ -225,7 +228,7 @@ def _lost(tokens: list[UUID]) -> RequestError:
 # --- outcomes ------------------------------------------------------------------------------------------
 
 
-def _state(body: Fields) -> Any:
+def _state(body: Fields, record: Name) -> Any:
     """The outcome in a request. Raises RequestError."""
     status = body.get("disposition-status")
     if not isinstance(status, str) or status not in _STATES:
@@ -235,7 +238,11 @@ def _state(body: Fields) -> Any:
     changes = body.get("properties-to-modify")
     if changes is not None and not isinstance(changes, dict):
         raise RequestError(400, f"properties-to-modify is {changes!r:.80}; expected a map")
-    return _STATES[status](body, changes or {})
+    state = _STATES[status](body, changes or {})
+    if isinstance(state, Rejected) and is_dead_letter(record.name):
+        assert STAYS_DEAD.error is not None
+        raise RequestError(400, STAYS_DEAD.error.description or "", str(STAYS_DEAD.error.condition))
+    return state
 
 
 def _abandoned(_body: Fields, changes: dict[Any, Any]) -> Modified:
@@ -249,7 +256,7 @@ def _deferred(_body: Fields, changes: dict[Any, Any]) -> Deferral:
 def _dead_lettered(body: Fields, changes: dict[Any, Any]) -> Rejected:
     notes = {Symbol(str(name)): value for name, value in changes.items()}
     for field, key in (("deadletter-reason", REASON), ("deadletter-description", DESCRIPTION)):
-        if isinstance(body.get(field), str):
+        if body.get(field) is not None:
             notes[Symbol(key)] = body[field]
     return with_reason(Rejected(error=AmqpError(condition=DEAD_LETTERED, info=notes)))
 

@@ -14,21 +14,22 @@ from lightrail.amqp.values import DecodeError, Symbol
 from lightrail.frontend.errors import ConditionError
 from lightrail.frontend.nodes.requests import RequestError, error_of, reply
 from lightrail.model import conditions, limits
-from lightrail.model.names import InvalidNameError, is_dead_letter, queue_name
+from lightrail.model.names import InvalidNameError, queue_name
 from lightrail.namespace.records import Name
 from lightrail.namespace.rights import demand_look
 from lightrail.namespace.statuses import TakenError
-from lightrail.service_bus.links.deliveries import (
+from lightrail.service_bus.messages import (
     DEFERRED,
     FIRST_SEQUENCE,
     SCHEDULED,
     annotated,
     annotations_of,
+    life_of,
 )
 from lightrail.service_bus.nodes import locks, rules, scheduling, sessions
 from lightrail.service_bus.nodes.locks import SEQUENCE_END, Fields, queue_of, whole
 from lightrail.service_bus.nodes.sessions import receive
-from lightrail.service_bus.paths import entity_name
+from lightrail.service_bus.paths import entity_name, is_of_subscription
 from lightrail.wire.bodies import Answer
 
 if TYPE_CHECKING:
@@ -153,7 +154,7 @@ class EntityManagement:
         size = 0
         for _ in range(1 if session is None else SESSION_PEEK_PAGES_MAX):
             answer = await connection.frontend.ask_shard(queue_of(record), "peek", fields)
-            for message in _peeked(answer, session, is_dead_letter(record.name)):
+            for message in _peeked(answer, session, is_subscription=is_of_subscription(record.name)):
                 if len(messages) == count or (messages and size > limits.MANAGEMENT_PAGE_BYTES):
                     break
                 messages.append({"message": message})
@@ -181,7 +182,7 @@ def _refused(connection: "ClientConnection", error: Exception) -> Message:
     return made
 
 
-def _peeked(answer: Answer, session: str | None, is_dead: bool) -> Iterator[bytes]:
+def _peeked(answer: Answer, session: str | None, *, is_subscription: bool) -> Iterator[bytes]:
     """The messages of an answer to `peek` with their annotations; those of one session, if there is one."""
     at = 0
     for each in answer.fields.get("messages", ()):
@@ -192,8 +193,11 @@ def _peeked(answer: Answer, session: str | None, is_dead: bool) -> Iterator[byte
             continue
         if not each["message_format"]:
             state = SCHEDULED if each["state"] == "delayed" else DEFERRED * bool(each.get("deferred"))
-            notes = annotations_of(int(each["sequence"]), int(each["enqueued_at_ms"]), state)
-            message = annotated(message, notes, is_dead=is_dead)
+            enqueued = int(each["enqueued_at_ms"])
+            notes = annotations_of(int(each["sequence"]), enqueued, state, is_subscription=is_subscription)
+            # The time to live of a scheduled message has not begun.
+            life_ms = None if state == SCHEDULED else life_of(enqueued, each["expires_at_ms"])
+            message = annotated(message, notes, life_ms=life_ms, attempts=int(each["attempts"]))
         yield message
 
 

@@ -22,8 +22,10 @@ from lightrail.model.policy import Role
 from lightrail.namespace.records import Name, Right
 from lightrail.namespace.rights import demand
 from lightrail.namespace.scheduled import scheduled_queue
-from lightrail.service_bus.links.deliveries import FIRST_SEQUENCE
 from lightrail.service_bus.links.sending import demand_session
+from lightrail.service_bus.messages import (
+    FIRST_SEQUENCE,
+)
 from lightrail.service_bus.nodes.locks import MESSAGE_NOT_FOUND, Fields, queue_of, sequences_of
 from lightrail.shard_client.peers.requests import ShardDownError, ShardRefusedError
 from lightrail.shard_client.sending.window import Attributes

@@ -15,14 +15,18 @@ from uuid import UUID
 from lightrail.amqp.events import ACCEPTED, RELEASED
 from lightrail.amqp.sections import decode_properties, with_delivery_annotations
 from lightrail.amqp.values import Array, DecodeError, Int, Symbol, Timestamp
-from lightrail.frontend.links.headers import with_new_header
 from lightrail.frontend.nodes.requests import RequestError
 from lightrail.model import conditions, limits
-from lightrail.model.names import is_dead_letter
 from lightrail.namespace.records import Name, Right
 from lightrail.namespace.rights import demand, demand_look
-from lightrail.service_bus.links.deliveries import DEFERRED, FIRST_SEQUENCE, annotated, annotations_of
 from lightrail.service_bus.links.sessions import SessionLink
+from lightrail.service_bus.messages import (
+    DEFERRED,
+    FIRST_SEQUENCE,
+    annotated,
+    annotations_of,
+    life_of,
+)
 from lightrail.service_bus.nodes.locks import (
     KEY_BYTES,
     MESSAGE_NOT_FOUND,
@@ -33,6 +37,7 @@ from lightrail.service_bus.nodes.locks import (
     token_of,
     whole,
 )
+from lightrail.service_bus.paths import is_of_subscription
 from lightrail.wire.bodies import Answer
 
 if TYPE_CHECKING:
@@ -224,7 +229,6 @@ async def _received(
     """Locked messages as clients read them, with their tokens. Raises RequestError."""
     found: list[Fields] = []
     at = 0
-    now_ms = connection.frontend.now_ms()
     for row in answer.fields["messages"]:
         end = at + int(row["size"])
         message = bytes(answer.blob[at:end])
@@ -232,12 +236,14 @@ async def _received(
         sequence = int(row["sequence"])
         token = token_of(key, sequence)
         if not row["message_format"]:
-            attempts, expires = int(row["attempts"]), int(row["expires_at_ms"] or 0)
-            message = with_new_header(message, attempts, expires, now_ms)
-            notes = annotations_of(sequence, int(row["enqueued_at_ms"]), DEFERRED)
+            enqueued = int(row["enqueued_at_ms"])
+            notes = annotations_of(
+                sequence, enqueued, DEFERRED, is_subscription=is_of_subscription(record.name)
+            )
             if mode == LOCKED:
                 notes[Symbol("x-opt-locked-until")] = Timestamp(int(answer.fields["locked_until_ms"]))
-            message = annotated(message, notes, is_dead=is_dead_letter(record.name))
+            life_ms = life_of(enqueued, row["expires_at_ms"])
+            message = annotated(message, notes, life_ms=life_ms, attempts=int(row["attempts"]))
             if mode == LOCKED:
                 message = with_token(message, token)
         if mode == AT_ONCE and not await settle_deferred(connection, record, token, ACCEPTED):

@@ -129,6 +129,21 @@ def test_a_queue_without_delays_schedules_nothing() -> None:
     refused(SCHEDULE, body, 501, "amqp:not-implemented", "field delay to true")
 
 
+def test_a_dead_letter_is_not_dead_lettered_again_by_its_lock_token() -> None:
+    async def test(scene: Scene) -> None:
+        await made(scene)
+        requester = await Requester.attach(scene.client(), "q/$dlq/$management")
+        body = {"lock-tokens": [FOREIGN], "disposition-status": "suspended"}
+        answer = await requester.ask(body, operation="com.microsoft:update-disposition")
+        assert (answer.application["statusCode"], answer.application["errorCondition"]) == (
+            400,
+            "amqp:not-allowed",
+        )
+        assert "a dead letter, which can't be dead-lettered again" in answer.application["statusDescription"]
+
+    play(test)
+
+
 def test_what_was_not_cancelled_is_not_found() -> None:
     async def test(scene: Scene) -> None:
         await made(scene)

@@ -153,6 +153,8 @@ class Client:
     """The authenticated user; None without SASL."""
     caller: Caller = UNKNOWN
     """The caller at names without a token."""
+    was_refused: bool = False
+    """Whether the log names a bound at which the connection was refused something."""
     claims: Claims | None = None
     """Tokens that the client has put; None before the first."""
 

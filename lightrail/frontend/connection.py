@@ -356,8 +356,8 @@ class ClientConnection(ClientSocket):
         self.frontend.sole_connections.ended(self)
         if event.error is not None:
             self.frontend.counts.connections_failed += not event.by_peer
-            condition, description = event.error.condition, event.error.description or ""
-            log.info("connection from %s ended: %s: %s", self.client.peer, condition, description)
+            found = event.error.condition, event.error.description or ""
+            log.info("connection from %s ended: %s: %s", self.client.peer, *found)
         self._end_links(ending_of(event))
         self.is_held = self.frontend.lifetimes.after_end(self.client.owner, self.go_on_writing)
 

@@ -138,6 +138,7 @@ class Cbs:
         )
         if claimed != audience or (resource is not None and not resource.opens(claimed)):
             caller = caller.at(owner(claimed))
+        level = logging.INFO if client.claims is None else logging.DEBUG
         if client.claims is None:
             client.claims = Claims(frontend, partial(frontend.tokens_changed, connection))
         try:
@@ -152,7 +153,10 @@ class Cbs:
                 f"expected tokens of at most {CLAIMS_BYTES_MAX:,} bytes on a connection; delete some, or "
                 "open another connection",
             ) from None
-        log.info("%s acts as user %a at %a from now on", client.peer, token.user, audience or "all names")
+        # Azure's clients put a token for each entity, and each anew before its end: one line is enough.
+        log.log(
+            level, "%s acts as user %a at %a from now on", client.peer, token.user, audience or "all names"
+        )
 
     async def _token(self, text: str, now_ms: int) -> tokens.Claims:
         """The claims of a JSON web token. Raises InvalidTokenError, CoordinatorError."""

@@ -399,6 +399,17 @@ def test_the_tokens_of_a_connection_have_a_bound_in_bytes(monkeypatch: pytest.Mo
     play(check)
 
 
+def test_the_first_token_of_a_connection_is_logged(caplog: pytest.LogCaptureFixture) -> None:
+    async def check(cbs: Cbs) -> None:
+        caplog.set_level("DEBUG", "lightrail.frontend.nodes.cbs")
+        for audience in ("a", "b", "a"):
+            await cbs.put(audience)
+        levels = [each.levelname for each in caplog.records if "acts as user" in each.getMessage()]
+        assert levels == ["INFO", "DEBUG", "DEBUG"]
+
+    play(check)
+
+
 def test_a_scope_counts_towards_the_bound_of_tokens(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(clients, "CLAIMS_BYTES_MAX", clients.CLAIM_BYTES + 3 * clients.CLAIM_SCOPE_BYTES)
 

@@ -413,11 +413,11 @@ def test_a_message_for_which_a_filter_fails_is_a_dead_letter_unless_the_subscrip
 ) -> None:
     client.create_topic(queue)
     for name, dead_letters in (("default", None), ("dropped", False), ("updated", False)):
-        options = (
-            {} if dead_letters is None else {"dead_lettering_on_filter_evaluation_exceptions": dead_letters}
-        )
         made = client.create_subscription(
-            queue, name, default_message_time_to_live=timedelta(hours=1), **options
+            queue,
+            name,
+            default_message_time_to_live=timedelta(hours=1),
+            dead_lettering_on_filter_evaluation_exceptions=dead_letters,
         )
         assert made.dead_lettering_on_filter_evaluation_exceptions is (dead_letters is None)
         client.delete_rule(queue, name, "$Default")

@@ -172,8 +172,7 @@ def topic_properties(policy: Policy, server: Server) -> Shown:
 def subscription_properties(policy: Policy, server: Server, drops: bool = False) -> Shown:
     """The properties of a subscription that a client may send, by the policy of its queue.
 
-    Args:
-        drops: whether it drops messages for which a rule has no result.
+    `drops` says whether it drops messages for which a rule has no result.
     """
     of_queue = queue_properties(policy, server)
     for key in (

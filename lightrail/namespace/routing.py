@@ -44,18 +44,31 @@ CompiledRule = tuple[Filter | None, AnyAction | None]
 class Compiled:
     """The compiled filters and actions of a subscription's rules, or the error in them."""
 
-    __slots__ = ("is_new", "problem", "rules", "subscription")
+    __slots__ = ("is_new", "new_weight", "problem", "rules", "subscription")
 
-    def __init__(self, subscription: Subscription) -> None:
+    def __init__(self, subscription: Subscription, before: "Compiled | None" = None) -> None:
+        """`before` is what the subscription was: rules that have not changed are not compiled again."""
         self.subscription = subscription
         self.rules: list[CompiledRule] = []
         """Filter of each rule, None if every message matches, and its action, None without one."""
+        self.new_weight = 0
+        """Operators, constants and fields of the rules that were compiled now."""
         self.problem: FilterError | None = None
         self.is_new = True
         """Whether the cost of compiling was not counted yet."""
+        former: dict[str, tuple[Rule, CompiledRule]] = {}
+        if before is not None and before.problem is None:
+            earlier = rules_of(before.subscription).items()
+            former = {name: (rule, made) for (name, rule), made in zip(earlier, before.rules, strict=True)}
         try:
-            for rule in rules_of(subscription).values():
-                self.rules.append(_compiled(rule))
+            for name, rule in rules_of(subscription).items():
+                same = former.get(name)
+                if same is not None and same[0] == rule:
+                    self.rules.append(same[1])
+                    continue
+                filter, action = _compiled(rule)
+                self.rules.append((filter, action))
+                self.new_weight += 0 if filter is None else filter.weight
         except FilterError as error:
             self.problem = error
 
@@ -67,10 +80,6 @@ class Compiled:
             or (isinstance(action, RuleAction) and action.can_fail)
             for filter, action in self.rules
         )
-
-    @property
-    def weight(self) -> int:
-        return sum(filter.weight for filter, _ in self.rules if filter is not None)
 
 
 def _compiled(rule: Rule) -> CompiledRule:
@@ -318,7 +327,7 @@ class Routing:
                 compiled = self._compiled_of(subscription)
                 if compiled.is_new:
                     compiled.is_new = False
-                    looks.left -= COMPILING * (1 + compiled.weight)
+                    looks.left -= COMPILING * (1 + compiled.new_weight)
                 target = subscription.target
                 if target not in seen and self._directory.get(target).role is Role.ROUTER:
                     seen.add(target)
@@ -330,7 +339,7 @@ class Routing:
         of_router = self._compiled.setdefault(subscription.router, {})
         compiled = of_router.get(subscription.id)
         if compiled is None or compiled.subscription is not subscription:
-            compiled = of_router[subscription.id] = Compiled(subscription)
+            compiled = of_router[subscription.id] = Compiled(subscription, compiled)
         return compiled
 
     def _changed(self, changes: Changes) -> None:

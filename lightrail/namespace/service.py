@@ -237,7 +237,8 @@ class Service:
             demand(directory, caller, Right.MANAGE, record)
         existing = checks.replaceable(directory, record, made.id, replace_it)
         checks.check_replacement(existing, made, revision)
-        checks.check_subscription(made.filter, made.action, made.expires_at, made.rules)
+        known = None if existing is None else existing.rules
+        checks.check_subscription(made.filter, made.action, made.expires_at, made.rules, known)
         checks.check_filters(directory, existing, made)
         queue = spelling.subscription_name(made.router, made.id)
         spelling.check(queue)

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from lightrail.amqp.messages import Message, read_message
 from lightrail.amqp.sections import attributes
-from lightrail.amqp.values import Array, DecodeError, Long, Symbol
+from lightrail.amqp.values import Array, DecodeError, Int, Long, Symbol
 from lightrail.frontend.errors import ConditionError
 from lightrail.frontend.links.scheduling import due_ms
 from lightrail.frontend.nodes.posting import Posting, PostingError
@@ -22,7 +22,7 @@ from lightrail.model.policy import Role
 from lightrail.namespace.records import Name, Right
 from lightrail.namespace.rights import demand, demand_look
 from lightrail.namespace.scheduled import scheduled_queue
-from lightrail.namespace.statuses import TakenError
+from lightrail.namespace.statuses import LimitExceededError, TakenError
 from lightrail.service_bus.links.deliveries import (
     DEFERRED,
     FIRST_SEQUENCE,
@@ -245,6 +245,10 @@ def _refused(connection: "ClientConnection", error: Exception) -> Message:
     condition = known.condition or CONDITIONS.get(known.status, conditions.INTERNAL_ERROR)
     if isinstance(error, TakenError):
         condition = ALREADY_EXISTS
+    elif isinstance(error, LimitExceededError):
+        # QuotaExceeded: no client repeats the request.
+        made.application["statusCode"] = Int(403)
+        condition = conditions.RESOURCE_LIMIT_EXCEEDED
     made.application["errorCondition"] = Symbol(condition)
     return made
 

@@ -11,10 +11,11 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from lightrail.amqp.link import Link
-    from lightrail.amqp.performatives import Attach, Open
+    from lightrail.amqp.performatives import Attach, Open, Rejected
     from lightrail.frontend.auth import Authenticator
     from lightrail.frontend.links.bound import Attach as AttachingLink
     from lightrail.frontend.links.deliveries import ConsumerLink
+    from lightrail.frontend.links.transfers import ProducerLink
     from lightrail.frontend.nodes.links import Node
     from lightrail.namespace.directory import Directory
     from lightrail.namespace.rights import Resource
@@ -54,8 +55,20 @@ class FrontendHooks:
 
     stores_all: "Callable[[Link], bool]" = _never
     """Whether all messages on a link are durable, whatever their headers say."""
+    lost: "Callable[[Link], Rejected | None]" = _none
+    """The outcome of messages that may not be stored, as their shard does not answer.
+
+    None: released or modified, as the specification has it (messaging 3.4).
+    """
+    settles_itself: "Callable[[Link], bool]" = _never
+    """Whether the client settles deliveries that it sent, after outcomes other than accepted."""
     schedules: "Callable[[Link], bool]" = _never
     """Whether messages that a client sends to a router may wait for their time (links/scheduling.py)."""
+    producer_link: "Callable[[AttachingLink], type[ProducerLink] | None]" = _none
+    """The class of a link on which a client sends to a queue; None for others.
+
+    A link that may be resumed, or to an address in its messages, has no other class.
+    """
     consumer_link: "Callable[[AttachingLink, ConsumerOpen], Callable[..., ConsumerLink] | None]" = _none
     """The class of a link on which a client receives from a queue or a connection point; None for others.
 

@@ -35,6 +35,10 @@ class InvalidNameError(ValueError):
     """An address that names no queue; the message says what was found and what is allowed."""
 
 
+class SystemNameError(InvalidNameError):
+    """An address with a segment of the system's that leads to nothing, such as /$Transfer."""
+
+
 def queue_name(address: str) -> str:
     """The queue that an address names, once decoded and checked.
 
@@ -96,7 +100,7 @@ def check(name: str) -> None:
     plain += subscription
     system = next((segment for segment in plain if segment.startswith(SYSTEM_MARKS)), None)
     if system is not None:
-        raise InvalidNameError(
+        raise SystemNameError(
             f"the segment {_shown(system)} of the name {_shown(name)} is the system's: '!' and '$' begin no "
             f"other segment than a closing {DEAD_LETTER_SEGMENT}, ROUTER/{SUBSCRIPTIONS_SEGMENT}/KEY, "
             f"ROUTER/{SCHEDULED_SEGMENT} and {TEMPORARY_SEGMENT}/KEY"

@@ -561,6 +561,26 @@ def test_dead_letters_go_to_a_name_for_which_the_client_signs_as_well(
     assert target == (None if only else f"{queue}/failed")
 
 
+def test_a_target_that_is_not_there_and_a_name_that_nothing_has_are_not_found(
+    client: ServiceBusAdministrationClient, queue: str
+) -> None:
+    missing: dict[str, Any] = {"forward_dead_lettered_messages_to": f"{queue}/missing"}
+    with pytest.raises(HttpResponseError, match=f"{queue}/missing' does not exist") as refused:
+        client.create_queue(f"{queue}/one", **missing)
+    assert refused.value.status_code == 400
+    client.create_queue(f"{queue}/one")
+    found = client.get_queue(f"{queue}/one")
+    found.forward_dead_lettered_messages_to = f"{queue}/missing"
+    with pytest.raises(HttpResponseError, match="does not exist"):
+        client.update_queue(found)
+    client.create_topic(f"{queue}/topic")
+    with pytest.raises(HttpResponseError, match="does not exist"):
+        client.create_subscription(f"{queue}/topic", "s", **missing)
+    assert list(client.list_subscriptions(f"{queue}/topic")) == []
+    with pytest.raises(ResourceNotFoundError):
+        client.get_queue("$nservicebus-verification-queue")
+
+
 def test_the_namespace_has_a_name(client: ServiceBusAdministrationClient, scene: Scene, queue: str) -> None:
     client.create_queue(queue)
     found = client.get_namespace_properties()

@@ -51,3 +51,25 @@ def test_names_are_those_of_entities_without_regard_to_case(strings: tuple[str, 
         "rule": "$Default",
         "deleted": True,
     }
+
+
+def test_requests_have_as_many_messages_as_the_client_wants_and_refusals_say_why(
+    guarded: Broker, key: str
+) -> None:
+    give(guarded.data, "requests", role="queue", delay=True)
+    give(guarded.data, "requests/twice", role="queue", delay=True, duplicate_window=60)
+    give(guarded.data, "requests/small", role="queue", delay=True, max_message_bytes=65_536)
+    found = in_csharp(
+        "Requests", connection_string(guarded, key), "requests", "requests/twice", "requests/small"
+    )
+    assert found.scenarios == {
+        "numbers": 1_200,
+        "cancel": "none",
+        "again": "MessageNotFound",
+        "large": "MessageSizeExceeded",
+        "after": "none",
+        "deferred": 600,
+        "equal": True,
+        "whole": "MessageSizeExceeded",
+        "left": 0,
+    }

@@ -220,7 +220,8 @@ def _producer(attach: Attach, queue_owner: "Owner", *, delays: bool) -> Producer
             terms=attach.terms,
         )
     link.mix_headers()
-    return (DelayingProducer if delays else ProducerLink)(
+    kind = attach.frontend.hooks.producer_link(attach) or (DelayingProducer if delays else ProducerLink)
+    return kind(
         connection,
         link,
         queue_owner,

@@ -10,11 +10,13 @@ from dataclasses import KW_ONLY, dataclass, field
 from functools import lru_cache
 from typing import TYPE_CHECKING, Final
 
-from lightrail.amqp.events import Transfers
+from lightrail.amqp.events import RELEASED, Transfers
+from lightrail.amqp.performatives import Modified, Rejected, Released
 from lightrail.amqp.sections import decode_header
 from lightrail.frontend.errors import ConditionError
 from lightrail.frontend.links.batched import Storable, one_by_one, reject, runs
 from lightrail.frontend.links.bound import Bound
+from lightrail.frontend.links.outcomes import FAILED
 from lightrail.model import conditions, limits
 from lightrail.shard_client.links import Producer
 from lightrail.wire.bodies import Refusal
@@ -92,13 +94,22 @@ class SenderLink(Bound, Producer):
     _attached: bool = False
     _closed: bool = False
     _stores_all: bool = field(init=False)
+    _not_stored: Released | Rejected = field(init=False)
+    """The outcome of messages that no shard has stored, as it did not answer."""
+    _maybe_stored: Modified | Rejected = field(init=False)
+    """The outcome of messages that a shard may have stored."""
     _head: bytes | None = None
     _head_attributes: tuple[bool, int, int | None] = (False, 4, None)
 
     def __post_init__(self) -> None:
         frontend = self._frontend = self._connection.frontend
         self._counts, self._intake = frontend.counts, frontend.intake
-        self._stores_all = frontend.hooks.stores_all(self._link)
+        hooks = frontend.hooks
+        self._stores_all = hooks.stores_all(self._link)
+        lost = hooks.lost(self._link)
+        self._not_stored, self._maybe_stored = (RELEASED, FAILED) if lost is None else (lost, lost)
+        if hooks.settles_itself(self._link):
+            self._link.let_peer_settle()
 
     def _attributes(self, event: Transfers, now_ms: int) -> tuple[bool, int, int]:
         """(durable, priority, expiry of the last message or 0) of a batch."""

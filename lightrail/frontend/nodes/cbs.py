@@ -18,7 +18,7 @@ from lightrail.frontend.auth import Authenticator
 from lightrail.frontend.client import CLAIMS_BYTES_MAX, Claim, Claims, TooManyTokensError
 from lightrail.frontend.errors import ConditionError
 from lightrail.model import conditions
-from lightrail.model.names import InvalidNameError, owner, queue_name
+from lightrail.model.names import InvalidNameError, SystemNameError, owner, queue_name
 from lightrail.namespace import tokens
 from lightrail.namespace.rights import MANAGEMENT_SUFFIX, SCHEMES, Caller
 
@@ -177,6 +177,8 @@ def _audience(value: Any) -> str:
         return ""
     try:
         return queue_name("/" + path)
+    except SystemNameError as error:
+        raise _TokenError(404, f"nothing is at the audience: {error}") from None
     except InvalidNameError as error:
         raise _TokenError(400, f"the audience can't be used: {error}") from None
 

@@ -190,6 +190,8 @@ class Transactions:
             parts = addressed(event)
         elif event.message_format == BATCHED:
             parts = unpacked(event, now_ms)
+        if isinstance(bound, ProducerLink) and bound.checks:
+            parts = ((bound.refusal(part) or address, part) for address, part in parts)
         hold = self._connection.links.hold_of(bound)
         stores_all = self._frontend.hooks.stores_all(link)
         entity = names_entities(link, self._frontend)
@@ -232,7 +234,8 @@ class Transactions:
             if refusal is not None:
                 outcome = rejected(refusal.condition, refusal.description)
             first, last = event.first_delivery_id, event.first_delivery_id + event.count - 1
-            event.link.settle(first, last, TransactionalState(txn_id=transaction.id, outcome=outcome))
+            state = TransactionalState(txn_id=transaction.id, outcome=outcome)
+            (event.link.settle if refusal is None else event.link.answer)(first, last, state)
 
     def _refuse(
         self, event: Transfers, anonymous: AnonymousLink, transaction: Transaction, why: ConditionError
@@ -253,7 +256,7 @@ class Transactions:
         """The rest of a message whose transaction has ended meanwhile."""
         if not event.settled:
             state = rejected(conditions.TRANSACTION_ROLLBACK, UNFINISHED)
-            event.link.settle(event.first_delivery_id, event.first_delivery_id, state)
+            event.link.answer(event.first_delivery_id, event.first_delivery_id, state)
         if event.link.context is not None:
             event.link.context.relieved()
         self._connection.touch()

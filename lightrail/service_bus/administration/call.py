@@ -24,6 +24,7 @@ from lightrail.gateway.resources.queues import rows_of
 from lightrail.gateway.rights import demand_name
 from lightrail.model.names import (
     InvalidNameError,
+    SystemNameError,
     check,
     dead_letter_name,
     folded,
@@ -88,7 +89,10 @@ class Place(NamedTuple):
 
 
 def place_of(raw_path: str) -> Place:
-    """Reads a path that is still percent-encoded. Raises InvalidNameError."""
+    """Reads a path that is still percent-encoded. Raises InvalidNameError; MissingError for a name with a $.
+
+    No entity has such a name, but clients look for one: so NServiceBus finds out whether it may administer.
+    """
     path = raw_path.strip("/")
     words = path.lower().split("/")
     if words == [_NAMESPACE]:
@@ -96,7 +100,7 @@ def place_of(raw_path: str) -> Place:
     if words[0] == _RESOURCES and words[1:] in (["queues"], ["topics"]):
         return Place(Kind.QUEUES if words[1] == "queues" else Kind.TOPICS)
     if words[0].startswith("$"):
-        raise InvalidNameError(
+        raise MissingError(
             f"nothing is administered at {raw_path[:80]!a}; expected /$namespaceinfo, /$Resources/queues, "
             "/$Resources/topics, or the name of a queue or topic"
         )
@@ -114,7 +118,10 @@ def place_of(raw_path: str) -> Place:
 
 
 def _name(segments: list[str]) -> str:
-    return queue_name("/" + "/".join(segments))
+    try:
+        return queue_name("/" + "/".join(segments))
+    except SystemNameError as error:
+        raise MissingError(str(error)) from None
 
 
 def _segment(text: str, *, is_rule: bool = False) -> str:
@@ -209,6 +216,21 @@ class Call:
         if is_there and not updates:
             raise ProblemError(409, f"{what} exists already; a change has the header If-Match: *")
         return updates
+
+    def demand_target(self, policy: Policy, before: Policy | None = None) -> None:
+        """Raises ProblemError if dead letters are to be forwarded to a name that does not exist.
+
+        A policy that another client has given stays as it is.
+        """
+        target = policy["dead_letter"]
+        if target is None or (before is not None and before["dead_letter"] == target):
+            return
+        if self.directory.get(target).role is Role.NONE:
+            raise ProblemError(
+                400,
+                f"SubCode=40400. ForwardDeadLetteredMessagesTo: the auto forwarding destination entity "
+                f"{target!a:.200} does not exist; create it first",
+            )
 
     async def change(self, record: Name, policy: Policy) -> Name:
         """Gives a name another policy, which was made from that of the record.

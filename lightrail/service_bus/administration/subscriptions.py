@@ -64,7 +64,9 @@ async def put(call: Call) -> web.Response:
             raise ProblemError(400, f"{_RULE} is for a new subscription; change its rules instead")
         found = call.subscription()
         record = call.directory.get(found.target)
-        await call.change(record, changed(record.policy, wanted, _properties(call, record.policy)))
+        policy = changed(record.policy, wanted, _properties(call, record.policy))
+        call.demand_target(policy, record.policy)
+        await call.change(record, policy)
         if dead_letters is not None and dead_letters is bool(found.drop_failed):
             found = await set_drop_failed(
                 call.services.namespace, call.caller, found.router, found.id, not dead_letters
@@ -125,6 +127,7 @@ async def _give_queue(call: Call, queue: str, wanted: Mapping[str, Xml.Element])
     if not is_new:
         before = with_fields_of(record.policy, NEW_SUBSCRIPTION, _properties(call, before))
     policy = changed(before, wanted, _properties(call, before))
+    call.demand_target(policy, record.policy)
     if is_new:
         await call.services.namespace.give(call.caller, queue, policy)
     else:

@@ -23,12 +23,14 @@ from lightrail.model.policy import Role
 from lightrail.namespace.records import Name, Right
 from lightrail.namespace.rights import demand
 from lightrail.service_bus.links.deliveries import (
+    STAYS_DEAD,
+    BusConsumerLink,
+)
+from lightrail.service_bus.messages import (
     DEAD_LETTERED,
     DESCRIPTION,
     FIRST_SEQUENCE,
     REASON,
-    STAYS_DEAD,
-    BusConsumerLink,
     changed_properties,
     with_reason,
 )
@@ -40,12 +42,15 @@ if TYPE_CHECKING:
 
 Fields = dict[str, Any]
 
+MESSAGE_NOT_FOUND: Final = "com.microsoft:message-not-found"
 SEQUENCE_END: Final = 1 << 62
 """Sequences of clients are below this number."""
 
 
 def queue_of(record: Name) -> str:
     """The name of a queue. Raises RequestError."""
+    if record.role is Role.NONE:
+        raise RequestError(404, f"there is no queue {record.name}")
     if record.role is not Role.QUEUE:
         raise RequestError(501, f"{record.name} has role {record.role}; expected a queue")
     return record.name
@@ -59,17 +64,15 @@ def whole(body: Fields, key: str, low: int, high: int) -> int:
     return int(value)
 
 
-def sequences_of(body: Fields) -> list[int]:
+def sequences_of(body: Fields, lowest: int = FIRST_SEQUENCE) -> list[int]:
     """The queue's sequences for the sequences in a client's request. Raises RequestError."""
     numbers = body.get("sequence-numbers")
     if (
         not isinstance(numbers, list)
-        or not 0 < len(numbers) <= limits.MANAGEMENT_PAGE_MAX
-        or not all(isinstance(number, int) and FIRST_SEQUENCE <= number < SEQUENCE_END for number in numbers)
+        or not numbers
+        or not all(isinstance(number, int) and lowest <= number < SEQUENCE_END for number in numbers)
     ):
-        raise RequestError(
-            400, f"expected sequence-numbers, an array of 1 to {limits.MANAGEMENT_PAGE_MAX} longs from 1 on"
-        )
+        raise RequestError(400, f"expected sequence-numbers, an array of longs from {lowest} on")
     return [int(number) - FIRST_SEQUENCE for number in numbers]
 
 

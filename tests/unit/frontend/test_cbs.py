@@ -353,7 +353,7 @@ def test_set_token_is_answered_by_its_outcome_and_is_for_everything() -> None:
         (400, {"type": 7}),
         (400, {"audience": None}),
         (400, {"audience": "a//b"}),
-        (400, {"audience": "$system"}),
+        (404, {"audience": "$system"}),
         (400, {"token": 7}),
         (401, {"token": "nonsense"}),
         (401, {"token": b"\xff\xff"}),

@@ -16,6 +16,7 @@ from lightrail.frontend.links.incoming import (
     LINK_CREDIT_MIN,
     LINK_UNANSWERED_BYTES,
     REFUSED_PAUSE_MS,
+    TTL_MAX,
 )
 from lightrail.frontend.links.transfers import ProducerLink
 from lightrail.model import conditions, limits
@@ -183,12 +184,12 @@ def test_a_ttl_counts_alone_where_a_client_adds_a_time_by_its_own_clock() -> Non
     assert rig.columns() == (1, 4, NOW_MS + 500, 0)
     # A time to live of sixty days does not fit into the header.
     sixty_days = 60 * 86_400_000
-    rig.transfers(1, absolute_expiry_ms=NOW_MS + sixty_days, head=encode_header(Header(ttl=(1 << 32) - 1)))
+    rig.transfers(1, absolute_expiry_ms=NOW_MS + sixty_days, head=encode_header(Header(ttl=TTL_MAX)))
     assert rig.columns() == (1, 4, NOW_MS + sixty_days, 0)
     rig.transfers(1, absolute_expiry_ms=NOW_MS + 900)
     assert rig.columns() == (1, 4, NOW_MS + 900, 0)
-    rig.transfers(1, head=encode_header(Header(ttl=(1 << 32) - 1)))
-    assert rig.columns() == (1, 4, NOW_MS + (1 << 32) - 1, 0)
+    rig.transfers(1, head=encode_header(Header(ttl=TTL_MAX)))
+    assert rig.columns() == (1, 4, NOW_MS + TTL_MAX, 0)
 
 
 def test_neighbouring_answers_are_one_disposition() -> None:

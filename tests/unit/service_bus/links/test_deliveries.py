@@ -30,8 +30,10 @@ from lightrail.model import conditions, limits
 from lightrail.model.policy import Policy
 from lightrail.namespace.records import Name
 from lightrail.service_bus.links.deliveries import (
-    BUS_REASON_CHARACTERS,
     BusConsumerLink,
+)
+from lightrail.service_bus.messages import (
+    BUS_REASON_CHARACTERS,
     annotated,
     annotations_of,
 )
@@ -461,3 +463,30 @@ def test_a_client_that_waits_for_no_answer_asks_nothing() -> None:
     rig.delivered(MESSAGE)
     rig.connection.frontend.time_ms += 60_000
     assert [each.count for each in rig.outcome(ACCEPTED, settled=True)] == [1]
+
+
+def test_deliveries_whose_locks_have_ended_do_not_hold_others_back(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(limits, "CONNECTION_UNSETTLED_BYTES", 5_000)
+    rig = Rig(lock_duration=30)
+    frontend = rig.connection.frontend
+    now_ms = frontend.now_ms()
+    monkeypatch.setattr(frontend, "now_ms", lambda: now_ms)
+    rig.consumer.credit(Credit(rig.link, 1_000, False))  # type: ignore[arg-type]
+    rig.link.session.outgoing.add(rig.link, 0, 9)
+    rig.delivered(*[MESSAGE + bytes(1_000)] * 10)
+    assert rig.consumer in rig.connection.starved
+    now_ms += 30_000
+    waits, frontend.calls = [(wait, call) for wait, call in frontend.calls if wait], []
+    assert [0 < wait < 30_000 for wait, _ in waits] == [True]
+    rig.shard.take()
+    waits[0][1]()
+    assert rig.shard.take(Kind.CREDIT)
+    assert rig.connection.unsettled_bytes == 0
+    # What the client settles late was counted before.
+    rig.consumer.deliver(slice_of(10, [MESSAGE]), 10, 1)
+    before = rig.connection.unsettled_bytes
+    event = Outcome(rig.link, 0, 9, ACCEPTED, True)  # type: ignore[arg-type]
+    rig.consumer.outcome(event)
+    assert rig.connection.unsettled_bytes == before > 0
+    rig.consumer.outcome(Outcome(rig.link, 10, 10, ACCEPTED, True))  # type: ignore[arg-type]
+    assert rig.connection.unsettled_bytes == 0

@@ -12,7 +12,10 @@ from lightrail.amqp.messages import Message, write_message
 from lightrail.amqp.values import Array, Symbol
 from lightrail.model.policy import Policy
 from lightrail.namespace.rights import ANYBODY
-from lightrail.service_bus.links.deliveries import BUS_REASON_CHARACTERS, DEAD_LETTERED
+from lightrail.service_bus.messages import (
+    BUS_REASON_CHARACTERS,
+    DEAD_LETTERED,
+)
 from lightrail.service_bus.nodes.locks import token_of
 from lightrail.wire.bodies import Answer
 from tests.support.amqp.frontend_scene import Client, Scene, play

@@ -451,6 +451,43 @@ def test_rules_have_the_language_of_service_bus(
             assert b"gone" not in changed
 
 
+def test_a_message_for_which_a_filter_fails_is_a_dead_letter_unless_the_subscription_says_otherwise(
+    client: ServiceBusAdministrationClient, scene: Scene, queue: str
+) -> None:
+    client.create_topic(queue)
+    for name, dead_letters in (("default", None), ("dropped", False), ("updated", False)):
+        made = client.create_subscription(
+            queue,
+            name,
+            default_message_time_to_live=timedelta(hours=1),
+            dead_lettering_on_filter_evaluation_exceptions=dead_letters,
+        )
+        assert made.dead_lettering_on_filter_evaluation_exceptions is (dead_letters is None)
+        client.delete_rule(queue, name, "$Default")
+        client.create_rule(queue, name, "share", filter=SqlRuleFilter("10 / parts = 5"))
+    updated = client.get_subscription(queue, "updated")
+    updated.dead_lettering_on_filter_evaluation_exceptions = True
+    client.update_subscription(queue, updated)
+    assert client.get_subscription(queue, "updated").dead_lettering_on_filter_evaluation_exceptions is True
+    assert client.get_subscription(queue, "dropped").dead_lettering_on_filter_evaluation_exceptions is False
+    with client_for(scene.broker, scene.key) as messages:
+        with messages.get_topic_sender(queue) as sender:
+            for parts in (0, 2):
+                sender.send_messages(ServiceBusMessage(str(parts), application_properties={"parts": parts}))
+        for name, dead in (("default", ["0"]), ("dropped", []), ("updated", ["0"])):
+            with messages.get_subscription_receiver(queue, name) as receiver:
+                assert [str(each) for each in received(receiver, 1)] == ["2"]
+            with messages.get_subscription_receiver(queue, name, sub_queue="deadletter") as receiver:
+                found = receiver.receive_messages(2, max_wait_time=3)
+                assert [str(each) for each in found] == dead
+                for each in found:
+                    assert each.dead_letter_reason == "FilterException"
+                    assert "division by zero" in str(each.dead_letter_error_description)
+                    assert each.dead_letter_source == f"{queue}/Subscriptions/{name}"
+                    assert each.time_to_live is None
+                    receiver.complete_message(each)
+
+
 def test_a_filter_is_updated_by_keyword_with_the_parameters_that_the_rule_has(
     client: ServiceBusAdministrationClient, scene: Scene, queue: str
 ) -> None:

@@ -90,6 +90,8 @@ class Server(NamedTuple):
     max_message_bytes: int
 
 
+FAILURES: Final = "DeadLetteringOnFilterEvaluationExceptions"
+"""The property of a subscription that is no field of a policy."""
 Shown = dict[str, str]
 
 
@@ -125,8 +127,11 @@ def topic_properties(policy: Policy, server: Server) -> Shown:
     }
 
 
-def subscription_properties(policy: Policy, server: Server) -> Shown:
-    """The properties of a subscription that a client may send, by the policy of its queue."""
+def subscription_properties(policy: Policy, server: Server, drops: bool = False) -> Shown:
+    """The properties of a subscription that a client may send, by the policy of its queue.
+
+    `drops` says whether it drops messages for which a rule has no result.
+    """
     of_queue = queue_properties(policy, server)
     for key in (
         "MaxSizeInMegabytes",
@@ -139,8 +144,7 @@ def subscription_properties(policy: Policy, server: Server) -> Shown:
         "AuthorizationRules",
     ):
         del of_queue[key]
-    # A filter never fails here: a value that it can't compare does not match.
-    return {**of_queue, "DeadLetteringOnFilterEvaluationExceptions": "true"}
+    return {**of_queue, FAILURES: _flag(not drops)}
 
 
 def shown(properties: Shown) -> Shown:

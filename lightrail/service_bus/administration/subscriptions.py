@@ -11,7 +11,7 @@ from xml.etree import ElementTree as Xml
 from aiohttp import web
 
 from lightrail.gateway.bodies import rfc3339
-from lightrail.gateway.errors import ProblemError
+from lightrail.gateway.errors import ProblemError, invalid
 from lightrail.model.clock import wall_ms
 from lightrail.model.names import InvalidNameError, folded
 from lightrail.model.policy import Policy, Role
@@ -26,6 +26,7 @@ from lightrail.service_bus.administration.entities import times_of
 from lightrail.service_bus.administration.entries import Entry
 from lightrail.service_bus.administration.kept import with_bounds
 from lightrail.service_bus.administration.properties import (
+    FAILURES,
     NEW_SUBSCRIPTION,
     Shown,
     changed,
@@ -33,7 +34,7 @@ from lightrail.service_bus.administration.properties import (
     subscription_properties,
     with_fields_of,
 )
-from lightrail.service_bus.rules.changes import add_rule, remove_rule, replace_rule
+from lightrail.service_bus.rules.changes import add_rule, remove_rule, replace_rule, set_drop_failed
 
 SUBSCRIPTION: Final = "SubscriptionDescription"
 _RULE: Final = "DefaultRuleDescription"
@@ -57,6 +58,7 @@ async def put(call: Call) -> web.Response:
     topic = record.name
     _, wanted = entries.description_in(await call.request.body(), (SUBSCRIPTION,))
     rule = wanted.pop(_RULE, None)
+    dead_letters = _dead_letters(wanted.pop(FAILURES, None))
     call.directory.refresh()
     found = call.directory.subscription(topic, name)
     if call.demand_present(found is not None, f"subscription {name} of {topic}"):
@@ -67,13 +69,24 @@ async def put(call: Call) -> web.Response:
         policy = changed(record.policy, wanted, _properties(call, record.policy))
         call.demand_target(policy, record.policy)
         await call.change(record, policy)
+        if dead_letters is not None and dead_letters is bool(found.drop_failed):
+            found = await set_drop_failed(
+                call.services.namespace, call.caller, found.router, found.id, not dead_letters
+            )
         return await _answer(call, found)
     rule_name, first = (DEFAULT, {"filter": None}) if rule is None else descriptions.named_rule(rule, DEFAULT)
     queue, namespace = own_queue(topic, name), call.services.namespace
     call.caller = call.caller.at(queue)
     is_new = await _give_queue(call, queue, wanted, record.policy)
     try:
-        made = await namespace.subscribe(call.caller, topic, queue, id=name, **fields_of({rule_name: first}))
+        made = await namespace.subscribe(
+            call.caller,
+            topic,
+            queue,
+            id=name,
+            **fields_of({rule_name: first}),
+            drop_failed=dead_letters is False,
+        )
     except (ServiceError, ForbiddenError, InvalidNameError):
         if is_new:
             await namespace.drop(call.caller, queue)
@@ -91,6 +104,16 @@ async def delete(call: Call) -> web.Response:
     else:
         await namespace.unsubscribe(call.caller, found.router, found.id)
     return web.Response(status=200)
+
+
+def _dead_letters(found: Xml.Element | None) -> bool | None:
+    """Whether failures of rules become dead letters; None if the client does not say. Raises ProblemError."""
+    if found is None:
+        return None
+    text = entries.plain_text(found)
+    if text.lower() not in ("true", "false", "1", "0"):
+        raise invalid(FAILURES, text, "true or false", 400)
+    return text.lower() in ("true", "1")
 
 
 async def _give_queue(call: Call, queue: str, wanted: Mapping[str, Xml.Element], topic: Policy) -> bool:
@@ -129,7 +152,7 @@ def _entry(call: Call, found: Subscription, figures: Figures) -> Entry:
     counted: dict[str, str | Xml.Element] = call.counted(queue.name, figures)
     counted.pop("SizeInBytes", None)
     properties = {
-        **shown(subscription_properties(queue.policy, call.server)),
+        **shown(subscription_properties(queue.policy, call.server, bool(found.drop_failed))),
         **counted,
         **times_of(queue),
         "EntityAvailabilityStatus": "Available",

@@ -17,7 +17,7 @@ from lightrail.model import conditions, limits
 from lightrail.model.names import InvalidNameError, queue_name
 from lightrail.namespace.records import Name, Right
 from lightrail.namespace.rights import demand, demand_look
-from lightrail.namespace.statuses import TakenError
+from lightrail.namespace.statuses import LimitExceededError, TakenError
 from lightrail.service_bus.messages import (
     DEFERRED,
     FIRST_SEQUENCE,
@@ -194,6 +194,10 @@ def _refused(connection: "ClientConnection", error: Exception) -> Message:
     condition = known.condition or CONDITIONS.get(known.status, conditions.INTERNAL_ERROR)
     if isinstance(error, TakenError):
         condition = ALREADY_EXISTS
+    elif isinstance(error, LimitExceededError):
+        # QuotaExceeded: no client repeats the request.
+        made.application["statusCode"] = Int(403)
+        condition = conditions.RESOURCE_LIMIT_EXCEEDED
     made.application["errorCondition"] = Symbol(condition)
     return made
 

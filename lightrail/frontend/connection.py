@@ -8,7 +8,7 @@ import asyncio
 import logging
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Any, Final, cast
+from typing import Any, cast
 
 from lightrail.amqp import events
 from lightrail.amqp.connection import Connection
@@ -25,15 +25,12 @@ from lightrail.frontend.links.bound_links import BoundLinks, ending_of
 from lightrail.frontend.nodes.links import RequestLink
 from lightrail.frontend.nodes.replies import NodeLinks
 from lightrail.frontend.transactions.transactions import Transactions
+from lightrail.frontend.unsettled_bytes import UnsettledRuns
 from lightrail.frontend.websocket import HTTP_FIRST, ServedWebSocket, begin_websocket, is_http
 from lightrail.model import conditions, limits
 from lightrail.model.links import Ending
 from lightrail.model.protocols import Address
 from lightrail.wire.forwarded import Forwarded
-
-SESSIONS_COUNTED: Final[int] = 16
-"""Sessions whose runs are counted for each delivery; of more they are counted every RUNS_COUNTED_EVERY_MS."""
-RUNS_COUNTED_EVERY_MS: Final[int] = 20
 
 log = logging.getLogger("lightrail.frontend.connection")
 
@@ -63,9 +60,7 @@ class ClientConnection(ClientSocket):
     """Links that receive no messages until the client opens its session window or settles."""
     unsettled_bytes: int = 0
     """Bytes of messages that the client received and has not settled, including those of their slices."""
-    _runs: int = 0
-    """Runs of unsettled deliveries, as last counted."""
-    _runs_counted_ms: int = 0
+    _unsettled_runs: UnsettledRuns = field(default_factory=UnsettledRuns)
     unfinished_bytes: int = 0
     """Bytes of messages whose last frame has not arrived, as last reported to the intake."""
     sasl_exchange: SaslExchange | None = None
@@ -102,7 +97,7 @@ class ClientConnection(ClientSocket):
         source = peer[:2] if isinstance(peer, tuple) else None
         self.client.accept(peer, tls=self.transport.get_extra_info("ssl_object") is not None)
         if not self._authenticate(self.frontend.authentication(self.transport, source)):
-            # To the engine no mechanism means no SASL layer; here it means that the client is refused.
+            # To the AMQP engine no mechanism means no SASL layer; here it means that the client is refused.
             log.warning("%s was refused: no user is defined, and it is not on this machine", self.client.peer)
             self.frontend.counts.connections_refused += 1
             self.transport.abort()
@@ -241,22 +236,7 @@ class ClientConnection(ClientSocket):
         if self.unsettled_bytes > limits.CONNECTION_UNSETTLED_BYTES:
             return True
         sessions = {} if self.amqp is None else self.amqp.sessions
-        now_ms = self.frontend.now_ms()
-        # A client of a thousand entities has as many sessions: while it is far below the bound, its runs are
-        # counted now and then, and not for each delivery. A link that has to wait is judged by a new count,
-        # since the client may have settled everything, and sends nothing more until it gets messages.
-        if (
-            len(sessions) > SESSIONS_COUNTED
-            and 0 <= now_ms - self._runs_counted_ms < RUNS_COUNTED_EVERY_MS
-            and self.unsettled_bytes + self._runs * limits.UNSETTLED_RUN_BYTES
-            <= limits.CONNECTION_UNSETTLED_BYTES
-        ):
-            return False
-        self._runs_counted_ms = now_ms
-        self._runs = sum(len(session.outgoing.ranges) for session in sessions.values())
-        return (
-            self.unsettled_bytes + self._runs * limits.UNSETTLED_RUN_BYTES > limits.CONNECTION_UNSETTLED_BYTES
-        )
+        return self._unsettled_runs.exceed(sessions, self.unsettled_bytes, self.frontend.now_ms())
 
     # --- deadlines (connections.py) --------------------------------------------------------------------
 
@@ -295,8 +275,10 @@ class ClientConnection(ClientSocket):
         amqp = self.amqp
         if amqp is None or amqp.closed:
             return
-        deaf = self.frontend.stopping and is_deaf_after_close(amqp.peer_open)
-        amqp.terminate(condition, description) if deaf else amqp.close(condition, description, info)
+        if self.frontend.stopping and is_deaf_after_close(amqp.peer_open):
+            amqp.terminate(condition, description)
+        else:
+            amqp.close(condition, description, info)
         self._end_links(Ending.BY_BROKER)
         self.touch()
 

@@ -36,12 +36,12 @@ def _unchanged(_: object, name: str, _folds: object) -> str:
     return name
 
 
-def _no_keys(*_: object) -> tuple[str, ...]:
-    return ()
-
-
 def _no_entities(*_: object) -> bool:
     return False
+
+
+def _no_keys(*_: object) -> tuple[str, ...]:
+    return ()
 
 
 async def _no_token(*_: object) -> None:
@@ -56,10 +56,6 @@ class Verified:
     resource: "Resource"
     everything: bool = False
     """Whether it leaves the client all rights, within the resource, if the client has them without it."""
-
-
-if TYPE_CHECKING:
-    Verify = Callable[[Authenticator, Directory, str, str, int], Awaitable[Verified | None]]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -108,7 +104,7 @@ class FrontendHooks:
     """The node at an address with a `$`, made for one connection; None without one."""
     token_types: tuple[str, ...] = ()
     """Types of tokens that $cbs accepts beside those of JSON web tokens, in small letters."""
-    token: "Verify" = _no_token
+    token: "Callable[[Authenticator, Directory, str, str, int], Awaitable[Verified | None]]" = _no_token
     """Verifies the text of a token, put for an audience at a time in milliseconds since 1970.
 
     None for a text of another kind. Raises InvalidTokenError, CoordinatorError.

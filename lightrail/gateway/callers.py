@@ -102,8 +102,8 @@ class Callers:
         wall: Callable[[], int] = wall_ms,
         logins: Logins | None = None,
         schemes: Mapping[str, Verify] | None = None,
-        keys: Keys = lambda *_: (),
         opens: Callable[[Resource, str], bool] = Resource.opens,
+        keys: Keys = lambda *_: (),
     ) -> None:
         self._coordinator = coordinator
         self._schemes = dict(schemes or {})

@@ -51,6 +51,8 @@ class GatewayHooks:
 
     handler: Callable[["Services", web.Request], Served | None] = _none
     """The handler of a request that is not one of the gateway's own interface; None for all others."""
+    opens: "Callable[[Directory, Resource, str], bool]" = _opens
+    """Whether what a signature is for opens a path."""
     is_administration: Callable[[web.Request], bool] = _never
     """Whether a frontend may have forwarded a request; on such a connection nothing else is served."""
     before_ready: "Callable[[Services, bool], Awaitable[None]]" = _nothing
@@ -60,7 +62,5 @@ class GatewayHooks:
     """
     keys: "Keys" = _no_keys
     """What a user may give in the place of its password (cluster/logins.py)."""
-    opens: "Callable[[Directory, Resource, str], bool]" = _opens
-    """Whether what a signature is for opens a path."""
     schemes: Mapping[str, Verify] = field(default_factory=dict)
     """Schemes of the header Authorization, as they are written, beside Basic and Bearer."""

@@ -22,7 +22,6 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("lightrail.service_bus.configuration")
 
-
 HEALTH: Final = "health"
 """The path at which the emulator of Service Bus says that it serves; it may be a name here."""
 
@@ -75,9 +74,9 @@ async def _signature(coordinator: Coordinator, secret: bytes, value: str, now_ms
 
 HOOKS: Final = GatewayHooks(
     handler=_handler,
+    opens=opens,
     is_administration=dispatch.is_administration,
     before_ready=_configure,
     keys=texts_of,
-    opens=opens,
     schemes={"SharedAccessSignature": _signature},
 )

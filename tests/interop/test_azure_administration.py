@@ -142,7 +142,6 @@ def test_properties_are_the_fields_of_a_policy(
 @pytest.mark.parametrize(
     ("options", "named"),
     [
-        ({"enable_partitioning": True}, "EnablePartitioning"),
         ({"auto_delete_on_idle": "PT10M"}, "AutoDeleteOnIdle"),
         ({"forward_to": "elsewhere"}, "ForwardTo"),
         ({"status": "Disabled"}, "Status"),
@@ -210,6 +209,50 @@ def test_runtime_properties_count_messages(
     found = client.get_queue_runtime_properties(queue)
     assert found.created_at_utc == found.updated_at_utc == found.accessed_at_utc
     assert (found.transfer_message_count, found.transfer_dead_letter_message_count) == (0, 0)
+
+
+def test_what_means_nothing_here_is_shown_as_it_was_sent(
+    client: ServiceBusAdministrationClient, queue: str
+) -> None:
+    sent: dict[str, Any] = {
+        "enable_partitioning": True,
+        "enable_express": True,
+        "enable_batched_operations": False,
+    }
+    client.create_queue(queue, **sent)
+    client.create_topic(f"{queue}/topic", **sent, support_ordering=False, max_size_in_megabytes=5120)
+    for _ in range(2):
+        found, topic = client.get_queue(queue), client.get_topic(f"{queue}/topic")
+        for each in (found, topic):
+            assert {name: getattr(each, name) for name in sent} == sent
+        assert (topic.support_ordering, topic.max_size_in_megabytes) == (False, 5120)
+        client.update_queue(found, max_delivery_count=3)
+        client.update_topic(topic, user_metadata="x")
+
+
+def test_a_topic_finds_duplicates_and_bounds_the_bytes_of_each_subscription(
+    client: ServiceBusAdministrationClient, scene: Scene, queue: str
+) -> None:
+    topic = client.create_topic(queue, requires_duplicate_detection=True, max_size_in_megabytes=2)
+    for name in "ab":
+        client.create_subscription(queue, name)
+    own = f"{queue}/Subscriptions/a"
+    policy = scene.policies(own)[own]
+    assert (policy["duplicate_window"], policy["max_bytes"]) == (600, 2 << 20)
+    with client_for(scene.broker, scene.key) as messages, messages.get_topic_sender(queue) as sender:
+        for text in ("first", "again"):
+            sender.send_messages(ServiceBusMessage(text, message_id="one"))
+        sender.send_messages(ServiceBusMessage("other", message_id="two"))
+        for name in "ab":
+            with messages.get_subscription_receiver(queue, name) as receiver:
+                for each in received(receiver, 2):
+                    assert str(each) in ("first", "other")
+                    receiver.complete_message(each)
+                assert receiver.peek_messages(1, sequence_number=1) == []
+    topic.max_size_in_megabytes = 4
+    client.update_topic(topic)
+    assert client.get_topic(queue).requires_duplicate_detection
+    assert scene.policies(own)[own]["max_bytes"] == 4 << 20
 
 
 def test_a_topic_counts_its_scheduled_messages(

@@ -37,6 +37,8 @@ HANDLERS: Final[Mapping[Kind, Mapping[str, Handler]]] = {
     Kind.QUEUES: {"GET": entities.queues},
     Kind.TOPICS: {"GET": entities.topics},
     Kind.ENTITY: {"GET": entities.read, "PUT": entities.put, "DELETE": entities.delete},
+    # A client that is about to answer asks whether the queue for answers exists (MassTransit does).
+    Kind.TEMPORARY: {"GET": entities.read},
     Kind.SUBSCRIPTIONS: {"GET": subscriptions.list_all},
     Kind.SUBSCRIPTION: {"GET": subscriptions.read, "PUT": subscriptions.put, "DELETE": subscriptions.delete},
     Kind.RULES: {"GET": subscriptions.list_rules},

@@ -3,11 +3,8 @@
 A client sends a description with all of its properties, or with some. A property with a counterpart changes
 it; a property without one may only have the value that is shown. Properties that only the broker sets are not
 read.
-
-Durations of ISO 8601, in the form of the administration clients of Azure Service Bus.
 """
 
-import re
 from collections.abc import Callable, Mapping
 from typing import Any, Final, NamedTuple
 from urllib.parse import urlsplit
@@ -16,53 +13,23 @@ from xml.etree import ElementTree as Xml
 from lightrail.gateway.errors import ProblemError, invalid
 from lightrail.model import limits
 from lightrail.model.names import InvalidNameError, queue_name
-from lightrail.model.policy import BYTES_MAX, InvalidPolicyError, Policy, Role, field_value
+from lightrail.model.policy import InvalidPolicyError, Policy, Role, field_value
+from lightrail.service_bus.administration.durations import FOREVER, duration_of, seconds_of
 from lightrail.service_bus.administration.entries import local, plain_text
-
-FOREVER: Final = "P10675199DT2H48M5.4775807S"
-"""The longest duration of .NET, which stands for no limit."""
-_FOREVER_S: Final = 10_675_199 * 86_400
-_DURATION: Final = re.compile(
-    r"P(?:(?P<days>\d{1,9})D)?(?:T(?:(?P<hours>\d{1,9})H)?(?:(?P<minutes>\d{1,9})M)?"
-    r"(?:(?P<seconds>\d{1,9}(?:\.\d{1,9})?)S)?)?\Z",
-    re.ASCII,
+from lightrail.service_bus.administration.kept import (
+    FLAGS,
+    FLAGS_OF_TOPICS,
+    MIB,
+    SIZE,
+    TOPIC_MB,
+    UNLIMITED_MB,
+    WINDOW,
+    bounds_of,
+    flags,
+    kept_of,
 )
 
-
-def seconds_of(text: str) -> float | None:
-    """Seconds of a duration such as PT1M30S; None for a duration that stands for no limit.
-
-    Raises ValueError with the expected form: also for years and months, whose length varies.
-    """
-    found = _DURATION.match(text)
-    if found is None or text.endswith(("P", "T")):
-        raise ValueError("a duration of days, hours, minutes and seconds such as P1DT12H or PT1M30S")
-    days, hours, minutes, seconds = (float(part or 0) for part in found.groups())
-    total = days * 86_400 + hours * 3_600 + minutes * 60 + seconds
-    return None if total >= _FOREVER_S else total
-
-
-def duration_of(seconds: float | None) -> str:
-    """The reverse, to the millisecond; None for no limit."""
-    if seconds is None:
-        return FOREVER
-    whole_ms = round(seconds * 1000)
-    days, rest = divmod(whole_ms, 86_400_000)
-    hours, rest = divmod(rest, 3_600_000)
-    minutes, rest = divmod(rest, 60_000)
-    text = f"{rest / 1000:.3f}".rstrip("0").rstrip(".")
-    clock = "".join(f"{value}{unit}" for value, unit in ((hours, "H"), (minutes, "M")) if value)
-    if rest:
-        clock += f"{text}S"
-    if not days and not clock:
-        return "PT0S"
-    return "P" + (f"{days}D" if days else "") + (f"T{clock}" if clock else "")
-
-
 KIB: Final = 1024
-MIB: Final = 1 << 20
-UNLIMITED_MB: Final = BYTES_MAX // MIB
-"""MaxSizeInMegabytes of a queue without max_bytes."""
 UNLIMITED_COUNT: Final = (1 << 31) - 1
 """MaxDeliveryCount of a queue that makes no dead letters after failed deliveries."""
 WINDOW_S: Final = 600.0
@@ -103,23 +70,14 @@ READ_ONLY: Final = frozenset(
 )
 """Properties that only the broker sets; clients send back what they have read."""
 _DETECTION: Final = "RequiresDuplicateDetection"
-_WINDOW: Final = "DuplicateDetectionHistoryTimeWindow"
-"""Two properties for one field, which are read together."""
+"""Read together with the window, as one field."""
 _CONSTANT: Final[Mapping[str, str]] = {
-    "EnableBatchedOperations": "true",
     "Status": "Active",
-    "SupportOrdering": "true",
     "AutoDeleteOnIdle": FOREVER,
-    "EnablePartitioning": "false",
-    "EnableExpress": "false",
     "ForwardTo": "",
     "AuthorizationRules": "",
 }
 """Properties without a counterpart: the values that they always have, which are Service Bus's defaults."""
-
-_EITHER: Final = frozenset({"SupportOrdering", "EnableBatchedOperations"})
-"""Properties that may be false as well: their subject is done in any case, and shown as true. The client
-for Java sends false for the order of a topic where the application sets nothing."""
 
 
 class Server(NamedTuple):
@@ -140,7 +98,7 @@ def queue_properties(policy: Policy, server: Server) -> Shown:
     return {
         "LockDuration": _lock_duration(policy),
         "MaxSizeInMegabytes": _megabytes(policy["max_bytes"]),
-        **_duplicates(policy),
+        **_duplicates(policy["duplicate_window"]),
         "RequiresSession": _flag(policy["groups"]),
         "DefaultMessageTimeToLive": duration_of(policy["max_age"]),
         "DeadLetteringOnMessageExpiration": _flag(policy["expired"] == "dead_letter"),
@@ -149,6 +107,7 @@ def queue_properties(policy: Policy, server: Server) -> Shown:
         "ForwardDeadLetteredMessagesTo": _forward(policy, server),
         "MaxMessageSizeInKilobytes": _kilobytes(policy, server),
         **_CONSTANT,
+        **flags(policy, FLAGS),
     }
 
 
@@ -157,13 +116,12 @@ def topic_properties(policy: Policy, server: Server) -> Shown:
     constant = {key: value for key, value in _CONSTANT.items() if key != "ForwardTo"}
     return {
         "DefaultMessageTimeToLive": duration_of(policy["max_age"]),
-        "MaxSizeInMegabytes": "1024",
-        **_duplicates(policy),
-        "FilteringMessagesBeforePublishing": "false",
-        "EnableSubscriptionPartitioning": "false",
+        SIZE: kept_of(policy).get(SIZE, TOPIC_MB),
+        **_duplicates(bounds_of(policy).get("duplicate_window")),
         "UserMetadata": policy["description"],
         "MaxMessageSizeInKilobytes": _kilobytes(policy, server),
         **constant,
+        **flags(policy, FLAGS_OF_TOPICS),
     }
 
 
@@ -173,7 +131,7 @@ def subscription_properties(policy: Policy, server: Server) -> Shown:
     for key in (
         "MaxSizeInMegabytes",
         _DETECTION,
-        _WINDOW,
+        WINDOW,
         "MaxMessageSizeInKilobytes",
         "SupportOrdering",
         "EnablePartitioning",
@@ -200,6 +158,7 @@ def changed(policy: Policy, wanted: Mapping[str, Xml.Element], present: Shown) -
     counterpart and its value differs from the present one.
     """
     given = {"role": str(policy.role), **policy.given}
+    kept = kept_of(policy)
     for name, found in wanted.items():
         if name in READ_ONLY:
             continue
@@ -207,9 +166,13 @@ def changed(policy: Policy, wanted: Mapping[str, Xml.Element], present: Shown) -
             known = ", ".join(sorted(present))
             raise ProblemError(400, f"the property {name[:80]!a} is not known here; there are {known}")
         value = "" if name == "AuthorizationRules" and not len(found) else _text(found)
-        if _is_same(name, value, present[name]) or name in (_DETECTION, _WINDOW):
+        if _is_same(name, value, present[name]) or name in (_DETECTION, WINDOW):
             continue
-        if name in _EITHER and value.lower() in ("false", "0"):
+        if name in FLAGS_OF_TOPICS:
+            kept[name] = _flag(_read(_Counterpart("", _boolean), name, value))
+            continue
+        if name == SIZE and policy.role is Role.ROUTER:
+            kept[name] = str(_read(_Counterpart("", _whole), name, value))
             continue
         counterpart = _COUNTERPARTS.get(name) if policy.role is Role.QUEUE or name in _OF_TOPICS else None
         if counterpart is None:
@@ -217,7 +180,10 @@ def changed(policy: Policy, wanted: Mapping[str, Xml.Element], present: Shown) -
             why = _WHY.get(name, "there is no counterpart for another value")
             raise invalid(name, value, f"{expected}: {why}", 400)
         given[counterpart.field] = _read(counterpart, name, value)
-    _take_window(given, wanted, present)
+    _take_window(given, kept, wanted, present)
+    given["service_bus"] = " ".join(
+        f"{name}={value}" for name, value in sorted(kept.items()) if value != FLAGS_OF_TOPICS.get(name)
+    )
     try:
         return Policy.parse(given)
     except InvalidPolicyError as error:
@@ -249,11 +215,10 @@ def _megabytes(size: int | None) -> str:
     return str(UNLIMITED_MB if size is None else max(1, -(-size // MIB)))
 
 
-def _duplicates(policy: Policy) -> Shown:
-    window = policy["duplicate_window"]
+def _duplicates(window: float | None) -> Shown:
     return {
         _DETECTION: _flag(window is not None),
-        _WINDOW: duration_of(WINDOW_S if window is None else window),
+        WINDOW: duration_of(WINDOW_S if window is None else window),
     }
 
 
@@ -284,6 +249,7 @@ class _Counterpart(NamedTuple):
     """The field of a policy that a property changes."""
 
     field: str
+    """Empty for a property that is kept for these clients alone."""
     read: Callable[[str], Any]
     """The value of the field. Raises ValueError with the expected form."""
 
@@ -369,28 +335,32 @@ def _is_same(name: str, value: str, present: str) -> bool:
 def _read(counterpart: _Counterpart, name: str, value: str) -> Any:
     try:
         found = counterpart.read(value)
-        return field_value(counterpart.field, found)
+        return field_value(counterpart.field, found) if counterpart.field else found
     except InvalidPolicyError as error:
         raise invalid(name, value, f"what {counterpart.field} may be: {error.allowed}", 400) from None
     except ValueError as error:
         raise invalid(name, value, str(error), 400) from None
 
 
-def _take_window(given: dict[str, Any], wanted: Mapping[str, Xml.Element], present: Shown) -> None:
-    """Sets the field duplicate_window from two properties. Raises ProblemError."""
+def _take_window(
+    given: dict[str, Any], kept: dict[str, str], wanted: Mapping[str, Xml.Element], present: Shown
+) -> None:
+    """Sets the field duplicate_window from two properties; of a topic they are kept. Raises ProblemError."""
     if _DETECTION not in present:
         return
     requires, window = (
-        plain_text(wanted[name]) if name in wanted else present[name] for name in (_DETECTION, _WINDOW)
+        plain_text(wanted[name]) if name in wanted else present[name] for name in (_DETECTION, WINDOW)
     )
     try:
         is_required = _boolean(requires)
     except ValueError as error:
         raise invalid(_DETECTION, requires, str(error), 400) from None
-    if given["role"] != Role.QUEUE:
-        if is_required:
-            raise invalid(_DETECTION, requires, "false: a topic stores nothing; queues find duplicates", 400)
-    elif is_required:
-        given["duplicate_window"] = _read(_Counterpart("duplicate_window", seconds_of), _WINDOW, window)
-    else:
+    if not is_required:
         given.pop("duplicate_window", None)
+        kept.pop(WINDOW, None)
+        return
+    seconds = _read(_Counterpart("duplicate_window", seconds_of), WINDOW, window)
+    if given["role"] == Role.QUEUE:
+        given["duplicate_window"] = seconds
+    else:
+        kept[WINDOW] = duration_of(seconds)

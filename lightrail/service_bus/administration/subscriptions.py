@@ -24,6 +24,7 @@ from lightrail.service_bus.administration import descriptions, entries
 from lightrail.service_bus.administration.call import Call, Figures
 from lightrail.service_bus.administration.entities import times_of
 from lightrail.service_bus.administration.entries import Entry
+from lightrail.service_bus.administration.kept import with_bounds
 from lightrail.service_bus.administration.properties import (
     NEW_SUBSCRIPTION,
     Shown,
@@ -52,7 +53,8 @@ async def list_all(call: Call) -> web.Response:
 
 async def put(call: Call) -> web.Response:
     """PUT /TOPIC/subscriptions/NAME: creates one; with If-Match changes the policy of its queue."""
-    topic, name = call.topic().name, call.place.subscription
+    record, name = call.topic(), call.place.subscription
+    topic = record.name
     _, wanted = entries.description_in(await call.request.body(), (SUBSCRIPTION,))
     rule = wanted.pop(_RULE, None)
     call.directory.refresh()
@@ -69,7 +71,7 @@ async def put(call: Call) -> web.Response:
     rule_name, first = (DEFAULT, {"filter": None}) if rule is None else descriptions.named_rule(rule, DEFAULT)
     queue, namespace = own_queue(topic, name), call.services.namespace
     call.caller = call.caller.at(queue)
-    is_new = await _give_queue(call, queue, wanted)
+    is_new = await _give_queue(call, queue, wanted, record.policy)
     try:
         made = await namespace.subscribe(call.caller, topic, queue, id=name, **fields_of({rule_name: first}))
     except (ServiceError, ForbiddenError, InvalidNameError):
@@ -91,7 +93,7 @@ async def delete(call: Call) -> web.Response:
     return web.Response(status=200)
 
 
-async def _give_queue(call: Call, queue: str, wanted: Mapping[str, Xml.Element]) -> bool:
+async def _give_queue(call: Call, queue: str, wanted: Mapping[str, Xml.Element], topic: Policy) -> bool:
     """Creates the queue of a subscription, or uses an existing one, as after an interrupted attempt.
 
     An existing one keeps the fields of its policy that have no property; the others are as of a new queue.
@@ -105,6 +107,7 @@ async def _give_queue(call: Call, queue: str, wanted: Mapping[str, Xml.Element])
         before = with_fields_of(record.policy, NEW_SUBSCRIPTION, _properties(call, before))
     policy = changed(before, wanted, _properties(call, before))
     call.demand_target(policy, record.policy)
+    policy = with_bounds(policy, topic, topic)
     if is_new:
         await call.services.namespace.give(call.caller, queue, policy)
     else:

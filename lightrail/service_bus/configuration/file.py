@@ -16,7 +16,8 @@ from dataclasses import dataclass, field
 from typing import Any, Final
 
 from lightrail.model.names import InvalidNameError, check, check_spelling
-from lightrail.service_bus.administration.properties import UNLIMITED_COUNT, seconds_of
+from lightrail.service_bus.administration.durations import seconds_of
+from lightrail.service_bus.administration.properties import UNLIMITED_COUNT
 
 CONFIGURATION_BYTES_MAX: Final[int] = 1024 * 1024
 """Size of a file: thousands of entities."""

@@ -117,6 +117,14 @@ FIELDS: Final[tuple[Field, ...]] = (
         1,
         MESSAGE_BYTES_MAX,
     ),
+    _choice(
+        "status",
+        _KEEPERS,
+        "active",
+        ("active", "disabled", "send_disabled", "receive_disabled"),
+        "what links and requests are refused: nothing, all that send or receive, only those that send, only "
+        "those that receive; what a router sends to a queue is stored, and subscribers receive it",
+    ),
     # --- metadata
     Field("reference", _METADATA, "text", "", "URI of the resource", 1, 4096),
     # --- queue

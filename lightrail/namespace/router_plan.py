@@ -13,6 +13,7 @@ from lightrail.filters.matcher import Looks, Matcher, unlimited
 from lightrail.filters.message import MessageView
 from lightrail.model import limits
 from lightrail.model.policy import Policy
+from lightrail.wire.bodies import Refusal
 
 _STEP: Final = 10
 _ACTION: Final = 100
@@ -148,8 +149,8 @@ class Plan:
     """Names that the plan depends on; a change of any of them makes it void."""
     until_ms: int | None
     """Time at which the first subscription on the path expires, or None."""
-    problem: str
-    """Error text if no message can be routed; otherwise empty."""
+    problem: Refusal | None
+    """Why no message can be routed; None if messages can."""
     no_local: Mapping[str, str]
     """Container-ids whose messages a subscription does not accept, by its queue."""
     ages_ms: Mapping[str, int]

@@ -23,12 +23,14 @@ from lightrail.filters.action import Action, compile_action
 from lightrail.filters.errors import FilterError
 from lightrail.filters.filter import Filter, compile_filter, joined
 from lightrail.filters.matcher import COMPILING, Looks
+from lightrail.model import conditions
 from lightrail.model import names as spelling
 from lightrail.model.policy import Policy, Role
 from lightrail.namespace.directory import Changes, Directory
-from lightrail.namespace.records import Subscription
+from lightrail.namespace.records import Right, Subscription, refused_by_status
 from lightrail.namespace.router_plan import Branch, Choose, Key, Plan, RouterNode
 from lightrail.namespace.rules import rules_of
+from lightrail.wire.bodies import Refusal
 
 ROUTE_PATHS_MAX: Final[int] = 100_000
 """Paths of a message from a router to queues, over all routers behind it."""
@@ -85,19 +87,22 @@ class Planner:
     """By router: the queues and routers to which it sends messages."""
 
     def plan(self, router: str, choose: Choose) -> Plan:
-        problem = ""
+        policy = self._directory.get(router).policy
+        why = refused_by_status(policy, Right.SEND)
+        problem = Refusal(conditions.ENTITY_DISABLED, f"{router} is disabled: {why}") if why else None
         try:
             node = self._node(router)
         except _TooManyPathsError:
             node = None
-            problem = (
+            problem = problem or Refusal(
+                conditions.RESOURCE_LIMIT_EXCEEDED,
                 f"more than {ROUTE_PATHS_MAX} paths lead from {router} to queues; "
-                "let fewer routers feed the same ones"
+                "let fewer routers feed the same ones",
             )
         return Plan(
             node,
             choose,
-            policy=self._directory.get(router).policy,
+            policy=policy,
             names=frozenset(self._names),
             until_ms=self._until_ms,
             problem=problem,

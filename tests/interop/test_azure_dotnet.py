@@ -2,7 +2,7 @@
 
 import pytest
 
-from tests.interop.azure_scene import connection_string
+from tests.interop.azure_scene import administration_string, connection_string
 from tests.interop.programs import in_csharp
 from tests.support.broker import Broker
 from tests.support.namespace import give
@@ -17,3 +17,20 @@ def test_one_client_has_links_requests_and_tokens_for_hundreds_of_entities(guard
         give(guarded.data, f"many/{number}", role="queue", lock_duration=60)
     found = in_csharp("ManyEntities", connection_string(guarded, key), "many", str(count))
     assert found.scenarios == {"own": count, "renewed": count, "left": 0}
+
+
+def test_a_disabled_queue_refuses_what_its_status_says(guarded: Broker, key: str, queue: str) -> None:
+    found = in_csharp("Disabled", connection_string(guarded, key), administration_string(guarded, key), queue)
+    disabled, none, missing = "MessagingEntityDisabled", "none", "MessageNotFound"
+    rows = {
+        "Disabled": (disabled, disabled, disabled, disabled),
+        "SendDisabled": (disabled, disabled, none, missing),
+        "ReceiveDisabled": (none, none, disabled, disabled),
+        "Active": (none, none, none, missing),
+    }
+    for status, refusals in rows.items():
+        for use, refusal in zip(("send", "schedule", "receive", "deferred"), refusals, strict=True):
+            assert (status, use, found[f"{status} {use}"]) == (status, use, refusal)
+        assert found[f"{status} is shown"]
+    assert (found["a waiting receiver"], found["its next call"]) == (none, disabled)
+    assert found["a waiting receiver of dead letters"] == none

@@ -114,7 +114,7 @@ class RouterLink(IncomingLink):
             self._end_with(batch)
             return True
         if plan.problem:
-            self._give_up(batch, Refusal(conditions.RESOURCE_LIMIT_EXCEEDED, plan.problem))
+            self._give_up(batch, plan.problem)
             return True
         if plan.is_empty and self._may_wait(batch, plan, now_ms):
             return False

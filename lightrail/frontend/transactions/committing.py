@@ -249,7 +249,7 @@ class Committing:
         if plan is None:
             raise ConditionError(conditions.TRANSACTION_ROLLBACK, NO_ROUTER.format(router=router))
         if plan.problem:
-            raise ConditionError(conditions.TRANSACTION_ROLLBACK, plan.problem)
+            raise ConditionError(conditions.TRANSACTION_ROLLBACK, plan.problem.description)
         if post.may_delay and asks_for_delay(post.payloads):
             raise ConditionError(conditions.TRANSACTION_ROLLBACK, NO_DELAY)
         routed = await routers.routed(plan.begin(post.payloads, routers.looks))

@@ -195,7 +195,7 @@ class BatchSender:
         routers = self._sender.routers
         plan = await routers.plan(record)
         if plan.problem:
-            raise refused(conditions.RESOURCE_LIMIT_EXCEEDED, plan.problem)
+            raise refused(plan.problem.condition, plan.problem.description)
         # A router that chooses one of its subscriptions chooses the same one when the batch is sent again.
         chance = random.Random(f"{batch.identity(record.name)}-{batch.number}")
         walk = plan.begin(

@@ -15,7 +15,7 @@ from typing import Any, Final, Generic, TypeVar
 
 from lightrail.gateway.errors import AGAIN, ProblemError, refused
 from lightrail.model.policy import LOCK_SECONDS_DEFAULT, Policy, Role
-from lightrail.namespace.records import Name
+from lightrail.namespace.records import Name, Right, refused_by_status
 from lightrail.shard_client.owners.owner import Owner
 from lightrail.shard_client.receiving.queue_consumer import Delivery, QueueConsumer
 from lightrail.shard_client.shard_connections import ShardConnections
@@ -176,6 +176,7 @@ class RequestLine:
         self._lock_ms = policy.milliseconds("lock_duration") or int(LOCK_SECONDS_DEFAULT * 1000)
         # An open consumer may exclude other consumers, so it is closed as soon as no request waits.
         self._exclusive = bool(policy["exclusive"] or policy["single_active"] or policy["max_consumers"])
+        self._is_open = not refused_by_status(policy, Right.LISTEN)
 
     def _opened_consumer(self) -> QueueConsumer:
         shards = self._host.shards
@@ -228,10 +229,10 @@ class RequestLine:
             self._idle()
 
     def follow(self, policy: Policy) -> None:
-        """Opens another consumer if a new policy changes locks or exclusivity; requests still wait."""
-        before = (self._lock_ms, self._exclusive)
+        """Opens another consumer for other locks, exclusivity or status; requests wait, or are refused."""
+        before = (self._lock_ms, self._exclusive, self._is_open)
         self._read(policy)
-        if (self._lock_ms, self._exclusive) != before:
+        if (self._lock_ms, self._exclusive, self._is_open) != before:
             self._consumer.close()
             self._opened_consumer()
 

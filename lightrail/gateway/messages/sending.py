@@ -105,7 +105,7 @@ class RouterSender:
         while True:
             plan = await self.plan(record)
             if plan.problem:
-                raise refused(conditions.RESOURCE_LIMIT_EXCEEDED, plan.problem)
+                raise refused(plan.problem.condition, plan.problem.description)
             groups, unroutable = await self.routers.routed(plan.begin([message.message], self.routers.looks))
             if unroutable and not carried:
                 if plan.policy["unroutable"] == "reject":

@@ -30,7 +30,7 @@ from lightrail.namespace.rights import Caller, may
 from lightrail.namespace.statuses import MissingError
 from lightrail.service_bus.administration import entries
 from lightrail.service_bus.administration.entries import Entry
-from lightrail.service_bus.administration.properties import Server
+from lightrail.service_bus.administration.property_values import Server
 
 if TYPE_CHECKING:
     from lightrail.gateway.request import Request

@@ -3,68 +3,34 @@
 A client sends a description with all of its properties, or with some. A property with a counterpart changes
 it; a property without one may only have the value that is shown. Properties that only the broker sets are not
 read.
-
-Durations of ISO 8601, in the form of the administration clients of Azure Service Bus.
 """
 
-import re
 from collections.abc import Callable, Mapping
 from typing import Any, Final, NamedTuple
-from urllib.parse import urlsplit
 from xml.etree import ElementTree as Xml
 
 from lightrail.gateway.errors import ProblemError, invalid
 from lightrail.model import limits
-from lightrail.model.names import InvalidNameError, queue_name
-from lightrail.model.policy import BYTES_MAX, InvalidPolicyError, Policy, Role, field_value
+from lightrail.model.policy import InvalidPolicyError, Policy, Role, field_value
 from lightrail.service_bus.administration.entries import local, plain_text
-
-FOREVER: Final = "P10675199DT2H48M5.4775807S"
-"""The longest duration of .NET, which stands for no limit."""
-_FOREVER_S: Final = 10_675_199 * 86_400
-_DURATION: Final = re.compile(
-    r"P(?:(?P<days>\d{1,9})D)?(?:T(?:(?P<hours>\d{1,9})H)?(?:(?P<minutes>\d{1,9})M)?"
-    r"(?:(?P<seconds>\d{1,9}(?:\.\d{1,9})?)S)?)?\Z",
-    re.ASCII,
+from lightrail.service_bus.administration.property_values import (
+    FOREVER,
+    KIB,
+    MIB,
+    STATUSES,
+    UNLIMITED_COUNT,
+    UNLIMITED_MB,
+    Server,
+    boolean,
+    count_of,
+    duration_of,
+    name_of,
+    seconds_of,
+    size_of,
+    status_of,
+    whole,
 )
 
-
-def seconds_of(text: str) -> float | None:
-    """Seconds of a duration such as PT1M30S; None for a duration that stands for no limit.
-
-    Raises ValueError with the expected form: also for years and months, whose length varies.
-    """
-    found = _DURATION.match(text)
-    if found is None or text.endswith(("P", "T")):
-        raise ValueError("a duration of days, hours, minutes and seconds such as P1DT12H or PT1M30S")
-    days, hours, minutes, seconds = (float(part or 0) for part in found.groups())
-    total = days * 86_400 + hours * 3_600 + minutes * 60 + seconds
-    return None if total >= _FOREVER_S else total
-
-
-def duration_of(seconds: float | None) -> str:
-    """The reverse, to the millisecond; None for no limit."""
-    if seconds is None:
-        return FOREVER
-    whole_ms = round(seconds * 1000)
-    days, rest = divmod(whole_ms, 86_400_000)
-    hours, rest = divmod(rest, 3_600_000)
-    minutes, rest = divmod(rest, 60_000)
-    text = f"{rest / 1000:.3f}".rstrip("0").rstrip(".")
-    clock = "".join(f"{value}{unit}" for value, unit in ((hours, "H"), (minutes, "M")) if value)
-    if rest:
-        clock += f"{text}S"
-    if not days and not clock:
-        return "PT0S"
-    return "P" + (f"{days}D" if days else "") + (f"T{clock}" if clock else "")
-
-
-KIB: Final = 1024
-MIB: Final = 1 << 20
-UNLIMITED_MB: Final = BYTES_MAX // MIB
-"""MaxSizeInMegabytes of a queue without max_bytes."""
-UNLIMITED_COUNT: Final = (1 << 31) - 1
-"""MaxDeliveryCount of a queue that makes no dead letters after failed deliveries."""
 WINDOW_S: Final = 600.0
 """DuplicateDetectionHistoryTimeWindow if a client does not send it."""
 
@@ -107,7 +73,6 @@ _WINDOW: Final = "DuplicateDetectionHistoryTimeWindow"
 """Two properties for one field, which are read together."""
 _CONSTANT: Final[Mapping[str, str]] = {
     "EnableBatchedOperations": "true",
-    "Status": "Active",
     "SupportOrdering": "true",
     "AutoDeleteOnIdle": FOREVER,
     "EnablePartitioning": "false",
@@ -120,16 +85,6 @@ _CONSTANT: Final[Mapping[str, str]] = {
 _EITHER: Final = frozenset({"SupportOrdering", "EnableBatchedOperations"})
 """Properties that may be false as well: their subject is done in any case, and shown as true. The client
 for Java sends false for the order of a topic where the application sets nothing."""
-
-
-class Server(NamedTuple):
-    """Values of the server, beside the policy, that properties are computed from."""
-
-    host: str
-    """Host of URLs in the answer, with its port."""
-    max_delivery_count: int
-    """Value for queues whose policy has none."""
-    max_message_bytes: int
 
 
 Shown = dict[str, str]
@@ -148,6 +103,7 @@ def queue_properties(policy: Policy, server: Server) -> Shown:
         "UserMetadata": policy["description"],
         "ForwardDeadLetteredMessagesTo": _forward(policy, server),
         "MaxMessageSizeInKilobytes": _kilobytes(policy, server),
+        "Status": STATUSES[policy["status"]],
         **_CONSTANT,
     }
 
@@ -163,6 +119,7 @@ def topic_properties(policy: Policy, server: Server) -> Shown:
         "EnableSubscriptionPartitioning": "false",
         "UserMetadata": policy["description"],
         "MaxMessageSizeInKilobytes": _kilobytes(policy, server),
+        "Status": STATUSES[policy["status"]],
         **constant,
     }
 
@@ -294,54 +251,23 @@ def _text(found: Xml.Element) -> str:
     return plain_text(found)
 
 
-def _boolean(text: str) -> bool:
-    if text.lower() not in ("true", "false", "1", "0"):
-        raise ValueError("true or false")
-    return text.lower() in ("true", "1")
-
-
-def _whole(text: str) -> int:
-    is_number = text.isascii() and text.isdigit() and len(text) <= 10
-    if not is_number or not 0 < int(text) <= UNLIMITED_COUNT:
-        raise ValueError(f"a whole number from 1 to {UNLIMITED_COUNT}")
-    return int(text)
-
-
-def _size(text: str) -> int | None:
-    number = _whole(text)
-    return None if number == UNLIMITED_MB else number * MIB
-
-
-def _count(text: str) -> int:
-    number = _whole(text)
-    return 0 if number == UNLIMITED_COUNT else number
-
-
-def _name(text: str) -> str | None:
-    """The name in a URL such as sb://HOST/NAME, or the name itself."""
-    if not text:
-        return None
-    path = urlsplit(text).path if "://" in text else text
-    try:
-        return queue_name(f"/{path.strip('/')}")
-    except InvalidNameError as error:
-        raise ValueError(f"the name of a queue or topic, or its URL: {error}") from None
-
-
 _COUNTERPARTS: Final[Mapping[str, _Counterpart]] = {
     "LockDuration": _Counterpart("lock_duration", seconds_of),
-    "MaxSizeInMegabytes": _Counterpart("max_bytes", _size),
-    "RequiresSession": _Counterpart("groups", _boolean),
+    "MaxSizeInMegabytes": _Counterpart("max_bytes", size_of),
+    "RequiresSession": _Counterpart("groups", boolean),
     "DefaultMessageTimeToLive": _Counterpart("max_age", seconds_of),
     "DeadLetteringOnMessageExpiration": _Counterpart(
-        "expired", lambda text: "dead_letter" if _boolean(text) else "discard"
+        "expired", lambda text: "dead_letter" if boolean(text) else "discard"
     ),
-    "MaxDeliveryCount": _Counterpart("max_delivery_count", _count),
+    "MaxDeliveryCount": _Counterpart("max_delivery_count", count_of),
     "UserMetadata": _Counterpart("description", str),
-    "ForwardDeadLetteredMessagesTo": _Counterpart("dead_letter", _name),
-    "MaxMessageSizeInKilobytes": _Counterpart("max_message_bytes", lambda text: _whole(text) * KIB),
+    "ForwardDeadLetteredMessagesTo": _Counterpart("dead_letter", name_of),
+    "MaxMessageSizeInKilobytes": _Counterpart("max_message_bytes", lambda text: whole(text) * KIB),
+    "Status": _Counterpart("status", status_of),
 }
-_OF_TOPICS: Final = frozenset(("DefaultMessageTimeToLive", "UserMetadata", "MaxMessageSizeInKilobytes"))
+_OF_TOPICS: Final = frozenset(
+    ("DefaultMessageTimeToLive", "UserMetadata", "MaxMessageSizeInKilobytes", "Status")
+)
 _DURATIONS: Final = frozenset(("LockDuration", "DefaultMessageTimeToLive", "AutoDeleteOnIdle"))
 _WHY: Final[Mapping[str, str]] = {
     "AuthorizationRules": "keys belong to users; make them with lightrail-admin key make",
@@ -358,9 +284,9 @@ def _is_same(name: str, value: str, present: str) -> bool:
         if name in _DURATIONS:
             return seconds_of(value) == seconds_of(present)
         if name != "UserMetadata" and present in ("true", "false"):
-            return _boolean(value) == (present == "true")
+            return boolean(value) == (present == "true")
         if name.startswith("Forward"):
-            return _name(value) == _name(present)
+            return name_of(value) == name_of(present)
     except ValueError:
         return False
     return False
@@ -384,7 +310,7 @@ def _take_window(given: dict[str, Any], wanted: Mapping[str, Xml.Element], prese
         plain_text(wanted[name]) if name in wanted else present[name] for name in (_DETECTION, _WINDOW)
     )
     try:
-        is_required = _boolean(requires)
+        is_required = boolean(requires)
     except ValueError as error:
         raise invalid(_DETECTION, requires, str(error), 400) from None
     if given["role"] != Role.QUEUE:

@@ -19,7 +19,7 @@ from lightrail.frontend.links.outcomes import Deferral, encode_outcome
 from lightrail.frontend.nodes.requests import RequestError
 from lightrail.model import conditions, limits
 from lightrail.model.policy import Role
-from lightrail.namespace.records import Name, Right
+from lightrail.namespace.records import Name, Right, refused_by_status
 from lightrail.namespace.rights import demand
 from lightrail.service_bus.links.deliveries import (
     DESCRIPTION,
@@ -46,6 +46,13 @@ def queue_of(record: Name) -> str:
     if record.role is not Role.QUEUE:
         raise RequestError(501, f"{record.name} has role {record.role}; expected a queue")
     return record.name
+
+
+def demand_open(record: Name, right: Right) -> None:
+    """Raises RequestError where the status of a name refuses those that send or receive."""
+    why = refused_by_status(record.policy, right)
+    if why:
+        raise RequestError(403, f"{record.name} is disabled: {why}", conditions.ENTITY_DISABLED)
 
 
 def whole(body: Fields, key: str, low: int, high: int) -> int:

@@ -31,7 +31,14 @@ from lightrail.service_bus.links.deliveries import (
     annotations_of,
 )
 from lightrail.service_bus.nodes import locks, rules, sessions
-from lightrail.service_bus.nodes.locks import SEQUENCE_END, Fields, queue_of, sequences_of, whole
+from lightrail.service_bus.nodes.locks import (
+    SEQUENCE_END,
+    Fields,
+    demand_open,
+    queue_of,
+    sequences_of,
+    whole,
+)
 from lightrail.service_bus.nodes.sessions import receive
 from lightrail.service_bus.paths import entity_name
 from lightrail.wire.bodies import Answer
@@ -174,6 +181,7 @@ class EntityManagement:
         Those of a router wait in a queue of their own, and are routed when they are due.
         """
         demand(connection.frontend.directory, connection.client.caller_for(record.name), Right.SEND, record)
+        demand_open(record, Right.SEND)
         is_router = record.role is Role.ROUTER
         if not is_router and not record.policy["delay"]:
             queue_of(record)

@@ -17,11 +17,11 @@ from lightrail.namespace.statuses import ChangedError
 from lightrail.service_bus.administration.call import Call
 from lightrail.service_bus.administration.properties import (
     NEW_SUBSCRIPTION,
-    Server,
     changed,
     queue_properties,
     subscription_properties,
 )
+from lightrail.service_bus.administration.property_values import Server
 from lightrail.service_bus.administration.subscriptions import _give_queue
 
 SERVER = Server("host:1", 5, 1 << 20)

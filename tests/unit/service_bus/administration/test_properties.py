@@ -11,20 +11,22 @@ from lightrail.gateway.errors import ProblemError
 from lightrail.gateway.resources.atom import element
 from lightrail.model.policy import Policy
 from lightrail.service_bus.administration.properties import (
-    FOREVER,
     NEW_QUEUE,
     NEW_SUBSCRIPTION,
     NEW_TOPIC,
     READ_ONLY,
+    changed,
+    queue_properties,
+    subscription_properties,
+    topic_properties,
+)
+from lightrail.service_bus.administration.property_values import (
+    FOREVER,
     UNLIMITED_COUNT,
     UNLIMITED_MB,
     Server,
-    changed,
     duration_of,
-    queue_properties,
     seconds_of,
-    subscription_properties,
-    topic_properties,
 )
 
 
@@ -76,6 +78,7 @@ def test_what_is_shown_and_sent_back_changes_nothing() -> None:
         {},
         NEW_QUEUE.given,
         {"duplicate_window": 7.5, "max_bytes": 1_000_001, "max_age": 3, "max_delivery_count": 0},
+        {"status": "send_disabled"},
         {"dead_letter": "a/b", "groups": True, "expired": "discard", "description": "PT1M", "max_length": 9},
     ):
         policy = Policy.parse({"role": "queue", **fields})
@@ -106,6 +109,10 @@ def test_what_is_shown_and_sent_back_changes_nothing() -> None:
         ("ForwardDeadLetteredMessagesTo", "a", "dead_letter", "a"),
         ("MaxMessageSizeInKilobytes", "64", "max_message_bytes", 64 << 10),
         ("RequiresDuplicateDetection", "true", "duplicate_window", 600),
+        ("Status", "Active", "status", None),
+        ("Status", "Disabled", "status", "disabled"),
+        ("Status", "SendDisabled", "status", "send_disabled"),
+        ("Status", "ReceiveDisabled", "status", "receive_disabled"),
     ],
 )
 def test_a_property_is_a_field_of_the_policy(name: str, value: str, field: str, found: Any) -> None:
@@ -130,7 +137,7 @@ def test_a_window_counts_with_detection_alone() -> None:
         ("EnableExpress", "true"),
         ("EnableBatchedOperations", "perhaps"),
         ("SupportOrdering", "perhaps"),
-        ("Status", "Disabled"),
+        ("Status", "Renaming"),
         ("AutoDeleteOnIdle", "PT5M"),
         ("ForwardTo", "elsewhere"),
         ("LockDuration", "PT0S"),

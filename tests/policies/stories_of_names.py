@@ -49,6 +49,18 @@ def metadata_points_where_it_did(names: Names) -> Iterator[None]:
         assert refused(amqp, name).name == "amqp:link:redirect"
 
 
+@survives("status")
+def who_was_refused_is_refused(names: Names) -> Iterator[None]:
+    queue, router = names.queue(), names.router(status="disabled")
+    names.send(queue, "x")
+    names.put(queue, status="receive_disabled")
+    yield
+    assert names.post(router).status == 409
+    assert names.receive(queue, 1).status == 409
+    names.put(queue)
+    assert names.rest(queue) == ["x"]
+
+
 @survives("distribution")
 def routers_distribute_as_before_and_what_they_gave_is_there(names: Names) -> Iterator[None]:
     every, one = names.router("every"), names.router("one", distribution="one")

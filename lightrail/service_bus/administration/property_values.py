@@ -9,7 +9,7 @@ from typing import Final, NamedTuple
 from urllib.parse import urlsplit
 
 from lightrail.model.names import InvalidNameError, queue_name
-from lightrail.model.policy import BYTES_MAX
+from lightrail.model.policy_fields import BYTES_MAX
 
 
 class Server(NamedTuple):

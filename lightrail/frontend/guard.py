@@ -12,7 +12,7 @@ from lightrail.model import conditions, names
 from lightrail.model.policy import Role
 from lightrail.namespace.checks import OWNER_PARTS
 from lightrail.namespace.directory import Changes, Directory
-from lightrail.namespace.records import Name, Right, refused_by_status
+from lightrail.namespace.records import Name, Right, refused_by_forwarding, refused_by_status
 from lightrail.namespace.rights import ONLY_ITS_CONNECTION, ForbiddenError, demand
 
 Revoke = Callable[[str, str], None]
@@ -68,10 +68,11 @@ class Guard:
             raise ConditionError(conditions.UNAUTHORIZED_ACCESS, str(error)) from None
 
     def demand_open(self, right: Right, record: Name) -> None:
-        """Raises ConditionError where the status of a name refuses links that send or receive."""
-        why = refused_by_status(record.policy, right)
-        if why:
+        """Raises ConditionError where the policy of a name refuses links that send or receive."""
+        if why := refused_by_status(record.policy, right):
             raise ConditionError(conditions.ENTITY_DISABLED, f"{record.name} is disabled: {why}")
+        if why := refused_by_forwarding(record.policy, right):
+            raise ConditionError(conditions.NOT_ALLOWED, f"nobody receives from {record.name}: {why}")
 
     def hold(self, client: Client, right: Right, record: Name, revoke: Revoke) -> Hold:
         """Registers that a link uses a name from now on."""

@@ -155,6 +155,8 @@ class Policy:
         if self["order"] == "fifo" and self["order_key"]:
             raise InvalidPolicyError("order", "fifo", "last_value or sorted beside an order_key")
         self._check_retries()
+        if self["groups"] and self["forward_to"] is not None:
+            raise InvalidPolicyError("forward_to", self["forward_to"], "null beside groups")
         special = [
             name
             for name, on in (

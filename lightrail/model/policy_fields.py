@@ -147,6 +147,14 @@ FIELDS: Final[tuple[Field, ...]] = (
         "how long a sender waits while the queue is full; null: 0, with flow_control for ever",
     ),
     Field("dead_letter", _QUEUE, "name", None, "name that gets dead letters; null: NAME/$dlq"),
+    Field(
+        "forward_to",
+        _QUEUE,
+        "name",
+        None,
+        "queue or router that gets all messages of this queue, from which nobody receives then; what the "
+        "target refuses is in NAME/$transfer/$dlq",
+    ),
     _choice(
         "expired", _QUEUE, "dead_letter", ("dead_letter", "discard"), "what becomes of messages that expire"
     ),

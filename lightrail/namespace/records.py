@@ -72,6 +72,13 @@ def refused_by_status(policy: Policy, right: Right) -> str:
     return f"its status is {status}, and nothing is {what} until a manager changes that"
 
 
+def refused_by_forwarding(policy: Policy, right: Right) -> str:
+    """Why nobody may listen at a queue that forwards its messages; empty for others."""
+    if right is not Right.LISTEN or policy["forward_to"] is None:
+        return ""
+    return f"it forwards its messages to {policy['forward_to']}: receive them there"
+
+
 @dataclass(frozen=True, slots=True)
 class Name:
     """A name with a role."""

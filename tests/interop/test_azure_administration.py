@@ -143,7 +143,7 @@ def test_properties_are_the_fields_of_a_policy(
     [
         ({"enable_partitioning": True}, "EnablePartitioning"),
         ({"auto_delete_on_idle": "PT10M"}, "AutoDeleteOnIdle"),
-        ({"forward_to": "elsewhere"}, "ForwardTo"),
+        ({"forward_to": "elsewhere"}, "forward_to"),
         ({"lock_duration": timedelta(0)}, "LockDuration"),
         ({"max_delivery_count": 2_000_000}, "MaxDeliveryCount"),
     ],

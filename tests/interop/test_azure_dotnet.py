@@ -34,3 +34,23 @@ def test_a_disabled_queue_refuses_what_its_status_says(guarded: Broker, key: str
         assert found[f"{status} is shown"]
     assert (found["a waiting receiver"], found["its next call"]) == (none, disabled)
     assert found["a waiting receiver of dead letters"] == none
+
+
+def test_queues_and_subscriptions_forward(guarded: Broker, key: str, queue: str) -> None:
+    found = in_csharp(
+        "Forwarding", connection_string(guarded, key), administration_string(guarded, key), queue
+    )
+    assert found.scenarios == {
+        "shown": f"/{queue}/middle",
+        "subscription": "one two",
+        "before": "three four",
+        "queue": "five",
+        "receiver": "InvalidOperationException",
+        "scheduled": "six",
+        "missing": "ArgumentException",
+        "cycle": "ArgumentException",
+        "counts": "0 0 1",
+        "letter": f"seven com.microsoft:entity-disabled {queue}/middle",
+        "four hops": "eight",
+        "five hops": "nine MaxTransferHopCountExceeded",
+    }

@@ -61,6 +61,20 @@ def who_was_refused_is_refused(names: Names) -> Iterator[None]:
     assert names.rest(queue) == ["x"]
 
 
+@survives("forward_to")
+def what_is_forwarded_is_there_and_so_is_what_could_not_be(names: Names) -> Iterator[None]:
+    target = names.queue("target", max_length=3)
+    source, router = names.queue("source", forward_to=target), names.router()
+    names.subscribe(router, source)
+    for body in ("1", "2"):
+        names.send(router, body)
+    yield
+    names.send(source, "3", "4")
+    wait.until(lambda: len(names.peek(f"{source}/$transfer/$dlq")) == 1, "what does not fit is kept")
+    assert names.rest(target) == ["1", "2", "3"]
+    assert names.rest(f"{source}/$transfer/$dlq") == ["4"]
+
+
 @survives("distribution")
 def routers_distribute_as_before_and_what_they_gave_is_there(names: Names) -> Iterator[None]:
     every, one = names.router("every"), names.router("one", distribution="one")

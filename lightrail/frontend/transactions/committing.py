@@ -20,7 +20,7 @@ from lightrail.namespace.router_plan import CopyGroup, earlier_expiry
 from lightrail.namespace.routing import NO_ROUTER, UNROUTABLE
 from lightrail.namespace.scheduled import scheduled_queue
 from lightrail.namespace.statuses import ServiceError
-from lightrail.shard_client.commits import CommitParts, CommitRefusedError, Request
+from lightrail.shard_client.commits import CommitParts, CommitRefusedError, Request, UncertainError
 from lightrail.shard_client.peers.requests import ShardDownError, ShardRefusedError
 
 if TYPE_CHECKING:
@@ -43,7 +43,7 @@ class Committing:
         link: number of the coordinator's link, unique in the lifetime of the process.
     """
 
-    __slots__ = ("_connection", "_frontend", "_parts_at_shards")
+    __slots__ = ("_at_sources", "_connection", "_forwards", "_frontend", "_parts_at_shards")
 
     def __init__(self, connection: "ClientConnection", link: int) -> None:
         self._connection = connection
@@ -55,6 +55,10 @@ class Committing:
             # A connected client waits until its shard serves again; without a client the wait is limited.
             is_waiting=lambda: connection.is_open,
         )
+        self._at_sources = False
+        """Whether copies for queues at the ends of chains are stored in the sources of these (ADR 68)."""
+        self._forwards = False
+        """Whether there are such copies."""
 
     async def commit(self, transaction: Transaction) -> None:
         """Returns when all of it is on disk. Raises ConditionError: it had no effect."""
@@ -65,14 +69,21 @@ class Committing:
         owners = self._frontend.shard_connections.owners
         pause_ms = limits.OWNER_RETRY_MS
         gives_up_ms = self._frontend.now_ms() + TRANSACTION_COMMIT_MS
+        self._at_sources = self._forwards = False
         while True:
             parts = await self._parts(transaction)
             try:
                 user = self._connection.client.user_name
                 if not parts or await commits.commit(parts, gives_up_ms, user):
                     return
-            except CommitRefusedError as refused:
+            except UncertainError as refused:
                 raise ConditionError(conditions.TRANSACTION_ROLLBACK, str(refused)) from None
+            except CommitRefusedError as refused:
+                if self._at_sources or not self._forwards:
+                    raise ConditionError(conditions.TRANSACTION_ROLLBACK, str(refused)) from None
+                # A queue to which copies are forwarded may have refused them: once more, in their sources.
+                self._at_sources = True
+                continue
             if any(each.consumer.settlements.is_returned for each in transaction.retirements):
                 raise ConditionError(conditions.TRANSACTION_ROLLBACK, RETURNED)
             if self._frontend.now_ms() > gives_up_ms:
@@ -178,6 +189,10 @@ class Committing:
             raise ConditionError(conditions.TRANSACTION_ROLLBACK, NO_DELAY)
         routed = await routers.routed(plan.begin(post.payloads, routers.looks))
         groups, unroutable = left_out(routed, plan, post.container)
+        if plan.forwarded:
+            self._forwards = self._forwards or any(plan.forwards(group.queues) for group in groups)
+            if self._at_sources:
+                groups = [replace(group, queues=plan.at_sources(group.queues)) for group in groups]
         if unroutable:
             frontend.counts.messages_unroutable += len(unroutable)
             if plan.policy["unroutable"] == "reject":

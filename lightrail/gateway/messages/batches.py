@@ -217,7 +217,8 @@ class BatchSender:
                 batch.messages[index]._replace(data=payload)
                 for index, payload in zip(group.indices, group.payloads, strict=True)
             ]
-            for queue in sorted(group.queues):
+            # Always the sources: a batch that is sent again has the same queues, whatever has refused it.
+            for queue in sorted(plan.at_sources(group.queues)):
                 by_queue.setdefault(queue, []).extend(found)
         return by_queue, plan.ages_ms
 

@@ -53,7 +53,7 @@ async def put(call: Call) -> web.Response:
         _demand_ordinary(name)
         policy = NEW_QUEUE if role is Role.QUEUE else NEW_TOPIC
         present = (queue_properties if role is Role.QUEUE else topic_properties)(policy, call.server)
-        made = await call.services.namespace.give(call.caller, name, changed(policy, wanted, present))
+        made = await call.give(name, changed(policy, wanted, present))
         return await _answer(call, made, status=201)
     if record.role is not role:
         raise ProblemError(409, f"{name} is a {_word(record)}, and no {kind} can change it")

@@ -77,7 +77,6 @@ _CONSTANT: Final[Mapping[str, str]] = {
     "AutoDeleteOnIdle": FOREVER,
     "EnablePartitioning": "false",
     "EnableExpress": "false",
-    "ForwardTo": "",
     "AuthorizationRules": "",
 }
 """Properties without a counterpart: the values that they always have, which are Service Bus's defaults."""
@@ -101,7 +100,8 @@ def queue_properties(policy: Policy, server: Server) -> Shown:
         "DeadLetteringOnMessageExpiration": _flag(policy["expired"] == "dead_letter"),
         "MaxDeliveryCount": _delivery_count(policy, server),
         "UserMetadata": policy["description"],
-        "ForwardDeadLetteredMessagesTo": _forward(policy, server),
+        "ForwardTo": _url(policy["forward_to"], server),
+        "ForwardDeadLetteredMessagesTo": _url(policy["dead_letter"], server),
         "MaxMessageSizeInKilobytes": _kilobytes(policy, server),
         "Status": STATUSES[policy["status"]],
         **_CONSTANT,
@@ -110,7 +110,6 @@ def queue_properties(policy: Policy, server: Server) -> Shown:
 
 def topic_properties(policy: Policy, server: Server) -> Shown:
     """The properties of a topic that a client may send, as texts."""
-    constant = {key: value for key, value in _CONSTANT.items() if key != "ForwardTo"}
     return {
         "DefaultMessageTimeToLive": duration_of(policy["max_age"]),
         "MaxSizeInMegabytes": "1024",
@@ -120,7 +119,7 @@ def topic_properties(policy: Policy, server: Server) -> Shown:
         "UserMetadata": policy["description"],
         "MaxMessageSizeInKilobytes": _kilobytes(policy, server),
         "Status": STATUSES[policy["status"]],
-        **constant,
+        **_CONSTANT,
     }
 
 
@@ -220,8 +219,7 @@ def _delivery_count(policy: Policy, server: Server) -> str:
     return str(count or UNLIMITED_COUNT)
 
 
-def _forward(policy: Policy, server: Server) -> str:
-    target = policy["dead_letter"]
+def _url(target: str | None, server: Server) -> str:
     return "" if target is None else f"sb://{server.host}/{target}"
 
 
@@ -261,6 +259,7 @@ _COUNTERPARTS: Final[Mapping[str, _Counterpart]] = {
     ),
     "MaxDeliveryCount": _Counterpart("max_delivery_count", count_of),
     "UserMetadata": _Counterpart("description", str),
+    "ForwardTo": _Counterpart("forward_to", name_of),
     "ForwardDeadLetteredMessagesTo": _Counterpart("dead_letter", name_of),
     "MaxMessageSizeInKilobytes": _Counterpart("max_message_bytes", lambda text: whole(text) * KIB),
     "Status": _Counterpart("status", status_of),
@@ -272,7 +271,6 @@ _DURATIONS: Final = frozenset(("LockDuration", "DefaultMessageTimeToLive", "Auto
 _WHY: Final[Mapping[str, str]] = {
     "AuthorizationRules": "keys belong to users; make them with lightrail-admin key make",
     "AutoDeleteOnIdle": "no queue is deleted for being idle",
-    "ForwardTo": "a queue forwards nothing; subscribe a router to a topic, or use transfers",
 }
 
 

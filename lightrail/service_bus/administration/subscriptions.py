@@ -102,9 +102,9 @@ async def _give_queue(call: Call, queue: str, wanted: Mapping[str, Xml.Element])
         before = with_fields_of(record.policy, NEW_SUBSCRIPTION, _properties(call, before))
     policy = changed(before, wanted, _properties(call, before))
     if is_new:
-        await call.services.namespace.give(call.caller, queue, policy)
+        await call.give(queue, policy)
     else:
-        await call.services.namespace.change(call.caller, queue, policy, record.revision)
+        await call.change(record, policy)
     return is_new
 
 

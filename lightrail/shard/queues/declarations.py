@@ -115,6 +115,8 @@ def shard_policy(record: Name, max_delivery_count: int) -> Policy:
         "order_key": given["order_key"] or "",
         "discard_to_dead_letter": not dead and given["dead_letter"] is not None,
         "captured": given["capture"],
+        # Gateways take turns, so that messages are forwarded in their order.
+        "single_active": given["single_active"] or given["forward_to"] is not None,
         "send_disabled": bool(refused_by_status(given, Right.SEND)),
         "receive_disabled": bool(refused_by_status(given, Right.LISTEN)),
     }

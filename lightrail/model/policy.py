@@ -155,8 +155,11 @@ class Policy:
         if self["order"] == "fifo" and self["order_key"]:
             raise InvalidPolicyError("order", "fifo", "last_value or sorted beside an order_key")
         self._check_retries()
-        if self["groups"] and self["forward_to"] is not None:
-            raise InvalidPolicyError("forward_to", self["forward_to"], "null beside groups")
+        if self["forward_to"] is not None:
+            # Its one consumer is a gateway, whose restart must not delete it.
+            wrong = "groups" if self["groups"] else "lifetime" if self["lifetime"] == "last_consumer" else ""
+            if wrong:
+                raise InvalidPolicyError("forward_to", self["forward_to"], f"null beside {wrong}")
         special = [
             name
             for name, on in (

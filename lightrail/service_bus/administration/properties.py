@@ -81,7 +81,9 @@ _CONSTANT: Final[Mapping[str, str]] = {
 }
 """Properties without a counterpart: the values that they always have, which are Service Bus's defaults."""
 
-_EITHER: Final = frozenset({"SupportOrdering", "EnableBatchedOperations"})
+_EITHER: Final = frozenset(
+    {"SupportOrdering", "EnableBatchedOperations", "DeadLetteringOnFilterEvaluationExceptions"}
+)
 """Properties that may be false as well: their subject is done in any case, and shown as true. The client
 for Java sends false for the order of a topic where the application sets nothing."""
 

@@ -102,6 +102,7 @@ def shard_policy(record: Name, max_delivery_count: int) -> Policy:
     given = record.policy
     dead = rules.is_dead_letter(record.name)
     count = given["max_delivery_count"]
+    forwards = given["forward_to"] is not None
     values: dict[str, Any] = {
         "max_delivery_count": 0 if dead else max_delivery_count if count is None else count,
         "dead_letter": not dead,
@@ -115,8 +116,10 @@ def shard_policy(record: Name, max_delivery_count: int) -> Policy:
         "order_key": given["order_key"] or "",
         "discard_to_dead_letter": not dead and given["dead_letter"] is not None,
         "captured": given["capture"],
-        # Gateways take turns, so that messages are forwarded in their order.
-        "single_active": given["single_active"] or given["forward_to"] is not None,
+        # Gateways take turns, so that messages are forwarded in their order, and nobody else receives them.
+        "single_active": given["single_active"] or forwards,
+        "exclusive": given["exclusive"] and not forwards,
+        "max_consumers": None if forwards else given["max_consumers"],
         "send_disabled": bool(refused_by_status(given, Right.SEND)),
         "receive_disabled": bool(refused_by_status(given, Right.LISTEN)),
     }

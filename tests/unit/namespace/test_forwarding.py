@@ -139,8 +139,9 @@ def test_a_target_exists_and_is_nothing_of_the_brokers_own() -> None:
         for target in ("missing", "q/$dlq"):
             with pytest.raises(InvalidPolicyError, match="a queue or router that exists"):
                 await scene.put("source", forward_to=target)
-        with pytest.raises(InvalidPolicyError, match="null beside groups"):
-            await scene.put("source", forward_to="q", groups=True)
+        for fields in ({"groups": True}, {"lifetime": "last_consumer"}):
+            with pytest.raises(InvalidPolicyError, match=f"null beside {next(iter(fields))}"):
+                await scene.put("source", forward_to="q", **fields)
 
     run(check)
 

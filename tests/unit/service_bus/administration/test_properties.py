@@ -226,3 +226,10 @@ def test_elements_where_text_is_expected_are_refused() -> None:
     nested.append(element("x"))
     with pytest.raises(ProblemError, match="expected text"):
         changed(NEW_QUEUE, {"LockDuration": nested}, queue_properties(NEW_QUEUE, SERVER))
+
+
+def test_a_subscription_may_ask_that_no_filter_makes_dead_letters() -> None:
+    """NServiceBus does: none of them does here."""
+    name = "DeadLetteringOnFilterEvaluationExceptions"
+    shown = subscription_properties(NEW_SUBSCRIPTION, SERVER)
+    assert changed(NEW_SUBSCRIPTION, {name: element(name, "false")}, shown) == NEW_SUBSCRIPTION

@@ -145,6 +145,18 @@ class Link:
         """
         raise LocalError(f"{self!r} is a sender: its deliveries are settled with settle_sent")
 
+    def answer(self, first: int, last: int, state: Any) -> int:
+        """Incoming: the same for an outcome other than accepted, which the peer must not miss.
+
+        Where `peer_settles` is set the disposition is unsettled and the peer settles the deliveries: some
+        clients take a settled delivery for an accepted one if the disposition is faster than they are.
+        """
+        raise LocalError(f"{self!r} is a sender: its deliveries are settled with settle_sent")
+
+    def let_peer_settle(self) -> None:
+        """Incoming: from now on the peer settles what `answer` has sent."""
+        raise LocalError(f"{self!r} is a sender: its deliveries are settled with settle_sent")
+
     def release_unsettled(self) -> int:
         """Incoming: release every delivery that has no outcome, so that others may receive it.
 

@@ -26,6 +26,8 @@ if TYPE_CHECKING:
 
 FRAGMENT_OVERHEAD: Final[int] = 64
 """Bytes that each frame of an unfinished message counts beyond its own, for its object."""
+ANSWERED_RANGES_MAX: Final[int] = 1_024
+"""Ranges of unsettled deliveries of a session from which `answer` settles by itself: the peer does not."""
 SHAPES_PER_LINK_MAX: Final[int] = 16
 """Header sections whose transfers a link reads by comparison; there are ten priorities."""
 OUTCOMES: Final = (Accepted, Modified, Rejected, Released)
@@ -43,6 +45,7 @@ class ReceivingLink(LinkEndpoint):
         "head_known",
         "keeps_tags",
         "mixes_headers",
+        "peer_settles",
         "resumable",
         "shape",
         "shapes",
@@ -52,6 +55,8 @@ class ReceivingLink(LinkEndpoint):
 
     def __init__(self, session: "Session", name: str) -> None:
         super().__init__(session, name, False)
+        self.peer_settles = False
+        """Whether the peer settles what `answer` has sent; see there."""
         self.allowed = 0
         """Deliveries that the peer may still send by the highest grant."""
         self.assembly: Assembly | None = None
@@ -361,6 +366,13 @@ class ReceivingLink(LinkEndpoint):
                 session.write_disposition(True, part.first, part.last, True, encoded)
                 count += part.last - part.first + 1
         return count
+
+    def let_peer_settle(self) -> None:
+        self.peer_settles = True
+
+    def answer(self, first: int, last: int, state: Any) -> int:
+        settles = not self.peer_settles or len(self.session.incoming.ranges) >= ANSWERED_RANGES_MAX
+        return self.settle(first, last, state, settles)
 
     def settle(self, first: int, last: int, state: Any = ACCEPTED, settled: bool = True) -> int:
         if last < first:

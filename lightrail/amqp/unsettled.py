@@ -165,6 +165,14 @@ class Unsettled(Generic[L]):
                 low = removed[-1].last + 1
         return found
 
+    def count_numbered(self, link: object, first: int, last: int) -> int:
+        """How many of a link's own numbers first..last are unsettled."""
+        return sum(
+            max(0, min(last, here.last - here.shift) - max(first, here.first - here.shift) + 1)
+            for here in self.ranges
+            if here.link is link
+        )
+
     def drop(self, link: L) -> None:
         """Remove all deliveries of a link that ended."""
         if self.ranges:

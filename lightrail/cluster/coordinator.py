@@ -142,6 +142,12 @@ class KeySpace(Protocol):
     async def entry(self, key: str) -> Entry | None:
         """The entry of a key, or None; without deleted ones."""
 
+    async def current(self, key: str) -> Entry | None:
+        """The entry of a key as it is at the moment of the call, or None; `news` and `entry` have it then.
+
+        `entry` may answer from what this process knows, which is older by a moment. Raises CoordinatorError.
+        """
+
     async def entries(self, prefix: str) -> list[Entry]:
         """All entries whose keys begin with `prefix`, sorted by key, without deleted ones."""
 

@@ -49,6 +49,9 @@ class MemoryCoordinator(KeyedCoordinator):
         found = self._entries.get(key)
         return found if found is not None and found.value is not None else None
 
+    async def current(self, key: str) -> Entry | None:
+        return await self.entry(key)
+
     async def entries(self, prefix: str) -> list[Entry]:
         found = [entry for key, entry in self._entries.items() if key.startswith(prefix)]
         return sorted((entry for entry in found if entry.value is not None), key=lambda entry: entry.key)

@@ -106,6 +106,9 @@ class SqliteCoordinator(KeyedCoordinator):
 
         return await self._call(read)
 
+    async def current(self, key: str) -> Entry | None:
+        return await self.entry(key)
+
     async def entries(self, prefix: str) -> list[Entry]:
         def read() -> list[Entry]:
             query = (

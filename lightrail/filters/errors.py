@@ -1,4 +1,8 @@
-"""The error in the text or JSON of a filter, path or action: what was expected, what was found, and where."""
+"""Errors of filters, paths and actions.
+
+A FilterError is in their text or JSON: what was expected, what was found, and where. An EvaluationError is of
+one message, for which a rule of Azure Service Bus has no result.
+"""
 
 
 class FilterError(ValueError):
@@ -21,6 +25,10 @@ class FilterError(ValueError):
         """The same error, with its path relative to an enclosing part of the JSON."""
         inner = f"{part}.{self.part}" if self.part else part
         return FilterError(self.expected, self.found, self.position, inner)
+
+
+class EvaluationError(Exception):
+    """A rule has no result for a message, such as a division by zero; the text is for people."""
 
 
 def shown(value: object) -> str:

@@ -5,6 +5,7 @@
     {"sql": "colour = 'red' AND weight > 10"}            an expression (docs/filters.md)
     {"sql": "weight > @least", "parameters": {"@least": 10}}    with constants for its parameters
     {"selector": "JMSType = 'order'"}                    the same language under its JMS name
+    {"rule": {"sql": "Colour = 'red'"}}                  a filter of Azure Service Bus (rules/rule_filter.py)
     {"all": [...]}, {"any": [...]}, {"not": {...}}       filters of filters
 
 An object with several of these keys matches when all of them do. `not` matches every message that the filter
@@ -20,10 +21,12 @@ from lightrail.filters.message import MessageView
 from lightrail.filters.parameters import check_parameters, with_constants
 from lightrail.filters.path import SUBJECT, Path, parse_path
 from lightrail.filters.patterns import Like, check_pattern, compile_pattern, has_wildcard, share
+from lightrail.filters.rules.rule_filter import compile_rule
+from lightrail.filters.rules.values import NO_ID, NewId
 from lightrail.filters.sql import Equality, Test, compile_expression
 from lightrail.model import limits
 
-KEYS: Final = ("subject", "properties", "sql", "parameters", "selector", "all", "any", "not")
+KEYS: Final = ("subject", "properties", "sql", "parameters", "selector", "rule", "all", "any", "not")
 
 
 class Filter:
@@ -36,7 +39,7 @@ class Filter:
     words of a subject pattern count as one.
     """
 
-    __slots__ = ("equality", "guard", "is_heavy", "paths", "spec", "test", "weight")
+    __slots__ = ("equality", "error", "guard", "is_heavy", "paths", "spec", "test", "weight")
 
     def __init__(
         self,
@@ -56,6 +59,13 @@ class Filter:
         self.weight = weight
         self.is_heavy = is_heavy
         """Whether its cost may be far above its weight for some messages, as with LIKE."""
+        self.error: Callable[[MessageView], str | None] | None = None
+        """Of a rule of Azure Service Bus that has no result for some messages: the error for a message."""
+
+    @property
+    def is_always(self) -> bool:
+        """Whether every message matches."""
+        return self.test is EVERYTHING.test
 
     def matches(self, view: MessageView) -> bool:
         """Whether the message matches; an unknown result does not. Never raises."""
@@ -69,14 +79,17 @@ EVERYTHING: Final = Filter(None, lambda view: True, ())
 """The filter that matches every message."""
 
 
-def compile_filter(spec: Mapping[str, Any] | None) -> Filter:
+def compile_filter(spec: Mapping[str, Any] | None, new_id: NewId = lambda: NO_ID) -> Filter:
     """Compile the JSON of a filter, None for one that matches every message.
 
     Raises FilterError with the expected and found values and the position.
+
+    Args:
+        new_id: makes the uuids of rules that call newid(); by default all are zero, to check a filter.
     """
     if spec is None:
         return EVERYTHING
-    compiler = _Compiler()
+    compiler = _Compiler(new_id)
     made = compiler.object(spec, 1)
     share(compiler.likes)
     return made
@@ -86,6 +99,7 @@ def compile_filter(spec: Mapping[str, Any] | None) -> Filter:
 class _Compiler:
     """Compiles one filter, and counts its operators, literals and fields."""
 
+    _new_id: NewId
     _nodes: int = 0
     _weight: int = 0
     likes: list[Like] = field(default_factory=list)
@@ -151,6 +165,8 @@ class _Compiler:
                 expression.weight,
                 bool(expression.likes),
             )
+        if key == "rule":
+            return self._rule(value)
         if key == "not":
             return _inverse(self.object(value, depth + 1))
         if isinstance(value, str) or not isinstance(value, Sequence) or not value:
@@ -163,6 +179,18 @@ class _Compiler:
                 raise error.within(str(index)) from None
         spec = {key: [part.spec for part in parts]}
         return _joined(spec, parts) if key == "all" or len(parts) == 1 else _either(spec, parts)
+
+    def _rule(self, value: Any) -> Filter:
+        made = compile_rule(value, self._new_id)
+        self._weigh(made.weight)
+        self.likes += made.likes
+        is_heavy = bool(made.likes or made.compiler.loose_likes)
+        test = EVERYTHING.test if made.always else made.test
+        found = Filter(
+            {"rule": dict(value)}, test, made.compiler.paths, made.equality, made.guard, made.weight, is_heavy
+        )
+        found.error = made.error
+        return found
 
     def _properties(self, value: Any) -> Filter:
         if not isinstance(value, Mapping) or not value:

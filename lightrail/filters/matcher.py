@@ -15,9 +15,10 @@ from collections.abc import Generator, Iterable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final, Generic, TypeVar
 
-from lightrail.filters.message import MessageView, extract, term
-from lightrail.filters.path import Path
+from lightrail.filters.message import MessageView, extract
+from lightrail.filters.path import FOLDED, Path
 from lightrail.filters.sql import Test
+from lightrail.filters.terms import term
 from lightrail.model import limits
 
 if TYPE_CHECKING:
@@ -129,7 +130,7 @@ class Matcher(Generic[Key]):
         self._single: tuple[Path, dict[Any, int]] | None = None
         if len(groups) == 1 and not self._tests:
             (path, table) = self._groups[0]
-            if not any(asked for _, asked in table.values()):
+            if path.section != FOLDED and not any(asked for _, asked in table.values()):
                 self._single = path, {constant: sure for constant, (sure, _) in table.items()}
         self._targets: dict[int, tuple[Key, ...]] = {}
         self._kept = 0

@@ -11,31 +11,16 @@ application property 2.5, of an absent one 1.1; decoding either section takes 5.
 a hundred subscriptions that compare one application property takes 2.5, the view included.
 """
 
-import uuid
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from struct import Struct
 from typing import Any, Final
 
 from lightrail.amqp.decoder import READERS, Buffer, read_value, skip
-from lightrail.amqp.values import (
-    Byte,
-    Char,
-    Float,
-    Int,
-    Long,
-    Short,
-    Symbol,
-    Timestamp,
-    UByte,
-    UInt,
-    ULong,
-    UShort,
-    truncated,
-    unexpected,
-)
+from lightrail.amqp.values import truncated, unexpected
 from lightrail.filters.path import (
     APPLICATION_PROPERTIES,
+    FOLDED,
     HEADER,
     MESSAGE_ANNOTATIONS,
     PROPERTIES,
@@ -56,6 +41,7 @@ from lightrail.filters.sections import (
     open_items,
     section_end,
 )
+from lightrail.filters.terms import OPAQUE, key_of, term
 
 FILTER_SECTION_BYTES: Final[int] = 1024 * 1024
 """Largest section of a message that filters read; fields of a larger one count as absent."""
@@ -164,6 +150,15 @@ def _map_values(data: Buffer, value_at: int) -> dict[bytes, int]:
     return found
 
 
+def lowered(key: bytes) -> bytes:
+    """The octets of a name in lower case."""
+    return (
+        key.lower()
+        if key.isascii()
+        else key.decode(errors="surrogateescape").lower().encode(errors="replace")
+    )
+
+
 def extract(data: Buffer, path: Path) -> Any:
     """The value of one field of an encoded message, None when it is absent or malformed.
 
@@ -177,53 +172,6 @@ def extract(data: Buffer, path: Path) -> Any:
         return _FIELD_OF[path.section](data, value_at, path)
     except MALFORMED:
         return None
-
-
-# --- terms --------------------------------------------------------------------------------------------
-
-
-class Opaque:
-    """A present value that can't be compared: a decimal, list, map or described value."""
-
-    __slots__ = ()
-
-    def __repr__(self) -> str:
-        return "OPAQUE"
-
-
-OPAQUE: Final = Opaque()
-
-
-def _text_of(octets: bytes) -> str | bytes:
-    try:
-        return octets.decode()
-    except UnicodeDecodeError:
-        return octets
-
-
-_TERM_OF: Final[dict[type, Callable[[Any], Any]]] = {
-    Symbol: str,
-    Char: str,
-    uuid.UUID: str,
-    bytes: _text_of,
-    Float: float,
-    **dict.fromkeys((Byte, Short, Int, Long, UByte, UShort, UInt, ULong, Timestamp), int),
-}
-_PLAIN: Final = frozenset((str, int, float, bool, type(None)))
-
-
-def term(value: Any) -> Any:
-    """The form of a value that filters compare: None, bool, int, float or str; bytes that are not UTF-8;
-    otherwise OPAQUE.
-
-    Symbols and characters are text, a uuid is its 36 characters, binary is decoded as UTF-8, a timestamp is
-    its milliseconds.
-    """
-    kind = type(value)
-    if kind in _PLAIN:
-        return value
-    convert = _TERM_OF.get(kind)
-    return OPAQUE if convert is None else convert(value)
 
 
 _COMPOUND_BYTES: Final = 4_096
@@ -261,6 +209,8 @@ class MessageView:
         section = path.section
         value_at = sections.get(section, -1)
         if value_at < 0:
+            if section == FOLDED:
+                return key_of(self.property(path))
             return None if value_at == BROKEN else path.default
         try:
             if len(self._terms) >= _WALKS and self.data[value_at] in MAPS:
@@ -277,12 +227,59 @@ class MessageView:
         if values is None:
             values = self._maps[section] = _map_values(self.data, value_at)
         at = values.get(path.key)
-        if at is None:
-            return None
+        return None if at is None else self._value(at, value_at)
+
+    def _value(self, at: int, value_at: int) -> Any:
+        """The value at an offset in the map at `value_at`. Raises one of MALFORMED."""
         data, stop = self.data, section_end(self.data, value_at)
         if (data[at] >= 0xC0 or not data[at]) and skip(data, at, stop) - at > _COMPOUND_BYTES:
             return OPAQUE
         return read_value(data, at, stop, 1)[0]
+
+    def property(self, path: Path) -> Any:
+        """The decoded application property with the name of a folded path; the first of several."""
+        value_at = self.section(APPLICATION_PROPERTIES)
+        if value_at < 0:
+            return None
+        at = self.folded().get(path.key)
+        try:
+            return None if at is None else self._value(at, value_at)
+        except MALFORMED:
+            return None
+
+    def folded(self) -> dict[bytes, int]:
+        """Offsets of the values of the application properties by the octets of their names in lower case."""
+        if self._maps is None:
+            self._maps = {}
+        found = self._maps.get(FOLDED)
+        if found is None:
+            found = self._maps[FOLDED] = {}
+            value_at = self.section(APPLICATION_PROPERTIES)
+            if value_at >= 0:
+                for key, at in _map_values(self.data, value_at).items():
+                    found.setdefault(lowered(key), at)
+        return found
+
+    def names(self, key: bytes) -> list[bytes]:
+        """The names of application properties that are `key` in lower case, as the message spells them."""
+        value_at = self.section(APPLICATION_PROPERTIES)
+        found = _map_values(self.data, value_at) if value_at >= 0 and key in self.folded() else {}
+        return [name for name in found if lowered(name) == key]
+
+    def section(self, code: int) -> int:
+        """The offset of the value of a section before the body; negative if there is none."""
+        if self._sections is None:
+            self._sections, octets = locate(self.data)
+            self.spent += octets
+        return self._sections.get(code, -1)
+
+    def kept(self, text: str, make: Callable[["MessageView"], Any]) -> Any:
+        """What `make` makes of this message, made once for each `text`, which is no path."""
+        terms = self._terms
+        if text in terms:
+            return terms[text]
+        value = terms[text] = make(self)
+        return value
 
     def term(self, path: Path) -> Any:
         """The value of a field as filters compare it (see `term`)."""

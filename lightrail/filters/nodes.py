@@ -2,9 +2,10 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from lightrail.filters.lexer import Reference
+if TYPE_CHECKING:
+    from lightrail.filters.lexer import Reference
 
 
 @dataclass(slots=True, eq=False, repr=False)
@@ -44,7 +45,7 @@ class Literal(Node):
 class Field(Node):
     """An identifier and its field."""
 
-    reference: Reference
+    reference: "Reference"
 
 
 @dataclass(slots=True, eq=False, repr=False)

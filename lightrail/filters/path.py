@@ -17,6 +17,8 @@ HEADER: Final = 0x70
 MESSAGE_ANNOTATIONS: Final = 0x72
 PROPERTIES: Final = 0x73
 APPLICATION_PROPERTIES: Final = 0x74
+FOLDED: Final = 0x174
+"""Application properties whose names are compared without regard to case, for rules of Azure Service Bus."""
 
 _SHAPES: Final[dict[int, tuple[str, Shape]]] = {
     HEADER: ("header", SHAPE_OF[Header]),
@@ -52,6 +54,9 @@ class Path:
             self.readers = shape.readers[self.index]
             self.default = shape.declarations[self.index].default
             self.text = name
+        elif section == FOLDED:
+            self.key = name.lower().encode()
+            self.text = f"application-properties~{name.lower()}"
         else:
             prefix = next(prefix for prefix, code in _MAPS.items() if code == section)
             self.text = f"{prefix}.{name}"
@@ -79,7 +84,10 @@ FIELD_NAMES: Final = tuple(dict.fromkeys(path.text for path in _FIELDS.values())
 
 @lru_cache(maxsize=FILTER_PATHS_KEPT)
 def entry(section: int, name: str) -> Path:
-    """The path of an entry of application-properties or message-annotations; raises FilterError."""
+    """The path of an entry of application-properties or message-annotations; raises FilterError.
+
+    `section` may be FOLDED.
+    """
     try:
         size = len(name.encode())
     except UnicodeEncodeError:

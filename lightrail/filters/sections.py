@@ -6,8 +6,9 @@ from typing import Final
 
 from lightrail.amqp.decoder import READERS, Buffer, read_value
 from lightrail.amqp.values import DecodeError, Symbol, ULong, truncated, unexpected
-from lightrail.filters.path import APPLICATION_PROPERTIES, HEADER
 
+_HEADER: Final = 0x70
+_APPLICATION_PROPERTIES: Final = 0x74
 FILTER_SECTIONS_MAX: Final[int] = 16
 """Sections before the body that filters read; there are five (messaging 3.2)."""
 MALFORMED: Final = (DecodeError, IndexError, StructError, ValueError)
@@ -122,7 +123,7 @@ def locate(data: Buffer) -> tuple[dict[int, int], int]:
             if position >= end:
                 break
             code, value_at = open_section(data, position)
-            if code > APPLICATION_PROPERTIES:
+            if code > _APPLICATION_PROPERTIES:
                 break
             if code > latest:
                 found[code] = value_at
@@ -130,7 +131,7 @@ def locate(data: Buffer) -> tuple[dict[int, int], int]:
             position = section_end(data, value_at)
     except MALFORMED:
         if not found:
-            found[HEADER] = BROKEN
+            found[_HEADER] = BROKEN
     return found, position
 
 

@@ -18,8 +18,8 @@ from typing import Any, Final, NamedTuple
 from lightrail.amqp.values import Described, Symbol
 from lightrail.filters.errors import FilterError, shown
 from lightrail.filters.filter import EVERYTHING, Filter, compile_filter, joined
-from lightrail.filters.message import OPAQUE, term
 from lightrail.filters.path import APPLICATION_PROPERTIES, PROPERTIES, Path, entry, parse_path
+from lightrail.filters.terms import OPAQUE, term
 from lightrail.model import limits
 
 SOURCE_FILTERS_MAX: Final[int] = 16

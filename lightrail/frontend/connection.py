@@ -31,9 +31,6 @@ from lightrail.model.links import Ending
 from lightrail.model.protocols import Address
 from lightrail.wire.forwarded import Forwarded
 
-UNSETTLED_RUN_BYTES: Final[int] = 384
-"""Bytes that a run of unsettled deliveries counts for: 150 in the frontend and 220 in the shard. Settlements
-in another order, and links that alternate, make many runs."""
 SESSIONS_COUNTED: Final[int] = 16
 """Sessions whose runs are counted for each delivery; of more they are counted every RUNS_COUNTED_EVERY_MS."""
 RUNS_COUNTED_EVERY_MS: Final[int] = 20
@@ -163,10 +160,8 @@ class ClientConnection(ClientSocket):
                     consumer.credit(event)
             elif (handler := _HANDLERS.get(type(event))) is not None:
                 handler(self, event)
-        if self.starved and not self.has_too_much_unsettled():
-            starved, self.starved = self.starved, {}
-            for link in starved:
-                link.writable()
+        if self.starved:
+            self._wake()
         if amqp.unfinished_bytes != self.unfinished_bytes:
             self.unfinished_bytes = amqp.unfinished_bytes
             if not self.frontend.intake.unfinished(self, self.unfinished_bytes):
@@ -176,6 +171,16 @@ class ClientConnection(ClientSocket):
             if not self.transport.is_closing():
                 self.transport.pause_reading()
             self.frontend.soon(self._take_left_input)
+
+    def _wake(self) -> None:
+        """Starved links go on; if the client has to settle first, only those within their share."""
+        is_full = self.has_too_much_unsettled()
+        starved, self.starved = self.starved, {}
+        for link in starved:
+            if is_full and link.exceeds_share():
+                self.starved[link] = None
+            else:
+                link.writable()
 
     def _take_left_input(self) -> None:
         """Continues with input that was left for another turn."""
@@ -232,7 +237,7 @@ class ClientConnection(ClientSocket):
             self.frontend.deadlines.schedule(self)
 
     def has_too_much_unsettled(self) -> bool:
-        """Whether the client has to settle first, by the bytes of messages and the overhead of their runs."""
+        """Whether links beyond their share wait for settlements, by bytes of messages and of runs."""
         if self.unsettled_bytes > limits.CONNECTION_UNSETTLED_BYTES:
             return True
         sessions = {} if self.amqp is None else self.amqp.sessions
@@ -243,12 +248,15 @@ class ClientConnection(ClientSocket):
         if (
             len(sessions) > SESSIONS_COUNTED
             and 0 <= now_ms - self._runs_counted_ms < RUNS_COUNTED_EVERY_MS
-            and self.unsettled_bytes + self._runs * UNSETTLED_RUN_BYTES <= limits.CONNECTION_UNSETTLED_BYTES
+            and self.unsettled_bytes + self._runs * limits.UNSETTLED_RUN_BYTES
+            <= limits.CONNECTION_UNSETTLED_BYTES
         ):
             return False
         self._runs_counted_ms = now_ms
         self._runs = sum(len(session.outgoing.ranges) for session in sessions.values())
-        return self.unsettled_bytes + self._runs * UNSETTLED_RUN_BYTES > limits.CONNECTION_UNSETTLED_BYTES
+        return (
+            self.unsettled_bytes + self._runs * limits.UNSETTLED_RUN_BYTES > limits.CONNECTION_UNSETTLED_BYTES
+        )
 
     # --- deadlines (connections.py) --------------------------------------------------------------------
 

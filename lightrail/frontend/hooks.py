@@ -11,9 +11,11 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from lightrail.amqp.link import Link
+    from lightrail.amqp.performatives import Attach, Open, Rejected
     from lightrail.frontend.auth import Authenticator
-    from lightrail.frontend.links.bound import Attach
+    from lightrail.frontend.links.bound import Attach as AttachingLink
     from lightrail.frontend.links.deliveries import ConsumerLink
+    from lightrail.frontend.links.transfers import ProducerLink
     from lightrail.frontend.nodes.links import Node
     from lightrail.namespace.directory import Directory
     from lightrail.namespace.rights import Resource
@@ -29,12 +31,20 @@ def _never(_: object) -> bool:
     return False
 
 
-def _unchanged(_: object, name: str) -> str:
+def _unchanged(_: object, name: str, _folds: object) -> str:
     return name
+
+
+def _no_entities(*_: object) -> bool:
+    return False
 
 
 async def _no_token(*_: object) -> None:
     return None
+
+
+if TYPE_CHECKING:
+    Verify = Callable[[Authenticator, Directory, str, str, int], Awaitable[tuple[Claims, Resource] | None]]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -45,17 +55,37 @@ class FrontendHooks:
 
     stores_all: "Callable[[Link], bool]" = _never
     """Whether all messages on a link are durable, whatever their headers say."""
+    lost: "Callable[[Link], Rejected | None]" = _none
+    """The outcome of messages that may not be stored, as their shard does not answer.
+
+    None: released or modified, as the specification has it (messaging 3.4).
+    """
+    settles_itself: "Callable[[Link], bool]" = _never
+    """Whether the client settles deliveries that it sent, after outcomes other than accepted."""
     schedules: "Callable[[Link], bool]" = _never
     """Whether messages that a client sends to a router may wait for their time (links/scheduling.py)."""
-    consumer_link: "Callable[[Attach, ConsumerOpen], Callable[..., ConsumerLink] | None]" = _none
+    producer_link: "Callable[[AttachingLink], type[ProducerLink] | None]" = _none
+    """The class of a link on which a client sends to a queue; None for others.
+
+    A link that may be resumed, or to an address in its messages, has no other class.
+    """
+    consumer_link: "Callable[[AttachingLink, ConsumerOpen], Callable[..., ConsumerLink] | None]" = _none
     """The class of a link on which a client receives from a queue or a connection point; None for others.
 
     A function with the arguments of the constructor will do. A link of such a class can't be resumed. The
     hook may request a session in the options; then it alone reads the filters of the source.
     Raises ConditionError.
     """
-    name_at: "Callable[[Directory, str], str]" = _unchanged
-    """The name for which an address stands; the address itself for all others. Raises ConditionError."""
+    names_entities: "Callable[[Open | None, Attach | None], bool]" = _no_entities
+    """Whether the names in a client's addresses are those of entities that somebody has created.
+
+    To such a client case makes no difference in a name, and its first use creates nothing, unless a policy
+    above the name or the setting service_bus_auto_create says so. Asked with the client's open, and the
+    attach of a link if there is one.
+    """
+    name_at: "Callable[[Directory, str, bool], str]" = _unchanged
+    """The name for which an address stands; the address itself for all others. With True case makes no
+    difference. Raises ConditionError, InvalidNameError."""
 
     # --- what the broker answers itself ----------------------------------------------------------------
 
@@ -63,7 +93,7 @@ class FrontendHooks:
     """The node at an address with a `$`, made for one connection; None without one."""
     token_types: tuple[str, ...] = ()
     """Types of tokens that $cbs accepts beside those of JSON web tokens, in small letters."""
-    token: "Callable[[Authenticator, str, str, int], Awaitable[tuple[Claims, Resource] | None]]" = _no_token
+    token: "Verify" = _no_token
     """Verifies the text of a token, put for an audience at a time in milliseconds since 1970.
 
     Returns its claims and what it opens; None for a text of another kind. Raises InvalidTokenError,

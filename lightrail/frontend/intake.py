@@ -146,4 +146,4 @@ class Intake:
             sender.links.detach(link, conditions.RESOURCE_LIMIT_EXCEEDED, description)
             return
         first, state = event.first_delivery_id, rejected(conditions.RESOURCE_LIMIT_EXCEEDED, description)
-        link.settle(first, first + count - 1, state)
+        link.answer(first, first + count - 1, state)

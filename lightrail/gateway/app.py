@@ -8,6 +8,7 @@ import asyncio
 import logging
 import time
 from collections.abc import Awaitable, Callable
+from functools import partial
 from typing import Final
 
 from aiohttp import web
@@ -108,7 +109,8 @@ def open_services(
         presence=presence,
         connections=Connections(members, sockets, key),
         websockets=websockets or WebSockets(None, b"", HttpConnections(1)),
-        callers=callers or Callers(coordinator, settings, schemes=hooks.schemes),
+        callers=callers
+        or Callers(coordinator, settings, schemes=hooks.schemes, opens=partial(hooks.opens, directory)),
         counts=Counts(),
         hooks=hooks,
     )

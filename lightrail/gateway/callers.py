@@ -101,9 +101,11 @@ class Callers:
         wall: Callable[[], int] = wall_ms,
         logins: Logins | None = None,
         schemes: Mapping[str, Verify] | None = None,
+        opens: Callable[[Resource, str], bool] = Resource.opens,
     ) -> None:
         self._coordinator = coordinator
         self._schemes = dict(schemes or {})
+        self._opens = opens
         self._settings = settings
         self._monotonic = monotonic
         self._wall = wall
@@ -139,7 +141,7 @@ class Callers:
                 "or set plain_without_tls if something else protects the connection",
             )
         known = await self.verified(header, request)
-        if not known.resource.opens(unquote(request.rel_url.raw_path).strip("/")):
+        if not self._opens(known.resource, unquote(request.rel_url.raw_path).strip("/")):
             raise ProblemError(
                 401,
                 f"the signature is for {known.resource.path!a:.200} and paths below, and not for this path; "

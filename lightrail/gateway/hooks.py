@@ -14,6 +14,8 @@ if TYPE_CHECKING:
     from lightrail.cluster.coordinator import Coordinator
     from lightrail.gateway.callers import VerifiedCredentials
     from lightrail.gateway.services import Services
+    from lightrail.namespace.directory import Directory
+    from lightrail.namespace.rights import Resource
 
 Served = Callable[["Services", web.Request], Awaitable[web.StreamResponse]]
 Verify = Callable[["Coordinator", bytes, str, int], Awaitable["VerifiedCredentials"]]
@@ -26,11 +28,17 @@ def _none(_: web.Request) -> None:
     return None
 
 
+def _opens(_: object, resource: "Resource", path: str) -> bool:
+    return resource.opens(path)
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GatewayHooks:
     """The table of one gateway."""
 
     handler: Callable[[web.Request], Served | None] = _none
     """The handler of a request that is not one of the gateway's own interface; None for all others."""
+    opens: "Callable[[Directory, Resource, str], bool]" = _opens
+    """Whether what a signature is for opens a path."""
     schemes: Mapping[str, Verify] = field(default_factory=dict)
     """Schemes of the header Authorization, as they are written, beside Basic and Bearer."""

@@ -37,6 +37,8 @@ TRANSACTION_TIMEOUT: Final = "amqp:transaction:timeout"
 MOVED: Final = "lightrail:moved"
 """Between the broker's own processes only: the queue has another owner or epoch; look it up again."""
 
+TIMEOUT: Final = "com.microsoft:timeout"
+"""Of Azure Service Bus: the broker did not do it in time; its clients try again soon."""
 SESSION_CANNOT_BE_LOCKED: Final = "com.microsoft:session-cannot-be-locked"
 MESSAGE_LOCK_LOST: Final = "com.microsoft:message-lock-lost"
 SESSION_LOCK_LOST: Final = "com.microsoft:session-lock-lost"

@@ -77,7 +77,11 @@ DELIVERY_WINDOW_FIRST: Final = 64
 DELIVERY_WINDOW_BYTES: Final = 2 * 1024 * 1024
 """Bytes of the same, by the mean message size, shared by the links of a connection; one message at least."""
 CONNECTION_UNSETTLED_BYTES: Final = 64 * 1024 * 1024
-"""Unsettled bytes of deliveries of a connection, with overhead; beyond, deliveries wait for settlements."""
+"""Unsettled bytes of deliveries of a connection, with overhead; beyond, links with more than an equal share
+of these bytes get no deliveries until the client settles."""
+UNSETTLED_RUN_BYTES: Final = 384
+"""Bytes that a run of unsettled deliveries counts for: 150 in the frontend and 220 in the shard. Settlements
+in another order, and links that alternate, make many runs."""
 OUTFLOW_LOOK_MS: Final = 1_000
 """When FRONTEND_UNREAD_BYTES are used up, connections that received nothing for this time fall back to
 WRITE_ROOM_MIN."""

@@ -13,6 +13,7 @@ two names that look alike are not two queues (ADR 27).
 
 import unicodedata
 from collections.abc import Iterator
+from string import ascii_uppercase
 from typing import Final
 from urllib.parse import unquote_to_bytes
 
@@ -27,6 +28,7 @@ TRANSFER_SEGMENT: Final = "$transfer"
 TEMPORARY_SEGMENT: Final = "$temporary"
 SENDERS_KEY: Final = "senders"
 SYSTEM_MARKS: Final = ("!", "$")
+_SMALL_LETTERS: Final = str.maketrans({letter: letter.lower() for letter in ascii_uppercase})
 _SCHEMES: Final = ("amqp", "amqps")
 _NODE_SCHEMES: Final = ("queue", "topic")
 """Of ActiveMQ's addresses, which have no host: the role that the client expects."""
@@ -34,6 +36,10 @@ _NODE_SCHEMES: Final = ("queue", "topic")
 
 class InvalidNameError(ValueError):
     """An address that names no queue; the message says what was found and what is allowed."""
+
+
+class SystemNameError(InvalidNameError):
+    """An address with a segment of the system's that leads to nothing, such as /$Transfer."""
 
 
 def queue_name(address: str) -> str:
@@ -100,7 +106,7 @@ def check(name: str) -> None:
     plain += subscription
     system = next((segment for segment in plain if segment.startswith(SYSTEM_MARKS)), None)
     if system is not None:
-        raise InvalidNameError(
+        raise SystemNameError(
             f"the segment {_shown(system)} of the name {_shown(name)} is the system's: '!' and '$' begin no "
             f"other segment than a closing {DEAD_LETTER_SEGMENT}, ROUTER/{SUBSCRIPTIONS_SEGMENT}/KEY, "
             f"ROUTER/{SCHEDULED_SEGMENT}, NAME/{TRANSFER_SEGMENT} and {TEMPORARY_SEGMENT}/KEY"
@@ -176,6 +182,12 @@ def is_dynamic_node(name: str) -> bool:
 def is_system(name: str) -> bool:
     """True for queues that the broker creates and deletes: of dead letters, subscriptions, dynamic nodes."""
     return name.startswith(TEMPORARY_SEGMENT + "/") or "/$" in name
+
+
+def folded(name: str) -> str:
+    """A name in small letters of ASCII. Names that differ in these alone are one name to clients of Azure
+    Service Bus; other letters keep their case, as no two systems agree about it."""
+    return name.translate(_SMALL_LETTERS)
 
 
 def above(name: str) -> Iterator[str]:

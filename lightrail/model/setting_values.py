@@ -1,4 +1,4 @@
-"""Setting values: parsers of the text of one setting, and the texts of a configuration file.
+"""Setting values: parsers of the text of one setting, the texts of a file, and which settings go together.
 
 The ValueError of a parser says what is allowed.
 
@@ -11,7 +11,10 @@ import tomllib
 from collections.abc import Callable, Iterable
 from decimal import Decimal
 from ipaddress import ip_network
-from typing import Final, TypeVar
+from typing import TYPE_CHECKING, Final, TypeVar
+
+if TYPE_CHECKING:
+    from lightrail.model.settings import Settings
 
 SIZES: Final = {
     "": 1,
@@ -210,3 +213,52 @@ def _text(key: str, value: object, path: str) -> str:
         case list() if all(isinstance(item, str) for item in value):
             return ",".join(value)
     raise SettingsError(f"{key} in {path} is {value!r}; expected a string, a number, or true or false")
+
+
+# --- settings that contradict each other ------------------------------------------------------------------
+
+
+def check(settings: "Settings") -> None:
+    """Raise SettingsError for settings that contradict each other."""
+    for name in ("amqps", "https"):
+        found = getattr(settings, name)
+        if found is not None and not (settings.tls_certificate and settings.tls_key):
+            raise SettingsError(
+                f"{name} is {found}, but TLS needs tls_certificate and tls_key as well: "
+                f"set both to the paths of PEM files, or leave {name} out"
+            )
+    for name in ("tls_certificate", "tls_key", "tls_client_ca"):
+        path = getattr(settings, name)
+        if path and settings.amqps is None and settings.https is None:
+            raise SettingsError(f"{name} is {path!r}, but neither amqps nor https is set: set amqps or https")
+        if path and not os.access(path, os.R_OK):
+            raise SettingsError(f"{name} is {path!r}: expected a PEM file that can be read")
+
+    _check_etcd(settings)
+    if not settings.wire.loopback and not settings.wire_key and not settings.insecure_wire:
+        raise SettingsError(
+            f"wire is {settings.wire}, which can be reached from other machines: set wire_key to a key made "
+            "by `lightrail wire-key FILE`, or set insecure_wire where nobody else is in that network"
+        )
+    if settings.wire_key and not os.access(settings.wire_key, os.R_OK):
+        raise SettingsError(
+            f"wire_key is {settings.wire_key!r}: expected a file made by `lightrail wire-key`, readable"
+        )
+
+
+def _check_etcd(settings: "Settings") -> None:
+    for one, other in (("etcd_certificate", "etcd_key"), ("etcd_user", "etcd_password_file")):
+        for there, absent in ((one, other), (other, one)):
+            if getattr(settings, there) and not getattr(settings, absent):
+                raise SettingsError(f"{there} is set, but {absent} is not: set both, or none of them")
+    for name in ("etcd_ca", "etcd_certificate", "etcd_key", "etcd_user", "etcd_password_file"):
+        value = getattr(settings, name)
+        if value and not settings.etcd:
+            raise SettingsError(f"{name} is {value!r}, but etcd is not set: set it to etcd's members")
+        if value and name != "etcd_user" and not os.access(value, os.R_OK):
+            raise SettingsError(f"{name} is {value!r}: expected a file that can be read")
+    if settings.etcd_certificate and not settings.etcd_ca:
+        raise SettingsError(
+            "etcd_certificate is set, but etcd_ca is not: set it to the certificates that etcd's own is "
+            "signed by"
+        )

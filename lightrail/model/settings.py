@@ -27,6 +27,7 @@ from lightrail.model.setting_values import (
     ANONYMOUS,
     SASL_MECHANISMS,
     SettingsError,
+    check,
     choice,
     flag,
     label,
@@ -171,6 +172,13 @@ class Settings:
     auto_create: bool = _setting(
         True, flag, "BOOL", "create a queue at the first use of a name; policies override this"
     )
+    service_bus_auto_create: bool = _setting(
+        False,
+        flag,
+        "BOOL",
+        "let the first use of a name by clients of Azure Service Bus create a queue, too, as auto_create and "
+        "policies say; without it these clients are answered that there is no such entity",
+    )
     sasl_mechanisms: tuple[str, ...] = _setting(
         SASL_MECHANISMS, mechanisms, "NAMES", "SASL mechanisms that check a password, separated by commas"
     )
@@ -281,54 +289,8 @@ class Settings:
         for name, text in (flags or {}).items():
             given[name] = _parse(name, text, "--" + name.replace("_", "-"))
         settings = cls(**given)
-        settings.check()
+        check(settings)
         return settings
-
-    def check(self) -> None:
-        """Raise SettingsError for settings that contradict each other."""
-        for name in ("amqps", "https"):
-            found = getattr(self, name)
-            if found is not None and not (self.tls_certificate and self.tls_key):
-                raise SettingsError(
-                    f"{name} is {found}, but TLS needs tls_certificate and tls_key as well: "
-                    f"set both to the paths of PEM files, or leave {name} out"
-                )
-        for name in ("tls_certificate", "tls_key", "tls_client_ca"):
-            path = getattr(self, name)
-            if path and self.amqps is None and self.https is None:
-                raise SettingsError(
-                    f"{name} is {path!r}, but neither amqps nor https is set: set amqps or https"
-                )
-            if path and not os.access(path, os.R_OK):
-                raise SettingsError(f"{name} is {path!r}: expected a PEM file that can be read")
-
-        self._check_etcd()
-        if not self.wire.loopback and not self.wire_key and not self.insecure_wire:
-            raise SettingsError(
-                f"wire is {self.wire}, which can be reached from other machines: set wire_key to a key made "
-                "by `lightrail wire-key FILE`, or set insecure_wire where nobody else is in that network"
-            )
-        if self.wire_key and not os.access(self.wire_key, os.R_OK):
-            raise SettingsError(
-                f"wire_key is {self.wire_key!r}: expected a file made by `lightrail wire-key`, readable"
-            )
-
-    def _check_etcd(self) -> None:
-        for one, other in (("etcd_certificate", "etcd_key"), ("etcd_user", "etcd_password_file")):
-            for there, absent in ((one, other), (other, one)):
-                if getattr(self, there) and not getattr(self, absent):
-                    raise SettingsError(f"{there} is set, but {absent} is not: set both, or none of them")
-        for name in ("etcd_ca", "etcd_certificate", "etcd_key", "etcd_user", "etcd_password_file"):
-            value = getattr(self, name)
-            if value and not self.etcd:
-                raise SettingsError(f"{name} is {value!r}, but etcd is not set: set it to etcd's members")
-            if value and name != "etcd_user" and not os.access(value, os.R_OK):
-                raise SettingsError(f"{name} is {value!r}: expected a file that can be read")
-        if self.etcd_certificate and not self.etcd_ca:
-            raise SettingsError(
-                "etcd_certificate is set, but etcd_ca is not: set it to the certificates that etcd's own is "
-                "signed by"
-            )
 
     @property
     def archive_directory(self) -> str:

@@ -1,18 +1,19 @@
 """Checks: whether a new policy or subscription fits the existing names."""
 
+import logging
 from collections.abc import Mapping
 from typing import Any, Final
 
 from lightrail.cluster.coordinator import WRITES_MAX, Write, unchanged
-from lightrail.filters.action import compile_action
 from lightrail.filters.errors import FilterError
 from lightrail.filters.filter import compile_filter
+from lightrail.model import limits
 from lightrail.model import names as spelling
 from lightrail.model.policy import InvalidPolicyError, Policy, Role
 from lightrail.namespace.directory import Directory
 from lightrail.namespace.records import NAMES, Name, Right, Subscription
 from lightrail.namespace.rights import Caller, demand, may
-from lightrail.namespace.rules import check_rules
+from lightrail.namespace.rules import check_rules, compile_any_action
 from lightrail.namespace.statuses import (
     ChangedError,
     LimitExceededError,
@@ -20,6 +21,8 @@ from lightrail.namespace.statuses import (
     ServiceError,
     TakenError,
 )
+
+log = logging.getLogger("lightrail.namespace.checks")
 
 SUBSCRIPTIONS_MAX: Final[int] = 10_000
 """Subscriptions of a router, by default."""
@@ -42,6 +45,32 @@ def check_spelling(name: str) -> None:
         spelling.check_spelling(name)
     except spelling.InvalidNameError as error:
         raise ServiceError(str(error)) from None
+
+
+def check_new(directory: Directory, name: str, known: Name | None) -> None:
+    """Checks a name that is about to get a role, and warns about others that differ in case alone.
+
+    Args:
+        known: its record that the caller replaces, for a name whose policy has no role; None for a new name.
+
+    Raises:
+        TakenError: it has a role. LimitExceededError. ServiceError: its spelling.
+    """
+    found = directory.find(name)
+    if found is None and not spelling.is_system(name):
+        check_spelling(name)
+    if found is not None and found is not known:
+        raise TakenError(
+            f"{name} has role {found.role} already; change its policy at {name}/!policy, or delete it"
+        )
+    if directory.count() >= limits.NAMES_MAX:
+        raise LimitExceededError(f"there are {limits.NAMES_MAX} names with a role already, which is the most")
+    if others := [each for each in directory.spelled(name) if each != name]:
+        log.warning(
+            "%a is created beside %s: clients of Azure Service Bus, to which case makes no difference, have "
+            "to write each of them as it is",
+            *(name, ", ".join(map(ascii, others))),
+        )
 
 
 def check_lifetime(policy: Policy, owner: str) -> None:
@@ -192,7 +221,7 @@ def check_subscription(
     try:
         compile_filter(filter)
         if action is not None:
-            compile_action(action)
+            compile_any_action(action)
         if rules is not None:
             if filter is not None or action is not None:
                 raise ServiceError("a subscription has rules, or a filter and an action; found both")

@@ -145,6 +145,8 @@ class Directory:
         self._now_ms = now_ms
         self._by_name: dict[str, Name] = {}
         self._sorted = SortedNames(lambda: self._by_name)
+        self._spellings: dict[str, set[str]] = {}
+        """By its form in small letters, the names that have others."""
         self._subscriptions: dict[str, dict[str, Subscription]] = {}
         self.filter_bytes = 0
         """Sum of `Subscription.filter_bytes`."""
@@ -201,7 +203,7 @@ class Directory:
             record = None if entry.value is None else Name.read(entry, self.history)
             before = self._by_name.pop(name, None)
             if (before is None) is not (record is None):
-                self._sorted.note(name, record is not None)
+                self._note(name, record is not None)
             self._expiring.drop(name)
             self._expired.pop(name, None)
             changes.names.setdefault(name, before)
@@ -242,8 +244,21 @@ class Directory:
         """Treat an expired name as deleted, even before its entry is."""
         for name in self._expiring.take_due(self._now_ms()):
             gone = self._expired[name] = self._by_name.pop(name)
-            self._sorted.note(name, False)
+            self._note(name, False)
             changes.names.setdefault(name, gone)
+
+    def _note(self, name: str, exists: bool) -> None:
+        """A name was created or deleted."""
+        self._sorted.note(name, exists)
+        small = names.folded(name)
+        if small == name:
+            return
+        if exists:
+            self._spellings.setdefault(small, set()).add(name)
+        else:
+            self._spellings[small].discard(name)
+            if not self._spellings[small]:
+                del self._spellings[small]
 
     # --- names -----------------------------------------------------------------------------------------
 
@@ -263,6 +278,29 @@ class Directory:
     def find(self, name: str) -> Name | None:
         """The record of a name; None for a name without an entry."""
         return self._by_name.get(name)
+
+    def spelled(self, name: str) -> list[str]:
+        """The names that exist and differ from this one in the case of ASCII letters alone, or not at all."""
+        small = names.folded(name)
+        found = sorted(self._spellings.get(small, ()))
+        return [small, *found] if small in self._by_name else found
+
+    def resolve(self, name: str) -> str:
+        """The name that a client means to which case makes no difference.
+
+        The name itself if it exists, or if none does that differs in the case of ASCII letters alone; for
+        `NAME/$dlq` by NAME. Raises InvalidNameError: there are several others.
+        """
+        owner = names.owner(name)
+        if owner in self._by_name or name in self._by_name:
+            return name
+        found = self.spelled(owner)
+        if len(found) > 1:
+            raise names.InvalidNameError(
+                f"{owner} is the name of {' and '.join(found)} without regard to case; write one of them as "
+                "it is"
+            )
+        return found[0] + name[len(owner) :] if found else name
 
     def stored_revision(self, name: str) -> int:
         """Revision of the entry of a name, also of an expired one; 0 without an entry."""
@@ -285,14 +323,18 @@ class Directory:
         """Names that have a role, at and below a prefix."""
         return self._sorted.count(prefix) if prefix else len(self._by_name)
 
-    def template(self, name: str) -> Policy | None:
+    def template(self, name: str, *, explicit: bool = False) -> Policy | None:
         """The policy for a name at its first use; None if names are not created by use.
 
         The nearest name above with `auto_create` decides, or without one the installation's setting. The
         nearest name above with a template supplies the policy.
+
+        Args:
+            explicit: names are created where a name above says so, whatever the installation's setting is.
         """
         policies = [self._by_name[above].policy for above in names.above(name) if above in self._by_name]
-        says = next((p["auto_create"] for p in policies if p["auto_create"] is not None), self._auto_create)
+        default = self._auto_create and not explicit
+        says = next((p["auto_create"] for p in policies if p["auto_create"] is not None), default)
         if not says:
             return None
         template = next((p["template"] for p in policies if p["template"] is not None), None)
@@ -310,6 +352,20 @@ class Directory:
 
     def subscription(self, router: str, id: str) -> Subscription | None:
         return self._subscriptions.get(router, {}).get(id)
+
+    def resolve_subscription(self, router: str, id: str) -> str:
+        """The id that a client means to which case makes no difference; see `resolve`."""
+        there = self._subscriptions.get(router, {})
+        if id in there:
+            return id
+        small = names.folded(id)
+        found = sorted(each for each in there if names.folded(each) == small)
+        if len(found) > 1:
+            raise names.InvalidNameError(
+                f"{id} is the name of the subscriptions {' and '.join(found)} of {router} without regard to "
+                "case; write one of them as it is"
+            )
+        return found[0] if found else id
 
     def subscriptions_to(self, target: str) -> list[Subscription]:
         """Subscriptions of all routers whose target is this name or URL."""

@@ -38,14 +38,10 @@ class Resource(NamedTuple):
         return bool(self.path) and (not self.path.startswith(("!", "$")) or self.path.startswith(_TEMPORARY))
 
     def opens(self, path: str) -> bool:
-        """Whether it opens a name or another path.
-
-        The clients for Go and JavaScript sign in lower case, whatever the case of the name.
-        """
-        asked = (path, path.lower())
+        """Whether it opens a name or another path, byte by byte."""
         if self.exact:
-            return self.path in asked
-        return not self.path or any(f"{each}/".startswith(f"{self.path}/") for each in asked)
+            return self.path == path
+        return not self.path or f"{path}/".startswith(f"{self.path}/")
 
 
 EVERYTHING: Final = Resource("")

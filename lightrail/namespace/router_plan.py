@@ -5,9 +5,8 @@ Router nodes: a graph of routers, which is walked to find the queues of a messag
 
 from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Final, NamedTuple
+from typing import TYPE_CHECKING, Final, NamedTuple
 
-from lightrail.filters.action import Action
 from lightrail.filters.filter import Filter
 from lightrail.filters.matcher import Looks, Matcher, unlimited
 from lightrail.filters.message import MessageView
@@ -15,6 +14,9 @@ from lightrail.model import limits
 from lightrail.model.policy import Policy
 from lightrail.namespace.forwarding import ChainEnd
 from lightrail.wire.bodies import Refusal
+
+if TYPE_CHECKING:
+    from lightrail.namespace.rules import AnyAction
 
 _STEP: Final = 10
 _ACTION: Final = 100
@@ -28,7 +30,7 @@ Choose = Callable[[int], int]
 class Branch:
     """An edge that is followed for each message: behind an action, or into a router that chooses."""
 
-    action: Action | None
+    action: "AnyAction | None"
     target: "str | RouterNode"
 
 

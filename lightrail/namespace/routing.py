@@ -18,11 +18,12 @@ import random
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Final
+from uuid import uuid4
 
-from lightrail.filters.action import Action, compile_action
 from lightrail.filters.errors import FilterError
 from lightrail.filters.filter import Filter, compile_filter, joined
 from lightrail.filters.matcher import COMPILING, Looks
+from lightrail.filters.rules.rule_action import RuleAction
 from lightrail.model import conditions
 from lightrail.model import names as spelling
 from lightrail.model.policy import Policy, Role
@@ -30,13 +31,16 @@ from lightrail.namespace.directory import Changes, Directory
 from lightrail.namespace.forwarding import ChainEnd, chain_of
 from lightrail.namespace.records import Right, Subscription, refused_by_status
 from lightrail.namespace.router_plan import Branch, Choose, Key, Plan, RouterNode
-from lightrail.namespace.rules import rules_of
+from lightrail.namespace.rules import AnyAction, Rule, compile_any_action, rules_of
 from lightrail.wire.bodies import Refusal
 
 ROUTE_PATHS_MAX: Final[int] = 100_000
 """Paths of a message from a router to queues, over all routers behind it."""
 
 log = logging.getLogger("lightrail.namespace.routing")
+
+
+CompiledRule = tuple[Filter | None, AnyAction | None]
 
 
 class Compiled:
@@ -46,26 +50,30 @@ class Compiled:
 
     def __init__(self, subscription: Subscription) -> None:
         self.subscription = subscription
-        self.rules: list[tuple[Filter | None, Action | None]] = []
+        self.rules: list[CompiledRule] = []
         """Filter of each rule, None if every message matches, and its action, None without one."""
         self.problem: FilterError | None = None
         self.is_new = True
         """Whether the cost of compiling was not counted yet."""
         try:
             for rule in rules_of(subscription).values():
-                filter, action = rule.get("filter"), rule.get("action")
-                self.rules.append(
-                    (
-                        None if filter is None else compile_filter(filter),
-                        None if action is None else compile_action(action),
-                    )
-                )
+                self.rules.append(_compiled(rule))
         except FilterError as error:
             self.problem = error
 
     @property
     def weight(self) -> int:
         return sum(filter.weight for filter, _ in self.rules if filter is not None)
+
+
+def _compiled(rule: Rule) -> CompiledRule:
+    """The filter and the action of a rule. Raises FilterError."""
+    spec, action = rule.get("filter"), rule.get("action")
+    filter = None if spec is None else compile_filter(spec, uuid4)
+    made = None if action is None else compile_any_action(action, uuid4)
+    if isinstance(made, RuleAction) and made.is_empty:
+        made = None
+    return None if filter is None or filter.is_always else filter, made
 
 
 class _TooManyPathsError(Exception):

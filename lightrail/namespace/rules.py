@@ -11,9 +11,11 @@ import json
 from collections.abc import Mapping
 from typing import Any, Final, TypedDict
 
-from lightrail.filters.action import compile_action
+from lightrail.filters.action import Action, compile_action
 from lightrail.filters.errors import FilterError, shown
 from lightrail.filters.filter import compile_filter
+from lightrail.filters.rules.rule_action import RuleAction, compile_rule_action
+from lightrail.filters.rules.values import NO_ID, NewId
 from lightrail.model import limits, names
 from lightrail.namespace.records import Subscription
 from lightrail.namespace.statuses import LimitExceededError
@@ -22,10 +24,12 @@ RULES_BYTES_MAX: Final[int] = 256 * 1024
 """Bytes of the rules of a subscription as JSON, which are one entry of the coordinator."""
 DEFAULT: Final = "$Default"
 """The name of the only rule of a subscription with one filter and one action."""
-_KEYS: Final = ("filter", "action")
+_KEYS: Final = ("filter", "action", "created_at_ms")
+_CREATED: Final = "created_at_ms"
 
 Rule = Mapping[str, Any]
-"""An object with `filter` and `action`, each None or missing for none."""
+"""An object with `filter` and `action`, each None or missing for none, and perhaps `created_at_ms`."""
+AnyAction = Action | RuleAction
 
 
 class Fields(TypedDict):
@@ -45,10 +49,30 @@ def rules_of(subscription: Subscription) -> dict[str, Rule]:
 
 def fields_of(rules: Mapping[str, Rule]) -> Fields:
     """The fields of a subscription with these rules."""
-    if rules.keys() == {DEFAULT}:
+    if rules.keys() == {DEFAULT} and _CREATED not in rules[DEFAULT]:
         only = rules[DEFAULT]
         return {"filter": only.get("filter"), "action": only.get("action"), "rules": None}
     return {"filter": None, "action": None, "rules": rules}
+
+
+def created_at(rule: Rule, otherwise_ms: int) -> int:
+    """When a rule was created, in milliseconds since 1970; `otherwise_ms` for one that doesn't say so."""
+    found = rule.get(_CREATED)
+    return otherwise_ms if found is None else int(found)
+
+
+def compile_any_action(spec: Mapping[str, Any], new_id: NewId = lambda: NO_ID) -> AnyAction:
+    """Compile the JSON of an action, or of one of Azure Service Bus' rules. Raises FilterError.
+
+    Args:
+        new_id: see `compile_filter`.
+    """
+    if not isinstance(spec, Mapping) or spec.keys() != {"rule"}:
+        return compile_action(spec)
+    try:
+        return compile_rule_action(spec["rule"], new_id)
+    except FilterError as error:
+        raise error.within("rule") from None
 
 
 def check_rules(rules: Any) -> None:
@@ -64,10 +88,13 @@ def check_rules(rules: Any) -> None:
                 raise FilterError("an object with filter and action", shown(rule))
             unknown = next((key for key in rule if key not in _KEYS), None)
             if unknown is not None:
-                raise FilterError("no other keys than filter and action", shown(unknown))
+                raise FilterError("no other keys than filter, action and created_at_ms", shown(unknown))
             compile_filter(rule.get("filter"))
             if rule.get("action") is not None:
-                compile_action(rule["action"])
+                compile_any_action(rule["action"])
+            created = rule.get(_CREATED, 0)
+            if type(created) is not int or not 0 <= created < 1 << 53:
+                raise FilterError("created_at_ms as milliseconds since 1970", shown(created))
         except FilterError as error:
             raise error.within(f"rules.{name!a:.80}") from None
     size = len(json.dumps(rules))

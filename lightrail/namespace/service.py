@@ -19,7 +19,6 @@ from lightrail.cluster.coordinator import (
     unchanged,
 )
 from lightrail.cluster.map import unplacing
-from lightrail.model import limits
 from lightrail.model import names as spelling
 from lightrail.model.clock import wall_ms
 from lightrail.model.endpoint import NOWHERE, Destinations
@@ -30,7 +29,6 @@ from lightrail.namespace.records import NAMES, PLACED, Name, Permission, Right, 
 from lightrail.namespace.rights import Caller, ForbiddenError, demand, rights_of
 from lightrail.namespace.statuses import (
     ChangedError,
-    LimitExceededError,
     MissingError,
     ServiceError,
     TakenError,
@@ -75,6 +73,14 @@ class Service:
         checks.check_targets(self.directory, caller, policy)
         checks.check_lifetime(policy, owner)
         return await self._make(name, policy, owner=owner, automatic=False)
+
+    async def catch_up(self, name: str) -> None:
+        """Reads the entry of a name from the coordinator; the directory has it after that.
+
+        Raises CoordinatorError.
+        """
+        await self._coordinator.current(NAMES + spelling.owner(name))
+        self.directory.refresh()
 
     async def first_use(self, name: str, client: str = "", role: Role = Role.QUEUE) -> Name:
         """The record of a name at its use; a name without a role gets one where the names above it allow
@@ -290,17 +296,7 @@ class Service:
         self.directory.refresh()
         checks.check_policy(self.directory, name, policy)
         checks.check_router(self.directory, name)
-        found = self.directory.find(name)
-        if found is None and not spelling.is_system(name):
-            checks.check_spelling(name)
-        if found is not None and found is not guard:
-            raise TakenError(
-                f"{name} has role {found.role} already; change its policy at {name}/!policy, or delete it"
-            )
-        if self.directory.count() >= limits.NAMES_MAX:
-            raise LimitExceededError(
-                f"there are {limits.NAMES_MAX} names with a role already, which is the most"
-            )
+        checks.check_new(self.directory, name, guard)
         now_ms = self._now_ms()
         record = Name(name, policy, 0, 0, now_ms, now_ms, owner, automatic)
         write = Write(NAMES + name, record.to_value(), guard.revision if guard is not None else 0)

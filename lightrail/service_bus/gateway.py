@@ -10,6 +10,7 @@ from lightrail.gateway.hooks import GatewayHooks, Served
 from lightrail.namespace.rights import Caller
 from lightrail.service_bus import signatures
 from lightrail.service_bus.administration import dispatch
+from lightrail.service_bus.spelling import opens
 
 
 def _handler(http: web.Request) -> Served | None:
@@ -30,4 +31,4 @@ async def _signature(coordinator: Coordinator, secret: bytes, value: str, now_ms
     )
 
 
-HOOKS: Final = GatewayHooks(handler=_handler, schemes={"SharedAccessSignature": _signature})
+HOOKS: Final = GatewayHooks(handler=_handler, opens=opens, schemes={"SharedAccessSignature": _signature})

@@ -2,27 +2,34 @@
 
 In Service Bus, clients receive from a subscription at a path of its topic. Here a subscription sends to a
 queue, which may have any name: the path stands for the queue to which the subscription with this id sends. A
-name that has a role is never read as a path. `Subscriptions` is compared without regard to case, unlike ids
-and topics.
-"""
+name that has a role is never read as a path. `Subscriptions` is compared without regard to case.
 
-from typing import Final
+To these clients case makes no difference in names at all: what they address is the name that exists
+(Directory.resolve). Other clients write ids and topics as they are.
+"""
 
 from lightrail.frontend.errors import ConditionError
 from lightrail.model import conditions
 from lightrail.model.names import DEAD_LETTER_SEGMENT, TRANSFER_SEGMENT
 from lightrail.model.policy import Role
+from lightrail.namespace.deleting import OWN_QUEUE
 from lightrail.namespace.directory import Directory
 from lightrail.namespace.records import Subscription
+from lightrail.service_bus.spelling import SUBSCRIPTIONS
 
-SUBSCRIPTIONS: Final = "subscriptions"
 
+def entity_name(directory: Directory, name: str, folds: bool = True) -> str:
+    """The name of the queue that a path stands for; any other name unchanged, or as it is spelled.
 
-def entity_name(directory: Directory, name: str) -> str:
-    """The name of the queue that a path stands for; any other name unchanged.
+    Args:
+        folds: whether case makes no difference.
 
-    Raises ConditionError: a path of a router without such a subscription to a queue.
+    Raises:
+        ConditionError: a path of a router without such a subscription to a queue.
+        InvalidNameError: case alone distinguishes several names.
     """
+    if folds:
+        name = directory.resolve(name)
     if f"/{SUBSCRIPTIONS}/" not in name.lower():
         return name
     path, slash, end = name.rpartition("/")
@@ -33,17 +40,24 @@ def entity_name(directory: Directory, name: str) -> str:
     segments = (path if dead else name).split("/")
     if len(segments) < 3 or segments[-2].lower() != SUBSCRIPTIONS:
         return name
-    router = "/".join(segments[:-2])
+    router, id = "/".join(segments[:-2]), segments[-1]
+    if folds:
+        router = directory.resolve(router)
     if directory.get(router).role is not Role.ROUTER or directory.find("/".join(segments)) is not None:
         return name
-    found = directory.subscription(router, segments[-1])
+    found = directory.subscription(router, directory.resolve_subscription(router, id) if folds else id)
     if found is None or found.push:
         what = "no such subscription" if found is None else "a subscription that pushes to a URL"
         raise ConditionError(
             conditions.NOT_FOUND,
-            f"{router} has {what}: {segments[-1]!a:.200}; create one that sends to a queue, with this id",
+            f"{router} has {what}: {id!a:.200}; create one that sends to a queue, with this id",
         )
     return found.target + dead
+
+
+def is_of_subscription(queue: str) -> bool:
+    """Whether a queue has the name of a subscription's own queue, or is that of its dead letters."""
+    return f"/{OWN_QUEUE}/" in queue
 
 
 def subscription_at(directory: Directory, path: str) -> Subscription | None:
@@ -51,5 +65,6 @@ def subscription_at(directory: Directory, path: str) -> Subscription | None:
     segments = path.split("/")
     if len(segments) < 3 or segments[-2].lower() != SUBSCRIPTIONS:
         return None
-    found = directory.subscription("/".join(segments[:-2]), segments[-1])
+    router = directory.resolve("/".join(segments[:-2]))
+    found = directory.subscription(router, directory.resolve_subscription(router, segments[-1]))
     return None if found is None or found.push else found

@@ -18,6 +18,7 @@ from lightrail.filters.filter import Filter, compile_filter
 from lightrail.filters.matcher import Matcher
 from lightrail.filters.message import MessageView, extract
 from lightrail.filters.path import parse_path
+from lightrail.namespace.rules import compile_any_action
 
 ROUNDS = 7
 CALLS = 20_000
@@ -73,6 +74,12 @@ def main() -> None:
     patterns = [compile_filter({"subject": f"orders.*.created.#.{n}"}) for n in range(100)]
     one = compile_filter({"sql": "colour = 'red-7' AND weight BETWEEN 10 AND 20"})
     action = compile_action({"set": {"subject": "copied", "application-properties.hops": 1}})
+    rule_equal = [compile_filter({"rule": {"properties": {"Colour": f"red-{n}"}}}) for n in range(100)]
+    rules = [
+        compile_filter({"rule": {"sql": f"Colour LIKE 'red-{n}%' AND Weight > {n}"}}) for n in range(100)
+    ]
+    rule = compile_filter({"rule": {"sql": "Colour = 'red-7' AND Weight BETWEEN 10 AND 20"}})
+    statements = compile_any_action({"rule": {"sql": "SET sys.Label = 'copied'; SET hops = 1"}})
     rows = {
         "extract subject": lambda: extract(MESSAGE, subject),
         "extract group-id": lambda: extract(MESSAGE, group),
@@ -86,6 +93,10 @@ def main() -> None:
         "targets of 100 subject patterns": matching(list(patterns)),
         "one expression of two conditions": lambda: one.matches(MessageView(MESSAGE)),
         "action that sets subject and an application property": lambda: action.apply(MESSAGE),
+        "targets of 100 correlation filters of one application property": matching(list(rule_equal)),
+        "targets of 100 rules with LIKE and a comparison": matching(list(rules)),
+        "one rule of two conditions": lambda: rule.matches(MessageView(MESSAGE)),
+        "statements that set the label and an application property": lambda: statements.apply(MESSAGE),
     }
     for name, call in rows.items():
         print(f"{cost_us(call):8.2f} us  {name}")

@@ -29,7 +29,7 @@ SESSION, IN, OUT = "s", 1, 10
 """The session, the handle of its receiver, and the first handle of the senders."""
 OUTS = ("out/a", "out/b", "out/c", "out/d")
 """Queues that are spread over the shards."""
-FLAGS = ("--shards", "2")
+FLAGS = ("--shards", "2", "--service-bus-auto-create", "true")
 COMMITS = (1, 3, 2)
 LOCK_S = 5.0
 

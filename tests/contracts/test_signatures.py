@@ -3,6 +3,7 @@ and over HTTP alike."""
 
 import base64
 import hmac
+from functools import partial
 from itertools import product
 from random import Random
 from typing import Any, Final
@@ -17,6 +18,7 @@ from lightrail.cluster.users import UserRecord
 from lightrail.frontend.nodes.cbs import Cbs
 from lightrail.gateway.callers import Callers
 from lightrail.gateway.errors import ProblemError
+from lightrail.model.policy import QUEUE
 from lightrail.model.settings import Settings
 from lightrail.namespace.records import Right
 from lightrail.namespace.rights import ANYBODY, Caller, rights_of
@@ -63,10 +65,11 @@ RESOURCES: Final = (
 
 
 def opens(resource: str, name: str) -> bool:
-    """The law. In lower case a resource is good for its name in any case."""
-    return any(
-        not resource or each == resource or each.startswith(f"{resource}/") for each in (name, name.lower())
-    )
+    """The law for names that exist: beside `Orders`, `orders` is another one; `secret/Orders` is the only one
+    that differs in case."""
+    if resource not in NAMES:
+        resource = next((each for each in NAMES if each.lower() == resource.lower()), resource)
+    return not resource or name == resource or name.startswith(f"{resource}/")
 
 
 class Holder:
@@ -126,6 +129,8 @@ def mistakes() -> list[str]:
         await scene.coordinator.add_user(record)
         await scene.authenticator.refresh()
         await scene.frontend.service.permit(ANYBODY, "ann", "", frozenset(Right))
+        for name in NAMES:
+            await scene.frontend.service.give(ANYBODY, name, QUEUE)
         scene.time_ms = NOW_MS
         await scene.client().open()
         callers = Callers(
@@ -134,6 +139,7 @@ def mistakes() -> list[str]:
             monotonic=lambda: 0,
             wall=lambda: NOW_MS,
             schemes=HOOKS.schemes,
+            opens=partial(HOOKS.opens, scene.frontend.directory),
         )
         await callers.refresh()
         holder = Holder(scene, callers, record)

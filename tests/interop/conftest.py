@@ -30,7 +30,7 @@ def guarded(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Broker]:
     """With a key, and for anonymous clients of loopback."""
     data = tmp_path_factory.mktemp("azure") / "data"
     key_of(data, "first")
-    with Broker(data, "--allow-anonymous", "true") as started:
+    with Broker(data, "--allow-anonymous", "true", "--service-bus-auto-create", "true") as started:
         yield started
 
 

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
+from uuid import UUID
 
 import pytest
 from azure.core.credentials import AccessToken
@@ -143,7 +144,7 @@ def test_properties_are_the_fields_of_a_policy(
     [
         ({"enable_partitioning": True}, "EnablePartitioning"),
         ({"auto_delete_on_idle": "PT10M"}, "AutoDeleteOnIdle"),
-        ({"forward_to": "elsewhere"}, "forward_to"),
+        ({"forward_to": "elsewhere"}, "ForwardTo"),
         ({"lock_duration": timedelta(0)}, "LockDuration"),
         ({"max_delivery_count": 2_000_000}, "MaxDeliveryCount"),
     ],
@@ -202,9 +203,29 @@ def test_runtime_properties_count_messages(
         return counts == (1, 1, 1) and found.total_message_count == 3 and bool(found.size_in_bytes)
 
     wait.until(counted, "the messages are counted")
+    with client_for(scene.broker, scene.key) as messages, messages.get_queue_receiver(queue) as receiver:
+        receiver.defer_message(received(receiver, 1)[0])
+        wait.until(counted, "a deferred message is an active one")
     found = client.get_queue_runtime_properties(queue)
     assert found.created_at_utc == found.updated_at_utc == found.accessed_at_utc
     assert (found.transfer_message_count, found.transfer_dead_letter_message_count) == (0, 0)
+
+
+def test_a_topic_counts_its_scheduled_messages(
+    client: ServiceBusAdministrationClient, scene: Scene, queue: str
+) -> None:
+    client.create_topic(queue)
+    assert client.get_topic_runtime_properties(queue).scheduled_message_count == 0
+    with client_for(scene.broker, scene.key) as messages, messages.get_topic_sender(queue) as sender:
+        numbers = sender.schedule_messages(
+            [ServiceBusMessage("one"), ServiceBusMessage("two")], datetime.now(UTC) + timedelta(days=1)
+        )
+        assert client.get_topic_runtime_properties(queue).scheduled_message_count == 2
+        sender.cancel_scheduled_messages(numbers[0])
+    assert client.get_topic_runtime_properties(queue).scheduled_message_count == 1
+    assert {each.name: each.scheduled_message_count for each in client.list_topics_runtime_properties()}[
+        queue
+    ] == 1
 
 
 def test_a_topic_and_its_subscriptions(
@@ -307,7 +328,7 @@ def test_rules(client: ServiceBusAdministrationClient, scene: Scene, queue: str)
     assert isinstance(red.filter, CorrelationRuleFilter)
     assert isinstance(red.action, SqlRuleAction)
     assert (red.filter.label, red.filter.properties) == ("order", {"colour": "red", "number": 1, "is": True})
-    assert red.action.sql_expression == "SET sys.Label = 'red order'; REMOVE user.price"
+    assert red.action.sql_expression == "SET sys.Label = 'red order'; REMOVE price"
     assert type(client.get_rule(topic, "some", "never").filter) is FalseRuleFilter
     properties: dict[str | bytes, Any] = {"price": 200, "colour": "red", "number": 1, "is": True}
     with client_for(scene.broker, scene.key) as messages:
@@ -336,6 +357,56 @@ def test_rules(client: ServiceBusAdministrationClient, scene: Scene, queue: str)
     assert changed.parameters == {"@colour": "red", "@most": 7}
 
 
+EXPRESSIONS: tuple[tuple[str, dict[str, Any], dict[str, Any] | None], ...] = (
+    ("COLOR = 'yellow'", {"Color": "yellow"}, {"color": "Yellow"}),
+    ("Quantity * 2 - 1 > 100", {"quantity": 51}, {"quantity": 50}),
+    ("property('co' + 'lor') IN ('a' + 'b', size)", {"color": "ab"}, {"color": "a"}),
+    (r"[order id] LIKE 'A\_%' ESCAPE '\'", {"Order ID": "A_1"}, {"Order ID": "AB1"}),
+    ("EXISTS(color) AND NOT (color = 'red')", {"color": "blue"}, {"size": 1}),
+    ("sys.Label = 'l' AND sys.TimeToLive > '00:00:01'", {"a": 1}, None),
+    ("1 = 1", {"a": 1}, None),
+)
+"""Expressions, the properties of a message that matches, and of one that does not."""
+
+
+def test_rules_have_the_language_of_service_bus(
+    client: ServiceBusAdministrationClient, scene: Scene, queue: str
+) -> None:
+    client.create_topic(queue)
+    for number, (expression, _, _) in enumerate(EXPRESSIONS):
+        client.create_subscription(queue, f"s{number}")
+        client.delete_rule(queue, f"s{number}", "$Default")
+        action = SqlRuleAction("SET Number = number / 2 SET [made by] = newid(); REMOVE gone")
+        client.create_rule(queue, f"s{number}", "it", filter=SqlRuleFilter(expression), action=action)
+        found = client.get_rule(queue, f"s{number}", "it")
+        assert isinstance(found.filter, SqlRuleFilter)
+        assert isinstance(found.action, SqlRuleAction)
+        assert found.filter.sql_expression == expression
+        assert found.action.sql_expression == action.sql_expression
+    with client_for(scene.broker, scene.key) as messages:
+        with messages.get_topic_sender(queue) as sender:
+            for number, (_, matching, other) in enumerate(EXPRESSIONS):
+                for body, properties in (("yes", matching), ("no", other)):
+                    if properties is not None:
+                        own: dict[Any, Any] = {"for": number, "NUMBER": 7, "gone": 1, **properties}
+                        sender.send_messages(
+                            ServiceBusMessage(
+                                body, subject="l", application_properties=own, time_to_live=timedelta(hours=1)
+                            )
+                        )
+        for number in range(len(EXPRESSIONS)):
+            with messages.get_subscription_receiver(queue, f"s{number}") as receiver:
+                mine = []
+                while some := receiver.receive_messages(100, max_wait_time=1):
+                    pairs = [(str(each), each.application_properties or {}) for each in some]
+                    mine += [(body, properties) for body, properties in pairs if properties[b"for"] == number]
+            ((body, changed),) = mine
+            assert body == "yes"
+            assert changed[b"NUMBER"] == 3
+            assert isinstance(changed[b"made by"], UUID)
+            assert b"gone" not in changed
+
+
 def test_a_filter_is_updated_by_keyword_with_the_parameters_that_the_rule_has(
     client: ServiceBusAdministrationClient, scene: Scene, queue: str
 ) -> None:
@@ -353,7 +424,7 @@ def test_a_filter_is_updated_by_keyword_with_the_parameters_that_the_rule_has(
     rule = client.get_rule(queue, "some", "dear")
     assert isinstance(rule.action, SqlRuleAction)
     assert (rule.action.sql_expression, rule.action.parameters) == (
-        "SET user.colour = @colour",
+        "SET colour = @colour",
         {"@colour": "red"},
     )
     client.update_rule(
@@ -378,10 +449,11 @@ def test_a_filter_is_updated_by_keyword_with_the_parameters_that_the_rule_has(
         ({"filter": SqlRuleFilter("price >")}, "expected"),
         (
             {"filter": SqlRuleFilter("price > @least", parameters={"@most": 1})},
-            "a constant for every parameter",
+            "a value for every parameter",
         ),
-        ({"filter": TrueRuleFilter(), "action": SqlRuleAction("SET a = b + 1")}, "a constant"),
-        ({"filter": TrueRuleFilter(), "action": SqlRuleAction("SET sys.MessageId = 'x'")}, "message-id"),
+        ({"filter": SqlRuleFilter("price / 2 = = 3")}, "at character 13"),
+        ({"filter": TrueRuleFilter(), "action": SqlRuleAction("SET a = b + ")}, "at character 13"),
+        ({"filter": TrueRuleFilter(), "action": SqlRuleAction("SET sys.Size = 'x'")}, "one of sys."),
         ({"filter": CorrelationRuleFilter()}, "at least one field"),
     ],
 )
@@ -451,6 +523,26 @@ def test_dead_letters_go_to_a_name_for_which_the_client_signs_as_well(
     assert target == (None if only else f"{queue}/failed")
 
 
+def test_a_target_that_is_not_there_and_a_name_that_nothing_has_are_not_found(
+    client: ServiceBusAdministrationClient, queue: str
+) -> None:
+    missing: dict[str, Any] = {"forward_dead_lettered_messages_to": f"{queue}/missing"}
+    with pytest.raises(HttpResponseError, match=f"{queue}/missing' does not exist") as refused:
+        client.create_queue(f"{queue}/one", **missing)
+    assert refused.value.status_code == 400
+    client.create_queue(f"{queue}/one")
+    found = client.get_queue(f"{queue}/one")
+    found.forward_dead_lettered_messages_to = f"{queue}/missing"
+    with pytest.raises(HttpResponseError, match="does not exist"):
+        client.update_queue(found)
+    client.create_topic(f"{queue}/topic")
+    with pytest.raises(HttpResponseError, match="does not exist"):
+        client.create_subscription(f"{queue}/topic", "s", **missing)
+    assert list(client.list_subscriptions(f"{queue}/topic")) == []
+    with pytest.raises(ResourceNotFoundError):
+        client.get_queue("$nservicebus-verification-queue")
+
+
 def test_the_namespace_has_a_name(client: ServiceBusAdministrationClient, scene: Scene, queue: str) -> None:
     client.create_queue(queue)
     found = client.get_namespace_properties()
@@ -484,7 +576,7 @@ def test_the_client_for_javascript_does_the_same(scene: Scene, queue: str) -> No
         "subscriptions": ["first", "second"],
         "rules": [
             ["only", "a = 1", "SET sys.Label = 'x'"],
-            ["equal", {"colour": "red", "number": 1.5, "at": 946684800000}, None],
+            ["equal", {"colour": "red", "number": 1.5, "at": "2000-01-01T00:00:00.000Z"}, None],
         ],
         "updatedRule": ["order", None],
         "topic": [f"{queue}/topic", 2],

@@ -1,14 +1,33 @@
 """Azure's SDK for .NET: programs in tests/interop/dotnet, each of which prints what it found."""
 
+from collections.abc import Iterator
+
 import pytest
 
-from tests.interop.azure_scene import administration_string, connection_string
+from tests.interop.azure_scene import administration_string, connection_string, key_of
 from tests.interop.programs import in_csharp
 from tests.support.broker import Broker
 from tests.support.namespace import give
 
 # A program may have to wait for csrun to unpack itself.
 pytestmark = pytest.mark.timeout(240)
+
+
+@pytest.fixture(scope="module")
+def strict(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Broker]:
+    """As a user of Service Bus expects it: names are made by their administration alone."""
+    data = tmp_path_factory.mktemp("dotnet") / "data"
+    key_of(data, "first")
+    with Broker(data, "--allow-anonymous", "true") as started:
+        yield started
+
+
+@pytest.fixture(scope="module")
+def strings(strict: Broker) -> tuple[str, str]:
+    """Connection strings of a manager for messages, and for administration."""
+    key = key_of(strict.data, "manager")
+    administration = f"Endpoint=sb://{strict.ready['http']};{key};UseDevelopmentEmulator=true"
+    return connection_string(strict, key), administration
 
 
 def test_one_client_has_links_requests_and_tokens_for_hundreds_of_entities(guarded: Broker, key: str) -> None:
@@ -53,4 +72,41 @@ def test_queues_and_subscriptions_forward(guarded: Broker, key: str, queue: str)
         "letter": f"seven com.microsoft:entity-disabled {queue}/middle",
         "four hops": "eight",
         "five hops": "nine MaxTransferHopCountExceeded",
+    }
+
+
+def test_names_are_those_of_entities_without_regard_to_case(strings: tuple[str, str]) -> None:
+    found = in_csharp("Names", *strings, "net")
+    assert found.scenarios == {
+        "missing": ["MessagingEntityNotFound"] * 4,
+        "made": False,
+        "queue": "queue",
+        "shown": "net/CamelCase",
+        "again": "MessagingEntityAlreadyExists",
+        "subscription": "topic",
+        "rules": ["$Default"],
+        "rule": "$Default",
+        "deleted": True,
+    }
+
+
+def test_requests_have_as_many_messages_as_the_client_wants_and_refusals_say_why(
+    guarded: Broker, key: str
+) -> None:
+    give(guarded.data, "requests", role="queue", delay=True)
+    give(guarded.data, "requests/twice", role="queue", delay=True, duplicate_window=60)
+    give(guarded.data, "requests/small", role="queue", delay=True, max_message_bytes=65_536)
+    found = in_csharp(
+        "Requests", connection_string(guarded, key), "requests", "requests/twice", "requests/small"
+    )
+    assert found.scenarios == {
+        "numbers": 1_200,
+        "cancel": "none",
+        "again": "MessageNotFound",
+        "large": "MessageSizeExceeded",
+        "after": "none",
+        "deferred": 600,
+        "equal": True,
+        "whole": "MessageSizeExceeded",
+        "left": 0,
     }

@@ -209,12 +209,68 @@ def test_the_time_to_live_of_a_scheduled_message_begins_when_it_is_due(
     with client.get_queue_sender(queue) as sender, client.get_queue_receiver(queue) as receiver:
         late = datetime.now(UTC) + HOUR
         sender.schedule_messages(ServiceBusMessage("late", time_to_live=life), late)
+        sender.send_messages(ServiceBusMessage("sent", time_to_live=life, scheduled_enqueue_time_utc=late))
         # Until due it is there, however short its life is.
         sender.schedule_messages(
             ServiceBusMessage("soon", time_to_live=timedelta(seconds=20)), datetime.now(UTC) + 2 * life
         )
         assert texts(received(receiver, 1)) == ["soon"]
-        assert texts(receiver.peek_messages(5, sequence_number=1))[:1] == ["late"]
+        assert texts(receiver.peek_messages(5, sequence_number=1))[:2] == ["late", "sent"]
+
+
+def test_a_message_that_is_peeked_or_deferred_has_its_time_to_live_and_its_count(
+    client: ServiceBusClient, guarded: Broker, queue: str
+) -> None:
+    give(guarded.data, queue, role="queue", max_age=3_600)
+    two_hours = timedelta(hours=2)
+    with client.get_queue_sender(queue) as sender, client.get_queue_receiver(queue) as receiver:
+        sender.send_messages(
+            [ServiceBusMessage("by queue"), ServiceBusMessage("own", time_to_live=two_hours)]
+        )
+        peeked = receiver.peek_messages(2, sequence_number=1)
+        for message in received(receiver, 2):
+            receiver.abandon_message(message)
+        again = received(receiver, 2)
+        for message in again:
+            receiver.defer_message(message)
+        deferred = receiver.receive_deferred_messages([each.sequence_number for each in again])
+        assert [each.time_to_live for each in (*peeked, *again, *deferred)] == [HOUR] * 6
+        assert [each.delivery_count for each in (*peeked, *again, *deferred)] == [0, 0, 1, 1, 1, 1]
+        for each in deferred:
+            assert each.enqueued_time_utc is not None
+            assert each.expires_at_utc == each.enqueued_time_utc + HOUR
+            receiver.complete_message(each)
+
+
+def test_a_message_that_is_due_comes_behind_what_is_there_with_a_number_and_a_time_of_then(
+    client: ServiceBusClient, guarded: Broker, queue: str
+) -> None:
+    give(guarded.data, queue, role="queue", delay=True)
+    with client.get_queue_sender(queue) as sender, client.get_queue_receiver(queue) as receiver:
+        # Its link and its requests are open when the times begin.
+        sender.cancel_scheduled_messages(
+            sender.schedule_messages(ServiceBusMessage("never"), datetime.now(UTC) + HOUR)
+        )
+        sender.send_messages(ServiceBusMessage("first"))
+        receiver.complete_message(received(receiver, 1)[0])
+        begin = datetime.now(UTC)
+        later, soon = begin + timedelta(seconds=3), begin + timedelta(seconds=2)
+        (number,) = sender.schedule_messages(ServiceBusMessage("later"), later)
+        sender.send_messages(ServiceBusMessage("soon", scheduled_enqueue_time_utc=soon))
+        sender.send_messages(ServiceBusMessage("now"))
+        wait.until(
+            lambda: (
+                [each.state for each in receiver.peek_messages(3, sequence_number=1)]
+                == [ServiceBusMessageState.ACTIVE] * 3
+            ),
+            "both are due",
+        )
+        now, first, second = received(receiver, 3)
+        assert texts([now, first, second]) == ["now", "soon", "later"]
+        assert [each.sequence_number for each in (now, first, second)] == [5, 6, 7]
+        assert [each.enqueued_time_utc >= due for each, due in ((first, soon), (second, later))] == [True] * 2
+        with pytest.raises(ServiceBusError, match="not scheduled"):
+            sender.cancel_scheduled_messages(number)
 
 
 def test_a_queue_that_delays_nothing_says_so(client: ServiceBusClient, guarded: Broker, queue: str) -> None:

@@ -71,6 +71,7 @@ def test_what_can_not_be_routed_is_rejected_and_the_link_goes_on(
         "$temporary/gone": "amqp:not-found",
         f"{queue}/moved": "amqp:not-allowed",
         "a//b": "amqp:invalid-field",
+        f"{queue}/$Transfer/$DeadLetterQueue": "amqp:not-found",
         None: "amqp:not-found",
     }.items():
         assert refused(connection, sender, Message(body=1, address=address))[0] == condition

@@ -23,8 +23,9 @@ def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Broker, A
     authority = Authority(folder / "ca")
     server = authority.sign("localhost", "DNS:localhost")
     admin(folder / "data", "user", "add", "ann", password="a password")
-    flags = ("--amqps", "127.0.0.1:0", "--tls-certificate", server.certificate, "--tls-key", server.key)
-    with Broker(folder / "data", *flags, "--allow-anonymous", "true", "--websocket-origins", PAGE) as broker:
+    tls = ("--amqps", "127.0.0.1:0", "--tls-certificate", server.certificate, "--tls-key", server.key)
+    flags = ("--allow-anonymous", "true", "--service-bus-auto-create", "true", "--websocket-origins", PAGE)
+    with Broker(folder / "data", *tls, *flags) as broker:
         yield broker, authority
 
 

@@ -205,6 +205,12 @@ class EtcdCoordinator(KeyedCoordinator):
     async def entry(self, key: str) -> Entry | None:
         return self._view.entries.get(key)
 
+    async def current(self, key: str) -> Entry | None:
+        found = await self._calls.entry(key)
+        if found is not None:
+            await self._waits.seen(found.revision)
+        return found
+
     async def entries(self, prefix: str) -> list[Entry]:
         return sorted(entry for key, entry in self._view.entries.items() if key.startswith(prefix))
 

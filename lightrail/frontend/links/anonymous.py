@@ -211,7 +211,7 @@ class AnonymousLink(Bound):
             return
         for number, tag in enumerate(tags, event.first_delivery_id):
             error = AmqpError(condition=Symbol(condition), description=description, info={DELIVERY_TAG: tag})
-            self.link.settle(number, number, Rejected(error=error))
+            self.link.answer(number, number, Rejected(error=error))
         self.connection.touch()
 
     # --- addresses -------------------------------------------------------------------------------------

@@ -28,7 +28,7 @@ from lightrail.frontend.links.bound import Attach, Terms, right_of
 from lightrail.frontend.links.deliveries import ConsumerLink
 from lightrail.frontend.links.dynamic import open_sender
 from lightrail.frontend.links.relays import RelayLink
-from lightrail.frontend.links.resolving import no_target, resolve
+from lightrail.frontend.links.resolving import names_entities, no_target, resolve
 from lightrail.frontend.links.resumable import ResumableLink
 from lightrail.frontend.links.resumable_consumer import ResumableConsumer
 from lightrail.frontend.links.scheduling import DELAYED_DELIVERY, DelayingProducer, may_delay
@@ -137,7 +137,8 @@ async def _attach(connection: "ClientConnection", link: Link, again: Callable[[]
         return
     role = node_of(terminus)
     try:
-        record = await resolve(connection, name_of(terminus.address), right_of(link), terms.owner, role)
+        name, right, entity = name_of(terminus.address), right_of(link), names_entities(link, frontend)
+        record = await resolve(connection, name, right, terms.owner, role, entity=entity)
         if role is not None and record.role in NODES and record.role is not role:
             raise ConditionError(conditions.NOT_ALLOWED, another_node(record))
         dynamic.finish_at_close(frontend, record, terms)
@@ -219,7 +220,8 @@ def _producer(attach: Attach, queue_owner: "Owner", *, delays: bool) -> Producer
             terms=attach.terms,
         )
     link.mix_headers()
-    return (DelayingProducer if delays else ProducerLink)(
+    kind = attach.frontend.hooks.producer_link(attach) or (DelayingProducer if delays else ProducerLink)
+    return kind(
         connection,
         link,
         queue_owner,
@@ -326,7 +328,8 @@ async def open_address(sender: AnonymousLink, address: str, message: Buffer) -> 
     owner = connection.client.owner if ended else connection.client.session_owner(link.session)
     try:
         role = node_of_message(message, address)
-        record = await resolve(connection, name_of(address), Right.SEND, owner, role)
+        entity = names_entities(link, frontend)
+        record = await resolve(connection, name_of(address), Right.SEND, owner, role, entity=entity)
         queue_owner = await frontend.place(record.name) if record.role is Role.QUEUE else None
     except (ServiceError, InvalidPolicyError) as refusal:
         raise ConditionError(_condition_of(refusal), str(refusal)) from None

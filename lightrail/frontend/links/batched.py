@@ -150,5 +150,5 @@ def reject(
     if event.settled:
         connection.links.detach(link, error.condition, error.description)
         return
-    link.settle(id, id, rejected(error.condition, error.description))
+    link.answer(id, id, rejected(error.condition, error.description))
     connection.touch()

@@ -43,6 +43,10 @@ class Bound:
     def writable(self) -> None:
         """The socket or the session window has room again, or the client has settled."""
 
+    def exceeds_share(self) -> bool:
+        """Whether the link waits for settlements while its connection has too much unsettled."""
+        return False
+
     def narrow(self) -> None:
         """Fewer messages may be sent ahead from now on."""
 

@@ -294,6 +294,10 @@ class ConsumerLink(RetirableConsumer):
         elif self._window.next < self._limit:
             self._send_credit()
 
+    def exceeds_share(self) -> bool:
+        """See Bound."""
+        return self.settlements.exceeds_share()
+
     def close(self) -> None:
         """The client's link has ended: its unsettled deliveries return to the queue."""
         if not self._closed:
@@ -330,11 +334,13 @@ class ConsumerLink(RetirableConsumer):
         most = self._messages_ahead()
         sent, sent_limit = self._window.next, self._window.limit
         bytes_used = self._used_bytes >= self._credit_bytes >> 1
-        starved = bool(self._link.backlog) or connection.unsettled_bytes > limits.CONNECTION_UNSETTLED_BYTES
+        starved = bool(self._link.backlog) or (
+            connection.unsettled_bytes > limits.CONNECTION_UNSETTLED_BYTES and self.exceeds_share()
+        )
         if sent_limit - sent > most >> 1 and not (bytes_used or force or starved or connection.paused):
             return
         # Runs are counted when credit is due, not with each slice.
-        starved = starved or connection.has_too_much_unsettled()
+        starved = starved or (connection.has_too_much_unsettled() and self.exceeds_share())
         if starved or connection.paused or self.has_large:
             if starved:
                 connection.starved[self] = None

@@ -10,11 +10,13 @@ from dataclasses import KW_ONLY, dataclass, field
 from functools import lru_cache
 from typing import TYPE_CHECKING, Final
 
-from lightrail.amqp.events import Transfers
+from lightrail.amqp.events import RELEASED, Transfers
+from lightrail.amqp.performatives import Modified, Rejected, Released
 from lightrail.amqp.sections import decode_header
 from lightrail.frontend.errors import ConditionError
 from lightrail.frontend.links.batched import Storable, one_by_one, reject, runs
 from lightrail.frontend.links.bound import Bound
+from lightrail.frontend.links.outcomes import FAILED
 from lightrail.model import conditions, limits
 from lightrail.shard_client.links import Producer
 from lightrail.wire.bodies import Refusal
@@ -46,16 +48,29 @@ def header_attributes(head: bytes) -> tuple[bool, int, int | None]:
 def attributes_of(event: Transfers, now_ms: int, *, stores_all: bool) -> tuple[bool, int, int]:
     """(durable, priority, expiry of the last message or 0) of a batch; see SenderLink."""
     durable, priority, ttl = header_attributes(bytes(event.head))
-    return durable or stores_all, priority, expiry_of(event, ttl, now_ms)
+    return durable or stores_all, priority, expiry_of(event, ttl, now_ms, by_ttl=stores_all)
 
 
-def expiry_of(event: Transfers, ttl: int | None, now_ms: int) -> int:
+TTL_MAX: Final = (1 << 32) - 1
+"""The ttl of a message whose time to live, in milliseconds, does not fit into its field."""
+
+
+def expiry_of(event: Transfers, ttl: int | None, now_ms: int, *, by_ttl: bool = False) -> int:
     """Expiry of the last message of a batch, in ms since 1970; 0 for none.
+
+    Args:
+        by_ttl: the client writes an absolute-expiry-time by its own clock beside a ttl, so that the ttl
+            counts alone: those clients whose messages are all stored (frontend/hooks.py). Of a ttl that does
+            not fit into its field the absolute-expiry-time counts.
 
     The ttl and the absolute-expiry-time of an event are the latest of its messages, which are within
     EXPIRY_SPAN_MS. So the earlier of both is not before any message's expiry, and less than this span after.
     """
     expires = 0
+    if by_ttl and ttl is not None and event.absolute_expiry_ms is not None:
+        if ttl < TTL_MAX:
+            return now_ms + ttl
+        ttl = None
     if ttl is not None:
         expires = now_ms + ttl
     if event.absolute_expiry_ms is not None:
@@ -79,13 +94,22 @@ class SenderLink(Bound, Producer):
     _attached: bool = False
     _closed: bool = False
     _stores_all: bool = field(init=False)
+    _not_stored: Released | Rejected = field(init=False)
+    """The outcome of messages that no shard has stored, as it did not answer."""
+    _maybe_stored: Modified | Rejected = field(init=False)
+    """The outcome of messages that a shard may have stored."""
     _head: bytes | None = None
     _head_attributes: tuple[bool, int, int | None] = (False, 4, None)
 
     def __post_init__(self) -> None:
         frontend = self._frontend = self._connection.frontend
         self._counts, self._intake = frontend.counts, frontend.intake
-        self._stores_all = frontend.hooks.stores_all(self._link)
+        hooks = frontend.hooks
+        self._stores_all = hooks.stores_all(self._link)
+        lost = hooks.lost(self._link)
+        self._not_stored, self._maybe_stored = (RELEASED, FAILED) if lost is None else (lost, lost)
+        if hooks.settles_itself(self._link):
+            self._link.let_peer_settle()
 
     def _attributes(self, event: Transfers, now_ms: int) -> tuple[bool, int, int]:
         """(durable, priority, expiry of the last message or 0) of a batch."""
@@ -98,7 +122,7 @@ class SenderLink(Bound, Producer):
         durable, priority, ttl = self._head_attributes
         if ttl is None and event.absolute_expiry_ms is None:
             return durable, priority, 0
-        return durable, priority, expiry_of(event, ttl, now_ms)
+        return durable, priority, expiry_of(event, ttl, now_ms, by_ttl=self._stores_all)
 
     def _unpacked(self, event: Transfers, now_ms: int, *, by_priority: bool) -> Iterator[list[Storable]]:
         """The messages of batched transfers, by transfer; a transfer that can't be read is refused here."""

@@ -10,7 +10,7 @@ from dataclasses import KW_ONLY, dataclass, field
 from itertools import accumulate
 from typing import TYPE_CHECKING, Any
 
-from lightrail.amqp.events import ACCEPTED, RELEASED, Transfers
+from lightrail.amqp.events import ACCEPTED, Transfers
 from lightrail.frontend.links.incoming import SenderLink
 from lightrail.frontend.links.outcomes import decode_outcome, rejected
 from lightrail.wire.bodies import ProducerOpen, Refusal, SettleDetail
@@ -87,7 +87,7 @@ class RelayLink(SenderLink):
     def reopen(self) -> None:
         """Opens this relay at the shard; releases messages without an outcome."""
         for number in list(self._passing):
-            self._end(number, RELEASED)
+            self._end(number, self._not_stored)
         self._base = self._limit = self._sent
         if self._attached and not self._closed and self._link.credit:
             self._link.grant(0)
@@ -143,13 +143,13 @@ class RelayLink(SenderLink):
     def ended(self, refusal: Refusal) -> None:
         """The shard refuses this relay, or has closed it."""
         for number in list(self._passing):
-            self._end(number, RELEASED)
+            self._end(number, self._not_stored)
         self._lose(refusal)
 
     def timed_out(self) -> None:
         """The shard is lost for too long: releases messages without an outcome."""
         for number in list(self._passing):
-            self._end(number, RELEASED)
+            self._end(number, self._not_stored)
         self._limit = self._sent
         self._grant()
 
@@ -160,7 +160,7 @@ class RelayLink(SenderLink):
         if not self._closed:
             self._closed = True
             for number in list(self._passing):
-                self._end(number, RELEASED)
+                self._end(number, self._not_stored)
             self._owner.close_producer(self.number)
 
     def _grant(self) -> None:
@@ -186,7 +186,7 @@ class RelayLink(SenderLink):
 
     def _settle(self, first: int, count: int, state: Any, settled: bool) -> None:
         if not settled and not self._closed:
-            self._link.settle(first, first + count - 1, state)
+            (self._link.settle if state is ACCEPTED else self._link.answer)(first, first + count - 1, state)
             self._connection.touch()
 
     def _answered(self, batch: Passing) -> None:

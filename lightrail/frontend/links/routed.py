@@ -97,15 +97,25 @@ async def until_placed(frontend: "Frontend", queues: Iterable[str]) -> None:
         await frontend.shard_connections.owners.change(limits.OWNER_RETRY_MS_MAX)
 
 
-def settle(link: "Link", batches: Iterable[RoutedBatch]) -> None:
-    """Settles batches whose loads are all answered, consecutive ones in one range."""
+def settle(link: "Link", batches: Iterable[RoutedBatch], not_stored: Any, maybe_stored: Any) -> None:
+    """Settles batches whose loads are all answered, consecutive ones in one range.
+
+    Args:
+        not_stored: the outcome of messages whose shards did not answer, and did not store them.
+        maybe_stored: the same for messages that a shard may have stored.
+    """
     first = last = -1
     for batch in batches:
         if batch.settled:
             continue
         if batch.refused is not None or batch.whole is not None:
-            for ids in batch.outcomes():
-                link.settle(*ids)
+            for start, end, state in batch.outcomes():
+                if state is ACCEPTED:
+                    link.settle(start, end, state)
+                elif state is RELEASED:
+                    link.answer(start, end, not_stored)
+                else:
+                    link.answer(start, end, maybe_stored if state is FAILED else state)
             continue
         if first >= 0 and batch.first_id == last + 1:
             last += batch.count

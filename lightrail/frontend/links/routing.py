@@ -384,7 +384,7 @@ class RouterLink(IncomingLink):
             counts.messages_accepted += batch.count - refused
             counts.messages_refused += refused
         if not self._closed:
-            settle(self._link, batches)
+            settle(self._link, batches, self._not_stored, self._maybe_stored)
         self._give(len(batches), count, size)
         if self._closed and not self._unanswered_messages:
             self._ways.close()

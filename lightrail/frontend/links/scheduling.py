@@ -160,7 +160,7 @@ class DelayingProducer(ProducerLink):
         self._counts.messages_refused += count
         if not event.settled and not self._closed:
             first, state = event.first_delivery_id, rejected(refusal.condition, refusal.description)
-            self._link.settle(first, first + count - 1, state)
+            self._link.answer(first, first + count - 1, state)
 
 
 async def make_delay(frontend: "Frontend", queue: str) -> None:

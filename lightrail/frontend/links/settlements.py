@@ -7,7 +7,7 @@ shard has the outcome on disk: a confirmed delivery is never delivered again.
 import json
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING
 
 from lightrail.amqp.events import ACCEPTED, RELEASED, Outcome
 from lightrail.amqp.link import SETTLE_SECOND
@@ -23,6 +23,7 @@ from lightrail.frontend.links.outcomes import (
     confirmed,
     encode_outcome,
 )
+from lightrail.frontend.unsettled_bytes import UnsettledBytes
 from lightrail.model import conditions, limits
 from lightrail.shard_client.peers.requests import ShardDownError, ShardRefusedError
 from lightrail.telemetry.frontend import FrontendCounts
@@ -30,22 +31,14 @@ from lightrail.wire.bodies import ConsumerOpen
 from lightrail.wire.frames import ASKED, COUNT_MASK, Kind, OutcomeCode, frame
 
 if TYPE_CHECKING:
-    from lightrail.amqp.link import Link
-    from lightrail.frontend.connection import ClientConnection
     from lightrail.frontend.transactions.transaction import Retirement
     from lightrail.shard_client.owners.owner import Owner
 
-UNSETTLED_SLICE_BYTES: Final[int] = 1_024
-"""Bytes that a slice of a batch counts for besides its messages until they are settled: objects of its
-shard."""
-
 
 @dataclass(slots=True, eq=False, repr=False)
-class Settlements:
+class Settlements(UnsettledBytes):
     """The settlements of a link, whose deliveries are numbered from 0 over its lifetime."""
 
-    _connection: "ClientConnection"
-    _link: "Link"
     _owner: "Owner"
     _number: int
     _options: ConsumerOpen
@@ -60,18 +53,12 @@ class Settlements:
     """Deliveries with an outcome in an open transaction; None before the first one."""
     _discharged: Callable[[], None] | None = None
     """Called when no transaction holds deliveries any more."""
-    _base: int = 0
-    """Deliveries below this number are from a shard process that has ended since."""
     _unconfirmed: Unconfirmed | None = None
     """Created when the client first waits for the broker to settle."""
     _doubtful: set[int] = field(default_factory=set)
     """Deliveries of which the shard is asked whether they are locked."""
     confirms_plainly: bool = False
     """Whether a confirmed rejected outcome is settled without the error that the client sent."""
-    count: int = 0
-    """Number of messages that the client has not settled."""
-    _bytes: int = 0
-    """Bytes of these messages, including the overhead of their slices."""
     _counts: FrontendCounts = field(init=False)
     _presettled: bool = field(init=False)
     _too_large: TooLarge = field(init=False)
@@ -80,13 +67,6 @@ class Settlements:
         self._counts = self._connection.frontend.counts
         self._presettled = self._options.presettled
         self._too_large = TooLarge(self._link, self._options, self._counts)
-
-    def add(self, count: int, size: int) -> None:
-        """Counts a slice that was sent unsettled."""
-        self.count += count
-        size += UNSETTLED_SLICE_BYTES
-        self._bytes += size
-        self._connection.unsettled_bytes += size
 
     def opening(self) -> bytes:
         """The body of the frame that opens the consumer.
@@ -180,7 +160,7 @@ class Settlements:
         Returns the first valid one: those before are from a shard process that has ended since.
         """
         if settled:
-            self._remove(last - first + 1)
+            self._remove_range(first, last)
         return max(first, self._base)
 
     def unsettled(self, tag: bytes) -> int | None:
@@ -192,7 +172,7 @@ class Settlements:
 
     def retire_one(self, number: int) -> None:
         """Passes an unsettled delivery to a transaction, for a request that is answered instead."""
-        self._remove(1)
+        self._remove_range(number, number)
         self._link.forget_sent(number, number)
 
     def retired(self, first: int, last: int, state: object, *, settled: bool) -> None:
@@ -200,7 +180,7 @@ class Settlements:
         code, _ = encode_outcome(state, self._options)
         self._counts.outcomes[code] += last - first + 1
         if not settled and not self.is_closed:
-            self._remove(last - first + 1)
+            self._remove_range(first, last)
             self._link.settle_sent(first, last, state)
             self._connection.touch()
 
@@ -288,7 +268,7 @@ class Settlements:
         if numbers and not (self._options.relay or self._options.browse):
             settled = await self._settle_numbers(numbers, state)
         if settled and not self.is_closed:
-            self._remove(len(settled))
+            self._remove(sum(number >= self._lapsed for number in settled))
             for number in settled:
                 # The request is answered instead. Azure's client for Python relates any disposition to its
                 # messages, such as that request.
@@ -319,7 +299,7 @@ class Settlements:
                 settled = await self._settle_numbers(part, state)
                 if self.is_closed:
                     return
-                self._remove(len(part))
+                self._remove(sum(number >= self._lapsed for number in part))
                 for number in part:
                     answer = confirmed(state, plainly=self.confirms_plainly) if number in settled else LOST
                     self._link.settle_sent(number, number, answer)
@@ -345,7 +325,7 @@ class Settlements:
 
     def forget(self, sent: int) -> None:
         """The shard was restarted: the deliveries numbered below `sent` are in their queue again."""
-        self._base = sent
+        self._base = self._lapsed = sent
         self._remove(self.count)
         if self._unconfirmed:
             # The shard may have stored these outcomes.
@@ -386,13 +366,3 @@ class Settlements:
     def _detach(self) -> None:
         if not self.is_closed:
             self._connection.links.detach(self._link, conditions.DETACH_FORCED, UNCONFIRMED)
-
-    def _remove(self, count: int) -> None:
-        """Subtracts `count` settled messages; the bytes of each are not known, only their sum."""
-        if count < self.count:
-            size = self._bytes * count // self.count
-        else:
-            count, size = self.count, self._bytes
-        self.count -= count
-        self._bytes -= size
-        self._connection.unsettled_bytes -= size

@@ -29,7 +29,7 @@ from lightrail.filters.source import from_amqp
 from lightrail.frontend import sole_connections
 from lightrail.frontend.errors import ConditionError
 from lightrail.model import conditions
-from lightrail.model.names import InvalidNameError, node_scheme, queue_name
+from lightrail.model.names import InvalidNameError, SystemNameError, node_scheme, queue_name
 from lightrail.model.policy import Role
 from lightrail.namespace.records import Name
 from lightrail.namespace.router_plan import CopyGroup, Plan, Routed
@@ -219,6 +219,8 @@ def name_of(address: object) -> str:
         )
     try:
         return queue_name(address)
+    except SystemNameError as error:
+        raise ConditionError(conditions.NOT_FOUND, str(error)) from None
     except InvalidNameError as error:
         raise ConditionError(conditions.INVALID_FIELD, str(error)) from None
 

@@ -4,13 +4,14 @@ from array import array
 from collections.abc import Iterator, Sequence
 from dataclasses import KW_ONLY, dataclass, field
 from itertools import accumulate, groupby
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, ClassVar
 
-from lightrail.amqp.events import ACCEPTED, RELEASED, Transfers
+from lightrail.amqp.events import ACCEPTED, Transfers
 from lightrail.amqp.survey import survey
+from lightrail.frontend.errors import ConditionError
 from lightrail.frontend.links.batched import BATCHED
 from lightrail.frontend.links.incoming import IncomingLink, header_attributes
-from lightrail.frontend.links.outcomes import FAILED, rejected
+from lightrail.frontend.links.outcomes import rejected
 from lightrail.model.orders import PRIORITY_MIXED
 from lightrail.shard_client.sending.window import SendWindow
 from lightrail.wire.bodies import ProducerOpen, Refusal
@@ -53,7 +54,14 @@ class ProducerLink(IncomingLink):
     _is_held: bool = False
     """Whether the credit for the next answered batches is held."""
 
+    checks: ClassVar[bool] = False
+    """Whether `refusal` refuses messages."""
+
     # --- from the client -------------------------------------------------------------------------------
+
+    def refusal(self, event: Transfers) -> ConditionError | None:
+        """Why messages are not for the queue; None if they are."""
+        return None
 
     def transfers(self, event: Transfers, now_ms: int) -> None:
         """Sends a batch to the shard as one frame, or one per priority if the queue orders by priority."""
@@ -200,7 +208,7 @@ class ProducerLink(IncomingLink):
             if done:
                 self._link.settle(batch.first_id, first - 1, ACCEPTED)
             if first < end:
-                self._link.settle(first, end - 1, rejected(refusal.condition, refusal.description))
+                self._link.answer(first, end - 1, rejected(refusal.condition, refusal.description))
         self._counts.messages_accepted += accepted
         self._counts.messages_refused += batch.count - accepted
         self._hold_back(refusal)
@@ -234,7 +242,7 @@ class ProducerLink(IncomingLink):
             unknown = window.may_be_stored(number) or isinstance(batch, TransferPart)
             if batch.ids:
                 last = batch.first_id + batch.ids - 1
-                self._link.settle(batch.first_id, last, FAILED if unknown else RELEASED)
+                self._link.answer(batch.first_id, last, self._maybe_stored if unknown else self._not_stored)
         self._counts.messages_refused += count
         self._wait()
         if batches:

@@ -18,7 +18,7 @@ from lightrail.frontend.auth import Authenticator
 from lightrail.frontend.client import CLAIMS_BYTES_MAX, Claim, Claims, TooManyTokensError
 from lightrail.frontend.errors import ConditionError
 from lightrail.model import conditions
-from lightrail.model.names import InvalidNameError, owner, queue_name
+from lightrail.model.names import InvalidNameError, SystemNameError, owner, queue_name
 from lightrail.namespace import tokens
 from lightrail.namespace.rights import MANAGEMENT_SUFFIX, SCHEMES, Caller
 
@@ -82,7 +82,7 @@ class Cbs:
     async def _operate(self, connection: "ClientConnection", message: Message) -> Message:
         operation = message.application.get("operation")
         audience = _audience(message.application.get("name"))
-        claimed = _claimed(connection, audience)
+        claimed = _claimed(connection, audience, message.application.get("type"))
         if operation == "put-token":
             kind = message.application.get("type")
             await self._put(connection, audience, kind, message.body, claimed)
@@ -117,7 +117,8 @@ class Cbs:
         text, now_ms = str(body), frontend.now_ms()
         try:
             # Some clients send tokens of either kind under the type jwt.
-            verified = await frontend.hooks.token(self._authenticator, text, audience, now_ms)
+            hook, directory = frontend.hooks.token, frontend.directory
+            verified = await hook(self._authenticator, directory, text, audience, now_ms)
             token, resource = verified or (await self._token(text, now_ms), None)
         except tokens.InvalidTokenError as error:
             raise _TokenError(401, str(error)) from None
@@ -127,7 +128,7 @@ class Cbs:
             # The connection closed while the token was being checked; discard the result.
             return
         caller = Caller(token.user, scope=token.scope, tls=client.tls, resource=resource)
-        if claimed != audience:
+        if claimed != audience or (resource is not None and not resource.opens(claimed)):
             caller = caller.at(owner(claimed))
         if client.claims is None:
             client.claims = Claims(frontend, lambda audiences: frontend.guard.recheck(client, audiences))
@@ -176,18 +177,23 @@ def _audience(value: Any) -> str:
         return ""
     try:
         return queue_name("/" + path)
+    except SystemNameError as error:
+        raise _TokenError(404, f"nothing is at the audience: {error}") from None
     except InvalidNameError as error:
         raise _TokenError(400, f"the audience can't be used: {error}") from None
 
 
-def _claimed(connection: "ClientConnection", audience: str) -> str:
-    """The name at which a token for an audience grants rights."""
-    directory = connection.frontend.directory
+def _claimed(connection: "ClientConnection", audience: str, kind: Any) -> str:
+    """The name at which a token of a type grants rights that is put for an audience."""
+    directory, hooks = connection.frontend.directory, connection.frontend.hooks
+    folds = isinstance(kind, str) and kind.lower() in hooks.token_types
+    if not folds and connection.amqp is not None:
+        folds = hooks.names_entities(connection.amqp.peer_open, None)
     # Administration clients use a subscription as soon as they have created it.
     directory.refresh()
     try:
-        return connection.frontend.hooks.name_at(directory, audience)
-    except ConditionError:
+        return hooks.name_at(directory, audience, folds)
+    except (ConditionError, InvalidNameError):
         return audience
 
 

@@ -31,6 +31,7 @@ from lightrail.frontend.errors import ConditionError
 from lightrail.frontend.links.bound import RequestingLink
 from lightrail.frontend.nodes.posting import Posting, PostingError
 from lightrail.frontend.nodes.replies import NodeLinks, ReplyLink
+from lightrail.frontend.nodes.requests import reply
 from lightrail.model import conditions
 from lightrail.model.names import InvalidNameError, queue_name
 
@@ -42,6 +43,8 @@ if TYPE_CHECKING:
 
 NODE_REQUESTS_MAX: Final[int] = 20
 """Requests that such a link may have unanswered."""
+NODE_REQUEST_BYTES: Final[int] = 1024 * 1024
+"""Largest request to a node."""
 NODE_REQUEST_BYTES_MAX: Final[int] = 16 * 1024 * 1024
 """Bytes of a connection's requests that may wait for their turn."""
 NODE_ADDRESSES_MAX: Final[int] = 16
@@ -90,6 +93,8 @@ class _Waiting(NamedTuple):
     settled: bool
     message_format: int
     transaction: "Transaction | None"
+    refused_bytes: int = 0
+    """Size of a request that is not executed: its payload has only what its answer needs. 0 for others."""
 
 
 @dataclass(slots=True, eq=False, repr=False)
@@ -102,6 +107,8 @@ class RequestLink(RequestingLink):
     node: Node
     path: str
     """The address of the node."""
+    answers_refusals: bool = False
+    """Whether a request with too many bytes is answered, and not rejected: the client reads answers alone."""
     _frontend: "Frontend" = field(init=False)
     _line: deque[_Waiting] = field(default_factory=deque)
     _busy: bool = False
@@ -133,10 +140,17 @@ class RequestLink(RequestingLink):
         for id, payload in enumerate(event.payloads, event.first_delivery_id):
             node_links.request_bytes += len(payload)
             kept: bytes | None = payload
-            if node_links.request_bytes > NODE_REQUEST_BYTES_MAX:
+            refused = 0
+            if node_links.request_bytes > NODE_REQUEST_BYTES_MAX or (
+                self.answers_refusals and len(payload) > NODE_REQUEST_BYTES
+            ):
                 node_links.request_bytes -= len(payload)
                 kept = None
-            self._line.append(_Waiting(id, kept, event.settled, event.message_format, transaction))
+                if self.answers_refusals:
+                    refused = len(payload)
+                    kept = _addresses_of(payload)
+                    node_links.request_bytes += len(kept or b"")
+            self._line.append(_Waiting(id, kept, event.settled, event.message_format, transaction, refused))
         self.resume()
 
     def resume(self) -> None:
@@ -214,7 +228,7 @@ class RequestLink(RequestingLink):
                     conditions.NOT_IMPLEMENTED,
                     f"expected a message of format 0, found {request.message_format:#x}",
                 )
-            await self._execute(request.payload, request.transaction)
+            await self._execute(request.payload, request.transaction, request.refused_bytes)
         except ConditionError as error:
             return _error(error.condition, error.description)
         except DecodeError as error:
@@ -226,8 +240,8 @@ class RequestLink(RequestingLink):
             return _error(conditions.INTERNAL_ERROR, "internal error; see the broker's log")
         return None
 
-    async def _execute(self, payload: bytes, transaction: "Transaction | None") -> None:
-        if self.node.silent(payload):
+    async def _execute(self, payload: bytes, transaction: "Transaction | None", refused_bytes: int) -> None:
+        if not refused_bytes and self.node.silent(payload):
             await self.node.answer(self._connection, payload)
             return
         properties = decode_properties(payload)
@@ -235,7 +249,15 @@ class RequestLink(RequestingLink):
         if reply_to is not None and not isinstance(reply_to, str):
             raise ConditionError(conditions.INVALID_FIELD, "expected a string as reply-to")
         to = self._reply_link(reply_to) or await self._posting(str(reply_to))
-        if any(operation in payload for operation in self.node.large):
+        if refused_bytes:
+            answer = _refusal(refused_bytes)
+            if transaction is not None:
+                why = answer.application["statusDescription"]
+                transaction.fail(
+                    conditions.TRANSACTION_ROLLBACK, f"a request of the transaction failed: {why}"
+                )
+            await self._send(to, answer, properties)
+        elif any(operation in payload for operation in self.node.large):
             async with self._node_links.large:
                 await self._reply(to, payload, properties, transaction)
         else:
@@ -253,8 +275,11 @@ class RequestLink(RequestingLink):
             answer = await self.node.answer_in(self._connection, payload, transaction)
         else:
             answer = await self.node.answer(self._connection, payload)
-        if answer is None:
-            return
+        if answer is not None:
+            await self._send(to, answer, properties)
+
+    async def _send(self, to: ReplyLink | Posting, answer: Message, properties: Properties) -> None:
+        """Sends the answer to a request with these properties."""
         answer.properties.to = properties.reply_to
         answer.properties.correlation_id = (
             properties.message_id if properties.correlation_id is None else properties.correlation_id
@@ -342,6 +367,31 @@ def path_of(address: str) -> str:
     except ValueError:
         return address
     return address.removeprefix("/")
+
+
+def _addresses_of(payload: bytes) -> bytes | None:
+    """What the answer to a request needs of it; None if that can't be read."""
+    try:
+        found = decode_properties(payload)
+    except DecodeError:
+        return None
+    kept = Properties(
+        message_id=found.message_id, correlation_id=found.correlation_id, reply_to=found.reply_to
+    )
+    return write_message(Message(kept))
+
+
+def _refusal(size: int) -> Message:
+    """The answer to a request that is too large, or for which there is no room now."""
+    if size > NODE_REQUEST_BYTES:
+        answer = reply(413, f"the request has {size} bytes; expected at most {NODE_REQUEST_BYTES}", None)
+        answer.application["errorCondition"] = Symbol(conditions.MESSAGE_SIZE_EXCEEDED)
+    else:
+        answer = reply(
+            503, f"{NODE_REQUEST_BYTES_MAX} bytes of requests wait for their turn; try again", None
+        )
+        answer.application["errorCondition"] = Symbol(conditions.TIMEOUT)
+    return answer
 
 
 def _error(condition: str, description: str) -> AmqpError:

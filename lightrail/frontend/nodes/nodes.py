@@ -1,20 +1,18 @@
 """Nodes that the frontend serves without a shard, such as $management."""
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING
 
 from lightrail.amqp.link import SETTLE_FIRST, Link
 from lightrail.amqp.performatives import Source, Target
 from lightrail.amqp.values import Symbol
 from lightrail.frontend.links.bound import Terms
-from lightrail.frontend.nodes.links import Node, RequestLink, path_of
+from lightrail.frontend.nodes.links import NODE_REQUEST_BYTES, Node, RequestLink, path_of
 from lightrail.frontend.nodes.replies import NodeLinks, ReplyLink
+from lightrail.model import limits
 
 if TYPE_CHECKING:
     from lightrail.frontend.connection import ClientConnection
-
-NODE_REQUEST_BYTES: Final[int] = 1024 * 1024
-"""Largest request to such a node."""
 
 
 class Nodes:
@@ -36,7 +34,8 @@ class Nodes:
         if not isinstance(address, str) or "$" not in address:
             return False
         path = path_of(address)
-        made = self._by_address.get(path) or connection.frontend.hooks.node(path)
+        own = self._by_address.get(path)
+        made = own or connection.frontend.hooks.node(path)
         if made is None:
             return False
         node_links = connection.node_links
@@ -55,8 +54,10 @@ class Nodes:
             link.context = reply
             connection.links.bind(reply, terms)
             return True
-        link.accept(max_message_size=NODE_REQUEST_BYTES, rcv_settle_mode=SETTLE_FIRST)
-        request = RequestLink(connection, node_links, link, here.node, path)
+        # Clients of a hook's node do not expect a bound: theirs is in the answer, and the link goes on.
+        most = limits.MAX_MESSAGE_BYTES if own is None else NODE_REQUEST_BYTES
+        link.accept(max_message_size=most, rcv_settle_mode=SETTLE_FIRST)
+        request = RequestLink(connection, node_links, link, here.node, path, answers_refusals=own is None)
         here.requests.append(request)
         link.context = request
         connection.links.bind(request, terms)

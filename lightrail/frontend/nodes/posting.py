@@ -1,5 +1,6 @@
 """A posting: sends single messages of the frontend to a queue, and waits until each is stored."""
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Final, Self
 
 from lightrail.frontend.errors import ConditionError
@@ -17,6 +18,7 @@ if TYPE_CHECKING:
 
 NODE_POST_MS: Final[int] = 5_000
 """How long an answer waits for the shard of the queue that it goes to."""
+TRANSIENT: Final = Attributes(durable=False, priority=4, expires_at_ms=0, message_format=0)
 
 
 class PostingError(Exception):
@@ -30,26 +32,28 @@ class PostingError(Exception):
 class Posting:
     """A producer of one queue."""
 
-    __slots__ = ("_producer", "sequence")
+    __slots__ = ("_producer",)
 
     def __init__(self, producer: QueueProducer) -> None:
         self._producer = producer
-        self.sequence = UNKNOWN_SEQUENCE
-        """Sequence of the last stored message, if the shard reports it."""
 
     @classmethod
-    async def open(cls, connection: "ClientConnection", queue: str, *, sequences: bool = False) -> Self:
+    async def open(
+        cls, connection: "ClientConnection", queue: str, *, sequences: bool = False, entity: bool = False
+    ) -> Self:
         """Opens a queue for messages on behalf of a client, which must have the right to send there.
 
         Args:
             sequences: the shard answers with the sequence of each message.
+            entity: see `resolve`.
 
         Raises:
             PostingError: the client lacks the right, or the name is no queue.
         """
         frontend = connection.frontend
         try:
-            record = await resolve(connection, queue, Right.SEND, connection.client.owner)
+            owner = connection.client.owner
+            record = await resolve(connection, queue, Right.SEND, owner, entity=entity)
         except ConditionError as error:
             raise PostingError(error.condition, error.description) from None
         if record.role is not Role.QUEUE:
@@ -60,7 +64,7 @@ class Posting:
     async def open_at(cls, frontend: "Frontend", queue: str, *, sequences: bool = False) -> Self:
         """Opens a queue for messages whose sender was checked before."""
         owner = await frontend.place(queue)
-        producer = QueueProducer(owner, frontend.next_link(), sequences=sequences)
+        producer = QueueProducer(owner, frontend.next_link(), sequences=sequences, is_whole=True)
         producer.open()
         return cls(producer)
 
@@ -69,22 +73,26 @@ class Posting:
         """Whether it accepts no message any more."""
         return self._producer.is_closed
 
-    async def post(
-        self, message: bytes, *, durable: bool = False, priority: int = 4, expires_at_ms: int = 0
-    ) -> None:
-        """Stores one message in the queue. Raises PostingError: the shard refused it, or does not answer."""
+    async def post(self, message: bytes) -> None:
+        """Stores one transient message. Raises PostingError: the shard refused it, or does not answer."""
+        await self.store((message,), TRANSIENT)
+
+    async def store(self, messages: Sequence[bytes], attributes: Attributes) -> int:
+        """Stores messages together, all or none; returns the sequence of the first.
+
+        The sequence is UNKNOWN_SEQUENCE if no message is new in the queue, or the shard reports none.
+        Raises PostingError: the shard refused the messages, or does not answer.
+        """
         queue = self._producer.queue
         if self.closed:
             raise PostingError(conditions.RESOURCE_DELETED, f"{queue} is no longer open")
-        attributes = Attributes(durable, priority, expires_at_ms, 0)
-        sent = await self._producer.send([(attributes, (message,))], NODE_POST_MS)
-        if sent.sequence is not None:
-            self.sequence = sent.sequence
+        sent = await self._producer.send([(attributes, messages)], NODE_POST_MS)
         if sent.refusal is NOT_STORED or sent.refusal is MAYBE_STORED:
             self.close()
             raise PostingError(conditions.INTERNAL_ERROR, f"the shard of {queue} did not answer in time")
         if sent.refusal is not None:
             raise PostingError(sent.refusal.condition, f"{queue}: {sent.refusal.description}")
+        return UNKNOWN_SEQUENCE if sent.sequence is None else sent.sequence
 
     def close(self) -> None:
         """Closes the posting."""

@@ -139,7 +139,8 @@ class Committing:
         try:
             name = name_of(post.name)
             role = node_of_message(post.payloads[0], post.name)
-            record = await resolve(connection, name, Right.SEND, connection.client.owner, role)
+            owner = connection.client.owner
+            record = await resolve(connection, name, Right.SEND, owner, role, entity=post.is_entity)
         except ConditionError as error:
             raise ConditionError(conditions.TRANSACTION_ROLLBACK, str(error)) from None
         except ServiceError as error:

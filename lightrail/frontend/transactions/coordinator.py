@@ -77,6 +77,8 @@ class CoordinatorLink(Bound):
 
     def start(self) -> None:
         """Answers the attach, with the first credit."""
+        if self._connection.frontend.hooks.settles_itself(self._link):
+            self._link.let_peer_settle()
         self._link.accept(
             target=Coordinator(capabilities=CAPABILITIES),
             rcv_settle_mode=SETTLE_FIRST,
@@ -118,7 +120,7 @@ class CoordinatorLink(Bound):
             )
         transaction = self._transactions.declare(self._link)
         self._mine[transaction.id] = transaction
-        self._link.settle(number, number, Declared(txn_id=transaction.id))
+        self._link.answer(number, number, Declared(txn_id=transaction.id))
 
     def _discharge(self, id: bytes, fail: bool, number: int, settled: bool) -> None:
         if settled:
@@ -140,7 +142,7 @@ class CoordinatorLink(Bound):
         self._transactions.discharge(transaction)
         if fail:
             self._transactions.roll_back(transaction)
-            self._link.settle(number, number, ACCEPTED)
+            self._link.answer(number, number, ACCEPTED)
             return
         self._connection.frontend.spawn(self._commit(transaction, number))
 
@@ -160,7 +162,7 @@ class CoordinatorLink(Bound):
         else:
             self._transactions.committed(transaction)
             if not self._closed:
-                self._link.settle(number, number, ACCEPTED)
+                self._link.answer(number, number, ACCEPTED)
         self._connection.touch()
 
     def _refuse(self, number: int, settled: bool, condition: str, description: str) -> None:
@@ -171,7 +173,7 @@ class CoordinatorLink(Bound):
             self._connection.links.detach(self._link, condition, description)
             return
         error = AmqpError(condition=Symbol(condition), description=description)
-        self._link.settle(number, number, Rejected(error=error))
+        self._link.answer(number, number, Rejected(error=error))
 
     def forget(self, transaction: Transaction) -> None:
         """A transaction that was declared here has ended without a discharge."""

@@ -115,6 +115,8 @@ class Post:
     """Whether messages may request a delay, if the policy of their queue has no `delay` yet."""
     may_schedule: bool = False
     """Whether messages for a router may wait for their time in its queue of scheduled messages."""
+    is_entity: bool = False
+    """Whether the name is that of an entity (FrontendHooks.names_entities)."""
     hold: Hold | None = None
     """The use of the name by the link that sent the messages; None for an address."""
 

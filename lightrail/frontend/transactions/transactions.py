@@ -13,7 +13,7 @@ from lightrail.frontend.links.bound import RequestingLink, Terms
 from lightrail.frontend.links.deliveries import ConsumerLink
 from lightrail.frontend.links.incoming import attributes_of
 from lightrail.frontend.links.outcomes import FAILED, rejected
-from lightrail.frontend.links.resolving import check_sendable
+from lightrail.frontend.links.resolving import check_sendable, names_entities
 from lightrail.frontend.links.routing import RouterLink
 from lightrail.frontend.links.scheduling import SchedulingRouterLink
 from lightrail.frontend.links.terminus import container_of
@@ -190,12 +190,16 @@ class Transactions:
             parts = addressed(event)
         elif event.message_format == BATCHED:
             parts = unpacked(event, now_ms)
+        if isinstance(bound, ProducerLink) and bound.checks:
+            parts = ((bound.refusal(part) or address, part) for address, part in parts)
         hold = self._connection.links.hold_of(bound)
         stores_all = self._frontend.hooks.stores_all(link)
+        entity = names_entities(link, self._frontend)
         for address, part in parts:
             if isinstance(address, str):
                 try:
-                    check_sendable(self._connection, address, part.payloads, delays=sends_delays(bound))
+                    delays = sends_delays(bound)
+                    check_sendable(self._connection, address, part.payloads, delays=delays, entity=entity)
                 except ConditionError as error:
                     address = error
             if isinstance(address, ConditionError):
@@ -207,9 +211,9 @@ class Transactions:
             name = bound.router if isinstance(bound, RouterLink) else address or name
             payloads = part.payloads if part.pieces is None else [b"".join(part.pieces)]
             attributes = Attributes(*attributes_of(part, now_ms, stores_all=stores_all), part.message_format)
-            container, delays = container_of(link), sends_delays(bound)
-            schedules = isinstance(bound, SchedulingRouterLink)
-            post = Post(name, address is not None, payloads, attributes, container, delays, schedules, hold)
+            post = Post(name, address is not None, payloads, attributes, container_of(link), hold=hold)
+            post.may_delay, post.is_entity = sends_delays(bound), entity
+            post.may_schedule = isinstance(bound, SchedulingRouterLink)
             transaction.post(post)
             if isinstance(bound, AnonymousLink):
                 self._settle(part, transaction, transaction.failure)
@@ -230,7 +234,8 @@ class Transactions:
             if refusal is not None:
                 outcome = rejected(refusal.condition, refusal.description)
             first, last = event.first_delivery_id, event.first_delivery_id + event.count - 1
-            event.link.settle(first, last, TransactionalState(txn_id=transaction.id, outcome=outcome))
+            state = TransactionalState(txn_id=transaction.id, outcome=outcome)
+            (event.link.settle if refusal is None else event.link.answer)(first, last, state)
 
     def _refuse(
         self, event: Transfers, anonymous: AnonymousLink, transaction: Transaction, why: ConditionError
@@ -251,7 +256,7 @@ class Transactions:
         """The rest of a message whose transaction has ended meanwhile."""
         if not event.settled:
             state = rejected(conditions.TRANSACTION_ROLLBACK, UNFINISHED)
-            event.link.settle(event.first_delivery_id, event.first_delivery_id, state)
+            event.link.answer(event.first_delivery_id, event.first_delivery_id, state)
         if event.link.context is not None:
             event.link.context.relieved()
         self._connection.touch()

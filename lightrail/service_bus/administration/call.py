@@ -25,8 +25,10 @@ from lightrail.gateway.resources.queues import rows_of
 from lightrail.gateway.rights import demand_name
 from lightrail.model.names import (
     InvalidNameError,
+    SystemNameError,
     check,
     dead_letter_name,
+    folded,
     is_system,
     queue_name,
     transfer_name,
@@ -35,6 +37,7 @@ from lightrail.model.policy import Policy, Role
 from lightrail.namespace.directory import Directory
 from lightrail.namespace.records import Name, Right, Subscription
 from lightrail.namespace.rights import Caller, may
+from lightrail.namespace.rules import rules_of
 from lightrail.namespace.statuses import MissingError
 from lightrail.namespace.transfer_queues import transfer_queue
 from lightrail.service_bus.administration import entries
@@ -71,9 +74,28 @@ class Place(NamedTuple):
     subscription: str = ""
     rule: str = ""
 
+    def resolved(self, directory: Directory) -> "Place":
+        """The place with the spelling of what exists there: case makes no difference to these clients.
+
+        Raises InvalidNameError: case alone distinguishes several names.
+        """
+        if not self.name:
+            return self
+        name = directory.resolve(self.name)
+        id = directory.resolve_subscription(name, self.subscription)
+        found = directory.subscription(name, id)
+        rules = () if found is None or not self.rule else rules_of(found)
+        rule = self.rule
+        if rule not in rules:
+            rule = next((each for each in rules if folded(each) == folded(rule)), rule)
+        return self._replace(name=name, subscription=id, rule=rule)
+
 
 def place_of(raw_path: str) -> Place:
-    """Reads a path that is still percent-encoded. Raises InvalidNameError."""
+    """Reads a path that is still percent-encoded. Raises InvalidNameError; MissingError for a name with a $.
+
+    No entity has such a name, but clients look for one: so NServiceBus finds out whether it may administer.
+    """
     path = raw_path.strip("/")
     words = path.lower().split("/")
     if words == [_NAMESPACE]:
@@ -81,7 +103,7 @@ def place_of(raw_path: str) -> Place:
     if words[0] == _RESOURCES and words[1:] in (["queues"], ["topics"]):
         return Place(Kind.QUEUES if words[1] == "queues" else Kind.TOPICS)
     if words[0].startswith("$"):
-        raise InvalidNameError(
+        raise MissingError(
             f"nothing is administered at {raw_path[:80]!a}; expected /$namespaceinfo, /$Resources/queues, "
             "/$Resources/topics, or the name of a queue or topic"
         )
@@ -99,7 +121,10 @@ def place_of(raw_path: str) -> Place:
 
 
 def _name(segments: list[str]) -> str:
-    return queue_name("/" + "/".join(segments))
+    try:
+        return queue_name("/" + "/".join(segments))
+    except SystemNameError as error:
+        raise MissingError(str(error)) from None
 
 
 def _segment(text: str, *, is_rule: bool = False) -> str:
@@ -195,6 +220,22 @@ class Call:
             raise ProblemError(409, f"{what} exists already; a change has the header If-Match: *")
         return updates
 
+    def demand_target(self, policy: Policy, before: Policy | None = None) -> None:
+        """Raises ProblemError if messages or dead letters are to be forwarded to a name that does not exist.
+
+        A policy that another client has given stays as it is.
+        """
+        for name, field in (("ForwardTo", "forward_to"), ("ForwardDeadLetteredMessagesTo", "dead_letter")):
+            target = policy[field]
+            if target is None or (before is not None and before[field] == target):
+                continue
+            if self.directory.get(target).role is Role.NONE:
+                raise ProblemError(
+                    400,
+                    f"SubCode=40400. {name}: the auto forwarding destination entity {target!a:.200} does not "
+                    "exist; create it first",
+                )
+
     async def change(self, record: Name, policy: Policy) -> Name:
         """Gives a name another policy, which was made from that of the record.
 
@@ -277,8 +318,9 @@ class Call:
         if row.get("ready") is None:
             return {}
         dead = figures.get(dead_letter_name(queue), {})
-        there = row["ready"] + row["in_flight"]
-        # What is in a queue that forwards is about to be transferred.
+        # As in Service Bus, a deferred message is an active one, and what is in a queue that forwards is
+        # about to be transferred.
+        there = row["ready"] + row["in_flight"] + (row.get("deferred") or 0)
         forwards = self.directory.get(queue).policy["forward_to"] is not None
         active, transfers = (0, there) if forwards else (there, 0)
         letters = _letters(dead)
@@ -293,4 +335,4 @@ class Call:
 
 def _letters(dead: Mapping[str, Any]) -> int:
     """Messages of a dead-letter queue, by its figures."""
-    return sum(dead.get(state) or 0 for state in ("ready", "delayed", "in_flight"))
+    return sum(dead.get(state) or 0 for state in ("ready", "delayed", "in_flight", "deferred"))

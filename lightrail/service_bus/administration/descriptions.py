@@ -5,13 +5,14 @@ from typing import Any, Final
 from xml.etree import ElementTree as Xml
 
 from lightrail.filters.errors import FilterError
-from lightrail.gateway.bodies import milliseconds
+from lightrail.filters.rules.rule_filter import CORRELATED
 from lightrail.gateway.errors import ProblemError
 from lightrail.gateway.resources.atom import element
 from lightrail.namespace.rules import Rule
 from lightrail.service_bus.administration.entries import SCHEMA, children, local, plain_text, type_of
 from lightrail.service_bus.rules import dialect
-from lightrail.service_bus.rules.dialect import CORRELATED, Correlation
+from lightrail.service_bus.rules.constants import Typed, from_xml, to_xml
+from lightrail.service_bus.rules.dialect import Correlation, Sql
 
 RULE: Final = "RuleDescription"
 _PAIR: Final = "KeyValueOfstringanyType"
@@ -20,8 +21,8 @@ _ELEMENTS: Final[Mapping[str, str]] = {
 }
 """Elements of a CorrelationFilter, by names of fields."""
 _FIELDS: Final = {found: name for name, found in _ELEMENTS.items()}
-_EXACT_BELOW: Final = 1 << 53
-"""Below this every whole number is a double."""
+_EXPRESSIONS: Final[Mapping[bool, str]] = {True: "1=1", False: dialect.FALSE}
+"""What clients expect in a TrueFilter and a FalseFilter."""
 _LEVEL: Final = "20"
 """CompatibilityLevel of expressions, which clients send and expect."""
 _SQL_PARTS: Final = frozenset(("SqlExpression", "CompatibilityLevel", "Parameters", "RequiresPreprocessing"))
@@ -66,9 +67,9 @@ def _filter(found: Xml.Element) -> dict[str, Any] | None:
         case "TrueFilter":
             return None
         case "FalseFilter":
-            return dialect.sql_filter(dialect.FALSE)
+            return dialect.false_filter()
         case "SqlFilter":
-            return dialect.sql_filter(*_expression(found))
+            return dialect.sql_filter(_expression(found))
         case "CorrelationFilter":
             return _correlation(found)
     raise ProblemError(
@@ -86,18 +87,21 @@ def _action(found: Xml.Element) -> dict[str, Any] | None:
         raise ProblemError(
             400, f"the action has the type {kind[:80]!a}; expected SqlRuleAction or EmptyRuleAction"
         )
-    return dialect.sql_action(*_expression(found))
+    return dialect.sql_action(_expression(found))
 
 
-def _expression(found: Xml.Element) -> tuple[str, dict[str, Any]]:
-    """An expression with its parameters. Raises ProblemError."""
+def _expression(found: Xml.Element) -> Sql:
+    """An expression or statements with parameters. Raises ProblemError, FilterError."""
     parts = children(found)
     unknown = next((name for name in parts if name not in _SQL_PARTS), None)
     if unknown is not None or "SqlExpression" not in parts:
         shown = "none" if unknown is None else f"{unknown[:80]!a}"
         raise ProblemError(400, f"expected a SqlExpression in {local(found)}, found {shown}")
-    expression = plain_text(parts["SqlExpression"])
-    return expression, _pairs(parts["Parameters"], "Parameters") if "Parameters" in parts else {}
+    if len(parts["SqlExpression"]):
+        raise ProblemError(400, "SqlExpression contains elements; expected text")
+    # With its blanks: clients compare what they have sent with what is shown.
+    expression = parts["SqlExpression"].text or ""
+    return Sql(expression, _pairs(parts["Parameters"], "Parameters") if "Parameters" in parts else {})
 
 
 def _correlation(found: Xml.Element) -> dict[str, Any]:
@@ -114,7 +118,7 @@ def _correlation(found: Xml.Element) -> dict[str, Any]:
 
 
 def _pairs(found: Xml.Element, where: str) -> dict[str, Any]:
-    """The values of an element by their keys. Raises ProblemError."""
+    """The constants of an element by their keys. Raises ProblemError, FilterError."""
     pairs: dict[str, Any] = {}
     for pair in found:
         parts = children(pair)
@@ -123,43 +127,19 @@ def _pairs(found: Xml.Element, where: str) -> dict[str, Any]:
         key = plain_text(parts["Key"])
         if key in pairs:
             raise ProblemError(400, f"the key {key[:80]!a} stands twice in {where}")
-        pairs[key] = _value(parts["Value"], key)
+        value = parts["Value"]
+        try:
+            pairs[key] = from_xml(Typed(type_of(value), value.text or ""))
+        except FilterError as error:
+            raise error.within(f"{where}.{key[:80]}") from None
     return pairs
-
-
-def _value(found: Xml.Element, key: str) -> Any:
-    """A value by its type of XML Schema. Raises ProblemError."""
-    kind, text = type_of(found), found.text or ""
-    try:
-        match kind:
-            case "string" | "":
-                return text
-            case "int" | "long" | "short" | "byte":
-                return int(text)
-            case "double" | "float" | "decimal":
-                number = float(text)
-                return int(number) if number.is_integer() and abs(number) < _EXACT_BELOW else number
-            case "boolean":
-                return {"true": True, "false": False, "1": True, "0": False}[text.strip().lower()]
-            case "dateTime":
-                # As filters read the timestamps of messages.
-                return milliseconds(text.strip())
-    except (ValueError, KeyError):
-        raise ProblemError(
-            400, f"the property {key[:80]!a} is {text[:80]!a}; expected a value of type {kind}"
-        ) from None
-    raise ProblemError(
-        400,
-        f"the property {key[:80]!a} has the type {kind[:80]!a}; expected string, int, long, double, "
-        "boolean or dateTime",
-    )
 
 
 # --- showing ----------------------------------------------------------------------------------------------
 
 
 def _filter_element(spec: Mapping[str, Any] | None) -> Xml.Element:
-    found = dialect.expression_of(spec)
+    found = dialect.shown_filter(spec)
     if isinstance(found, Correlation):
         made = element("Filter", **{"i:type": "CorrelationFilter"})
         made.extend(
@@ -168,22 +148,24 @@ def _filter_element(spec: Mapping[str, Any] | None) -> Xml.Element:
         if found.properties:
             made.append(_pairs_element("Properties", found.properties))
         return made
-    kinds = {dialect.TRUE: "TrueFilter", dialect.FALSE: "FalseFilter"}
-    return _sql("Filter", kinds.get(found, "SqlFilter"), found, dialect.parameters_of(spec))
+    if isinstance(found, bool):
+        return _sql("Filter", "TrueFilter" if found else "FalseFilter", Sql(_EXPRESSIONS[found], {}))
+    return _sql("Filter", "SqlFilter", found)
 
 
 def _action_element(spec: Mapping[str, Any] | None) -> Xml.Element:
-    if spec is None:
+    found = dialect.shown_action(spec)
+    if found is None:
         return element("Action", **{"i:type": "EmptyRuleAction"})
-    return _sql("Action", "SqlRuleAction", dialect.statements_of(spec), dialect.parameters_of(spec))
+    return _sql("Action", "SqlRuleAction", found)
 
 
-def _sql(tag: str, kind: str, expression: str, parameters: Mapping[str, Any]) -> Xml.Element:
+def _sql(tag: str, kind: str, found: Sql) -> Xml.Element:
     made = element(tag, **{"i:type": kind})
-    made.append(element("SqlExpression", expression))
+    made.append(element("SqlExpression", found.expression))
     made.append(element("CompatibilityLevel", _LEVEL))
-    if parameters:
-        made.append(_pairs_element("Parameters", parameters))
+    if found.parameters:
+        made.append(_pairs_element("Parameters", found.parameters))
     return made
 
 
@@ -194,14 +176,7 @@ def _pairs_element(tag: str, values: Mapping[str, Any]) -> Xml.Element:
 
 
 def _pair(key: str, value: Any) -> Xml.Element:
-    kind, text = "string", str(value)
-    if isinstance(value, bool):
-        kind, text = "boolean", text.lower()
-    elif isinstance(value, int):
-        # The client for JavaScript can't read the type long.
-        kind = "int" if abs(value) < 1 << 31 else "double" if abs(value) < _EXACT_BELOW else "long"
-    elif isinstance(value, float):
-        kind = "double"
+    kind, text = to_xml(value)
     made = element(_PAIR)
     made.append(element("Key", key))
     made.append(element("Value", text, **{"i:type": f"d6p1:{kind}", "xmlns:d6p1": SCHEMA}))

@@ -7,15 +7,18 @@ bodies and statuses that these clients expect: 401 without the right, 403 at a l
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Mapping
+from contextlib import suppress
 from dataclasses import replace
 from typing import Final
 
 from aiohttp import web
 
-from lightrail.gateway.callers import Callers
+from lightrail.gateway.callers import VerifiedCredentials
 from lightrail.gateway.errors import ProblemError, problem_of
 from lightrail.gateway.request import Request
 from lightrail.gateway.services import Services
+from lightrail.model.names import InvalidNameError
+from lightrail.namespace.directory import Directory
 from lightrail.namespace.rights import Caller, ForbiddenError
 from lightrail.namespace.statuses import ChangedError, LimitExceededError
 from lightrail.service_bus.administration import entities, entries, subscriptions
@@ -58,10 +61,15 @@ async def serve(services: Services, http: web.Request) -> web.Response:
         if handler is None:
             allowed = ", ".join(methods)
             raise ProblemError(405, f"{http.method} can't be done here; expected {allowed}")
-        caller = (await services.callers.caller(http)).at(place.name)
-        if supplements := await _supplements(services.callers, http):
-            caller = replace(caller, supplements=supplements)
+        # What a signature is for depends on the names that exist.
         services.directory.refresh()
+        caller = await services.callers.caller(http)
+        supplements = await _supplements(services, http)
+        services.directory.refresh()
+        place = place.resolved(services.directory)
+        caller = caller.at(place.name)
+        if supplements:
+            caller = replace(caller, supplements=supplements)
         return await handler(Call(Request(services, http, caller, place.name, ()), place))
     except (ConnectionResetError, asyncio.CancelledError):
         # The client closed the connection: an answer can't be sent.
@@ -70,17 +78,29 @@ async def serve(services: Services, http: web.Request) -> web.Response:
         return _refusal(error, http)
 
 
-async def _supplements(callers: Callers, http: web.Request) -> tuple[Caller, ...]:
+async def _supplements(services: Services, http: web.Request) -> tuple[Caller, ...]:
     """The callers by the further credentials of a request that forwards messages to other names.
 
     Only for a request whose caller has been found. Raises ProblemError: 401.
     """
+    callers = services.callers
     headers = [http.headers[each] for each in SUPPLEMENTARY if each in http.headers]
     if not callers.has_users or not headers:
         return ()
     found = [await callers.verified(each, http) for each in headers]
-    # Bound in every case: a signature for a path that is no name opens no name.
-    return tuple(replace(each.caller, resource=each.resource) for each in found)
+    services.directory.refresh()
+    return tuple(_bound(services.directory, each) for each in found)
+
+
+def _bound(directory: Directory, credentials: VerifiedCredentials) -> Caller:
+    """The caller by a signature, for the name that exists.
+
+    Bound in every case: a signature for a path that is no name opens no name.
+    """
+    signed = credentials.resource
+    with suppress(InvalidNameError):
+        signed = signed._replace(path=directory.resolve(signed.path))
+    return replace(credentials.caller, resource=signed)
 
 
 def _refusal(error: Exception, http: web.Request) -> web.Response:

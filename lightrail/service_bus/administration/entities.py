@@ -14,6 +14,7 @@ from lightrail.namespace.deleting import is_subscription_queue
 from lightrail.namespace.listing import every_name
 from lightrail.namespace.records import Name, Right
 from lightrail.namespace.rights import ForbiddenError
+from lightrail.namespace.statuses import TakenError
 from lightrail.service_bus.administration import entries
 from lightrail.service_bus.administration.call import COUNTS, Call, Figures
 from lightrail.service_bus.administration.entries import Entry
@@ -53,14 +54,30 @@ async def put(call: Call) -> web.Response:
         _demand_ordinary(name)
         policy = NEW_QUEUE if role is Role.QUEUE else NEW_TOPIC
         present = (queue_properties if role is Role.QUEUE else topic_properties)(policy, call.server)
-        made = await call.give(name, changed(policy, wanted, present))
+        policy = changed(policy, wanted, present)
+        call.demand_target(policy)
+        made = await call.give(name, policy)
+        await _keep_first_spelling(call, made)
         return await _answer(call, made, status=201)
     if record.role is not role:
         raise ProblemError(409, f"{name} is a {_word(record)}, and no {kind} can change it")
     present = (queue_properties if role is Role.QUEUE else topic_properties)(record.policy, call.server)
     policy = changed(record.policy, wanted, present)
+    call.demand_target(policy, record.policy)
     record = await call.change(record, policy)
     return await _answer(call, record)
+
+
+async def _keep_first_spelling(call: Call, made: Name) -> None:
+    """Deletes a new name again if one that differs in case was created at the same time, and before.
+
+    Raises TakenError.
+    """
+    others = (call.directory.get(each) for each in call.directory.spelled(made.name) if each != made.name)
+    first = next((each for each in others if each.created < made.created), None)
+    if first is not None:
+        await call.services.namespace.drop(call.caller, made.name, made.revision)
+        raise TakenError(f"{first.name} exists already, which is {made.name} without regard to case")
 
 
 async def delete(call: Call) -> web.Response:
@@ -73,14 +90,15 @@ async def delete(call: Call) -> web.Response:
 async def queues(call: Call) -> web.Response:
     """GET /$Resources/queues: the queues that the caller manages, without those of subscriptions."""
     found, following = call.page(await _listed(call, Role.QUEUE))
-    figures = await call.figures([each.name for each in found])
+    figures = await _figures(call, found)
     return call.feed([_entry(call, each, figures) for each in found], following)
 
 
 async def topics(call: Call) -> web.Response:
     """GET /$Resources/topics."""
     found, following = call.page(await _listed(call, Role.ROUTER))
-    return call.feed([_entry(call, each, {}) for each in found], following)
+    figures = await _figures(call, found)
+    return call.feed([_entry(call, each, figures) for each in found], following)
 
 
 async def namespace(call: Call) -> web.Response:
@@ -104,8 +122,14 @@ async def namespace(call: Call) -> web.Response:
 
 
 async def _answer(call: Call, record: Name, status: int = 200) -> web.Response:
-    figures = await call.figures([record.name]) if record.role is Role.QUEUE else {}
+    figures = await _figures(call, [record])
     return call.shown(_entry(call, record, figures), status, record.revision)
+
+
+async def _figures(call: Call, records: list[Name]) -> Figures:
+    """Figures of queues, and of those in which the scheduled messages of topics wait."""
+    names = (each.name if each.role is Role.QUEUE else rules.scheduled_name(each.name) for each in records)
+    return await call.figures([name for name in names if call.directory.get(name).role is Role.QUEUE])
 
 
 def _entry(call: Call, record: Name, figures: Figures) -> Entry:
@@ -117,13 +141,16 @@ def _entry(call: Call, record: Name, figures: Figures) -> Entry:
     else:
         kind = TOPIC
         properties = shown(topic_properties(record.policy, call.server))
-        count = len(call.subscriptions(record.name))
-        # Messages are in the queues of the subscriptions; a topic itself has none.
+        scheduled = rules.scheduled_name(record.name)
+        # Messages are in the queues of the subscriptions; a topic itself has only scheduled ones.
         figures_shown = {
             "SizeInBytes": "0",
-            "SubscriptionCount": str(count),
             "CountDetails": entries.counts(dict.fromkeys(COUNTS, 0)),
         }
+        if call.directory.get(scheduled).role is Role.QUEUE:
+            figures_shown = call.counted(scheduled, figures)
+            figures_shown.pop("MessageCount", None)
+        figures_shown["SubscriptionCount"] = str(len(call.subscriptions(record.name)))
     description = entries.described(
         kind, {**properties, **figures_shown, **times, "EntityAvailabilityStatus": "Available"}
     )

@@ -12,12 +12,13 @@ from aiohttp import web
 
 from lightrail.gateway.bodies import rfc3339
 from lightrail.gateway.errors import ProblemError
-from lightrail.model.names import InvalidNameError
+from lightrail.model.clock import wall_ms
+from lightrail.model.names import InvalidNameError, folded
 from lightrail.model.policy import Policy, Role
 from lightrail.namespace.deleting import OWN_QUEUE, has_own_queue, own_queue
 from lightrail.namespace.records import Subscription
 from lightrail.namespace.rights import ForbiddenError
-from lightrail.namespace.rules import DEFAULT, Rule, fields_of, rules_of
+from lightrail.namespace.rules import DEFAULT, Rule, created_at, fields_of, rules_of
 from lightrail.namespace.statuses import MissingError, ServiceError
 from lightrail.service_bus.administration import descriptions, entries
 from lightrail.service_bus.administration.call import Call, Figures
@@ -61,7 +62,9 @@ async def put(call: Call) -> web.Response:
             raise ProblemError(400, f"{_RULE} is for a new subscription; change its rules instead")
         found = call.subscription()
         record = call.directory.get(found.target)
-        await call.change(record, changed(record.policy, wanted, _properties(call, record.policy)))
+        policy = changed(record.policy, wanted, _properties(call, record.policy))
+        call.demand_target(policy, record.policy)
+        await call.change(record, policy)
         return await _answer(call, found)
     rule_name, first = (DEFAULT, {"filter": None}) if rule is None else descriptions.named_rule(rule, DEFAULT)
     queue, namespace = own_queue(topic, name), call.services.namespace
@@ -101,6 +104,7 @@ async def _give_queue(call: Call, queue: str, wanted: Mapping[str, Xml.Element])
     if not is_new:
         before = with_fields_of(record.policy, NEW_SUBSCRIPTION, _properties(call, before))
     policy = changed(before, wanted, _properties(call, before))
+    call.demand_target(policy, record.policy)
     if is_new:
         await call.give(queue, policy)
     else:
@@ -155,9 +159,9 @@ async def put_rule(call: Call) -> web.Response:
     """PUT /TOPIC/subscriptions/NAME/rules/RULE: adds a rule; with If-Match replaces it."""
     found, name = call.subscription(), call.place.rule
     _, parts = entries.description_in(await call.request.body(), (descriptions.RULE,))
-    rule = descriptions.rule_of(parts)
+    rule = {**descriptions.rule_of(parts), "created_at_ms": wall_ms()}
     given = entries.plain_text(parts["Name"]) if "Name" in parts else name
-    if given not in (name, ""):
+    if given and folded(given) != folded(name):
         raise ProblemError(400, f"the rule is named {given[:80]!a}; expected {name[:80]!a}, as in the path")
     what = f"rule {name} of subscription {found.id} of {found.router}"
     updates = call.demand_present(name in rules_of(found), what)
@@ -175,8 +179,8 @@ async def delete_rule(call: Call) -> web.Response:
 
 
 def _rule_entry(call: Call, found: Subscription, name: str, rule: Rule) -> Entry:
-    # The time at which a rule was created is not stored; its subscription's queue is as old, or older.
-    at_ms = call.directory.get(found.target).created_at_ms
+    # A rule that doesn't say so was created with its subscription, whose queue is as old.
+    at_ms = created_at(rule, call.directory.get(found.target).created_at_ms)
     url = call.url(found.router, OWN_QUEUE, found.id, "Rules", name)
     properties = descriptions.rule_properties(name, rule, rfc3339(at_ms))
     return Entry(url, name, at_ms, at_ms, entries.described(descriptions.RULE, properties))

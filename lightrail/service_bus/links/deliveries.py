@@ -1,41 +1,24 @@
 """A link of a client of Azure Service Bus that receives from a queue: deliveries in the form of Service Bus.
 
-Each message has annotations with its sequence, the time at which it was enqueued and the end of its lock. Its
-delivery-tag, of 16 bytes, is the lock token with which the client renews the lock. Sequences are one higher
-than those of the queue, since these clients count from 1. A dead letter has its reason and its description as
-application properties.
-
-What a client changes with an outcome are application properties, too. The queue keeps them as annotations
-whose names begin with `x-opt-property-`, as it keeps all that an outcome adds (messaging 3.4.5).
+Messages are those of messages.py, with the end of their lock. The delivery-tag, of 16 bytes, is the lock
+token with which the client renews the lock.
 """
 
 import secrets
 from array import array
 from collections import deque
-from collections.abc import Mapping
 from dataclasses import dataclass, field
-from hashlib import blake2b
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
-from lightrail.amqp.composite import write_composite
 from lightrail.amqp.events import Outcome
-from lightrail.amqp.performatives import AmqpError, Modified, Rejected, TransactionalState
-from lightrail.amqp.sections import (
-    decode_annotations,
-    decode_application_properties,
-    decode_header,
-    decode_properties,
-    with_annotations,
-    with_application_properties,
-    with_properties,
-    without_annotations,
-)
-from lightrail.amqp.survey import survey
-from lightrail.amqp.values import DecodeError, Int, Long, Symbol, Timestamp
+from lightrail.amqp.performatives import Modified, Rejected, TransactionalState
+from lightrail.amqp.values import Symbol, Timestamp
 from lightrail.frontend.links.deliveries import ConsumerLink
-from lightrail.frontend.links.outcomes import OUTCOMES, Deferral
-from lightrail.model import limits
+from lightrail.frontend.links.outcomes import OUTCOMES, Deferral, rejected
+from lightrail.model import conditions, limits
 from lightrail.model.names import is_dead_letter
+from lightrail.service_bus.messages import annotated, annotations_of, changed_properties, life_of, with_reason
+from lightrail.service_bus.paths import is_of_subscription
 from lightrail.wire.bodies import ConsumerOpen
 from lightrail.wire.frames import DELIVER_COLUMNS, DELIVER_ENDS, HEADER_SIZE, delivered_at
 
@@ -51,30 +34,16 @@ LOCK_ENDS_APART_MS: Final[int] = 250
 """Locks of one link that end within this time of each other have one end at the frontend, the first."""
 LOCK_ENDS_MAX: Final[int] = 1_024
 """Ends of locks that a frontend knows for one link; later ones are assumed to be the last of these."""
-BUS_REASON_CHARACTERS: Final[int] = 1_024
-"""Characters of a dead letter's reason, and of its description, from a client of Azure Service Bus; the rest
-is cut."""
 TAG_PREFIX_BYTES: Final = 12
 """Precedes the four bytes of the delivery-id: a lock token is a UUID."""
-TTL_MS_MAX: Final = (1 << 32) - 1
-"""Largest ttl of a header: a uint (messaging 3.2.1)."""
-SEQUENCE: Final = Symbol("x-opt-sequence-number")
-ENQUEUED: Final = Symbol("x-opt-enqueued-time")
-FIRST_SEQUENCE: Final = 1
-"""The clients' sequence of a queue's first message, which is 0 here."""
-ACTIVE, DEFERRED, SCHEDULED = 0, 1, 2
-"""x-opt-message-state of a message: deferred by a receiver, or before its time, or neither."""
-REASON: Final = "DeadLetterReason"
-DESCRIPTION: Final = "DeadLetterErrorDescription"
-NOTED_REASON: Final = Symbol("x-opt-deadletter-reason")
-NOTED_DESCRIPTION: Final = Symbol("x-opt-deadletter-description")
-"""Annotations of a dead letter with both."""
-PROPERTY_PREFIX: Final = "x-opt-property-"
-"""Precedes the name of an application property that an outcome has set, in the annotations of its message."""
-_MARK: Final = PROPERTY_PREFIX.encode()
-"""No outcome has changed the properties of a message without these bytes: its annotations are not decoded."""
-REASONS: Final = {"expired": "TTLExpiredException", "max-delivery-count": "MaxDeliveryCountExceeded"}
-"""Names of Service Bus for the conditions of this broker."""
+
+
+STAYS_DEAD: Final = rejected(
+    conditions.NOT_ALLOWED,
+    "expected a message of a queue, found a dead letter, which can't be dead-lettered again: it stays in its "
+    "dead-letter queue, locked; complete or abandon it",
+)
+"""The answer to a client that dead-letters a dead letter."""
 
 
 @dataclass(slots=True, eq=False, repr=False)
@@ -101,6 +70,10 @@ class LockEnds:
             return
         ends.append((first, until_ms))
 
+    def next_ms(self) -> int | None:
+        """The time at which `doubtful` rises; None while no end is known."""
+        return self._ends[0][1] - LOCK_DOUBT_MS if self._ends else None
+
     def doubtful(self, now_ms: int) -> int:
         """The number below which the lock of a delivery may have ended; all others have not."""
         ends = self._ends
@@ -113,7 +86,7 @@ class LockEnds:
 class BusConsumerLink(ConsumerLink):
     """One outgoing link (the client receives) bound to a queue."""
 
-    __slots__ = ("_bus_queue", "_is_dead", "_lock_ends", "_prefix")
+    __slots__ = ("_awaits_lock_end", "_bus_queue", "_is_dead", "_is_subscription", "_lock_ends", "_prefix")
 
     def __init__(
         self,
@@ -127,7 +100,9 @@ class BusConsumerLink(ConsumerLink):
         super().__init__(connection, link, owner, number=number, options=options)
         self._bus_queue = options.queue
         self._is_dead = is_dead_letter(options.queue)
+        self._is_subscription = is_of_subscription(options.queue)
         self._lock_ends = LockEnds()
+        self._awaits_lock_end = False
         self._prefix = secrets.token_bytes(TAG_PREFIX_BYTES)
         link.prefix_tags(self._prefix)
         # To these clients an error in the answer would be an error of the broker.
@@ -155,16 +130,16 @@ class BusConsumerLink(ConsumerLink):
         if not message_format:
             blob_at = DELIVER_ENDS + 4 * count
             # These clients add the ttl to the time of enqueueing: it is not reduced by the time in the queue.
-            life_ms = max(0, expires - enqueued) if expires else None
+            life_ms = life_of(enqueued, expires)
             messages: list[bytes] = []
             start = blob_at
             for index, end in enumerate(memoryview(part)[DELIVER_ENDS:blob_at].cast("I")):
                 stop = blob_at + end - base
-                notes = annotations_of(sequence + index, enqueued)
+                notes = annotations_of(sequence + index, enqueued, is_subscription=self._is_subscription)
                 if is_locked:
                     notes[Symbol("x-opt-locked-until")] = Timestamp(until_ms)
                 message = bytes(part[start:stop])
-                messages.append(annotated(message, notes, is_dead=self._is_dead, life_ms=life_ms))
+                messages.append(annotated(message, notes, life_ms=life_ms))
                 start = stop
             ends = array("I")
             size = 0
@@ -186,6 +161,16 @@ class BusConsumerLink(ConsumerLink):
 
         For one that comes when the lock may have ended, the shard is asked: these clients report a lost lock.
         """
+        if (
+            self._is_dead
+            and isinstance(event.state, Rejected)
+            and not (event.settled or self.options.presettled)
+        ):
+            # Not told to the shard: the message stays locked until its lock ends, as in Service Bus.
+            self.settlements.retire(event.first, event.last, settled=True)
+            event.link.settle_sent(event.first, event.last, STAYS_DEAD)
+            self.connection.touch()
+            return
         event = _translated(event)
         if not event.settled and not self.options.presettled and isinstance(event.state, OUTCOMES):
             doubtful = self._lock_ends.doubtful(self.connection.frontend.now_ms())
@@ -195,7 +180,29 @@ class BusConsumerLink(ConsumerLink):
                 if last == event.last:
                     return
                 event = Outcome(event.link, doubtful, event.last, event.state, settled=False)
+        elif event.settled:
+            self.settlements.recount(event.first, event.last)
         super().outcome(event)
+
+    def exceeds_share(self) -> bool:
+        """See Bound; deliveries whose locks have ended do not count (Settlements.lapse)."""
+        if not super().exceeds_share():
+            return False
+        now_ms = self.connection.frontend.now_ms()
+        self.settlements.lapse(self._lock_ends.doubtful(now_ms))
+        if not super().exceeds_share():
+            return False
+        next_ms = self._lock_ends.next_ms()
+        if next_ms is not None and not self._awaits_lock_end:
+            self._awaits_lock_end = True
+            self.connection.frontend.later(max(1, next_ms - now_ms), self._lock_ended)
+        return True
+
+    def _lock_ended(self) -> None:
+        """The next lock has ended while the link waited for settlements."""
+        self._awaits_lock_end = False
+        if self in self.connection.starved:
+            self.writable()
 
     def transacted(self, event: Outcome, state: TransactionalState) -> Outcome:
         """See ConsumerLink; these clients commit only after the broker has settled each outcome."""
@@ -223,104 +230,3 @@ def _translated(event: Outcome) -> Outcome:
         else:
             state = Modified(delivery_failed=True, message_annotations=changes)
     return Outcome(event.link, event.first, event.last, state, event.settled)
-
-
-def changed_properties(changes: Mapping[Any, Any] | None) -> dict[Symbol, Any] | None:
-    """The annotations of an outcome by which a client sets application properties.
-
-    None for none. A name of an annotation, with x-opt- (messaging 3.2.10), is no property and stays.
-    """
-    return {
-        Symbol(str(name) if str(name).startswith("x-opt-") else f"{PROPERTY_PREFIX}{name}"): value
-        for name, value in (changes or {}).items()
-    } or None
-
-
-def annotations_of(sequence: int, enqueued_at_ms: int, state: int = ACTIVE) -> dict[Symbol, Any]:
-    """The annotations of a message in a queue for these clients; `sequence` is that of the queue."""
-    return {
-        SEQUENCE: Long(sequence + FIRST_SEQUENCE),
-        ENQUEUED: Timestamp(enqueued_at_ms),
-        Symbol("x-opt-message-state"): Int(state),
-    }
-
-
-def annotated(
-    message: bytes, notes: dict[Symbol, Any], *, is_dead: bool, life_ms: int | None = None
-) -> bytes:
-    """The message with these annotations; unchanged if it has none of AMQP's sections.
-
-    `life_ms` is how long it may be in its queue, which bounds its ttl; None for no bound.
-    """
-    try:
-        if _MARK in message:
-            message = _with_changes(message)
-        if is_dead:
-            message = _with_reasons(message, notes)
-        properties = decode_properties(message)
-        if properties.message_id is None:
-            # The client for JavaScript settles no message without an id.
-            properties.message_id = message_id_of(message, notes)
-            message = with_properties(message, properties)
-        # These clients read the delivery-count, so the header has to contain it.
-        header = decode_header(message)
-        if life_ms is not None:
-            header.ttl = min(life_ms, TTL_MS_MAX if header.ttl is None else header.ttl)
-        return with_annotations(write_composite(header) + message[survey(message).head_end :], notes)
-    except (DecodeError, ValueError):
-        return message
-
-
-def _with_changes(message: bytes) -> bytes:
-    """The message with what outcomes have set as application properties. Raises DecodeError, ValueError."""
-    changes = {name: value for name, value in decode_annotations(message).items() if _is_change(name)}
-    if not changes:
-        return message
-    properties = decode_application_properties(message)
-    properties.update({str(name)[len(PROPERTY_PREFIX) :]: value for name, value in changes.items()})
-    return with_application_properties(without_annotations(message, changes), properties)
-
-
-def _is_change(name: object) -> bool:
-    return isinstance(name, str) and name.startswith(PROPERTY_PREFIX)
-
-
-def message_id_of(message: bytes, notes: dict[Symbol, Any]) -> str:
-    """An id for a message without one: the same at each delivery of the message."""
-    place = f"{notes[SEQUENCE]} {notes[ENQUEUED]}".encode()
-    return blake2b(message[survey(message).head_end :], key=place, digest_size=16).hexdigest()
-
-
-def _with_reasons(message: bytes, notes: dict[Symbol, Any]) -> bytes:
-    """A dead letter with the reason in the form of these clients; adds its original queue to `notes`."""
-    found = decode_annotations(message)
-    source = found.get("x-opt-dead-letter-source")
-    if isinstance(source, str):
-        notes[Symbol("x-opt-deadletter-source")] = source
-    reason = found.get(NOTED_REASON)
-    if reason is None:
-        own = str(found.get("x-opt-dead-letter-reason", ""))
-        reason = str(found.get("x-opt-dead-letter-condition") or REASONS.get(own, own))
-    description = found.get(NOTED_DESCRIPTION) or found.get("x-opt-dead-letter-description") or ""
-    properties = decode_application_properties(message)
-    properties[REASON] = str(reason)
-    properties[DESCRIPTION] = str(description)
-    return with_application_properties(message, properties)
-
-
-def with_reason(state: Rejected) -> Rejected:
-    """A rejection whose info becomes annotations of the dead letter.
-
-    These are the reason and the description, cut to their bound, and changed properties.
-    """
-    error = state.error
-    if error is None or not error.info:
-        return state
-    changes: dict[Any, Any] = dict(error.info)
-    notes: dict[Symbol, Any] = {}
-    for key, note in ((REASON, NOTED_REASON), (DESCRIPTION, NOTED_DESCRIPTION)):
-        text = changes.pop(key, None)
-        if isinstance(text, str):
-            notes[note] = str(text)[:BUS_REASON_CHARACTERS]
-    notes.update(changed_properties(changes) or {})
-    return Rejected(error=AmqpError(condition=error.condition, description=error.description, info=notes))

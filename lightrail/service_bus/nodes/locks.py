@@ -18,14 +18,19 @@ from lightrail.amqp.values import Array, Symbol, Timestamp
 from lightrail.frontend.links.outcomes import Deferral, encode_outcome
 from lightrail.frontend.nodes.requests import RequestError
 from lightrail.model import conditions, limits
+from lightrail.model.names import is_dead_letter
 from lightrail.model.policy import Role
 from lightrail.namespace.records import Name, Right, refused_by_forwarding, refused_by_status
 from lightrail.namespace.rights import demand
 from lightrail.service_bus.links.deliveries import (
+    STAYS_DEAD,
+    BusConsumerLink,
+)
+from lightrail.service_bus.messages import (
+    DEAD_LETTERED,
     DESCRIPTION,
     FIRST_SEQUENCE,
     REASON,
-    BusConsumerLink,
     changed_properties,
     with_reason,
 )
@@ -37,12 +42,15 @@ if TYPE_CHECKING:
 
 Fields = dict[str, Any]
 
+MESSAGE_NOT_FOUND: Final = "com.microsoft:message-not-found"
 SEQUENCE_END: Final = 1 << 62
 """Sequences of clients are below this number."""
 
 
 def queue_of(record: Name) -> str:
     """The name of a queue. Raises RequestError."""
+    if record.role is Role.NONE:
+        raise RequestError(404, f"there is no queue {record.name}")
     if record.role is not Role.QUEUE:
         raise RequestError(501, f"{record.name} has role {record.role}; expected a queue")
     return record.name
@@ -64,17 +72,15 @@ def whole(body: Fields, key: str, low: int, high: int) -> int:
     return int(value)
 
 
-def sequences_of(body: Fields) -> list[int]:
+def sequences_of(body: Fields, lowest: int = FIRST_SEQUENCE) -> list[int]:
     """The queue's sequences for the sequences in a client's request. Raises RequestError."""
     numbers = body.get("sequence-numbers")
     if (
         not isinstance(numbers, list)
-        or not 0 < len(numbers) <= limits.MANAGEMENT_PAGE_MAX
-        or not all(isinstance(number, int) and FIRST_SEQUENCE <= number < SEQUENCE_END for number in numbers)
+        or not numbers
+        or not all(isinstance(number, int) and lowest <= number < SEQUENCE_END for number in numbers)
     ):
-        raise RequestError(
-            400, f"expected sequence-numbers, an array of 1 to {limits.MANAGEMENT_PAGE_MAX} longs from 1 on"
-        )
+        raise RequestError(400, f"expected sequence-numbers, an array of longs from {lowest} on")
     return [int(number) - FIRST_SEQUENCE for number in numbers]
 
 
@@ -92,8 +98,6 @@ def tokens_of(body: Fields) -> list[UUID]:
 
 KEY_BYTES: Final = 8
 """Length of the key of locks of deferred messages."""
-DEAD_LETTERED: Final = Symbol("com.microsoft:dead-letter")
-"""Condition with which these clients reject a message on a link to dead-letter it."""
 
 
 async def renew(connection: "ClientConnection", record: Name, body: Fields) -> Fields:
@@ -118,7 +122,7 @@ async def settle(connection: "ClientConnection", record: Name, body: Fields) -> 
 
     Raises RequestError if a lock has ended; the messages of the other locks are settled all the same.
     """
-    state = _state(body)
+    state = _state(body, record)
     by_link: dict[BusConsumerLink, list[UUID]] = {}
     lost: list[UUID] = []
     for token in dict.fromkeys(tokens_of(body)):
@@ -143,7 +147,7 @@ async def settle_in(
     Raises RequestError if a lock has ended, or the transaction accepts no work; then nothing is added to it.
     The locks of deferred messages are renewed, so that the time of each begins with this request.
     """
-    state = _state(body)
+    state = _state(body, record)
     deferred: list[UUID] = []
     by_link: list[tuple[BusConsumerLink, UUID]] = []
     lost: list[UUID] = []
@@ -232,7 +236,7 @@ def _lost(tokens: list[UUID]) -> RequestError:
 # --- outcomes ------------------------------------------------------------------------------------------
 
 
-def _state(body: Fields) -> Any:
+def _state(body: Fields, record: Name) -> Any:
     """The outcome in a request. Raises RequestError."""
     status = body.get("disposition-status")
     if not isinstance(status, str) or status not in _STATES:
@@ -242,7 +246,11 @@ def _state(body: Fields) -> Any:
     changes = body.get("properties-to-modify")
     if changes is not None and not isinstance(changes, dict):
         raise RequestError(400, f"properties-to-modify is {changes!r:.80}; expected a map")
-    return _STATES[status](body, changes or {})
+    state = _STATES[status](body, changes or {})
+    if isinstance(state, Rejected) and is_dead_letter(record.name):
+        assert STAYS_DEAD.error is not None
+        raise RequestError(400, STAYS_DEAD.error.description or "", str(STAYS_DEAD.error.condition))
+    return state
 
 
 def _abandoned(_body: Fields, changes: dict[Any, Any]) -> Modified:
@@ -256,7 +264,7 @@ def _deferred(_body: Fields, changes: dict[Any, Any]) -> Deferral:
 def _dead_lettered(body: Fields, changes: dict[Any, Any]) -> Rejected:
     notes = {Symbol(str(name)): value for name, value in changes.items()}
     for field, key in (("deadletter-reason", REASON), ("deadletter-description", DESCRIPTION)):
-        if isinstance(body.get(field), str):
+        if body.get(field) is not None:
             notes[Symbol(key)] = body[field]
     return with_reason(Rejected(error=AmqpError(condition=DEAD_LETTERED, info=notes)))
 

@@ -7,42 +7,30 @@ links/deliveries.py.
 
 from collections.abc import Awaitable, Callable, Iterator, Mapping
 from functools import partial
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 from lightrail.amqp.messages import Message, read_message
-from lightrail.amqp.sections import attributes
-from lightrail.amqp.values import Array, DecodeError, Long, Symbol
+from lightrail.amqp.values import DecodeError, Symbol
 from lightrail.frontend.errors import ConditionError
-from lightrail.frontend.links.scheduling import due_ms
-from lightrail.frontend.nodes.posting import Posting, PostingError
 from lightrail.frontend.nodes.requests import RequestError, error_of, reply
 from lightrail.model import conditions, limits
-from lightrail.model.names import InvalidNameError, is_dead_letter, queue_name, scheduled_name
-from lightrail.model.policy import Role
-from lightrail.namespace.records import Name, Right
-from lightrail.namespace.rights import demand, demand_look
-from lightrail.namespace.scheduled import scheduled_queue
+from lightrail.model.names import InvalidNameError, queue_name
+from lightrail.namespace.records import Name
+from lightrail.namespace.rights import demand_look
 from lightrail.namespace.statuses import TakenError
-from lightrail.service_bus.links.deliveries import (
+from lightrail.service_bus.messages import (
     DEFERRED,
     FIRST_SEQUENCE,
     SCHEDULED,
     annotated,
     annotations_of,
+    life_of,
 )
-from lightrail.service_bus.nodes import locks, rules, sessions
-from lightrail.service_bus.nodes.locks import (
-    SEQUENCE_END,
-    Fields,
-    demand_open,
-    queue_of,
-    sequences_of,
-    whole,
-)
+from lightrail.service_bus.nodes import locks, rules, scheduling, sessions
+from lightrail.service_bus.nodes.locks import SEQUENCE_END, Fields, queue_of, whole
 from lightrail.service_bus.nodes.sessions import receive
-from lightrail.service_bus.paths import entity_name
+from lightrail.service_bus.paths import entity_name, is_of_subscription
 from lightrail.wire.bodies import Answer
-from lightrail.wire.frames import UNKNOWN_SEQUENCE
 
 if TYPE_CHECKING:
     from lightrail.frontend.connection import ClientConnection
@@ -60,9 +48,11 @@ CONDITIONS: Final = {
     404: conditions.NOT_FOUND,
     410: conditions.MESSAGE_LOCK_LOST,
     501: conditions.NOT_IMPLEMENTED,
-    503: "com.microsoft:server-busy",
+    503: conditions.TIMEOUT,
 }
-"""errorCondition beside a status; internal-error for all others."""
+"""errorCondition beside a status; internal-error for all others.
+
+None is `com.microsoft:server-busy`, after which these clients wait for 10 s: shards are back sooner."""
 ALREADY_EXISTS: Final = "com.microsoft:entity-already-exists"
 
 OnRules = Callable[["ClientConnection", str, Fields], Awaitable[Fields]]
@@ -86,8 +76,8 @@ class EntityManagement:
             "set-session-state": sessions.set_state,
             "get-message-sessions": sessions.list_sessions,
             "receive-by-sequence-number": receive,
-            "schedule-message": self._schedule,
-            "cancel-scheduled-message": self._cancel,
+            "schedule-message": scheduling.schedule,
+            "cancel-scheduled-message": scheduling.cancel,
             "add-rule": partial(self._on_rules, rules.add),
             "remove-rule": partial(self._on_rules, rules.remove),
             "enumerate-rules": partial(self._on_rules, rules.enumerate),
@@ -164,7 +154,7 @@ class EntityManagement:
         size = 0
         for _ in range(1 if session is None else SESSION_PEEK_PAGES_MAX):
             answer = await connection.frontend.ask_shard(queue_of(record), "peek", fields)
-            for message in _peeked(answer, session, is_dead_letter(record.name)):
+            for message in _peeked(answer, session, is_subscription=is_of_subscription(record.name)):
                 if len(messages) == count or (messages and size > limits.MANAGEMENT_PAGE_BYTES):
                     break
                 messages.append({"message": message})
@@ -174,70 +164,6 @@ class EntityManagement:
                 break
             fields["from"] = following
         return {"messages": messages} if messages else None
-
-    async def _schedule(self, connection: "ClientConnection", record: Name, body: Fields) -> Fields:
-        """Stores messages that are delivered at their time, and answers with their sequences.
-
-        Those of a router wait in a queue of their own, and are routed when they are due.
-        """
-        demand(connection.frontend.directory, connection.client.caller_for(record.name), Right.SEND, record)
-        demand_open(record, Right.SEND)
-        is_router = record.role is Role.ROUTER
-        if not is_router and not record.policy["delay"]:
-            queue_of(record)
-            raise RequestError(
-                501, f"{record.name} delays no messages; a manager sets its policy's field delay to true"
-            )
-        given = body.get("messages")
-        if not isinstance(given, list) or not 0 < len(given) <= limits.MANAGEMENT_PAGE_MAX:
-            raise RequestError(
-                400,
-                f"expected messages, a list of 1 to {limits.MANAGEMENT_PAGE_MAX} maps with a message each",
-            )
-        messages = [_scheduled(each, connection.frontend.now_ms(), record) for each in given]
-        sequences: list[Long] = []
-        try:
-            if is_router:
-                queue = await scheduled_queue(connection.frontend.service, record.name)
-                posting = await Posting.open_at(connection.frontend, queue.name, sequences=True)
-            else:
-                posting = await Posting.open(connection, record.name, sequences=True)
-            try:
-                for message, durable, priority, expires_at_ms in messages:
-                    await posting.post(
-                        message, durable=durable, priority=priority, expires_at_ms=expires_at_ms
-                    )
-                    if posting.sequence == UNKNOWN_SEQUENCE:
-                        raise RequestError(503, "a message is stored, but its sequence is not known")
-                    sequences.append(Long(posting.sequence + FIRST_SEQUENCE))
-            finally:
-                posting.close()
-        except PostingError as error:
-            raise RequestError(
-                503, f"{len(sequences)} messages are scheduled, the others not: {error}"
-            ) from None
-        return {"sequence-numbers": Array(sequences, 0x81)}
-
-    async def _cancel(self, connection: "ClientConnection", record: Name, body: Fields) -> Fields:
-        """Removes messages before their time."""
-        demand(connection.frontend.directory, connection.client.caller_for(record.name), Right.SEND, record)
-        sequences = sequences_of(body)
-        wanted = len(set(sequences))
-        fields = {"sequences": sequences}
-        if record.role is Role.ROUTER:
-            queue = scheduled_name(record.name)
-            if connection.frontend.directory.get(queue).role is not Role.QUEUE:
-                raise RequestError(404, f"no message is scheduled in {record.name}")
-        else:
-            queue = queue_of(record)
-        answer = await connection.frontend.ask_shard(queue, "cancel", fields)
-        if answer.fields.get("cancelled", 0) < wanted:
-            raise RequestError(
-                404,
-                f"{answer.fields.get('cancelled', 0)} of {wanted} messages were cancelled; the "
-                f"others are not scheduled in {record.name} (any more)",
-            )
-        return {}
 
 
 def node_at(path: str) -> EntityManagement | None:
@@ -256,7 +182,7 @@ def _refused(connection: "ClientConnection", error: Exception) -> Message:
     return made
 
 
-def _peeked(answer: Answer, session: str | None, is_dead: bool) -> Iterator[bytes]:
+def _peeked(answer: Answer, session: str | None, *, is_subscription: bool) -> Iterator[bytes]:
     """The messages of an answer to `peek` with their annotations; those of one session, if there is one."""
     at = 0
     for each in answer.fields.get("messages", ()):
@@ -267,8 +193,11 @@ def _peeked(answer: Answer, session: str | None, is_dead: bool) -> Iterator[byte
             continue
         if not each["message_format"]:
             state = SCHEDULED if each["state"] == "delayed" else DEFERRED * bool(each.get("deferred"))
-            notes = annotations_of(int(each["sequence"]), int(each["enqueued_at_ms"]), state)
-            message = annotated(message, notes, is_dead=is_dead)
+            enqueued = int(each["enqueued_at_ms"])
+            notes = annotations_of(int(each["sequence"]), enqueued, state, is_subscription=is_subscription)
+            # The time to live of a scheduled message has not begun.
+            life_ms = None if state == SCHEDULED else life_of(enqueued, each["expires_at_ms"])
+            message = annotated(message, notes, life_ms=life_ms, attempts=int(each["attempts"]))
         yield message
 
 
@@ -287,30 +216,3 @@ def _parse(payload: bytes) -> tuple[str, Fields]:
     if not isinstance(body, dict):
         raise RequestError(400, "expected the body to be an amqp-value with a map")
     return str(operation).removeprefix(PREFIX), {str(key): value for key, value in body.items()}
-
-
-def _scheduled(value: Any, now_ms: int, record: Name) -> tuple[bytes, bool, int, int]:
-    """A message to schedule with its durability, its priority and its expiry. Raises RequestError.
-
-    The ttl begins when the message is due; at a router, when it is routed. These clients write an
-    absolute-expiry-time beside a ttl, from the creation of the message: it is used only without a ttl.
-    """
-    message = value.get("message") if isinstance(value, dict) else None
-    if not isinstance(message, bytes):
-        raise RequestError(400, "expected each of messages to be a map with an encoded message as message")
-    try:
-        _, priority, ttl, expiry = attributes(message)
-    except DecodeError as error:
-        raise RequestError(400, f"a message can't be read: {error}") from None
-    if record.role is Role.ROUTER:
-        most = record.policy["max_message_bytes"]
-        if most is not None and len(message) > most:
-            raise RequestError(
-                413,
-                f"a message has {len(message)} bytes; {record.name} accepts at most {most}",
-                conditions.MESSAGE_SIZE_EXCEEDED,
-            )
-        return message, True, priority, 0
-    if ttl is not None:
-        return message, True, priority, max(now_ms, due_ms(message)) + ttl
-    return message, True, priority, 0 if expiry is None else max(1, expiry)

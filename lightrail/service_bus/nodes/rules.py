@@ -8,16 +8,18 @@ from typing import TYPE_CHECKING, Any, Final
 
 from lightrail.amqp.values import Described, Timestamp, ULong
 from lightrail.filters.errors import FilterError
+from lightrail.filters.rules.rule_filter import CORRELATED
 from lightrail.frontend.nodes.requests import RequestError
 from lightrail.model import limits
 from lightrail.namespace.directory import Directory
 from lightrail.namespace.records import Right, Subscription
 from lightrail.namespace.rights import Caller, demand
-from lightrail.namespace.rules import Rule, rules_of
+from lightrail.namespace.rules import Rule, created_at, rules_of
 from lightrail.service_bus.paths import subscription_at
 from lightrail.service_bus.rules import dialect
 from lightrail.service_bus.rules.changes import add_rule, remove_rule
-from lightrail.service_bus.rules.dialect import CORRELATED, Correlation
+from lightrail.service_bus.rules.constants import from_amqp, to_amqp
+from lightrail.service_bus.rules.dialect import Sql
 
 if TYPE_CHECKING:
     from lightrail.frontend.connection import ClientConnection
@@ -46,7 +48,8 @@ async def add(connection: "ClientConnection", name: str, body: Fields) -> Fields
         made = _rule(description, rule)
     except FilterError as error:
         raise RequestError(400, f"the rule can't be used: {error}") from None
-    await add_rule(connection.frontend.service, caller, found.router, found.id, rule, made)
+    new = {**made, "created_at_ms": connection.frontend.now_ms()}
+    await add_rule(connection.frontend.service, caller, found.router, found.id, rule, new)
     return {}
 
 
@@ -121,54 +124,70 @@ def _rule(description: Fields, name: str) -> Rule:
     action = parts.get("sql-rule-action")
     return {
         "filter": _filter(filters[0], parts[filters[0]]) if filters else None,
-        "action": None if action is None else dialect.sql_action(*_expression(action)),
+        "action": None if action is None else dialect.sql_action(_expression(action)),
     }
 
 
 def _filter(kind: str, value: Any) -> Fields | None:
     match kind:
         case "sql-filter":
-            return dialect.sql_filter(*_expression(value))
+            return dialect.sql_filter(_expression(value))
         case "correlation-filter":
             return _correlation(value)
-    return dialect.sql_filter(dialect.FALSE) if kind == "false-filter" else None
+    return dialect.false_filter() if kind == "false-filter" else None
 
 
-def _expression(value: Any) -> tuple[str, Fields]:
-    """An expression with its parameters. Raises RequestError."""
+def _expression(value: Any) -> Sql:
+    """An expression or statements with parameters. Raises RequestError, FilterError."""
     text = value.get("expression") if isinstance(value, dict) else None
     if not isinstance(text, str):
         raise RequestError(400, f"expected a map with expression, a text, found {value!r:.80}")
     parameters = value.get("parameters") or {}
     if not isinstance(parameters, dict):
         raise RequestError(400, f"parameters is {parameters!r:.80}; expected a map")
-    return str(text), parameters
+    return Sql(str(text), _constants(parameters, "parameters"))
+
+
+def _constants(found: Any, part: str) -> Fields:
+    """The constants of a map. Raises FilterError."""
+    made: Fields = {}
+    for name, value in found.items():
+        try:
+            made[str(name)] = from_amqp(value)
+        except FilterError as error:
+            raise error.within(f"{part}.{name!s:.80}") from None
+    return made
 
 
 def _correlation(value: Any) -> Fields:
     if not isinstance(value, dict):
         raise RequestError(400, f"correlation-filter is {value!r:.80}; expected a map")
-    fields = {str(key): each for key, each in value.items() if each is not None and key != "properties"}
+    fields = {
+        str(key): str(each) if isinstance(each, str) else each
+        for key, each in value.items()
+        if each is not None and key != "properties"
+    }
     properties = value.get("properties") or {}
     if not isinstance(properties, dict):
         raise RequestError(400, f"properties is {properties!r:.80}; expected a map")
-    return dialect.correlation_filter(fields, properties)
+    return dialect.correlation_filter(fields, _constants(properties, "properties"))
 
 
 # --- showing ----------------------------------------------------------------------------------------------
 
 
 def _described(name: str, rule: Rule, created_at_ms: int) -> Described:
-    action = dialect.statements_of(rule.get("action"))
-    shown = Described(SQL_ACTION, [action]) if action else Described(EMPTY_ACTION, [])
-    return Described(DESCRIPTION, [_shown(rule), shown, name, Timestamp(created_at_ms)])
+    action = dialect.shown_action(rule.get("action"))
+    shown = Described(EMPTY_ACTION, []) if action is None else Described(SQL_ACTION, [action.expression])
+    return Described(DESCRIPTION, [_shown(rule), shown, name, Timestamp(created_at(rule, created_at_ms))])
 
 
 def _shown(rule: Rule) -> Described:
-    found = dialect.expression_of(rule.get("filter"))
-    if isinstance(found, Correlation):
-        values: list[Any] = [found.fields.get(field) for field in CORRELATED]
-        return Described(CORRELATION_FILTER, [*values, *([found.properties] if found.properties else [])])
-    if found == dialect.TRUE:
-        return Described(TRUE_FILTER, [])
-    return Described(FALSE_FILTER, []) if found == dialect.FALSE else Described(SQL_FILTER, [found])
+    found = dialect.shown_filter(rule.get("filter"))
+    if isinstance(found, bool):
+        return Described(TRUE_FILTER if found else FALSE_FILTER, [])
+    if isinstance(found, Sql):
+        return Described(SQL_FILTER, [found.expression])
+    values: list[Any] = [found.fields.get(field) for field in CORRELATED]
+    properties = {name: to_amqp(value) for name, value in found.properties.items()}
+    return Described(CORRELATION_FILTER, [*values, *([properties] if properties else [])])

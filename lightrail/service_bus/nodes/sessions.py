@@ -8,22 +8,28 @@ Deferred messages of one queue, which clients of Azure Service Bus receive by th
 
 import asyncio
 import secrets
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Final
 from uuid import UUID
 
 from lightrail.amqp.events import ACCEPTED, RELEASED
 from lightrail.amqp.sections import decode_properties, with_delivery_annotations
 from lightrail.amqp.values import Array, DecodeError, Int, Symbol, Timestamp
-from lightrail.frontend.links.headers import with_new_header
 from lightrail.frontend.nodes.requests import RequestError
 from lightrail.model import conditions, limits
-from lightrail.model.names import is_dead_letter
 from lightrail.namespace.records import Name, Right
 from lightrail.namespace.rights import demand, demand_look
-from lightrail.service_bus.links.deliveries import DEFERRED, FIRST_SEQUENCE, annotated, annotations_of
 from lightrail.service_bus.links.sessions import SessionLink
+from lightrail.service_bus.messages import (
+    DEFERRED,
+    FIRST_SEQUENCE,
+    annotated,
+    annotations_of,
+    life_of,
+)
 from lightrail.service_bus.nodes.locks import (
     KEY_BYTES,
+    MESSAGE_NOT_FOUND,
     Fields,
     demand_open,
     queue_of,
@@ -32,6 +38,7 @@ from lightrail.service_bus.nodes.locks import (
     token_of,
     whole,
 )
+from lightrail.service_bus.paths import is_of_subscription
 from lightrail.wire.bodies import Answer
 
 if TYPE_CHECKING:
@@ -143,7 +150,10 @@ async def _ask(connection: "ClientConnection", record: Name, operation: str, fie
     raise RequestError(503, f"the messages of {record.name} are being read after a restart; try again")
 
 
-NOT_FOUND: Final = "com.microsoft:message-not-found"
+LOCKED_TOGETHER_MAX: Final[int] = 500
+"""Deferred messages that one request to a shard locks."""
+DEFERRED_BYTES_MAX: Final[int] = limits.MAX_MESSAGE_BYTES
+"""Bytes of deferred messages in one answer."""
 LOCK_TOKEN: Final = Symbol("x-opt-lock-token")
 AT_ONCE, LOCKED = 0, 1
 """receiver-settle-mode of a request: whether the messages leave the queue with the answer."""
@@ -163,7 +173,34 @@ async def receive(connection: "ClientConnection", record: Name, body: Fields) ->
     if body.get("receiver-settle-mode") is not None:
         mode = whole(body, "receiver-settle-mode", AT_ONCE, LOCKED)
     sequences = list(dict.fromkeys(sequences_of(body)))
-    key = secrets.token_bytes(KEY_BYTES)
+    pages: list[tuple[bytes, Answer]] = []
+    try:
+        size = 0
+        for at in range(0, len(sequences), LOCKED_TOGETHER_MAX):
+            key = secrets.token_bytes(KEY_BYTES)
+            answer = await _lock(connection, record, sequences[at : at + LOCKED_TOGETHER_MAX], key)
+            pages.append((key, answer))
+            size += len(answer.blob)
+            if size > DEFERRED_BYTES_MAX:
+                raise RequestError(
+                    413,
+                    f"the first {at + LOCKED_TOGETHER_MAX} messages have {size} bytes; expected at most "
+                    f"{DEFERRED_BYTES_MAX} in one answer: receive fewer messages at a time",
+                    conditions.MESSAGE_SIZE_EXCEEDED,
+                )
+            if session is not None:
+                _demand_session(session, answer)
+    except RequestError:
+        await _release(connection, record, pages)
+        raise
+    found: list[Fields] = []
+    for key, answer in pages:
+        found += await _received(connection, record, key, answer, mode)
+    return {"messages": found}
+
+
+async def _lock(connection: "ClientConnection", record: Name, sequences: list[int], key: bytes) -> Answer:
+    """Locks deferred messages, all or none. Raises RequestError if one is not deferred, or is locked."""
     fields = {"sequences": sequences, "key": key.hex()}
     answer = await connection.frontend.ask_shard(queue_of(record), "receive_deferred", fields)
     rows = answer.fields["messages"]
@@ -174,32 +211,49 @@ async def receive(connection: "ClientConnection", record: Name, body: Fields) ->
             404,
             f"expected {len(sequences)} messages that are deferred in {record.name} and not locked, found "
             + (f"that {', '.join(missing)} can't be read" if missing else "fewer"),
-            NOT_FOUND,
+            MESSAGE_NOT_FOUND,
         )
-    if session is not None:
-        await _demand_session(connection, record, session, answer, key)
+    return answer
+
+
+async def _release(
+    connection: "ClientConnection", record: Name, pages: Sequence[tuple[bytes, Answer]]
+) -> None:
+    """Releases messages that were locked for a request which fails."""
+    for key, answer in pages:
+        for row in answer.fields["messages"]:
+            await settle_deferred(connection, record, token_of(key, int(row["sequence"])), RELEASED)
+
+
+async def _received(
+    connection: "ClientConnection", record: Name, key: bytes, answer: Answer, mode: int
+) -> list[Fields]:
+    """Locked messages as clients read them, with their tokens. Raises RequestError."""
     found: list[Fields] = []
     at = 0
-    now_ms = connection.frontend.now_ms()
-    for row in rows:
+    for row in answer.fields["messages"]:
         end = at + int(row["size"])
         message = bytes(answer.blob[at:end])
         at = end
         sequence = int(row["sequence"])
         token = token_of(key, sequence)
         if not row["message_format"]:
-            attempts, expires = int(row["attempts"]), int(row["expires_at_ms"] or 0)
-            message = with_new_header(message, attempts, expires, now_ms)
-            notes = annotations_of(sequence, int(row["enqueued_at_ms"]), DEFERRED)
+            enqueued = int(row["enqueued_at_ms"])
+            notes = annotations_of(
+                sequence, enqueued, DEFERRED, is_subscription=is_of_subscription(record.name)
+            )
             if mode == LOCKED:
                 notes[Symbol("x-opt-locked-until")] = Timestamp(int(answer.fields["locked_until_ms"]))
-            message = annotated(message, notes, is_dead=is_dead_letter(record.name))
+            life_ms = life_of(enqueued, row["expires_at_ms"])
+            message = annotated(message, notes, life_ms=life_ms, attempts=int(row["attempts"]))
             if mode == LOCKED:
                 message = with_token(message, token)
         if mode == AT_ONCE and not await settle_deferred(connection, record, token, ACCEPTED):
-            raise RequestError(404, f"message {sequence + FIRST_SEQUENCE} was not removed in time", NOT_FOUND)
+            raise RequestError(
+                404, f"message {sequence + FIRST_SEQUENCE} was not removed in time", MESSAGE_NOT_FOUND
+            )
         found.append({"message": message, "lock-token": token})
-    return {"messages": found}
+    return found
 
 
 def with_token(message: bytes, token: UUID) -> bytes:
@@ -210,23 +264,18 @@ def with_token(message: bytes, token: UUID) -> bytes:
         return message
 
 
-async def _demand_session(
-    connection: "ClientConnection", record: Name, session: str, answer: Answer, key: bytes
-) -> None:
-    """Raises RequestError if a locked message is not of the session; then none stays locked."""
-    rows = answer.fields["messages"]
+def _demand_session(session: str, answer: Answer) -> None:
+    """Raises RequestError if a locked message is not of the session."""
     at = 0
     wrong: list[str] = []
-    for row in rows:
+    for row in answer.fields["messages"]:
         end = at + int(row["size"])
         if session_in(bytes(answer.blob[at:end]), int(row["message_format"])) != session:
             wrong.append(str(int(row["sequence"]) + FIRST_SEQUENCE))
         at = end
     if wrong:
-        for row in rows:
-            await settle_deferred(connection, record, token_of(key, int(row["sequence"])), RELEASED)
         raise RequestError(
             404,
             f"expected messages of the session {session!a:.80}, found others: {', '.join(wrong[:5])}",
-            NOT_FOUND,
+            MESSAGE_NOT_FOUND,
         )

@@ -29,11 +29,15 @@ async def add_rule(
 async def replace_rule(
     service: Service, caller: Caller, router: str, id: str, name: str, rule: Rule
 ) -> Subscription:
-    """Replaces a rule in its place. Raises MissingError, and the errors of `Service.subscribe`."""
+    """Replaces a rule in its place, which stays as old as it was.
+
+    Raises MissingError, and the errors of `Service.subscribe`.
+    """
 
     def change(rules: dict[str, Rule]) -> None:
         _demand(rules, router, id, name)
-        rules[name] = rule
+        created = {key: rules[name][key] for key in ("created_at_ms",) if key in rules[name]}
+        rules[name] = {"filter": rule.get("filter"), "action": rule.get("action"), **created}
 
     return await _change(service, caller, router, id, change)
 

@@ -1,18 +1,17 @@
 """Rules as Azure Service Bus writes them, and the filters and actions that are their counterparts here.
 
-    SqlFilter           price > 100                 {"sql": "price > 100"}
-      with parameters   price > @p, @p: 100         {"sql": "price > @p", "parameters": {"@p": 100}}
-    CorrelationFilter   Label a, colour red         {"properties": {"subject": "a",
-                                                                    "application-properties.colour": "red"}}
-    TrueFilter                                      no filter
-    FalseFilter                                     {"sql": "1=0"}
-    SqlRuleAction       SET sys.Label='x'; REMOVE y  {"set": {"subject": "x"},
-                                                      "remove": ["application-properties.y"]}
-      with parameters   SET sys.Label=@p, @p: 'x'   {"set": {"subject": {"parameter": "@p"}},
-                                                     "parameters": {"@p": "x"}}
+    SqlFilter           Price > @p, @p: 100L          {"rule": {"sql": "Price > @p",
+                                                                "parameters": {"@p": {"long": "100"}}}}
+    CorrelationFilter   Label a, Colour red           {"rule": {"correlation": {"label": "a"},
+                                                                "properties": {"Colour": "red"}}}
+    TrueFilter                                        no filter
+    FalseFilter                                       {"sql": "1=0"}
+    SqlRuleAction       SET a = b / 2; REMOVE c       {"rule": {"sql": "SET a = b / 2; REMOVE c"}}
 
-A filter without a counterpart in Service Bus, such as a subject pattern, is shown as a SqlFilter whose
-expression is its JSON, and is read from that JSON again. Actions set constants.
+They are kept as they were sent, and are shown so (filters/rules/). A filter without a counterpart in Service
+Bus, such as a subject pattern, is shown as a SqlFilter whose expression is its JSON, and is read from that
+JSON again; so is an action that changes annotations. Filters and actions of other clients, and those that
+former versions stored, are shown as expressions and statements that mean the same.
 """
 
 import json
@@ -23,14 +22,15 @@ from typing import Any, Final, NamedTuple
 from lightrail.filters.action import compile_action
 from lightrail.filters.errors import FilterError, shown
 from lightrail.filters.filter import compile_filter
-from lightrail.filters.lexer import Token, resolve, tokens_of
-from lightrail.filters.parameters import check_parameters, literal, with_constants
-from lightrail.filters.path import APPLICATION_PROPERTIES, MESSAGE_ANNOTATIONS, entry, parse_path
+from lightrail.filters.parameters import literal
+from lightrail.filters.path import APPLICATION_PROPERTIES, MESSAGE_ANNOTATIONS, parse_path
+from lightrail.filters.rules.rule_action import compile_rule_action
+from lightrail.filters.rules.rule_filter import CORRELATED
+from lightrail.filters.rules.values import NO_ID
 
-TRUE: Final = "1=1"
 FALSE: Final = "1=0"
-"""Expressions of TrueFilter and FalseFilter."""
-CORRELATED: Final[Mapping[str, str]] = {
+"""The expression of a FalseFilter."""
+_FIELDS: Final[Mapping[str, str]] = {
     "correlation-id": "correlation-id",
     "message-id": "message-id",
     "to": "to",
@@ -40,7 +40,7 @@ CORRELATED: Final[Mapping[str, str]] = {
     "reply-to-session-id": "reply-to-group-id",
     "content-type": "content-type",
 }
-"""Fields of a correlation filter, in the order of their list in AMQP, and the fields of a message."""
+"""Fields of correlation filters as paths."""
 _SYSTEM_NAMES: Final[Mapping[str, str]] = {
     "subject": "sys.Label",
     "reply-to": "sys.ReplyTo",
@@ -49,123 +49,114 @@ _SYSTEM_NAMES: Final[Mapping[str, str]] = {
     "correlation-id": "sys.CorrelationId",
     "group-id": "sys.SessionId",
 }
-"""Fields that an action may change, as an expression writes them."""
-_BY_PATH: Final = {path: name for name, path in CORRELATED.items()}
+"""Fields that an action of another client may change, as a statement writes them."""
+_BY_PATH: Final = {path: name for name, path in _FIELDS.items()}
 _WORD: Final = re.compile(r"[^\W\d]\w*\Z")
-_PARAMETER: Final = re.compile(r"=\s*(@[^\W\d]\w*)\s*\Z")
-"""The end of a statement that sets a field to a parameter."""
-_STATEMENT: Final = re.compile(r"""(?:'(?:[^']|'')*'|"(?:[^"]|"")*"|\[[^\]]*\]|[^;'"\[])+""")
+assert _FIELDS.keys() == CORRELATED.keys()
+
+Spec = dict[str, Any]
+
+
+class Sql(NamedTuple):
+    """An expression or statements, with parameters: constants by name (filters/rules/constants.py)."""
+
+    expression: str
+    parameters: Mapping[str, Any]
 
 
 class Correlation(NamedTuple):
-    """A correlation filter: fields by their names in CORRELATED, and application properties."""
+    """A correlation filter: fields by their names in CORRELATED, and constants of application properties."""
 
     fields: dict[str, str]
     properties: dict[str, Any]
 
 
-def sql_filter(expression: str, parameters: Mapping[str, Any] | None = None) -> dict[str, Any] | None:
-    """The filter of an expression; None for one that matches every message. Raises FilterError.
-
-    Args:
-        parameters: texts, numbers and booleans by name, with the @.
-    """
-    text = expression.strip()
-    if "".join(text.split()) == TRUE:
-        return None
-    spec: Any = {"sql": expression} | _kept(parameters)
-    if text.startswith("{"):
-        if parameters:
-            raise FilterError("no parameters beside a filter as JSON, which has its own", shown(text))
-        try:
-            spec = json.loads(text)
-        except (ValueError, RecursionError) as error:
-            raise FilterError(f"an expression, or a filter as JSON ({error})", shown(text)) from None
+def sql_filter(sql: Sql) -> Spec:
+    """The filter of an expression. Raises FilterError with the place in the expression."""
+    spec = {"rule": _rule(sql)} if (found := _json(sql)) is None else found
     compile_filter(spec)
     return dict(spec)
 
 
-def correlation_filter(fields: Mapping[str, Any], properties: Mapping[Any, Any]) -> dict[str, Any]:
+def false_filter() -> Spec:
+    """The filter that no message matches."""
+    return {"sql": FALSE}
+
+
+def correlation_filter(fields: Mapping[str, Any], properties: Mapping[Any, Any]) -> Spec:
     """The filter of a correlation filter. Raises FilterError, also if no field is compared."""
-    equal: dict[str, Any] = {}
-    for name, value in fields.items():
-        if name not in CORRELATED:
-            raise FilterError(f"one of {', '.join(CORRELATED)} and properties", shown(name))
-        if not isinstance(value, str):
-            raise FilterError("a text", shown(value), part=name)
-        equal[CORRELATED[name]] = str(value)
-    for name, value in properties.items():
-        if not isinstance(name, str) or not name:
-            raise FilterError("the name of a property", shown(name), part="properties")
-        if not isinstance(value, str | bool | int | float):
-            raise FilterError("a text, a number or a boolean", shown(value), part=f"properties.{name}")
-        equal[entry(APPLICATION_PROPERTIES, name).text] = _plain(value)
-    if not equal:
-        raise FilterError("at least one field to compare", "a correlation filter without any")
-    spec = {"properties": equal}
-    compile_filter(spec)
-    return spec
+    found: Spec = {"correlation": dict(fields)} if fields or not properties else {}
+    if properties:
+        found["properties"] = dict(properties)
+    compile_filter({"rule": found})
+    return {"rule": found}
 
 
-def expression_of(spec: Mapping[str, Any] | None) -> str | Correlation:
-    """A filter as Service Bus writes it: an expression, or a correlation filter."""
+def shown_filter(spec: Mapping[str, Any] | None) -> Sql | Correlation | bool:
+    """A filter as Service Bus writes it; True and False for a TrueFilter and a FalseFilter."""
     if spec is None:
-        return TRUE
+        return True
+    if spec == {"sql": FALSE}:
+        return False
+    if spec.keys() == {"rule"}:
+        rule = spec["rule"]
+        if "sql" in rule:
+            return Sql(rule["sql"], rule.get("parameters", {}))
+        return Correlation(dict(rule.get("correlation", {})), dict(rule.get("properties", {})))
     if spec.keys() <= {"sql", "selector"} and len(spec) == 1:
-        return str(next(iter(spec.values())))
+        return Sql(str(next(iter(spec.values()))), {})
     if spec.keys() == {"sql", "parameters"}:
-        return str(spec["sql"])
+        return Sql(str(spec["sql"]), spec["parameters"])
     if spec.keys() == {"properties"}:
         found = _correlation(spec["properties"])
         if found is not None:
             return found
-    return json.dumps(spec)
+    return Sql(json.dumps(spec), {})
 
 
-def parameters_of(spec: Mapping[str, Any] | None) -> Mapping[str, Any]:
-    """The parameters of an expression or action that is shown as Service Bus writes it; empty for none."""
-    if spec is None or ("sql" in spec and spec.keys() != {"sql", "parameters"}):
-        # The parameters of a filter that is shown as JSON are in this JSON.
-        return {}
-    found: Mapping[str, Any] = spec.get("parameters", {})
-    return found
+def sql_action(sql: Sql) -> Spec:
+    """The action of statements. Raises FilterError with the place in them."""
+    found = _json(sql)
+    if found is not None:
+        compile_action(found)
+        return dict(found)
+    spec = _rule(sql)
+    compile_rule_action(spec, lambda: NO_ID)
+    return {"rule": spec}
 
 
-def sql_action(expression: str, parameters: Mapping[str, Any] | None = None) -> dict[str, Any] | None:
-    """The action of statements SET field = constant and REMOVE field; None for none. Raises FilterError.
-
-    Args:
-        parameters: see `sql_filter`; a constant may be a parameter.
-    """
-    values: dict[str, Any] = {}
-    removed: list[str] = []
-    for statement in _statements(expression):
-        tokens = tokens_of(with_constants(statement, parameters) if parameters else statement)
-        word = tokens[0].value[1].upper() if tokens[0].kind == "identifier" else ""
-        if word == "SET" and len(tokens) > 4:
-            path = _field(tokens[1])
-            if tokens[2].kind != "=":
-                raise FilterError("= behind the field", shown(tokens[2].text), tokens[2].position)
-            named = _PARAMETER.search(statement) if parameters else None
-            constant = _constant(tokens[3:-1])
-            values[path] = {"parameter": named.group(1)} if named else constant
-        elif word == "REMOVE" and len(tokens) == 3:
-            removed.append(_field(tokens[1]))
-        else:
-            raise FilterError("SET field = constant, or REMOVE field", shown(statement.strip()))
-    if not values and not removed:
-        return None
-    spec = ({"set": values} if values else {}) | ({"remove": removed} if removed else {}) | _kept(parameters)
-    compile_action(spec)
-    return spec
-
-
-def statements_of(spec: Mapping[str, Any] | None) -> str:
-    """An action as Service Bus writes it; empty for none."""
+def shown_action(spec: Mapping[str, Any] | None) -> Sql | None:
+    """An action as Service Bus writes it; None for none."""
     if spec is None:
-        return ""
+        return None
+    if "rule" in spec:
+        return Sql(spec["rule"]["sql"], spec["rule"].get("parameters", {}))
+    if any(
+        parse_path(path).section == MESSAGE_ANNOTATIONS
+        for path in (*spec.get("set", ()), *spec.get("remove", ()))
+    ):
+        return Sql(json.dumps(spec), {})
     sets = [f"SET {_written(path)} = {_shown(value)}" for path, value in spec.get("set", {}).items()]
-    return "; ".join([*sets, *(f"REMOVE {_written(path)}" for path in spec.get("remove", ()))])
+    removes = [f"REMOVE {_written(path)}" for path in spec.get("remove", ())]
+    return Sql("; ".join([*sets, *removes]), spec.get("parameters", {}))
+
+
+def _json(sql: Sql) -> Any:
+    """The JSON that stands in the place of an expression; None if there is none. Raises FilterError."""
+    text = sql.expression.strip()
+    if not text.startswith("{"):
+        return None
+    if sql.parameters:
+        raise FilterError("no parameters beside JSON, which has its own", shown(text))
+    try:
+        return json.loads(text)
+    except (ValueError, RecursionError) as error:
+        raise FilterError(f"an expression, or a filter or an action as JSON ({error})", shown(text)) from None
+
+
+def _rule(sql: Sql) -> Spec:
+    kept = {"parameters": dict(sql.parameters)} if sql.parameters else {}
+    return {"sql": sql.expression, **kept}
 
 
 def _correlation(equal: Mapping[str, Any]) -> Correlation | None:
@@ -182,71 +173,17 @@ def _correlation(equal: Mapping[str, Any]) -> Correlation | None:
     return made
 
 
-def _statements(expression: str) -> list[str]:
-    """The parts between semicolons that are not in quotes. Raises FilterError."""
-    at = 0
-    found: list[str] = []
-    while at < len(expression):
-        if expression[at] == ";":
-            at += 1
-            continue
-        match = _STATEMENT.match(expression, at)
-        if match is None:
-            raise FilterError("a closing quote", shown(expression[at : at + 20]), at + 1)
-        if match.group().strip():
-            found.append(match.group())
-        at = match.end()
-    return found
-
-
-def _field(token: Token) -> str:
-    if token.kind != "identifier":
-        raise FilterError("a field", shown(token.text), token.position)
-    scope, name, is_quoted = token.value
-    return resolve(scope, name, is_quoted, token.position).path.text
-
-
-def _constant(tokens: list[Token]) -> Any:
-    """The value of a literal with an optional minus sign. Raises FilterError."""
-    first = tokens[0]
-    if len(tokens) == 1 and first.kind in ("string", "number"):
-        return first.value
-    if len(tokens) == 1 and first.kind in ("TRUE", "FALSE"):
-        return first.kind == "TRUE"
-    if len(tokens) == 2 and first.kind == "-" and tokens[1].kind == "number":
-        return -tokens[1].value
-    text = " ".join(token.text for token in tokens)
-    raise FilterError("a constant: text, a number, TRUE or FALSE", shown(text), first.position)
-
-
 def _written(text: str) -> str:
-    """A path as an expression writes it."""
+    """A path as a statement writes it."""
     path = parse_path(text)
-    if path.section not in (APPLICATION_PROPERTIES, MESSAGE_ANNOTATIONS):
+    if path.section != APPLICATION_PROPERTIES:
         return _SYSTEM_NAMES[path.text]
-    scope = "user" if path.section == APPLICATION_PROPERTIES else "m"
     if _WORD.match(path.name):
-        return f"{scope}.{path.name}"
-    quoted = path.name.replace('"', '""')
-    return f"{scope}.[{path.name}]" if "]" not in path.name else f'{scope}."{quoted}"'
-
-
-def _kept(parameters: Mapping[str, Any] | None) -> dict[str, Any]:
-    """The entry of a filter or action with these parameters, whose values are those of JSON."""
-    if not parameters:
-        return {}
-    checked = check_parameters(parameters)
-    return {"parameters": {str(name): _plain(value) for name, value in checked.items()}}
+        return f"user.{path.name}"
+    quoted = path.name.replace("]", "]]")
+    return f"user.[{quoted}]"
 
 
 def _shown(value: Any) -> str:
     """A value of an action: a parameter or a literal."""
     return str(value["parameter"]) if isinstance(value, Mapping) else literal(value)
-
-
-def _plain(value: Any) -> Any:
-    """A value of AMQP as one of JSON."""
-    for kind in (bool, int, float):
-        if isinstance(value, kind):
-            return kind(value)
-    return str(value)

@@ -5,7 +5,8 @@ its range in a record of settlements, its memory) is done in pieces, one in each
 answered when the last piece is on disk; after an earlier crash, messages whose pieces were not written are in
 the queue again.
 
-`DeadLettering` moves dead letters from their queue to its dead-letter queue.
+`DeadLettering` moves dead letters from their queue to its dead-letter queue, and scheduled messages that are
+due to the end of their own.
 """
 
 import logging
@@ -23,7 +24,7 @@ from lightrail.shard.queue.values import effects
 from lightrail.shard.queue.values.counters import TurnWork
 from lightrail.shard.queue.values.effects import Reason, Removed
 from lightrail.shard.queue.values.runs import Batch, Run
-from lightrail.shard.queues.dead_letters import dead_letter_batch
+from lightrail.shard.queues.dead_letters import dead_letter_batch, due_batch
 from lightrail.shard.queues.shard_queue import Queue
 from lightrail.telemetry.shard import ShardCounts
 
@@ -31,11 +32,12 @@ if TYPE_CHECKING:
     from lightrail.shard.queues.queues import Queues
 
 log = logging.getLogger("lightrail.shard.effects.performer")
+Moved = effects.DeadLetter | effects.Due
 
 
 @dataclass(slots=True, eq=False, repr=False)
 class DeadLettering:
-    """Moves dead letters, and retries those for which the store had no room.
+    """Moves dead letters and due messages, and retries those for which the store had no room.
 
     Args:
         enqueue: adds a batch with an appended record to a queue.
@@ -45,18 +47,36 @@ class DeadLettering:
     _store: Store
     _counts: ShardCounts
     _enqueue: Callable[[Queue, Batch, int], None]
-    unwritten: list[tuple[Queue, effects.DeadLetter]] = field(default_factory=list)
-    """Dead letters for which the store had no room: in no queue in memory, on disk still in the first."""
+    unwritten: list[tuple[Queue, Moved]] = field(default_factory=list)
+    """Messages for which the store had no room: in no queue in memory, on disk still in the first."""
 
-    def move(self, queue: Queue, effect: effects.DeadLetter, now_ms: int) -> None:
-        """Moves messages to `NAME/$dlq`, annotated with the reason: one group in the journal."""
-        run = effect.run
-        count = run.last - run.first
+    def move(self, queue: Queue, effect: Moved, now_ms: int) -> None:
+        """Moves messages to `NAME/$dlq`, annotated with the reason, or due ones to the end of their queue.
+
+        Both is one group in the journal, so that after a crash a message is in one of both places.
+        """
+        if isinstance(effect, effects.Due):
+            batch = due_batch(effect.run, queue.view.policy.max_age_ms, now_ms)
+            self._move(queue, effect, queue, batch, now_ms)
+            return
         target = self._queues.get(dead_letter_name(queue.name), now_ms)
         if target is None:
             self._postpone(queue, effect, "its dead-letter queue could not be created")
             return
-        batch = dead_letter_batch(run, queue.name, effect, now_ms)
+        batch = dead_letter_batch(effect.run, queue.name, effect, now_ms)
+        if self._move(queue, effect, target, batch, now_ms):
+            reasons = self._counts.dead_lettered
+            reasons[effect.reason] = reasons.get(effect.reason, 0) + batch.count
+
+    def _move(self, queue: Queue, effect: Moved, target: Queue, batch: Batch, now_ms: int) -> bool:
+        """Adds the messages as a new batch to a queue; returns whether there was room on disk."""
+        run = effect.run
+        count = run.last - run.first
+        outcome, reason = record.Outcome.DEAD_LETTERED, Reason.DUE
+        if isinstance(effect, effects.Due):
+            outcome = record.Outcome.PURGED
+        else:
+            reason = effect.reason
         durable = batch.durable
         if durable or queue.captured or target.captured:
             copied = Append(
@@ -64,9 +84,7 @@ class DeadLettering:
                 *(0, 0, batch, 0, count),
                 flags=CONTINUED if durable else CONTINUED | SPILLED,
             )
-            settled = Settle(
-                queue.id, [(run.sequence, run.end)], record.Outcome.DEAD_LETTERED, str(effect.reason)
-            )
+            settled = Settle(queue.id, [(run.sequence, run.end)], outcome, str(reason))
             try:
                 if not self._store.is_group_open:
                     # A transaction has reserved room for all of its group.
@@ -74,31 +92,31 @@ class DeadLettering:
                 batch.location, _ = [self._store.append(each, now_ms) for each in (copied, settled)]
             except StoreError as error:
                 self._postpone(queue, effect, str(error))
-                return
+                return False
         location = run.batch.location
         if location is not None:
             self._store.release(location.segment, run.size)
-        if run.sequence < queue.recovered_to:
+        if run.sequence < queue.recovered_to and target is not queue:
             target.repeated(count)
-        reasons = self._counts.dead_lettered
-        reasons[effect.reason] = reasons.get(effect.reason, 0) + count
         self._enqueue(target, batch, now_ms)
+        return True
 
-    def _postpone(self, queue: Queue, effect: effects.DeadLetter, why: str) -> None:
-        """Keeps messages that have left their queue and can't be written to the dead-letter queue now."""
+    def _postpone(self, queue: Queue, effect: Moved, why: str) -> None:
+        """Keeps messages that have left their queue and can't be written to the other one now."""
         if not self.unwritten:
-            log.error("dead letters of queue %s wait: %s", queue.name, why)
+            kind = "scheduled messages" if isinstance(effect, effects.Due) else "dead letters"
+            log.error("%s of queue %s wait: %s", kind, queue.name, why)
         self._counts.store_failures += 1
         self.unwritten.append((queue, effect))
 
     def write_again(self, now_ms: int) -> None:
-        """Tries again to move the dead letters for which the store had no room."""
+        """Tries again to move the messages for which the store had no room."""
         unwritten, self.unwritten = self.unwritten, []
         for queue, effect in unwritten:
             self.move(queue, effect, now_ms)
 
     def forget(self, queue: Queue) -> None:
-        """Drops the unwritten dead letters of a queue that was deleted."""
+        """Drops the unwritten messages of a queue that was deleted."""
         for source, effect in self.unwritten:
             location = effect.run.batch.location
             if source is queue and location is not None:

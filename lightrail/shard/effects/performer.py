@@ -43,6 +43,7 @@ JOURNAL_OUTCOME: Final = {
     Reason.PURGED: record.Outcome.PURGED,
     Reason.REPLACED: record.Outcome.PURGED,
     Reason.CANCELLED: record.Outcome.PURGED,
+    Reason.DUE: record.Outcome.PURGED,
     Reason.QUEUE_FULL: record.Outcome.DEAD_LETTERED,
     Reason.DISCARDED: record.Outcome.DISCARDED,
 }
@@ -171,7 +172,7 @@ class Performer:
                     self._append_captured(queue, _back(queue, run, record.Outcome.RELEASED), now_ms)
         elif isinstance(effect, effects.Replaced):
             self._replaced(queue, effect, now_ms)
-        elif isinstance(effect, effects.DeadLetter):
+        elif isinstance(effect, effects.DeadLetter | effects.Due):
             self.dead_letters.move(queue, effect, now_ms)
         elif isinstance(effect, effects.Fetch):
             self.read(queue, effect.run)

@@ -297,23 +297,25 @@ class Machine:
     def _pass_time(self, now_ms: int, effects: list[Effect]) -> None:
         contents = self.contents
         deadlines = contents.deadlines
+        special = contents.special
         for consumer, first, last in contents.locks.due(now_ms, contents.work):
             self.outcomes.unlock(consumer, first, last, now_ms, effects)
         for run in contents.eviction.retry(now_ms):
             deadlines.add(run)
+            if special is not None:
+                special.fetched()
         if len(contents.deferred):
             effects.extend(Fetch(run) for run in contents.deferred.wanted())
         if self._arrangement.effects:
             effects.extend(self._arrangement.effects)
             self._arrangement.effects = []
-        special = contents.special
         if special is not None:
             special.wake(now_ms)
             self._trim(effects)
         for first, last in deadlines.due(now_ms, contents.work):
             self._removals.expire(contents.ready, first, last, now_ms, effects)
-            if special is not None and special.delays is not None:
-                self._removals.expire(special.delays.line, first, last, now_ms, effects)
+            if special is not None and (delays := special.delays) is not None:
+                self._removals.expire(delays.line, first, last, now_ms, effects, delays.scheduled)
             if contents.aside.count or contents.retries:
                 for apart in contents.set_apart:
                     self._removals.expire_apart(apart, first, last, now_ms, effects)

@@ -1,4 +1,6 @@
-"""Annotates dead letters with the reason, the source and the time; all other bytes are unchanged.
+"""Messages that are moved to another queue, or to another place: dead letters, and scheduled ones.
+
+Dead letters are annotated with the reason, the source and the time; all other bytes are unchanged.
 
 The fields that queue machines and filters of consumers need of messages are read here as well.
 """
@@ -7,7 +9,7 @@ from collections.abc import Callable, Mapping
 from typing import Any, Final
 
 from lightrail.amqp.decoder import decode
-from lightrail.amqp.sections import decode_annotations, with_annotations
+from lightrail.amqp.sections import attributes, decode_annotations, with_annotations
 from lightrail.amqp.values import DecodeError, Symbol, Timestamp, UInt
 from lightrail.filters.filter import compile_filter
 from lightrail.filters.matcher import BASE, Looks
@@ -87,6 +89,38 @@ def dead_letter_batch(run: Run, source: str, effect: DeadLetter, now_ms: int) ->
         ],
         durable=batch.durable,
         priority=batch.priority,
+        enqueued_at_ms=now_ms,
+        message_format=batch.message_format,
+    )
+
+
+def due_batch(run: Run, max_age_ms: int | None, now_ms: int) -> Batch:
+    """A scheduled message that is due, as it is enqueued: its time to live begins now.
+
+    An absolute-expiry-time counts where there is no ttl: clients of Azure Service Bus write both, and the
+    former from the creation of the message.
+
+    Args:
+        run: one message.
+        max_age_ms: of the queue.
+    """
+    batch = run.batch
+    message = batch.message(run.first)
+    try:
+        _, _, ttl, expiry = attributes(message)
+    except DecodeError:
+        ttl = expiry = None
+    ends = [now_ms + life for life in (ttl, max_age_ms) if life is not None]
+    if ttl is None and expiry is not None:
+        ends.append(expiry)
+    elif ttl is None and max_age_ms is None and batch.expires_at_ms is not None:
+        # The max_age of a router.
+        ends.append(now_ms + max(1, batch.expires_at_ms - batch.enqueued_at_ms))
+    return batch_of(
+        [message],
+        durable=batch.durable,
+        priority=batch.priority,
+        expires_at_ms=min(ends, default=None),
         enqueued_at_ms=now_ms,
         message_format=batch.message_format,
     )

@@ -79,6 +79,7 @@ class QueueProducer(Producer):
     Args:
         number: of the link, unique in the lifetime of this process.
         sequences: whether the shard reports the sequences of stored messages.
+        is_whole: whether the shard stores the messages of a frame all or none.
         identity: key of a named producer at the shard, of which two links exclude each other; 0 for none.
         first: number of the first frame.
         on_ready: called when the shard has opened the producer.
@@ -90,6 +91,7 @@ class QueueProducer(Producer):
     _: KW_ONLY
     label: str = ""
     sequences: bool = False
+    is_whole: bool = False
     identity: int = 0
     first: InitVar[int] = 1
     on_ready: Callable[[], None] | None = None
@@ -157,6 +159,7 @@ class QueueProducer(Producer):
             expires_at_ms=each.attributes.expires_at_ms,
             message_format=each.attributes.message_format,
             size=ends[-1],
+            whole=self.is_whole,
         )
         window.add(number, each)
         if self._is_open:

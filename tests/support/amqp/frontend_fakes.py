@@ -4,6 +4,7 @@ from types import SimpleNamespace
 from typing import Any
 
 from lightrail.amqp.link import ATTACHED
+from lightrail.amqp.unsettled import Unsettled
 from lightrail.frontend.client import Client
 from lightrail.frontend.errors import ConditionError
 from lightrail.frontend.guard import Guard
@@ -37,7 +38,7 @@ class FakeLink:
         self.drains = 0
         self.backlog = 0
         self.context: Any = None
-        self.session = SimpleNamespace(connection=SimpleNamespace(peer_open=None))
+        self.session = SimpleNamespace(connection=SimpleNamespace(peer_open=None), outgoing=Unsettled())
         self.rcv_settle_mode = 0
         self.attach: Any = None
         self.state = ATTACHED
@@ -53,6 +54,12 @@ class FakeLink:
         assert first <= last
         self.settled.append((first, last, state))
         return last - first + 1
+
+    def let_peer_settle(self) -> None:
+        self.peer_settles = True
+
+    def answer(self, first: int, last: int, state: Any) -> int:
+        return self.settle(first, last, state)
 
     def settle_sent(self, first: int, last: int, state: Any) -> int:
         self.settled_sent.append((first, last, state))

@@ -173,9 +173,12 @@ def _check_locked_once(contents: Contents) -> None:
 
 def _check_deadlines(contents: Contents) -> None:
     assert not any(run.is_aside for run in contents.waiting()), "a message is ready that is set aside"
+    delays = None if contents.special is None else contents.special.delays
+    # They expire when they are due at the earliest, and leave the queue then.
+    scheduled = set() if delays is None else delays.scheduled
     for run in contents.expiring():
         expires_at_ms = run.batch.expires_at_ms
-        if expires_at_ms is None or run.sequence in contents.eviction.fetching:
+        if expires_at_ms is None or run.sequence in contents.eviction.fetching or run.sequence in scheduled:
             continue
         covered = {
             sequence

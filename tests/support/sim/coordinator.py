@@ -162,6 +162,14 @@ class SimCoordinator(KeyedCoordinator):
         found = self._etcd.entries.get(key)
         return found if found is not None and found.value is not None else None
 
+    async def current(self, key: str) -> Entry | None:
+        await self._travel()
+        revision = self._etcd.revision
+        while self._revision < revision and not self.is_away and not self.closed:
+            await self._arrived.wait()
+        found = self._etcd.entries.get(key)
+        return found if found is not None and found.value is not None else None
+
     async def entries(self, prefix: str) -> list[Entry]:
         await self._travel()
         found = [each for key, each in self._etcd.entries.items() if key.startswith(prefix)]

@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from lightrail.amqp import events
+from lightrail.amqp import events, receiver
 from lightrail.amqp.errors import LocalError
 from lightrail.amqp.performatives import (
     Accepted,
@@ -15,6 +15,7 @@ from lightrail.amqp.performatives import (
     Rejected,
     Released,
 )
+from lightrail.amqp.receiver import ANSWERED_RANGES_MAX
 from lightrail.amqp.values import Symbol
 from tests.unit.amqp.peer import WRAP, amqp, conditions_of, data, opened, session_of, transfer
 
@@ -223,3 +224,52 @@ def test_an_unsettled_delivery_is_found_by_its_tag_over_links_and_a_wrap_of_the_
     assert [one.unsettled_number(tag) for tag in (b"", b"\0\0\0", b"\0" * 5, b"\0\0\1\0")] == [None] * 4
     with pytest.raises(LocalError, match="the peer's"):
         peer.sender().unsettled_number(b"\0\0\0\0")
+
+
+def test_a_peer_that_settles_gets_other_outcomes_than_accepted_unsettled() -> None:
+    peer = opened()
+    link = peer.sender()
+    link.let_peer_settle()
+    peer.feed(b"".join(amqp(transfer(number), data(b"x")) for number in range(3)))
+    assert link.answer(0, 1, Rejected()) == 2
+    assert link.settle(2, 2) == 1
+    assert [(each.first, each.last, each.settled) for each in peer.hear()] == [(0, 1, False), (2, None, True)]
+    assert peer.say(Disposition(role=False, first=0, last=1, settled=True)) == [
+        events.SenderSettled(link, 0, 1)
+    ]
+    assert session_of(link).incoming.count() == 0
+
+
+def test_an_answer_is_settled_where_the_peer_leaves_too_many_unsettled(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(receiver, "ANSWERED_RANGES_MAX", 2)
+    assert ANSWERED_RANGES_MAX > 2
+    peer = opened()
+    link = peer.sender()
+    link.let_peer_settle()
+    peer.feed(b"".join(amqp(transfer(number), data(b"x")) for number in range(6)))
+    link.settle(1, 1)
+    link.settle(3, 3)
+    peer.hear()
+    assert len(session_of(link).incoming.ranges) == 3
+    link.answer(0, 0, Rejected())
+    link.answer(2, 2, Rejected())
+    link.answer(4, 4, Rejected())
+    assert [each.settled for each in peer.hear()] == [True, True, False], "until they are few again"
+
+
+def test_an_answer_is_settled_for_all_other_peers() -> None:
+    peer = opened()
+    link = peer.sender()
+    peer.say(transfer(0), data(b"x"))
+    link.answer(0, 0, Rejected())
+    assert [each.settled for each in peer.hear()] == [True]
+
+
+def test_a_sender_has_no_answers() -> None:
+    link = opened().receiver()
+    with pytest.raises(LocalError):
+        link.answer(0, 0, Rejected())
+    with pytest.raises(LocalError):
+        link.let_peer_settle()

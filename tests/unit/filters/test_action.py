@@ -18,8 +18,9 @@ from lightrail.amqp.sections import (
 from lightrail.amqp.values import Symbol
 from lightrail.filters.action import ACTION_ENTRIES_MAX, compile_action
 from lightrail.filters.errors import FilterError
-from lightrail.filters.message import extract, term
+from lightrail.filters.message import extract
 from lightrail.filters.path import parse_path
+from lightrail.filters.terms import term
 from tests.support.amqp.strategies import same
 from tests.unit.filters.messages import message, messages, mutated, section
 

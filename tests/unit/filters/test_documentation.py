@@ -7,14 +7,17 @@ from typing import Any
 
 import pytest
 
-from lightrail.filters.action import ACTION_ENTRIES_MAX, compile_action
+from lightrail.filters.action import ACTION_ENTRIES_MAX
 from lightrail.filters.filter import compile_filter
 from lightrail.filters.lexer import JMS_NAMES
 from lightrail.filters.parameters import FILTER_PARAMETERS_BYTES
 from lightrail.filters.path import FIELD_NAMES, FILTER_PATH_BYTES
 from lightrail.filters.patterns import LIKE_TEXT_MAX, SUBJECT_WORDS_MAX, compile_pattern, split_words
+from lightrail.filters.rules.parser import RULE_STATEMENTS_MAX
+from lightrail.filters.rules.values import RULE_TEXT_MAX
 from lightrail.filters.source import SOURCE_FILTERS_MAX
 from lightrail.model import limits
+from lightrail.namespace.rules import compile_any_action
 
 PAGE = (Path(__file__).parents[3] / "docs" / "filters.md").read_text()
 
@@ -27,7 +30,8 @@ def lines_of(language: str) -> list[str]:
 @pytest.mark.parametrize("line", lines_of("json"))
 def test_every_filter_and_action_of_the_page_compiles(line: str) -> None:
     spec: dict[str, Any] = json.loads(line)
-    made = compile_action(spec) if {"set", "remove"} & set(spec) else compile_filter(spec)
+    is_action = {"set", "remove"} & set(spec) or "SET" in str(spec.get("rule"))
+    made = compile_any_action(spec) if is_action else compile_filter(spec)
     assert made.spec == spec
 
 
@@ -62,6 +66,8 @@ def test_the_page_names_every_field(name: str) -> None:
         SUBJECT_WORDS_MAX,
         SOURCE_FILTERS_MAX,
         ACTION_ENTRIES_MAX,
+        RULE_STATEMENTS_MAX,
+        RULE_TEXT_MAX,
     ],
 )
 def test_the_page_gives_the_limits(limit: int) -> None:

@@ -84,7 +84,10 @@ def test_filters_that_do_not_match(spec: Any) -> None:
 @pytest.mark.parametrize(
     ("spec", "message"),
     [
-        ("x", "expected an object with subject, properties, sql, parameters, selector, all, any or not"),
+        (
+            "x",
+            "expected an object with subject, properties, sql, parameters, selector, rule, all, any or not",
+        ),
         ({"parameters": {"@a": 1}}, "expected sql beside parameters, found no sql"),
         ({"selector": "a = @a", "parameters": {"@a": 1}}, "expected sql beside parameters, found no sql"),
         ({"sql": "a = 1", "parameters": {}}, "parameters: expected an object of one or more names"),
@@ -93,8 +96,8 @@ def test_filters_that_do_not_match(spec: Any) -> None:
         ({}, "expected an object with at least one of subject"),
         (
             {"colour": 1},
-            "expected no other keys than subject, properties, sql, parameters, selector, all, any or not, "
-            "found 'colour'",
+            "expected no other keys than subject, properties, sql, parameters, selector, rule, all, any or "
+            "not, found 'colour'",
         ),
         ({"subject": 1}, "subject: expected a string, found 1"),
         ({"subject": "a*"}, "subject: expected '*' and '#' as whole words"),

@@ -29,7 +29,7 @@ from lightrail.amqp.values import (
     ULong,
 )
 from lightrail.filters.errors import FilterError
-from lightrail.filters.message import OPAQUE, MessageView, extract, term
+from lightrail.filters.message import MessageView, extract
 from lightrail.filters.path import (
     FIELD_NAMES,
     FILTER_PATH_BYTES,
@@ -40,6 +40,7 @@ from lightrail.filters.path import (
     parse_path,
 )
 from lightrail.filters.sections import FILTER_SECTIONS_MAX
+from lightrail.filters.terms import OPAQUE, term
 from tests.support.amqp.strategies import same
 from tests.unit.filters.messages import message, messages, mutated, names, section
 

@@ -16,7 +16,8 @@ from lightrail.cluster.memory import MemoryCoordinator
 from lightrail.frontend import connections
 from lightrail.frontend.connections import operations
 from lightrail.frontend.links.terminus import LABEL_CHARACTERS_MAX
-from lightrail.frontend.nodes.nodes import NODE_REQUEST_BYTES, Nodes
+from lightrail.frontend.nodes.links import NODE_REQUEST_BYTES
+from lightrail.frontend.nodes.nodes import Nodes
 from lightrail.frontend.nodes.queries import MANAGEMENT_FIGURES_AT_ONCE, Queries
 from lightrail.frontend.outflow import WRITE_ANSWERS_BYTES
 from lightrail.model import conditions, limits

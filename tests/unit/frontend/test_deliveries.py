@@ -13,7 +13,7 @@ from lightrail.amqp.link import SETTLE_FIRST, SETTLE_SECOND
 from lightrail.amqp.performatives import AmqpError, Modified, Received, Rejected, Released
 from lightrail.amqp.sections import Header, decode_header, encode_header
 from lightrail.amqp.values import Symbol
-from lightrail.frontend.links import settlements
+from lightrail.frontend import unsettled_bytes
 from lightrail.frontend.links.deliveries import ConsumerLink
 from lightrail.model import conditions, limits
 from lightrail.wire.bodies import ConsumerOpen, Refusal, SettleDetail
@@ -182,6 +182,45 @@ def test_a_client_that_does_not_settle_gets_no_more(monkeypatch: pytest.MonkeyPa
     rig.consumer.writable()
     rig.hear()
     assert rig.limit == 2 * WINDOW
+
+
+def test_a_link_that_settles_nothing_does_not_stop_the_others_of_its_connection(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(limits, "CONNECTION_UNSETTLED_BYTES", 100_000)
+    connection = FakeConnection()
+    idle, other = Rig(connection=connection), Rig(connection=connection)
+    idle.credit(10 * WINDOW)
+    idle.hear()
+    idle.deliver(WINDOW // 2, size=200)
+    idle.hear()
+    assert idle.consumer in connection.starved
+    assert connection.has_too_much_unsettled()
+    other.credit(10 * WINDOW)
+    other.hear()
+    share = limits.CONNECTION_UNSETTLED_BYTES // 2
+    while other.consumer not in connection.starved:
+        assert other.next * 100 <= share, "an equal part, and what was under way"
+        other.deliver(50, size=100)
+        other.hear()
+    assert other.next * 100 + WINDOW > share // 2, "the rest is overhead of slices"
+    other.outcome(0, other.next - 1, ACCEPTED)
+    assert connection.has_too_much_unsettled()
+    assert (other.consumer.exceeds_share(), idle.consumer.exceeds_share()) == (False, True)
+
+
+def test_runs_count_towards_the_share_of_a_link(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(limits, "CONNECTION_UNSETTLED_BYTES", 10 * limits.UNSETTLED_RUN_BYTES)
+    rig = Rig()
+    rig.credit(10 * WINDOW)
+    rig.hear()
+    rig.deliver(20, size=1)
+    assert not rig.consumer.exceeds_share()
+    for number in range(0, 40, 2):
+        rig.link.session.outgoing.add(rig.link, number, number)
+    assert rig.consumer.exceeds_share()
+    rig.outcome(0, 14, ACCEPTED)
+    assert not rig.consumer.exceeds_share(), "of the runs of the session, one for each of its messages"
 
 
 def test_a_session_window_that_is_shut_holds_deliveries_back() -> None:
@@ -708,7 +747,7 @@ def test_a_receiver_that_waits_no_longer_is_not_answered_and_nothing_is_counted_
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     # What is around a slice is shared by its messages; here their own bytes are looked at.
-    monkeypatch.setattr(settlements, "UNSETTLED_SLICE_BYTES", 0)
+    monkeypatch.setattr(unsettled_bytes, "UNSETTLED_SLICE_BYTES", 0)
     rig = rig_with_deliveries()
     rig.outcome(2, 4, ACCEPTED, settled=False)
     before = rig.connection.unsettled_bytes

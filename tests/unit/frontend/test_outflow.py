@@ -9,11 +9,9 @@ from lightrail.amqp.events import ACCEPTED
 from lightrail.frontend.connection import (
     RUNS_COUNTED_EVERY_MS,
     SESSIONS_COUNTED,
-    UNSETTLED_RUN_BYTES,
     ClientConnection,
 )
 from lightrail.frontend.links.deliveries import ConsumerLink
-from lightrail.frontend.links.settlements import UNSETTLED_SLICE_BYTES
 from lightrail.frontend.outflow import (
     FRONTEND_UNREAD_BYTES,
     LARGE_READ_BYTES,
@@ -22,6 +20,7 @@ from lightrail.frontend.outflow import (
     SHARE,
     WRITE_ANSWERS_BYTES,
 )
+from lightrail.frontend.unsettled_bytes import UNSETTLED_SLICE_BYTES
 from lightrail.model import limits
 from lightrail.wire.frames import DRAIN, EXACT, MORE
 from tests.support.amqp.frontend_fakes import FakeConnection, FakeFrontend
@@ -562,4 +561,4 @@ def test_what_a_shard_has_around_them_is_no_more_than_they_count_for(
     tracemalloc.stop()
     runs = messages // 2 if every_other else 1
     counted = 10 * messages + messages // per_batch * UNSETTLED_SLICE_BYTES
-    assert found < counted + runs * UNSETTLED_RUN_BYTES + 100_000
+    assert found < counted + runs * limits.UNSETTLED_RUN_BYTES + 100_000

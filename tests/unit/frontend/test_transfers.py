@@ -16,6 +16,7 @@ from lightrail.frontend.links.incoming import (
     LINK_CREDIT_MIN,
     LINK_UNANSWERED_BYTES,
     REFUSED_PAUSE_MS,
+    TTL_MAX,
 )
 from lightrail.frontend.links.transfers import ProducerLink
 from lightrail.model import conditions, limits
@@ -174,6 +175,21 @@ def test_the_header_says_how_a_batch_is_kept() -> None:
     assert rig.columns() == (0, 4, 1, 0)
     rig.transfers(1, message_format=9)
     assert rig.columns() == (0, 4, 0, 9)
+
+
+def test_a_ttl_counts_alone_where_a_client_adds_a_time_by_its_own_clock() -> None:
+    rig = Rig(hooks=FrontendHooks(stores_all=lambda _: True))
+    head = encode_header(Header(ttl=500))
+    rig.transfers(1, absolute_expiry_ms=NOW_MS - 3_600_000, head=head)
+    assert rig.columns() == (1, 4, NOW_MS + 500, 0)
+    # A time to live of sixty days does not fit into the header.
+    sixty_days = 60 * 86_400_000
+    rig.transfers(1, absolute_expiry_ms=NOW_MS + sixty_days, head=encode_header(Header(ttl=TTL_MAX)))
+    assert rig.columns() == (1, 4, NOW_MS + sixty_days, 0)
+    rig.transfers(1, absolute_expiry_ms=NOW_MS + 900)
+    assert rig.columns() == (1, 4, NOW_MS + 900, 0)
+    rig.transfers(1, head=encode_header(Header(ttl=TTL_MAX)))
+    assert rig.columns() == (1, 4, NOW_MS + TTL_MAX, 0)
 
 
 def test_neighbouring_answers_are_one_disposition() -> None:

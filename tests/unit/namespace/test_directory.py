@@ -3,9 +3,14 @@
 import asyncio
 from collections.abc import Awaitable, Callable
 
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
 from lightrail.cluster.coordinator import Write
 from lightrail.cluster.history import begin
 from lightrail.cluster.memory import MemoryCoordinator
+from lightrail.model import names
 from lightrail.model.policy import QUEUE, Policy, Role
 from lightrail.namespace.directory import Changes, Directory
 from lightrail.namespace.records import NAMES, Name, Permission, Right, Subscription
@@ -250,3 +255,77 @@ def test_a_refresh_costs_the_same_among_many_names_that_expire_later() -> None:
         return work.lines(scene.directory.refresh)
 
     assert asyncio.run(cost(200)) < asyncio.run(cost(5)) + 50
+
+
+SPELLINGS = ("orders", "Orders", "ORDERS", "orders/A", "orders/a", "\u212alein", "klein")
+CHANGES = st.lists(
+    st.tuples(st.sampled_from(SPELLINGS), st.sampled_from(["give", "drop", "expire"])), max_size=30
+)
+
+
+@given(CHANGES)
+def test_case_alone_never_leads_to_another_name_than_the_only_one(changes: list[tuple[str, str]]) -> None:
+    async def check(scene: Scene) -> None:
+        there: set[str] = set()
+        for name, change in changes:
+            if change == "give":
+                await scene.give(name)
+                there.add(name)
+            elif change == "expire":
+                await scene.give(name, expires_at="1970-01-01T00:00:02Z")
+                there.add(name)
+            else:
+                await scene.drop(name)
+                there.discard(name)
+        for now_ms in (1_000, 3_000):
+            scene.now_ms = now_ms
+            scene.directory.refresh()
+            if now_ms == 3_000:
+                there = {name for name in there if scene.directory.find(name) is not None}
+            for asked in (*SPELLINGS, "oRDERS", "other"):
+                alike = sorted(name for name in there if names.folded(name) == names.folded(asked))
+                assert sorted(scene.directory.spelled(asked)) == alike
+                if asked not in there and len(alike) > 1:
+                    with pytest.raises(names.InvalidNameError, match="without regard to case"):
+                        scene.directory.resolve(asked)
+                    continue
+                meant = asked if asked in there or not alike else alike[0]
+                assert scene.directory.resolve(asked) == meant
+                assert scene.directory.resolve(f"{asked}/$dlq") == f"{meant}/$dlq"
+
+    run(check)
+
+
+def test_case_is_that_of_ascii_alone() -> None:
+    assert names.folded("\u212aLEIN/\u00c4") == "\u212alein/\u00c4"
+
+
+def test_the_id_of_a_subscription_is_found_without_regard_to_case() -> None:
+    async def check(scene: Scene) -> None:
+        for id in ("Billing", "audit", "Audit"):
+            made = Subscription("topic", id, "q")
+            await scene.coordinator.write([Write(made.key, made.to_value())])
+        scene.directory.refresh()
+        found = scene.directory.resolve_subscription
+        assert [found("topic", id) for id in ("billing", "audit", "none")] == ["Billing", "audit", "none"]
+        with pytest.raises(names.InvalidNameError, match="Audit and audit"):
+            found("topic", "AUDIT")
+
+    run(check)
+
+
+def test_a_name_that_is_wanted_explicitly_is_made_by_policies_alone() -> None:
+    async def check(scene: Scene) -> None:
+        await scene.give("made", auto_create=True)
+        await scene.give("never", auto_create=False)
+        scene.directory.refresh()
+        template = scene.directory.template
+        for name, explicit, default in (
+            ("q", False, True),
+            ("made/q", True, True),
+            ("never/q", False, False),
+        ):
+            assert (template(name, explicit=True) is not None) is explicit
+            assert (template(name) is not None) is default
+
+    run(check)

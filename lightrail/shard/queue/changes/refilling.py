@@ -24,6 +24,8 @@ def refill(
             contents.counters.lost += run.count
             contents.states.count -= run.count * run.is_state
             effects.append(removed(run, Reason.LOST))
+    if special is not None:
+        special.fetched()
     came, lost = contents.eviction.fill(command, now_ms, missing=missing)
     if len(contents.deferred):
         effects.extend(Fetch(run) for run in contents.deferred.wanted())

@@ -3,6 +3,7 @@
 What the end of a consumer means for its unsettled deliveries (ADR 5) is decided here as well.
 """
 
+from collections.abc import Collection
 from dataclasses import dataclass
 from heapq import heappush
 from typing import Final
@@ -55,11 +56,22 @@ class Removals:
     is_over: bool = False
     """Whether the queue exceeds its bounds because the work of a turn was used up."""
 
-    def expire(self, ready: Ready, first: int, last: int, now_ms: int, effects: list[Effect]) -> None:
+    def expire(
+        self,
+        ready: Ready,
+        first: int,
+        last: int,
+        now_ms: int,
+        effects: list[Effect],
+        spared: Collection[int] = (),
+    ) -> None:
         """Removes expired messages with these sequences from a line; those that are only on disk are fetched
         first.
 
         When the work of this turn is used up, the rest stays among the deadlines.
+
+        Args:
+            spared: sequences of messages, a run each, whose time to live has not begun.
         """
         contents = self._contents
         index = ready.index(first)
@@ -71,7 +83,7 @@ class Removals:
                 heappush(contents.deadlines.heap, (now_ms, max(first, run.sequence), last))
                 return
             work.left -= RUN
-            if expires_at_ms is None or expires_at_ms > now_ms:
+            if expires_at_ms is None or expires_at_ms > now_ms or run.sequence in spared:
                 index += 1
             elif run.batch.data is None:
                 if contents.eviction.ask(run):

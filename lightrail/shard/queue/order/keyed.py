@@ -7,17 +7,21 @@ A message with a delay is not ready before its due time (`Delays`). It has its d
 `x-opt-delivery-time` (milliseconds since the epoch, a timestamp or an integer), for which clients of Azure
 Service Bus write `x-opt-scheduled-enqueue-time`, or `x-opt-delivery-delay` (milliseconds from when it was
 enqueued); with both, the later counts. They are read from the message again after a restart.
+
+A message that has only the time of Azure Service Bus, in a queue whose policy `enqueues_due`, is enqueued
+when it is due: it leaves the queue, and enters it again as a new message. All others become ready in the
+place that they had when they came.
 """
 
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
-from heapq import heapify, heappop, heappush
+from heapq import heapify, heappop, heappush, nsmallest
 from typing import Final
 
 from lightrail.model import limits
 from lightrail.shard.queue.lines.sparse import Sparse
 from lightrail.shard.queue.order.message_keys import MessageKeys
-from lightrail.shard.queue.values.counters import RUN, Counters, TurnWork
+from lightrail.shard.queue.values.counters import LEAVING, LETTER, RUN, Counters, TurnWork
 from lightrail.shard.queue.values.effects import Effect, Reason, Removed
 from lightrail.shard.queue.values.keys import MISSING, Key, Look
 from lightrail.shard.queue.values.runs import Run
@@ -32,11 +36,22 @@ class Delays:
 
     Args:
         look: see `Look`.
+        enqueues_due: see Policy.
     """
 
-    __slots__ = ("_delay", "_due", "_scheduled", "_time", "line")
+    __slots__ = (
+        "_delay",
+        "_due",
+        "_enqueues_due",
+        "_scheduled",
+        "_scheduled_due",
+        "_time",
+        "awaits",
+        "line",
+        "scheduled",
+    )
 
-    def __init__(self, look: Look) -> None:
+    def __init__(self, look: Look, *, enqueues_due: bool = False) -> None:
         self._time = look(TIME_PATH)
         self._scheduled = look(SCHEDULED_PATH)
         self._delay = look(DELAY_PATH)
@@ -45,6 +60,13 @@ class Delays:
         self._due: list[tuple[int, int]] = []
         """Heap of (milliseconds since the epoch, sequence), also of some messages that are no longer
         delayed."""
+        self._enqueues_due = enqueues_due
+        self.scheduled: set[int] = set()
+        """Sequences of messages that are enqueued when they are due; until then they do not expire."""
+        self._scheduled_due: list[tuple[int, int]] = []
+        """The same heap for these messages."""
+        self.awaits = False
+        """Whether the first of them that is due is being read from disk."""
 
     def due_ms(self, run: Run) -> int:
         """Due time of a message in memory in milliseconds since the epoch; 0 if it is not delayed."""
@@ -62,7 +84,16 @@ class Delays:
     def add(self, run: Run, due_ms: int) -> None:
         """Keeps a message until it is due."""
         self.line.give_back(run)
-        heappush(self._due, (due_ms, run.sequence))
+        if self._enqueues_due and self._is_scheduled(run):
+            self.scheduled.add(run.sequence)
+            heappush(self._scheduled_due, (due_ms, run.sequence))
+        else:
+            heappush(self._due, (due_ms, run.sequence))
+
+    def _is_scheduled(self, run: Run) -> bool:
+        """Whether a message has the time of Service Bus alone, and no delivery of it has failed."""
+        message = run.batch.message(run.first)
+        return not run.attempts and self._time(message) is None and self._delay(message) is None
 
     def hold_back(self, run: Run, now_ms: int, keys: MessageKeys) -> bool:
         """Keeps a message that is not due yet, and its key; False for one that is ready."""
@@ -81,15 +112,21 @@ class Delays:
         if index < 0:
             return None
         run = self.line.take_single(index)[0]
-        if len(self._due) > limits.STALE_ENTRIES_MIN + 2 * len(self.line):
-            self._due = [each for each in self._due if self.line.has(each[1])]
-            heapify(self._due)
+        self.scheduled.discard(sequence)
+        self.awaits = False
+        if len(self._due) + len(self._scheduled_due) > limits.STALE_ENTRIES_MIN + 2 * len(self.line):
+            for heap in (self._due, self._scheduled_due):
+                heap[:] = [each for each in heap if self.line.has(each[1])]
+                heapify(heap)
         return run
 
     def clear(self) -> None:
         """Removes and returns all messages."""
         self.line.clear()
         self._due = []
+        self._scheduled_due = []
+        self.scheduled.clear()
+        self.awaits = False
 
     def take_due(self, now_ms: int, work: TurnWork) -> list[Run]:
         """Removes and returns due messages, the earliest first, within this turn's budget of work."""
@@ -101,12 +138,47 @@ class Delays:
                 due.append(run)
         return due
 
+    def take_scheduled(self, now_ms: int, work: TurnWork) -> list[Run]:
+        """Removes and returns due messages that are to be enqueued now, the earliest first.
+
+        It stops at one that is only on disk, and `awaits` that one; see `on_disk`.
+        """
+        due: list[Run] = []
+        while not self.awaits and (due_ms := self.next_scheduled_ms) is not None and due_ms <= now_ms:
+            if work.left <= 0:
+                break
+            work.left -= LEAVING + LETTER
+            sequence = self._scheduled_due[0][1]
+            if self.line.runs[self.line.find(sequence, sequence + 1)].batch.data is None:
+                self.awaits = True
+                break
+            heappop(self._scheduled_due)
+            run = self.take(sequence)
+            assert run is not None, "the first entry of the heap is in the line"
+            due.append(run)
+        return due
+
+    def on_disk(self, count: int) -> list[Run]:
+        """The messages to be enqueued next that are only on disk, of the first `count`, by sequence."""
+        first = sorted(sequence for _, sequence in nsmallest(count, self._scheduled_due))
+        found = (self.line.find(sequence, sequence + 1) for sequence in first)
+        runs = [self.line.runs[index] for index in found if index >= 0]
+        return [run for run in runs if run.batch.data is None]
+
     @property
     def next_ms(self) -> int | None:
-        """Due time of the first message; None if there is none."""
-        while self._due and not self.line.has(self._due[0][1]):
-            heappop(self._due)
-        return self._due[0][0] if self._due else None
+        """Due time of the first message that becomes ready; None if there is none."""
+        return self._first(self._due)
+
+    @property
+    def next_scheduled_ms(self) -> int | None:
+        """Due time of the first message that is enqueued then; None if there is none, or it is being read."""
+        return None if self.awaits else self._first(self._scheduled_due)
+
+    def _first(self, heap: list[tuple[int, int]]) -> int | None:
+        while heap and not self.line.has(heap[0][1]):
+            heappop(heap)
+        return heap[0][0] if heap else None
 
 
 class LastValues:

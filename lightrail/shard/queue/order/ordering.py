@@ -8,6 +8,7 @@ change of policy the order is built again (loading.py).
 
 from collections.abc import Iterator
 from dataclasses import InitVar, dataclass, field
+from typing import Final
 
 from lightrail.model import limits, orders
 from lightrail.shard.queue.lines.consumers import Consumer, Consumers
@@ -24,10 +25,13 @@ from lightrail.shard.queue.order.ranked import Ranked
 from lightrail.shard.queue.order.sessions import Sessions
 from lightrail.shard.queue.values.commands import Past
 from lightrail.shard.queue.values.counters import Counters, TurnWork
-from lightrail.shard.queue.values.effects import Effect
+from lightrail.shard.queue.values.effects import Due, Effect, Fetch
 from lightrail.shard.queue.values.keys import Look
 from lightrail.shard.queue.values.policy import Policy
 from lightrail.shard.queue.values.runs import Batch, Run, sequence_of
+
+SCHEDULED_BYTES: Final = 160
+"""Bytes of memory of a message that is enqueued when it is due, beyond those of a delayed one."""
 
 
 @dataclass(slots=True, eq=False, repr=False)
@@ -40,7 +44,7 @@ class Ordering:
     _consumers: Consumers
     _eviction: Eviction
     deliveries: InitVar[Deliveries]
-    counters: InitVar[Counters]
+    _counters: Counters
     _work: TurnWork
     singles: bool = field(init=False)
     """Whether every message is a separate run."""
@@ -58,14 +62,14 @@ class Ordering:
     """The order of a queue with groups."""
     loading: Loading = field(init=False)
 
-    def __post_init__(self, policy: Policy, look: Look, deliveries: Deliveries, counters: Counters) -> None:
+    def __post_init__(self, policy: Policy, look: Look, deliveries: Deliveries) -> None:
         ready, consumers, eviction = self.ready, self._consumers, self._eviction
         self.singles = policy.reads_messages
         self._came_bytes = ready.bytes
         self.keys = MessageKeys(policy, look)
-        self.delays = Delays(look) if policy.delay else None
+        self.delays = Delays(look, enqueues_due=policy.enqueues_due) if policy.delay else None
         values = LastValues() if policy.order == orders.LAST_VALUE else None
-        self.replacing = Replacing(values, self.keys, ready, counters)
+        self.replacing = Replacing(values, self.keys, ready, self._counters)
         if policy.groups:
             self.order = self.sessions = Sessions(ready, eviction, deliveries, self.keys.group_of)
         elif policy.order == orders.SORTED:
@@ -117,6 +121,7 @@ class Ordering:
         delayed = 0 if self.delays is None else len(self.delays.line)
         return (
             limits.SINGLE_BYTES * (len(self.ready) + delayed)
+            + (0 if self.delays is None else SCHEDULED_BYTES * len(self.delays.scheduled))
             + self.order.index_bytes
             + self.keys.bytes_of(self.order.keys + len(self.replacing))
         )
@@ -261,8 +266,27 @@ class Ordering:
         if self.singles:
             self.sweep()
         if self.delays is not None:
+            self._enqueue_due(self.delays, now_ms, effects)
             self.keys.thin(self.delays.line)
         self.replacing.tell(effects)
+
+    def _enqueue_due(self, delays: Delays, now_ms: int, effects: list[Effect]) -> None:
+        """Takes scheduled messages that are due out of the queue: the performer enqueues them anew."""
+        if not delays.scheduled:
+            return
+        for run in delays.take_scheduled(now_ms, self._work):
+            self.keys.drop(run.sequence)
+            # It arrives a second time.
+            self._counters.enqueued -= run.count
+            effects.append(Due(run))
+        if delays.awaits:
+            runs = delays.on_disk(limits.FETCHES_AHEAD_MAX)
+            effects.extend(Fetch(run) for run in self._eviction.want_runs(runs))
+
+    def fetched(self) -> None:
+        """Something was read from disk, or a read may be repeated: scheduled messages that are due go on."""
+        if self.delays is not None:
+            self.delays.awaits = False
 
     def wake(self, now_ms: int) -> None:
         """Makes delayed messages ready that are due, at their positions by sequence."""
@@ -280,5 +304,8 @@ class Ordering:
         if self.replacing.has_effects or self.order.unfinished or self.loading.is_due:
             return 0
         due_ms = None if self.delays is None else self.delays.next_ms
+        if self.delays is not None and self.delays.scheduled and not self.loading.is_active:
+            scheduled_ms = self.delays.next_scheduled_ms
+            due_ms = min((each for each in (due_ms, scheduled_ms) if each is not None), default=None)
         ends_ms = None if self.sessions is None else self.sessions.next_ms
         return due_ms if ends_ms is None else ends_ms if due_ms is None else min(due_ms, ends_ms)

@@ -24,6 +24,8 @@ class Reason(StrEnum):
     """It was delayed, and cancelled before its time."""
     QUEUE_FULL = "queue-full"
     """The oldest messages were removed for new ones, and the policy dead-letters them."""
+    DUE = "due"
+    """It was scheduled, and is in the queue with another sequence since it was due."""
     DISCARDED = "discarded"
     """The same, if the policy does not dead-letter them."""
     LOST = "lost"
@@ -125,6 +127,16 @@ class DeadLetter(NamedTuple):
     """Annotations for the copies from the receiver that rejected the messages; None for none."""
 
 
+class Due(NamedTuple):
+    """A scheduled message is due and has left the queue, which it enters again as a new message.
+
+    It gets a new sequence, and its time of arrival and time to live begin. The removal is part of this
+    effect.
+    """
+
+    run: Run
+
+
 class Fetch(NamedTuple):
     """Read this run from its location and answer with Fetched; there is one Fetch per run."""
 
@@ -216,6 +228,7 @@ Effect = (
     | Released
     | Replaced
     | DeadLetter
+    | Due
     | Fetch
     | Refused
     | LockAnswer

@@ -31,6 +31,8 @@ class Policy:
     """Messages of one group-id (messaging 3.2.4) are with one consumer at a time, in order."""
     delay: bool = False
     """Whether messages may request a delay: x-opt-delivery-time, x-opt-delivery-delay."""
+    enqueues_due: bool = False
+    """Whether a message that a client of Azure Service Bus has scheduled is enqueued when it is due."""
     retry_delay_ms: int | None = None
     """How long a message waits after its first failed delivery; None not at all."""
     retry_growth: float = 1
@@ -109,9 +111,9 @@ class Policy:
         return self.order != orders.FIFO or self.groups or self.delay
 
     @property
-    def arrangement(self) -> tuple[int, str, str, bool, bool]:
+    def arrangement(self) -> tuple[int, str, str, bool, bool, bool]:
         """The fields that decide how messages are arranged: two policies with the same need no new order."""
-        return self.priorities, self.order, self.order_key, self.groups, self.delay
+        return self.priorities, self.order, self.order_key, self.groups, self.delay, self.enqueues_due
 
     @property
     def is_special(self) -> bool:

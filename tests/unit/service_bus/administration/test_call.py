@@ -3,6 +3,7 @@
 import pytest
 
 from lightrail.model.names import InvalidNameError
+from lightrail.namespace.statuses import MissingError
 from lightrail.service_bus.administration.call import Kind, Place, place_of
 
 
@@ -30,8 +31,17 @@ def test_a_path_leads_to_a_place(path: str, place: Place) -> None:
 
 
 @pytest.mark.parametrize(
-    "path", ["/", "/$Resources/rules", "/$other", "/t/subscriptions/a%2Fb", "/t/subscriptions/$x", "/a//b"]
+    ("path", "error"),
+    [
+        ("/", InvalidNameError),
+        ("/$Resources/rules", MissingError),
+        ("/$nservicebus-verification-queue", MissingError),
+        ("/%24nservicebus-verification-queue", MissingError),
+        ("/t/subscriptions/a%2Fb", InvalidNameError),
+        ("/t/subscriptions/$x", InvalidNameError),
+        ("/a//b", InvalidNameError),
+    ],
 )
-def test_other_paths_are_refused(path: str) -> None:
-    with pytest.raises(InvalidNameError):
+def test_other_paths_are_refused(path: str, error: type[Exception]) -> None:
+    with pytest.raises(error):
         place_of(path)

@@ -30,8 +30,10 @@ from lightrail.model import conditions, limits
 from lightrail.model.policy import Policy
 from lightrail.namespace.records import Name
 from lightrail.service_bus.links.deliveries import (
-    BUS_REASON_CHARACTERS,
     BusConsumerLink,
+)
+from lightrail.service_bus.messages import (
+    BUS_REASON_CHARACTERS,
     annotated,
     annotations_of,
 )
@@ -107,6 +109,7 @@ def test_a_delivery_has_a_sequence_from_one_on_a_count_and_the_end_of_its_lock()
         (5_000, 5_000, 0, 5_000),
         (5_000, 5_000, 2, 5_000),
         (5_000, 5_004, 0, 5_000),  # it expires with its batch
+        (5_000, 4_900, 0, 5_000),  # it was on its way for a while
         (5_000, 3_000, 0, 3_000),  # by the queue's max_age
         (None, 3_000, 0, 3_000),
         (None, 1 << 40, 0, (1 << 32) - 1),
@@ -123,6 +126,43 @@ def test_a_ttl_counts_from_when_the_message_was_enqueued(
     rig.consumer.deliver(slice_of(0, [message], expires=expires, attempts=attempts), 0, 1)
     header = decode_header(rig.link.sent[-1])
     assert (header.ttl, header.delivery_count) == (shown, attempts)
+
+
+@pytest.mark.parametrize(
+    ("ttl", "life", "shown"),
+    [
+        (None, 1 << 33, 1 << 33),
+        ((1 << 32) - 1, 1 << 33, 1 << 33),  # the sender's time to live, which did not fit
+        ((1 << 32) - 1, 1 << 31, 1 << 31),  # the queue's
+        (5_000, 5_000, 5_000),
+    ],
+)
+def test_the_times_of_creation_and_of_expiry_have_a_ttl_of_any_length(
+    ttl: int | None, life: int, shown: int
+) -> None:
+    sent = Properties(message_id="m", subject="s", creation_time=1, absolute_expiry_time=2)
+    message = write_composite(Header(ttl=ttl)) + write_composite(sent) + data(b"body")
+    found = decode_properties(annotated(message, annotations_of(0, 1_000), life_ms=life))
+    assert (found.creation_time, found.absolute_expiry_time) == (1_000, 1_000 + shown)
+    assert (found.message_id, found.subject) == ("m", "s")
+    found = decode_properties(annotated(message, annotations_of(0, 1_000)))
+    assert (found.creation_time, found.absolute_expiry_time) == (1, 2)
+
+
+def test_a_delivery_count_of_the_sender_is_not_kept() -> None:
+    message = write_composite(Header(delivery_count=7)) + MESSAGE
+    rig = Rig()
+    for number, attempts in enumerate((0, 2)):
+        rig.consumer.deliver(slice_of(0, [message], attempts=attempts), number, 1)
+        assert decode_header(rig.link.sent[-1]).delivery_count == attempts
+    assert decode_header(annotated(message, annotations_of(0, 1), attempts=3)).delivery_count == 3
+
+
+@pytest.mark.parametrize("queue", ["t/Subscriptions/s", "t/Subscriptions/s/$dlq", "q"])
+def test_a_message_of_a_subscription_has_the_number_with_which_it_was_enqueued(queue: str) -> None:
+    (found,) = Rig(queue).delivered(MESSAGE)
+    number = decode_annotations(found).get("x-opt-enqueue-sequence-number")
+    assert number == (None if queue == "q" else 1)
 
 
 def test_a_lock_that_no_time_ends_is_shown_with_an_end() -> None:
@@ -153,10 +193,28 @@ def test_a_reason_is_kept_with_the_dead_letter_and_is_no_longer_than_its_bound()
     (said,) = rig.outcome(Rejected(error=error))
     assert said.flags == OutcomeCode.REJECTED
     detail = SettleDetail.decode(said.body)
-    found = annotated(with_annotations(MESSAGE, _notes(detail)), annotations_of(0, 1), is_dead=True)
+    dead = {Symbol("x-opt-dead-letter-reason"): Symbol("rejected"), **_notes(detail)}
+    found = annotated(with_annotations(MESSAGE, dead), annotations_of(0, 1))
     properties = decode_application_properties(found)
     assert len(properties["DeadLetterReason"]) == BUS_REASON_CHARACTERS
     assert properties["DeadLetterErrorDescription"] == "größer"
+
+
+def test_a_reason_that_is_no_text_is_a_property_of_the_dead_letter() -> None:
+    rig = Rig()
+    info = {Symbol("DeadLetterReason"): 5, Symbol("DeadLetterErrorDescription"): True}
+    condition = Symbol("com.microsoft:dead-letter")
+    (said,) = rig.outcome(Rejected(error=AmqpError(condition=condition, info=info)))
+    dead = {
+        Symbol("x-opt-dead-letter-reason"): Symbol("rejected"),
+        Symbol("x-opt-dead-letter-condition"): condition,
+        **_notes(SettleDetail.decode(said.body)),
+    }
+    found = annotated(with_annotations(MESSAGE, dead), annotations_of(0, 1))
+    assert decode_application_properties(found) == {
+        "DeadLetterReason": 5,
+        "DeadLetterErrorDescription": True,
+    }
 
 
 @pytest.mark.parametrize(
@@ -172,7 +230,7 @@ def test_what_an_outcome_changes_is_an_application_property_from_then_on(state: 
     (said,) = rig.outcome(state)
     message = with_application_properties(MESSAGE, {"colour": "blue", "size": 2})
     kept = with_annotations(message, _notes(SettleDetail.decode(said.body)))
-    found = annotated(kept, annotations_of(0, 1), is_dead=False)
+    found = annotated(kept, annotations_of(0, 1))
     assert decode_application_properties(found) == {"colour": "red", "size": 2}
     assert not any(str(name).startswith("x-opt-property-") for name in decode_annotations(found))
     # Other clients see the message as it was sent, and the change as an annotation.
@@ -187,18 +245,52 @@ def _notes(detail: SettleDetail) -> dict[Symbol, Any]:
 
 
 @pytest.mark.parametrize(
-    ("notes", "reason"),
+    ("own", "notes", "shown"),
     [
-        ({"x-opt-dead-letter-reason": Symbol("expired")}, "TTLExpiredException"),
-        ({"x-opt-dead-letter-reason": Symbol("other")}, "other"),
-        ({"x-opt-dead-letter-condition": Symbol("amqp:x")}, "amqp:x"),
-        ({}, ""),
+        ("expired", {}, ("TTLExpiredException", "The message expired and was dead lettered.")),
+        (
+            "max-delivery-count",
+            {"x-opt-dead-letter-description": "10"},
+            ("MaxDeliveryCountExceeded", "10"),
+        ),
+        # It was dead-lettered by a receiver before, and forwarded.
+        ("max-delivery-count", {"x-opt-deadletter-reason": "why"}, ("MaxDeliveryCountExceeded", None)),
+        ("other", {}, ("other", None)),
+        ("rejected", {}, (None, None)),
+        ("rejected", {"x-opt-dead-letter-condition": "com.microsoft:dead-letter"}, (None, None)),
+        (
+            "rejected",
+            {"x-opt-dead-letter-condition": "amqp:x", "x-opt-dead-letter-description": "d"},
+            ("amqp:x", "d"),
+        ),
+        (
+            "rejected",
+            {"x-opt-deadletter-reason": "why", "x-opt-deadletter-description": "so"},
+            ("why", "so"),
+        ),
+        # It was sent again from a dead-letter queue.
+        (None, {"x-opt-deadletter-reason": "why", "x-opt-dead-letter-count": 1}, (None, None)),
+        (5, {"x-opt-deadletter-reason": "why"}, (None, None)),
     ],
 )
-def test_a_dead_letter_of_the_broker_has_its_reason(notes: dict[str, Any], reason: str) -> None:
-    message = with_annotations(MESSAGE, {Symbol(key): value for key, value in notes.items()})
-    found = annotated(message, annotations_of(0, 1), is_dead=True)
-    assert decode_application_properties(found)["DeadLetterReason"] == reason
+def test_a_dead_letter_has_its_reason_in_every_queue(
+    own: Any, notes: dict[str, Any], shown: tuple[str | None, str | None]
+) -> None:
+    if own is not None:
+        notes = {"x-opt-dead-letter-reason": Symbol(own) if isinstance(own, str) else own, **notes}
+    message = with_application_properties(MESSAGE, {"a": 1})
+    message = with_annotations(message, {Symbol(key): value for key, value in notes.items()})
+    (found,) = Rig("forwarded").delivered(message)
+    properties = decode_application_properties(found)
+    assert properties.pop("a") == 1
+    assert (properties.get("DeadLetterReason"), properties.get("DeadLetterErrorDescription")) == shown
+    assert len(properties) == len([each for each in shown if each])
+
+
+def test_a_forwarded_dead_letter_has_its_source() -> None:
+    notes = {Symbol("x-opt-dead-letter-reason"): Symbol("rejected"), Symbol("x-opt-dead-letter-source"): "s"}
+    (found,) = Rig("forwarded").delivered(with_annotations(MESSAGE, notes))
+    assert decode_annotations(found)["x-opt-deadletter-source"] == "s"
 
 
 def test_application_properties_are_replaced_and_all_else_stays() -> None:
@@ -217,6 +309,21 @@ def test_a_confirmed_rejection_comes_back_without_its_error() -> None:
     rig.outcome(Rejected(error=AmqpError(condition=Symbol("x"))))
     rig.consumer.settled(0, 1, True)
     assert rig.link.settled_sent == [(0, 0, Rejected())]
+
+
+def test_a_dead_letter_that_is_dead_lettered_again_stays_locked_and_the_client_hears_of_it() -> None:
+    rig = Rig("q/$dlq")
+    rig.link.rcv_settle_mode = 1
+    rig.delivered(MESSAGE, MESSAGE)
+    unsettled = rig.connection.unsettled_bytes
+    assert rig.outcome(Rejected(error=AmqpError(condition=Symbol("x")))) == []
+    ((first, last, answer),) = rig.link.settled_sent
+    assert (first, last, answer.error.condition) == (0, 0, conditions.NOT_ALLOWED)
+    assert rig.connection.unsettled_bytes < unsettled
+    # A client that does not wait for an answer keeps the dead letter for other receivers.
+    rig = Rig("q/$dlq")
+    rig.delivered(MESSAGE)
+    assert [each.flags for each in rig.outcome(Rejected(), settled=True)] == [OutcomeCode.REJECTED]
 
 
 def test_undeliverable_here_defers_and_is_no_failed_delivery() -> None:
@@ -250,8 +357,8 @@ def test_other_outcomes_are_those_of_any_receiver() -> None:
 
 
 def test_a_message_without_an_id_has_the_same_one_whenever_it_is_delivered() -> None:
-    first, again = (annotated(data(b"x"), annotations_of(3, 5), is_dead=False) for _ in range(2))
-    other = annotated(data(b"x"), annotations_of(4, 5), is_dead=False)
+    first, again = (annotated(data(b"x"), annotations_of(3, 5)) for _ in range(2))
+    other = annotated(data(b"x"), annotations_of(4, 5))
     assert decode_properties(first).message_id == decode_properties(again).message_id
     assert decode_properties(other).message_id != decode_properties(first).message_id
     assert first.endswith(data(b"x"))
@@ -356,3 +463,30 @@ def test_a_client_that_waits_for_no_answer_asks_nothing() -> None:
     rig.delivered(MESSAGE)
     rig.connection.frontend.time_ms += 60_000
     assert [each.count for each in rig.outcome(ACCEPTED, settled=True)] == [1]
+
+
+def test_deliveries_whose_locks_have_ended_do_not_hold_others_back(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(limits, "CONNECTION_UNSETTLED_BYTES", 5_000)
+    rig = Rig(lock_duration=30)
+    frontend = rig.connection.frontend
+    now_ms = frontend.now_ms()
+    monkeypatch.setattr(frontend, "now_ms", lambda: now_ms)
+    rig.consumer.credit(Credit(rig.link, 1_000, False))  # type: ignore[arg-type]
+    rig.link.session.outgoing.add(rig.link, 0, 9)
+    rig.delivered(*[MESSAGE + bytes(1_000)] * 10)
+    assert rig.consumer in rig.connection.starved
+    now_ms += 30_000
+    waits, frontend.calls = [(wait, call) for wait, call in frontend.calls if wait], []
+    assert [0 < wait < 30_000 for wait, _ in waits] == [True]
+    rig.shard.take()
+    waits[0][1]()
+    assert rig.shard.take(Kind.CREDIT)
+    assert rig.connection.unsettled_bytes == 0
+    # What the client settles late was counted before.
+    rig.consumer.deliver(slice_of(10, [MESSAGE]), 10, 1)
+    before = rig.connection.unsettled_bytes
+    event = Outcome(rig.link, 0, 9, ACCEPTED, True)  # type: ignore[arg-type]
+    rig.consumer.outcome(event)
+    assert rig.connection.unsettled_bytes == before > 0
+    rig.consumer.outcome(Outcome(rig.link, 10, 10, ACCEPTED, True))  # type: ignore[arg-type]
+    assert rig.connection.unsettled_bytes == 0

@@ -12,8 +12,11 @@ from lightrail.amqp.messages import Message, write_message
 from lightrail.amqp.values import Array, Symbol
 from lightrail.model.policy import Policy
 from lightrail.namespace.rights import ANYBODY
-from lightrail.service_bus.links.deliveries import BUS_REASON_CHARACTERS
-from lightrail.service_bus.nodes.locks import DEAD_LETTERED, token_of
+from lightrail.service_bus.messages import (
+    BUS_REASON_CHARACTERS,
+    DEAD_LETTERED,
+)
+from lightrail.service_bus.nodes.locks import token_of
 from lightrail.wire.bodies import Answer
 from tests.support.amqp.frontend_scene import Client, Scene, play
 from tests.support.amqp.requests import Requester
@@ -48,6 +51,7 @@ async def received(
     scene: Scene, client: Client, requester: Requester, name: str, count: int
 ) -> tuple[Link, list[uuid.UUID]]:
     """A receiver of one of Azure's clients gets so many messages; it, and their lock tokens."""
+    await scene.frontend.service.first_use("q")
     link = await client.receiver(requester.session, name, properties=VENDOR)
     link.keep_tags()
     scene.shard.ready()

@@ -6,8 +6,11 @@ from typing import Any
 
 import pytest
 
+from lightrail.amqp.performatives import Accepted
 from lightrail.amqp.sections import with_annotations
 from lightrail.amqp.values import Array, Long, Symbol, Timestamp
+from lightrail.frontend.nodes import links
+from lightrail.frontend.nodes.links import NODE_REQUEST_BYTES, NODE_REQUEST_BYTES_MAX
 from lightrail.model import limits
 from lightrail.model.policy import Policy
 from lightrail.namespace.rights import ANYBODY
@@ -45,7 +48,6 @@ PEEK, RENEW = "com.microsoft:peek-message", "com.microsoft:renew-lock"
 SCHEDULE, CANCEL = "com.microsoft:schedule-message", "com.microsoft:cancel-scheduled-message"
 RECEIVE = "com.microsoft:receive-by-sequence-number"
 STATE, SESSIONS = "com.microsoft:get-session-state", "com.microsoft:get-message-sessions"
-MANY = limits.MANAGEMENT_PAGE_MAX + 1
 
 
 @pytest.mark.parametrize(
@@ -89,12 +91,11 @@ MANY = limits.MANAGEMENT_PAGE_MAX + 1
         (SESSIONS, {"skip": 0, "top": 0}, 400, ARGUMENT, "top is 0"),
         (SESSIONS, {"skip": 0, "top": 1}, 400, ARGUMENT, "last-updated-time is None"),
         (SCHEDULE, {"messages": []}, 400, ARGUMENT, "expected messages"),
-        (SCHEDULE, {"messages": [{"message": data(b"")}] * MANY}, 400, ARGUMENT, "expected messages"),
         (SCHEDULE, {"messages": ["x"]}, 400, ARGUMENT, "a map with an encoded message"),
         (SCHEDULE, {"messages": [{"message": b"\0\0"}]}, 400, ARGUMENT, "can't be read"),
         (CANCEL, {}, 400, ARGUMENT, "sequence-numbers"),
-        (CANCEL, {"sequence-numbers": [0]}, 400, ARGUMENT, "from 1 on"),
-        (CANCEL, {"sequence-numbers": [1] * MANY}, 400, ARGUMENT, "sequence-numbers"),
+        (CANCEL, {"sequence-numbers": [-1]}, 400, ARGUMENT, "from 0 on"),
+        (CANCEL, {"sequence-numbers": []}, 400, ARGUMENT, "sequence-numbers"),
     ],
 )
 def test_a_bad_request_says_what_was_expected(
@@ -103,9 +104,44 @@ def test_a_bad_request_says_what_was_expected(
     refused(operation, body, status, condition, text, delay=True)
 
 
+@pytest.mark.parametrize(
+    ("operation", "body"),
+    [
+        (PEEK, {"from-sequence-number": 1, "message-count": 1}),
+        (SCHEDULE, {"messages": [{"message": data(b"")}]}),
+        (CANCEL, {"sequence-numbers": Array([Long(1)], 0x81)}),
+        (RECEIVE, {"sequence-numbers": Array([Long(1)], 0x81)}),
+        (SESSIONS, {"skip": 0, "top": 1, "last-updated-time": Timestamp(0)}),
+    ],
+)
+def test_nothing_is_found_at_a_name_that_is_not_there(operation: str, body: Any) -> None:
+    async def test(scene: Scene) -> None:
+        requester = await Requester.attach(scene.client(), "none/$management")
+        found = (await requester.ask(body, operation=operation)).application
+        assert (found["statusCode"], found["errorCondition"]) == (404, "amqp:not-found")
+        assert found["statusDescription"] == "there is no queue none"
+
+    play(test)
+
+
 def test_a_queue_without_delays_schedules_nothing() -> None:
     body = {"messages": [{"message": data(b"")}]}
     refused(SCHEDULE, body, 501, "amqp:not-implemented", "field delay to true")
+
+
+def test_a_dead_letter_is_not_dead_lettered_again_by_its_lock_token() -> None:
+    async def test(scene: Scene) -> None:
+        await made(scene)
+        requester = await Requester.attach(scene.client(), "q/$dlq/$management")
+        body = {"lock-tokens": [FOREIGN], "disposition-status": "suspended"}
+        answer = await requester.ask(body, operation="com.microsoft:update-disposition")
+        assert (answer.application["statusCode"], answer.application["errorCondition"]) == (
+            400,
+            "amqp:not-allowed",
+        )
+        assert "a dead letter, which can't be dead-lettered again" in answer.application["statusDescription"]
+
+    play(test)
 
 
 def test_what_was_not_cancelled_is_not_found() -> None:
@@ -170,8 +206,10 @@ def test_nothing_is_cancelled_at_a_router_without_scheduled_messages() -> None:
     async def check(_scene: Scene, requester: Requester) -> None:
         answer = await requester.ask({"sequence-numbers": Array([Long(1)], 0x81)}, operation=CANCEL)
         found = answer.application
-        assert (found["statusCode"], found["errorCondition"]) == (404, "amqp:not-found")
-        assert "no message is scheduled in t" in found["statusDescription"]
+        assert (found["statusCode"], found["errorCondition"]) == (404, "com.microsoft:message-not-found")
+        assert (
+            "0 of 1 messages were cancelled; the others are not scheduled in t" in found["statusDescription"]
+        )
 
     of_topic(check)
 
@@ -205,3 +243,30 @@ def test_a_message_that_is_too_large_for_a_router_is_not_scheduled() -> None:
         assert scene.frontend.directory.find("t/$scheduled") is None
 
     of_topic(check, max_message_bytes=100)
+
+
+@pytest.mark.parametrize(
+    ("size", "waiting", "status", "condition"),
+    [
+        (NODE_REQUEST_BYTES, NODE_REQUEST_BYTES_MAX, 413, "amqp:link:message-size-exceeded"),
+        (10_000, 5_000, 503, "com.microsoft:timeout"),
+    ],
+)
+def test_a_request_with_too_many_bytes_is_answered_and_its_link_goes_on(
+    monkeypatch: pytest.MonkeyPatch, size: int, waiting: int, status: int, condition: str
+) -> None:
+    monkeypatch.setattr(links, "NODE_REQUEST_BYTES_MAX", waiting)
+
+    async def test(scene: Scene) -> None:
+        await made(scene)
+        requester = await Requester.attach(scene.client(), "q/$management")
+        answer = await requester.ask({"x": b"x" * size}, operation=PEEK)
+        assert (answer.application["statusCode"], answer.application["errorCondition"]) == (status, condition)
+        assert requester.outcomes() == [Accepted()]
+        (connection,) = scene.connections
+        assert connection.node_links is not None
+        assert connection.node_links.request_bytes == 0
+        answer = await requester.ask({}, operation=PEEK)
+        assert answer.application["errorCondition"] == ARGUMENT
+
+    play(test)

@@ -47,9 +47,9 @@ def listed(answer: Message) -> list[Any]:
 def test_rules_are_added_listed_and_removed() -> None:
     async def test(scene: Scene) -> None:
         requester = await requester_at(scene)
-        correlation = {"label": "a", "to": None, "properties": {"n": 1}}
+        correlation = {"label": "a", "to": None, "properties": {"n": Int(1)}}
         for body in (
-            rule("sql", sql_filter={"expression": "a = 1"}, sql_rule_action={"expression": "SET b = 2"}),
+            rule("sql", sql_filter={"expression": "a = 1"}, sql_rule_action={"expression": "SET b = A / 2"}),
             rule(
                 "with",
                 sql_filter={"expression": "a = @a", "parameters": {"@a": Int(1)}},
@@ -63,30 +63,35 @@ def test_rules_are_added_listed_and_removed() -> None:
             assert (await requester.ask(body, operation=ADD)).application["statusCode"] == 200
         removed = await requester.ask({"rule-name": "$Default"}, operation=REMOVE)
         assert removed.application["statusCode"] == 200
-        equal = {"properties": {"subject": "a", "application-properties.n": 1}}
-        assert stored(scene) == {
-            "sql": {"filter": {"sql": "a = 1"}, "action": {"set": {"application-properties.b": 2}}},
+        kept = {
+            name: {key: rule[key] for key in ("filter", "action")} for name, rule in stored(scene).items()
+        }
+        assert kept == {
+            "sql": {"filter": {"rule": {"sql": "a = 1"}}, "action": {"rule": {"sql": "SET b = A / 2"}}},
             "with": {
-                "filter": {"sql": "a = @a", "parameters": {"@a": 1}},
-                "action": {
-                    "set": {"application-properties.b": {"parameter": "@b"}},
-                    "parameters": {"@b": "c"},
-                },
+                "filter": {"rule": {"sql": "a = @a", "parameters": {"@a": {"int": "1"}}}},
+                "action": {"rule": {"sql": "SET b = @b", "parameters": {"@b": "c"}}},
             },
-            "equal": {"filter": equal, "action": None},
+            "equal": {
+                "filter": {"rule": {"correlation": {"label": "a"}, "properties": {"n": {"int": "1"}}}},
+                "action": None,
+            },
             "all": {"filter": None, "action": None},
             "none": {"filter": {"sql": "1=0"}, "action": None},
             "without": {"filter": None, "action": None},
         }
+        assert {rule["created_at_ms"] for rule in stored(scene).values()} == {scene.frontend.now_ms()}
         found = listed(await requester.ask({"top": 10, "skip": 0}, operation=LIST))
         assert {each.descriptor for each in found} == {0x13700000004}
+        assert {each.value[3] for each in found} == {scene.frontend.now_ms()}
         shown = {each.value[2]: each.value[:2] for each in found}
-        action = Described(ULong(0x13700000006), ["SET user.b = 2"])
+        action = Described(ULong(0x13700000006), ["SET b = A / 2"])
         assert shown["sql"] == [Described(ULong(0x1370000006), ["a = 1"]), action]
-        action = Described(ULong(0x13700000006), ["SET user.b = @b"])
+        action = Described(ULong(0x13700000006), ["SET b = @b"])
         assert shown["with"] == [Described(ULong(0x1370000006), ["a = @a"]), action]
         fields = [None, None, None, None, "a", None, None, None, {"n": 1}]
         assert shown["equal"] == [Described(ULong(0x1370000009), fields), EMPTY]
+        assert type(shown["equal"][0].value[8]["n"]) is Int
         assert shown["all"] == shown["without"] == [Described(ULong(0x1370000007), []), EMPTY]
         assert shown["none"] == [Described(ULong(0x1370000008), []), EMPTY]
         page = listed(await requester.ask({"top": 2, "skip": 1}, operation=LIST))
@@ -112,14 +117,14 @@ ARGUMENT = "com.microsoft:argument-error"
         (ADD, rule("a", sql_filter={}), 400, ARGUMENT, "a map with expression"),
         (ADD, rule("a", sql_filter="x"), 400, ARGUMENT, "a map with expression"),
         (ADD, rule("a", sql_filter={"expression": "a ="}), 400, ARGUMENT, "can't be used"),
-        (ADD, rule("a", sql_rule_action={"expression": "SET a = b"}), 400, ARGUMENT, "a constant"),
+        (ADD, rule("a", sql_rule_action={"expression": "SET a ="}), 400, ARGUMENT, "a constant"),
         (ADD, rule("a", sql_filter={"expression": "a = @b"}), 400, ARGUMENT, "can't be used"),
         (
             ADD,
             rule("a", sql_filter={"expression": "a = @b", "parameters": {"@c": 1}}),
             400,
             ARGUMENT,
-            "a constant for every parameter",
+            "a value for every parameter",
         ),
         (
             ADD,

@@ -9,9 +9,13 @@ from lightrail.amqp.decoder import decode
 from lightrail.amqp.messages import Message, write_message
 from lightrail.amqp.sections import decode_annotations, decode_header, scan
 from lightrail.amqp.values import Array, Long
+from lightrail.model import limits
 from lightrail.model.policy import Policy
 from lightrail.namespace.rights import ANYBODY
+from lightrail.service_bus.nodes import sessions
 from lightrail.service_bus.nodes.locks import lock_of
+from lightrail.service_bus.nodes.sessions import DEFERRED_BYTES_MAX, LOCKED_TOGETHER_MAX
+from lightrail.shard.requests.lock_requests import DEFERRED_RECEIVED_MAX
 from lightrail.wire.bodies import Answer
 from tests.support.amqp.frontend_scene import Scene, play
 from tests.support.amqp.requests import Requester
@@ -47,7 +51,8 @@ def answer_for(scene: Scene, *sequences: int, is_settled: bool = True) -> list[t
 
 
 async def receive(scene: Scene, *numbers: int, **fields: Any) -> Message:
-    await scene.frontend.service.give(ANYBODY, "q", Policy.parse({"role": "queue"}))
+    if scene.frontend.directory.find("q") is None:
+        await scene.frontend.service.give(ANYBODY, "q", Policy.parse({"role": "queue"}))
     requester = await Requester.attach(scene.client(), "q/$management")
     body = {"sequence-numbers": Array([Long(number) for number in numbers], 0x81), **fields}
     return await requester.ask(body, operation=RECEIVE)
@@ -106,5 +111,52 @@ def test_messages_that_are_not_there_are_not_found(
         found = (await receive(scene, 4, 9, **fields)).application
         assert (found["statusCode"], found["errorCondition"]) == (404, "com.microsoft:message-not-found")
         assert text in found["statusDescription"]
+
+    play(test)
+
+
+def test_so_many_messages_are_locked_together_and_none_if_one_is_missing(monkeypatch: Any) -> None:
+    monkeypatch.setattr(sessions, "LOCKED_TOGETHER_MAX", 2)
+    assert LOCKED_TOGETHER_MAX <= DEFERRED_RECEIVED_MAX, "the shard answers a page"
+
+    async def test(scene: Scene) -> None:
+        asked = answer_for(scene, 3, 8)
+        answer = await receive(scene, 4, 9, 4 + 10)
+        assert answer.application["statusCode"] == 200
+        locked = [fields for _, fields in asked]
+        assert [each["sequences"] for each in locked] == [[3, 8], [13]]
+        assert locked[0]["key"] != locked[1]["key"]
+        assert lock_of(answer.body["messages"][0]["lock-token"])["lock"] == f"{locked[0]['key']}-3"
+
+        async def ask(queue: str, op: str, fields: dict[str, Any]) -> Answer:
+            asked.append((op, fields))
+            if op == "settle":
+                return Answer({"found": True}, memoryview(b""))
+            rows = [
+                {"sequence": each, "size": 0, "message_format": 0} for each in fields["sequences"] if each
+            ]
+            return Answer({"messages": rows if len(rows) == 2 else []}, memoryview(b""))
+
+        scene.frontend.ask_shard = ask  # type: ignore[method-assign]
+        asked.clear()
+        found = (await receive(scene, 4, 9, 1)).application
+        assert found["errorCondition"] == "com.microsoft:message-not-found"
+        assert [(op, fields["sequence"], fields["outcome"]) for op, fields in asked if op == "settle"] == [
+            ("settle", 3, "released"),
+            ("settle", 8, "released"),
+        ]
+
+    play(test)
+
+
+def test_an_answer_with_deferred_messages_is_no_larger_than_a_message(monkeypatch: Any) -> None:
+    monkeypatch.setattr(sessions, "DEFERRED_BYTES_MAX", len(MESSAGE) - 1)
+    assert DEFERRED_BYTES_MAX == limits.MAX_MESSAGE_BYTES
+
+    async def test(scene: Scene) -> None:
+        asked = answer_for(scene, 3)
+        found = (await receive(scene, 4)).application
+        assert (found["statusCode"], found["errorCondition"]) == (413, "amqp:link:message-size-exceeded")
+        assert asked[-1][0] == "settle"
 
     play(test)

@@ -12,7 +12,9 @@ from lightrail.shard.queue.values.commands import (
     Detach,
     Outcome,
     OutcomeKind,
+    Purge,
     Settle,
+    Tick,
 )
 from lightrail.shard.queue.values.effects import DeadLetter, Deliver, Reason, Removed, Replaced, Returned
 from lightrail.shard.queue.values.policy import Policy
@@ -125,6 +127,35 @@ def test_a_dead_letter_queue_keeps_what_is_rejected_for_other_consumers() -> Non
     bench.consumer(2)
     (delivered,) = [effect for effect in bench.dispatch() if isinstance(effect, Deliver)]
     assert (delivered.consumer, delivered.run.messages(), delivered.run.attempts) == (2, [b"bad"], 0)
+
+
+@pytest.mark.parametrize("delay", [False, True])
+@pytest.mark.parametrize(
+    "outcome",
+    [FAILED, REJECTED, NOT_HERE, RELEASED, FAILED._replace(defers=True), REJECTED._replace(defers=True)],
+)
+def test_nothing_but_accepted_and_a_purge_remove_a_dead_letter(outcome: Outcome, delay: bool) -> None:
+    policy = Policy(max_delivery_count=2, delay=delay, lock_ms=1_000, retry_delay_ms=10 if delay else None)
+    bench = PlainBench("orders/$dlq", policy)
+    bench.put(b"dead")
+    numbers = range(1, 20)
+    for number in numbers:
+        bench.consumer(number)
+        bench.dispatch()
+        bench.do(Settle(number, 0, 1, outcome))
+        bench.now += 5_000
+        bench.dispatch()
+        if number % 2:
+            # A lock ends, and a client is lost with its deliveries.
+            bench.now += 5_000
+            bench.do(Tick())
+            bench.dispatch()
+        bench.do(Detach(number, (Ending.FAILED, Ending.BY_CLIENT, Ending.BY_BROKER)[number % 3]))
+    gauges = bench.machine.view.gauges
+    assert gauges.ready + gauges.delayed + gauges.deferred == 1
+    bench.do(Purge())
+    gauges = bench.machine.view.gauges
+    assert gauges.ready + gauges.delayed + gauges.deferred == 0
 
 
 def test_undeliverable_here_goes_to_others_and_else_waits(bench: PlainBench) -> None:

@@ -17,7 +17,7 @@ from lightrail.shard.queue.values.commands import (
     Settle,
     Tick,
 )
-from lightrail.shard.queue.values.effects import DeadLetter, Peeked, PeekedState, Reason
+from lightrail.shard.queue.values.effects import DeadLetter, Due, Peeked, PeekedState, Reason
 from lightrail.shard.queue.values.keys import Key
 from lightrail.shard.queue.values.policy import Policy
 from lightrail.shard.queue.values.runs import Run, batch_of
@@ -47,6 +47,38 @@ def test_the_time_of_service_bus_counts_where_there_is_no_other() -> None:
     assert bench.machine.next_deadline_ms == 1_010
     bench.now = 1_050
     assert bench.get() == ["scheduled=1050 a", "scheduled=1050 time=1010 b"]
+
+
+def test_a_scheduled_message_leaves_when_it_is_due_and_does_not_expire_before() -> None:
+    bench = Bench(Policy(delay=True, enqueues_due=True))
+    bench.put("scheduled=1050 a", "scheduled=1040 b", expires_at_ms=1_010)
+    bench.put("delay=40 c", "scheduled=1050 delay=45 d")
+    bench.consumer(1)
+    bench.now = 1_030
+    assert not bench.do(Tick())
+    assert not bench.get()
+    assert bench.machine.next_deadline_ms == 1_040
+    bench.now = 1_050
+    effects = bench.dispatch()
+    assert delivered(effects) == ["delay=40 c", "scheduled=1050 delay=45 d"]
+    due = [effect.run for effect in effects if isinstance(effect, Due)]
+    assert [(run.sequence, run.messages()) for run in due] == [
+        (1, [b"scheduled=1040 b"]),
+        (0, [b"scheduled=1050 a"]),
+    ]
+    gauges = bench.machine.view.gauges
+    assert (gauges.delayed, gauges.ready) == (0, 0)
+    assert bench.machine.next_deadline_ms is None
+
+
+def test_a_scheduled_message_that_is_purged_or_cancelled_is_never_due() -> None:
+    bench = Bench(Policy(delay=True, enqueues_due=True))
+    bench.put("scheduled=1050 a", "scheduled=1050 b")
+    bench.do(Cancel(0))
+    bench.do(Purge())
+    bench.now = 1_050
+    assert not bench.dispatch()
+    assert bench.machine.next_deadline_ms is None
 
 
 def test_a_dispatch_wakes_what_is_due() -> None:

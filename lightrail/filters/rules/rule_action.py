@@ -1,0 +1,216 @@
+"""Actions of Azure Service Bus' rules, compiled from their JSON, which keeps them as they were sent.
+
+    {"sql": "SET quantity = quantity / 2; REMOVE priority; SET sys.CorrelationId = newid()"}
+
+Statements are carried out one after the other, each on what the former ones made of the message. A property
+that is set keeps its name as the message spells it, and its type of number where the value fits.
+"""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from decimal import Decimal
+from typing import Any, Final
+from uuid import UUID
+
+from lightrail.amqp.encoder import write_string, write_symbol, write_value
+from lightrail.amqp.values import (
+    Byte,
+    Described,
+    Float,
+    Int,
+    Long,
+    Short,
+    Timestamp,
+    UByte,
+    UInt,
+    ULong,
+    UShort,
+)
+from lightrail.filters.errors import EvaluationError, FilterError, shown
+from lightrail.filters.message import MessageView
+from lightrail.filters.path import APPLICATION_PROPERTIES, MESSAGE_ANNOTATIONS
+from lightrail.filters.rewriting import Changes, changed
+from lightrail.filters.rules import tree
+from lightrail.filters.rules.closures import Read, RuleCompiler
+from lightrail.filters.rules.constants import parameters_in
+from lightrail.filters.rules.fields import SYSTEM, HeadView, property_path
+from lightrail.filters.rules.parser import parse_statements
+from lightrail.filters.rules.values import NewId, decimal128, text_of
+from lightrail.filters.sections import MALFORMED, locate
+from lightrail.filters.terms import OPAQUE, TIMESPAN, Duration
+from lightrail.model import limits
+
+_WHOLE: Final[Mapping[type, tuple[int, int]]] = {
+    **{kind: (-(1 << bits - 1), (1 << bits - 1) - 1) for kind, bits in ((Byte, 8), (Short, 16), (Int, 32))},
+    **{kind: (0, (1 << bits) - 1) for kind, bits in ((UByte, 8), (UShort, 16), (UInt, 32), (ULong, 64))},
+}
+
+Change = Callable[[MessageView], Changes]
+
+
+@dataclass(slots=True, eq=False, repr=False)
+class RuleAction:
+    """A compiled action; `spec` is the JSON it was made from."""
+
+    spec: Mapping[str, Any]
+    weight: int
+    """Largest number of operators, constants and properties that it evaluates for a message."""
+    can_fail: bool
+    """Whether it has no result for some messages."""
+    _statements: list[Change]
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether it changes nothing."""
+        return not self._statements
+
+    def apply(self, message: bytes) -> bytes:
+        """The changed message; a message with malformed sections before the body is returned unchanged.
+
+        Raises EvaluationError: a statement has no result for this message.
+        """
+        try:
+            _, end = locate(message)
+            head, beyond = message[:end], len(message) - end
+            for statement in self._statements:
+                changes = statement(HeadView(head, beyond=beyond))
+                if changes:
+                    head = changed(head, changes)
+        except MALFORMED:
+            return message
+        return head + message[end:]
+
+    def __repr__(self) -> str:
+        return f"RuleAction({self.spec!r})"
+
+
+def compile_rule_action(spec: Any, new_id: NewId) -> RuleAction:
+    """Compile the JSON of a rule's action. Raises FilterError with the position in the statements."""
+    if not isinstance(spec, Mapping) or not spec.keys() <= {"sql", "parameters"} or "sql" not in spec:
+        raise FilterError("an object with sql and parameters", shown(spec))
+    if not isinstance(spec["sql"], str):
+        raise FilterError("a text", shown(spec["sql"]), part="sql")
+    parameters = parameters_in(spec)
+    compiler = RuleCompiler(new_id)
+    try:
+        statements = parse_statements(spec["sql"], parameters)
+        changes = [_statement(each, compiler) for each in statements]
+        weight = sum(1 if each.value is None else 1 + each.value.weight for each in statements)
+        if weight > limits.FILTER_WEIGHT_MAX:
+            raise FilterError(f"at most {limits.FILTER_WEIGHT_MAX} evaluations for a message", str(weight))
+    except FilterError as error:
+        raise error.within("sql") from None
+    can_fail = any(each.value is not None for each in statements)
+    return RuleAction({"rule": dict(spec)}, weight, can_fail, changes)
+
+
+def _statement(statement: tree.Statement, compiler: RuleCompiler) -> Change:
+    target, value = statement.target, statement.value
+    if value is None:
+        return _set_system(target.name, _nothing) if target.is_system else _remove(target.name)
+    read = compiler.value(value)
+    if target.is_system:
+        return _set_system(target.name, read)
+    source = property_path(value.name) if isinstance(value, tree.Property) and not value.is_system else None
+    return _set(target.name, read, None if source is None else lambda view: view.property(source))
+
+
+def _nothing(view: MessageView) -> None:
+    return None
+
+
+# --- application properties ---------------------------------------------------------------------------------
+
+
+def _set(name: str, read: Read, copied: Read | None) -> Change:
+    path, own_name, remove = property_path(name), name.encode(), _remove(name)
+    copies = copied is not None
+
+    def change(view: MessageView) -> Changes:
+        # What is copied keeps its type, also one that rules don't know.
+        value = copied(view) if copied is not None else read(view)
+        if value is None:
+            return remove(view)
+        if value is OPAQUE:
+            raise EvaluationError("a property holds a list or map too large to be copied")
+        encoded = write_value(value) if copies else _encoded(value, type(view.property(path)))
+        names = view.names(path.key) or [own_name]
+        pair = write_string(names[0].decode(errors="replace")) + encoded
+        return {APPLICATION_PROPERTIES: {names[0]: pair, **dict.fromkeys(names[1:])}}
+
+    return change
+
+
+def _remove(name: str) -> Change:
+    key = property_path(name).key
+
+    def change(view: MessageView) -> Changes:
+        names = view.names(key)
+        return {APPLICATION_PROPERTIES: dict.fromkeys(names)} if names else {}
+
+    return change
+
+
+def _encoded(value: Any, present: type) -> bytes:
+    """A value in AMQP; a whole number has the type of the present value where it fits, else it is a long."""
+    match value:
+        case str():
+            return _string(value)
+        case bool():
+            return write_value(value)
+        case Timestamp():
+            return write_value(value)
+        case Duration():
+            return write_value(Described(TIMESPAN, Long(value)))
+        case int():
+            least, most = _WHOLE.get(present, (0, -1))
+            return write_value(present(value) if least <= value <= most else Long(value))
+        case float():
+            return write_value(Float(value) if present is Float else value)
+        case Decimal():
+            return write_value(decimal128(value))
+        case UUID():
+            return write_value(value)
+    raise EvaluationError(f"a value of this kind can't be set: {shown(value)}")
+
+
+def _string(text: str) -> bytes:
+    try:
+        return write_string(text)
+    except UnicodeEncodeError:
+        raise EvaluationError(f"text that UTF-8 can't encode: {shown(text)}") from None
+
+
+# --- properties of the message ---------------------------------------------------------------------
+
+
+def _set_system(name: str, read: Read) -> Change:
+    path = SYSTEM[name].path
+    assert path is not None
+    write = _WRITERS.get(name, _write_text)
+    key: Any = path.key if path.section == MESSAGE_ANNOTATIONS else path.index
+
+    def change(view: MessageView) -> Changes:
+        value = read(view)
+        encoded = None if value is None else write(value)
+        if encoded is not None and path.section == MESSAGE_ANNOTATIONS:
+            encoded = write_symbol(path.name) + encoded
+        return {path.section: {key: encoded}}
+
+    return change
+
+
+def _write_text(value: Any) -> bytes:
+    return _string(value if isinstance(value, str) else text_of(value))
+
+
+def _write_symbol(value: Any) -> bytes:
+    text = value if isinstance(value, str) else text_of(value)
+    if not text.isascii():
+        raise EvaluationError(f"sys.ContentType is a text of ASCII, not {shown(text)}")
+    return write_symbol(text)
+
+
+_WRITERS: Final[Mapping[str, Callable[[Any], bytes]]] = {
+    "contenttype": _write_symbol,
+}

@@ -1,0 +1,202 @@
+"""Messages in the form of Service Bus, as its clients receive and peek at them.
+
+Each message has annotations with its sequence and the time at which it was enqueued. Sequences are one higher
+than those of the queue, since these clients count from 1. A dead letter has its reason and its description as
+application properties, in the dead-letter queue and wherever it was forwarded.
+
+What a client changes with an outcome are application properties, too. The queue keeps them as annotations
+whose names begin with `x-opt-property-`, as it keeps all that an outcome adds (messaging 3.4.5).
+"""
+
+from collections.abc import Mapping
+from hashlib import blake2b
+from typing import Any, Final
+
+from lightrail.amqp.composite import write_composite
+from lightrail.amqp.performatives import AmqpError, Rejected
+from lightrail.amqp.sections import (
+    decode_annotations,
+    decode_application_properties,
+    decode_header,
+    decode_properties,
+    with_annotations,
+    with_application_properties,
+    with_properties,
+    without_annotations,
+)
+from lightrail.amqp.survey import survey
+from lightrail.amqp.values import DecodeError, Int, Long, Symbol, Timestamp
+
+BUS_REASON_CHARACTERS: Final[int] = 1_024
+"""Characters of a dead letter's reason, and of its description, from a client of Azure Service Bus; the rest
+is cut."""
+CLOCKS_APART_MS: Final = 1_000
+"""How much earlier than it was enqueued a ttl may have begun: at a frontend, with others of a batch."""
+UINT_MAX: Final = (1 << 32) - 1
+"""Largest ttl and delivery-count of a header (messaging 3.2.1)."""
+SEQUENCE: Final = Symbol("x-opt-sequence-number")
+ENQUEUED: Final = Symbol("x-opt-enqueued-time")
+ENQUEUED_SEQUENCE: Final = Symbol("x-opt-enqueue-sequence-number")
+"""The sequence of a message in the topic; a router has none, so a subscription gives its own."""
+FIRST_SEQUENCE: Final = 1
+"""The clients' sequence of a queue's first message, which is 0 here."""
+ACTIVE, DEFERRED, SCHEDULED = 0, 1, 2
+"""x-opt-message-state of a message: deferred by a receiver, or before its time, or neither."""
+REASON: Final = "DeadLetterReason"
+DESCRIPTION: Final = "DeadLetterErrorDescription"
+NOTED_REASON: Final = Symbol("x-opt-deadletter-reason")
+NOTED_DESCRIPTION: Final = Symbol("x-opt-deadletter-description")
+"""Annotations of a dead letter with both."""
+PROPERTY_PREFIX: Final = "x-opt-property-"
+"""Precedes the name of an application property that an outcome has set, in the annotations of its message."""
+_MARK: Final = PROPERTY_PREFIX.encode()
+"""No outcome has changed the properties of a message without these bytes: its annotations are not decoded."""
+DEAD_LETTERED: Final = Symbol("com.microsoft:dead-letter")
+"""Condition with which these clients reject a message to dead-letter it."""
+BROKERS_REASON: Final = "x-opt-dead-letter-reason"
+"""Annotation that every dead letter has from the broker, also in the queues to which it is forwarded."""
+_DEAD: Final = BROKERS_REASON.encode()
+"""A message without these bytes is no dead letter: its annotations are not decoded."""
+REJECTED: Final = "rejected"
+"""The broker's reason if a receiver gave one, or none."""
+REASONS: Final = {"expired": "TTLExpiredException", "max-delivery-count": "MaxDeliveryCountExceeded"}
+"""Names of Service Bus for other reasons of this broker."""
+EXPIRED_TEXT: Final = "The message expired and was dead lettered."
+"""The description of an expired dead letter in Service Bus; the broker gives it none."""
+
+
+def changed_properties(changes: Mapping[Any, Any] | None) -> dict[Symbol, Any] | None:
+    """The annotations of an outcome by which a client sets application properties.
+
+    None for none. A name of an annotation, with x-opt- (messaging 3.2.10), is no property and stays.
+    """
+    return {
+        Symbol(str(name) if str(name).startswith("x-opt-") else f"{PROPERTY_PREFIX}{name}"): value
+        for name, value in (changes or {}).items()
+    } or None
+
+
+def annotations_of(
+    sequence: int, enqueued_at_ms: int, state: int = ACTIVE, *, is_subscription: bool = False
+) -> dict[Symbol, Any]:
+    """The annotations of a message in a queue for these clients; `sequence` is that of the queue.
+
+    Args:
+        is_subscription: whether the queue is that of a subscription; see `ENQUEUED_SEQUENCE`.
+    """
+    notes = {
+        SEQUENCE: Long(sequence + FIRST_SEQUENCE),
+        ENQUEUED: Timestamp(enqueued_at_ms),
+        Symbol("x-opt-message-state"): Int(state),
+    }
+    if is_subscription:
+        notes[ENQUEUED_SEQUENCE] = notes[SEQUENCE]
+    return notes
+
+
+def life_of(enqueued_at_ms: int, expires_at_ms: int | None) -> int | None:
+    """How long a message may be in its queue, in milliseconds; None if it does not expire."""
+    return max(0, expires_at_ms - enqueued_at_ms) if expires_at_ms else None
+
+
+def annotated(
+    message: bytes, notes: dict[Symbol, Any], *, life_ms: int | None = None, attempts: int = 0
+) -> bytes:
+    """The message with these annotations; unchanged if it has none of AMQP's sections.
+
+    Args:
+        life_ms: how long it may be in its queue, which bounds its ttl; None for no bound. The client for .NET
+            takes it from the times of creation and of expiry, which have no bound of 49 days.
+        attempts: failed deliveries from this queue; a delivery-count of the sender's is not kept.
+    """
+    try:
+        if _MARK in message:
+            message = _with_changes(message)
+        if _DEAD in message:
+            message = _with_reasons(message, notes)
+        properties = decode_properties(message)
+        header = decode_header(message)
+        # These clients read the delivery-count, so the header has to contain it.
+        header.delivery_count = min(attempts, UINT_MAX)
+        is_changed = properties.message_id is None or life_ms is not None
+        if life_ms is not None:
+            if header.ttl is not None and life_ms - header.ttl > -min(CLOCKS_APART_MS, header.ttl // 10):
+                # It expires by its own ttl, which began on its way to the shard.
+                life_ms = header.ttl if header.ttl < UINT_MAX else life_ms
+            header.ttl = min(life_ms, UINT_MAX)
+            properties.creation_time = int(notes[ENQUEUED])
+            properties.absolute_expiry_time = properties.creation_time + life_ms
+        if properties.message_id is None:
+            # The client for JavaScript settles no message without an id.
+            properties.message_id = message_id_of(message, notes)
+        if is_changed:
+            message = with_properties(message, properties)
+        return with_annotations(write_composite(header) + message[survey(message).head_end :], notes)
+    except (DecodeError, ValueError):
+        return message
+
+
+def _with_changes(message: bytes) -> bytes:
+    """The message with what outcomes have set as application properties. Raises DecodeError, ValueError."""
+    changes = {name: value for name, value in decode_annotations(message).items() if _is_change(name)}
+    if not changes:
+        return message
+    properties = decode_application_properties(message)
+    properties.update({str(name)[len(PROPERTY_PREFIX) :]: value for name, value in changes.items()})
+    return with_application_properties(without_annotations(message, changes), properties)
+
+
+def _is_change(name: object) -> bool:
+    return isinstance(name, str) and name.startswith(PROPERTY_PREFIX)
+
+
+def message_id_of(message: bytes, notes: dict[Symbol, Any]) -> str:
+    """An id for a message without one: the same at each delivery of the message."""
+    place = f"{notes[SEQUENCE]} {notes[ENQUEUED]}".encode()
+    return blake2b(message[survey(message).head_end :], key=place, digest_size=16).hexdigest()
+
+
+def _with_reasons(message: bytes, notes: dict[Symbol, Any]) -> bytes:
+    """A dead letter with the reason in the form of these clients; adds its original queue to `notes`.
+
+    A message that is none, such as one that was sent again from a dead-letter queue, is unchanged.
+    """
+    found = decode_annotations(message)
+    own = found.get(BROKERS_REASON)
+    if not isinstance(own, str):
+        return message
+    source = found.get("x-opt-dead-letter-source")
+    if isinstance(source, str):
+        notes[Symbol("x-opt-deadletter-source")] = source
+    reason: Any = REASONS.get(own, own)
+    description = found.get("x-opt-dead-letter-description")
+    if own == REJECTED:
+        condition = found.get("x-opt-dead-letter-condition")
+        reason = found.get(NOTED_REASON) or (None if condition == DEAD_LETTERED else condition)
+        description = found.get(NOTED_DESCRIPTION) or description
+    elif own == "expired":
+        description = description or EXPIRED_TEXT
+    given = {key: str(text) for key, text in ((REASON, reason), (DESCRIPTION, description)) if text}
+    if not given:
+        return message
+    return with_application_properties(message, {**decode_application_properties(message), **given})
+
+
+def with_reason(state: Rejected) -> Rejected:
+    """A rejection whose info becomes annotations of the dead letter.
+
+    These are the reason and the description, cut to their bound, and changed properties, as a reason that is
+    no text is.
+    """
+    error = state.error
+    if error is None or not error.info:
+        return state
+    changes: dict[Any, Any] = dict(error.info)
+    notes: dict[Symbol, Any] = {}
+    for key, note in ((REASON, NOTED_REASON), (DESCRIPTION, NOTED_DESCRIPTION)):
+        text = changes.get(key)
+        if isinstance(text, str):
+            del changes[key]
+            notes[note] = str(text)[:BUS_REASON_CHARACTERS]
+    notes.update(changed_properties(changes) or {})
+    return Rejected(error=AmqpError(condition=error.condition, description=error.description, info=notes))

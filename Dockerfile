@@ -31,7 +31,7 @@ RUN /opt/lightrail/bin/pip install --no-deps . \
  && /opt/lightrail/bin/pip uninstall --yes setuptools pip
 
 # --- what runs --------------------------------------------------------------------------------------------------------
-FROM ${BASE}
+FROM ${BASE} AS broker
 
 ARG VERSION=0.1.0
 ARG REVISION=unknown
@@ -73,3 +73,20 @@ HEALTHCHECK --interval=10s --timeout=5s --start-period=30s --retries=3 \
 STOPSIGNAL SIGTERM
 ENTRYPOINT ["lightrail"]
 CMD ["serve"]
+
+# --- in the place of the emulator of Azure Service Bus: docker build --target emulator -----------------------------------
+# What starts the emulator's image starts this one (docs/use/emulator.md): the same ports, the same file, and the same
+# variables. ACCEPT_EULA=Y lets everybody in who reaches the ports; without it a user has to be defined first.
+FROM broker AS emulator
+
+USER 0:0
+RUN install -d -o 10001 -g 10001 -m 0755 /ServiceBus_Emulator /ServiceBus_Emulator/ConfigFiles
+USER 10001:10001
+ENV LIGHTRAIL_HTTP=0.0.0.0:5300
+EXPOSE 5300
+HEALTHCHECK --interval=5s --timeout=5s --start-period=30s --retries=3 \
+    CMD ["python", "-c", "import os, urllib.request; urllib.request.urlopen('http://127.0.0.1:' + os.environ.get('EMULATOR_HTTP_PORT', '5300') + '/health', timeout=4)"]
+CMD ["emulator"]
+
+# --- the image without a target ---------------------------------------------------------------------------------------
+FROM broker

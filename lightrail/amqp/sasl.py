@@ -37,6 +37,10 @@ class SaslError(ValueError):
     """A malformed message, or one without proof. A server logs the text and does not send it."""
 
 
+class WrongProofError(SaslError):
+    """The proof is not that of the password; `ScramServer.prove` tries other keys of the same salt."""
+
+
 @dataclass(frozen=True, slots=True)
 class ScramKeys:
     """Keys by which a server checks a password, and can't log in with it (RFC 5802 section 3)."""
@@ -168,7 +172,18 @@ class _Step(enum.Enum):
 class ScramServer:
     """One exchange. Its calls come in the order first, challenge, final, each once; all raise SaslError."""
 
-    __slots__ = ("_client_bare", "_gs2_header", "_hash", "_keys", "_nonce", "_server_first", "_step", "user")
+    __slots__ = (
+        "_authentication",
+        "_client_bare",
+        "_gs2_header",
+        "_hash",
+        "_keys",
+        "_nonce",
+        "_server_first",
+        "_shown",
+        "_step",
+        "user",
+    )
 
     def __init__(self, mechanism: str) -> None:
         self._hash = MECHANISM_HASHES[mechanism]
@@ -178,6 +193,9 @@ class ScramServer:
         self._nonce = ""
         self._server_first = ""
         self._keys: ScramKeys | None = None
+        self._authentication = b""
+        self._shown = b""
+        """The client's proof."""
         self.user = ""
         """The name that the client claims; proven once `final` returned."""
 
@@ -219,7 +237,10 @@ class ScramServer:
         return self._server_first.encode()
 
     def final(self, message: bytes) -> bytes:
-        """Check client-final-message; returns server-final-message, and `user` is proven."""
+        """Check client-final-message; returns server-final-message, and `user` is proven.
+
+        Raises WrongProofError: the message is well formed, and proves another password.
+        """
         self._take(_Step.FINAL, _Step.END)
         keys = self._keys
         assert keys is not None
@@ -233,15 +254,23 @@ class ScramServer:
             raise SaslError("expected the nonce of server-first-message")
         if any(attribute.startswith("m=") for attribute in attributes):
             raise SaslError("expected no mandatory extension, found m=")
-        authentication = f"{self._client_bare},{self._server_first},{without_proof}".encode()
-        signature = hmac.digest(keys.stored_key, authentication, self._hash)
         shown = _base64(proof)
-        if len(shown) != len(signature):
-            raise SaslError(f"expected a proof of {len(signature)} bytes, found {len(shown)}")
-        client_key = bytes(left ^ right for left, right in zip(shown, signature, strict=True))
+        if len(shown) != len(keys.stored_key):
+            raise SaslError(f"expected a proof of {len(keys.stored_key)} bytes, found {len(shown)}")
+        self._authentication = f"{self._client_bare},{self._server_first},{without_proof}".encode()
+        self._shown = shown
+        signature = self.prove(keys)
+        if signature is None:
+            raise WrongProofError("expected the proof of the user's password")
+        return signature
+
+    def prove(self, keys: ScramKeys) -> bytes | None:
+        """server-final-message if the proof that `final` has read is that of these keys, otherwise None."""
+        signature = hmac.digest(keys.stored_key, self._authentication, self._hash)
+        client_key = bytes(left ^ right for left, right in zip(self._shown, signature, strict=True))
         if not hmac.compare_digest(hashlib.new(self._hash, client_key).digest(), keys.stored_key):
-            raise SaslError("expected the proof of the user's password")
-        return b"v=" + base64.b64encode(hmac.digest(keys.server_key, authentication, self._hash))
+            return None
+        return b"v=" + base64.b64encode(hmac.digest(keys.server_key, self._authentication, self._hash))
 
 
 def _split_gs2(message: str) -> tuple[str, str, str]:

@@ -293,7 +293,8 @@ class Bus(Handlers):
             raise ConfigurationError("expected the classes of the answers, found none")
         if self._requests is None:
             raise BusError(f"the bus {self.name} is not started: use it in `async with`, or await start()")
-        sending = self.outgoing.command(request, **options)
+        reply_to = await self._requests.open()
+        sending = self.outgoing.request(request, reply_to, timeout, **options)
         found: Answer = await self._requests.answer(sending, answers, self._post, timeout)
         return found
 

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any, Final, Protocol
 
 from lightrail.bus.errors import NotReadableError
-from lightrail.bus.formats import Format, Read, Written
+from lightrail.bus.formats import Format, Read
 from lightrail.transport import Envelope
 
 CLAIM: Final = "lightrail-claim"
@@ -106,20 +106,27 @@ class ClaimCheck:
         """Whether the inner format reads the envelope."""
         return CLAIM in envelope.headers or self._format.reads(envelope)
 
-    def write(self, types: str, data: Any, *, id: str, source: str) -> Written:
+    def write(
+        self, types: str, data: Any, envelope: Envelope, *, source: str, cause: Envelope | None
+    ) -> None:
         """As the inner format; a large body is stored, and an empty one sent."""
-        written = self._format.write(types, data, id=id, source=source)
-        if len(written.body) < self._size:
-            return written
-        claim = self._claims.put(written.body)
-        return Written(b"", written.content_type, {**written.headers, CLAIM: claim})
+        self._format.write(types, data, envelope, source=source, cause=cause)
+        if len(envelope.body) >= self._size:
+            envelope.headers = {**envelope.headers, CLAIM: self._claims.put(envelope.body)}
+            envelope.body = b""
 
     def read(self, envelope: Envelope) -> Read:
         """As the inner format, with the stored body. Raises NotReadableError where it is missing."""
         claim = envelope.headers.get(CLAIM)
-        if claim is not None:
-            try:
-                envelope = envelope.replace(body=self._claims.get(str(claim)))
-            except KeyError:
-                raise NotReadableError(f"expected the body of the claim {claim}, found none") from None
-        return self._format.read(envelope)
+        if claim is None:
+            return self._format.read(envelope)
+        try:
+            stored = envelope.replace(body=self._claims.get(str(claim)))
+        except KeyError:
+            raise NotReadableError(f"expected the body of the claim {claim}, found none") from None
+        read = self._format.read(stored)
+        return Read(read.types, read.data, read.envelope.replace(body=envelope.body))
+
+    def knows_faults(self, request: Envelope) -> bool:
+        """As the inner format."""
+        return self._format.knows_faults(request)

@@ -211,7 +211,7 @@ class Consumer:
             log.warning("%s: a message is not readable as %s: %s", self.queue, self.type.name, error)
             self._done(None, envelope, Outcome.NOT_READABLE, error, began)
             return
-        context = Context(self._outgoing, received, message, self._name, self.queue)
+        context = Context(self._outgoing, received, message, self._name, self.queue, read.envelope)
         failure = await self._attempt(context)
         if failure is None and received.settled:
             # The handler has deferred the message, or its lock has expired: drop the messages that it sent.
@@ -226,9 +226,9 @@ class Consumer:
             # delivers the message again.
             log.warning("%s: the transaction of %s was not committed: %s", self.queue, self._name, failure)
             self._done(context, envelope, Outcome.RETRIED, failure, began)
-        elif self.registration.is_responder and envelope.reply_to is not None:
+        elif self.registration.is_responder and context.envelope.reply_to is not None:
             log.error("%s: %s raised; the requester gets the error", self.queue, self._name, exc_info=failure)
-            await self._faults.answer(failure, context)
+            await self._faults.answer(failure, type, context)
             await received.accept()
             self._done(context, envelope, Outcome.FAILED, failure, began)
         else:

@@ -18,6 +18,11 @@ CONVERSATION: Final = "lightrail-conversation"
 CAUSE: Final = "lightrail-cause"
 """Header: id of the message whose handler sent this one."""
 
+REQUEST: Final = "lightrail-request"
+"""Header: id of a request for its answers, where the sender's format has one beside the correlation id."""
+FAULT_ADDRESS: Final = "lightrail-fault-address"
+"""Header: address for the fault of this message, in place of the router of the faults of its type."""
+
 
 class _Done:
     """The awaitable result of a call that is complete when it returns."""
@@ -33,7 +38,7 @@ class Context:
     """The message that a handler is called with.
 
     Attributes:
-        envelope: the received envelope.
+        envelope: the received envelope, with what the format of the sender has in the body.
         message: the decoded object.
         handler: name of the handler's function.
         queue: from which the message was received.
@@ -42,9 +47,15 @@ class Context:
     """
 
     def __init__(
-        self, outgoing: "Outgoing", received: Received, message: Any, handler: str, queue: str = ""
+        self,
+        outgoing: "Outgoing",
+        received: Received,
+        message: Any,
+        handler: str,
+        queue: str = "",
+        envelope: Envelope | None = None,
     ) -> None:
-        self.envelope: Final[Envelope] = received.envelope
+        self.envelope: Final[Envelope] = envelope or received.envelope
         self.queue: Final = queue
         self.message = message
         self.handler = handler

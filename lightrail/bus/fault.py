@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Any, Final, Generic, TypeVar, get_args, get_origin
 
 from lightrail.bus.context import Context
+from lightrail.bus.errors import ConfigurationError
 from lightrail.bus.messages import Kind, MessageType, Sending, message_type
 from lightrail.bus.outgoing import Outgoing
 from lightrail.bus.store import AlreadyHandledError, Step, StoreError
@@ -86,7 +87,29 @@ class Faults:
         """Publishes that a message could not be handled; a fault of a fault is not published."""
         if isinstance(context.message, Fault):
             return
-        fault = Fault(
+        try:
+            fault = self._fault(error, context, attempts)
+            await self._send(self._outgoing.fault(fault, fault_of(type), context))
+        except Exception as failure:
+            # For example, the format has no name for faults. The dead letter has the same information.
+            log.warning("%s: the fault could not be published: %s", context.queue, failure)
+
+    async def answer(self, error: Exception, type: MessageType, context: Context) -> None:
+        """Answers a request with the error of its responder."""
+        try:
+            if self._outgoing.knows_faults(context):
+                fault = self._fault(error, context, context.attempt)
+                answer = self._outgoing.fault(fault, fault_of(type), context)
+            else:
+                answer = self._outgoing.fault_answer(error, context)
+            await self._send(answer, context.handler, context.id)
+        except AlreadyHandledError:
+            log.info("%s: another process has answered %s", context.queue, context.id)
+        except (TransportError, ConfigurationError) as failure:
+            log.warning("%s: the answer could not be sent: %s", context.queue, failure)
+
+    def _fault(self, error: Exception, context: Context, attempts: int) -> Fault[Any]:
+        return Fault(
             message=context.message,
             id=context.envelope.id,
             exception=f"{error.__class__.__module__}.{error.__class__.__qualname__}",
@@ -96,20 +119,6 @@ class Faults:
             attempts=attempts,
             at=dt.datetime.fromtimestamp(self._clock.time(), dt.UTC),
         )
-        try:
-            await self._send(self._outgoing.fault(fault, fault_of(type), context))
-        except Exception as failure:
-            # For example, the format has no name for faults. The dead letter has the same information.
-            log.warning("%s: the fault could not be published: %s", context.queue, failure)
-
-    async def answer(self, error: Exception, context: Context) -> None:
-        """Answers a request with the error of its responder."""
-        try:
-            await self._send(self._outgoing.fault_answer(error, context), context.handler, context.id)
-        except AlreadyHandledError:
-            log.info("%s: another process has answered %s", context.queue, context.id)
-        except TransportError as failure:
-            log.warning("%s: the answer could not be sent: %s", context.queue, failure)
 
     async def _send(self, sending: Sending, handler: str | None = None, message: str | None = None) -> None:
         """Sends a fault at once or by the outbox, there with the handled message for the inbox."""

@@ -3,12 +3,11 @@
 import datetime as dt
 import json
 import uuid
-from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Final, Protocol
 
 from lightrail.bus.errors import NotReadableError
-from lightrail.transport import Envelope, Header
+from lightrail.transport import Envelope
 
 TYPE: Final = "lightrail-type"
 """Header: wire names of the message's type and its bases, nearest first, with blanks between them."""
@@ -22,31 +21,18 @@ _BASES: Final = "lightrailbases"
 
 
 @dataclass(frozen=True, slots=True)
-class Written:
-    """An encoded message.
-
-    Attributes:
-        body: bytes.
-        content_type: of the body.
-        headers: those of the format.
-    """
-
-    body: bytes
-    content_type: str
-    headers: Mapping[str, Header]
-
-
-@dataclass(frozen=True, slots=True)
 class Read:
     """A decoded message, before its class is known.
 
     Attributes:
         types: wire names of its type and bases; empty if the sender wrote none.
         data: a JSON value.
+        envelope: the received one, with the headers, ids and addresses that its body carries in some formats.
     """
 
     types: tuple[str, ...]
     data: Any
+    envelope: Envelope
 
 
 class Format(Protocol):
@@ -56,19 +42,30 @@ class Format(Protocol):
         """Whether an envelope is of this format."""
         ...
 
-    def write(self, types: str, data: Any, *, id: str, source: str) -> Written:
-        """Encodes a message.
+    def write(
+        self, types: str, data: Any, envelope: Envelope, *, source: str, cause: Envelope | None
+    ) -> None:
+        """Encodes a message into an envelope that has its id, its addresses and its headers.
+
+        Sets the body and the content type, and adds headers of the format that are not there.
 
         Args:
             types: wire names with blanks between them.
             data: a JSON value.
-            id: of the message.
             source: name of the bus.
+            cause: the message whose handler sends this one.
         """
         ...
 
     def read(self, envelope: Envelope) -> Read:
         """The message of an envelope. Raises NotReadableError."""
+        ...
+
+    def knows_faults(self, request: Envelope) -> bool:
+        """Whether the sender of a request expects the error of its responder as a `Fault` in this format.
+
+        Other requesters get the error as plain JSON (docs/formats/bus.md).
+        """
         ...
 
 
@@ -79,14 +76,21 @@ class Json:
         """Every envelope that no other format reads."""
         return True
 
-    def write(self, types: str, data: Any, *, id: str, source: str) -> Written:
+    def write(
+        self, types: str, data: Any, envelope: Envelope, *, source: str, cause: Envelope | None
+    ) -> None:
         """The message as JSON in UTF-8."""
-        return Written(_dumps(data), JSON, {TYPE: types})
+        envelope.body, envelope.content_type = dumps(data), JSON
+        envelope.headers = {TYPE: types, **envelope.headers}
 
     def read(self, envelope: Envelope) -> Read:
         """The body, and the types of the header."""
         types = envelope.headers.get(TYPE)
-        return Read(tuple(types.split()) if isinstance(types, str) else (), _loads(envelope.body))
+        return Read(tuple(types.split()) if isinstance(types, str) else (), _loads(envelope.body), envelope)
+
+    def knows_faults(self, request: Envelope) -> bool:
+        """Never."""
+        return False
 
 
 class CloudEvents:
@@ -105,12 +109,14 @@ class CloudEvents:
             return True
         return any(f"{prefix}specversion" in envelope.headers for prefix in _PREFIXES)
 
-    def write(self, types: str, data: Any, *, id: str, source: str) -> Written:
+    def write(
+        self, types: str, data: Any, envelope: Envelope, *, source: str, cause: Envelope | None
+    ) -> None:
         """One JSON object with attributes and data (CloudEvents JSON event format, 3)."""
         name, _, bases = types.partition(" ")
         event = {
             "specversion": _SPEC_VERSION,
-            "id": id,
+            "id": envelope.id,
             "source": self._source or source,
             "type": name,
             "time": dt.datetime.now(dt.UTC).isoformat().replace("+00:00", "Z"),
@@ -119,7 +125,7 @@ class CloudEvents:
         }
         if bases:
             event[_BASES] = bases
-        return Written(_dumps(event), f"{CLOUD_EVENTS}; charset=utf-8", {})
+        envelope.body, envelope.content_type = dumps(event), f"{CLOUD_EVENTS}; charset=utf-8"
 
     def read(self, envelope: Envelope) -> Read:
         """Raises NotReadableError for other versions than 1.0, and without a type."""
@@ -142,7 +148,11 @@ class CloudEvents:
         type = event.get("type")
         if not isinstance(type, str):
             raise NotReadableError("expected a type of CloudEvents, found none")
-        return Read((type, *str(event.get(_BASES, "")).split()), data)
+        return Read((type, *str(event.get(_BASES, "")).split()), data, envelope)
+
+    def knows_faults(self, request: Envelope) -> bool:
+        """Never."""
+        return False
 
 
 class Formats:
@@ -173,7 +183,8 @@ def new_id() -> str:
     return uuid.uuid4().hex
 
 
-def _dumps(data: Any) -> bytes:
+def dumps(data: Any) -> bytes:
+    """JSON in UTF-8. Raises ValueError for NaN and infinities."""
     return json.dumps(data, separators=(",", ":"), ensure_ascii=False, allow_nan=False).encode()
 
 

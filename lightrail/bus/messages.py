@@ -218,6 +218,10 @@ class Conventions:
         """Queue that a command or request is sent to."""
         return f"{self.prefix}commands/{type.wire_name}"
 
+    def command_router(self, type: MessageType) -> str | None:
+        """Router at which the queue of a command subscribes, if services publish it; None by default."""
+        return None
+
     def subscription(self, id: str, type: MessageType) -> str:
         """Queue of a subscription to an event; handlers with the same id share its messages."""
         return f"{self.prefix}subscriptions/{id}/{type.wire_name}"

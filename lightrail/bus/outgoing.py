@@ -8,7 +8,7 @@ from collections import OrderedDict
 from collections.abc import Callable, Iterable, Mapping
 from typing import TYPE_CHECKING, Any, Final
 
-from lightrail.bus.context import CAUSE, CONVERSATION, Context
+from lightrail.bus.context import CAUSE, CONVERSATION, FAULT_ADDRESS, REQUEST, Context
 from lightrail.bus.errors import ConfigurationError
 from lightrail.bus.formats import Format, new_id
 from lightrail.bus.messages import (
@@ -99,24 +99,35 @@ class Outgoing:
         address = to or self._conventions.command(found)
         return self._sending(address, found, command, context, subject=found.wire_name, **options)
 
+    def request(self, request: Any, reply_to: str, timeout: float, **options: Any) -> Sending:
+        """A command that expires, and whose answers come to an address with its correlation id."""
+        return self.command(request, **(options | {"reply_to": reply_to, "ttl": timeout}))
+
     def answer(self, answer: Any, context: Context) -> Sending:
         """The answer to a request. Raises ValueError for a message without reply_to."""
         reply_to = context.envelope.reply_to
         if reply_to is None:
             raise ValueError(f"{context.handler}: expected a message with reply_to, found none")
         found = message_type(answer.__class__)
-        headers = {ANSWER: True}
-        made = self._sending(reply_to, found, answer, context, subject=found.wire_name, headers=headers)
-        made.envelope.correlation_id = context.envelope.correlation_id or context.envelope.id
-        return made
+        return self._reply(reply_to, found, answer, context)
+
+    def knows_faults(self, context: Context) -> bool:
+        """Whether the requester of a message reads `fault`, and not `fault_answer`."""
+        return self._format.knows_faults(context.envelope)
 
     def fault(self, fault: Any, type: MessageType, context: Context) -> Sending:
-        """The event that a message could not be handled."""
-        address = self._conventions.fault(type)
-        return self._sending(address, type, fault, context, subject=type.wire_name)
+        """That a message could not be handled: an event, or a message to the address that its sender wants it
+        at."""
+        address = context.envelope.headers.get(FAULT_ADDRESS)
+        if address is None and self.knows_faults(context):
+            address = context.envelope.reply_to
+        if address is None:
+            address = self._conventions.fault(type)
+            return self._sending(address, type, fault, context, subject=type.wire_name)
+        return self._reply(str(address), type, fault, context)
 
     def fault_answer(self, error: Exception, context: Context) -> Sending:
-        """The answer to a request whose responder raised."""
+        """The answer to a request whose responder raised, as plain JSON."""
         raised = {
             "exception": f"{error.__class__.__module__}.{error.__class__.__qualname__}",
             "text": str(error),
@@ -128,7 +139,7 @@ class Outgoing:
             id=self._id(context),
             subject=FAULT,
             content_type="application/json",
-            correlation_id=context.envelope.correlation_id or context.envelope.id,
+            correlation_id=_request_id(context),
             headers={FAULT: True, ANSWER: True, SOURCE: self._bus, CONVERSATION: context.conversation},
         )
         return Sending(context.envelope.reply_to, envelope, None, error)
@@ -173,14 +184,12 @@ class Outgoing:
         group: str | None = None,
         correlation_id: str | None = None,
         priority: int | None = None,
+        reply_to: str | None = None,
     ) -> Sending:
         dump = converter(type.cls).dump
         if id is None:
             id = self._id(context)
-        written = self._format.write(
-            type.wire_names, value if dump is None else dump(value), id=id, source=self._bus
-        )
-        carried: dict[str, Header] = {**written.headers, SOURCE: self._bus}
+        carried: dict[str, Header] = {SOURCE: self._bus}
         if context is None:
             carried[CONVERSATION] = id
         else:
@@ -191,24 +200,53 @@ class Outgoing:
         for call in self._watchers:
             call(address, type.wire_name, carried, id)
         envelope = Envelope(
-            body=written.body,
             id=id,
             subject=subject,
-            content_type=written.content_type,
-            correlation_id=correlation_id,
+            correlation_id=correlation_id if reply_to is None else id,
+            reply_to=reply_to,
             group=group if group is not None else type.group_of(value),
             ttl=ttl,
             headers=carried,
         )
         if priority is not None:
             envelope.priority = priority
+        # Last: some formats repeat headers, ids and addresses in the body.
+        self._format.write(
+            type.wire_names,
+            value if dump is None else dump(value),
+            envelope,
+            source=self._bus,
+            cause=None if context is None else context.envelope,
+        )
         return Sending(address, envelope, type, value)
+
+    def _reply(self, address: str, type: MessageType, value: Any, context: Context) -> Sending:
+        """A message that answers the one of the context."""
+        headers: dict[str, Header] = {ANSWER: True}
+        request = context.envelope.headers.get(REQUEST)
+        if request is not None:
+            headers[REQUEST] = request
+        return self._sending(
+            address,
+            type,
+            value,
+            context,
+            subject=type.wire_name,
+            headers=headers,
+            correlation_id=_request_id(context),
+        )
 
     def _id(self, context: Context | None) -> str:
         if context is None or context.envelope.id is None:
             return f"{self._prefix}-{next(self._numbers)}"
         # The same id when the message is handled again: queues with a duplicate_window drop the repetition.
         return f"{context.envelope.id}/{context.handler}/{len(context.sent)}"
+
+
+def _request_id(context: Context) -> str | None:
+    """The correlation id of answers."""
+    request = context.envelope.headers.get(REQUEST)
+    return str(request) if request is not None else context.envelope.correlation_id or context.envelope.id
 
 
 class Senders:

@@ -79,6 +79,10 @@ class Plan:
                 id = registration.subscription or self._bus
                 router = self._router(type)
                 topology.subscriptions.append(Subscription(router, id, each.queue, registration.topic))
+            elif (published := self._conventions.command_router(type)) is not None:
+                # The id is that of the type: whichever service handles the command has the same queue.
+                topology.routers.add(published)
+                topology.subscriptions.append(Subscription(published, type.wire_name, each.queue))
         return topology
 
     def of_message(self, address: str, type: MessageType) -> Topology | None:

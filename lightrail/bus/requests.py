@@ -5,6 +5,7 @@ import json
 import logging
 from typing import Any, Final
 
+from lightrail.bus.context import REQUEST
 from lightrail.bus.errors import (
     NotReadableError,
     RequestError,
@@ -12,6 +13,7 @@ from lightrail.bus.errors import (
     RequestTimeoutError,
     UnexpectedAnswerError,
 )
+from lightrail.bus.fault import PREFIX
 from lightrail.bus.formats import Formats
 from lightrail.bus.messages import Sending, message_type
 from lightrail.bus.outgoing import FAULT
@@ -57,15 +59,13 @@ class Requests:
         post: Any,
         timeout: float,  # noqa: ASYNC109
     ) -> Any:
-        """Sends a request, and returns the answer as one of the classes.
+        """Sends a request to whose correlation id `open` is the address, and returns the answer as one of
+        the classes.
 
         Raises the errors of `Bus.request`.
         """
-        envelope = sending.envelope
-        envelope.reply_to = await self.open()
-        envelope.ttl = timeout
-        assert envelope.id is not None
-        id = envelope.correlation_id = envelope.id
+        id = sending.envelope.correlation_id
+        assert id is not None
         future: asyncio.Future[Envelope] = asyncio.get_running_loop().create_future()
         self._waiting[id] = future
         try:
@@ -103,10 +103,12 @@ class Requests:
             raise failed
         try:
             read = self._formats.read(envelope)
+            if read.types and read.types[0].startswith(PREFIX):
+                raise RequestFailedError(read.data["exception"], read.data["text"], read.data["host"])
             for cls in answers:
                 if not read.types or message_type(cls).wire_name in read.types:
                     return converter(cls).load(read.data)
-        except NotReadableError as error:
+        except (NotReadableError, KeyError, TypeError) as error:
             raise UnexpectedAnswerError(f"the answer is not readable: {error}", "") from error
         names = ", ".join(message_type(cls).wire_name for cls in answers)
         found = ", ".join(read.types)
@@ -114,9 +116,14 @@ class Requests:
 
     async def _listen(self, transport: Transport) -> None:
         def handle(received: Received) -> None:
-            waiting = self._waiting.get(received.envelope.correlation_id or "")
+            envelope = received.envelope
+            waiting = self._waiting.get(envelope.correlation_id or "") or self._waiting.get(
+                self._request_of(envelope)
+            )
             if waiting is not None and not waiting.done():
-                waiting.set_result(received.envelope)
+                waiting.set_result(envelope)
+            else:
+                log.info("an answer to no request that waits came: %s", envelope.correlation_id)
 
         def select(envelope: Envelope) -> Handler:
             return handle
@@ -129,6 +136,14 @@ class Requests:
             except TransportError as error:
                 log.warning("answers can't be received now: %s", error)
                 await asyncio.sleep(PAUSE_S)
+
+    def _request_of(self, envelope: Envelope) -> str:
+        """The id of the request that an envelope answers, where its format has the id in the body."""
+        try:
+            return str(self._formats.read(envelope).envelope.headers.get(REQUEST, ""))
+        except NotReadableError as error:
+            log.warning("an answer is not readable: %s", error)
+            return ""
 
     def _lost(self) -> None:
         self._fail("the connection was lost before the answer came; the request may have been carried out")

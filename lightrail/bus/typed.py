@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import Annotated, Any, Final, Literal, Union, get_args, get_origin, is_typeddict
 
 from lightrail.bus.errors import ConfigurationError, NotReadableError
-from lightrail.bus.typed_values import SIMPLE, Converter, enumeration, hints_of, literal, plain, wrong
+from lightrail.bus.typed_values import SIMPLE, Converter, enumeration, hints_of, literal, plain, within, wrong
 
 _MADE: Final[dict[Any, Converter]] = {}
 
@@ -89,11 +89,6 @@ def _of_class(cls: type) -> Converter:
     raise _unknown(cls)
 
 
-def _within(where: str, error: NotReadableError) -> NotReadableError:
-    text = str(error)
-    return NotReadableError(f"{where}{text}" if text.startswith(("[", ".")) else f"{where}: {text}")
-
-
 # --- collections -----------------------------------------------------------------------------------------
 
 
@@ -149,7 +144,7 @@ def _sequence(origin: type, argument: Any) -> Converter:
             try:
                 found.append(load_each(item))
             except NotReadableError as error:
-                raise _within(f"[{index}]", error) from None
+                raise within(f"[{index}]", error) from None
         return found if make is list else make(found)
 
     if dump_each is None:
@@ -173,7 +168,7 @@ def _tuple(arguments: tuple[Any, ...]) -> Converter:
             try:
                 found.append(one.load(item))
             except NotReadableError as error:
-                raise _within(f"[{index}]", error) from None
+                raise within(f"[{index}]", error) from None
         return tuple(found)
 
     return Converter(dump, load)
@@ -200,7 +195,7 @@ def _mapping(arguments: tuple[Any, ...]) -> Converter:
             try:
                 found[load_key(key)] = load_value(item)
             except NotReadableError as error:
-                raise _within(f"[{key!r}]", error) from None
+                raise within(f"[{key!r}]", error) from None
         return found
 
     return Converter(dump, load)
@@ -263,7 +258,7 @@ def _dataclass(annotation: Any) -> Converter:
                 try:
                     found[name] = convert(value[name])
                 except NotReadableError as error:
-                    raise _within(f".{name}", error) from None
+                    raise within(f".{name}", error) from None
             elif required:
                 raise NotReadableError(f".{name}: expected a value, found none")
         try:
@@ -302,7 +297,7 @@ def _typed_dict(cls: Any) -> Converter:
                 try:
                     found[name] = each.load(value[name])
                 except NotReadableError as error:
-                    raise _within(f".{name}", error) from None
+                    raise within(f".{name}", error) from None
             elif name in required:
                 raise NotReadableError(f".{name}: expected a value, found none")
         return found

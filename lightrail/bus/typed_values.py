@@ -8,6 +8,7 @@ import binascii
 import dataclasses
 import datetime as dt
 import enum
+import re
 import types
 import typing
 import uuid
@@ -16,6 +17,10 @@ from decimal import Decimal, InvalidOperation
 from typing import Annotated, Any, Final, NamedTuple, Union, get_args, get_origin, is_typeddict
 
 from lightrail.bus.errors import ConfigurationError, NotReadableError
+
+_ISO_DURATION: Final = re.compile(
+    r"(-)?P(?:(\d+)W)?(?:(\d+)D)?(?:T(?:(\d+)H)?(?:(\d+)M)?(?:(\d+)(?:\.(\d{1,9}))?S)?)?\Z"
+)
 
 
 def hints_of(cls: Any) -> dict[str, Any]:
@@ -87,6 +92,12 @@ def wrong(expected: str, found: Any) -> NotReadableError:
     return NotReadableError(f"expected {expected}, found {found!r:.80}")
 
 
+def within(where: str, error: NotReadableError) -> NotReadableError:
+    """The error of a part, with the position of the part."""
+    text = str(error)
+    return NotReadableError(f"{where}{text}" if text.startswith(("[", ".")) else f"{where}: {text}")
+
+
 def _exactly(cls: type, what: str) -> Converter:
     def load(value: Any) -> Any:
         if type(value) is not cls:
@@ -127,11 +138,30 @@ def _load_decimal(value: Any) -> Decimal:
     raise wrong("a decimal number", value)
 
 
+def iso_duration(text: str) -> dt.timedelta:
+    """A duration as pydantic and msgspec write one, as P1DT2H3M4.5S. Raises ValueError."""
+    found = _ISO_DURATION.match(text)
+    if found is None:
+        raise ValueError(f"expected a duration as P1DT2H3M4.5S, found {text!r:.80}")
+    sign, *numbers, fraction = found.groups()
+    weeks, days, hours, minutes, seconds = (int(number or 0) for number in numbers)
+    span = dt.timedelta(days, seconds, microseconds(fraction), 0, minutes, hours, weeks)
+    return -span if sign else span
+
+
+def microseconds(fraction: str | None) -> int:
+    """Of the digits behind the point of a number of seconds."""
+    return int((fraction or "").ljust(6, "0")[:6])
+
+
 def _load_duration(value: Any) -> dt.timedelta:
+    """Reads a number of seconds, as the bus writes it, or the text of an ISO 8601 duration."""
     try:
+        if type(value) is str:
+            return iso_duration(value)
         return dt.timedelta(seconds=_load_float(value))
     except (OverflowError, ValueError):
-        raise wrong("a number of seconds in the range of a duration", value) from None
+        raise wrong("a number of seconds or P1DT2H3M4.5S, in the range of a duration", value) from None
 
 
 SIMPLE: Final[dict[type, Converter]] = {

@@ -22,6 +22,7 @@ EXAMPLES: Final = """examples:
   lightrail serve --amqp 127.0.0.1:0 --http 127.0.0.1:0 --json
   lightrail serve --amqp 0.0.0.0:5672 --amqps 0.0.0.0:5671 --tls-certificate server.pem --tls-key server.key
   LIGHTRAIL_MEMORY_MARK=256MB lightrail serve --config lightrail.toml
+  lightrail emulator --config Config.json
   lightrail shard --etcd 10.0.0.1:2379 --wire 0.0.0.0:5680 --wire-key wire.key --data /var/lib/lightrail
   lightrail bench --help
   lightrail trace
@@ -64,6 +65,10 @@ def _run(arguments: list[str]) -> int:
     if parsed.command == "wire-key":
         return _wire_key(parsed.file)
     try:
+        if parsed.command == "emulator":
+            from lightrail.cli import emulator
+
+            return emulator.run(parsed)
         settings = _settings(parsed)
         if parsed.command == "serve":
             from lightrail.cli import serve
@@ -95,6 +100,17 @@ def _parser() -> argparse.ArgumentParser:
         allow_abbrev=False,
     )
     add_settings(command)
+    command.add_argument("--json", action="store_true", help="when ready, print one line of JSON, not help")
+    command = commands.add_parser(
+        "emulator",
+        help="run a broker in the place of the emulator of Azure Service Bus",
+        description="Run a broker with the ports of the emulator of Azure Service Bus (5672 and 5300), and "
+        "with the entities of its Config.json. Other options are those of `lightrail serve`.",
+        epilog=SOURCES.replace("--config", "--settings"),
+        allow_abbrev=False,
+    )
+    command.add_argument("--config", metavar="FILE", help="Config.json of the emulator, with comments")
+    add_settings(command, "--settings")
     command.add_argument("--json", action="store_true", help="when ready, print one line of JSON, not help")
     for role, help in ROLES.items():
         command = commands.add_parser(
@@ -148,9 +164,9 @@ def _wire_key(path: str) -> int:
     return 0
 
 
-def add_settings(parser: argparse.ArgumentParser) -> None:
-    """A flag for every setting, and ``--config``."""
-    parser.add_argument("--config", metavar="FILE", default=None, help="TOML file with settings")
+def add_settings(parser: argparse.ArgumentParser, file: str = "--config") -> None:
+    """A flag for every setting, and one for a file of settings."""
+    parser.add_argument(file, metavar="FILE", default=None, help="TOML file with settings")
     for name, metavar, help, default in descriptions():
         switch = isinstance(default, bool)  # --allow-anonymous alone means true
         parser.add_argument(

@@ -9,9 +9,9 @@ import signal
 import socket
 import sys
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from contextlib import ExitStack, suppress
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Final
 
 from lightrail.cli.supervisor import ChildError, Limits, ProcessPlan, Supervisor
@@ -44,6 +44,45 @@ class ServeError(Exception):
     """The broker can't start; the message has what was expected, what was found and what to do."""
 
 
+def greeting(settings: Settings, has_users: bool) -> str:
+    """The addresses, and three lines for a shell that send and receive a first message."""
+    http = settings.http.reachable
+    who = "NAME:PASSWORD@" if has_users and not settings.allow_anonymous else ""
+    proton = "from proton import Message; from proton.utils import BlockingConnection as C; c = C('$URL')"
+    send = "c.create_sender('first').send(Message(body='Hello')); c.close()"
+    receive = "r = c.create_receiver('first'); print(r.receive(5).body); r.accept(); c.close()"
+    lines = [
+        "LightRail is ready.",
+        f"  AMQP 1.0  amqp://{settings.amqp.reachable}",
+        *([f"  over TLS  amqps://{settings.amqps.reachable}"] if settings.amqps else []),
+        f"  HTTP      http://{http}/",
+        *([f"  over TLS  https://{settings.https.reachable}/"] if settings.https else []),
+        f"  metrics   http://{http}/metrics",
+        f"  data      {settings.data} ({settings.frontends} frontends, {settings.shards} shards)",
+        "",
+        "Send and receive a first message, in another shell:",
+        "",
+        f"URL=amqp://{who}{settings.amqp.reachable}",
+        f'{sys.executable} -c "{proton}; {send}"',
+        f'{sys.executable} -c "{proton}; {receive}"',
+        "",
+    ]
+    return "\n".join(lines)
+
+
+@dataclass(frozen=True, slots=True)
+class Variant:
+    """What a command says that serves a whole broker."""
+
+    command: str = "serve"
+    greeting: Callable[[Settings, bool], str] = greeting
+    """What is printed when all processes serve; the second argument says whether users are defined."""
+    ready: str = ""
+    """A line for the log at that time, where the greeting is not printed."""
+    hint: str = ""
+    """Added to the reason why the broker does not serve other machines without users."""
+
+
 def serve(
     settings: Settings,
     *,
@@ -51,33 +90,43 @@ def serve(
     modules: Mapping[str, str] = MODULES,
     limits: Limits | None = None,
     optimised: bool = OPTIMISED,
+    variant: Variant | None = None,
 ) -> int:
     """Run until SIGTERM or SIGINT; returns the exit status.
 
+    Args:
+        variant: what another command than ``lightrail serve`` says in its place.
+
     0: after an orderly end; UNHEALED: no other start helps, as with a store of a newer format; 1: otherwise.
     """
-    logs.configure("serve", settings.log_level, settings.log_format)
+    variant = variant or Variant()
+    logs.configure(variant.command, settings.log_level, settings.log_format)
     if not optimised:
         log.warning(UNOPTIMISED)
     try:
         directories.make_data_directory(settings.data)
         lock = lock_data_directory(os.path.abspath(settings.data))
         try:
-            return asyncio.run(_serve(settings, lock, as_json, modules, limits))
+            return asyncio.run(_serve(settings, lock, as_json, modules, limits, variant))
         except KeyboardInterrupt:
             return 0  # while waiting for etcd; SIGINT has a handler later
         finally:
             os.close(lock)
     except (ServeError, ChildError, CoordinatorError, directories.DirectoryRefusedError) as error:
-        print(f"lightrail serve: {error}", file=sys.stderr)
+        print(f"lightrail {variant.command}: {error}", file=sys.stderr)
         return error.status if isinstance(error, ChildError) else 1
 
 
 async def _serve(
-    settings: Settings, lock: int, as_json: bool, modules: Mapping[str, str], limits: Limits | None
+    settings: Settings,
+    lock: int,
+    as_json: bool,
+    modules: Mapping[str, str],
+    limits: Limits | None,
+    variant: Variant,
 ) -> int:
     settings, has_users = await prepare(settings)
-    refuse_without_users(settings, has_users)
+    refuse_without_users(settings, has_users, variant.hint)
     with ExitStack() as reserved:
         settings = reserve_all(settings, reserved)
         sockets = directories.socket_directory(settings.data)
@@ -88,7 +137,9 @@ async def _serve(
         loop.add_signal_handler(signal.SIGHUP, supervisor.stop, "SIGHUP")
 
         def on_ready(processes: list[Message]) -> None:
-            text = as_line(settings, processes) if as_json else greeting(settings, has_users)
+            text = as_line(settings, processes) if as_json else variant.greeting(settings, has_users)
+            if as_json and variant.ready:
+                log.info(variant.ready)
             with suppress(BrokenPipeError):  # the parent does not read the output; serve all the same
                 print(text, flush=True)
 
@@ -210,11 +261,11 @@ def _is_running(pid: str) -> bool:
     return True
 
 
-def refuse_without_users(settings: Settings, has_users: bool) -> None:
+def refuse_without_users(settings: Settings, has_users: bool, hint: str = "") -> None:
     """Raise ServeError if any host of the network could send and receive, unless insecure_no_users is set."""
     reason = open_to_strangers(settings, has_users)
     if reason is not None:
-        raise ServeError(reason)
+        raise ServeError(reason + hint)
     if has_users:
         return
     outside = [each for name in OUTSIDE if (each := getattr(settings, name)) and not each.loopback]
@@ -288,29 +339,3 @@ def as_line(settings: Settings, processes: list[Message]) -> str:
             "processes": processes,
         }
     )
-
-
-def greeting(settings: Settings, has_users: bool) -> str:
-    """The addresses, and three lines for a shell that send and receive a first message."""
-    http = settings.http.reachable
-    who = "NAME:PASSWORD@" if has_users and not settings.allow_anonymous else ""
-    proton = "from proton import Message; from proton.utils import BlockingConnection as C; c = C('$URL')"
-    send = "c.create_sender('first').send(Message(body='Hello')); c.close()"
-    receive = "r = c.create_receiver('first'); print(r.receive(5).body); r.accept(); c.close()"
-    lines = [
-        "LightRail is ready.",
-        f"  AMQP 1.0  amqp://{settings.amqp.reachable}",
-        *([f"  over TLS  amqps://{settings.amqps.reachable}"] if settings.amqps else []),
-        f"  HTTP      http://{http}/",
-        *([f"  over TLS  https://{settings.https.reachable}/"] if settings.https else []),
-        f"  metrics   http://{http}/metrics",
-        f"  data      {settings.data} ({settings.frontends} frontends, {settings.shards} shards)",
-        "",
-        "Send and receive a first message, in another shell:",
-        "",
-        f"URL=amqp://{who}{settings.amqp.reachable}",
-        f'{sys.executable} -c "{proton}; {send}"',
-        f'{sys.executable} -c "{proton}; {receive}"',
-        "",
-    ]
-    return "\n".join(lines)

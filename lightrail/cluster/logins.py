@@ -15,16 +15,15 @@ and after LOGIN_LOG_MS one with the number of further ones.
 """
 
 import asyncio
-import ipaddress
+import hmac
 import logging
 from collections import OrderedDict, deque
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterable
 from dataclasses import dataclass, field
-from functools import lru_cache
 from hashlib import blake2b
 from secrets import token_bytes
 from time import monotonic
-from typing import Final
+from typing import Any, Final, TypeVar
 
 from lightrail.amqp import sasl
 from lightrail.cluster.coordinator import Coordinator, CoordinatorError
@@ -57,29 +56,13 @@ LOGIN_USERS_SAMPLED: Final[int] = 50
 
 log = logging.getLogger("lightrail.cluster.logins")
 
-LOCAL: Final = "this machine"
-"""The source of clients that connect without a network."""
+T = TypeVar("T")
+Keys = Callable[[bytes, UserRecord], Iterable[str]]
+"""Texts that a user may give in the place of its password, by the coordinator's secret and its record."""
 
 
 class TooManyLoginsError(Exception):
     """The log-in was not checked, because too many log-ins of its source wait already."""
-
-
-@lru_cache(maxsize=4_096)
-def source_of(address: str | None) -> str:
-    """The source of an address: the address itself, or for IPv6 the network of one customer."""
-    if address is None:
-        return LOCAL
-    try:
-        found = ipaddress.ip_address(address.partition("%")[0])
-    except ValueError:
-        return address
-    if isinstance(found, ipaddress.IPv6Address):
-        if found.ipv4_mapped is not None:
-            return str(found.ipv4_mapped)
-        if not found.is_loopback:
-            return str(ipaddress.ip_network((found, 64), strict=False))
-    return str(found)
 
 
 @dataclass(slots=True, eq=False, repr=False)
@@ -137,6 +120,7 @@ class Logins:
     """All log-ins of one process.
 
     Args:
+        keys: further passwords of a user, which nobody guesses: they are neither hashed nor delayed.
         clock: monotonic seconds.
         sleep: waits for a number of seconds.
         later: makes a call after a number of seconds.
@@ -146,11 +130,13 @@ class Logins:
         self,
         coordinator: Coordinator,
         *,
+        keys: Keys = lambda *_: (),
         clock: Callable[[], float] = monotonic,
         sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
         later: Callable[[float, Callable[[], None]], object] | None = None,
     ) -> None:
         self._coordinator = coordinator
+        self._keys = keys
         self._clock = clock
         self._sleep = sleep
         self._later = later
@@ -163,6 +149,8 @@ class Logins:
         self._waiting: dict[str, int] = {}
         self._good: OrderedDict[bytes, bytes] = OrderedDict()
         """Stored keys that were matched, by digest of user and password."""
+        self._derived: OrderedDict[bytes, sasl.ScramKeys] = OrderedDict()
+        """Keys of SCRAM for the further passwords of users, by digest."""
         self._proven: OrderedDict[tuple[str, str], None] = OrderedDict()
         """Sources that users have logged in from."""
         self._counted: dict[tuple[str, str], int] = {}
@@ -250,6 +238,8 @@ class Logins:
             is_awaited: whether the client still waits; nothing is hashed for a client that has disconnected.
         """
         record = await self._coordinator.user(user)
+        if record is not None and self.is_key(record, password):
+            return record
         digest = blake2b(f"{user}\0{password}".encode(errors="surrogateescape"), key=self._key).digest()
         if record is not None and self._good.get(digest) == record.sha256.stored_key:
             self._good.move_to_end(digest)
@@ -257,14 +247,9 @@ class Logins:
         await self.admit(source, user)
         # The same work for an unknown name, so that the time does not reveal which names exist.
         keys = record.sha256 if record is not None else self.unknown(user, "SCRAM-SHA-256")
-        await self._turns.begin(source)
-        try:
-            if not is_awaited():
-                return None
-            self.hashes += 1
-            good = await asyncio.to_thread(sasl.verify_plain, keys, password)
-        finally:
-            self._turns.end()
+        good = await self._hashed(source, is_awaited, sasl.verify_plain, keys, password)
+        if good is None:
+            return None
         if record is None or not good:
             self.wrong(source, user)
             return None
@@ -273,6 +258,54 @@ class Logins:
         if record.is_weak:
             self._strengthen(record, password, digest)
         return record
+
+    def is_key(self, record: UserRecord, password: str) -> bool:
+        """Whether a text is a key of this user, and not its password."""
+        given = password.encode(errors="surrogateescape")
+        return any(hmac.compare_digest(key.encode(), given) for key in self._keys(self.secret, record))
+
+    async def scram_keys(
+        self, source: str, record: UserRecord | None, offered: sasl.ScramKeys, is_awaited: Callable[[], bool]
+    ) -> list[sasl.ScramKeys]:
+        """What a client of SCRAM proves whose password is a key of the user; empty for a user without keys.
+
+        They are derived once, which takes as long as a check of a password. For an unknown user (None) and
+        one without keys the same work is done: the time does not reveal who has one.
+
+        Args:
+            offered: keys with the salt and the rounds that the client got.
+        """
+        texts = [] if record is None else list(self._keys(self.secret, record))
+        found = [await self._scram_key(source, text, offered, is_awaited) for text in texts or ["nobody's"]]
+        return [keys for keys in found if keys is not None] if texts else []
+
+    async def _scram_key(
+        self, source: str, text: str, offered: sasl.ScramKeys, is_awaited: Callable[[], bool]
+    ) -> sasl.ScramKeys | None:
+        label = f"{offered.hash} {offered.salt!r} {offered.iterations} {text}"
+        digest = blake2b(label.encode(), key=self._key).digest()
+        if digest in self._derived:
+            return self._derived[digest]
+        arguments = text, offered.salt, offered.iterations, offered.hash
+        keys = await self._hashed(source, is_awaited, sasl.derive, *arguments)
+        if keys is not None:
+            self._derived[digest] = keys
+        if len(self._derived) > limits.CALLERS_MAX:
+            self._derived.popitem(last=False)
+        return keys
+
+    async def _hashed(
+        self, source: str, is_awaited: Callable[[], bool], work: Callable[..., T], *arguments: Any
+    ) -> T | None:
+        """The result of slow work, in its turn; None if the client has not waited for it."""
+        await self._turns.begin(source)
+        try:
+            if not is_awaited():
+                return None
+            self.hashes += 1
+            return await asyncio.to_thread(work, *arguments)
+        finally:
+            self._turns.end()
 
     def unknown(self, user: str, mechanism: str) -> sasl.ScramKeys:
         """Keys that match no password, so that the answer does not reveal that the user is unknown."""
@@ -346,10 +379,8 @@ class Logins:
         seconds = LOGIN_LOG_MS // 1000
         for (source, user), count in counted.items():
             if count:
-                log.warning(
-                    "%d more wrong log-ins from %s for user %.80a in %d s", count, source, user, seconds
-                )
+                more = "%d more wrong log-ins from %s for user %.80a in %d s"
+                log.warning(more, count, source, user, seconds)
         if others:
-            log.warning(
-                "%d more wrong log-ins from other sources or for other users in %d s", others, seconds
-            )
+            more = "%d more wrong log-ins from other sources or for other users in %d s"
+            log.warning(more, others, seconds)

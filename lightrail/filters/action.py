@@ -35,6 +35,8 @@ class Action:
 
     spec: Mapping[str, Any]
     _changes: Changes
+    weight: int = 0
+    """It evaluates nothing for a message."""
 
     def apply(self, message: bytes) -> bytes:
         """The changed message; all other sections, fields and entries keep their bytes.

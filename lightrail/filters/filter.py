@@ -242,6 +242,16 @@ def equality_test(path: Path, constant: Any) -> Callable[[MessageView], bool]:
     return test
 
 
+def failing(filter: Filter) -> Filter:
+    """The filter that matches the messages for which this one, of a rule, has no result."""
+    error = filter.error
+    assert error is not None
+    spec = {"not": filter.spec}
+    return Filter(
+        spec, lambda view: error(view) is not None, filter.paths, None, None, filter.weight, filter.is_heavy
+    )
+
+
 def joined(parts: Sequence[Filter]) -> Filter:
     """The filter that matches when all of one or more do."""
     if len(parts) == 1:

@@ -123,6 +123,33 @@ def _map_entry(data: Buffer, value_at: int, path: Path) -> Any:
     return None
 
 
+def _folded_entry(data: Buffer, value_at: int, wanted: bytes) -> int:
+    """The offset of the value of the first entry whose key is `wanted` in lower case, which is ASCII; or -1.
+
+    Raises one of MALFORMED.
+    """
+    if data[value_at] not in MAPS:
+        raise unexpected("a map", f"{data[value_at]:#04x}", value_at)
+    count, position, stop = open_items(data, value_at)
+    if count > FILTER_MAP_ITEMS or stop - position > FILTER_SECTION_BYTES:
+        return -1
+    length = len(wanted)
+    for _ in range(count >> 1):
+        code = data[position]
+        if code == 0xA1 or code == 0xA3:
+            key_at = position + 2
+            position = key_at + data[position + 1]
+            if position - key_at == length and bytes(data[key_at:position]).lower() == wanted:
+                return position
+        else:
+            key_at = position + 5
+            position = skip(data, position, stop)
+            if code in (0xB1, 0xB3) and bytes(data[key_at:position]).lower() == wanted:
+                return position
+        position = skip(data, position, stop)
+    return -1
+
+
 _FIELD_OF: Final[dict[int, Callable[[Buffer, int, Path], Any]]] = {
     HEADER: _list_field,
     MESSAGE_ANNOTATIONS: _map_entry,
@@ -241,9 +268,12 @@ class MessageView:
         value_at = self.section(APPLICATION_PROPERTIES)
         if value_at < 0:
             return None
-        at = self.folded().get(path.key)
         try:
-            return None if at is None else self._value(at, value_at)
+            if len(self._terms) >= _WALKS or not path.key.isascii():
+                at = self.folded().get(path.key, -1)
+            else:
+                at = _folded_entry(self.data, value_at, path.key)
+            return None if at < 0 else self._value(at, value_at)
         except MALFORMED:
             return None
 

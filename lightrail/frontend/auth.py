@@ -14,9 +14,9 @@ from typing import TYPE_CHECKING, Any
 
 from lightrail.amqp import events, sasl
 from lightrail.cluster.coordinator import Coordinator
-from lightrail.cluster.logins import Logins, TooManyLoginsError, source_of
+from lightrail.cluster.logins import Keys, Logins, TooManyLoginsError
 from lightrail.cluster.users import UserRecord
-from lightrail.model.endpoint import is_loopback
+from lightrail.model.endpoint import is_loopback, source_of
 from lightrail.model.protocols import Address
 from lightrail.model.setting_values import ANONYMOUS
 from lightrail.model.settings import Settings
@@ -27,6 +27,25 @@ if TYPE_CHECKING:
     from lightrail.frontend.connection import ClientConnection
 
 log = logging.getLogger("lightrail.frontend.auth")
+
+
+def offered_mechanisms(settings: Settings, *, loopback: bool, tls: bool, has_users: bool) -> tuple[str, ...]:
+    """SASL mechanisms of users for one connection, the preferred first; empty: nobody may log in.
+
+    With no user defined, ANONYMOUS is for loopback only, unless insecure_no_users is set; PLAIN is offered,
+    too, for clients that are configured with a user, and accepts every password. PLAIN shows the password to
+    everybody on the network path, so beyond loopback it needs TLS or plain_without_tls.
+
+    Args:
+        loopback: whether the peer's address is of this machine.
+    """
+    plain = loopback or tls or settings.plain_without_tls
+    if not has_users:
+        if not loopback and not settings.insecure_no_users:
+            return ()
+        return (ANONYMOUS, "PLAIN") if plain else (ANONYMOUS,)
+    offered = tuple(name for name in settings.sasl_mechanisms if plain or name != "PLAIN")
+    return (*offered, ANONYMOUS) if settings.allow_anonymous else offered
 
 
 @dataclass(slots=True)
@@ -47,15 +66,22 @@ class Authenticator:
 
     Args:
         aliases: further names of the mechanism ANONYMOUS.
+        keys: what users may give in the place of their passwords.
     """
 
-    def __init__(self, coordinator: Coordinator, settings: Settings, aliases: tuple[str, ...] = ()) -> None:
+    def __init__(
+        self,
+        coordinator: Coordinator,
+        settings: Settings,
+        aliases: tuple[str, ...] = (),
+        keys: Keys = lambda *_: (),
+    ) -> None:
         self.coordinator = coordinator
         self.without_user = ANONYMOUS, *aliases
         """Mechanisms of a client that does not say who it is."""
         self.settings = settings
         self.has_users = False
-        self.logins = Logins(coordinator)
+        self.logins = Logins(coordinator, keys=keys)
 
     @property
     def secret(self) -> bytes:
@@ -79,13 +105,16 @@ class Authenticator:
             certificate: subject of the client's certificate.
         """
         loopback = is_loopback(host) if host is not None else True
-        mechanisms = self.settings.offered_mechanisms(loopback=loopback, tls=tls, has_users=self.has_users)
-        if ANONYMOUS in mechanisms:
+        mechanisms = offered_mechanisms(self.settings, loopback=loopback, tls=tls, has_users=self.has_users)
+        anonymous = ANONYMOUS in mechanisms
+        if anonymous:
             at = mechanisms.index(ANONYMOUS)
             mechanisms = (*mechanisms[:at], *self.without_user, *mechanisms[at + 1 :])
+        elif mechanisms and self.settings.token_wait:
+            mechanisms = (*mechanisms, *self.without_user)
         if certificate is not None:
             mechanisms = ("EXTERNAL", *mechanisms)
-        return Authentication(self, mechanisms, certificate, tls, source_of(host))
+        return Authentication(self, mechanisms, anonymous, certificate, tls, source_of(host))
 
 
 @dataclass(slots=True, eq=False, repr=False)
@@ -94,12 +123,20 @@ class Authentication:
 
     _owner: Authenticator
     mechanisms: tuple[str, ...]
+    anonymous: bool
+    """Whether a client without a user has the rights of everybody, and may connect without SASL as well.
+
+    Otherwise it has none before a token (frontend/unproven.py).
+    """
     _certificate: str | None
     _tls: bool
-    _source: str
+    source: str
+    """The address that log-ins and connections of the client count for."""
     _users_defined: bool = field(init=False)
     _exchange: sasl.ScramServer | None = None
     _record: UserRecord | None = None
+    _offered: sasl.ScramKeys | None = None
+    """The keys, with salt and rounds, of SCRAM's challenge."""
     chosen: str = ""
     """The mechanism that the client chose."""
     is_abandoned: bool = False
@@ -109,9 +146,9 @@ class Authentication:
         self._users_defined = self._owner.has_users
 
     @property
-    def anonymous(self) -> bool:
-        """Whether a client may connect without SASL as well."""
-        return ANONYMOUS in self.mechanisms
+    def awaits_token(self) -> bool:
+        """Whether the client said nothing about itself, and has to put a token first."""
+        return not self.anonymous and self.chosen in self._owner.without_user
 
     def caller(self, user: str | None, directory: Directory) -> Caller:
         """The caller with the rights of an authenticated user; `anonymous` without SASL.
@@ -123,7 +160,7 @@ class Authentication:
         everything = not self._users_defined
         if everything and self.chosen == "EXTERNAL" and directory.permissions(name):
             everything = False
-        return Caller(name, everything=everything, tls=self._tls)
+        return Caller(name, everything=everything, tls=self._tls, unproven=self.awaits_token)
 
     async def answer(self, event: events.SaslInit | events.SaslResponse) -> Step:
         """The answer to a frame; a refusal if users can't be read."""
@@ -161,15 +198,29 @@ class Authentication:
         self._exchange = None
         try:
             signature = exchange.final(response or b"")
+        except sasl.WrongProofError as error:
+            by_key = await self._by_key(exchange)
+            if by_key is None:
+                return self._wrong(exchange.user, f"{error} (user {exchange.user!r})")
+            signature = by_key
         except sasl.SaslError as error:
             return self._wrong(exchange.user, f"{error} (user {exchange.user!r})")
         if self._record is None:
             return self._wrong(exchange.user, f"unknown user {exchange.user!r}")
-        self._owner.logins.good(self._source, exchange.user)
+        self._owner.logins.good(self.source, exchange.user)
         return Step(user=exchange.user, data=signature)
 
+    async def _by_key(self, exchange: sasl.ScramServer) -> bytes | None:
+        """The last message of the exchange if the client has proved a key of the user, otherwise None."""
+        offered = self._offered
+        assert offered is not None
+        proofs = await self._owner.logins.scram_keys(
+            self.source, self._record, offered, lambda: not self.is_abandoned
+        )
+        return next((found for keys in proofs if (found := exchange.prove(keys)) is not None), None)
+
     def _wrong(self, user: str, reason: str) -> Step:
-        self._owner.logins.wrong(self._source, user)
+        self._owner.logins.wrong(self.source, user)
         return Step(reason=reason, is_logged=True)
 
     async def _plain(self, response: bytes) -> Step:
@@ -178,7 +229,7 @@ class Authentication:
             # Clients are configured with users of other brokers, as guest:guest: the name is shown, and all
             # clients have all rights.
             return Step(user=user)
-        record = await self._owner.logins.verify(self._source, user, password, lambda: not self.is_abandoned)
+        record = await self._owner.logins.verify(self.source, user, password, lambda: not self.is_abandoned)
         if record is None:
             if self.is_abandoned:
                 return Step(reason=f"{user!r} did not wait for the check of the password")
@@ -188,14 +239,14 @@ class Authentication:
     async def _scram_first(self, mechanism: str, response: bytes) -> Step:
         exchange = sasl.ScramServer(mechanism)
         user = exchange.first(response)
-        await self._owner.logins.admit(self._source, user)
+        await self._owner.logins.admit(self.source, user)
         self._record = record = await self._owner.coordinator.user(user)
         if record is None:
             keys = self._owner.logins.unknown(user, mechanism)
         else:
             keys = record.sha256 if mechanism == "SCRAM-SHA-256" else record.sha512
         challenge = exchange.challenge(keys, secrets.token_urlsafe(24))
-        self._exchange = exchange
+        self._exchange, self._offered = exchange, keys
         return Step(challenge=challenge)
 
 
@@ -249,6 +300,16 @@ class SaslExchange:
             amqp.sasl_outcome(False, None)
         # The client may have sent its open along with the last response.
         connection.data_received(b"")
+
+    @property
+    def source(self) -> str:
+        """See Authentication."""
+        return self._authentication.source
+
+    @property
+    def awaits_token(self) -> bool:
+        """See Authentication."""
+        return self._authentication.awaits_token
 
     def authenticated(self) -> None:
         """The connection is open: the client has the rights of its user."""

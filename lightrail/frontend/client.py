@@ -85,6 +85,9 @@ class Claims:
         self._arm(claim.expires_ms)
         self._changed((audience,))
 
+    def __len__(self) -> int:
+        return len(self._by_audience)
+
     def delete(self, audience: str) -> bool:
         """Deletes a token; returns False if there is none."""
         former = self._by_audience.pop(audience, None)
@@ -150,6 +153,8 @@ class Client:
     """The authenticated user; None without SASL."""
     caller: Caller = UNKNOWN
     """The caller at names without a token."""
+    was_refused: bool = False
+    """Whether the log names a bound at which the connection was refused something."""
     claims: Claims | None = None
     """Tokens that the client has put; None before the first."""
 
@@ -170,6 +175,11 @@ class Client:
     def user_name(self) -> str:
         """The user for display; `anonymous` without one."""
         return self.user or "anonymous"
+
+    @property
+    def is_unproven(self) -> bool:
+        """Whether the client has neither a user nor a token that is good now."""
+        return self.caller.unproven and not self.claims
 
     def caller_for(self, name: str) -> Caller:
         """The caller at a name: that of the token for that name, or the user without a token."""

@@ -225,6 +225,10 @@ class ClientSocket(asyncio.Protocol):
             self.has_more = False
             self.data_received(b"")
 
+    def log_refused(self, condition: str, description: str) -> None:
+        """Notes that a link or a request is refused."""
+        self.frontend.connections.refused(self.client, condition, description, self.frontend.now_ms())
+
     def cut(self, why: str) -> None:
         """Ends the connection of a client that does not read: a close would wait behind unread bytes."""
         log.warning("connection from %s is cut: %s", self.client.peer, why)

@@ -8,7 +8,7 @@ import asyncio
 import logging
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Any, Final, cast
+from typing import Any, cast
 
 from lightrail.amqp import events
 from lightrail.amqp.connection import Connection
@@ -25,15 +25,12 @@ from lightrail.frontend.links.bound_links import BoundLinks, ending_of
 from lightrail.frontend.nodes.links import RequestLink
 from lightrail.frontend.nodes.replies import NodeLinks
 from lightrail.frontend.transactions.transactions import Transactions
-from lightrail.frontend.websocket import ServedWebSocket, begin_websocket
+from lightrail.frontend.unsettled_bytes import UnsettledRuns
+from lightrail.frontend.websocket import HTTP_FIRST, ServedWebSocket, begin_websocket, is_http
 from lightrail.model import conditions, limits
 from lightrail.model.links import Ending
 from lightrail.model.protocols import Address
 from lightrail.wire.forwarded import Forwarded
-
-SESSIONS_COUNTED: Final[int] = 16
-"""Sessions whose runs are counted for each delivery; of more they are counted every RUNS_COUNTED_EVERY_MS."""
-RUNS_COUNTED_EVERY_MS: Final[int] = 20
 
 log = logging.getLogger("lightrail.frontend.connection")
 
@@ -63,12 +60,10 @@ class ClientConnection(ClientSocket):
     """Links that receive no messages until the client opens its session window or settles."""
     unsettled_bytes: int = 0
     """Bytes of messages that the client received and has not settled, including those of their slices."""
-    _runs: int = 0
-    """Runs of unsettled deliveries, as last counted."""
-    _runs_counted_ms: int = 0
+    _unsettled_runs: UnsettledRuns = field(default_factory=UnsettledRuns)
     unfinished_bytes: int = 0
     """Bytes of messages whose last frame has not arrived, as last reported to the intake."""
-    _sasl_exchange: SaslExchange | None = None
+    sasl_exchange: SaslExchange | None = None
     websocket: ServedWebSocket | None = None
     """The protocol between the socket and this connection if the client began with an HTTP request."""
     _dirty: bool = False
@@ -114,14 +109,14 @@ class ClientConnection(ClientSocket):
         """Offers the mechanisms of a client; returns whether there are any."""
         if not authentication.mechanisms:
             return False
-        self._sasl_exchange = SaslExchange(self, authentication)
+        self.sasl_exchange = SaslExchange(self, authentication)
         self.amqp = self.frontend.new_amqp(authentication.mechanisms, authentication.anonymous)
         return True
 
     def data_received(self, data: bytes) -> None:
         if (amqp := self.amqp) is None:
             return
-        if data[:1] == b"G" and amqp.phase == HEADER and self.websocket is None:
+        if data[:1] in HTTP_FIRST and amqp.phase == HEADER and self.websocket is None and is_http(data):
             # No protocol header of AMQP begins like this.
             begin_websocket(self, data)
             return
@@ -194,11 +189,11 @@ class ClientConnection(ClientSocket):
         self._end_links(Ending.FAILED if self.amqp is not None and self.amqp.opened else Ending.BY_BROKER)
         self.frontend.intake.forget(self)
         self.frontend.outflow.forget(self)
-        if self._sasl_exchange is not None:
-            self._sasl_exchange.abandon()
+        if self.sasl_exchange is not None:
+            self.sasl_exchange.abandon()
         if self.client.claims is not None:
             self.client.claims.close()
-        self.frontend.connections.remove(self)
+        self.frontend.ended(self)
         self.frontend.sole_connections.ended(self)
         self.frontend.deadlines.forget_ended()
         self.deadline_ms = self.amqp = self.transport = None
@@ -241,22 +236,7 @@ class ClientConnection(ClientSocket):
         if self.unsettled_bytes > limits.CONNECTION_UNSETTLED_BYTES:
             return True
         sessions = {} if self.amqp is None else self.amqp.sessions
-        now_ms = self.frontend.now_ms()
-        # A client of a thousand entities has as many sessions: while it is far below the bound, its runs are
-        # counted now and then, and not for each delivery. A link that has to wait is judged by a new count,
-        # since the client may have settled everything, and sends nothing more until it gets messages.
-        if (
-            len(sessions) > SESSIONS_COUNTED
-            and 0 <= now_ms - self._runs_counted_ms < RUNS_COUNTED_EVERY_MS
-            and self.unsettled_bytes + self._runs * limits.UNSETTLED_RUN_BYTES
-            <= limits.CONNECTION_UNSETTLED_BYTES
-        ):
-            return False
-        self._runs_counted_ms = now_ms
-        self._runs = sum(len(session.outgoing.ranges) for session in sessions.values())
-        return (
-            self.unsettled_bytes + self._runs * limits.UNSETTLED_RUN_BYTES > limits.CONNECTION_UNSETTLED_BYTES
-        )
+        return self._unsettled_runs.exceed(sessions, self.unsettled_bytes, self.frontend.now_ms())
 
     # --- deadlines (connections.py) --------------------------------------------------------------------
 
@@ -284,7 +264,7 @@ class ClientConnection(ClientSocket):
 
     def _tick_engine(self, amqp: Connection, now_ms: int) -> int | None:
         """See Connection.tick. The time to open is suspended while the client waits for the broker."""
-        if self._sasl_exchange is not None and self._sasl_exchange.is_checking:
+        if self.sasl_exchange is not None and self.sasl_exchange.is_checking:
             amqp.excuse(now_ms)
         return amqp.tick(now_ms)
 
@@ -314,21 +294,23 @@ class ClientConnection(ClientSocket):
     # --- rare events -----------------------------------------------------------------------------------
 
     def _sasl(self, event: events.SaslInit | events.SaslResponse) -> None:
-        assert self._sasl_exchange is not None
-        self._sasl_exchange.begin(event)
+        assert self.sasl_exchange is not None
+        self.sasl_exchange.begin(event)
 
     def _open_asked(self, event: events.OpenAsked) -> None:
         self.frontend.spawn(self.frontend.sole_connections.decide(self, event.open))
 
     def _opened(self, event: events.Opened) -> None:
         self.opened = True
-        assert self._sasl_exchange is not None
-        self._sasl_exchange.authenticated()
-        self.frontend.connections.opened(event.open.hostname, self.client)
+        assert self.sasl_exchange is not None
+        self.sasl_exchange.authenticated()
+        self.frontend.opened(self, event.open.hostname)
         if self.frontend.stopping:
             self.close(conditions.CONNECTION_FORCED, "the broker is shutting down")
 
     def _attached(self, event: events.Attached) -> None:
+        if self.frontend.unproven.refuses(self, event.link):
+            return
         if isinstance(event.link.target, Coordinator):
             self._all_transactions().attach(event.link)
         elif not self.frontend.nodes.attach(self, event.link):
@@ -358,6 +340,7 @@ class ClientConnection(ClientSocket):
         self._count_sessions(1)
         event.session.context = self._begun_count
         self._begun_count += 1
+        self.frontend.unproven.begun(self, self._sessions)
 
     def _ended(self, event: events.Ended) -> None:
         self._count_sessions(-1)
@@ -373,8 +356,8 @@ class ClientConnection(ClientSocket):
         self.frontend.sole_connections.ended(self)
         if event.error is not None:
             self.frontend.counts.connections_failed += not event.by_peer
-            condition, description = event.error.condition, event.error.description or ""
-            log.info("connection from %s ended: %s: %s", self.client.peer, condition, description)
+            found = event.error.condition, event.error.description or ""
+            log.info("connection from %s ended: %s: %s", self.client.peer, *found)
         self._end_links(ending_of(event))
         self.is_held = self.frontend.lifetimes.after_end(self.client.owner, self.go_on_writing)
 

@@ -35,6 +35,9 @@ then, and for as long again, does not count."""
 VHOSTS_LOGGED_MAX: Final[int] = 64
 """Virtual hosts that clients expect and that the log of a process names."""
 
+REFUSED_LOGGED_EVERY_MS: Final[int] = 1_000
+"""Least time between two lines of the log about clients that were refused at a bound."""
+
 log = logging.getLogger("lightrail.frontend.connections")
 
 VHOST: Final = "vhost:"
@@ -49,6 +52,10 @@ class Connections:
         self._numbers = itertools.count(1)
         self._vhosts: set[str] = set()
         """Virtual hosts that clients expect, and that the log names already."""
+        self._refused_ms = -REFUSED_LOGGED_EVERY_MS
+        """Time of the last line about a client that was refused at a bound."""
+        self._refused = 0
+        """Clients that were refused since then."""
         self.half_open = 0
         """Connections whose client has not sent its open."""
 
@@ -93,6 +100,18 @@ class Connections:
             client.peer,
             vhost,
         )
+
+    def refused(self, client: Client, condition: str, description: str, now_ms: int) -> None:
+        """Logs why a link or request is refused if a bound is the reason; once for a connection."""
+        if condition != conditions.RESOURCE_LIMIT_EXCEEDED or client.was_refused:
+            return
+        client.was_refused = True
+        if 0 <= now_ms - self._refused_ms < REFUSED_LOGGED_EVERY_MS:
+            self._refused += 1
+            return
+        others = f" (and {self._refused} other clients since the last such line)" if self._refused else ""
+        self._refused_ms, self._refused = now_ms, 0
+        log.warning("the client %s has reached a bound%s: %s", client.peer, others, description)
 
     def remove(self, connection: "ClientConnection") -> None:
         """Removes a connection whose socket is closed."""

@@ -7,7 +7,7 @@ shard, one write per connection.
 import asyncio
 import contextlib
 import logging
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Collection, Coroutine, Iterable
 from importlib.metadata import version
 from typing import Any, Final
 
@@ -16,12 +16,14 @@ from lightrail.amqp.settings import ConnectionSettings
 from lightrail.amqp.values import Symbol
 from lightrail.cluster.coordinator import Coordinator, CoordinatorError
 from lightrail.cluster.living import Registered
+from lightrail.cluster.map import Member
 from lightrail.frontend import connections, sole_connections
 from lightrail.frontend.auth import Authentication, Authenticator
 from lightrail.frontend.connection import ClientConnection
 from lightrail.frontend.connections import ConnectionDeadlines, Connections
 from lightrail.frontend.guard import Guard
 from lightrail.frontend.hooks import FrontendHooks
+from lightrail.frontend.http_forwarding import HttpForwarding
 from lightrail.frontend.intake import Intake
 from lightrail.frontend.lifetimes import Lifetimes
 from lightrail.frontend.links.anonymous import ANONYMOUS_RELAY
@@ -34,6 +36,7 @@ from lightrail.frontend.nodes.management import Management
 from lightrail.frontend.nodes.nodes import Nodes
 from lightrail.frontend.outflow import Outflow
 from lightrail.frontend.sole_connections import SoleConnections
+from lightrail.frontend.unproven import Unproven
 from lightrail.model import conditions, limits, names, protocols
 from lightrail.model.clock import wall_ms
 from lightrail.model.endpoint import Destinations
@@ -53,7 +56,7 @@ from lightrail.telemetry.open_files import OpenFiles
 from lightrail.telemetry.strangers import Strangers
 from lightrail.wire.bodies import Answer
 from lightrail.wire.control import ControlServer
-from lightrail.wire.forwarded import Forwarded
+from lightrail.wire.forwarded import TO_GATEWAY, Forwarded
 from lightrail.wire.keys import WireKey
 
 log = logging.getLogger("lightrail.frontend")
@@ -133,6 +136,8 @@ class Frontend:
             self.settings.shard_wait,
         )
         self.outflow = Outflow(lambda wait_ms, call: self.later(wait_ms, call))
+        self.unproven = Unproven(self)
+        self.http = HttpForwarding(self)
         self.dirty: list[ClientConnection] = []
         """Connections with output, flushed at the end of this turn."""
         self._flush_scheduled = False
@@ -245,6 +250,16 @@ class Frontend:
         """
         return ClientConnection(self, source)
 
+    def opened(self, connection: ClientConnection, hostname: str | None) -> None:
+        """The client's open has arrived, with the host name that it expects."""
+        self.connections.opened(hostname, connection.client)
+        self.unproven.follow(connection)
+
+    def ended(self, connection: ClientConnection) -> None:
+        """The socket of a connection is closed."""
+        self.connections.remove(connection)
+        self.unproven.forget(connection)
+
     def authentication(self, transport: asyncio.Transport, source: Address | None) -> Authentication:
         """The authentication of a new connection; `source` is None for a socket without an address."""
         return self._authenticator.begin(transport, source)
@@ -256,6 +271,19 @@ class Frontend:
     def forwarded(self, value: str, nonce: bytes) -> Forwarded:
         """Reads the header field of a forwarded client. Raises ValueError: no gateway wrote it."""
         return Forwarded.read(value, self._authenticator.secret, nonce, self.now_ms())
+
+    def signed(self, client: Forwarded, nonce: bytes) -> str:
+        """The header field about a client that this frontend forwards to a gateway."""
+        return client.sign(self._authenticator.secret, nonce, self.now_ms(), TO_GATEWAY)
+
+    def gateways(self) -> Iterable[Member]:
+        """The gateways of the installation that are known."""
+        return self.shard_connections.map.gateways.values()
+
+    def tokens_changed(self, connection: ClientConnection, audiences: Collection[str]) -> None:
+        """Tokens of a connection for these names were put or deleted, or have expired."""
+        self.guard.recheck(connection.client, audiences)
+        self.unproven.follow(connection)
 
     def new_amqp(self, mechanisms: tuple[str, ...], anonymous: bool) -> Connection:
         """The engine of a new connection, with the limits of this broker."""
@@ -340,6 +368,7 @@ class Frontend:
         await self._until(lambda: not self.connections, self._loop.time() + wait_s)
         for connection in list(self.connections):
             connection.abort()
+        self.http.close()
         self.lifetimes.expire_all()
         with contextlib.suppress(TimeoutError):
             await asyncio.wait_for(self.lifetimes.finish(), wait_s)

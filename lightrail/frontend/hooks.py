@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from lightrail.amqp.link import Link
     from lightrail.amqp.performatives import Attach, Open, Rejected
+    from lightrail.cluster.logins import Keys
     from lightrail.frontend.auth import Authenticator
     from lightrail.frontend.links.bound import Attach as AttachingLink
     from lightrail.frontend.links.deliveries import ConsumerLink
@@ -39,12 +40,22 @@ def _no_entities(*_: object) -> bool:
     return False
 
 
+def _no_keys(*_: object) -> tuple[str, ...]:
+    return ()
+
+
 async def _no_token(*_: object) -> None:
     return None
 
 
-if TYPE_CHECKING:
-    Verify = Callable[[Authenticator, Directory, str, str, int], Awaitable[tuple[Claims, Resource] | None]]
+@dataclass(frozen=True, slots=True)
+class Verified:
+    """A token that a hook has verified: its claims, and what it opens."""
+
+    claims: "Claims"
+    resource: "Resource"
+    everything: bool = False
+    """Whether it leaves the client all rights, within the resource, if the client has them without it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -93,13 +104,16 @@ class FrontendHooks:
     """The node at an address with a `$`, made for one connection; None without one."""
     token_types: tuple[str, ...] = ()
     """Types of tokens that $cbs accepts beside those of JSON web tokens, in small letters."""
-    token: "Verify" = _no_token
+    token: "Callable[[Authenticator, Directory, str, str, int], Awaitable[Verified | None]]" = _no_token
     """Verifies the text of a token, put for an audience at a time in milliseconds since 1970.
 
-    Returns its claims and what it opens; None for a text of another kind. Raises InvalidTokenError,
-    CoordinatorError.
+    None for a text of another kind. Raises InvalidTokenError, CoordinatorError.
     """
     anonymous_mechanisms: tuple[str, ...] = ()
     """Further names of SASL's mechanism ANONYMOUS."""
+    keys: "Keys" = _no_keys
+    """What a user may give in the place of its password (cluster/logins.py)."""
+    is_administration: Callable[[str], bool] = _never
+    """Whether a request over HTTP, by its target, is one that frontends forward to a gateway."""
     subprotocols: tuple[str, ...] = ()
     """Further names of AMQP as a subprotocol of WebSockets."""

@@ -69,7 +69,10 @@ async def serve(process: Process) -> None:
 async def _authenticator(process: Process, joining: Joining) -> Authenticator:
     """Checks clients by the users that are defined now."""
     authenticator = Authenticator(
-        joining.coordinator, process.settings, service_bus.HOOKS.anonymous_mechanisms
+        joining.coordinator,
+        process.settings,
+        service_bus.HOOKS.anonymous_mechanisms,
+        service_bus.HOOKS.keys,
     )
     await patiently(process, authenticator.refresh)
     joining.refuse_strangers(authenticator.has_users)
@@ -96,6 +99,8 @@ async def _frontend(
         key=joining.key,
         hooks=service_bus.HOOKS,
     )
+    # `serve` starts a gateway beside its frontends.
+    frontend.http.gateway = settings.http.reachable if process.supervised else None
     frontend.counts.scanner_compiled = int(COMPILED)
     if not COMPILED:
         log.warning("no compiled code reads transfers: messages cost more CPU (docs/operate/running.md)")

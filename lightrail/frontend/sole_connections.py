@@ -90,6 +90,10 @@ class SoleConnections:
         """Answers the open of a connection that desires to be the only one."""
         refusal: ConditionError | None = None
         try:
+            if connection.sasl_exchange is not None and connection.sasl_exchange.awaits_token:
+                # A stranger could claim the containers of others.
+                text = f"expected a user for {CAPABILITY}, found a client that says by a token who it is"
+                raise ConditionError(conditions.UNAUTHORIZED_ACCESS, text)
             await self.claim(connection, open, connection.client.user_name)
         except ConditionError as error:
             refusal = error

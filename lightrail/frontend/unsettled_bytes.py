@@ -1,5 +1,6 @@
-"""Unsettled bytes: how much one receiving link has of what its connection may have unsettled."""
+"""Unsettled bytes: what a connection may have unsettled, and how much of that one receiving link has."""
 
+from collections.abc import Mapping
 from dataclasses import KW_ONLY, dataclass
 from typing import TYPE_CHECKING, Final
 
@@ -7,11 +8,44 @@ from lightrail.model import limits
 
 if TYPE_CHECKING:
     from lightrail.amqp.link import Link
+    from lightrail.amqp.session import Session
     from lightrail.frontend.connection import ClientConnection
 
 UNSETTLED_SLICE_BYTES: Final[int] = 1_024
 """Bytes that a slice of a batch counts for besides its messages until they are settled: objects of its
 shard."""
+
+
+RUNS_COUNTED_EVERY_MS: Final[int] = 20
+SESSIONS_COUNTED: Final[int] = 16
+"""Sessions whose runs are counted for each delivery; of more they are counted every RUNS_COUNTED_EVERY_MS."""
+
+
+@dataclass(slots=True, eq=False, repr=False)
+class UnsettledRuns:
+    """Runs of unsettled deliveries of all sessions of a connection, whose memory counts, too."""
+
+    _runs: int = 0
+    """As last counted."""
+    _counted_ms: int = 0
+
+    def exceed(self, sessions: "Mapping[int, Session]", size: int, now_ms: int) -> bool:
+        """Whether bytes of unsettled messages and runs of these sessions are above the connection's bound.
+
+        A client of a thousand entities has as many sessions: while it is far below the bound, its runs are
+        counted now and then, and not for each delivery. A link that has to wait is judged by a new count,
+        since the client may have settled everything, and sends nothing more until it gets messages.
+        """
+        most = limits.CONNECTION_UNSETTLED_BYTES
+        if (
+            len(sessions) > SESSIONS_COUNTED
+            and 0 <= now_ms - self._counted_ms < RUNS_COUNTED_EVERY_MS
+            and size + self._runs * limits.UNSETTLED_RUN_BYTES <= most
+        ):
+            return False
+        self._counted_ms = now_ms
+        self._runs = sum(len(session.outgoing.ranges) for session in sessions.values())
+        return size + self._runs * limits.UNSETTLED_RUN_BYTES > most
 
 
 @dataclass(slots=True, eq=False, repr=False)

@@ -19,7 +19,7 @@ from wsproto.events import AcceptConnection, BytesMessage, Event, RejectConnecti
 from wsproto.utilities import RemoteProtocolError
 
 from lightrail.frontend.client_socket import last_bytes
-from lightrail.model import limits
+from lightrail.model import limits, protocols
 from lightrail.websocket import SUBPROTOCOL, WebSocket
 from lightrail.wire.forwarded import FIELD
 
@@ -29,6 +29,8 @@ if TYPE_CHECKING:
 log = logging.getLogger("lightrail.frontend.websocket")
 
 ALL_ORIGINS: Final = "*"
+HTTP_FIRST: Final = frozenset((b"G", b"H", b"P", b"D", b"O"))
+"""First bytes of the methods of HTTP."""
 _END_OF_HEAD: Final = b"\r\n\r\n"
 _FORWARDED: Final = FIELD.lower().encode()
 
@@ -58,6 +60,8 @@ class ServedWebSocket(WebSocket):
         data, self._head = self._head, b""
         if _asks_for_websocket(data):
             return data
+        if self._connection.frontend.http.takes(self._connection, self._socket, data):
+            return b""
         # Any other protocol, which the engine answers with its own header (transport 2.2).
         self._socket.set_protocol(self._connection)
         self._connection.transport = self._socket
@@ -155,8 +159,16 @@ class ServedWebSocket(WebSocket):
         self._connection.read_last(bytes(payload))
 
 
+def is_http(data: bytes) -> bool:
+    """Whether the first bytes of a client are those of a request over HTTP; a GET may have come in part."""
+    return data[:1] == b"G" or protocols.name_of(data) == "HTTP"
+
+
 def begin_websocket(connection: "ClientConnection", data: bytes) -> None:
-    """Puts a WebSocket between the socket and a connection whose client begins with an HTTP request."""
+    """Puts a WebSocket between the socket and a connection whose client begins with an HTTP request.
+
+    A request for something else is known by its head: http_forwarding.py.
+    """
     transport = connection.transport
     assert transport is not None
     websocket = ServedWebSocket(connection, connection.frontend.websocket_origins)

@@ -18,6 +18,7 @@ from lightrail.cluster.map import PLACEMENT_FAMILIES, Map
 from lightrail.gateway.bodies import ATOM, JSON
 from lightrail.gateway.callers import Callers
 from lightrail.gateway.errors import ProblemError, problem_of
+from lightrail.gateway.forwarded import forwarded
 from lightrail.gateway.forwarding.counts import FAMILIES as FORWARDING_FAMILIES
 from lightrail.gateway.forwarding.forwarding import Forwarding
 from lightrail.gateway.hooks import GatewayHooks
@@ -110,7 +111,13 @@ def open_services(
         connections=Connections(members, sockets, key),
         websockets=websockets or WebSockets(None, b"", HttpConnections(1)),
         callers=callers
-        or Callers(coordinator, settings, schemes=hooks.schemes, opens=partial(hooks.opens, directory)),
+        or Callers(
+            coordinator,
+            settings,
+            schemes=hooks.schemes,
+            opens=partial(hooks.opens, directory),
+            keys=hooks.keys,
+        ),
         counts=Counts(),
         hooks=hooks,
     )
@@ -155,6 +162,7 @@ class Gateway:
         """
         path = request.path
         services = self.services
+        forwarded(services, request)
         if path == DETAILED:
             demand_all(services.directory, await services.callers.caller(request))
         if path.startswith("/!ui") and not path.startswith("/!ui/static/"):
@@ -182,7 +190,7 @@ class Gateway:
     async def _handle(self, http: web.Request) -> web.StreamResponse:
         if is_request(http):
             return await self.services.websockets.serve(http)
-        if (other := self.services.hooks.handler(http)) is not None:
+        if (other := self.services.hooks.handler(self.services, http)) is not None:
             return await other(self.services, http)
         found = parse_path(http.rel_url.raw_path)
         table = NAMED if found.name else ROOT

@@ -22,13 +22,14 @@ from aiohttp import web
 
 from lightrail.amqp import sasl
 from lightrail.cluster.coordinator import Coordinator
-from lightrail.cluster.logins import Logins, TooManyLoginsError, source_of
+from lightrail.cluster.logins import Keys, Logins, TooManyLoginsError
 from lightrail.cluster.users import UserRecord
 from lightrail.gateway.errors import ProblemError
+from lightrail.gateway.forwarded import client_of, is_encrypted
 from lightrail.gateway.hooks import Verify
 from lightrail.model import limits
 from lightrail.model.clock import wall_ms
-from lightrail.model.endpoint import is_loopback
+from lightrail.model.endpoint import is_loopback, source_of
 from lightrail.model.settings import Settings
 from lightrail.namespace import tokens
 from lightrail.namespace.rights import ANYBODY, EVERYTHING, Caller, Resource
@@ -102,6 +103,7 @@ class Callers:
         logins: Logins | None = None,
         schemes: Mapping[str, Verify] | None = None,
         opens: Callable[[Resource, str], bool] = Resource.opens,
+        keys: Keys = lambda *_: (),
     ) -> None:
         self._coordinator = coordinator
         self._schemes = dict(schemes or {})
@@ -112,7 +114,7 @@ class Callers:
         self._key = secrets.token_bytes(32)
         self._known: dict[bytes, _Known] = {}
         self._checking: dict[tuple[bytes, str], _Check] = {}
-        self.logins = logins or Logins(coordinator)
+        self.logins = logins or Logins(coordinator, keys=keys)
         self.has_users = True
         """Whether any user is defined; assumed before the first refresh, so that every caller is checked."""
 
@@ -127,7 +129,7 @@ class Callers:
             # A browser sends its user's credentials for pages of other sites, too.
             raise ProblemError(403, f"a page of {origin[:80]!a} may not change anything here")
         header = request.headers.get("Authorization")
-        tls = request.transport is not None and request.transport.get_extra_info("sslcontext") is not None
+        tls = is_encrypted(request)
         if not self.has_users:
             return self._anybody(request, tls)
         if header is None:
@@ -261,6 +263,8 @@ class Callers:
             raise ProblemError(429, str(error), headers={"Retry-After": "10"}) from None
         if record is None:
             raise ProblemError(401, "unknown user or wrong password", headers=ASK)
+        if self.logins.is_key(record, password):
+            return VerifiedCredentials(Caller(user), lambda now: self.logins.is_key(now, password), None)
         return VerifiedCredentials(Caller(user), _of_password(tokens.key_digest(record)), None)
 
     async def _bearer(self, value: str) -> VerifiedCredentials:
@@ -282,6 +286,8 @@ def _of_password(digest: str) -> Callable[[UserRecord], bool]:
 
 def _peer(request: web.Request) -> str | None:
     """The address of the client; None for a connection without a network."""
+    if (client := client_of(request)) is not None:
+        return client.host
     peer = request.transport.get_extra_info("peername") if request.transport is not None else None
     return str(peer[0]) if isinstance(peer, tuple) else None
 

@@ -12,6 +12,7 @@ from aiohttp import web
 
 if TYPE_CHECKING:
     from lightrail.cluster.coordinator import Coordinator
+    from lightrail.cluster.logins import Keys
     from lightrail.gateway.callers import VerifiedCredentials
     from lightrail.gateway.services import Services
     from lightrail.namespace.directory import Directory
@@ -24,7 +25,19 @@ Verify = Callable[["Coordinator", bytes, str, int], Awaitable["VerifiedCredentia
 Raises InvalidTokenError, CoordinatorError."""
 
 
-def _none(_: web.Request) -> None:
+def _no_keys(*_: object) -> tuple[str, ...]:
+    return ()
+
+
+def _never(_: web.Request) -> bool:
+    return False
+
+
+async def _nothing(*_: object) -> None:
+    return None
+
+
+def _none(*_: object) -> None:
     return None
 
 
@@ -36,9 +49,18 @@ def _opens(_: object, resource: "Resource", path: str) -> bool:
 class GatewayHooks:
     """The table of one gateway."""
 
-    handler: Callable[[web.Request], Served | None] = _none
+    handler: Callable[["Services", web.Request], Served | None] = _none
     """The handler of a request that is not one of the gateway's own interface; None for all others."""
     opens: "Callable[[Directory, Resource, str], bool]" = _opens
     """Whether what a signature is for opens a path."""
+    is_administration: Callable[[web.Request], bool] = _never
+    """Whether a frontend may have forwarded a request; on such a connection nothing else is served."""
+    before_ready: "Callable[[Services, bool], Awaitable[None]]" = _nothing
+    """Called once before the gateway is ready, when its shards serve.
+
+    The argument says whether the gateway replaces one that has ended. Raises CannotServeError.
+    """
+    keys: "Keys" = _no_keys
+    """What a user may give in the place of its password (cluster/logins.py)."""
     schemes: Mapping[str, Verify] = field(default_factory=dict)
     """Schemes of the header Authorization, as they are written, beside Basic and Bearer."""

@@ -71,6 +71,7 @@ async def serve(process: process.Process) -> None:
     endpoints = ((settings.http, None), (settings.https, tls))
     runner, ports = await http_server.serve(gateway.application(), admitted, endpoints, shared=True)
     await shards.until_ready()
+    await services.hooks.before_ready(services, process.replaces is not None)
     sweeping = asyncio.create_task(sweep(services))
     try:
         here = Endpoint(settings.http.host, ports[0])

@@ -11,8 +11,12 @@ services that trust their neighbours, such as etcd's JSON gateway. So the operat
 
 import ipaddress
 from collections.abc import Sequence
+from functools import lru_cache
 from typing import Final, NamedTuple
 from urllib.parse import urlsplit
+
+LOCAL: Final = "this machine"
+"""The source of clients that connect without a network."""
 
 
 class Endpoint(NamedTuple):
@@ -39,6 +43,23 @@ class Endpoint(NamedTuple):
         if not address.is_unspecified:
             return self
         return Endpoint("127.0.0.1" if address.version == 4 else "::1", self.port)
+
+
+@lru_cache(maxsize=4_096)
+def source_of(address: str | None) -> str:
+    """The source of an address: the address itself, or for IPv6 the network of one customer."""
+    if address is None:
+        return LOCAL
+    try:
+        found = ipaddress.ip_address(address.partition("%")[0])
+    except ValueError:
+        return address
+    if isinstance(found, ipaddress.IPv6Address):
+        if found.ipv4_mapped is not None:
+            return str(found.ipv4_mapped)
+        if not found.is_loopback:
+            return str(ipaddress.ip_network((found, 64), strict=False))
+    return str(found)
 
 
 def is_loopback(host: str) -> bool:

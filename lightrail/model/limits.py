@@ -254,8 +254,8 @@ DUPLICATE_IDS_MAX: Final = 100_000
 """Message-ids that a queue remembers for its duplicate window; the oldest are forgotten early."""
 NAMES_MAX: Final = 200_000
 """Names with a role."""
-RULES_MAX: Final = 100
-"""Rules of a subscription."""
+RULES_MAX: Final = 2_000
+"""Rules of a subscription, as in Service Bus."""
 NAMES_AT_ONCE: Final = 250
 """Names that a list or an export takes from the directory before other requests run, at about 10 us each."""
 EQUAL_VALUES_MAX: Final = 1_024

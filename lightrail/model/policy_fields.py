@@ -66,6 +66,7 @@ FIELDS: Final[tuple[Field, ...]] = (
     ),
     Field("template", _ALL, "object", None, "policy of queues that are created below by first use"),
     Field("description", _ALL, "text", "", "for people", 0, 1024),
+    Field("service_bus", _KEEPERS, "text", "", "NAME=VALUE, set and read by clients of Azure alone", 0, 1024),
     # --- what takes messages
     Field(
         "max_message_bytes",

@@ -240,10 +240,10 @@ def check(settings: "Settings") -> None:
             f"wire is {settings.wire}, which can be reached from other machines: set wire_key to a key made "
             "by `lightrail wire-key FILE`, or set insecure_wire where nobody else is in that network"
         )
-    if settings.wire_key and not os.access(settings.wire_key, os.R_OK):
-        raise SettingsError(
-            f"wire_key is {settings.wire_key!r}: expected a file made by `lightrail wire-key`, readable"
-        )
+    made_by = {"wire_key": "made by `lightrail wire-key`", "service_bus_config": "such as Config.json"}
+    for name, what in made_by.items():
+        if (value := getattr(settings, name)) and not os.access(value, os.R_OK):
+            raise SettingsError(f"{name} is {value!r}: expected a file {what}, readable")
 
 
 def _check_etcd(settings: "Settings") -> None:

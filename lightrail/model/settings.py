@@ -24,7 +24,6 @@ from lightrail.model.endpoint import (
     parse_patterns,
 )
 from lightrail.model.setting_values import (
-    ANONYMOUS,
     SASL_MECHANISMS,
     SettingsError,
     check,
@@ -188,8 +187,21 @@ class Settings:
     allow_anonymous: bool = _setting(
         False, flag, "BOOL", "allow connections without a user even when users are defined"
     )
+    token_wait: int = _setting(
+        10_000,
+        setting_values.duration_ms(0, 600_000),
+        "TIME",
+        "how long a client that connects without a user may be without a token at $cbs, before which it has "
+        "no right, as those of Azure Service Bus do; 0s refuses such clients",
+    )
     insecure_no_users: bool = _setting(
         False, flag, "BOOL", "serve beyond loopback although no user is defined: everybody has all rights"
+    )
+    service_bus_config: str | None = _setting(
+        None,
+        optional(path),
+        "FILE",
+        "Config.json of the emulator of Azure Service Bus: its entities are made before the start ends",
     )
     websocket_origins: tuple[str, ...] = _setting(
         (),
@@ -273,12 +285,12 @@ class Settings:
         flags: Mapping[str, str] | None = None,
         environ: Mapping[str, str] | None = None,
         config: str | None = None,
+        defaults: Mapping[str, str] | None = None,
     ) -> Self:
-        """Merge the sources and check the result; ``config`` is the path of a TOML file, or None.
-
-        Raises SettingsError.
+        """Merge the sources and check the result. ``config`` is the path of a TOML file, or None; the
+        ``defaults`` of a command replace those of the settings. Raises SettingsError.
         """
-        given: dict[str, Any] = {}
+        given = {name: _parse(name, text, "the default") for name, text in (defaults or {}).items()}
         if config:
             for key, text in read_file(config, names()).items():
                 given[key] = _parse(key, text, f"{key} in {config}")
@@ -307,20 +319,6 @@ class Settings:
             frontends=self.frontends or min(cores_half, PROCESSES_MAX),
             shards=self.shards or remembered_shards or min(cores_half, PROCESSES_MAX),
         )
-
-    def offered_mechanisms(self, *, loopback: bool, tls: bool, has_users: bool) -> tuple[str, ...]:
-        """SASL mechanisms for one connection, the preferred first; empty means that nobody may log in.
-
-        ``loopback`` is about the peer's address. With no user defined, ANONYMOUS is for loopback only, unless
-        insecure_no_users is set; on loopback PLAIN is offered, too, for clients that are configured with a
-        user, and accepts every password. PLAIN shows the password to everybody on the network path, so
-        beyond loopback it needs TLS, unless plain_without_tls is set.
-        """
-        if not has_users:
-            return (ANONYMOUS, "PLAIN") if loopback else (ANONYMOUS,) if self.insecure_no_users else ()
-        plain = loopback or tls or self.plain_without_tls
-        offered = tuple(name for name in self.sasl_mechanisms if plain or name != "PLAIN")
-        return (*offered, ANONYMOUS) if self.allow_anonymous else offered
 
     def to_json(self) -> str:
         """One line that from_json reads, by which the supervisor passes settings to its children."""

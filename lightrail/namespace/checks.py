@@ -216,8 +216,12 @@ def check_subscription(
     action: Mapping[str, Any] | None,
     expires_at: str | None,
     rules: Mapping[str, Any] | None = None,
+    known: Mapping[str, Any] | None = None,
 ) -> None:
-    """Raises ServiceError for a filter, an action, rules or a time that can't be used."""
+    """Raises ServiceError for a filter, an action, rules or a time that can't be used.
+
+    `known` are rules that were checked before.
+    """
     try:
         compile_filter(filter)
         if action is not None:
@@ -225,7 +229,7 @@ def check_subscription(
         if rules is not None:
             if filter is not None or action is not None:
                 raise ServiceError("a subscription has rules, or a filter and an action; found both")
-            check_rules(rules)
+            check_rules(rules, known)
         if expires_at is not None:
             Policy.parse({"role": "none", "expires_at": expires_at})
     except (FilterError, InvalidPolicyError) as error:

@@ -174,6 +174,9 @@ class Subscription:
     """Container-id of a client whose messages the subscription does not receive; empty for none."""
     rules: Mapping[str, Mapping[str, Any]] | None = None
     """Instead of one filter and one action: by name, objects with `filter` and `action` (rules.py)."""
+    drop_failed: bool | None = None
+    """True if a message for which a rule has no result is dropped for this subscription, None if it becomes a
+    dead letter of the target."""
 
     @property
     def push(self) -> bool:
@@ -193,14 +196,14 @@ class Subscription:
     def shown(self) -> dict[str, Any]:
         """The subscription in the form of HTTP and commands, without the secret."""
         value: dict[str, Any] = {"id": self.id, "router": self.router, "target": self.target}
-        for key in ("filter", "action", "rules", "expires_at"):
+        for key in ("filter", "action", "rules", "expires_at", "drop_failed"):
             if getattr(self, key) is not None:
                 value[key] = getattr(self, key)
         return value
 
     def to_value(self) -> str:
         value: dict[str, Any] = {"target": self.target}
-        for key in ("filter", "action", "expires_at", "owner", "secret", "no_local"):
+        for key in ("filter", "action", "expires_at", "owner", "secret", "no_local", "drop_failed"):
             if getattr(self, key):
                 value[key] = getattr(self, key)
         if self.rules is not None:
@@ -224,6 +227,7 @@ class Subscription:
             str(value.get("secret", "")),
             str(value.get("no_local", "")),
             value.get("rules"),
+            bool(value.get("drop_failed")) or None,
         )
 
 

@@ -86,6 +86,8 @@ class Caller:
     own name."""
     supplements: "tuple[Caller, ...]" = ()
     """Callers by further signatures, each for a name to which this request forwards messages."""
+    unproven: bool = False
+    """No right at all, not even at names that are open to all: its connection has to put a token first."""
 
     def at(self, *entities: str) -> "Caller":
         """The caller in a request whose path was signed, and stands for these names."""
@@ -104,6 +106,8 @@ ONLY_ITS_CONNECTION: Final = (
 
 def rights_of(directory: Directory, caller: Caller, name: str) -> frozenset[Right]:
     """Rights of the caller on a name."""
+    if caller.unproven:
+        return frozenset()
     rights = EVERY_RIGHT if caller.everything else directory.rights(caller.user, name)
     if caller.scope is not None:
         scoped: set[Right] = set()
@@ -123,7 +127,7 @@ def may(directory: Directory, caller: Caller, right: Right, record: Name) -> boo
     No caller has the right to listen at a dynamic node; the connection that created it may listen without the
     right (frontend/guard.py).
     """
-    if right is Right.LISTEN and names.is_temporary(record.name):
+    if caller.unproven or (right is Right.LISTEN and names.is_temporary(record.name)):
         return False
     if right is not Right.MANAGE:
         open_to_all = {"none": (Right.SEND, Right.LISTEN), "send": (Right.LISTEN,), "listen": (Right.SEND,)}
@@ -138,6 +142,8 @@ def demand(directory: Directory, caller: Caller, right: Right, record: Name) -> 
     if record.policy["transport_protection"] == "tls" and not caller.tls:
         raise ForbiddenError(f"{record.name} asks for TLS, and this connection has none; use the TLS address")
     if not may(directory, caller, right, record):
+        if caller.unproven:
+            raise ForbiddenError(f"this connection has put no token for {what}: put one at $cbs first")
         signed = caller.resource
         if signed is not None and may(directory, replace(caller, resource=None), right, record):
             raise ForbiddenError(

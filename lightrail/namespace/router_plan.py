@@ -7,11 +7,13 @@ from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final, NamedTuple
 
+from lightrail.filters.errors import EvaluationError
 from lightrail.filters.filter import Filter
 from lightrail.filters.matcher import Looks, Matcher, unlimited
 from lightrail.filters.message import MessageView
 from lightrail.model import limits
 from lightrail.model.policy import Policy
+from lightrail.namespace.failures import FailureTarget, Noting, noted
 from lightrail.namespace.forwarding import ChainEnd
 from lightrail.wire.bodies import Refusal
 
@@ -30,8 +32,10 @@ Choose = Callable[[int], int]
 class Branch:
     """An edge that is followed for each message: behind an action, or into a router that chooses."""
 
-    action: "AnyAction | None"
+    action: "AnyAction | Noting | None"
     target: "str | RouterNode"
+    failed: FailureTarget | None = None
+    """Where a message goes for which the action has no result; None for nowhere."""
 
 
 Key = str | Branch
@@ -80,8 +84,14 @@ def _follow(
         assert isinstance(key, Branch)
         queue = key.target
         if key.action is not None:
-            view = MessageView(key.action.apply(bytes(view.data)))
-            looks.left -= _ACTION + (len(view.data) >> 6)
+            message = bytes(view.data)
+            try:
+                view = MessageView(key.action.apply(message))
+            except EvaluationError as error:
+                if key.failed is None:
+                    return False
+                view, queue = MessageView(noted(message, key.failed.queue, str(error))), key.failed.target
+            looks.left -= _ACTION + 2 * key.action.weight + (len(view.data) >> 6)
     if looks.left <= 0:
         yield
     if isinstance(queue, RouterNode):
@@ -95,6 +105,21 @@ _LIGHT: Final = 30
 """Cost of a message beside its filters, in units of filters/matcher.py."""
 
 Queues = frozenset[str]
+
+
+NEVER: Final = -1
+"""In place of an age: messages do not expire, since they are dead letters."""
+
+
+def expiry(expires_at_ms: int, came_ms: int, age_ms: int | None) -> int:
+    """When a message that came at a time expires in a queue by the age of its messages there (`ages_ms`).
+
+    Args:
+        expires_at_ms: by the message itself, 0 for never.
+    """
+    if age_ms is None:
+        return expires_at_ms
+    return 0 if age_ms == NEVER else earlier_expiry(expires_at_ms, came_ms + age_ms)
 
 
 def earlier_expiry(expires_at_ms: int, latest_ms: int) -> int:
@@ -157,7 +182,7 @@ class Plan:
     no_local: Mapping[str, str]
     """Container-ids whose messages a subscription does not accept, by its queue."""
     ages_ms: Mapping[str, int]
-    """Age at which messages expire, by queue; queues without one are missing."""
+    """Age at which messages expire, by queue, or NEVER; queues without one are missing."""
     forwarded: Mapping[str, ChainEnd] = field(default_factory=dict)
     """Queues at the ends of chains of queues that forward; see `at_sources`."""
     _known: dict[int, tuple[Sequence[Key], Queues | None]] = field(default_factory=dict)

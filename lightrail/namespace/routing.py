@@ -21,16 +21,17 @@ from typing import Final
 from uuid import uuid4
 
 from lightrail.filters.errors import FilterError
-from lightrail.filters.filter import Filter, compile_filter, joined
+from lightrail.filters.filter import Filter, compile_filter, failing, joined
 from lightrail.filters.matcher import COMPILING, Looks
 from lightrail.filters.rules.rule_action import RuleAction
 from lightrail.model import conditions
 from lightrail.model import names as spelling
 from lightrail.model.policy import Policy, Role
 from lightrail.namespace.directory import Changes, Directory
+from lightrail.namespace.failures import FailureTarget, Noting
 from lightrail.namespace.forwarding import ChainEnd, chain_of
 from lightrail.namespace.records import Right, Subscription, refused_by_status
-from lightrail.namespace.router_plan import Branch, Choose, Key, Plan, RouterNode
+from lightrail.namespace.router_plan import NEVER, Branch, Choose, Key, Plan, RouterNode
 from lightrail.namespace.rules import AnyAction, Rule, compile_any_action, rules_of
 from lightrail.wire.bodies import Refusal
 
@@ -46,24 +47,42 @@ CompiledRule = tuple[Filter | None, AnyAction | None]
 class Compiled:
     """The compiled filters and actions of a subscription's rules, or the error in them."""
 
-    __slots__ = ("is_new", "problem", "rules", "subscription")
+    __slots__ = ("is_new", "new_weight", "problem", "rules", "subscription")
 
-    def __init__(self, subscription: Subscription) -> None:
+    def __init__(self, subscription: Subscription, before: "Compiled | None" = None) -> None:
+        """`before` is what the subscription was: rules that have not changed are not compiled again."""
         self.subscription = subscription
         self.rules: list[CompiledRule] = []
         """Filter of each rule, None if every message matches, and its action, None without one."""
+        self.new_weight = 0
+        """Operators, constants and fields of the rules that were compiled now."""
         self.problem: FilterError | None = None
         self.is_new = True
         """Whether the cost of compiling was not counted yet."""
+        former: dict[str, tuple[Rule, CompiledRule]] = {}
+        if before is not None and before.problem is None:
+            earlier = rules_of(before.subscription).items()
+            former = {name: (rule, made) for (name, rule), made in zip(earlier, before.rules, strict=True)}
         try:
-            for rule in rules_of(subscription).values():
-                self.rules.append(_compiled(rule))
+            for name, rule in rules_of(subscription).items():
+                same = former.get(name)
+                if same is not None and same[0] == rule:
+                    self.rules.append(same[1])
+                    continue
+                filter, action = _compiled(rule)
+                self.rules.append((filter, action))
+                self.new_weight += 0 if filter is None else filter.weight
         except FilterError as error:
             self.problem = error
 
     @property
-    def weight(self) -> int:
-        return sum(filter.weight for filter, _ in self.rules if filter is not None)
+    def may_fail(self) -> bool:
+        """Whether a rule has no result for some messages."""
+        return any(
+            (filter is not None and filter.error is not None)
+            or (isinstance(action, RuleAction) and action.can_fail)
+            for filter, action in self.rules
+        )
 
 
 def _compiled(rule: Rule) -> CompiledRule:
@@ -95,6 +114,8 @@ class Planner:
     _targets: dict[str, list[str]] = field(default_factory=dict)
     """By router, and by queue that forwards: the queues and routers to which it sends messages."""
     _forwarded: dict[str, ChainEnd] = field(default_factory=dict)
+    _dead: set[str] = field(default_factory=set)
+    """Queues of dead letters that failing rules make, in which messages do not expire."""
 
     def plan(self, router: str, choose: Choose) -> Plan:
         policy = self._directory.get(router).policy
@@ -127,8 +148,9 @@ class Planner:
         It is the least of the routers on a path, and with several paths to a queue the greatest of these.
         """
         ages = {name: self._directory.get(name).policy.milliseconds("max_age") for name in self._targets}
+        never = dict.fromkeys(self._dead, NEVER)
         if not any(ages.values()):
-            return {}
+            return never
         behind: dict[str, dict[str, int | None]] = {}
 
         def walk(name: str) -> dict[str, int | None]:
@@ -142,7 +164,7 @@ class Planner:
                 behind[name] = found
             return behind[name]
 
-        return {queue: age for queue, age in walk(router).items() if age is not None}
+        return never | {queue: age for queue, age in walk(router).items() if age is not None}
 
     def _node(self, router: str) -> RouterNode | None:
         """The node of a router; None if no queue can be reached from it."""
@@ -172,6 +194,9 @@ class Planner:
             targets.append(self._name_of(subscription))
             if subscription.no_local and isinstance(target, str):
                 self._no_local[target] = subscription.no_local
+            dead: FailureTarget | None = None
+            if compiled.may_fail and not subscription.drop_failed and isinstance(target, str):
+                dead = self._dead_letters(self._name_of(subscription))
             # Each rule is a separate edge: the queue receives one message for each different content.
             for filter, action in compiled.rules:
                 paths += target.paths if isinstance(target, RouterNode) else 1
@@ -182,7 +207,10 @@ class Planner:
                 elif action is None and isinstance(target, RouterNode) and not chooses and not target.chooses:
                     entries += [(key, _both(filter, inner)) for key, inner in target.entries]
                 else:
-                    entries.append((Branch(action, target), filter))
+                    entries.append((Branch(action, target, dead), filter))
+                if dead is not None and filter is not None and filter.error is not None:
+                    noting = Noting(filter.error, dead.queue, filter.weight)
+                    entries.append((Branch(noting, dead.target), failing(filter)))
         self._open.remove(router)
         node = self._nodes[router] = RouterNode(chooses, entries, paths) if entries else None
         return node
@@ -227,6 +255,23 @@ class Planner:
         self._targets |= {step: [following] for step, following in chain.steps}
         self._forwarded[chain.last] = ChainEnd(queue, chain.hops)
         return chain.last
+
+    def _dead_letters(self, queue: str) -> FailureTarget | None:
+        """Where dead letters of a queue go; None for one of dead letters."""
+        if spelling.is_dead_letter(queue):
+            return None
+        forward = self._directory.get(queue).policy["dead_letter"]
+        if forward is not None:
+            self._names.add(forward)
+            role = self._directory.get(forward).role
+            if role is Role.QUEUE:
+                return FailureTarget(forward, queue)
+            node = self._node(forward) if role is Role.ROUTER and forward not in self._open else None
+            if node is not None:
+                return FailureTarget(node, queue)
+        own = spelling.dead_letter_name(queue)
+        self._dead.add(own)
+        return FailureTarget(own, queue)
 
     def _is_over(self, subscription: Subscription) -> bool:
         if subscription.expires_at is None:
@@ -308,7 +353,7 @@ class Routing:
                 compiled = self._compiled_of(subscription)
                 if compiled.is_new:
                     compiled.is_new = False
-                    looks.left -= COMPILING * (1 + compiled.weight)
+                    looks.left -= COMPILING * (1 + compiled.new_weight)
                 target = subscription.target
                 if target not in seen and self._directory.get(target).role is Role.ROUTER:
                     seen.add(target)
@@ -320,7 +365,7 @@ class Routing:
         of_router = self._compiled.setdefault(subscription.router, {})
         compiled = of_router.get(subscription.id)
         if compiled is None or compiled.subscription is not subscription:
-            compiled = of_router[subscription.id] = Compiled(subscription)
+            compiled = of_router[subscription.id] = Compiled(subscription, compiled)
         return compiled
 
     def _changed(self, changes: Changes) -> None:

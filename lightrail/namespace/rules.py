@@ -20,8 +20,9 @@ from lightrail.model import limits, names
 from lightrail.namespace.records import Subscription
 from lightrail.namespace.statuses import LimitExceededError
 
-RULES_BYTES_MAX: Final[int] = 256 * 1024
-"""Bytes of the rules of a subscription as JSON, which are one entry of the coordinator."""
+RULES_BYTES_MAX: Final[int] = 1024 * 1024
+"""Bytes of the rules of a subscription as JSON, which are one entry of the coordinator; etcd takes
+1.5 MiB in one request."""
 DEFAULT: Final = "$Default"
 """The name of the only rule of a subscription with one filter and one action."""
 _KEYS: Final = ("filter", "action", "created_at_ms")
@@ -75,13 +76,20 @@ def compile_any_action(spec: Mapping[str, Any], new_id: NewId = lambda: NO_ID) -
         raise error.within("rule") from None
 
 
-def check_rules(rules: Any) -> None:
-    """Raises FilterError for rules that can't be used, LimitExceededError for too many of them."""
+def check_rules(rules: Any, known: Mapping[str, Rule] | None = None) -> None:
+    """Raises FilterError for rules that can't be used, LimitExceededError for too many of them.
+
+    Args:
+        known: rules that were checked before, by name: one of two thousand is changed without all others.
+    """
     if not isinstance(rules, Mapping):
         raise FilterError("an object of rules by name", shown(rules), part="rules")
     if len(rules) > limits.RULES_MAX:
         raise LimitExceededError(f"a subscription has at most {limits.RULES_MAX} rules, found {len(rules)}")
+    checked = known or {}
     for name, rule in rules.items():
+        if name in checked and checked[name] == rule:
+            continue
         try:
             _check_name(name)
             if not isinstance(rule, Mapping):

@@ -182,6 +182,7 @@ class Service:
         replace_it: bool = False,
         no_local: str = "",
         rules: Mapping[str, Any] | None = None,
+        drop_failed: bool | None = None,
         revision: int | None = None,
     ) -> Subscription:
         """Send messages of a router to a target from now on.
@@ -191,6 +192,7 @@ class Service:
             replace_it: replace the subscription of this id instead of raising TakenError.
             no_local: container-id of a client whose messages the subscription does not get; empty for none.
             rules: instead of a filter and an action, these by name (rules.py).
+            drop_failed: drop messages for which a rule has no result, which become dead letters otherwise.
             revision: of the subscription to replace; None for any.
 
         Raises:
@@ -208,6 +210,7 @@ class Service:
             owner=owner,
             no_local=no_local,
             rules=rules,
+            drop_failed=drop_failed or None,
             secret=secrets.token_hex(32) if is_url(target) else "",
         )
         await self._write_on(
@@ -233,7 +236,8 @@ class Service:
             demand(directory, caller, Right.MANAGE, record)
         existing = checks.replaceable(directory, record, made.id, replace_it)
         checks.check_replacement(existing, made, revision)
-        checks.check_subscription(made.filter, made.action, made.expires_at, made.rules)
+        known = None if existing is None else existing.rules
+        checks.check_subscription(made.filter, made.action, made.expires_at, made.rules, known)
         checks.check_filters(directory, existing, made)
         queue = spelling.subscription_name(made.router, made.id)
         spelling.check(queue)

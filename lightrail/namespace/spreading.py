@@ -13,7 +13,7 @@ from typing import Final, NamedTuple
 
 from lightrail.model import limits
 from lightrail.namespace.directory import Directory
-from lightrail.namespace.router_plan import CopyGroup, earlier_expiry
+from lightrail.namespace.router_plan import CopyGroup, expiry
 from lightrail.shard_client.peers.shards import ShardPeer
 from lightrail.shard_client.sending.lanes import Lane, Load
 from lightrail.shard_client.sending.window import Attributes
@@ -57,7 +57,7 @@ class ShardRoute(NamedTuple):
         lane, queues, most, age_ms = self
         attributes = batch.attributes
         if age_ms is not None:
-            expires = earlier_expiry(attributes.expires_at_ms, batch.came_ms + age_ms)
+            expires = expiry(attributes.expires_at_ms, batch.came_ms, age_ms)
             attributes = attributes._replace(expires_at_ms=expires)
         for start in range(0, len(indices), most):
             load = Load(batch, queues, indices[start : start + most], is_repeated)

@@ -42,6 +42,11 @@ def keys_of(secret: bytes, record: UserRecord) -> Iterator[AccessKey]:
         yield AccessKey(salt.hex()[:8], base64.b64encode(key).decode())
 
 
+def texts_of(secret: bytes, record: UserRecord) -> Iterator[str]:
+    """The texts of a user's keys: plain AMQP clients give one for the password of the user."""
+    return (key.text for key in keys_of(secret, record))
+
+
 def with_key(record: UserRecord) -> UserRecord:
     """The user with one more key. Raises AccessKeyError: it has ACCESS_KEYS_MAX already."""
     if len(record.access_keys) >= ACCESS_KEYS_MAX:

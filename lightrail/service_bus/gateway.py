@@ -1,20 +1,61 @@
-"""What plugs into a gateway: administration over Atom, and signatures as credentials."""
+"""What plugs into a gateway: administration over Atom, signatures as credentials, the configuration file."""
 
-from typing import Final
+import logging
+from typing import TYPE_CHECKING, Final
 
 from aiohttp import web
 
 from lightrail.cluster.coordinator import Coordinator
 from lightrail.gateway.callers import VerifiedCredentials
 from lightrail.gateway.hooks import GatewayHooks, Served
+from lightrail.model.policy import Role
 from lightrail.namespace.rights import Caller
 from lightrail.service_bus import signatures
+from lightrail.service_bus.access_keys import texts_of
 from lightrail.service_bus.administration import dispatch
+from lightrail.service_bus.configuration import applying, file
 from lightrail.service_bus.spelling import opens
+from lightrail.telemetry.process import CannotServeError
+
+if TYPE_CHECKING:
+    from lightrail.gateway.services import Services
+
+log = logging.getLogger("lightrail.service_bus.configuration")
+
+HEALTH: Final = "health"
+"""The path at which the emulator of Service Bus says that it serves; it may be a name here."""
 
 
-def _handler(http: web.Request) -> Served | None:
-    return dispatch.serve if dispatch.is_administration(http) else None
+def _handler(services: "Services", http: web.Request) -> Served | None:
+    if dispatch.is_administration(http):
+        return dispatch.serve
+    if http.path != f"/{HEALTH}" or http.method not in ("GET", "HEAD"):
+        return None
+    return _health if services.directory.get(HEALTH).role is Role.NONE else None
+
+
+async def _health(services: "Services", http: web.Request) -> web.Response:
+    """What tools that start the emulator wait for."""
+    reasons = await services.health.reasons()
+    if reasons:
+        return web.json_response({"status": "unhealthy", "message": "; ".join(reasons)}, status=503)
+    healthy = '{"status":"healthy","message":"Service is healthy."}'
+    return web.Response(text=healthy, content_type="application/json")
+
+
+async def _configure(services: "Services", replaces: bool) -> None:
+    """Applies the configuration file of the settings. Raises CannotServeError."""
+    path = services.settings.service_bus_config
+    if path is None:
+        return
+    try:
+        await applying.apply(services, file.load(path))
+    except file.ConfigFileError as error:
+        problem = f"{path} can't be applied:\n{error}"
+        if not replaces:
+            raise CannotServeError(problem, heals=False) from None
+        # A broker that serves is not ended for a file that was changed since its start.
+        log.error("%s", problem)
 
 
 async def _signature(coordinator: Coordinator, secret: bytes, value: str, now_ms: int) -> VerifiedCredentials:
@@ -31,4 +72,11 @@ async def _signature(coordinator: Coordinator, secret: bytes, value: str, now_ms
     )
 
 
-HOOKS: Final = GatewayHooks(handler=_handler, opens=opens, schemes={"SharedAccessSignature": _signature})
+HOOKS: Final = GatewayHooks(
+    handler=_handler,
+    opens=opens,
+    is_administration=dispatch.is_administration,
+    before_ready=_configure,
+    keys=texts_of,
+    schemes={"SharedAccessSignature": _signature},
+)

@@ -59,7 +59,11 @@ _DEAD: Final = BROKERS_REASON.encode()
 """A message without these bytes is no dead letter: its annotations are not decoded."""
 REJECTED: Final = "rejected"
 """The broker's reason if a receiver gave one, or none."""
-REASONS: Final = {"expired": "TTLExpiredException", "max-delivery-count": "MaxDeliveryCountExceeded"}
+REASONS: Final = {
+    "expired": "TTLExpiredException",
+    "max-delivery-count": "MaxDeliveryCountExceeded",
+    "filter-error": "FilterException",
+}
 """Names of Service Bus for other reasons of this broker."""
 EXPIRED_TEXT: Final = "The message expired and was dead lettered."
 """The description of an expired dead letter in Service Bus; the broker gives it none."""

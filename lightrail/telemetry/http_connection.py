@@ -179,6 +179,7 @@ class HttpConnection(RequestHandler):
         "_sent_some",
         "_strangers",
         "_write_timer",
+        "forwarded",
         "source",
     )
 
@@ -195,6 +196,8 @@ class HttpConnection(RequestHandler):
         super().__init__(manager, loop=loop, **options)
         self.source = source
         """The source that the connection is counted for."""
+        self.forwarded: object = None
+        """The client that another process forwards; None: the peer of the socket."""
         self._connections = connections
         self._strangers = strangers
         self._handshake: asyncio.Task[None] | None = None
@@ -210,6 +213,14 @@ class HttpConnection(RequestHandler):
         """Serves an accepted socket."""
         self._connections.add(self)
         self._handshake = self._loop.create_task(self._open(client, tls))
+
+    def forward(self, client: object, host: str) -> bool:
+        """The connection is that of a client at another host, and counts for it; whether there is room."""
+        self._connections.discard(self)
+        self.forwarded, self.source = client, source_of(host)
+        admitted = self._connections.make_room(self.source)
+        self._connections.add(self)
+        return admitted
 
     def idle(self) -> bool:
         """Whether no request is in progress and no bytes of an answer are buffered."""

@@ -6,7 +6,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
-from lightrail.amqp.values import Timestamp
+from lightrail.amqp.values import Described, Timestamp
 from lightrail.client import Data, Delivery, LostError, Message
 from lightrail.client.delivery import DELIVERY_TIME
 from lightrail.client.sources import PASSED_OVER
@@ -65,10 +65,17 @@ def envelope_of(message: Message) -> Envelope:
         group=message.group,
         ttl=message.ttl,
         priority=message.priority,
-        headers=message.properties,
+        headers=_headers(message.properties),
         delivery_count=message.delivery_count,
         annotations=message.annotations,
     )
+
+
+def _headers(properties: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Without descriptors: .NET's client of Service Bus describes the values of a Uri or a TimeSpan."""
+    if Described not in map(type, properties.values()):
+        return properties
+    return {name: value.value if type(value) is Described else value for name, value in properties.items()}
 
 
 def _text(id: Any) -> str:

@@ -1,7 +1,9 @@
-"""Forwarded: the header that a gateway adds to a client's WebSocket request, which it forwards to a frontend.
+"""Forwarded: the header field with which one process forwards the request of a client to another.
 
-The header field has the client's address, and whether the client uses TLS. A frontend checks it by a code
-over the request's nonce and the time, made with a key that only processes of the installation have.
+A gateway adds it to a WebSocket request for a frontend, and a frontend to a request of administration for a
+gateway. It has the client's address, and whether the client uses TLS. The other process checks it by a code
+over the request's nonce and the time, made with a key that only processes of the installation have; that key
+is another one in each direction.
 """
 
 import hmac
@@ -14,38 +16,46 @@ longer."""
 FIELD: Final = "LightRail-Forwarded"
 _VERSION: Final = "1"
 _PARTS: Final = 6
-_PURPOSE: Final = b"lightrail websocket forwarded"
+NONCE_FIELD: Final = "LightRail-Nonce"
+"""The nonce of a request to a gateway; that to a frontend has Sec-WebSocket-Key."""
+TO_FRONTEND: Final = b"lightrail websocket forwarded"
+TO_GATEWAY: Final = b"lightrail administration forwarded"
+"""Directions: what the key is for."""
 
 
 @dataclass(frozen=True, slots=True)
 class Forwarded:
-    """A client of a gateway.
+    """A client of a gateway or a frontend, which forwards it.
 
     Attributes:
         host: the client's address.
-        tls: whether the client's connection to the gateway is encrypted.
+        tls: whether the client's connection is encrypted.
     """
 
     host: str
     port: int
     tls: bool
 
-    def sign(self, secret: bytes, nonce: bytes, now_ms: int) -> str:
+    def sign(self, secret: bytes, nonce: bytes, now_ms: int, direction: bytes = TO_FRONTEND) -> str:
         """The value of the header field: VERSION TIME_MS TLS HOST PORT CODE.
 
         Args:
             secret: of the installation.
-            nonce: the field Sec-WebSocket-Key of the same request.
+            nonce: the field Sec-WebSocket-Key, or NONCE_FIELD, of the same request.
         """
         text = f"{_VERSION} {now_ms} {int(self.tls)} {self.host} {self.port}"
-        return f"{text} {_code(secret, nonce, text)}"
+        return f"{text} {_code(secret, nonce, text, direction)}"
 
     @classmethod
-    def read(cls, value: str, secret: bytes, nonce: bytes, now_ms: int) -> "Forwarded":
+    def read(
+        cls, value: str, secret: bytes, nonce: bytes, now_ms: int, direction: bytes = TO_FRONTEND
+    ) -> "Forwarded":
         """Raises ValueError: the header was not written by a process of the installation, or is too old."""
         text, _, code = value.rpartition(" ")
-        if not hmac.compare_digest(code.encode(errors="replace"), _code(secret, nonce, text).encode()):
-            raise ValueError(f"expected {FIELD} from a gateway of this installation, found another code")
+        if not hmac.compare_digest(
+            code.encode(errors="replace"), _code(secret, nonce, text, direction).encode()
+        ):
+            raise ValueError(f"expected {FIELD} by a process of this installation, found another code")
         parts = value.split(" ")
         if len(parts) != _PARTS or parts[0] != _VERSION:
             raise ValueError(f"expected {FIELD} of version {_VERSION}, found {value[:80]!a}")
@@ -55,6 +65,6 @@ class Forwarded:
         return cls(host, int(port), tls == "1")
 
 
-def _code(secret: bytes, nonce: bytes, text: str) -> str:
-    key = hmac.digest(secret, _PURPOSE, "sha256")
+def _code(secret: bytes, nonce: bytes, text: str, direction: bytes) -> str:
+    key = hmac.digest(secret, direction, "sha256")
     return hmac.digest(key, nonce + b" " + text.encode(errors="replace"), "sha256").hex()

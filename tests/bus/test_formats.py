@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 
 from lightrail.bus import Bus, CloudEvents, ConfigurationError, MassTransit, NotReadableError, message
+from lightrail.bus.dotnet import camel, snake
 from lightrail.bus.formats import Formats, Json
-from lightrail.bus.masstransit import camel, snake
 from lightrail.bus.testing import TestBus
 from lightrail.transport import Envelope
 from tests.bus.conftest import play

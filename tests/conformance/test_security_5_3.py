@@ -64,7 +64,9 @@ def greeted(peer: Peer) -> SaslMechanisms:
 
 
 def test_5_3_1_mechanisms_are_offered_the_strongest_first(peer: Peer) -> None:
-    assert greeted(peer).sasl_server_mechanisms == ["SCRAM-SHA-512", "SCRAM-SHA-256", "PLAIN"]
+    users = ["SCRAM-SHA-512", "SCRAM-SHA-256", "PLAIN"]
+    # The last ones are for clients that put a token at $cbs.
+    assert greeted(peer).sasl_server_mechanisms == [*users, "ANONYMOUS", "MSSBCBS"]
 
 
 def test_5_3_1_sasl_frames_are_of_type_1_on_channel_0(peer: Peer) -> None:
@@ -242,7 +244,7 @@ def test_5_3_3_a_scram_proof_cannot_be_replayed(broker: Broker) -> None:
         peer.expect_end()
 
 
-@pytest.mark.parametrize("mechanism", ["ANONYMOUS", "EXTERNAL", "CRAM-MD5", "plain", ""])
+@pytest.mark.parametrize("mechanism", ["EXTERNAL", "CRAM-MD5", "plain", ""])
 def test_5_3_3_a_mechanism_that_is_not_offered_is_refused(peer: Peer, mechanism: str) -> None:
     assert peer.sasl(mechanism, b"\0user\0pencil").code == AUTH
     peer.expect_end()

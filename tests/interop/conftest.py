@@ -27,10 +27,10 @@ def queue() -> str:
 
 @pytest.fixture(scope="module")
 def guarded(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Broker]:
-    """With a key, and for anonymous clients of loopback."""
+    """With a key: clients that do not log in have to put a token."""
     data = tmp_path_factory.mktemp("azure") / "data"
     key_of(data, "first")
-    with Broker(data, "--allow-anonymous", "true", "--service-bus-auto-create", "true") as started:
+    with Broker(data, "--service-bus-auto-create", "true") as started:
         yield started
 
 

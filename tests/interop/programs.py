@@ -38,16 +38,17 @@ def built_in_go(package: str, folder: Path) -> Path:
     return program
 
 
-def in_csharp(program: str, *arguments: str, seconds: float = 120.0) -> "Found":
+def in_csharp(program: str, *arguments: str, seconds: float = 120.0, beside: Sequence[str] = ()) -> "Found":
     """What a class of tests/interop/dotnet finds, run with arguments.
 
-    By csrun of ../shared, which compiles Program.cs with the file of that name, or else by an installed .NET
-    of version 10 or later. A test is skipped where neither is there.
+    By csrun of ../shared, which compiles Program.cs with the file of that name and those beside it, or else
+    by an installed .NET of version 10 or later. A test is skipped where neither is there.
     """
     project = HERE / "dotnet"
     csrun = HERE.parents[2] / "shared" / "dotnet" / "csrun"
+    files = [f"{name}.cs" for name in (program, *beside)]
     if csrun.exists():
-        sources = ",".join(str(project / name) for name in ("Program.cs", f"{program}.cs"))
+        sources = ",".join(str(project / name) for name in ("Program.cs", *files))
         command: list[str | Path] = [csrun, sources]
     elif found := shutil.which("dotnet"):
         command = [Path(found), "run", "--project", project, "--"]

@@ -70,7 +70,7 @@ def scene(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Scene]:
     authority = Authority(folder / "ca")
     server = authority.sign("localhost", "DNS:localhost", "IP:127.0.0.1")
     flags = ("--https", "127.0.0.1:0", "--tls-certificate", server.certificate, "--tls-key", server.key)
-    with Broker(folder / "data", "--allow-anonymous", "true", *flags) as broker:
+    with Broker(folder / "data", *flags) as broker:
         yield Scene(broker, authority)
 
 
@@ -142,7 +142,6 @@ def test_properties_are_the_fields_of_a_policy(
 @pytest.mark.parametrize(
     ("options", "named"),
     [
-        ({"enable_partitioning": True}, "EnablePartitioning"),
         ({"auto_delete_on_idle": "PT10M"}, "AutoDeleteOnIdle"),
         ({"forward_to": "elsewhere"}, "ForwardTo"),
         ({"lock_duration": timedelta(0)}, "LockDuration"),
@@ -209,6 +208,50 @@ def test_runtime_properties_count_messages(
     found = client.get_queue_runtime_properties(queue)
     assert found.created_at_utc == found.updated_at_utc == found.accessed_at_utc
     assert (found.transfer_message_count, found.transfer_dead_letter_message_count) == (0, 0)
+
+
+def test_what_means_nothing_here_is_shown_as_it_was_sent(
+    client: ServiceBusAdministrationClient, queue: str
+) -> None:
+    sent: dict[str, Any] = {
+        "enable_partitioning": True,
+        "enable_express": True,
+        "enable_batched_operations": False,
+    }
+    client.create_queue(queue, **sent)
+    client.create_topic(f"{queue}/topic", **sent, support_ordering=False, max_size_in_megabytes=5120)
+    for _ in range(2):
+        found, topic = client.get_queue(queue), client.get_topic(f"{queue}/topic")
+        for each in (found, topic):
+            assert {name: getattr(each, name) for name in sent} == sent
+        assert (topic.support_ordering, topic.max_size_in_megabytes) == (False, 5120)
+        client.update_queue(found, max_delivery_count=3)
+        client.update_topic(topic, user_metadata="x")
+
+
+def test_a_topic_finds_duplicates_and_bounds_the_bytes_of_each_subscription(
+    client: ServiceBusAdministrationClient, scene: Scene, queue: str
+) -> None:
+    topic = client.create_topic(queue, requires_duplicate_detection=True, max_size_in_megabytes=2)
+    for name in "ab":
+        client.create_subscription(queue, name)
+    own = f"{queue}/Subscriptions/a"
+    policy = scene.policies(own)[own]
+    assert (policy["duplicate_window"], policy["max_bytes"]) == (600, 2 << 20)
+    with client_for(scene.broker, scene.key) as messages, messages.get_topic_sender(queue) as sender:
+        for text in ("first", "again"):
+            sender.send_messages(ServiceBusMessage(text, message_id="one"))
+        sender.send_messages(ServiceBusMessage("other", message_id="two"))
+        for name in "ab":
+            with messages.get_subscription_receiver(queue, name) as receiver:
+                for each in received(receiver, 2):
+                    assert str(each) in ("first", "other")
+                    receiver.complete_message(each)
+                assert receiver.peek_messages(1, sequence_number=1) == []
+    topic.max_size_in_megabytes = 4
+    client.update_topic(topic)
+    assert client.get_topic(queue).requires_duplicate_detection
+    assert scene.policies(own)[own]["max_bytes"] == 4 << 20
 
 
 def test_a_topic_counts_its_scheduled_messages(
@@ -405,6 +448,43 @@ def test_rules_have_the_language_of_service_bus(
             assert changed[b"NUMBER"] == 3
             assert isinstance(changed[b"made by"], UUID)
             assert b"gone" not in changed
+
+
+def test_a_message_for_which_a_filter_fails_is_a_dead_letter_unless_the_subscription_says_otherwise(
+    client: ServiceBusAdministrationClient, scene: Scene, queue: str
+) -> None:
+    client.create_topic(queue)
+    for name, dead_letters in (("default", None), ("dropped", False), ("updated", False)):
+        made = client.create_subscription(
+            queue,
+            name,
+            default_message_time_to_live=timedelta(hours=1),
+            dead_lettering_on_filter_evaluation_exceptions=dead_letters,
+        )
+        assert made.dead_lettering_on_filter_evaluation_exceptions is (dead_letters is None)
+        client.delete_rule(queue, name, "$Default")
+        client.create_rule(queue, name, "share", filter=SqlRuleFilter("10 / parts = 5"))
+    updated = client.get_subscription(queue, "updated")
+    updated.dead_lettering_on_filter_evaluation_exceptions = True
+    client.update_subscription(queue, updated)
+    assert client.get_subscription(queue, "updated").dead_lettering_on_filter_evaluation_exceptions is True
+    assert client.get_subscription(queue, "dropped").dead_lettering_on_filter_evaluation_exceptions is False
+    with client_for(scene.broker, scene.key) as messages:
+        with messages.get_topic_sender(queue) as sender:
+            for parts in (0, 2):
+                sender.send_messages(ServiceBusMessage(str(parts), application_properties={"parts": parts}))
+        for name, dead in (("default", ["0"]), ("dropped", []), ("updated", ["0"])):
+            with messages.get_subscription_receiver(queue, name) as receiver:
+                assert [str(each) for each in received(receiver, 1)] == ["2"]
+            with messages.get_subscription_receiver(queue, name, sub_queue="deadletter") as receiver:
+                found = receiver.receive_messages(2, max_wait_time=3)
+                assert [str(each) for each in found] == dead
+                for each in found:
+                    assert each.dead_letter_reason == "FilterException"
+                    assert "division by zero" in str(each.dead_letter_error_description)
+                    assert each.dead_letter_source == f"{queue}/Subscriptions/{name}"
+                    assert each.time_to_live is None
+                    receiver.complete_message(each)
 
 
 def test_a_filter_is_updated_by_keyword_with_the_parameters_that_the_rule_has(

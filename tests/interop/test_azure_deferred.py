@@ -131,7 +131,7 @@ def test_an_expired_one_becomes_a_dead_letter(client: ServiceBusClient, queue: s
 def test_deferred_messages_survive_a_kill_of_their_shard(tmp_path: Path) -> None:
     data = tmp_path / "data"
     key = key_of(data, "shop")
-    with Broker(data, "--allow-anonymous", "true", "--service-bus-auto-create", "true") as broker:
+    with Broker(data, "--service-bus-auto-create", "true") as broker:
         with client_for(broker, key) as client:
             send(client, "q", "first", "second", "third")
             one, two = deferred(client, "q", 2)
@@ -154,7 +154,7 @@ def test_a_transaction_defers_with_all_else_and_survives_kill_9(tmp_path: Path) 
     data = tmp_path / "data"
     key = key_of(data, "shop")
     admin(data, "user", "add", "ann", password="password")
-    with Broker(data, "--allow-anonymous", "true", "--service-bus-auto-create", "true") as broker:
+    with Broker(data, "--service-bus-auto-create", "true") as broker:
         with client_for(broker, key) as client:
             send(client, "q", "first", "second", "third")
         with Peer(broker.amqp) as peer:
@@ -175,7 +175,7 @@ def test_a_transaction_defers_with_all_else_and_survives_kill_9(tmp_path: Path) 
             transactions.commit(deferring)
             broker.kill_everything()
     with (
-        Broker(data, "--allow-anonymous", "true", "--service-bus-auto-create", "true") as broker,
+        Broker(data, "--service-bus-auto-create", "true") as broker,
         client_for(broker, key) as client,
     ):
         with client.get_queue_receiver("q") as receiver:

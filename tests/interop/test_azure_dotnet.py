@@ -110,3 +110,20 @@ def test_requests_have_as_many_messages_as_the_client_wants_and_refusals_say_why
         "whole": "MessageSizeExceeded",
         "left": 0,
     }
+
+
+def test_messages_are_counted_timed_and_placed_as_in_service_bus(strings: tuple[str, str]) -> None:
+    found = in_csharp("Counts", *strings, "counts")
+    assert found.scenarios == {
+        "forwarded": ["why", "because", "source"],
+        "refused": "InvalidOperationException",
+        "left": 1,
+        "scheduled": ["first 1", "last 4", "sent 5 True 00:00:02", "requested 6 True 00:00:02"],
+        "dead": 0,
+        "topic": [2, True, True, False],
+        "full": "QuotaExceeded",
+        "scheduled in topic": 1,
+        "numbers": True,
+        "active": 3,
+        "lives": ["100.00:00:00", "60.00:00:00", "100.00:00:00", "01:00:00"],
+    }

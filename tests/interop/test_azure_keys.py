@@ -22,7 +22,7 @@ def guarded(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Broker]:
     """A broker with users, where a connection of nobody may come to show its token."""
     data = tmp_path_factory.mktemp("azure") / "data"
     admin(data, "user", "add", "ann", password="a password")
-    with Broker(data, "--allow-anonymous", "true", "--service-bus-auto-create", "true") as started:
+    with Broker(data, "--service-bus-auto-create", "true") as started:
         yield started
 
 

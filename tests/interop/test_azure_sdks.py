@@ -96,7 +96,7 @@ def guarded(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Guarded]:
     server = authority.sign("localhost", "DNS:localhost")
     tls = ("--amqps", "127.0.0.1:0", "--tls-certificate", server.certificate, "--tls-key", server.key)
     everything, listening = key_of(data, "all"), key_of(data, "listens", "--rights", "listen")
-    with Broker(data, "--allow-anonymous", "true", "--service-bus-auto-create", "true", *tls) as broker:
+    with Broker(data, "--service-bus-auto-create", "true", *tls) as broker:
         with_service(data, make_nodes)
         port = broker.ready["amqps"].rpartition(":")[2]
         plain = [connection_string(broker, key) for key in (everything, listening)]
@@ -253,7 +253,7 @@ def test_sends_and_receives_go_on_over_a_kill_of_the_broker(program: Program, tm
     """
     data = tmp_path / "data"
     amqp, http = (f"127.0.0.1:{port}" for port in free_ports(2))
-    flags = ("--allow-anonymous", "true", "--service-bus-auto-create", "true", "--amqp", amqp, "--http", http)
+    flags = ("--service-bus-auto-create", "true", "--amqp", amqp, "--http", http)
     key = key_of(data, "all")
     with Broker(data, *flags) as broker:
         give(data, "a/restart", role="queue")

@@ -35,7 +35,7 @@ def guarded(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Broker]:
     """A broker with a user; the client says who it is by a token alone, on a connection of nobody's."""
     data: Path = tmp_path_factory.mktemp("azure") / "data"
     admin(data, "user", "add", "ann", password="a password")
-    with Broker(data, "--allow-anonymous", "true", "--service-bus-auto-create", "true") as started:
+    with Broker(data, "--service-bus-auto-create", "true") as started:
         yield started
 
 

@@ -41,7 +41,7 @@ def guarded(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Broker]:
     key_of(data, "first")
     admin(data, "user", "add", "watcher", password="secret")
     admin(data, "permission", "set", "watcher", "/", "all")
-    with Broker(data, "--allow-anonymous", "true", "--service-bus-auto-create", "true") as started:
+    with Broker(data, "--service-bus-auto-create", "true") as started:
         yield started
 
 
@@ -234,7 +234,7 @@ def test_a_receiver_keeps_its_session_when_the_shard_is_killed(tmp_path: Path) -
     data = tmp_path / "data"
     key = key_of(data, "shop")
     with (
-        Broker(data, "--allow-anonymous", "true", "--service-bus-auto-create", "true") as broker,
+        Broker(data, "--service-bus-auto-create", "true") as broker,
         client_for(broker, key) as client,
     ):
         give(data, "q", role="queue", groups=True)
@@ -293,7 +293,7 @@ def test_who_lost_a_session_can_not_change_its_state(client: ServiceBusClient, s
 def test_states_survive_a_kill_of_their_shard(tmp_path: Path) -> None:
     data = tmp_path / "data"
     key = key_of(data, "shop")
-    with Broker(data, "--allow-anonymous", "true", "--service-bus-auto-create", "true") as broker:
+    with Broker(data, "--service-bus-auto-create", "true") as broker:
         with client_for(broker, key) as client:
             give(data, "q", role="queue", groups=True)
             send(client, "q", "b1", "c1")
@@ -322,9 +322,7 @@ def test_a_session_and_its_state_move_with_their_queue(tmp_path: Path) -> None:
     data = tmp_path / "data"
     key = key_of(data, "shop")
     with (
-        Broker(
-            data, "--allow-anonymous", "true", "--service-bus-auto-create", "true", "--shards", "2"
-        ) as broker,
+        Broker(data, "--service-bus-auto-create", "true", "--shards", "2") as broker,
         client_for(broker, key) as client,
     ):
         give(data, "q", role="queue", groups=True, lock_duration=60)

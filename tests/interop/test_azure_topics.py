@@ -30,9 +30,7 @@ SOON = timedelta(seconds=1.5)
 def guarded(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Broker]:
     data = tmp_path_factory.mktemp("azure") / "data"
     key_of(data, "first")
-    with Broker(
-        data, "--allow-anonymous", "true", "--service-bus-auto-create", "true", "--shards", "2"
-    ) as started:
+    with Broker(data, "--service-bus-auto-create", "true", "--shards", "2") as started:
         yield started
 
 
@@ -158,9 +156,7 @@ def test_what_one_subscription_refuses_is_stored_once_in_the_others(
 def test_scheduled_messages_survive_kill_9_and_moves(tmp_path: Path) -> None:
     data = tmp_path / "data"
     key = key_of(data, "shop")
-    with Broker(
-        data, "--allow-anonymous", "true", "--service-bus-auto-create", "true", "--shards", "2"
-    ) as broker:
+    with Broker(data, "--service-bus-auto-create", "true", "--shards", "2") as broker:
         give(data, "t", role="router")
         add(broker, "t", "mine")
         with client_for(broker, key) as client, client.get_topic_sender("t") as sender:

@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 import pytest
 from proton import ConnectionException, Message, SSLDomain
-from proton.utils import BlockingConnection
+from proton.utils import BlockingConnection, LinkDetached
 
 from tests.support import wait
 from tests.support.amqp.proton_blocking import connected, received
@@ -97,8 +97,12 @@ def test_wrong_names_and_passwords_are_refused(secured: Secured, user: str, pass
     assert "Authentication failed" in refused(secured.broker.amqp, **plain(user, password))
 
 
-def test_anonymous_is_refused_where_users_are_defined(secured: Secured) -> None:
-    assert "mech=none" in refused(secured.broker.amqp, allowed_mechs="ANONYMOUS")
+def test_anonymous_attaches_to_nothing_but_cbs_where_users_are_defined(secured: Secured, queue: str) -> None:
+    with connected(secured.broker.amqp, allowed_mechs="ANONYMOUS") as connection:
+        for open_link in (connection.create_sender, connection.create_receiver):
+            with pytest.raises(LinkDetached, match=r"amqp:unauthorized-access.*put one at \$cbs first"):
+                open_link(queue)
+        connection.create_sender("$cbs")
 
 
 def test_no_sasl_is_refused_where_users_are_defined(secured: Secured) -> None:
@@ -130,9 +134,10 @@ def test_the_first_user_ends_anonymous_access(tmp_path: Path, queue: str) -> Non
 
         def anonymous_is_refused() -> bool:
             try:
-                with connected(broker.amqp, allowed_mechs="ANONYMOUS"):
+                with connected(broker.amqp, allowed_mechs="ANONYMOUS") as connection:
+                    connection.create_sender(queue)
                     return False
-            except ConnectionException:
+            except LinkDetached:
                 return True
 
         wait.until(anonymous_is_refused, "the new user is noticed")

@@ -123,9 +123,10 @@ def what_went_with_a_client_is_gone_and_what_did_not_is_there(names: Names) -> I
     assert names.role(permanent) == "queue"
 
 
-@survives("replicas", "capture", "description", "max_message_bytes")
+@survives("replicas", "capture", "description", "max_message_bytes", "service_bus")
 def a_policy_is_as_it_was_given(names: Names) -> Iterator[None]:
     given: dict[str, Any] = {"max_message_bytes": 1000, "capture": True, "description": "für später"}
+    given["service_bus"] = "EnableExpress=true"
     queue = names.queue(replicas=1, **given)
     names.send(queue, "x" * 900)
     yield

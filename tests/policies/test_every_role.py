@@ -232,6 +232,16 @@ def test_queues_below_come_into_being_with_the_template(names: Names, amqp: Bloc
         assert names.policy(name) == {"max_length": 1, "lock_duration": 5}
 
 
+@checks("service_bus")
+@pytest.mark.parametrize("role", ["queue", "router"])
+def test_what_only_clients_of_service_bus_read_changes_nothing(names: Names, role: str) -> None:
+    name = names.give("kept", role, service_bus="EnablePartitioning=true MaxSizeInMegabytes=1")
+    assert names.policy(name) == {"service_bus": "EnablePartitioning=true MaxSizeInMegabytes=1"}
+    if role == "router":
+        names.subscribe(name, names.queue())
+    assert names.post(name, "x" * 100).status == 201
+
+
 @checks("description")
 def test_people_are_told_what_it_is_for(names: Names) -> None:
     queue = names.queue(description="Orders of the shop, for the packers: größere zuerst.")

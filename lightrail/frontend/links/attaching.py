@@ -95,6 +95,7 @@ async def attach(connection: "ClientConnection", link: Link, until_ms: int = 0) 
         description = "this name can't be looked up now; try again"
     if connection.is_open:
         connection.frontend.counts.links_refused += 1
+        connection.log_refused(condition, description)
         link.refuse(condition, description, info)
         connection.touch()
 

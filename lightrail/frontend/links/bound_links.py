@@ -141,6 +141,7 @@ class BoundLinks:
         if condition in DELETED and again is not None:
             again()
             return
+        self._connection.log_refused(condition, description)
         if attached:
             link.detach(condition, description, info=info)
         else:
@@ -150,6 +151,8 @@ class BoundLinks:
     def detached(self, event: Detached) -> None:
         """A link was detached, by the client or by the broker."""
         bound = event.link.context
+        if not event.by_peer and event.error is not None:
+            self._connection.log_refused(event.error.condition, event.error.description or "")
         terms = self._terms.get(bound) if self._terms is not None else None
         if bound is not None:
             bound.ends(ending_of(event))

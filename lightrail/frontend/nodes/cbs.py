@@ -8,6 +8,7 @@ Tokens are JSON web tokens that POST /!tokens issues (namespace/tokens.py), or o
 
 import logging
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
 from lightrail.amqp.messages import Message, read_message
@@ -119,7 +120,7 @@ class Cbs:
             # Some clients send tokens of either kind under the type jwt.
             hook, directory = frontend.hooks.token, frontend.directory
             verified = await hook(self._authenticator, directory, text, audience, now_ms)
-            token, resource = verified or (await self._token(text, now_ms), None)
+            token = verified.claims if verified else await self._token(text, now_ms)
         except tokens.InvalidTokenError as error:
             raise _TokenError(401, str(error)) from None
         except CoordinatorError as error:
@@ -127,11 +128,19 @@ class Cbs:
         if not connection.is_open:
             # The connection closed while the token was being checked; discard the result.
             return
-        caller = Caller(token.user, scope=token.scope, tls=client.tls, resource=resource)
+        resource = verified.resource if verified else None
+        caller = Caller(
+            token.user,
+            everything=verified is not None and verified.everything and client.caller.everything,
+            scope=token.scope,
+            tls=client.tls,
+            resource=resource,
+        )
         if claimed != audience or (resource is not None and not resource.opens(claimed)):
             caller = caller.at(owner(claimed))
+        level = logging.INFO if client.claims is None else logging.DEBUG
         if client.claims is None:
-            client.claims = Claims(frontend, lambda audiences: frontend.guard.recheck(client, audiences))
+            client.claims = Claims(frontend, partial(frontend.tokens_changed, connection))
         try:
             client.claims.put(claimed, Claim(caller, token.expires_s * 1000))
         except TooManyTokensError:
@@ -144,7 +153,10 @@ class Cbs:
                 f"expected tokens of at most {CLAIMS_BYTES_MAX:,} bytes on a connection; delete some, or "
                 "open another connection",
             ) from None
-        log.info("%s acts as user %a at %a from now on", client.peer, token.user, audience or "all names")
+        # Azure's clients put a token for each entity, and each anew before its end: one line is enough.
+        log.log(
+            level, "%s acts as user %a at %a from now on", client.peer, token.user, audience or "all names"
+        )
 
     async def _token(self, text: str, now_ms: int) -> tokens.Claims:
         """The claims of a JSON web token. Raises InvalidTokenError, CoordinatorError."""

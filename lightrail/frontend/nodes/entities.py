@@ -36,7 +36,14 @@ SHOWN: Final = ("revision", "created_at", "changed_at", "automatic", "given")
 """Attributes of a name beside its policy; they are read only."""
 FIGURES: Final = "figures"
 """Attribute of a queue: a map of its figures, null if its shard does not answer. It is read only."""
-SUBSCRIPTION_FIELDS: Final = ("router", "target", "filter", "action", "rules", "expires_at")
+_KINDS: Final[Mapping[str, tuple[type, str]]] = {
+    "filter": (dict, "a map"),
+    "action": (dict, "a map"),
+    "rules": (dict, "a map"),
+    "drop_failed": (bool, "a boolean"),
+}
+"""Types of attributes of subscriptions that are no texts, and their names."""
+SUBSCRIPTION_FIELDS: Final = ("router", "target", "filter", "action", "rules", "expires_at", "drop_failed")
 
 _CRUD: Final[Mapping[str, tuple[str, ...]]] = {"CREATE": (), "READ": (), "UPDATE": (), "DELETE": ()}
 OPERATIONS: Final[Mapping[str, Mapping[str, tuple[str, ...]]]] = {
@@ -145,9 +152,9 @@ def subscription_fields(attributes: Mapping[str, Any]) -> dict[str, Any]:
             raise InvalidAttributeError(
                 f"{name} is no attribute of {SUBSCRIPTION} that can be set; those are {known}"
             )
-        kinds = (dict,) if name in ("filter", "action", "rules") else (str,)
-        if value is not None and not isinstance(value, kinds):
-            expected = "a map" if dict in kinds else "a text"
+        kinds = _KINDS.get(name, (str, "a text"))
+        if value is not None and not isinstance(value, kinds[0]):
+            expected = kinds[1]
             raise InvalidAttributeError(f"{name} is {value!r:.80}; expected {expected}")
         fields[name] = value
     return fields

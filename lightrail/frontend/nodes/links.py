@@ -230,6 +230,7 @@ class RequestLink(RequestingLink):
                 )
             await self._execute(request.payload, request.transaction, request.refused_bytes)
         except ConditionError as error:
+            self._connection.log_refused(error.condition, error.description)
             return _error(error.condition, error.description)
         except DecodeError as error:
             return _error(conditions.DECODE_ERROR, str(error))

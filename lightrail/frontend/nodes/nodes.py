@@ -1,7 +1,7 @@
 """Nodes that the frontend serves without a shard, such as $management."""
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from lightrail.amqp.link import SETTLE_FIRST, Link
 from lightrail.amqp.performatives import Source, Target
@@ -13,6 +13,9 @@ from lightrail.model import limits
 
 if TYPE_CHECKING:
     from lightrail.frontend.connection import ClientConnection
+
+TOKEN_REQUEST_BYTES: Final[int] = 64 * 1024
+"""Largest request on links of clients that have put no token yet (unproven.py)."""
 
 
 class Nodes:
@@ -56,6 +59,8 @@ class Nodes:
             return True
         # Clients of a hook's node do not expect a bound: theirs is in the answer, and the link goes on.
         most = limits.MAX_MESSAGE_BYTES if own is None else NODE_REQUEST_BYTES
+        if connection.client.is_unproven:
+            most = TOKEN_REQUEST_BYTES
         link.accept(max_message_size=most, rcv_settle_mode=SETTLE_FIRST)
         request = RequestLink(connection, node_links, link, here.node, path, answers_refusals=own is None)
         here.requests.append(request)

@@ -16,7 +16,7 @@ from lightrail.model import conditions, limits
 from lightrail.model.names import InvalidNameError
 from lightrail.model.policy import InvalidPolicyError, Role
 from lightrail.namespace.records import Right
-from lightrail.namespace.router_plan import CopyGroup, earlier_expiry
+from lightrail.namespace.router_plan import CopyGroup, expiry
 from lightrail.namespace.routing import NO_ROUTER, UNROUTABLE
 from lightrail.namespace.scheduled import scheduled_queue
 from lightrail.namespace.statuses import ServiceError
@@ -252,7 +252,7 @@ def _aged(groups: Iterable[CopyGroup], post: Post, ages_ms: Mapping[str, int], n
         for age_ms, queues in by_age.items():
             part = post
             if age_ms is not None:
-                expires = earlier_expiry(post.attributes.expires_at_ms, now_ms + age_ms)
+                expires = expiry(post.attributes.expires_at_ms, now_ms, age_ms)
                 part = replace(post, attributes=post.attributes._replace(expires_at_ms=expires))
             found.append((frozenset(queues), part, group.payloads))
     return found

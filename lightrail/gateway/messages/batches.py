@@ -22,7 +22,7 @@ from lightrail.model import conditions, limits
 from lightrail.model.policy import Role
 from lightrail.namespace.directory import Directory
 from lightrail.namespace.records import Name
-from lightrail.namespace.router_plan import earlier_expiry
+from lightrail.namespace.router_plan import earlier_expiry, expiry
 from lightrail.namespace.routing import UNROUTABLE
 from lightrail.shard_client.owners.owner import Owner
 from lightrail.shard_client.sending.queue_producer import BatchAnswer, Part, QueueProducer
@@ -69,7 +69,7 @@ class RequestBatch(NamedTuple):
             if expires is not None:
                 expires_at_ms = max(1, earlier_expiry(expires_at_ms, expires))
             if age_ms is not None:
-                expires_at_ms = earlier_expiry(expires_at_ms, now_ms + age_ms)
+                expires_at_ms = expiry(expires_at_ms, now_ms, age_ms)
             yield Attributes(durable, priority, expires_at_ms, 0), [message.data for message in run]
 
 

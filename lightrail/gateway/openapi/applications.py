@@ -89,6 +89,7 @@ _SUBSCRIPTION: Final[Object] = {
     "action": nullable("object"),
     "rules": {"type": ["object", "null"], "additionalProperties": {"type": "object"}},
     "expires_at": nullable("string"),
+    "drop_failed": nullable("boolean"),
 }
 
 _BATCH: Final[Object] = {

@@ -176,7 +176,7 @@ class _Import:
             await self._do(self._changed, name, lambda: self._service.change(caller, name, policy))
 
     async def subscription(self, value: Any) -> None:
-        known = ("id", "router", "target", "filter", "action", "rules", "expires_at")
+        known = ("id", "router", "target", "filter", "action", "rules", "expires_at", "drop_failed")
         if not isinstance(value, dict) or any(key not in known for key in value):
             self._refuse(f"subscription {str(value)[:80]}", f"expected an object with {', '.join(known)}")
             return

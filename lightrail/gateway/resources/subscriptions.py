@@ -12,7 +12,7 @@ from lightrail.model.policy import Role
 from lightrail.namespace.records import Right, Subscription
 from lightrail.namespace.statuses import MissingError
 
-MEMBERS = ("target", "filter", "action", "rules", "expires_at")
+MEMBERS = ("target", "filter", "action", "rules", "expires_at", "drop_failed")
 
 
 async def list_all(request: Request) -> web.Response:
@@ -68,6 +68,8 @@ async def _wanted(request: Request, *more: str) -> dict[str, Any]:
     for key in ("filter", "action", "rules"):
         if value.get(key) is not None and not isinstance(value[key], dict):
             raise invalid(key, value[key], "a JSON object, or null")
+    if not isinstance(value.get("drop_failed"), bool | None):
+        raise invalid("drop_failed", value["drop_failed"], "true, false or null")
     if value.get("expires_at") is not None and not isinstance(value["expires_at"], str):
         raise ProblemError(
             422, "expires_at is no text; expected a time such as 2030-01-31T12:00:00Z", field="expires_at"

@@ -5,6 +5,7 @@ Places: the parsed paths of administration requests.
     /$namespaceinfo                              the installation
     /$Resources/queues, /$Resources/topics       lists
     /NAME                                        a queue or a topic
+    /$temporary/KEY                              a dynamic node, which is read alone
     /TOPIC/subscriptions[/NAME]                  subscriptions of a topic, or one of them
 
     /TOPIC/subscriptions/NAME/rules[/RULE]       rules of a subscription, or one of them
@@ -29,6 +30,7 @@ from lightrail.model.names import (
     check,
     dead_letter_name,
     folded,
+    is_dynamic_node,
     is_system,
     queue_name,
     transfer_name,
@@ -42,7 +44,7 @@ from lightrail.namespace.statuses import MissingError
 from lightrail.namespace.transfer_queues import transfer_queue
 from lightrail.service_bus.administration import entries
 from lightrail.service_bus.administration.entries import Entry
-from lightrail.service_bus.administration.property_values import Server
+from lightrail.service_bus.administration.properties import Server
 
 if TYPE_CHECKING:
     from lightrail.gateway.request import Request
@@ -59,6 +61,7 @@ class Kind(Enum):
     QUEUES = auto()
     TOPICS = auto()
     ENTITY = auto()
+    TEMPORARY = auto()
     SUBSCRIPTIONS = auto()
     SUBSCRIPTION = auto()
     RULES = auto()
@@ -102,7 +105,7 @@ def place_of(raw_path: str) -> Place:
         return Place(Kind.NAMESPACE)
     if words[0] == _RESOURCES and words[1:] in (["queues"], ["topics"]):
         return Place(Kind.QUEUES if words[1] == "queues" else Kind.TOPICS)
-    if words[0].startswith("$"):
+    if words[0].startswith("$") and not is_dynamic_node(path):
         raise MissingError(
             f"nothing is administered at {raw_path[:80]!a}; expected /$namespaceinfo, /$Resources/queues, "
             "/$Resources/topics, or the name of a queue or topic"
@@ -117,7 +120,8 @@ def place_of(raw_path: str) -> Place:
     if len(segments) > 4 and words[-2] == "rules" and words[-4] == "subscriptions":
         rule = _segment(segments[-1], is_rule=True)
         return Place(Kind.RULE, _name(segments[:-4]), _segment(segments[-3]), rule)
-    return Place(Kind.ENTITY, _name(segments))
+    name = _name(segments)
+    return Place(Kind.TEMPORARY if is_dynamic_node(name) else Kind.ENTITY, name)
 
 
 def _name(segments: list[str]) -> str:

@@ -15,6 +15,7 @@ from aiohttp import web
 
 from lightrail.gateway.callers import VerifiedCredentials
 from lightrail.gateway.errors import ProblemError, problem_of
+from lightrail.gateway.forwarded import as_client_sees_it
 from lightrail.gateway.request import Request
 from lightrail.gateway.services import Services
 from lightrail.model.names import InvalidNameError
@@ -36,6 +37,8 @@ HANDLERS: Final[Mapping[Kind, Mapping[str, Handler]]] = {
     Kind.QUEUES: {"GET": entities.queues},
     Kind.TOPICS: {"GET": entities.topics},
     Kind.ENTITY: {"GET": entities.read, "PUT": entities.put, "DELETE": entities.delete},
+    # A client that is about to answer asks whether the queue for answers exists (MassTransit does).
+    Kind.TEMPORARY: {"GET": entities.read},
     Kind.SUBSCRIPTIONS: {"GET": subscriptions.list_all},
     Kind.SUBSCRIPTION: {"GET": subscriptions.read, "PUT": subscriptions.put, "DELETE": subscriptions.delete},
     Kind.RULES: {"GET": subscriptions.list_rules},
@@ -54,6 +57,7 @@ def is_administration(http: web.Request) -> bool:
 
 async def serve(services: Services, http: web.Request) -> web.Response:
     """Answers a request; no request makes it raise."""
+    http = as_client_sees_it(http)
     try:
         place = place_of(http.rel_url.raw_path)
         methods = HANDLERS[place.kind]

@@ -9,8 +9,8 @@ from lightrail.gateway.bodies import rfc3339
 from lightrail.gateway.errors import ProblemError
 from lightrail.gateway.rights import demand_name
 from lightrail.model import names as rules
-from lightrail.model.policy import Role
-from lightrail.namespace.deleting import is_subscription_queue
+from lightrail.model.policy import Policy, Role
+from lightrail.namespace.deleting import is_subscription_queue, own_queues
 from lightrail.namespace.listing import every_name
 from lightrail.namespace.records import Name, Right
 from lightrail.namespace.rights import ForbiddenError
@@ -18,6 +18,7 @@ from lightrail.namespace.statuses import TakenError
 from lightrail.service_bus.administration import entries
 from lightrail.service_bus.administration.call import COUNTS, Call, Figures
 from lightrail.service_bus.administration.entries import Entry
+from lightrail.service_bus.administration.kept import with_bounds
 from lightrail.service_bus.administration.properties import (
     NEW_QUEUE,
     NEW_TOPIC,
@@ -64,8 +65,22 @@ async def put(call: Call) -> web.Response:
     present = (queue_properties if role is Role.QUEUE else topic_properties)(record.policy, call.server)
     policy = changed(record.policy, wanted, present)
     call.demand_target(policy, record.policy)
-    record = await call.change(record, policy)
+    before, record = record.policy, await call.change(record, policy)
+    if role is Role.ROUTER:
+        await _bound_subscriptions(call, record, before)
     return await _answer(call, record)
+
+
+async def _bound_subscriptions(call: Call, topic: Name, before: Policy) -> None:
+    """Gives the bounds of a topic to the own queues of its subscriptions.
+
+    When this is interrupted, some have the former ones: the same request, repeated, goes on.
+    """
+    for queue in list(own_queues(call.directory, topic.name)):
+        policy = with_bounds(queue.policy, topic.policy, before)
+        if policy != queue.policy:
+            caller = call.caller.at(queue.name)
+            await call.services.namespace.change(caller, queue.name, policy, queue.revision)
 
 
 async def _keep_first_spelling(call: Call, made: Name) -> None:

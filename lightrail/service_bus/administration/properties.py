@@ -7,30 +7,31 @@ read.
 
 from collections.abc import Callable, Mapping
 from typing import Any, Final, NamedTuple
+from urllib.parse import urlsplit
 from xml.etree import ElementTree as Xml
 
 from lightrail.gateway.errors import ProblemError, invalid
 from lightrail.model import limits
+from lightrail.model.names import InvalidNameError, queue_name
 from lightrail.model.policy import InvalidPolicyError, Policy, Role, field_value
+from lightrail.service_bus.administration.durations import FOREVER, duration_of, seconds_of
 from lightrail.service_bus.administration.entries import local, plain_text
-from lightrail.service_bus.administration.property_values import (
-    FOREVER,
-    KIB,
+from lightrail.service_bus.administration.kept import (
+    FLAGS,
+    FLAGS_OF_TOPICS,
     MIB,
-    STATUSES,
-    UNLIMITED_COUNT,
+    SIZE,
+    TOPIC_MB,
     UNLIMITED_MB,
-    Server,
-    boolean,
-    count_of,
-    duration_of,
-    name_of,
-    seconds_of,
-    size_of,
-    status_of,
-    whole,
+    WINDOW,
+    bounds_of,
+    flags,
+    kept_of,
 )
 
+KIB: Final = 1024
+UNLIMITED_COUNT: Final = (1 << 31) - 1
+"""MaxDeliveryCount of a queue that makes no dead letters after failed deliveries."""
 WINDOW_S: Final = 600.0
 """DuplicateDetectionHistoryTimeWindow if a client does not send it."""
 
@@ -69,25 +70,33 @@ READ_ONLY: Final = frozenset(
 )
 """Properties that only the broker sets; clients send back what they have read."""
 _DETECTION: Final = "RequiresDuplicateDetection"
-_WINDOW: Final = "DuplicateDetectionHistoryTimeWindow"
-"""Two properties for one field, which are read together."""
+"""Read together with the window, as one field."""
 _CONSTANT: Final[Mapping[str, str]] = {
-    "EnableBatchedOperations": "true",
-    "SupportOrdering": "true",
     "AutoDeleteOnIdle": FOREVER,
-    "EnablePartitioning": "false",
-    "EnableExpress": "false",
     "AuthorizationRules": "",
 }
 """Properties without a counterpart: the values that they always have, which are Service Bus's defaults."""
 
-_EITHER: Final = frozenset(
-    {"SupportOrdering", "EnableBatchedOperations", "DeadLetteringOnFilterEvaluationExceptions"}
-)
-"""Properties that may be false as well: their subject is done in any case, and shown as true. The client
-for Java sends false for the order of a topic where the application sets nothing."""
+
+class Server(NamedTuple):
+    """Values of the server, beside the policy, that properties are computed from."""
+
+    host: str
+    """Host of URLs in the answer, with its port."""
+    max_delivery_count: int
+    """Value for queues whose policy has none."""
+    max_message_bytes: int
 
 
+FAILURES: Final = "DeadLetteringOnFilterEvaluationExceptions"
+"""The property of a subscription that is no field of a policy."""
+_STATUSES: Final[Mapping[str, str]] = {
+    "active": "Active",
+    "disabled": "Disabled",
+    "send_disabled": "SendDisabled",
+    "receive_disabled": "ReceiveDisabled",
+}
+"""By the status of a policy."""
 Shown = dict[str, str]
 
 
@@ -96,7 +105,7 @@ def queue_properties(policy: Policy, server: Server) -> Shown:
     return {
         "LockDuration": _lock_duration(policy),
         "MaxSizeInMegabytes": _megabytes(policy["max_bytes"]),
-        **_duplicates(policy),
+        **_duplicates(policy["duplicate_window"]),
         "RequiresSession": _flag(policy["groups"]),
         "DefaultMessageTimeToLive": duration_of(policy["max_age"]),
         "DeadLetteringOnMessageExpiration": _flag(policy["expired"] == "dead_letter"),
@@ -105,8 +114,9 @@ def queue_properties(policy: Policy, server: Server) -> Shown:
         "ForwardTo": _url(policy["forward_to"], server),
         "ForwardDeadLetteredMessagesTo": _url(policy["dead_letter"], server),
         "MaxMessageSizeInKilobytes": _kilobytes(policy, server),
-        "Status": STATUSES[policy["status"]],
+        "Status": _STATUSES[policy["status"]],
         **_CONSTANT,
+        **flags(policy, FLAGS),
     }
 
 
@@ -114,24 +124,26 @@ def topic_properties(policy: Policy, server: Server) -> Shown:
     """The properties of a topic that a client may send, as texts."""
     return {
         "DefaultMessageTimeToLive": duration_of(policy["max_age"]),
-        "MaxSizeInMegabytes": "1024",
-        **_duplicates(policy),
-        "FilteringMessagesBeforePublishing": "false",
-        "EnableSubscriptionPartitioning": "false",
+        SIZE: kept_of(policy).get(SIZE, TOPIC_MB),
+        **_duplicates(bounds_of(policy).get("duplicate_window")),
         "UserMetadata": policy["description"],
         "MaxMessageSizeInKilobytes": _kilobytes(policy, server),
-        "Status": STATUSES[policy["status"]],
+        "Status": _STATUSES[policy["status"]],
         **_CONSTANT,
+        **flags(policy, FLAGS_OF_TOPICS),
     }
 
 
-def subscription_properties(policy: Policy, server: Server) -> Shown:
-    """The properties of a subscription that a client may send, by the policy of its queue."""
+def subscription_properties(policy: Policy, server: Server, drops: bool = False) -> Shown:
+    """The properties of a subscription that a client may send, by the policy of its queue.
+
+    `drops` says whether it drops messages for which a rule has no result.
+    """
     of_queue = queue_properties(policy, server)
     for key in (
         "MaxSizeInMegabytes",
         _DETECTION,
-        _WINDOW,
+        WINDOW,
         "MaxMessageSizeInKilobytes",
         "SupportOrdering",
         "EnablePartitioning",
@@ -139,8 +151,7 @@ def subscription_properties(policy: Policy, server: Server) -> Shown:
         "AuthorizationRules",
     ):
         del of_queue[key]
-    # A filter never fails here: a value that it can't compare does not match.
-    return {**of_queue, "DeadLetteringOnFilterEvaluationExceptions": "true"}
+    return {**of_queue, FAILURES: _flag(not drops)}
 
 
 def shown(properties: Shown) -> Shown:
@@ -158,6 +169,7 @@ def changed(policy: Policy, wanted: Mapping[str, Xml.Element], present: Shown) -
     counterpart and its value differs from the present one.
     """
     given = {"role": str(policy.role), **policy.given}
+    kept = kept_of(policy)
     for name, found in wanted.items():
         if name in READ_ONLY:
             continue
@@ -165,9 +177,13 @@ def changed(policy: Policy, wanted: Mapping[str, Xml.Element], present: Shown) -
             known = ", ".join(sorted(present))
             raise ProblemError(400, f"the property {name[:80]!a} is not known here; there are {known}")
         value = "" if name == "AuthorizationRules" and not len(found) else _text(found)
-        if _is_same(name, value, present[name]) or name in (_DETECTION, _WINDOW):
+        if _is_same(name, value, present[name]) or name in (_DETECTION, WINDOW):
             continue
-        if name in _EITHER and value.lower() in ("false", "0"):
+        if name in FLAGS_OF_TOPICS:
+            kept[name] = _flag(_read(_Counterpart("", _boolean), name, value))
+            continue
+        if name == SIZE and policy.role is Role.ROUTER:
+            kept[name] = str(_read(_Counterpart("", _whole), name, value))
             continue
         counterpart = _COUNTERPARTS.get(name) if policy.role is Role.QUEUE or name in _OF_TOPICS else None
         if counterpart is None:
@@ -175,7 +191,10 @@ def changed(policy: Policy, wanted: Mapping[str, Xml.Element], present: Shown) -
             why = _WHY.get(name, "there is no counterpart for another value")
             raise invalid(name, value, f"{expected}: {why}", 400)
         given[counterpart.field] = _read(counterpart, name, value)
-    _take_window(given, wanted, present)
+    _take_window(given, kept, wanted, present)
+    given["service_bus"] = " ".join(
+        f"{name}={value}" for name, value in sorted(kept.items()) if value != FLAGS_OF_TOPICS.get(name)
+    )
     try:
         return Policy.parse(given)
     except InvalidPolicyError as error:
@@ -207,11 +226,10 @@ def _megabytes(size: int | None) -> str:
     return str(UNLIMITED_MB if size is None else max(1, -(-size // MIB)))
 
 
-def _duplicates(policy: Policy) -> Shown:
-    window = policy["duplicate_window"]
+def _duplicates(window: float | None) -> Shown:
     return {
         _DETECTION: _flag(window is not None),
-        _WINDOW: duration_of(WINDOW_S if window is None else window),
+        WINDOW: duration_of(WINDOW_S if window is None else window),
     }
 
 
@@ -241,6 +259,7 @@ class _Counterpart(NamedTuple):
     """The field of a policy that a property changes."""
 
     field: str
+    """Empty for a property that is kept for these clients alone."""
     read: Callable[[str], Any]
     """The value of the field. Raises ValueError with the expected form."""
 
@@ -251,20 +270,61 @@ def _text(found: Xml.Element) -> str:
     return plain_text(found)
 
 
+def _boolean(text: str) -> bool:
+    if text.lower() not in ("true", "false", "1", "0"):
+        raise ValueError("true or false")
+    return text.lower() in ("true", "1")
+
+
+def _whole(text: str) -> int:
+    is_number = text.isascii() and text.isdigit() and len(text) <= 10
+    if not is_number or not 0 < int(text) <= UNLIMITED_COUNT:
+        raise ValueError(f"a whole number from 1 to {UNLIMITED_COUNT}")
+    return int(text)
+
+
+def _size(text: str) -> int | None:
+    number = _whole(text)
+    return None if number == UNLIMITED_MB else number * MIB
+
+
+def _count(text: str) -> int:
+    number = _whole(text)
+    return 0 if number == UNLIMITED_COUNT else number
+
+
+def _name(text: str) -> str | None:
+    """The name in a URL such as sb://HOST/NAME, or the name itself."""
+    if not text:
+        return None
+    path = urlsplit(text).path if "://" in text else text
+    try:
+        return queue_name(f"/{path.strip('/')}")
+    except InvalidNameError as error:
+        raise ValueError(f"the name of a queue or topic, or its URL: {error}") from None
+
+
+def _status(text: str) -> str:
+    found = next((status for status, shown in _STATUSES.items() if shown == text), None)
+    if found is None:
+        raise ValueError(f"one of {', '.join(_STATUSES.values())}")
+    return found
+
+
 _COUNTERPARTS: Final[Mapping[str, _Counterpart]] = {
     "LockDuration": _Counterpart("lock_duration", seconds_of),
-    "MaxSizeInMegabytes": _Counterpart("max_bytes", size_of),
-    "RequiresSession": _Counterpart("groups", boolean),
+    "MaxSizeInMegabytes": _Counterpart("max_bytes", _size),
+    "RequiresSession": _Counterpart("groups", _boolean),
     "DefaultMessageTimeToLive": _Counterpart("max_age", seconds_of),
     "DeadLetteringOnMessageExpiration": _Counterpart(
-        "expired", lambda text: "dead_letter" if boolean(text) else "discard"
+        "expired", lambda text: "dead_letter" if _boolean(text) else "discard"
     ),
-    "MaxDeliveryCount": _Counterpart("max_delivery_count", count_of),
+    "MaxDeliveryCount": _Counterpart("max_delivery_count", _count),
     "UserMetadata": _Counterpart("description", str),
-    "ForwardTo": _Counterpart("forward_to", name_of),
-    "ForwardDeadLetteredMessagesTo": _Counterpart("dead_letter", name_of),
-    "MaxMessageSizeInKilobytes": _Counterpart("max_message_bytes", lambda text: whole(text) * KIB),
-    "Status": _Counterpart("status", status_of),
+    "ForwardTo": _Counterpart("forward_to", _name),
+    "ForwardDeadLetteredMessagesTo": _Counterpart("dead_letter", _name),
+    "Status": _Counterpart("status", _status),
+    "MaxMessageSizeInKilobytes": _Counterpart("max_message_bytes", lambda text: _whole(text) * KIB),
 }
 _OF_TOPICS: Final = frozenset(
     ("DefaultMessageTimeToLive", "UserMetadata", "MaxMessageSizeInKilobytes", "Status")
@@ -284,9 +344,9 @@ def _is_same(name: str, value: str, present: str) -> bool:
         if name in _DURATIONS:
             return seconds_of(value) == seconds_of(present)
         if name != "UserMetadata" and present in ("true", "false"):
-            return boolean(value) == (present == "true")
+            return _boolean(value) == (present == "true")
         if name.startswith("Forward"):
-            return name_of(value) == name_of(present)
+            return _name(value) == _name(present)
     except ValueError:
         return False
     return False
@@ -295,28 +355,32 @@ def _is_same(name: str, value: str, present: str) -> bool:
 def _read(counterpart: _Counterpart, name: str, value: str) -> Any:
     try:
         found = counterpart.read(value)
-        return field_value(counterpart.field, found)
+        return field_value(counterpart.field, found) if counterpart.field else found
     except InvalidPolicyError as error:
         raise invalid(name, value, f"what {counterpart.field} may be: {error.allowed}", 400) from None
     except ValueError as error:
         raise invalid(name, value, str(error), 400) from None
 
 
-def _take_window(given: dict[str, Any], wanted: Mapping[str, Xml.Element], present: Shown) -> None:
-    """Sets the field duplicate_window from two properties. Raises ProblemError."""
+def _take_window(
+    given: dict[str, Any], kept: dict[str, str], wanted: Mapping[str, Xml.Element], present: Shown
+) -> None:
+    """Sets the field duplicate_window from two properties; of a topic they are kept. Raises ProblemError."""
     if _DETECTION not in present:
         return
     requires, window = (
-        plain_text(wanted[name]) if name in wanted else present[name] for name in (_DETECTION, _WINDOW)
+        plain_text(wanted[name]) if name in wanted else present[name] for name in (_DETECTION, WINDOW)
     )
     try:
-        is_required = boolean(requires)
+        is_required = _boolean(requires)
     except ValueError as error:
         raise invalid(_DETECTION, requires, str(error), 400) from None
-    if given["role"] != Role.QUEUE:
-        if is_required:
-            raise invalid(_DETECTION, requires, "false: a topic stores nothing; queues find duplicates", 400)
-    elif is_required:
-        given["duplicate_window"] = _read(_Counterpart("duplicate_window", seconds_of), _WINDOW, window)
-    else:
+    if not is_required:
         given.pop("duplicate_window", None)
+        kept.pop(WINDOW, None)
+        return
+    seconds = _read(_Counterpart("duplicate_window", seconds_of), WINDOW, window)
+    if given["role"] == Role.QUEUE:
+        given["duplicate_window"] = seconds
+    else:
+        kept[WINDOW] = duration_of(seconds)

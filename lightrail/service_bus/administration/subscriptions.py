@@ -11,7 +11,7 @@ from xml.etree import ElementTree as Xml
 from aiohttp import web
 
 from lightrail.gateway.bodies import rfc3339
-from lightrail.gateway.errors import ProblemError
+from lightrail.gateway.errors import ProblemError, invalid
 from lightrail.model.clock import wall_ms
 from lightrail.model.names import InvalidNameError, folded
 from lightrail.model.policy import Policy, Role
@@ -24,7 +24,9 @@ from lightrail.service_bus.administration import descriptions, entries
 from lightrail.service_bus.administration.call import Call, Figures
 from lightrail.service_bus.administration.entities import times_of
 from lightrail.service_bus.administration.entries import Entry
+from lightrail.service_bus.administration.kept import with_bounds
 from lightrail.service_bus.administration.properties import (
+    FAILURES,
     NEW_SUBSCRIPTION,
     Shown,
     changed,
@@ -32,7 +34,7 @@ from lightrail.service_bus.administration.properties import (
     subscription_properties,
     with_fields_of,
 )
-from lightrail.service_bus.rules.changes import add_rule, remove_rule, replace_rule
+from lightrail.service_bus.rules.changes import add_rule, remove_rule, replace_rule, set_drop_failed
 
 SUBSCRIPTION: Final = "SubscriptionDescription"
 _RULE: Final = "DefaultRuleDescription"
@@ -52,9 +54,11 @@ async def list_all(call: Call) -> web.Response:
 
 async def put(call: Call) -> web.Response:
     """PUT /TOPIC/subscriptions/NAME: creates one; with If-Match changes the policy of its queue."""
-    topic, name = call.topic().name, call.place.subscription
+    record, name = call.topic(), call.place.subscription
+    topic = record.name
     _, wanted = entries.description_in(await call.request.body(), (SUBSCRIPTION,))
     rule = wanted.pop(_RULE, None)
+    dead_letters = _dead_letters(wanted.pop(FAILURES, None))
     call.directory.refresh()
     found = call.directory.subscription(topic, name)
     if call.demand_present(found is not None, f"subscription {name} of {topic}"):
@@ -65,13 +69,24 @@ async def put(call: Call) -> web.Response:
         policy = changed(record.policy, wanted, _properties(call, record.policy))
         call.demand_target(policy, record.policy)
         await call.change(record, policy)
+        if dead_letters is not None and dead_letters is bool(found.drop_failed):
+            found = await set_drop_failed(
+                call.services.namespace, call.caller, found.router, found.id, not dead_letters
+            )
         return await _answer(call, found)
     rule_name, first = (DEFAULT, {"filter": None}) if rule is None else descriptions.named_rule(rule, DEFAULT)
     queue, namespace = own_queue(topic, name), call.services.namespace
     call.caller = call.caller.at(queue)
-    is_new = await _give_queue(call, queue, wanted)
+    is_new = await _give_queue(call, queue, wanted, record.policy)
     try:
-        made = await namespace.subscribe(call.caller, topic, queue, id=name, **fields_of({rule_name: first}))
+        made = await namespace.subscribe(
+            call.caller,
+            topic,
+            queue,
+            id=name,
+            **fields_of({rule_name: first}),
+            drop_failed=dead_letters is False,
+        )
     except (ServiceError, ForbiddenError, InvalidNameError):
         if is_new:
             await namespace.drop(call.caller, queue)
@@ -91,7 +106,17 @@ async def delete(call: Call) -> web.Response:
     return web.Response(status=200)
 
 
-async def _give_queue(call: Call, queue: str, wanted: Mapping[str, Xml.Element]) -> bool:
+def _dead_letters(found: Xml.Element | None) -> bool | None:
+    """Whether failures of rules become dead letters; None if the client does not say. Raises ProblemError."""
+    if found is None:
+        return None
+    text = entries.plain_text(found)
+    if text.lower() not in ("true", "false", "1", "0"):
+        raise invalid(FAILURES, text, "true or false", 400)
+    return text.lower() in ("true", "1")
+
+
+async def _give_queue(call: Call, queue: str, wanted: Mapping[str, Xml.Element], topic: Policy) -> bool:
     """Creates the queue of a subscription, or uses an existing one, as after an interrupted attempt.
 
     An existing one keeps the fields of its policy that have no property; the others are as of a new queue.
@@ -105,6 +130,7 @@ async def _give_queue(call: Call, queue: str, wanted: Mapping[str, Xml.Element])
         before = with_fields_of(record.policy, NEW_SUBSCRIPTION, _properties(call, before))
     policy = changed(before, wanted, _properties(call, before))
     call.demand_target(policy, record.policy)
+    policy = with_bounds(policy, topic, topic)
     if is_new:
         await call.give(queue, policy)
     else:
@@ -126,7 +152,7 @@ def _entry(call: Call, found: Subscription, figures: Figures) -> Entry:
     counted: dict[str, str | Xml.Element] = call.counted(queue.name, figures)
     counted.pop("SizeInBytes", None)
     properties = {
-        **shown(subscription_properties(queue.policy, call.server)),
+        **shown(subscription_properties(queue.policy, call.server, bool(found.drop_failed))),
         **counted,
         **times_of(queue),
         "EntityAvailabilityStatus": "Available",

@@ -10,14 +10,14 @@ from functools import partial
 from typing import TYPE_CHECKING, Final
 
 from lightrail.amqp.messages import Message, read_message
-from lightrail.amqp.values import DecodeError, Symbol
+from lightrail.amqp.values import DecodeError, Int, Symbol
 from lightrail.frontend.errors import ConditionError
 from lightrail.frontend.nodes.requests import RequestError, error_of, reply
 from lightrail.model import conditions, limits
 from lightrail.model.names import InvalidNameError, queue_name
-from lightrail.namespace.records import Name
-from lightrail.namespace.rights import demand_look
-from lightrail.namespace.statuses import TakenError
+from lightrail.namespace.records import Name, Right
+from lightrail.namespace.rights import demand, demand_look
+from lightrail.namespace.statuses import LimitExceededError, TakenError
 from lightrail.service_bus.messages import (
     DEFERRED,
     FIRST_SEQUENCE,
@@ -38,6 +38,8 @@ if TYPE_CHECKING:
 
 SESSION_PEEK_PAGES_MAX: Final[int] = 100
 """Pages of messages that are read from the shard for one request to peek at a session."""
+DELETED_MAX: Final = 4_000
+"""Messages that one request deletes, as in Service Bus and at the shard."""
 SUFFIX: Final = "/$management"
 PREFIX: Final = "com.microsoft:"
 SETTLE: Final = "update-disposition"
@@ -78,6 +80,7 @@ class EntityManagement:
             "receive-by-sequence-number": receive,
             "schedule-message": scheduling.schedule,
             "cancel-scheduled-message": scheduling.cancel,
+            "batch-delete-messages": self._delete,
             "add-rule": partial(self._on_rules, rules.add),
             "remove-rule": partial(self._on_rules, rules.remove),
             "enumerate-rules": partial(self._on_rules, rules.enumerate),
@@ -165,6 +168,19 @@ class EntityManagement:
             fields["from"] = following
         return {"messages": messages} if messages else None
 
+    async def _delete(self, connection: "ClientConnection", record: Name, body: Fields) -> Fields | None:
+        """Removes the first ready messages that were enqueued before a time; None if there are none."""
+        demand(connection.frontend.directory, connection.client.caller_for(record.name), Right.LISTEN, record)
+        if body.get("session-id") is not None:
+            raise RequestError(
+                501, "messages of one session are not deleted together; receive and complete them"
+            )
+        before = whole(body, "enqueued-time-utc", -SEQUENCE_END, SEQUENCE_END)
+        fields = {"count": whole(body, "message-count", 1, DELETED_MAX), "before_ms": max(0, before)}
+        answer = await connection.frontend.ask_shard(queue_of(record), "delete", fields)
+        deleted = int(answer.fields["deleted"])
+        return {"message-count": Int(deleted)} if deleted else None
+
 
 def node_at(path: str) -> EntityManagement | None:
     """The node at an address; None for an address of another kind."""
@@ -178,6 +194,10 @@ def _refused(connection: "ClientConnection", error: Exception) -> Message:
     condition = known.condition or CONDITIONS.get(known.status, conditions.INTERNAL_ERROR)
     if isinstance(error, TakenError):
         condition = ALREADY_EXISTS
+    elif isinstance(error, LimitExceededError):
+        # QuotaExceeded: no client repeats the request.
+        made.application["statusCode"] = Int(403)
+        condition = conditions.RESOURCE_LIMIT_EXCEEDED
     made.application["errorCondition"] = Symbol(condition)
     return made
 

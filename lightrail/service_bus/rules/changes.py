@@ -57,8 +57,20 @@ def _demand(rules: dict[str, Rule], router: str, id: str, name: str) -> None:
         raise MissingError(f"subscription {id} of {router} has no rule {name!a:.200}")
 
 
+async def set_drop_failed(
+    service: Service, caller: Caller, router: str, id: str, drop_failed: bool
+) -> Subscription:
+    """Sets what becomes of messages for which a rule has no result; raises the errors of `add_rule`."""
+    return await _change(service, caller, router, id, lambda rules: None, drop_failed)
+
+
 async def _change(
-    service: Service, caller: Caller, router: str, id: str, change: Callable[[dict[str, Rule]], None]
+    service: Service,
+    caller: Caller,
+    router: str,
+    id: str,
+    change: Callable[[dict[str, Rule]], None],
+    drop_failed: bool | None = None,
 ) -> Subscription:
     directory = service.directory
     attempts = ATTEMPTS
@@ -82,6 +94,7 @@ async def _change(
                 owner=found.owner,
                 replace_it=True,
                 no_local=found.no_local,
+                drop_failed=found.drop_failed if drop_failed is None else drop_failed,
                 revision=found.revision,
             )
         except ChangedError:

@@ -169,9 +169,8 @@ class Engine:
         """Delivers, appends settlements, and keeps memory below its mark."""
         performer, store, memory = self._performer, self._store, self._memory
         receivers = self._links.durable
-        if memory.waiting and not memory.index_is_full:
-            performer.touched.update(memory.waiting)
-            memory.waiting.clear()
+        if memory.waiting:
+            performer.touched.update(dict.fromkeys(memory.may_index()))
         unfinished = self._admission.unfinished
         if unfinished:
             performer.touched.update((queue, None) for queue in unfinished if queue.parked)

@@ -278,9 +278,21 @@ class Follower:
             self._freezing.left(queue)
             self._delete(queue, OwnershipEvent.LEAVE, moved(f"{name} is at shard {placed.shard}"))
         elif verdict is QueueVerdict.KEEP:
-            self._disown(queue, placed)
+            if self._is_current(queue):
+                self._disown(queue, placed)
         elif verdict is QueueVerdict.SERVE and (queue.epoch != placed.epoch or not queue.is_serving):
             self._serve(queue, placed.epoch)
+
+    def _is_current(self, queue: Queue) -> bool:
+        """Whether the queue is there still, with the names as they are now.
+
+        The placement of a name that was deleted, and perhaps created again, is often known before its name.
+        """
+        try:
+            self._queues.names.refresh()
+        except CoordinatorError as error:
+            log.info("whether queue %s was deleted can't be read now: %s", queue.name, error)
+        return self._queues.find(queue.name) is queue
 
     def _disown(self, queue: Queue, placed: Placed) -> None:
         """Keeps a queue that another shard owns without its messages at this shard."""

@@ -32,6 +32,7 @@ from lightrail.shard.queue.values.commands import (
     Change,
     Command,
     Credit,
+    Delete,
     Detach,
     Enqueue,
     Fetched,
@@ -138,8 +139,8 @@ class Machine:
                 self._purge(effects)
             case Peek():
                 effects.append(self.contents.peek(command))
-            case Cancel():
-                self._removals.cancel(command.sequence, effects)
+            case Cancel() | Delete():
+                self._removals.apply(command, effects)
             case Restore():
                 self._arrangement.restore(command, now_ms)
             case Change() | Open():
@@ -296,8 +297,7 @@ class Machine:
 
     def _pass_time(self, now_ms: int, effects: list[Effect]) -> None:
         contents = self.contents
-        deadlines = contents.deadlines
-        special = contents.special
+        deadlines, special = contents.deadlines, contents.special
         for consumer, first, last in contents.locks.due(now_ms, contents.work):
             self.outcomes.unlock(consumer, first, last, now_ms, effects)
         for run in contents.eviction.retry(now_ms):

@@ -70,6 +70,10 @@ MEMORY_LOW_WATER: Final[float] = 0.9
 """Spilling continues down to this part of the mark, so that it is not needed again at once."""
 INDEX_BYTES_MIN: Final[int] = 64 * 1024
 """Bytes that the indexes may always take."""
+INDEX_SLACK: Final[float] = 1.5
+"""Beyond their share, indexes grow by this factor for queues that have less than an equal part of it."""
+INDEX_REPORTED_EVERY_MS: Final[int] = 60_000
+"""Least time between two lines of the log about senders that wait for smaller indexes."""
 IDS_SHARE: Final[int] = 4
 """The message-ids in the windows of duplicates may take the memory mark divided by this; beyond, the queues
 with most of them forget their oldest early."""
@@ -108,6 +112,8 @@ class Memory:
     """Bytes of `resident` for the indexes of queues, over messages in memory and on disk."""
     _indexed: int = 0
     """Number of queues with an index."""
+    _index_reported_ms: int = -INDEX_REPORTED_EVERY_MS
+    """When the log said last that senders wait."""
     ids: int = 0
     """Number of message-ids in the windows of duplicates of all queues."""
     waiting: "dict[Queue, None]" = field(default_factory=dict)
@@ -155,10 +161,33 @@ class Memory:
         return self.index > self.index_max
 
     def must_wait(self, queue: "Queue") -> bool:
-        """Whether senders to a queue wait: the indexes are full; it reads messages, or has a large one."""
+        """Whether senders to a queue wait: the indexes are full, and its own has its part of them.
+
+        One backlog does not stop the other queues: each that reads its messages may have an equal part of the
+        share, until all indexes have INDEX_SLACK times the share.
+        """
         if not self.index_is_full:
             return False
-        return queue.view.reads_messages or queue.sizes[1][0] * self._indexed >= self.index
+        own = queue.sizes[1][0]
+        if own * self._indexed >= self.index:
+            return True
+        if not queue.view.reads_messages:
+            return False
+        return self.index > INDEX_SLACK * self.index_max or own * (self._indexed + 1) >= self.index_max
+
+    def index_reports(self, now_ms: int) -> bool:
+        """Whether the log should say now that senders wait as the indexes are full: once a minute."""
+        if 0 <= now_ms - self._index_reported_ms < INDEX_REPORTED_EVERY_MS:
+            return False
+        self._index_reported_ms = now_ms
+        return True
+
+    def may_index(self) -> list["Queue"]:
+        """Removes and returns the queues whose batches waited for smaller indexes and may be stored now."""
+        found = [queue for queue in self.waiting if not self.must_wait(queue)]
+        for queue in found:
+            del self.waiting[queue]
+        return found
 
     @property
     def is_stuck(self) -> bool:

@@ -4,6 +4,7 @@ Messages that are only on disk are read first.
 """
 
 from collections.abc import Callable
+from itertools import chain
 from typing import Final
 
 from lightrail.amqp.sections import decode_header
@@ -11,12 +12,15 @@ from lightrail.model.attempts import failures
 from lightrail.model.orders import PRIORITY_MIXED
 from lightrail.shard.effects.answers import Fields
 from lightrail.shard.effects.performer import Performer
+from lightrail.shard.queue.lines.line import GONE
 from lightrail.shard.queue.values import commands
 from lightrail.shard.queue.values.effects import Peeked, PeekedState
 from lightrail.shard.queue.values.runs import Batch, Run
 from lightrail.shard.queues.shard_queue import Queue
 
 LOCKED: Final = "locked"
+READ_AT_ONCE_BYTES: Final[int] = 16 * 1024 * 1024
+"""Bytes that are read at once to delete messages that are only on disk."""
 
 Seen = Callable[[Fields, bytes], None]
 """Called with the fields and the blob of the answer."""
@@ -92,6 +96,60 @@ def _peeked(
     next_sequence = queue.view.next_sequence
     end = chosen[-1][0].end if chosen else next_sequence
     return {"messages": messages, "next": end if end < next_sequence else None}, b"".join(blob)
+
+
+def delete(
+    queue: Queue, performer: Performer, count: int, before_ms: int, done: Callable[[int], None]
+) -> None:
+    """Removes the first `count` ready messages at most that were enqueued before a time.
+
+    Messages that are only on disk are read for the time of each, some at a time; those that have been
+    delivered meanwhile stay.
+
+    Args:
+        done: called with the number of removed messages, when their records are appended.
+    """
+    start = deleted = 0
+
+    def go_on() -> None:
+        nonlocal start
+        chosen: list[Run] = []
+        wanted, size = count - deleted, 0
+        ready = queue.view.ready
+        for index in range(ready.index(start), len(ready.runs)):
+            run = ready.runs[index]
+            if wanted <= 0 or size >= READ_AT_ONCE_BYTES:
+                break
+            if run.end <= start or run is GONE:
+                continue
+            run = run.cut(max(0, start - run.sequence), run.count)
+            run = run.cut(0, min(run.count, wanted))
+            chosen.append(run)
+            wanted -= run.count
+            size += run.size if run.batch.evicted else 0
+        if chosen:
+            start = chosen[-1].end
+            performer.read_all(queue, chosen, came)
+        else:
+            done(deleted)
+
+    def came(pieces: list[list[Run]]) -> None:
+        nonlocal deleted
+        before = queue.view.counters.purged
+        # It may have moved to another shard meanwhile.
+        goes_on = queue.is_serving
+        for piece in chain.from_iterable(pieces):
+            # The time rises with the sequence.
+            goes_on = goes_on and piece.batch.enqueued_at_ms < before_ms
+            if goes_on:
+                performer.apply(queue, commands.Delete(piece.sequence, piece.end), 0)
+        deleted += queue.view.counters.purged - before
+        if goes_on:
+            go_on()
+        else:
+            done(deleted)
+
+    go_on()
 
 
 def recall(

@@ -29,7 +29,7 @@ from lightrail.shard.effects.performer import Performer
 from lightrail.shard.queue.values import commands
 from lightrail.shard.queues.queues import Queues
 from lightrail.shard.queues.shard_queue import CallWhenSynced, Queue
-from lightrail.shard.requests.peeking import peek
+from lightrail.shard.requests.peeking import delete, peek
 from lightrail.wire.bodies import decode_request
 from lightrail.wire.frames import HEADER_SIZE, WireError
 
@@ -40,6 +40,8 @@ KEPT_SHOWN_MAX: Final[int] = 100
 """Queues stored and not served whose names a shard reports; the others are counted."""
 PEEK_MESSAGES_MAX: Final[int] = 1_000
 PEEK_BYTES_DEFAULT: Final[int] = 1024 * 1024
+DELETED_AT_ONCE_MAX: Final[int] = 4_000
+"""Messages that one request deletes, as in Azure Service Bus."""
 CONSUMERS_SHOWN_MAX: Final[int] = 1_000
 """Consumers in the figures of one queue."""
 COLUMNS: Final = (
@@ -80,6 +82,7 @@ class Requests:
             "peek": self._peek,
             "purge": self._purge,
             "cancel": self._cancel,
+            "delete": self._delete,
         }
 
     def add(self, operations: Mapping[str, Operation]) -> None:
@@ -252,6 +255,20 @@ class Requests:
         for sequence in sequences:
             self._performer.apply(queue, commands.Cancel(sequence), now_ms)
         self._wait(Reply(peer, number, {"cancelled": queue.view.counters.cancelled - before}), 0)
+
+    def _delete(self, peer: Peer, number: int, fields: Fields, _now_ms: int) -> None:
+        """Removes the first ready messages that were enqueued before a time."""
+        queue = named(self._queues, fields)
+        count = whole(fields, "count", 1, DELETED_AT_ONCE_MAX, DELETED_AT_ONCE_MAX)
+        before_ms = whole(fields, "before_ms", 0, NUMBER_MAX, NUMBER_MAX)
+        check_waiting(self._peeks, limits.PEEKS_MAX, "messages from disk")
+        self._peeks += 1
+
+        def done(deleted: int) -> None:
+            self._peeks -= 1
+            self._wait(Reply(peer, number, {"deleted": deleted}), 0)
+
+        delete(queue, self._performer, count, before_ms, done)
 
     # --- helpers ---------------------------------------------------------------------------------------
 

@@ -206,6 +206,9 @@ class FakeConnection:
     def has_too_much_unsettled(self) -> bool:
         return self.unsettled_bytes > limits.CONNECTION_UNSETTLED_BYTES
 
+    def log_refused(self, condition: str, description: str) -> None:
+        pass
+
     def accept_incoming(self, link: Any) -> None:
         self.accepted.append(link)
 

@@ -184,7 +184,9 @@ class Scene:
         self.coordinator = coordinator
         self.shard = Shard()
         self.time_ms = 1_000_000
-        self.authenticator = Authenticator(coordinator, Settings(**settings), hooks.anonymous_mechanisms)
+        self.authenticator = Authenticator(
+            coordinator, Settings(**settings), hooks.anonymous_mechanisms, hooks.keys
+        )
         self.frontend = Frontend(
             name="frontend-0",
             boot=7,

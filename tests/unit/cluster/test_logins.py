@@ -9,9 +9,10 @@ import pytest
 
 from lightrail.amqp import sasl
 from lightrail.cluster import logins
-from lightrail.cluster.logins import LOCAL, Logins, TooManyLoginsError, source_of
+from lightrail.cluster.logins import Logins, TooManyLoginsError
 from lightrail.cluster.memory import MemoryCoordinator
 from lightrail.cluster.users import UserRecord, stronger
+from lightrail.model.endpoint import LOCAL, source_of
 from lightrail.namespace import tokens
 
 ROUNDS = 4_096

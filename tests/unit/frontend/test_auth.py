@@ -5,16 +5,20 @@ import base64
 import hashlib
 import hmac
 from collections.abc import Coroutine
+from dataclasses import replace
 from typing import Any, TypeVar
 
 import pytest
 
+from lightrail.amqp import events
+from lightrail.amqp.values import Symbol
 from lightrail.cluster.memory import MemoryCoordinator
 from lightrail.cluster.users import UserRecord
-from lightrail.frontend.auth import Authentication, Authenticator, Step
+from lightrail.frontend.auth import Authentication, Authenticator, Step, offered_mechanisms
 from lightrail.model.settings import Settings
 from lightrail.namespace.directory import Directory
 from lightrail.namespace.rights import Caller
+from lightrail.service_bus.access_keys import keys_of, with_key
 from lightrail.service_bus.frontend import HOOKS
 
 Value = TypeVar("Value")
@@ -46,7 +50,7 @@ async def authenticator(*users: str, **settings: Any) -> Authenticator:
     coordinator = MemoryCoordinator()
     for name in users:
         await coordinator.add_user(UserRecord.make(name, f"{name}'s password", ITERATIONS))
-    made = Authenticator(coordinator, Settings(**settings), HOOKS.anonymous_mechanisms)
+    made = Authenticator(coordinator, Settings(**settings), HOOKS.anonymous_mechanisms, HOOKS.keys)
     await made.refresh()
     return made
 
@@ -57,6 +61,23 @@ async def begin(*users: str, host: str = "127.0.0.1", tls: Any = None, **setting
 
 
 # --- what is offered -----------------------------------------------------------------------------------
+
+
+def test_mechanisms_on_offer() -> None:
+    settings = Settings()
+    everything = ("SCRAM-SHA-512", "SCRAM-SHA-256", "PLAIN")
+
+    def offer(loopback: bool, tls: bool, users: bool) -> tuple[str, ...]:
+        return offered_mechanisms(settings, loopback=loopback, tls=tls, has_users=users)
+
+    assert offer(True, False, False) == ("ANONYMOUS", "PLAIN")
+    assert offer(False, True, False) == ()
+    assert offer(True, False, True) == everything
+    assert offer(False, False, True) == everything[:2]
+    assert offer(False, True, True) == everything
+    settings = replace(settings, insecure_no_users=True, plain_without_tls=True, allow_anonymous=True)
+    assert offer(False, False, False) == ("ANONYMOUS", "PLAIN")
+    assert offer(False, False, True) == (*everything, "ANONYMOUS")
 
 
 def test_without_users_everybody_on_this_machine_gets_in_and_nobody_else() -> None:
@@ -82,12 +103,34 @@ def test_without_hooks_anonymous_has_one_name() -> None:
 
 
 def test_with_users_a_password_is_needed() -> None:
-    here = run(begin("ann"))
+    here = run(begin("ann", token_wait=0))
     assert set(here.mechanisms) == set(SASL_NAMES)
     assert not here.anonymous
     assert "PLAIN" not in run(begin("ann", host="10.0.0.1")).mechanisms
     assert "PLAIN" in run(begin("ann", host="10.0.0.1", tls=FakeTls(None))).mechanisms
     assert run(begin("ann", allow_anonymous=True)).mechanisms[-2:] == ("ANONYMOUS", "MSSBCBS")
+
+
+def test_who_puts_a_token_needs_no_password_and_has_no_right_before() -> None:
+    async def test() -> None:
+        directory = Directory(MemoryCoordinator())
+        for host, tls in (("127.0.0.1", None), ("10.0.0.1", None), ("10.0.0.1", FakeTls(None))):
+            here = await begin("ann", host=host, tls=tls)
+            # Behind the others: a client that has a password shall show it.
+            assert here.mechanisms[-2:] == ("ANONYMOUS", "MSSBCBS")
+            assert not here.anonymous, "a client without SASL is refused"
+            assert (await here.answer(events.SaslInit(Symbol("MSSBCBS"), None, None))).user == "anonymous"
+            assert here.awaits_token
+            assert here.caller("anonymous", directory).unproven
+        everybody = await begin("ann", allow_anonymous=True)
+        await everybody.answer(events.SaslInit(Symbol("ANONYMOUS"), None, None))
+        assert not everybody.awaits_token
+        assert not everybody.caller("anonymous", directory).unproven
+        ann = await begin("ann")
+        await ann.answer(events.SaslInit(Symbol("PLAIN"), b"\0ann\0ann's password", None))
+        assert not ann.caller("ann", directory).unproven
+
+    run(test())
 
 
 def test_users_that_come_later_are_seen_by_the_next_connection() -> None:
@@ -126,15 +169,17 @@ def test_anonymous() -> None:
     for mechanism in ("ANONYMOUS", "MSSBCBS"):
         assert run(start(mechanism, None)).user == "anonymous"
         assert run(start(mechanism, None, "ann", allow_anonymous=True)).user == "anonymous"
-        refused = run(start(mechanism, None, "ann"))
+        refused = run(start(mechanism, None, "ann", token_wait=0))
         assert refused.user is None
         assert "not offered" in refused.reason
 
 
-def test_without_users_plain_accepts_every_password_on_this_machine_alone() -> None:
+def test_without_users_plain_accepts_every_password_where_nobody_reads_it() -> None:
     assert run(start("PLAIN", b"\0guest\0guest")).user == "guest"
     there = run(start("PLAIN", b"\0guest\0guest", host="10.0.0.1", insecure_no_users=True))
     assert there.user is None
+    open_to_all = {"insecure_no_users": True, "plain_without_tls": True}
+    assert run(start("PLAIN", b"\0guest\0guest", host="10.0.0.1", **open_to_all)).user == "guest"
 
     async def caller() -> Caller:
         authentication = await begin()
@@ -225,7 +270,7 @@ def test_wrong_passwords_count_for_the_address_that_a_balancer_names() -> None:
     async def test() -> None:
         owner = await authenticator("ann")
         authentication = owner.begin(FakeTransport("10.0.0.1"), ("203.0.113.7", 1))  # type: ignore[arg-type]
-        assert authentication._source == "203.0.113.7"
+        assert authentication.source == "203.0.113.7"
 
     run(test())
 
@@ -244,6 +289,84 @@ def test_scram_refused_looks_the_same_for_unknown_users(user: str, password: str
             last = await authentication.respond(client.final(step.challenge))
             assert (last.user, last.challenge, last.data) == (None, None, None)
         assert len(salts) == 1
+
+    run(test())
+
+
+async def with_keys(*names: str) -> tuple[Authenticator, dict[str, str]]:
+    """Users that have a password and a key each; the keys by name."""
+    owner = await authenticator(*names)
+    found = {}
+    for name in names:
+        record = await owner.coordinator.user(name)
+        assert record is not None
+        record = with_key(record)
+        await owner.coordinator.replace_user(record)
+        (key,) = keys_of(owner.secret, record)
+        found[name] = key.text
+    return owner, found
+
+
+def test_a_key_is_a_password_of_its_user_alone_until_it_is_deleted() -> None:
+    async def test() -> None:
+        owner, keys = await with_keys("ann", "bob")
+
+        async def plain(user: str, password: str) -> str | None:
+            authentication = owner.begin_for("127.0.0.1", tls=False)
+            return (await authentication.start("PLAIN", f"\0{user}\0{password}".encode())).user
+
+        assert await plain("ann", keys["ann"]) == "ann"
+        assert await plain("ann", "ann's password") == "ann"
+        assert await plain("bob", keys["ann"]) is None
+        assert await plain("ann", keys["ann"][:-1]) is None
+        assert await plain("nobody", keys["ann"]) is None
+        ann = await owner.coordinator.user("ann")
+        assert ann is not None
+        await owner.coordinator.replace_user(replace(ann, access_keys=()))
+        assert await plain("ann", keys["ann"]) is None
+
+    run(test())
+
+
+@pytest.mark.parametrize("mechanism", ["SCRAM-SHA-256", "SCRAM-SHA-512"])
+def test_a_client_that_prefers_scram_proves_its_key_by_it(mechanism: str) -> None:
+    async def test() -> None:
+        owner, keys = await with_keys("ann", "bob")
+
+        async def scram(user: str, password: str) -> str | None:
+            authentication = owner.begin_for("10.0.0.1", tls=False)
+            client = Scram(mechanism, user, password)
+            step = await authentication.start(mechanism, client.first())
+            assert step.challenge is not None
+            last = await authentication.respond(client.final(step.challenge))
+            assert last.user is None or (last.data and client.is_signed_by_server(last.data))
+            return last.user
+
+        assert await scram("ann", keys["ann"]) == "ann"
+        assert await scram("ann", "ann's password") == "ann"
+        hashed = owner.logins.hashes
+        assert await scram("ann", keys["ann"]) == "ann"
+        assert owner.logins.hashes == hashed, "a key is hashed once"
+        assert await scram("bob", keys["ann"]) is None
+        assert await scram("nobody", keys["ann"]) is None
+
+    run(test())
+
+
+def test_a_wrong_proof_takes_the_same_work_with_and_without_keys() -> None:
+    async def test() -> None:
+        owner, _ = await with_keys("ann")
+        await owner.coordinator.add_user(UserRecord.make("cid", "a password", ITERATIONS))
+        work = []
+        for user in ("ann", "cid", "nobody"):
+            before = owner.logins.hashes
+            authentication = owner.begin_for("127.0.0.1", tls=False)
+            client = Scram("SCRAM-SHA-256", user, "wrong")
+            step = await authentication.start("SCRAM-SHA-256", client.first())
+            assert step.challenge is not None
+            assert (await authentication.respond(client.final(step.challenge))).user is None
+            work.append(owner.logins.hashes - before)
+        assert work == [1, 1, 1]
 
     run(test())
 

@@ -22,6 +22,7 @@ from lightrail.namespace.directory import Directory
 from lightrail.namespace.records import Name, Right
 from lightrail.namespace.rights import ANYBODY, Caller, rights_of
 from lightrail.namespace.service import Service
+from lightrail.service_bus import development
 from lightrail.service_bus.access_keys import keys_of, with_key
 from tests.support.amqp.frontend_scene import Client, Scene
 from tests.support.amqp.frontend_scene import play as play_scene
@@ -398,6 +399,17 @@ def test_the_tokens_of_a_connection_have_a_bound_in_bytes(monkeypatch: pytest.Mo
     play(check)
 
 
+def test_the_first_token_of_a_connection_is_logged(caplog: pytest.LogCaptureFixture) -> None:
+    async def check(cbs: Cbs) -> None:
+        caplog.set_level("DEBUG", "lightrail.frontend.nodes.cbs")
+        for audience in ("a", "b", "a"):
+            await cbs.put(audience)
+        levels = [each.levelname for each in caplog.records if "acts as user" in each.getMessage()]
+        assert levels == ["INFO", "DEBUG", "DEBUG"]
+
+    play(check)
+
+
 def test_a_scope_counts_towards_the_bound_of_tokens(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(clients, "CLAIMS_BYTES_MAX", clients.CLAIM_BYTES + 3 * clients.CLAIM_SCOPE_BYTES)
 
@@ -492,5 +504,47 @@ def test_the_capability_is_offered() -> None:
             "lightrail:renew-locks",
             "sole-connection-for-container",
         ]
+
+    play(check)
+
+
+def development_signature(scene: Scene, resource: str, key: str = development.KEY) -> str:
+    sr, end = quote_plus(resource), scene.time_ms // 1000 + 60
+    digest = hmac.digest(key.encode(), f"{sr}\n{end}".encode(), "sha256")
+    sig = quote_plus(base64.b64encode(digest).decode())
+    return f"SharedAccessSignature sr={sr}&sig={sig}&se={end}&skn={development.KEY_NAME}"
+
+
+@pytest.mark.parametrize("host", ["127.0.0.1", "192.0.2.7"])
+def test_the_development_key_opens_what_is_open_while_no_user_is_defined(host: str) -> None:
+    async def test(scene: Scene) -> None:
+        client = scene.client(host)
+        requester = await Requester.attach(client, "$cbs")
+
+        async def put(audience: str, token: str) -> int:
+            answer = await requester.ask(
+                token, operation="put-token", type="servicebus.windows.net:sastoken", name=audience
+            )
+            return int(answer.application["status-code"])
+
+        assert await put("a/q", development_signature(scene, "sb://h/a/q", "another key")) == 401
+        assert await put("a/q", development_signature(scene, "sb://h/a/q")) == 202
+        caller = scene.connections[0].client.caller_for("a/q")
+        assert Right.MANAGE in rights_of(scene.frontend.directory, caller, "a/q")
+        # As every signature, it opens its resource alone.
+        assert rights_of(scene.frontend.directory, caller, "b") == frozenset()
+
+    play_scene(test, insecure_no_users=True, plain_without_tls=True)
+
+
+def test_the_development_key_opens_nothing_where_a_user_is_defined() -> None:
+    async def check(cbs: Cbs) -> None:
+        token = development_signature(cbs.scene, "sb://h/a")
+        assert await cbs.put("a", token) == 401
+        # A connection of the time before, and a frontend that has not heard of the user.
+        cbs.scene.authenticator.has_users = False
+        assert await cbs.put("a", token) == 202
+        caller = cbs.connection.client.caller_for("a")
+        assert rights_of(cbs.scene.frontend.directory, caller, "a") == frozenset()
 
     play(check)

@@ -7,8 +7,6 @@ import pytest
 
 from lightrail.amqp.events import ACCEPTED
 from lightrail.frontend.connection import (
-    RUNS_COUNTED_EVERY_MS,
-    SESSIONS_COUNTED,
     ClientConnection,
 )
 from lightrail.frontend.links.deliveries import ConsumerLink
@@ -20,7 +18,7 @@ from lightrail.frontend.outflow import (
     SHARE,
     WRITE_ANSWERS_BYTES,
 )
-from lightrail.frontend.unsettled_bytes import UNSETTLED_SLICE_BYTES
+from lightrail.frontend.unsettled_bytes import RUNS_COUNTED_EVERY_MS, SESSIONS_COUNTED, UNSETTLED_SLICE_BYTES
 from lightrail.model import limits
 from lightrail.wire.frames import DRAIN, EXACT, MORE
 from tests.support.amqp.frontend_fakes import FakeConnection, FakeFrontend

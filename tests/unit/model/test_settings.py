@@ -1,6 +1,5 @@
 """Settings: where they come from, which source wins, and what is said when one can't be used."""
 
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -137,23 +136,6 @@ def test_resolved_fills_in_numbers_and_remembers_shards() -> None:
     assert Settings().resolved(7).shards == 7
     assert Settings(shards=2).resolved(7).shards == 2
     assert Settings(data="x").resolved().data.startswith("/")
-
-
-def test_mechanisms_on_offer() -> None:
-    settings = Settings()
-    everything = ("SCRAM-SHA-512", "SCRAM-SHA-256", "PLAIN")
-
-    def offer(loopback: bool, tls: bool, users: bool) -> tuple[str, ...]:
-        return settings.offered_mechanisms(loopback=loopback, tls=tls, has_users=users)
-
-    assert offer(True, False, False) == ("ANONYMOUS", "PLAIN")
-    assert offer(False, True, False) == ()
-    assert offer(True, False, True) == everything
-    assert offer(False, False, True) == everything[:2]
-    assert offer(False, True, True) == everything
-    settings = replace(settings, insecure_no_users=True, plain_without_tls=True, allow_anonymous=True)
-    assert offer(False, False, False) == ("ANONYMOUS",)
-    assert offer(False, False, True) == (*everything, "ANONYMOUS")
 
 
 @pytest.mark.parametrize("host", ["127.0.0.1", "127.8.8.8", "::1", "localhost", "::ffff:127.0.0.1"])

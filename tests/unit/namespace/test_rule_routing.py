@@ -2,6 +2,7 @@
 
 from proton import Message
 
+from lightrail.namespace.routing import Compiled
 from tests.unit.namespace.test_routing import Scene, message, run
 
 COLOUR = {"filter": {"properties": {"application-properties.colour": "red"}}}
@@ -59,5 +60,29 @@ def test_rules_lead_to_routers_as_well() -> None:
         await scene.subscribe("inner", "a", filter={"sql": "number = 1"})
         one, other = message(colour="red", number=1), message(colour="red", number=2)
         assert scene.route(one, other) == {"a": [one], "nobody": [other]}
+
+    run(check)
+
+
+def test_a_changed_subscription_compiles_what_has_changed_alone() -> None:
+    async def check(scene: Scene) -> None:
+        await scene.router("r")
+        await scene.queue("a")
+        rules = {f"n{number}": {"filter": {"sql": f"number = {number}"}} for number in range(3)}
+        made = await scene.subscribe("r", "a", id="s", rules=rules)
+        before = Compiled(made)
+        more = {**rules, "n1": {"filter": {"sql": "number = 7"}}, "n3": COLOUR}
+        changed = await scene.subscribe("r", "a", id="s", rules=more, replace_it=True)
+        after = Compiled(changed, before)
+        assert [one is other for one, other in zip(before.rules, after.rules, strict=False)] == [
+            True,
+            False,
+            True,
+        ]
+        assert 0 < after.new_weight < before.new_weight
+        assert scene.route(message(number=7), message(colour="red"), message(number=1))["a"] == [
+            message(number=7),
+            message(colour="red"),
+        ]
 
     run(check)

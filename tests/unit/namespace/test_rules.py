@@ -9,7 +9,7 @@ import pytest
 from lightrail.filters.errors import FilterError
 from lightrail.model import limits
 from lightrail.namespace.records import Subscription
-from lightrail.namespace.rules import DEFAULT, RULES_BYTES_MAX, check_rules, fields_of, rules_of
+from lightrail.namespace.rules import DEFAULT, RULES_BYTES_MAX, check_rules, created_at, fields_of, rules_of
 from lightrail.namespace.statuses import ChangedError, LimitExceededError, ServiceError
 from tests.support.routers import Graph
 
@@ -48,7 +48,7 @@ def test_rules_that_cannot_be_used_are_refused(rules: Any, text: str) -> None:
 
 def test_rules_are_bounded() -> None:
     check_rules({f"r{number}": {} for number in range(limits.RULES_MAX)})
-    with pytest.raises(LimitExceededError, match="at most 100 rules"):
+    with pytest.raises(LimitExceededError, match=f"at most {limits.RULES_MAX} rules"):
         check_rules({f"r{number}": {} for number in range(limits.RULES_MAX + 1)})
     large = {"filter": {"properties": {"application-properties.a": "x" * (RULES_BYTES_MAX // 2)}}}
     check_rules({"one": large})
@@ -78,3 +78,21 @@ def test_a_subscription_has_rules_or_a_filter() -> None:
             await graph.subscribe("r", "q", id="s", replace_it=True, revision=1)
 
     scene(check)
+
+
+def test_rules_that_were_checked_are_not_checked_again() -> None:
+    # What was stored by another version may be kept, and is no obstacle to a change of another rule.
+    strange = {"filter": {"of a later version": 1}}
+    check_rules({"strange": strange, "new": {"filter": None}}, {"strange": dict(strange)})
+    with pytest.raises(FilterError, match=r"rules\.'strange'"):
+        check_rules({"strange": strange, "new": {"filter": None}}, {"strange": {"filter": None}})
+
+
+def test_a_rule_may_say_when_it_was_created() -> None:
+    rule = {"filter": None, "created_at_ms": 5}
+    check_rules({"a": rule})
+    assert (created_at(rule, 1), created_at({"filter": None}, 1)) == (5, 1)
+    assert fields_of({"$Default": rule})["rules"] == {"$Default": rule}
+    for bad in (-1, "x", True, 1 << 53):
+        with pytest.raises(FilterError, match="created_at_ms"):
+            check_rules({"a": {**rule, "created_at_ms": bad}})

@@ -1,5 +1,6 @@
 """Queues that look into messages, above the memory mark: what leaves memory, who waits, what is back."""
 
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -10,7 +11,13 @@ from lightrail.model import conditions, limits
 from lightrail.model.policy import Policy
 from lightrail.shard.journal.journal import Journal
 from lightrail.shard.queues.declarations import EveryName
-from lightrail.shard.queues.memory import INDEX_BYTES_MIN, UNSPILLABLE_SLACK_BYTES, Memory
+from lightrail.shard.queues.memory import (
+    INDEX_BYTES_MIN,
+    INDEX_REPORTED_EVERY_MS,
+    INDEX_SLACK,
+    UNSPILLABLE_SLACK_BYTES,
+    Memory,
+)
 from lightrail.wire.frames import Kind
 from tests.support.shard.fake_files import FakeFiles
 from tests.support.shard.scene import Peer, Scene
@@ -167,6 +174,71 @@ def test_who_sends_to_such_a_queue_waits_when_its_index_has_no_room() -> None:
         scene.tick(10)
         scene.settle_down()
     assert sorted(each.link for each in peer.take(Kind.ACCEPTED)) == [1, 5]
+
+
+def test_the_backlog_of_one_queue_does_not_stop_the_senders_of_others_with_an_index(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    scene, peer = opened(FakeFiles(), {"delay": True})
+    assert isinstance(scene.names, EveryName)
+    queues = {1: "q", 3: "other", 5: "third"}
+    for link, name in queues.items():
+        scene.names.give(name, Policy.parse({"role": "queue", "delay": True}))
+        peer.produce(link, name)
+    memory = scene.engine._house.memory
+    indexes = []
+    for link in queues:
+        number = 0
+        while len(peer.accepted(link)) or not number:
+            number += 1
+            peer.send(link, number, [message(100 * number + each, 10, 10**9) for each in range(100)])
+            scene.settle_down()
+        assert not peer.refusals
+        indexes.append(number * 100 * limits.SINGLE_BYTES)
+    share = MARK // limits.INDEX_SHARE
+    batch = 100 * limits.SINGLE_BYTES
+    assert share <= indexes[0] < share + 3 * batch
+    for own, queues_with_an_index in zip(indexes[1:], (2, 3), strict=True):
+        assert batch < own < share // queues_with_an_index + 3 * batch
+    assert share < memory.index < INDEX_SLACK * share + 3 * batch
+    assert len([text for text in caplog.messages if "senders to queue" in text]) == 1
+    # What leaves the first makes room for the others.
+    peer.ask("cancel", queue="q", sequences=list(range(1_000)))
+    peer.ask("cancel", queue="q", sequences=list(range(1_000, 2_000)))
+    for _ in range(3):
+        scene.tick(10)
+        scene.settle_down()
+    assert {each.link for each in peer.take(Kind.ACCEPTED)} >= {3, 5}
+
+
+@pytest.mark.parametrize(
+    ("index", "own", "reads", "waits"),
+    [
+        (1.0, 0.9, True, False),
+        (1.1, 0.05, True, False),
+        (1.1, 0.1, True, True),  # an equal part of the share of ten queues
+        (1.1, 0.1, False, False),
+        (1.1, 0.11, False, True),  # the average of ten queues
+        (INDEX_SLACK, 0.0, True, False),
+        (INDEX_SLACK + 0.1, 0.0, True, True),
+        (INDEX_SLACK + 0.1, 0.0, False, False),
+    ],
+)
+def test_who_waits_by_the_index_of_its_queue_and_by_all(
+    index: float, own: float, reads: bool, waits: bool
+) -> None:
+    memory = Memory(MARK)
+    memory.index, memory._indexed = int(index * memory.index_max), 10
+    queue: Any = SimpleNamespace(
+        view=SimpleNamespace(reads_messages=reads), sizes=(0, (round(own * memory.index_max), 0, 0, 0))
+    )
+    assert memory.must_wait(queue) is waits
+
+
+def test_the_log_says_once_a_minute_that_senders_wait_for_indexes() -> None:
+    memory = Memory(MARK)
+    found = [memory.index_reports(at) for at in (0, 1, INDEX_REPORTED_EVERY_MS - 1, INDEX_REPORTED_EVERY_MS)]
+    assert found == [True, False, False, True]
 
 
 def test_what_waits_for_the_index_is_bounded_and_the_rest_is_refused_by_name() -> None:

@@ -263,3 +263,21 @@ def test_a_coordinator_that_was_set_back_does_not_make_two_owners(caplog: pytest
     assert ready(scene, 2) is None
     map.give("q", 0, 4)
     assert ready(scene, 4) == [b"x"]
+
+
+@pytest.mark.parametrize("again", [False, True])
+def test_a_queue_that_was_deleted_is_not_kept_when_its_new_placement_is_known_first(
+    again: bool, caplog: pytest.LogCaptureFixture
+) -> None:
+    files, names = FakeFiles(), EveryName()
+    written(files, names)
+    map = FakeMap(q=(0, 3))
+    scene = restart(files, map, names)
+    names.drop("q")
+    if again:
+        names.give("q", Policy.parse({"role": "queue"}))
+    map.give("q", 1, 1)
+    scene.refresh()
+    assert "it is kept, not served" not in caplog.text
+    assert scene.engine._queues.find("q") is None
+    assert kept(scene) == []

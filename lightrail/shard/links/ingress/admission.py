@@ -9,6 +9,7 @@ A batch that was stored in part is remembered with its producer (in a Taken reco
 the rest of it is neither lost nor stored twice when it is sent again after a crash.
 """
 
+import logging
 from dataclasses import dataclass, field
 from enum import Enum, auto
 from typing import Final
@@ -48,6 +49,8 @@ from lightrail.shard.queues.memory import Memory
 from lightrail.shard.queues.shard_queue import Queue
 from lightrail.telemetry.shard import ShardCounts
 from lightrail.wire.bodies import Refusal
+
+log = logging.getLogger("lightrail.shard.links.ingress.admission")
 
 ADMITTED: Final = 8
 """Units of work (queue/values/counters.py) for admitting a batch."""
@@ -176,6 +179,13 @@ class Admission:
             return AdmissionProgress.DONE
         if self._memory.must_wait(queue):
             self._memory.waiting[queue] = None
+            if self._memory.index_reports(now_ms):
+                log.warning(
+                    "senders to queue %s wait: it has %d messages with an index, and the indexes of all "
+                    "queues (delay, groups, order) have %d bytes, %d are their share. Receive from the "
+                    "queues with a backlog, or give the shard a larger memory_mark",
+                    *(queue.name, queue.view.held, self._memory.index, self._memory.index_max),
+                )
             return AdmissionProgress.WAITS
         policy = queue.view.policy
         batch = entry.batch

@@ -15,7 +15,7 @@ from lightrail.shard.queue.lines.line import GONE
 from lightrail.shard.queue.lines.merging import parts_of
 from lightrail.shard.queue.lines.ready import Ready
 from lightrail.shard.queue.timed.aside import Aside
-from lightrail.shard.queue.values.commands import RELEASED, Outcome, OutcomeKind
+from lightrail.shard.queue.values.commands import RELEASED, Cancel, Delete, Outcome, OutcomeKind
 from lightrail.shard.queue.values.counters import LEAVING, LETTER, LETTER_MESSAGE, RUN
 from lightrail.shard.queue.values.effects import DeadLetter, Effect, Fetch, Reason, Removed
 from lightrail.shard.queue.values.policy import DISCARD_EXISTING, excess
@@ -148,7 +148,35 @@ class Removals:
                 contents.work.left -= LEAVING
                 effects.append(removed(oldest, Reason.DISCARDED))
 
-    def cancel(self, sequence: int, effects: list[Effect]) -> None:
+    def apply(self, command: Cancel | Delete, effects: list[Effect]) -> None:
+        """Removes what a client names."""
+        if isinstance(command, Delete):
+            self._delete(command.first, command.last, effects)
+        else:
+            self._cancel(command.sequence, effects)
+
+    def _delete(self, first: int, last: int, effects: list[Effect]) -> None:
+        """Removes ready messages with sequences from `first` to before `last`."""
+        contents = self._contents
+        ready = contents.ready
+        index = ready.index(first)
+        while index < len(ready.runs) and ready.runs[index].sequence < last:
+            run = ready.runs[index]
+            if run is GONE or run.end <= first:
+                index += 1
+                continue
+            before, run = parts_of(run, max(0, first - run.sequence))
+            run, behind = parts_of(run, min(run.end, last) - run.sequence)
+            ready.swap(index, index + 1, [part for part in (before, behind) if part.count])
+            index = ready.index(run.end)
+            contents.work.left -= RUN + LEAVING
+            contents.counters.purged += run.count
+            contents.eviction.unseen_bytes += run.size
+            if contents.deliveries.order is not None:
+                contents.deliveries.order.removed(run)
+            effects.append(removed(run, Reason.PURGED))
+
+    def _cancel(self, sequence: int, effects: list[Effect]) -> None:
         """Removes a delayed message before its time, if it is (still) delayed."""
         contents = self._contents
         cancelled = None if contents.special is None else contents.special.cancel(sequence)

@@ -249,6 +249,13 @@ class Purge(NamedTuple):
     """Removes every message that is ready, delayed or deferred; those in flight stay with their consumers."""
 
 
+class Delete(NamedTuple):
+    """Removes those messages with sequences from `first` to before `last` that are ready."""
+
+    first: int
+    last: int
+
+
 class Cancel(NamedTuple):
     """Removes a delayed message before its time; does nothing if it is not, or no longer, delayed."""
 
@@ -366,6 +373,7 @@ Command = (
     | Tick
     | Purge
     | Cancel
+    | Delete
     | Change
     | Open
     | Peek

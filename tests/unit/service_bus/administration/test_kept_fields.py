@@ -17,11 +17,12 @@ from lightrail.namespace.statuses import ChangedError
 from lightrail.service_bus.administration.call import Call
 from lightrail.service_bus.administration.properties import (
     NEW_SUBSCRIPTION,
+    NEW_TOPIC,
+    Server,
     changed,
     queue_properties,
     subscription_properties,
 )
-from lightrail.service_bus.administration.property_values import Server
 from lightrail.service_bus.administration.subscriptions import _give_queue
 
 SERVER = Server("host:1", 5, 1 << 20)
@@ -87,7 +88,7 @@ def test_the_queue_of_a_subscription_that_exists_already_keeps_its_fields() -> N
     async def check(scene: Scene) -> None:
         await scene.here.give(ANYBODY, QUEUE, policy_of(lock_duration=5, max_bytes=1 << 20, max_age=3))
         assert not await _give_queue(
-            scene.call(), QUEUE, {"MaxDeliveryCount": element("MaxDeliveryCount", "4")}
+            scene.call(), QUEUE, {"MaxDeliveryCount": element("MaxDeliveryCount", "4")}, NEW_TOPIC
         )
         assert scene.here.directory.get(QUEUE).policy == policy_of(
             max_bytes=1 << 20, lock_duration=60, max_delivery_count=4, expired="discard"
@@ -98,7 +99,7 @@ def test_the_queue_of_a_subscription_that_exists_already_keeps_its_fields() -> N
 
 def test_a_new_queue_of_a_subscription_has_the_defaults_of_service_bus() -> None:
     async def check(scene: Scene) -> None:
-        assert await _give_queue(scene.call(), QUEUE, {})
+        assert await _give_queue(scene.call(), QUEUE, {}, NEW_TOPIC)
         assert scene.here.directory.get(QUEUE).policy == NEW_SUBSCRIPTION
 
     run(check)

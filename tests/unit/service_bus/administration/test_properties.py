@@ -4,65 +4,24 @@ from collections.abc import Mapping
 from typing import Any
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from lightrail.gateway.errors import ProblemError
 from lightrail.gateway.resources.atom import element
 from lightrail.model.policy import Policy
+from lightrail.service_bus.administration.durations import FOREVER
+from lightrail.service_bus.administration.kept import UNLIMITED_MB, bounds_of, with_bounds
 from lightrail.service_bus.administration.properties import (
     NEW_QUEUE,
     NEW_SUBSCRIPTION,
     NEW_TOPIC,
     READ_ONLY,
+    UNLIMITED_COUNT,
+    Server,
     changed,
     queue_properties,
     subscription_properties,
     topic_properties,
 )
-from lightrail.service_bus.administration.property_values import (
-    FOREVER,
-    UNLIMITED_COUNT,
-    UNLIMITED_MB,
-    Server,
-    duration_of,
-    seconds_of,
-)
-
-
-@pytest.mark.parametrize(
-    ("text", "seconds"),
-    [
-        ("PT1M", 60),
-        ("PT0S", 0),
-        ("P1D", 86_400),
-        ("P14D", 14 * 86_400),
-        ("P1DT12H30M1.5S", 131_401.5),
-        ("PT0.0010000S", 0.001),
-        (FOREVER, None),
-        ("P10675199DT2H48M5.477581S", None),
-    ],
-)
-def test_a_duration_is_read(text: str, seconds: float | None) -> None:
-    assert seconds_of(text) == seconds
-
-
-@pytest.mark.parametrize(
-    "text", ["", "P", "PT", "P1", "1M", "P1Y", "P1M", "PT1D", "P1DT", "-PT1S", "PT1S ", "x"]
-)
-def test_what_is_none_is_refused(text: str) -> None:
-    with pytest.raises(ValueError, match="such as"):
-        seconds_of(text)
-
-
-@given(st.integers(0, 10**12))
-def test_what_is_written_reads_as_the_same(ms: int) -> None:
-    assert seconds_of(duration_of(ms / 1000)) == pytest.approx(ms / 1000, abs=1e-6)
-
-
-def test_no_limit_has_a_word() -> None:
-    assert seconds_of(duration_of(None)) is None
-
 
 SERVER = Server("host:1", 5, 1 << 20)
 
@@ -110,11 +69,11 @@ def test_what_is_shown_and_sent_back_changes_nothing() -> None:
         ("ForwardTo", "sb://other/a/b", "forward_to", "a/b"),
         ("ForwardTo", "", "forward_to", None),
         ("MaxMessageSizeInKilobytes", "64", "max_message_bytes", 64 << 10),
-        ("RequiresDuplicateDetection", "true", "duplicate_window", 600),
         ("Status", "Active", "status", None),
         ("Status", "Disabled", "status", "disabled"),
         ("Status", "SendDisabled", "status", "send_disabled"),
         ("Status", "ReceiveDisabled", "status", "receive_disabled"),
+        ("RequiresDuplicateDetection", "true", "duplicate_window", 600),
     ],
 )
 def test_a_property_is_a_field_of_the_policy(name: str, value: str, field: str, found: Any) -> None:
@@ -135,8 +94,7 @@ def test_a_window_counts_with_detection_alone() -> None:
 @pytest.mark.parametrize(
     ("name", "value"),
     [
-        ("EnablePartitioning", "true"),
-        ("EnableExpress", "true"),
+        ("EnablePartitioning", "perhaps"),
         ("EnableBatchedOperations", "perhaps"),
         ("SupportOrdering", "perhaps"),
         ("Status", "Renaming"),
@@ -162,12 +120,71 @@ def test_what_has_no_counterpart_is_refused_by_its_name(name: str, value: str) -
     assert refused.value.status == 400
 
 
-@pytest.mark.parametrize("name", ["SupportOrdering", "EnableBatchedOperations"])
-def test_what_is_done_in_any_case_may_be_left_out(name: str) -> None:
-    assert queue({name: "false"}) == NEW_QUEUE.given
-    shown = topic_properties(NEW_TOPIC, SERVER)
-    assert changed(NEW_TOPIC, {name: element(name, "false")}, shown) == NEW_TOPIC
-    assert shown[name] == "true"
+FLAGS = {
+    "SupportOrdering": "true",
+    "EnableBatchedOperations": "true",
+    "EnablePartitioning": "false",
+    "EnableExpress": "false",
+}
+OF_TOPICS = {"FilteringMessagesBeforePublishing": "false", "EnableSubscriptionPartitioning": "false"}
+
+
+@pytest.mark.parametrize("name", [*FLAGS, *OF_TOPICS])
+def test_what_means_nothing_here_is_shown_as_it_was_sent(name: str) -> None:
+    kinds = [(NEW_TOPIC, topic_properties)]
+    if name in FLAGS:
+        kinds.append((NEW_QUEUE, queue_properties))
+    default = (FLAGS | OF_TOPICS)[name]
+    other = "false" if default == "true" else "true"
+    for policy, properties in kinds:
+        assert properties(policy, SERVER)[name] == default
+        made = changed(policy, {name: element(name, other)}, properties(policy, SERVER))
+        assert made["service_bus"] == f"{name}={other}"
+        assert properties(made, SERVER) == properties(policy, SERVER) | {name: other}
+        again = changed(made, {"UserMetadata": element("UserMetadata", "x")}, properties(made, SERVER))
+        assert properties(again, SERVER)[name] == other
+        assert changed(made, {name: element(name, default)}, properties(made, SERVER)) == policy
+
+
+def topic(policy: Policy = NEW_TOPIC, **wanted: str) -> Policy:
+    elements = {name: element(name, value) for name, value in wanted.items()}
+    return changed(policy, elements, topic_properties(policy, SERVER))
+
+
+def test_the_bounds_of_a_topic_are_kept_and_are_those_of_its_subscriptions() -> None:
+    detecting: dict[str, Any] = {
+        "RequiresDuplicateDetection": "true",
+        "DuplicateDetectionHistoryTimeWindow": "PT20S",
+    }
+    made = topic(MaxSizeInMegabytes="2048", **detecting)
+    shown = topic_properties(made, SERVER)
+    assert {name: shown[name] for name in ("MaxSizeInMegabytes", *detecting)} == {
+        "MaxSizeInMegabytes": "2048",
+        **detecting,
+    }
+    bounds = {"max_bytes": 2048 << 20, "duplicate_window": 20}
+    assert bounds_of(made) == bounds
+    own = Policy.parse({"role": "queue", "lock_duration": 5, "max_bytes": 7})
+    bound = with_bounds(own, made, NEW_TOPIC)
+    assert bound.given == {"lock_duration": 5, **bounds}
+    # What a topic does not bound, a manager of the queue may.
+    assert with_bounds(own, NEW_TOPIC, NEW_TOPIC) == own
+    without = topic(made, RequiresDuplicateDetection="false")
+    assert with_bounds(bound, without, made).given == {"lock_duration": 5, "max_bytes": 2048 << 20}
+    assert topic(made, UserMetadata="x")["service_bus"] == made["service_bus"]
+    assert bounds_of(topic(MaxSizeInMegabytes=str(UNLIMITED_MB))) == {"max_bytes": None}
+    for wrong in ("0", "x"):
+        with pytest.raises(ProblemError, match="MaxSizeInMegabytes"):
+            topic(MaxSizeInMegabytes=wrong)
+
+
+@pytest.mark.parametrize(
+    "text", ["MaxSizeInMegabytes=x", "x", "= =", "DuplicateDetectionHistoryTimeWindow=1"]
+)
+def test_what_others_write_into_the_field_bounds_nothing(text: str) -> None:
+    policy = Policy.parse({"role": "router", "service_bus": text})
+    assert bounds_of(policy) == {}
+    assert topic_properties(policy, SERVER)["RequiresDuplicateDetection"] == "false"
 
 
 def test_a_window_that_cannot_be_is_refused_by_its_name() -> None:
@@ -191,10 +208,7 @@ def test_keys_are_not_made_here() -> None:
 @pytest.mark.parametrize(
     ("name", "value"),
     [
-        ("RequiresDuplicateDetection", "true"),
-        ("MaxSizeInMegabytes", "2048"),
-        ("EnableSubscriptionPartitioning", "true"),
-        ("FilteringMessagesBeforePublishing", "true"),
+        ("RequiresSession", "true"),
         ("LockDuration", "PT1M"),
     ],
 )
@@ -226,10 +240,3 @@ def test_elements_where_text_is_expected_are_refused() -> None:
     nested.append(element("x"))
     with pytest.raises(ProblemError, match="expected text"):
         changed(NEW_QUEUE, {"LockDuration": nested}, queue_properties(NEW_QUEUE, SERVER))
-
-
-def test_a_subscription_may_ask_that_no_filter_makes_dead_letters() -> None:
-    """NServiceBus does: none of them does here."""
-    name = "DeadLetteringOnFilterEvaluationExceptions"
-    shown = subscription_properties(NEW_SUBSCRIPTION, SERVER)
-    assert changed(NEW_SUBSCRIPTION, {name: element(name, "false")}, shown) == NEW_SUBSCRIPTION

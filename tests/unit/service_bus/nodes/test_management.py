@@ -46,6 +46,7 @@ def refused(operation: str, body: Any, status: int, condition: str, text: str, *
 ARGUMENT = "com.microsoft:argument-error"
 PEEK, RENEW = "com.microsoft:peek-message", "com.microsoft:renew-lock"
 SCHEDULE, CANCEL = "com.microsoft:schedule-message", "com.microsoft:cancel-scheduled-message"
+DELETE = "com.microsoft:batch-delete-messages"
 RECEIVE = "com.microsoft:receive-by-sequence-number"
 STATE, SESSIONS = "com.microsoft:get-session-state", "com.microsoft:get-message-sessions"
 
@@ -59,7 +60,7 @@ STATE, SESSIONS = "com.microsoft:get-session-state", "com.microsoft:get-message-
             {},
             501,
             "amqp:not-implemented",
-            "there are add-rule, cancel-scheduled-message",
+            "there are add-rule, batch-delete-messages, cancel-scheduled-message",
         ),
         (PEEK, [], 400, ARGUMENT, "with a map"),
         (PEEK, {}, 400, ARGUMENT, "from-sequence-number is None"),
@@ -94,6 +95,15 @@ STATE, SESSIONS = "com.microsoft:get-session-state", "com.microsoft:get-message-
         (SCHEDULE, {"messages": ["x"]}, 400, ARGUMENT, "a map with an encoded message"),
         (SCHEDULE, {"messages": [{"message": b"\0\0"}]}, 400, ARGUMENT, "can't be read"),
         (CANCEL, {}, 400, ARGUMENT, "sequence-numbers"),
+        (
+            DELETE,
+            {"message-count": 0, "enqueued-time-utc": Timestamp(1)},
+            400,
+            ARGUMENT,
+            "message-count is 0",
+        ),
+        (DELETE, {"message-count": 1}, 400, ARGUMENT, "enqueued-time-utc is None"),
+        (DELETE, {"message-count": 1, "session-id": "s"}, 501, "amqp:not-implemented", "of one session"),
         (CANCEL, {"sequence-numbers": [-1]}, 400, ARGUMENT, "from 0 on"),
         (CANCEL, {"sequence-numbers": []}, 400, ARGUMENT, "sequence-numbers"),
     ],
@@ -140,6 +150,27 @@ def test_a_dead_letter_is_not_dead_lettered_again_by_its_lock_token() -> None:
             "amqp:not-allowed",
         )
         assert "a dead letter, which can't be dead-lettered again" in answer.application["statusDescription"]
+
+    play(test)
+
+
+def test_messages_are_deleted_before_a_time_and_none_is_no_content() -> None:
+    async def test(scene: Scene) -> None:
+        await made(scene)
+        asked: list[Any] = []
+
+        async def ask(queue: str, op: str, fields: dict[str, Any]) -> Answer:
+            asked.append((queue, op, fields))
+            return Answer({"deleted": 5 * (len(asked) == 1)}, memoryview(b""))
+
+        scene.frontend.ask_shard = ask  # type: ignore[method-assign]
+        requester = await Requester.attach(scene.client(), "q/$management")
+        body = {"message-count": 7, "enqueued-time-utc": Timestamp(1_000)}
+        answer = await requester.ask(body, operation=DELETE)
+        assert (answer.application["statusCode"], answer.body) == (200, {"message-count": 5})
+        assert asked == [("q", "delete", {"count": 7, "before_ms": 1_000})]
+        answer = await requester.ask(body, operation=DELETE)
+        assert answer.application["statusCode"] == 204
 
     play(test)
 

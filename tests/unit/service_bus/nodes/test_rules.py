@@ -170,7 +170,8 @@ def test_a_subscription_has_so_many_rules() -> None:
         service = scene.frontend.service
         await service.subscribe(ANYBODY, "topic", "q", id="mine", rules=rules, replace_it=True)
         found = (await requester.ask(rule("more"), operation=ADD)).application
-        assert found["statusCode"] == 409
+        assert found["statusCode"] == 403
+        assert found["errorCondition"] == "amqp:resource-limit-exceeded"
         assert f"at most {limits.RULES_MAX} rules" in found["statusDescription"]
 
     play(test)

@@ -1,0 +1,105 @@
+"""Failures of rules: a message for which one has no result becomes a dead letter, or is dropped."""
+
+from typing import Any
+
+import pytest
+
+from lightrail.amqp.sections import decode_annotations
+from lightrail.model.policy import Policy
+from lightrail.namespace.failures import FAILURE_CHARACTERS_MAX, REASON, noted
+from lightrail.namespace.rights import ANYBODY
+from lightrail.namespace.router_plan import NEVER, expiry
+from tests.unit.namespace.test_routing import Scene, message, run
+
+FILTER = {"filter": {"rule": {"sql": "10 / price = 5"}}}
+ACTION = {"filter": None, "action": {"rule": {"sql": "SET share = 10 / price"}}}
+
+
+def notes_of(payload: bytes) -> dict[str, Any]:
+    found = decode_annotations(payload)
+    return {str(key).removeprefix("x-opt-dead-letter-"): value for key, value in found.items()}
+
+
+@pytest.mark.parametrize("rule", [FILTER, ACTION])
+def test_a_message_without_a_result_is_a_dead_letter_of_the_queue(rule: Any) -> None:
+    async def check(scene: Scene) -> None:
+        await scene.router("r")
+        await scene.queue("a", "b")
+        await scene.subscribe("r", "a", rules={"it": rule})
+        await scene.subscribe("r", "b")
+        bad, good = message(price=0), message(price=2)
+        found = scene.route(bad, good)
+        assert found.keys() == {"a", "b", "a/$dlq"}
+        assert found["b"] == [bad, good]
+        assert len(found["a"]) == 1
+        (dead,) = found["a/$dlq"]
+        notes = notes_of(dead)
+        assert notes["reason"] == REASON
+        assert notes["source"] == "a"
+        assert "division by zero" in notes["description"]
+        assert notes["time"] > 0
+        # Other rules of the subscription, and other subscriptions, are evaluated as ever.
+        assert dead.endswith(bad[-6:])
+
+    run(check)
+
+
+@pytest.mark.parametrize("rule", [FILTER, ACTION])
+def test_a_subscription_may_drop_them(rule: Any) -> None:
+    async def check(scene: Scene) -> None:
+        await scene.router("r")
+        await scene.queue("a")
+        await scene.subscribe("r", "a", rules={"it": rule}, drop_failed=True)
+        bad = message(price=0)
+        assert scene.route(bad) == {"nobody": [bad]}
+        assert len(scene.route(message(price=2))["a"]) == 1
+
+    run(check)
+
+
+def test_dead_letters_go_where_those_of_the_queue_go() -> None:
+    async def check(scene: Scene) -> None:
+        await scene.router("r")
+        await scene.router("failed")
+        await scene.queue("c", "d")
+        for queue, target in (("a", "c"), ("b", "failed")):
+            policy = Policy.parse({"role": "queue", "dead_letter": target})
+            await scene.service.give(ANYBODY, queue, policy)
+        await scene.subscribe("failed", "d")
+        await scene.subscribe("r", "a", rules={"it": FILTER})
+        await scene.subscribe("r", "b", rules={"it": FILTER})
+        found = scene.route(message(price=0))
+        assert {queue: notes_of(each[0])["source"] for queue, each in found.items()} == {"c": "a", "d": "b"}
+
+    run(check)
+
+
+def test_what_cannot_fail_makes_no_edge_for_failures() -> None:
+    async def check(scene: Scene) -> None:
+        await scene.router("r")
+        await scene.queue("a")
+        await scene.subscribe("r", "a", rules={"it": {"filter": {"rule": {"sql": "Price = 2"}}}})
+        assert scene.route(message(price=2)) == {"a": [message(price=2)]}
+        plan = scene.plan("r")
+        assert not plan.ages_ms
+        assert plan.names == {"r", "a"}
+
+    run(check)
+
+
+def test_failures_of_rules_do_not_expire() -> None:
+    async def check(scene: Scene) -> None:
+        await scene.router("r", max_age=5)
+        await scene.queue("a")
+        await scene.subscribe("r", "a", rules={"it": FILTER})
+        assert scene.plan("r").ages_ms == {"a": 5_000, "a/$dlq": NEVER}
+
+    run(check)
+    assert [expiry(9_000, 1_000, age) for age in (None, 5_000, 20_000, NEVER)] == [9_000, 6_000, 9_000, 0]
+    assert expiry(0, 1_000, 5_000) == 6_000
+
+
+def test_a_description_is_bounded_and_malformed_messages_stay() -> None:
+    found = notes_of(noted(message(), "a", "x" * 5_000))
+    assert len(found["description"]) == FAILURE_CHARACTERS_MAX
+    assert noted(b"\x00\x53\x74", "a", "x") == b"\x00\x53\x74"

@@ -4,8 +4,9 @@ import json
 import sys
 from pathlib import Path
 
-from lightrail.model.policy import FIELDS, Role
+from lightrail.model.policy import Role
 from lightrail.model.policy_field import Field
+from lightrail.model.policy_fields import FIELDS
 
 PAGE = Path(__file__).parents[1] / "docs" / "operate" / "policies.md"
 HEAD = """# Policies

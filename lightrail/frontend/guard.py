@@ -12,7 +12,7 @@ from lightrail.model import conditions, names
 from lightrail.model.policy import Role
 from lightrail.namespace.checks import OWNER_PARTS
 from lightrail.namespace.directory import Changes, Directory
-from lightrail.namespace.records import Name, Right
+from lightrail.namespace.records import Name, Right, refused_by_forwarding, refused_by_status
 from lightrail.namespace.rights import ONLY_ITS_CONNECTION, ForbiddenError, demand
 
 Revoke = Callable[[str, str], None]
@@ -67,6 +67,13 @@ class Guard:
         except ForbiddenError as error:
             raise ConditionError(conditions.UNAUTHORIZED_ACCESS, str(error)) from None
 
+    def demand_open(self, right: Right, record: Name) -> None:
+        """Raises ConditionError where the policy of a name refuses links that send or receive."""
+        if why := refused_by_status(record.policy, right):
+            raise ConditionError(conditions.ENTITY_DISABLED, f"{record.name} is disabled: {why}")
+        if why := refused_by_forwarding(record.policy, right):
+            raise ConditionError(conditions.NOT_ALLOWED, f"nobody receives from {record.name}: {why}")
+
     def hold(self, client: Client, right: Right, record: Name, revoke: Revoke) -> Hold:
         """Registers that a link uses a name from now on."""
         hold = Hold(client, right, record, revoke)
@@ -107,7 +114,7 @@ class Guard:
         A link that is still attached was checked at the last change of names, rights or tokens.
         """
         if hold.is_released:
-            self.check(hold.client, hold.right, hold.record)
+            self.demand_open(hold.right, self.check(hold.client, hold.right, hold.record))
 
     def recheck(self, client: Client, audiences: Collection[str]) -> None:
         """Checks the uses of names for which a client's tokens have changed: audiences, and names below."""
@@ -134,6 +141,7 @@ class Guard:
         for hold in list(holds):
             try:
                 hold.record = self.check(hold.client, hold.right, hold.record)
+                self.demand_open(hold.right, hold.record)
             except ConditionError as error:
                 hold.revoke(error.condition, error.description)
 

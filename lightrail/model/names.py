@@ -5,8 +5,9 @@ A name is UTF-8 text such as ``myapp/orders/q1``: segments between slashes, none
 Percent-encoding is decoded once. Segments that begin with ``!`` or ``$`` are reserved; clients may use
 ``NAME/$dlq``, the dead-letter queue of NAME; ``ROUTER/$subscriptions/KEY``, the queue of a subscription that
 a receiver made by attaching to a router; ``ROUTER/$scheduled``, the queue of a router's scheduled messages;
-and ``$temporary/KEY``, a queue or router that the broker named (a dynamic node). Names are compared byte by
-byte: case matters, and nothing is normalised. New names are written in Unicode's composed form (NFC), so that
+``NAME/$transfer``, whose dead letters are messages that NAME could not forward; and ``$temporary/KEY``, a
+queue or router that the broker named (a dynamic node). Names are compared byte by byte: case matters, and
+nothing is normalised. New names are written in Unicode's composed form (NFC), so that
 two names that look alike are not two queues (ADR 27).
 """
 
@@ -22,6 +23,8 @@ DEAD_LETTER_ALIAS: Final = "$deadletterqueue"
 """How clients of Azure Service Bus write it in addresses, with letters of either case."""
 SUBSCRIPTIONS_SEGMENT: Final = "$subscriptions"
 SCHEDULED_SEGMENT: Final = "$scheduled"
+TRANSFER_SEGMENT: Final = "$transfer"
+"""Clients of Azure Service Bus write it with letters of either case before DEAD_LETTER_ALIAS."""
 TEMPORARY_SEGMENT: Final = "$temporary"
 SENDERS_KEY: Final = "senders"
 SYSTEM_MARKS: Final = ("!", "$")
@@ -44,7 +47,7 @@ def queue_name(address: str) -> str:
 
     ``q``, ``/q``, ``amqp://host:5672/q``, ``amqps://host/q``, ``queue://q`` and ``topic://q`` are the same. A
     closing ``/$DeadLetterQueue``
-    is read as ``/$dlq``. Raises InvalidNameError.
+    is read as ``/$dlq``, and ``/$Transfer`` before it as ``/$transfer``. Raises InvalidNameError.
     """
     path = address
     scheme, separator, rest = address.partition("://")
@@ -59,6 +62,9 @@ def queue_name(address: str) -> str:
     if "$" in name:
         head, slash, last = name.rpartition("/")
         if slash and last.lower() == DEAD_LETTER_ALIAS:
+            above, slash, transfer = head.rpartition("/")
+            if slash and transfer.lower() == TRANSFER_SEGMENT:
+                head = transfer_name(above)
             name = f"{head}/{DEAD_LETTER_SEGMENT}"
     check(name)
     return name
@@ -93,7 +99,7 @@ def check(name: str) -> None:
     subscription: list[str] = []
     if len(plain) > 2 and plain[-2] == SUBSCRIPTIONS_SEGMENT:
         plain, subscription = plain[:-2], plain[-1:]
-    elif len(plain) > 1 and plain[-1] == SCHEDULED_SEGMENT:
+    elif len(plain) > 1 and plain[-1] in (SCHEDULED_SEGMENT, TRANSFER_SEGMENT):
         plain = plain[:-1]
     if len(plain) == 2 and plain[0] == TEMPORARY_SEGMENT:
         plain = plain[1:]
@@ -103,7 +109,7 @@ def check(name: str) -> None:
         raise SystemNameError(
             f"the segment {_shown(system)} of the name {_shown(name)} is the system's: '!' and '$' begin no "
             f"other segment than a closing {DEAD_LETTER_SEGMENT}, ROUTER/{SUBSCRIPTIONS_SEGMENT}/KEY, "
-            f"ROUTER/{SCHEDULED_SEGMENT} and {TEMPORARY_SEGMENT}/KEY"
+            f"ROUTER/{SCHEDULED_SEGMENT}, NAME/{TRANSFER_SEGMENT} and {TEMPORARY_SEGMENT}/KEY"
         )
 
 
@@ -151,6 +157,11 @@ def scheduled_router(queue: str) -> str | None:
     """The router whose scheduled messages a queue has; None for any other queue."""
     router = queue.removesuffix(f"/{SCHEDULED_SEGMENT}")
     return None if router == queue else router
+
+
+def transfer_name(queue: str) -> str:
+    """The queue whose dead letters are the messages that a queue could not forward."""
+    return f"{queue}/{TRANSFER_SEGMENT}"
 
 
 def temporary_name(key: str) -> str:

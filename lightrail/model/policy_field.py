@@ -1,14 +1,12 @@
-"""A field of a policy: its name, kind and range, and which values it may have."""
+"""A field of a policy: its name, the roles that have it, its kind and range, and which values it may have."""
 
 import re
 from collections.abc import Callable, Mapping
 from datetime import UTC, datetime, timedelta
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from enum import StrEnum
+from typing import Any, Final, NamedTuple
 
 from lightrail.model import names
-
-if TYPE_CHECKING:
-    from lightrail.model.policy import Role
 
 COUNT_MAX: Final = 1_000_000_000
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
@@ -20,11 +18,21 @@ ORDER_KEY: Final = re.compile(
 """What an order may compare."""
 
 
+class Role(StrEnum):
+    """The role of a name."""
+
+    NONE = "none"
+    METADATA = "metadata"
+    CONNECTION_POINT = "connection-point"
+    QUEUE = "queue"
+    ROUTER = "router"
+
+
 class Field(NamedTuple):
     """One field of a policy."""
 
     name: str
-    roles: "frozenset[Role]"
+    roles: frozenset[Role]
     kind: str
     """`seconds`, `number`, `bytes`, `count`, `boolean`, `choice`, `name`, `time`, `text`, `key`, `object`."""
     default: Any

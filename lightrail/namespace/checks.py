@@ -84,10 +84,22 @@ def check_lifetime(policy: Policy, owner: str) -> None:
         )
 
 
-def check_dead_letter_target(directory: Directory, caller: Caller, policy: Policy) -> None:
-    """Raises ForbiddenError if neither the caller nor a supplement may send to the target of dead letters."""
-    target = dead_letter_target(policy)
-    if target is not None:
+def forward_target(policy: Policy) -> str | None:
+    """The name to which a queue with this policy forwards its messages, if it does."""
+    target: str | None = policy["forward_to"] if policy.role is Role.QUEUE else None
+    return target
+
+
+def check_targets(directory: Directory, caller: Caller, policy: Policy, before: Policy | None = None) -> None:
+    """Raises ForbiddenError if neither the caller nor a supplement may send to the names that get messages.
+
+    Args:
+        before: the present policy, whose targets are not checked again.
+    """
+    for target_of in (dead_letter_target, forward_target):
+        target = target_of(policy)
+        if target is None or (before is not None and target == target_of(before)):
+            continue
         record = directory.get(target)
         callers = (*caller.supplements, caller)
         # A caller that may manage a name may grant itself the right to send to it.
@@ -106,15 +118,17 @@ def as_they_are(directory: Directory, *names: str) -> list[Write]:
 def depends_on(directory: Directory, name: str, policy: Policy) -> list[Write]:
     """Checks of a transaction that gives a name this policy.
 
-    It depends on where the dead letters end, and the queue of a subscription on its router.
+    It depends on where the dead letters and what it forwards end, and the queue of a subscription on its
+    router.
     """
     router = spelling.router_of(name)
     path = [router] if router else []
-    target = dead_letter_target(policy)
-    # What a transaction has no room for is not checked.
-    while target is not None and target not in (name, *path) and len(path) < WRITES_MAX // 2:
-        path.append(target)
-        target = dead_letter_target(directory.get(target).policy)
+    for target_of in (dead_letter_target, forward_target):
+        target = target_of(policy)
+        # What a transaction has no room for is not checked.
+        while target is not None and target not in (name, *path) and len(path) < WRITES_MAX // 2:
+            path.append(target)
+            target = target_of(directory.get(target).policy)
     return as_they_are(directory, *(each for each in path if spelling.owner(each) != name))
 
 
@@ -126,8 +140,9 @@ def check_router(directory: Directory, name: str) -> None:
 
 
 def check_policy(directory: Directory, name: str, policy: Policy) -> None:
-    """Raises InvalidPolicyError if dead letters would return to the name, ServiceError for the spelling of a
-    target."""
+    """Raises InvalidPolicyError if messages or dead letters would return to the name, or are forwarded to a
+    name that takes none; ServiceError for the spelling of a target."""
+    _check_forwarding(directory, name, policy)
     target = dead_letter_target(policy)
     if target is not None:
         if directory.get(target).role is Role.NONE:
@@ -141,6 +156,23 @@ def check_policy(directory: Directory, name: str, policy: Policy) -> None:
             raise InvalidPolicyError(
                 "dead_letter", policy["dead_letter"], f"a name whose dead letters do not end in {name}"
             )
+
+
+def _check_forwarding(directory: Directory, name: str, policy: Policy) -> None:
+    target = forward_target(policy)
+    if target is None:
+        return
+    found = directory.get(target)
+    if found.role not in (Role.QUEUE, Role.ROUTER) or spelling.is_system(target):
+        what = "a name of the broker's own" if spelling.is_system(target) else f"its role is {found.role}"
+        raise InvalidPolicyError("forward_to", target, f"a queue or router that exists ({what})")
+    path = _path(directory, target, name)
+    if path is not None:
+        raise InvalidPolicyError(
+            "forward_to",
+            target,
+            f"a name whose messages do not return to {name}: " + " -> ".join([name, *path]),
+        )
 
 
 def replaceable(directory: Directory, router: Name, id: str, replace_it: bool) -> Subscription | None:
@@ -237,10 +269,12 @@ def _path(directory: Directory, start: str, goal: str) -> list[str] | None:
     waiting = [[start]]
     while waiting:
         path = waiting.pop()
-        for each in directory.subscriptions(path[-1]):
-            if each.target == goal:
+        targets = [each.target for each in directory.subscriptions(path[-1]) if not each.push]
+        forward = forward_target(directory.get(path[-1]).policy)
+        for target in targets if forward is None else [forward]:
+            if target == goal:
                 return [*path, goal]
-            if each.target not in seen and not each.push:
-                seen.add(each.target)
-                waiting.append([*path, each.target])
+            if target not in seen:
+                seen.add(target)
+                waiting.append([*path, target])
     return None

@@ -57,7 +57,10 @@ def writes_of(directory: Directory, record: Name) -> list[Write]:
     if record.role is Role.ROUTER:
         # The queues of its subscriptions are deleted as well.
         leaving += _queues_of(directory, name)
-        leaving += own_queues(directory, name)
+        for queue in own_queues(directory, name):
+            leaving += [queue, *_queues_of(directory, queue.name)]
+    elif record.role is Role.QUEUE:
+        leaving += _queues_of(directory, name)
     gone = {each.name for each in leaving} | {spelling.dead_letter_name(each.name) for each in leaving}
     writes = [Write(NAMES + each.name, None) for each in leaving[1:]]
     ended = {each.key: None for each in directory.subscriptions(name)}
@@ -94,9 +97,7 @@ def left_behind(directory: Directory, record: Name) -> Iterator[list[Write]]:
             yield [Write(NAMES + queue.name, None, queue.revision), *unplacing([queue.name])]
 
 
-def _queues_of(directory: Directory, router: str) -> list[Name]:
-    """The queues of the subscriptions of a router, and that of its scheduled messages."""
-    return [
-        *directory.below(f"{router}/{spelling.SUBSCRIPTIONS_SEGMENT}"),
-        *directory.below(spelling.scheduled_name(router)),
-    ]
+def _queues_of(directory: Directory, name: str) -> list[Name]:
+    """The queues of subscriptions, of scheduled messages, and of what is not forwarded, of a name."""
+    segments = (spelling.SUBSCRIPTIONS_SEGMENT, spelling.SCHEDULED_SEGMENT, spelling.TRANSFER_SEGMENT)
+    return [each for segment in segments for each in directory.below(f"{name}/{segment}")]

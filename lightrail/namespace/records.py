@@ -51,6 +51,34 @@ class Right(StrEnum):
     LISTEN = "listen"
 
 
+_DISABLED: Final[Mapping[str, frozenset[Right]]] = {
+    "active": frozenset(),
+    "disabled": frozenset((Right.SEND, Right.LISTEN)),
+    "send_disabled": frozenset((Right.SEND,)),
+    "receive_disabled": frozenset((Right.LISTEN,)),
+}
+"""By the status of a name: the uses that it refuses."""
+
+
+def refused_by_status(policy: Policy, right: Right) -> str:
+    """Why the status of a name refuses links and requests that send or listen; empty where it does not.
+
+    A router refuses no listener: what it sends to subscribers is theirs.
+    """
+    status = policy["status"]
+    if right not in _DISABLED[status] or (policy.role is Role.ROUTER and right is Right.LISTEN):
+        return ""
+    what = "sent to it" if right is Right.SEND else "received from it"
+    return f"its status is {status}, and nothing is {what} until a manager changes that"
+
+
+def refused_by_forwarding(policy: Policy, right: Right) -> str:
+    """Why nobody may listen at a queue that forwards its messages; empty for others."""
+    if right is not Right.LISTEN or policy["forward_to"] is None:
+        return ""
+    return f"it forwards its messages to {policy['forward_to']}: receive them there"
+
+
 @dataclass(frozen=True, slots=True)
 class Name:
     """A name with a role."""

@@ -3,7 +3,7 @@
 Router nodes: a graph of routers, which is walked to find the queues of a message.
 """
 
-from collections.abc import Callable, Generator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final, NamedTuple
 
@@ -14,6 +14,8 @@ from lightrail.filters.message import MessageView
 from lightrail.model import limits
 from lightrail.model.policy import Policy
 from lightrail.namespace.failures import FailureTarget, Noting, noted
+from lightrail.namespace.forwarding import ChainEnd
+from lightrail.wire.bodies import Refusal
 
 if TYPE_CHECKING:
     from lightrail.namespace.rules import AnyAction
@@ -175,12 +177,14 @@ class Plan:
     """Names that the plan depends on; a change of any of them makes it void."""
     until_ms: int | None
     """Time at which the first subscription on the path expires, or None."""
-    problem: str
-    """Error text if no message can be routed; otherwise empty."""
+    problem: Refusal | None
+    """Why no message can be routed; None if messages can."""
     no_local: Mapping[str, str]
     """Container-ids whose messages a subscription does not accept, by its queue."""
     ages_ms: Mapping[str, int]
     """Age at which messages expire, by queue, or NEVER; queues without one are missing."""
+    forwarded: Mapping[str, ChainEnd] = field(default_factory=dict)
+    """Queues at the ends of chains of queues that forward; see `at_sources`."""
     _known: dict[int, tuple[Sequence[Key], Queues | None]] = field(default_factory=dict)
     """Queues by identity of the matcher's result, or None where edges have to be followed."""
     _known_kept: int = 0
@@ -196,6 +200,15 @@ class Plan:
             self._is_light = self._node.matcher.is_light
             if not self._node.chooses and not self._node.matcher.looks_at_messages:
                 self._fixed = frozenset(str(key) for key, _ in self._node.entries)
+
+    def at_sources(self, queues: Queues) -> Queues:
+        """The queues that store messages which some of these refuse: for an end of a chain, its source."""
+        forwarded = self.forwarded
+        return frozenset(forwarded[each].source if each in forwarded else each for each in queues)
+
+    def forwards(self, queues: Iterable[str]) -> bool:
+        """Whether one of these queues is the end of a chain."""
+        return not self.forwarded.keys().isdisjoint(queues)
 
     @property
     def is_empty(self) -> bool:

@@ -24,13 +24,16 @@ from lightrail.filters.errors import FilterError
 from lightrail.filters.filter import Filter, compile_filter, failing, joined
 from lightrail.filters.matcher import COMPILING, Looks
 from lightrail.filters.rules.rule_action import RuleAction
+from lightrail.model import conditions
 from lightrail.model import names as spelling
 from lightrail.model.policy import Policy, Role
 from lightrail.namespace.directory import Changes, Directory
 from lightrail.namespace.failures import FailureTarget, Noting
-from lightrail.namespace.records import Subscription
+from lightrail.namespace.forwarding import ChainEnd, chain_of
+from lightrail.namespace.records import Right, Subscription, refused_by_status
 from lightrail.namespace.router_plan import NEVER, Branch, Choose, Key, Plan, RouterNode
 from lightrail.namespace.rules import AnyAction, Rule, compile_any_action, rules_of
+from lightrail.wire.bodies import Refusal
 
 ROUTE_PATHS_MAX: Final[int] = 100_000
 """Paths of a message from a router to queues, over all routers behind it."""
@@ -109,29 +112,34 @@ class Planner:
     _open: set[str] = field(default_factory=set)
     _no_local: dict[str, str] = field(default_factory=dict)
     _targets: dict[str, list[str]] = field(default_factory=dict)
-    """By router: the queues and routers to which it sends messages."""
+    """By router, and by queue that forwards: the queues and routers to which it sends messages."""
+    _forwarded: dict[str, ChainEnd] = field(default_factory=dict)
     _dead: set[str] = field(default_factory=set)
     """Queues of dead letters that failing rules make, in which messages do not expire."""
 
     def plan(self, router: str, choose: Choose) -> Plan:
-        problem = ""
+        policy = self._directory.get(router).policy
+        why = refused_by_status(policy, Right.SEND)
+        problem = Refusal(conditions.ENTITY_DISABLED, f"{router} is disabled: {why}") if why else None
         try:
             node = self._node(router)
         except _TooManyPathsError:
             node = None
-            problem = (
+            problem = problem or Refusal(
+                conditions.RESOURCE_LIMIT_EXCEEDED,
                 f"more than {ROUTE_PATHS_MAX} paths lead from {router} to queues; "
-                "let fewer routers feed the same ones"
+                "let fewer routers feed the same ones",
             )
         return Plan(
             node,
             choose,
-            policy=self._directory.get(router).policy,
+            policy=policy,
             names=frozenset(self._names),
             until_ms=self._until_ms,
             problem=problem,
             no_local=self._no_local,
             ages_ms=self._ages(router),
+            forwarded=self._forwarded,
         )
 
     def _ages(self, router: str) -> dict[str, int]:
@@ -183,12 +191,12 @@ class Planner:
                     compiled.problem,
                 )
                 continue
-            targets.append(target if isinstance(target, str) else subscription.target)
+            targets.append(self._name_of(subscription))
             if subscription.no_local and isinstance(target, str):
                 self._no_local[target] = subscription.no_local
             dead: FailureTarget | None = None
             if compiled.may_fail and not subscription.drop_failed and isinstance(target, str):
-                dead = self._dead_letters(target)
+                dead = self._dead_letters(self._name_of(subscription))
             # Each rule is a separate edge: the queue receives one message for each different content.
             for filter, action in compiled.rules:
                 paths += target.paths if isinstance(target, RouterNode) else 1
@@ -209,14 +217,12 @@ class Planner:
 
     def _target(self, subscription: Subscription) -> str | RouterNode | None:
         """The queue, or the node of the router, that is the target of a subscription; None without one."""
-        name = subscription.target
-        if subscription.push:
-            name = spelling.subscription_name(subscription.router, subscription.id)
+        name = self._name_of(subscription)
         self._names.add(name)
         self._names.add(spelling.owner(name))
         role = self._directory.get(name).role
         if role is Role.QUEUE:
-            return name
+            return self._end_of(name)
         if role is not Role.ROUTER:
             return None
         if name in self._open:
@@ -229,6 +235,26 @@ class Planner:
             )
             return None
         return self._node(name)
+
+    def _name_of(self, subscription: Subscription) -> str:
+        """The name of the queue or router to which a subscription sends."""
+        if subscription.push:
+            return spelling.subscription_name(subscription.router, subscription.id)
+        return subscription.target
+
+    def _end_of(self, queue: str) -> str:
+        """The queue that stores messages for a queue: itself, or the end of its chain."""
+        policy = self._directory.get(queue).policy
+        if policy["forward_to"] is None:
+            return queue
+        chain = chain_of(self._directory, queue)
+        self._names |= chain.names
+        # A queue that looks for duplicates has to see the messages, and the end of a part is no end.
+        if policy["duplicate_window"] is not None or not chain.is_complete:
+            return queue
+        self._targets |= {step: [following] for step, following in chain.steps}
+        self._forwarded[chain.last] = ChainEnd(queue, chain.hops)
+        return chain.last
 
     def _dead_letters(self, queue: str) -> FailureTarget | None:
         """Where dead letters of a queue go; None for one of dead letters."""

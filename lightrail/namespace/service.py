@@ -70,7 +70,7 @@ class Service:
             raise ServiceError(
                 "role none without any field changes nothing; to take a role away, delete the policy"
             )
-        checks.check_dead_letter_target(self.directory, caller, policy)
+        checks.check_targets(self.directory, caller, policy)
         checks.check_lifetime(policy, owner)
         return await self._make(name, policy, owner=owner, automatic=False)
 
@@ -129,8 +129,7 @@ class Service:
             raise ServiceError(
                 f"{name} has role {record.role}, and a change can't make it {policy.role}: delete it first"
             )
-        if checks.dead_letter_target(policy) != checks.dead_letter_target(record.policy):
-            checks.check_dead_letter_target(self.directory, caller, policy)
+        checks.check_targets(self.directory, caller, policy, record.policy)
         checks.check_lifetime(policy, record.owner)
         changed = replace(record, policy=policy, changed_at_ms=self._now_ms(), automatic=False)
         if record.policy["lifetime"] in checks.OWNER_PARTS and policy["lifetime"] not in checks.OWNER_PARTS:

@@ -45,6 +45,7 @@ STATUS_OF: Final[Mapping[str, int]] = {
     conditions.RESOURCE_LOCKED: 409,
     conditions.ILLEGAL_STATE: 409,
     conditions.PRECONDITION_FAILED: 409,
+    conditions.ENTITY_DISABLED: 409,
     conditions.DECODE_ERROR: 422,
     conditions.INVALID_FIELD: 422,
     conditions.MESSAGE_SIZE_EXCEEDED: 413,

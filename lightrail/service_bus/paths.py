@@ -10,7 +10,7 @@ To these clients case makes no difference in names at all: what they address is 
 
 from lightrail.frontend.errors import ConditionError
 from lightrail.model import conditions
-from lightrail.model.names import DEAD_LETTER_SEGMENT
+from lightrail.model.names import DEAD_LETTER_SEGMENT, TRANSFER_SEGMENT
 from lightrail.model.policy import Role
 from lightrail.namespace.deleting import OWN_QUEUE
 from lightrail.namespace.directory import Directory
@@ -34,6 +34,9 @@ def entity_name(directory: Directory, name: str, folds: bool = True) -> str:
         return name
     path, slash, end = name.rpartition("/")
     dead = slash + end if end == DEAD_LETTER_SEGMENT else ""
+    if dead and path.endswith(f"/{TRANSFER_SEGMENT}"):
+        path = path.removesuffix(f"/{TRANSFER_SEGMENT}")
+        dead = f"/{TRANSFER_SEGMENT}{dead}"
     segments = (path if dead else name).split("/")
     if len(segments) < 3 or segments[-2].lower() != SUBSCRIPTIONS:
         return name

@@ -87,7 +87,7 @@ class ShardConnections:
         self._coordinator = coordinator
         self._loop = loop
         self._name = name
-        self._boot = boot
+        self.boot = boot
         own = OncePerTurn(loop, self.flush)
         self._schedule_flush = schedule_flush or own.request
         self._flush = flush or own.call
@@ -105,7 +105,7 @@ class ShardConnections:
         """Connections for answers of megabytes; none is open before the first request."""
         self._links = itertools.count(1)
         self._look_ups: dict[str, _LookUp] = {}
-        self._boots: dict[int, int] = {}
+        self.boots: dict[int, int] = {}
         """Boot numbers of the registered shard processes."""
         self._answers: dict[str, Placement] = {}
         """Placements from answers of the coordinator that are not in the map yet."""
@@ -133,7 +133,7 @@ class ShardConnections:
             shard=shard,
             address=address,
             frontend=self._name,
-            boot=self._boot,
+            boot=self.boot,
             now_ms=self.now_ms,
             schedule_flush=self._schedule_flush,
             flush=self._flush,
@@ -150,17 +150,17 @@ class ShardConnections:
                 log.info("shard %d is at %s", shard, member.address)
                 self.add(shard, member.address)
             elif peer.address != member.address or (
-                self._boots.get(shard, member.boot) != member.boot
+                self.boots.get(shard, member.boot) != member.boot
                 # The shard may have answered the greeting before its registration arrived here; a new
                 # connection would repeat all unsettled deliveries.
                 and peer.serving_boot != member.boot
             ):
                 log.info("shard %d is at %s now", shard, member.address)
                 peer.reach(member.address)
-            self._boots[shard] = member.boot
-        elif member is None and peer is not None and shard in self._boots.keys() - self.map.shard_records:
+            self.boots[shard] = member.boot
+        elif member is None and peer is not None and shard in self.boots.keys() - self.map.shard_records:
             log.info("shard %d is no longer part of this installation", shard)
-            del self.peers[shard], self._boots[shard]
+            del self.peers[shard], self.boots[shard]
             self.owners.removed(peer)
             peer.close()
 

@@ -100,6 +100,36 @@ def test_a_shard_that_dies_while_dead_letters_are_forwarded_costs_none(broker: B
         wait.until(lambda: _all_there(http), "all are forwarded", 60)
 
 
+@pytest.mark.parametrize("dies", ["source", "target", "gateway"])
+def test_a_process_that_dies_while_a_queue_forwards_costs_no_message_and_doubles_none(
+    broker: Broker, dies: str
+) -> None:
+    with Http(broker.http) as http:
+        put(http, "source")
+        put(http, "target")
+        fill(http, "source")
+        shards = {each["name"]: each["shard"] for each in http("GET", "/!queues").json()["queues"]}
+        assert shards["source"] != shards["target"], "names are placed in turn"
+        victim = broker.pid("gateway") if dies == "gateway" else broker.pid("shard", shards[dies])
+        policy = {"role": "queue", "forward_to": "target"}
+        assert http("PUT", "/source/!policy", policy).status == 200
+        wait.until(lambda: http("GET", "/target/!figures").json()["ready"] > 0, "it has begun")
+        os.kill(victim, signal.SIGKILL)
+
+    def all_there() -> bool:
+        try:
+            with Http(broker.http) as http:
+                return bool(http("GET", "/target/!figures").json().get("ready", 0) >= MESSAGES)
+        except OSError:
+            # The gateway is being started again.
+            return False
+
+    wait.until(all_there, "all are forwarded", 90)
+    with Http(broker.http) as http:
+        assert numbers(http, "target") == Counter(range(MESSAGES))
+        assert numbers(http, "source") == numbers(http, "source/$transfer/$dlq") == Counter()
+
+
 def _has_begun(http: Http) -> bool:
     """Whether the transfer's consumer has been given messages."""
     figures = http("GET", "/source/!figures").json()

@@ -4,6 +4,7 @@ import json
 import os
 import signal
 import time
+from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
@@ -114,3 +115,30 @@ def test_a_shard_that_is_started_again_is_found_by_those_who_wait(tmp_path: Path
             os.kill(broker.pid("shard"), signal.SIGKILL)
             wait.until(lambda: http("POST", "/q", "after").status == 201, "the shard is back")
             assert waiting.answer().body == b"after"
+
+
+def test_requests_are_refused_by_the_status_of_a_queue_those_that_wait_too(
+    http: Http, broker: Broker
+) -> None:
+    assert http("POST", "/status/q", {"role": "queue"}).status == 201
+    with ThreadPoolExecutor(1) as pool, Http(broker.http) as other:
+        waiting = pool.submit(other, "DELETE", "/status/q/!head?timeout=30")
+        wait.until(lambda: http("GET", "/status/q/!figures").json()["consumers"] == 1, "the request waits")
+        assert http("PUT", "/status/q/!policy", {"role": "queue", "status": "disabled"}).status == 200
+        assert waiting.result(20).status == 409
+    refused = http("POST", "/status/q", "message")
+    assert (refused.status, refused.json()["condition"]) == (409, "com.microsoft:entity-disabled")
+    assert http("DELETE", "/status/q/!head").status == 409
+    assert http("PUT", "/status/q/!policy", {"role": "queue"}).status == 200
+    assert http("POST", "/status/q", "message").status == 201
+    assert http("DELETE", "/status/q/!head").body == b"message"
+
+
+def test_a_disabled_router_routes_no_request(http: Http) -> None:
+    assert http("POST", "/status/r", {"role": "router", "status": "send_disabled"}).status == 201
+    assert http("POST", "/status/behind", {"role": "queue", "status": "disabled"}).status == 201
+    assert http("POST", "/status/r/!subscriptions", {"target": "status/behind"}).status == 201
+    assert http("POST", "/status/r", "message").status == 409
+    assert http("PUT", "/status/r/!policy", {"role": "router"}).status == 200
+    assert http("POST", "/status/r", "message").status == 201
+    assert len(http("GET", "/status/behind/!messages").json()["messages"]) == 1

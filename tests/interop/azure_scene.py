@@ -21,6 +21,11 @@ def connection_string(broker: Broker, key: str) -> str:
     return f"Endpoint=sb://{broker.amqp};{key};UseDevelopmentEmulator=true"
 
 
+def administration_string(broker: Broker, key: str) -> str:
+    """The same for administration clients, which ask the port of the gateway."""
+    return f"Endpoint=sb://{broker.ready['http']};{key};UseDevelopmentEmulator=true"
+
+
 def client_for(broker: Broker, key: str, **options: Any) -> ServiceBusClient:
     """A client by a connection string, which fails at once instead of trying for minutes."""
     return ServiceBusClient.from_connection_string(connection_string(broker, key), retry_total=0, **options)

@@ -144,7 +144,6 @@ def test_properties_are_the_fields_of_a_policy(
     [
         ({"auto_delete_on_idle": "PT10M"}, "AutoDeleteOnIdle"),
         ({"forward_to": "elsewhere"}, "ForwardTo"),
-        ({"status": "Disabled"}, "Status"),
         ({"lock_duration": timedelta(0)}, "LockDuration"),
         ({"max_delivery_count": 2_000_000}, "MaxDeliveryCount"),
     ],

@@ -4,7 +4,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from tests.interop.azure_scene import connection_string, key_of
+from tests.interop.azure_scene import administration_string, connection_string, key_of
 from tests.interop.programs import in_csharp
 from tests.support.broker import Broker
 from tests.support.namespace import give
@@ -36,6 +36,43 @@ def test_one_client_has_links_requests_and_tokens_for_hundreds_of_entities(guard
         give(guarded.data, f"many/{number}", role="queue", lock_duration=60)
     found = in_csharp("ManyEntities", connection_string(guarded, key), "many", str(count))
     assert found.scenarios == {"own": count, "renewed": count, "left": 0}
+
+
+def test_a_disabled_queue_refuses_what_its_status_says(guarded: Broker, key: str, queue: str) -> None:
+    found = in_csharp("Disabled", connection_string(guarded, key), administration_string(guarded, key), queue)
+    disabled, none, missing = "MessagingEntityDisabled", "none", "MessageNotFound"
+    rows = {
+        "Disabled": (disabled, disabled, disabled, disabled),
+        "SendDisabled": (disabled, disabled, none, missing),
+        "ReceiveDisabled": (none, none, disabled, disabled),
+        "Active": (none, none, none, missing),
+    }
+    for status, refusals in rows.items():
+        for use, refusal in zip(("send", "schedule", "receive", "deferred"), refusals, strict=True):
+            assert (status, use, found[f"{status} {use}"]) == (status, use, refusal)
+        assert found[f"{status} is shown"]
+    assert (found["a waiting receiver"], found["its next call"]) == (none, disabled)
+    assert found["a waiting receiver of dead letters"] == none
+
+
+def test_queues_and_subscriptions_forward(guarded: Broker, key: str, queue: str) -> None:
+    found = in_csharp(
+        "Forwarding", connection_string(guarded, key), administration_string(guarded, key), queue
+    )
+    assert found.scenarios == {
+        "shown": f"/{queue}/middle",
+        "subscription": "one two",
+        "before": "three four",
+        "queue": "five",
+        "receiver": "InvalidOperationException",
+        "scheduled": "six",
+        "missing": "ArgumentException",
+        "cycle": "ArgumentException",
+        "counts": "0 0 1",
+        "letter": f"seven com.microsoft:entity-disabled {queue}/middle",
+        "four hops": "eight",
+        "five hops": "nine MaxTransferHopCountExceeded",
+    }
 
 
 def test_names_are_those_of_entities_without_regard_to_case(strings: tuple[str, str]) -> None:

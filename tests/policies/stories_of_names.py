@@ -49,6 +49,32 @@ def metadata_points_where_it_did(names: Names) -> Iterator[None]:
         assert refused(amqp, name).name == "amqp:link:redirect"
 
 
+@survives("status")
+def who_was_refused_is_refused(names: Names) -> Iterator[None]:
+    queue, router = names.queue(), names.router(status="disabled")
+    names.send(queue, "x")
+    names.put(queue, status="receive_disabled")
+    yield
+    assert names.post(router).status == 409
+    assert names.receive(queue, 1).status == 409
+    names.put(queue)
+    assert names.rest(queue) == ["x"]
+
+
+@survives("forward_to")
+def what_is_forwarded_is_there_and_so_is_what_could_not_be(names: Names) -> Iterator[None]:
+    target = names.queue("target", max_length=3)
+    source, router = names.queue("source", forward_to=target), names.router()
+    names.subscribe(router, source)
+    for body in ("1", "2"):
+        names.send(router, body)
+    yield
+    names.send(source, "3", "4")
+    wait.until(lambda: len(names.peek(f"{source}/$transfer/$dlq")) == 1, "what does not fit is kept")
+    assert names.rest(target) == ["1", "2", "3"]
+    assert names.rest(f"{source}/$transfer/$dlq") == ["4"]
+
+
 @survives("distribution")
 def routers_distribute_as_before_and_what_they_gave_is_there(names: Names) -> Iterator[None]:
     every, one = names.router("every"), names.router("one", distribution="one")

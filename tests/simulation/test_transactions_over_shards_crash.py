@@ -164,7 +164,7 @@ class World:
         return self.dies_at is None or self.step < self.dies_at
 
     def run(self) -> None:
-        """What a frontend does (frontend/transactions/committing.py); a shard that dies is back at once."""
+        """What a frontend does (shard_client/commits.py); a shard that dies is back at once."""
         *others, last = self.shards
         is_prepared = True
         for shard in others:

@@ -57,6 +57,7 @@ async def resolve(
         # The first use, which may just have become known here, was that of a connection that has ended.
         raise ConditionError(conditions.RESOURCE_DELETED, f"{record.name} was just deleted; attach again")
     frontend.guard.demand(connection.client, right, record)
+    frontend.guard.demand_open(right, record)
     return record
 
 
@@ -110,6 +111,7 @@ def check_sendable(
     name, expected = name_of(address), node_of_message(messages[0], address)
     record, role = _find(connection, name, Right.SEND, expected, entity=entity)
     connection.frontend.guard.demand(connection.client, Right.SEND, record)
+    connection.frontend.guard.demand_open(Right.SEND, record)
     if (role or record.role) not in (Role.QUEUE, Role.ROUTER):
         raise no_target(record.name, record.role)
     most, largest = record.policy["max_message_bytes"], max(map(len, messages))

@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING, Any
 
 from lightrail.amqp.events import ACCEPTED, RELEASED, Transfers
 from lightrail.frontend.links.outcomes import FAILED, rejected
+from lightrail.model import limits
 from lightrail.namespace.router_plan import Walk
 from lightrail.namespace.spreading import Carried, Spread
 from lightrail.shard_client.sending.lanes import Load
@@ -13,6 +14,7 @@ from lightrail.wire.bodies import Refusal
 
 if TYPE_CHECKING:
     from lightrail.amqp.link import Link
+    from lightrail.frontend.engine import Frontend
 
 
 class RoutedBatch(Spread):
@@ -82,6 +84,17 @@ class RoutedBatch(Spread):
         if refusal is MAYBE_STORED:
             return FAILED
         return rejected(refusal.condition, refusal.description)
+
+
+async def until_placed(frontend: "Frontend", queues: Iterable[str]) -> None:
+    """Waits until the shards of queues are registered."""
+    while True:
+        for queue in queues:
+            await frontend.find(queue)
+        if all(frontend.placed(queue) is not None for queue in queues):
+            return
+        # A shard is not registered yet, or no longer.
+        await frontend.shard_connections.owners.change(limits.OWNER_RETRY_MS_MAX)
 
 
 def settle(link: "Link", batches: Iterable[RoutedBatch], not_stored: Any, maybe_stored: Any) -> None:

@@ -11,14 +11,14 @@ new shards, in their order, before any other frames of the link.
 
 import logging
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Awaitable, Sequence
 from dataclasses import KW_ONLY, dataclass, field
 from typing import TYPE_CHECKING
 
 from lightrail.amqp.events import Transfers
 from lightrail.frontend.links.batched import BATCHED
 from lightrail.frontend.links.incoming import IncomingLink
-from lightrail.frontend.links.routed import OneOutcome, RoutedBatch, settle
+from lightrail.frontend.links.routed import OneOutcome, RoutedBatch, settle, until_placed
 from lightrail.frontend.links.terminus import container_of, left_out
 from lightrail.model import conditions, limits
 from lightrail.namespace.router_plan import Plan, Routed
@@ -114,7 +114,7 @@ class RouterLink(IncomingLink):
             self._end_with(batch)
             return True
         if plan.problem:
-            self._give_up(batch, Refusal(conditions.RESOURCE_LIMIT_EXCEEDED, plan.problem))
+            self._give_up(batch, plan.problem)
             return True
         if plan.is_empty and self._may_wait(batch, plan, now_ms):
             return False
@@ -285,10 +285,22 @@ class RouterLink(IncomingLink):
             self._frontend.later(0, self.route_waiting)
 
     def _refused(self, load: Load, refusal: Refusal) -> None:
+        plan = self._plan
         if again(refusal, is_repeated=load.is_repeated) is Again.ANEW:
-            self._frontend.spawn(self._repeat(load, refusal))
-            return
-        self._fail(load, refusal)
+            self._frontend.spawn(self._attempt(self._repeat(load), load, refusal))
+        elif plan is not None and plan.forwarded and plan.forwards(load.queues):
+            at_sources = self._store_at_sources(load, refusal.accepted, plan)
+            self._frontend.spawn(self._attempt(at_sources, load, refusal))
+        else:
+            self._fail(load, refusal)
+
+    async def _attempt(self, work: Awaitable[None], load: Load, refusal: Refusal) -> None:
+        """Sends a refused load again; where that fails by an error, the load is refused."""
+        try:
+            await work
+        except Exception:
+            log.exception("messages for %s could not be routed again", self.router)
+            self._fail(load, refusal)
 
     def _fail(self, load: Load, refusal: Refusal) -> None:
         batch: RoutedBatch = load.batch
@@ -296,19 +308,24 @@ class RouterLink(IncomingLink):
         self._hold_back(refusal)
         self._stored([load])
 
-    async def _repeat(self, load: Load, refusal: Refusal) -> None:
+    async def _repeat(self, load: Load) -> None:
         """A queue of a load was deleted: the present plan distributes its messages again, once."""
-        try:
-            plan = await self._plan_anew(load)
-            if plan is None:
-                self._fail(load, Refusal(conditions.RESOURCE_DELETED, NO_ROUTER.format(router=self.router)))
-                return
-            await self._distribute_again(load, plan)
-        except Exception:
-            log.exception("messages for %s could not be routed again", self.router)
-            self._fail(load, refusal)
+        plan = await self._plan_anew(load)
+        if plan is None:
+            self._fail(load, Refusal(conditions.RESOURCE_DELETED, NO_ROUTER.format(router=self.router)))
             return
+        await self._distribute_again(load, plan)
         load.batch.loads.remove(load)
+        self._stored([load])
+
+    async def _store_at_sources(self, load: Load, stored: int, plan: Plan) -> None:
+        """Stores what a set of queues refused in the others, and in sources for ends of chains (ADR 66)."""
+        queues = plan.at_sources(load.queues)
+        await until_placed(self._frontend, queues)
+        indices, payloads = load.indices[stored:], load.payloads[stored:]
+        load.indices, load.payloads = load.indices[:stored], load.payloads[:stored]
+        for way in self._ways.find(queues, plan.ages_ms, []):
+            way.send(load.batch, indices, payloads, is_repeated=True)
         self._stored([load])
 
     async def _plan_anew(self, load: Load) -> Plan | None:
@@ -332,13 +349,7 @@ class RouterLink(IncomingLink):
             nowhere = [position for i in unroutable if (position := positions[i]) not in elsewhere]
             self._unroutable(batch, nowhere, plan)
         queues_of_all = {queue for group in groups for queue in group.queues}
-        while True:
-            for queue in queues_of_all:
-                await self._frontend.find(queue)
-            if all(self._frontend.placed(queue) is not None for queue in queues_of_all):
-                break
-            # A shard is not registered yet, or no longer.
-            await self._frontend.shard_connections.owners.change(limits.OWNER_RETRY_MS_MAX)
+        await until_placed(self._frontend, queues_of_all)
         for queues, indices, payloads in left_over(groups, positions, carried):
             for way in self._ways.find(queues, plan.ages_ms, []):
                 way.send(batch, indices, payloads, is_repeated=True)

@@ -6,7 +6,8 @@ from datetime import UTC, datetime
 from typing import Any, Final
 
 from lightrail.amqp.messages import plain
-from lightrail.model.policy import BY_NAME, FIELDS, Policy, Role, fields_of
+from lightrail.model.policy import BY_NAME, Policy, Role, fields_of
+from lightrail.model.policy_fields import FIELDS
 from lightrail.namespace.records import Name, Subscription
 
 MANAGEMENT: Final = "org.amqp.management"

@@ -1,31 +1,26 @@
-"""Committing: finds the queues of a transaction's messages, and sends the transaction to its shards.
-
-If an answer is lost, it is unknown whether the shard has applied the transaction. So the same request is sent
-to the same shard until it answers; the id of the transaction prevents that it is applied twice.
-"""
+"""Committing: finds the queues of a transaction's messages, and sends the transaction to its shards."""
 
 import asyncio
-import contextlib
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 from lightrail.cluster.coordinator import CoordinatorError
 from lightrail.frontend.errors import ConditionError
 from lightrail.frontend.links.resolving import resolve
 from lightrail.frontend.links.scheduling import NO_DELAY, asks_for_delay, due_ms, make_delay
 from lightrail.frontend.links.terminus import left_out, name_of, node_of_message
-from lightrail.frontend.transactions.part_requests import Batch, Request, request_of
+from lightrail.frontend.transactions.part_requests import Batch, request_of
 from lightrail.frontend.transactions.transaction import LockRetirement, Post, Retirement, Transaction
 from lightrail.model import conditions, limits
 from lightrail.model.names import InvalidNameError
 from lightrail.model.policy import InvalidPolicyError, Role
-from lightrail.model.transaction_ids import new_id
 from lightrail.namespace.records import Right
 from lightrail.namespace.router_plan import CopyGroup, expiry
 from lightrail.namespace.routing import NO_ROUTER, UNROUTABLE
 from lightrail.namespace.scheduled import scheduled_queue
 from lightrail.namespace.statuses import ServiceError
+from lightrail.shard_client.commits import CommitParts, CommitRefusedError, Request, UncertainError
 from lightrail.shard_client.peers.requests import ShardDownError, ShardRefusedError
 
 if TYPE_CHECKING:
@@ -41,10 +36,6 @@ RETURNED: Final = (
 )
 
 
-class UncertainError(ConditionError):
-    """A shard that may have applied the transaction did not answer in time."""
-
-
 class Committing:
     """Commits the transactions of one coordinator, one after the other.
 
@@ -52,109 +43,53 @@ class Committing:
         link: number of the coordinator's link, unique in the lifetime of the process.
     """
 
-    __slots__ = ("_connection", "_frontend", "_number", "_producer")
+    __slots__ = ("_at_sources", "_connection", "_forwards", "_frontend", "_parts_at_shards")
 
     def __init__(self, connection: "ClientConnection", link: int) -> None:
         self._connection = connection
-        self._frontend = connection.frontend
-        self._producer = connection.frontend.boot << 32 | link
-        self._number = 0
+        frontend = self._frontend = connection.frontend
+        self._parts_at_shards = CommitParts(
+            frontend.shard_connections.owners,
+            frontend.boot << 32 | link,
+            frontend.now_ms,
+            # A connected client waits until its shard serves again; without a client the wait is limited.
+            is_waiting=lambda: connection.is_open,
+        )
+        self._at_sources = False
+        """Whether copies for queues at the ends of chains are stored in the sources of these (ADR 66)."""
+        self._forwards = False
+        """Whether there are such copies."""
 
     async def commit(self, transaction: Transaction) -> None:
         """Returns when all of it is on disk. Raises ConditionError: it had no effect."""
         if not (transaction.posts or transaction.retirements or transaction.locks):
             return
-        self._number += 1
+        commits = self._parts_at_shards
+        commits.begin()
         owners = self._frontend.shard_connections.owners
         pause_ms = limits.OWNER_RETRY_MS
         gives_up_ms = self._frontend.now_ms() + TRANSACTION_COMMIT_MS
+        self._at_sources = self._forwards = False
         while True:
             parts = await self._parts(transaction)
-            if not parts or await self._commit_parts(parts, gives_up_ms):
-                return
+            try:
+                user = self._connection.client.user_name
+                if not parts or await commits.commit(parts, gives_up_ms, user):
+                    return
+            except UncertainError as refused:
+                raise ConditionError(conditions.TRANSACTION_ROLLBACK, str(refused)) from None
+            except CommitRefusedError as refused:
+                if self._at_sources or not self._forwards:
+                    raise ConditionError(conditions.TRANSACTION_ROLLBACK, str(refused)) from None
+                # A queue to which copies are forwarded may have refused them: once more, in their sources.
+                self._at_sources = True
+                continue
             if any(each.consumer.settlements.is_returned for each in transaction.retirements):
                 raise ConditionError(conditions.TRANSACTION_ROLLBACK, RETURNED)
             if self._frontend.now_ms() > gives_up_ms:
                 raise ConditionError(
                     conditions.TRANSACTION_ROLLBACK, "a queue of the transaction is moving; try again"
                 )
-            pause_ms = await owners.change(pause_ms)
-
-    async def _commit_parts(self, parts: dict[int, Request], gives_up_ms: int) -> bool:
-        """Makes all shards apply their parts; returns False if a queue has moved. Raises ConditionError.
-
-        All shards but the last prepare their parts; the last one's application is the decision (ADR 38).
-        """
-        *others, last = sorted(parts)
-        fields, blob = parts[last]
-        fields |= {"producer": self._producer, "number": self._number}
-        if not others:
-            return await self._ask(last, "transact", gives_up_ms, fields, blob)
-        id = new_id(self._frontend.now_ms()).hex()
-        preparation = {"id": id, "decides": last, "user": self._connection.client.user_name}
-        decision: bool | None = False
-        """None while the decision is not known here: then the shards request it."""
-        try:
-            prepared = await asyncio.gather(
-                *(
-                    self._ask(shard, "prepare", gives_up_ms, {**preparation, **part}, its_blob)
-                    for shard, (part, its_blob) in parts.items()
-                    if shard != last
-                ),
-                return_exceptions=True,
-            )
-            for each in prepared:
-                if isinstance(each, BaseException):
-                    raise each
-            if all(prepared):
-                fields |= {"id": id, "others": others}
-                decision = None
-                try:
-                    decision = await self._ask(last, "transact", gives_up_ms, fields, blob)
-                except UncertainError:
-                    raise
-                except ConditionError:
-                    decision = False
-                    raise
-        finally:
-            if decision is not None:
-                await asyncio.gather(*(self._conclude(shard, id, commits=decision) for shard in others))
-        return decision is True
-
-    async def _conclude(self, shard: int, id: str, *, commits: bool) -> None:
-        """Sends the decision.
-
-        A shard that does not receive it requests it (shard/transactions/decision_requests.py).
-        """
-        peer = self._frontend.shard_connections.owners.resolver.peer(shard)
-        if peer is not None:
-            with contextlib.suppress(ShardDownError, ShardRefusedError):
-                await peer.request("conclude", {"id": id, "commit": commits})
-
-    async def _ask(self, shard: int, op: str, gives_up_ms: int, fields: dict[str, Any], blob: bytes) -> bool:
-        """Sends a part to its shard; returns False if a queue has moved. Raises ConditionError.
-
-        A connected client waits until its shard serves again; without a client the wait is limited.
-        """
-        owners = self._frontend.shard_connections.owners
-        pause_ms = limits.OWNER_RETRY_MS
-        while True:
-            peer = owners.resolver.peer(shard)
-            if peer is not None:
-                try:
-                    await peer.request(op, fields, blob=blob)
-                    return True
-                except ShardRefusedError as refused:
-                    if refused.condition == conditions.MOVED:
-                        return False
-                    raise ConditionError(
-                        conditions.TRANSACTION_ROLLBACK, f"{refused.condition}: {refused.description}"
-                    ) from None
-                except ShardDownError:
-                    # It is unknown whether it was applied, so the request is sent again.
-                    fields = {**fields, "repeated": True}
-            if not self._connection.is_open and self._frontend.now_ms() > gives_up_ms:
-                raise UncertainError(conditions.TRANSACTION_ROLLBACK, f"shard {shard} is away")
             pause_ms = await owners.change(pause_ms)
 
     def _check_rights(self, transaction: Transaction) -> None:
@@ -250,11 +185,15 @@ class Committing:
         if plan is None:
             raise ConditionError(conditions.TRANSACTION_ROLLBACK, NO_ROUTER.format(router=router))
         if plan.problem:
-            raise ConditionError(conditions.TRANSACTION_ROLLBACK, plan.problem)
+            raise ConditionError(conditions.TRANSACTION_ROLLBACK, plan.problem.description)
         if post.may_delay and asks_for_delay(post.payloads):
             raise ConditionError(conditions.TRANSACTION_ROLLBACK, NO_DELAY)
         routed = await routers.routed(plan.begin(post.payloads, routers.looks))
         groups, unroutable = left_out(routed, plan, post.container)
+        if plan.forwarded:
+            self._forwards = self._forwards or any(plan.forwards(group.queues) for group in groups)
+            if self._at_sources:
+                groups = [replace(group, queues=plan.at_sources(group.queues)) for group in groups]
         if unroutable:
             frontend.counts.messages_unroutable += len(unroutable)
             if plan.policy["unroutable"] == "reject":

@@ -15,12 +15,11 @@ from lightrail.frontend.links.deliveries import ConsumerLink
 from lightrail.frontend.links.outcomes import encode_outcome
 from lightrail.frontend.transactions.transaction import Attributes, LockRetirement, Post, Retirement
 from lightrail.model import limits
+from lightrail.shard_client.commits import Request
 from lightrail.wire.bodies import ConsumerOpen
 
 Batch = tuple[frozenset[str], Post, Sequence[bytes]]
 """Queues, the post of the messages, and the messages."""
-Request = tuple[dict[str, Any], bytes]
-"""Fields and blob."""
 
 
 def request_of(

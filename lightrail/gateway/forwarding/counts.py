@@ -20,6 +20,9 @@ class ForwardingCounts:
     forwarders: int = 0
     forwarded: int = 0
     forwards_refused: int = 0
+    forwarding_queues: int = 0
+    messages_forwarded: int = 0
+    messages_not_forwarded: int = 0
     schedulers: int = 0
     scheduled_routed: int = 0
     scheduled_refused: int = 0
@@ -52,6 +55,11 @@ FAMILIES: Final[tuple[AnyFamily[Any], ...]] = (
         "lightrail_dead_letters_refused",
         "Attempts to forward a dead letter that the target refused.",
         "forwards_refused",
+    ),
+    gauge("lightrail_forwarding_queues", "Queues whose messages are forwarded to another name."),
+    counter("lightrail_messages_forwarded", "Messages of such queues that were passed on from there."),
+    counter(
+        "lightrail_messages_not_forwarded", "Messages of such queues that became dead letters in their place."
     ),
     gauge("lightrail_schedulers", "Routers whose scheduled messages are routed when due."),
     counter("lightrail_scheduled_routed", "Scheduled messages that were routed when due."),

@@ -87,11 +87,15 @@ class Forwarder:
     def arrived(self, deliveries: list[Delivery]) -> None:
         """Starts a task for each delivery, in order."""
         loop = asyncio.get_running_loop()
+        self._note_sizes(deliveries)
+        for delivery in deliveries:
+            self._tasks[delivery.generation, delivery.number] = loop.create_task(self._work(delivery))
+        self._top_up()
+
+    def _note_sizes(self, deliveries: list[Delivery]) -> None:
         for delivery in deliveries:
             size = len(delivery.message) + 1
             self._mean_bytes = max(size, 0.75 * self._mean_bytes + 0.25 * size)
-            self._tasks[delivery.generation, delivery.number] = loop.create_task(self._work(delivery))
-        self._top_up()
 
     def drained(self, is_empty: bool) -> None:
         """Not used: forwarders never drain."""
@@ -121,7 +125,7 @@ class Forwarder:
             window = min(self._window, FORWARDER_WINDOW_FIRST)
         else:
             window = min(self._window, max(1, int(FORWARDER_WINDOW_BYTES / self._mean_bytes)))
-        room = window - len(self._tasks)
+        room = window - self.held
         source = self._source
         if source is not None and room > 0 and source.granted <= room // 2:
             source.grant(room)

@@ -1,4 +1,4 @@
-"""All forwarding of one gateway: transfers, dead letters for other names, scheduled messages, pushes.
+"""All forwarding of one gateway: transfers, queues that forward, dead letters, scheduled messages, pushes.
 
 The shard of a queue puts dead letters into NAME/$dlq, on the same shard, in the same commit. A gateway
 forwards them to the name in the queue's policy. A message for a router that is not due waits in
@@ -25,6 +25,7 @@ from lightrail.gateway.forwarding.forwarder import (
 )
 from lightrail.gateway.forwarding.pushes import Pushers
 from lightrail.gateway.forwarding.sink import NotSentError, Sink, due, moved
+from lightrail.gateway.forwarding.transferring import QueueForwarders
 from lightrail.gateway.forwarding.transfers import Transfers
 from lightrail.gateway.http_client import Endpoints
 from lightrail.gateway.messages.sending import Carried, NameSender
@@ -194,6 +195,7 @@ class Forwarding:
         self.transfers = Transfers(service.directory, shards, sink, self.counts)
         self._dead_letters = DeadLetterForwarders(service.directory, shards, sink, self.counts)
         self._scheduled = ScheduledForwarders(service.directory, shards, sink, self.counts)
+        self._queues = QueueForwarders(service, shards, sender.routers, self.counts)
         self._pushers = Pushers(service, shards, self._endpoints.post, self.counts)
 
     def start(self) -> None:
@@ -209,12 +211,14 @@ class Forwarding:
                 )
         self._dead_letters.start()
         self._scheduled.start()
+        self._queues.start()
         self._pushers.start()
 
     def changed(self, changes: Changes) -> None:
         """Follows names, policies and subscriptions that changed."""
         self._dead_letters.changed(changes.names)
         self._scheduled.changed(changes.names)
+        self._queues.changed(changes.names)
         self._pushers.changed(changes.routers | changes.names.keys())
 
     async def close(self) -> None:
@@ -222,5 +226,6 @@ class Forwarding:
         self.transfers.close()
         self._dead_letters.close()
         self._scheduled.close()
+        self._queues.close()
         self._pushers.close()
         await self._endpoints.close()

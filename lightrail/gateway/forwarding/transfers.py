@@ -18,7 +18,7 @@ from lightrail.gateway.forwarding.transfer import Mode, Task, Transfer, Transfer
 from lightrail.model import names
 from lightrail.model.policy import Role
 from lightrail.namespace.directory import Directory
-from lightrail.namespace.records import Name, Right
+from lightrail.namespace.records import Name, Right, refused_by_forwarding
 from lightrail.namespace.rights import Caller, demand
 from lightrail.namespace.statuses import MissingError, ServiceError
 from lightrail.shard_client.shard_connections import ShardConnections
@@ -120,6 +120,8 @@ class Transfers:
         demand(self._directory, caller, Right.LISTEN, record)
         if record.role is not Role.QUEUE:
             raise MissingError(f"{source} has role {record.role}; expected a queue to consume from")
+        if why := refused_by_forwarding(record.policy, Right.LISTEN):
+            raise ServiceError(f"nothing is transferred from {source}: {why}")
         if target is not None:
             self._check_target(caller, target)
         policy = record.policy

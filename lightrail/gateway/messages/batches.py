@@ -195,7 +195,7 @@ class BatchSender:
         routers = self._sender.routers
         plan = await routers.plan(record)
         if plan.problem:
-            raise refused(conditions.RESOURCE_LIMIT_EXCEEDED, plan.problem)
+            raise refused(plan.problem.condition, plan.problem.description)
         # A router that chooses one of its subscriptions chooses the same one when the batch is sent again.
         chance = random.Random(f"{batch.identity(record.name)}-{batch.number}")
         walk = plan.begin(
@@ -217,7 +217,8 @@ class BatchSender:
                 batch.messages[index]._replace(data=payload)
                 for index, payload in zip(group.indices, group.payloads, strict=True)
             ]
-            for queue in sorted(group.queues):
+            # Always the sources: a batch that is sent again has the same queues, whatever has refused it.
+            for queue in sorted(plan.at_sources(group.queues)):
                 by_queue.setdefault(queue, []).extend(found)
         return by_queue, plan.ages_ms
 

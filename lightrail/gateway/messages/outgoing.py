@@ -17,7 +17,7 @@ from lightrail.amqp.sections import Header, Properties, attributes, encode_heade
 from lightrail.amqp.values import DecodeError, Long, Symbol, Timestamp
 from lightrail.gateway.bodies import milliseconds
 from lightrail.gateway.errors import ProblemError, invalid
-from lightrail.model.policy import SECONDS_MAX
+from lightrail.model.policy_fields import SECONDS_MAX
 
 PROPERTY: Final = "lightrail-property-"
 TTL_MS_MAX: Final = (1 << 32) - 1

@@ -1,8 +1,7 @@
 """Receivers: HTTP requests that wait for messages, without a task, a thread or a poll for each.
 
-One consumer per queue and gateway has as much credit at the shard as requests wait. A delivery answers the
-request that has waited longest; if no request waits, it is released at once. A request that is cancelled
-withdraws its credit.
+One consumer per queue and gateway has as much credit as requests wait. A delivery answers the request that
+has waited longest; without one it is released at once. A request that is cancelled withdraws its credit.
 """
 
 import asyncio
@@ -14,8 +13,9 @@ from heapq import heapify, heappop, heappush
 from typing import Any, Final, Generic, TypeVar
 
 from lightrail.gateway.errors import AGAIN, ProblemError, refused
+from lightrail.model import conditions
 from lightrail.model.policy import LOCK_SECONDS_DEFAULT, Policy, Role
-from lightrail.namespace.records import Name
+from lightrail.namespace.records import Name, Right, refused_by_forwarding, refused_by_status
 from lightrail.shard_client.owners.owner import Owner
 from lightrail.shard_client.receiving.queue_consumer import Delivery, QueueConsumer
 from lightrail.shard_client.shard_connections import ShardConnections
@@ -25,8 +25,7 @@ from lightrail.wire.frames import OutcomeCode
 RECEIVERS_MAX: Final[int] = 50_000
 """Requests of one gateway that wait for a message."""
 RECEIVER_IDLE_MS: Final[int] = 200
-"""Idle time after which a gateway's consumer is closed, because it counts as one of the queue's. Opening the
-next one needs no answer of the shard."""
+"""Idle time after which a gateway's consumer is closed, because it counts as one of the queue's."""
 
 STALE_MIN: Final = 64
 """Cancelled waiters that may stay in the line; if there are more, they are removed."""
@@ -176,6 +175,7 @@ class RequestLine:
         self._lock_ms = policy.milliseconds("lock_duration") or int(LOCK_SECONDS_DEFAULT * 1000)
         # An open consumer may exclude other consumers, so it is closed as soon as no request waits.
         self._exclusive = bool(policy["exclusive"] or policy["single_active"] or policy["max_consumers"])
+        self._is_open = not refused_by_status(policy, Right.LISTEN)
 
     def _opened_consumer(self) -> QueueConsumer:
         shards = self._host.shards
@@ -228,12 +228,15 @@ class RequestLine:
             self._idle()
 
     def follow(self, policy: Policy) -> None:
-        """Opens another consumer if a new policy changes locks or exclusivity; requests still wait."""
-        before = (self._lock_ms, self._exclusive)
+        """Opens another consumer for other locks, exclusivity or status; requests wait, or are refused."""
+        before = (self._lock_ms, self._exclusive, self._is_open)
         self._read(policy)
-        if (self._lock_ms, self._exclusive) != before:
+        if (self._lock_ms, self._exclusive, self._is_open) != before:
             self._consumer.close()
             self._opened_consumer()
+        if why := refused_by_forwarding(policy, Right.LISTEN):
+            self._consumer.close()
+            self.ended(Refusal(conditions.NOT_ALLOWED, why))
 
     def close(self) -> None:
         """The gateway ends, or no request has waited for a while."""
@@ -352,11 +355,9 @@ class Receivers:
         A cancelled call leaves the line and releases a message that arrived for it at the same moment.
 
         Args:
-            user: of the request. The consumer of a queue counts towards the share of the user whose request
-                opened it.
+            user: of the request; the consumer counts towards the share of the user whose request opened it.
 
-        Raises:
-            ProblemError: the queue refuses (more) consumers, or was deleted; too many requests wait.
+        Raises ProblemError: the queue refuses (more) consumers, or was deleted; too many requests wait.
         """
         if self.waiting >= RECEIVERS_MAX:
             most = RECEIVERS_MAX

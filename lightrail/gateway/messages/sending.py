@@ -5,7 +5,7 @@ shard; a request is sent again within its time only.
 """
 
 import asyncio
-from collections.abc import Iterable, Sequence
+from collections.abc import Container, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from time import monotonic
 from typing import Final, Self
@@ -101,16 +101,18 @@ class RouterSender:
         until = self._loop.time() + limits.REQUEST_MS / 1000
         came_ms = self._shards.now_ms()
         pause_ms = limits.OWNER_RETRY_MS
-        is_repeated = False
+        is_repeated = at_sources = False
         while True:
             plan = await self.plan(record)
             if plan.problem:
-                raise refused(conditions.RESOURCE_LIMIT_EXCEEDED, plan.problem)
+                raise refused(plan.problem.condition, plan.problem.description)
             groups, unroutable = await self.routers.routed(plan.begin([message.message], self.routers.looks))
             if unroutable and not carried:
                 if plan.policy["unroutable"] == "reject":
                     raise UnroutableError(record.name)
                 return
+            if at_sources:
+                groups = list(_at_sources(groups, plan, carried))
             attributes = _attributes(message)
             request = _Request(attributes, came_ms, self._loop.create_future(), carried)
             refusal = await self._spread(record.name, groups, plan, request)
@@ -125,6 +127,8 @@ class RouterSender:
                 is_repeated = True
                 for queue in {queue for group in groups for queue in group.queues}:
                     self._shards.forget(queue)
+            elif not at_sources and any(plan.forwards(group.queues) for group in groups):
+                at_sources = True
             else:
                 raise refused(refusal.condition, refusal.description)
 
@@ -184,6 +188,16 @@ class RouterSender:
     def _changed(self, changes: Changes) -> None:
         if changes.names:
             self._ways.forget()
+
+
+def _at_sources(
+    groups: Iterable[CopyGroup], plan: Plan, carried: Container[tuple[bytes, str]]
+) -> Iterator[CopyGroup]:
+    """The groups with the sources of those ends of chains that do not have a message."""
+    for group in groups:
+        for index, payload in zip(group.indices, group.payloads, strict=True):
+            there = frozenset(queue for queue in group.queues if (payload, queue) in carried)
+            yield CopyGroup(there | plan.at_sources(group.queues - there), [index], [payload])
 
 
 def _attributes(message: Outgoing) -> Attributes:

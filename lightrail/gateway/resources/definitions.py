@@ -2,7 +2,7 @@
 
 import asyncio
 import json
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from typing import Any, Final
 
 from aiohttp import web
@@ -137,8 +137,8 @@ class _Import:
             taken = [self._take(name, value) for name, value in plain[at : at + AT_ONCE]]
             if error := next(filter(None, await asyncio.gather(*taken)), None):
                 raise error
-        for name, value in wanted.items():
-            if _forwards(value) and (error := await self._take(name, value)):
+        for name in _targets_first(wanted):
+            if _forwards(wanted[name]) and (error := await self._take(name, wanted[name])):
                 raise error
         place = {name: at for at, name in enumerate(wanted)}
         self._created.sort(key=place.__getitem__)
@@ -255,5 +255,25 @@ def _same(found: Subscription, target: str, wanted: dict[str, Any]) -> bool:
     return found.target == target and all(getattr(found, key) == each for key, each in wanted.items())
 
 
+def _targets_first(wanted: Mapping[str, Any]) -> list[str]:
+    """The names in their order, but each behind the one to which it forwards, which has to exist."""
+    found: dict[str, None] = {}
+    for name in wanted:
+        chain: dict[str, None] = {}
+        following: Any = name
+        while (
+            isinstance(following, str)
+            and following in wanted
+            and following not in chain
+            and following not in found
+        ):
+            chain[following] = None
+            policy = wanted[following]
+            following = policy.get("forward_to") if isinstance(policy, dict) else None
+        found |= dict.fromkeys(reversed(chain))
+    return list(found)
+
+
 def _forwards(policy: Any) -> bool:
-    return isinstance(policy, dict) and policy.get("dead_letter") is not None
+    names = ("dead_letter", "forward_to")
+    return isinstance(policy, dict) and any(policy.get(each) is not None for each in names)

@@ -18,7 +18,7 @@ from lightrail.gateway.request import Request, nothing_at
 from lightrail.gateway.resources.names import refer
 from lightrail.model import limits
 from lightrail.model.policy import Role
-from lightrail.namespace.records import Right
+from lightrail.namespace.records import Right, refused_by_forwarding
 from lightrail.namespace.rights import demand
 
 
@@ -48,6 +48,8 @@ async def _receive(request: Request) -> LockedMessage | None:
         raise refer(record)
     if record.role is not Role.QUEUE:
         raise ProblemError(409, f"{record.name} is a {record.role}; messages are received from queues")
+    if why := refused_by_forwarding(record.policy, Right.LISTEN):
+        raise ProblemError(409, f"nobody receives from {record.name}: {why}")
     wait_s = request.seconds("timeout", 0.0, limits.RECEIVE_WAIT_MS_MAX / 1000)
     return await request.services.receivers.receive(record, round(wait_s * 1000), request.caller.user)
 

@@ -12,6 +12,7 @@ Places: the parsed paths of administration requests.
 Fixed words of the path are compared without regard to case. Percent-encoding is decoded once.
 """
 
+from collections.abc import Mapping
 from enum import Enum, auto
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeVar
 from urllib.parse import quote, unquote, urlencode
@@ -32,6 +33,7 @@ from lightrail.model.names import (
     is_dynamic_node,
     is_system,
     queue_name,
+    transfer_name,
 )
 from lightrail.model.policy import Policy, Role
 from lightrail.namespace.directory import Directory
@@ -39,6 +41,7 @@ from lightrail.namespace.records import Name, Right, Subscription
 from lightrail.namespace.rights import Caller, may
 from lightrail.namespace.rules import rules_of
 from lightrail.namespace.statuses import MissingError
+from lightrail.namespace.transfer_queues import transfer_queue
 from lightrail.service_bus.administration import entries
 from lightrail.service_bus.administration.entries import Entry
 from lightrail.service_bus.administration.properties import Server
@@ -222,19 +225,20 @@ class Call:
         return updates
 
     def demand_target(self, policy: Policy, before: Policy | None = None) -> None:
-        """Raises ProblemError if dead letters are to be forwarded to a name that does not exist.
+        """Raises ProblemError if messages or dead letters are to be forwarded to a name that does not exist.
 
         A policy that another client has given stays as it is.
         """
-        target = policy["dead_letter"]
-        if target is None or (before is not None and before["dead_letter"] == target):
-            return
-        if self.directory.get(target).role is Role.NONE:
-            raise ProblemError(
-                400,
-                f"SubCode=40400. ForwardDeadLetteredMessagesTo: the auto forwarding destination entity "
-                f"{target!a:.200} does not exist; create it first",
-            )
+        for name, field in (("ForwardTo", "forward_to"), ("ForwardDeadLetteredMessagesTo", "dead_letter")):
+            target = policy[field]
+            if target is None or (before is not None and before[field] == target):
+                continue
+            if self.directory.get(target).role is Role.NONE:
+                raise ProblemError(
+                    400,
+                    f"SubCode=40400. {name}: the auto forwarding destination entity {target!a:.200} does not "
+                    "exist; create it first",
+                )
 
     async def change(self, record: Name, policy: Policy) -> Name:
         """Gives a name another policy, which was made from that of the record.
@@ -245,7 +249,18 @@ class Call:
         if revision is None:
             # The policy has fields that no property shows: those of a change in between would be lost.
             revision = record.revision
-        return await self.services.namespace.change(self.caller, record.name, policy, revision)
+        changed = await self.services.namespace.change(self.caller, record.name, policy, revision)
+        return await self._with_transfers(changed)
+
+    async def give(self, name: str, policy: Policy) -> Name:
+        """Creates a queue or topic. Raises TakenError, ForbiddenError, ServiceError and others."""
+        return await self._with_transfers(await self.services.namespace.give(self.caller, name, policy))
+
+    async def _with_transfers(self, record: Name) -> Name:
+        """The record of a queue; if it forwards, clients find the dead letters of transfers at once."""
+        if record.policy["forward_to"] is not None:
+            await transfer_queue(self.services.namespace, record.name)
+        return record
 
     # --- answers ---------------------------------------------------------------------------------------
 
@@ -290,23 +305,38 @@ class Call:
     # --- figures ---------------------------------------------------------------------------------------
 
     async def figures(self, queues: list[str]) -> Figures:
-        """Figures of queues and their dead-letter queues."""
-        names = [each for name in queues for each in (name, dead_letter_name(name))]
+        """Figures of queues, their dead-letter queues, and those of what they could not forward."""
+        names = [
+            each for name in queues for each in (name, dead_letter_name(name), *self._transfers_of(name))
+        ]
         return {row["name"]: row for row in await rows_of(self.services, names)} if names else {}
 
-    @staticmethod
-    def counted(queue: str, figures: Figures) -> dict[str, str | Xml.Element]:
+    def _transfers_of(self, queue: str) -> list[str]:
+        """The queue with the dead letters of a queue's transfers, if it has one."""
+        name = transfer_name(queue)
+        return [dead_letter_name(name)] if self.directory.find(name) is not None else []
+
+    def counted(self, queue: str, figures: Figures) -> dict[str, str | Xml.Element]:
         """MessageCount, CountDetails and SizeInBytes of a queue; empty while its shard does not answer."""
         row = figures.get(queue, {})
         if row.get("ready") is None:
             return {}
         dead = figures.get(dead_letter_name(queue), {})
-        # As in Service Bus, a deferred message is an active one.
-        active = row["ready"] + row["in_flight"] + (row.get("deferred") or 0)
-        letters = sum(dead.get(state) or 0 for state in ("ready", "delayed", "in_flight", "deferred"))
-        values = (active, letters, row["delayed"], 0, 0)
+        # As in Service Bus, a deferred message is an active one, and what is in a queue that forwards is
+        # about to be transferred.
+        there = row["ready"] + row["in_flight"] + (row.get("deferred") or 0)
+        forwards = self.directory.get(queue).policy["forward_to"] is not None
+        active, transfers = (0, there) if forwards else (there, 0)
+        letters = _letters(dead)
+        refused = sum(_letters(figures.get(name, {})) for name in self._transfers_of(queue))
+        values = (active, letters, row["delayed"], transfers, refused)
         return {
             "SizeInBytes": str(row["bytes"] + (dead.get("bytes") or 0)),
-            "MessageCount": str(active + letters + row["delayed"]),
+            "MessageCount": str(sum(values)),
             "CountDetails": entries.counts(dict(zip(COUNTS, values, strict=True))),
         }
+
+
+def _letters(dead: Mapping[str, Any]) -> int:
+    """Messages of a dead-letter queue, by its figures."""
+    return sum(dead.get(state) or 0 for state in ("ready", "delayed", "in_flight", "deferred"))

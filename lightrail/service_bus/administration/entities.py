@@ -57,7 +57,7 @@ async def put(call: Call) -> web.Response:
         present = (queue_properties if role is Role.QUEUE else topic_properties)(policy, call.server)
         policy = changed(policy, wanted, present)
         call.demand_target(policy)
-        made = await call.services.namespace.give(call.caller, name, policy)
+        made = await call.give(name, policy)
         await _keep_first_spelling(call, made)
         return await _answer(call, made, status=201)
     if record.role is not role:

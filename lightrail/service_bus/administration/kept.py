@@ -11,7 +11,8 @@ from collections.abc import Mapping
 from typing import Any, Final
 
 from lightrail.gateway.errors import ProblemError
-from lightrail.model.policy import BYTES_MAX, InvalidPolicyError, Policy
+from lightrail.model.policy import InvalidPolicyError, Policy
+from lightrail.model.policy_fields import BYTES_MAX
 from lightrail.service_bus.administration.durations import seconds_of
 
 MIB: Final = 1 << 20

@@ -72,9 +72,7 @@ READ_ONLY: Final = frozenset(
 _DETECTION: Final = "RequiresDuplicateDetection"
 """Read together with the window, as one field."""
 _CONSTANT: Final[Mapping[str, str]] = {
-    "Status": "Active",
     "AutoDeleteOnIdle": FOREVER,
-    "ForwardTo": "",
     "AuthorizationRules": "",
 }
 """Properties without a counterpart: the values that they always have, which are Service Bus's defaults."""
@@ -92,6 +90,13 @@ class Server(NamedTuple):
 
 FAILURES: Final = "DeadLetteringOnFilterEvaluationExceptions"
 """The property of a subscription that is no field of a policy."""
+_STATUSES: Final[Mapping[str, str]] = {
+    "active": "Active",
+    "disabled": "Disabled",
+    "send_disabled": "SendDisabled",
+    "receive_disabled": "ReceiveDisabled",
+}
+"""By the status of a policy."""
 Shown = dict[str, str]
 
 
@@ -106,8 +111,10 @@ def queue_properties(policy: Policy, server: Server) -> Shown:
         "DeadLetteringOnMessageExpiration": _flag(policy["expired"] == "dead_letter"),
         "MaxDeliveryCount": _delivery_count(policy, server),
         "UserMetadata": policy["description"],
-        "ForwardDeadLetteredMessagesTo": _forward(policy, server),
+        "ForwardTo": _url(policy["forward_to"], server),
+        "ForwardDeadLetteredMessagesTo": _url(policy["dead_letter"], server),
         "MaxMessageSizeInKilobytes": _kilobytes(policy, server),
+        "Status": _STATUSES[policy["status"]],
         **_CONSTANT,
         **flags(policy, FLAGS),
     }
@@ -115,14 +122,14 @@ def queue_properties(policy: Policy, server: Server) -> Shown:
 
 def topic_properties(policy: Policy, server: Server) -> Shown:
     """The properties of a topic that a client may send, as texts."""
-    constant = {key: value for key, value in _CONSTANT.items() if key != "ForwardTo"}
     return {
         "DefaultMessageTimeToLive": duration_of(policy["max_age"]),
         SIZE: kept_of(policy).get(SIZE, TOPIC_MB),
         **_duplicates(bounds_of(policy).get("duplicate_window")),
         "UserMetadata": policy["description"],
         "MaxMessageSizeInKilobytes": _kilobytes(policy, server),
-        **constant,
+        "Status": _STATUSES[policy["status"]],
+        **_CONSTANT,
         **flags(policy, FLAGS_OF_TOPICS),
     }
 
@@ -232,8 +239,7 @@ def _delivery_count(policy: Policy, server: Server) -> str:
     return str(count or UNLIMITED_COUNT)
 
 
-def _forward(policy: Policy, server: Server) -> str:
-    target = policy["dead_letter"]
+def _url(target: str | None, server: Server) -> str:
     return "" if target is None else f"sb://{server.host}/{target}"
 
 
@@ -298,6 +304,13 @@ def _name(text: str) -> str | None:
         raise ValueError(f"the name of a queue or topic, or its URL: {error}") from None
 
 
+def _status(text: str) -> str:
+    found = next((status for status, shown in _STATUSES.items() if shown == text), None)
+    if found is None:
+        raise ValueError(f"one of {', '.join(_STATUSES.values())}")
+    return found
+
+
 _COUNTERPARTS: Final[Mapping[str, _Counterpart]] = {
     "LockDuration": _Counterpart("lock_duration", seconds_of),
     "MaxSizeInMegabytes": _Counterpart("max_bytes", _size),
@@ -308,15 +321,18 @@ _COUNTERPARTS: Final[Mapping[str, _Counterpart]] = {
     ),
     "MaxDeliveryCount": _Counterpart("max_delivery_count", _count),
     "UserMetadata": _Counterpart("description", str),
+    "ForwardTo": _Counterpart("forward_to", _name),
     "ForwardDeadLetteredMessagesTo": _Counterpart("dead_letter", _name),
+    "Status": _Counterpart("status", _status),
     "MaxMessageSizeInKilobytes": _Counterpart("max_message_bytes", lambda text: _whole(text) * KIB),
 }
-_OF_TOPICS: Final = frozenset(("DefaultMessageTimeToLive", "UserMetadata", "MaxMessageSizeInKilobytes"))
+_OF_TOPICS: Final = frozenset(
+    ("DefaultMessageTimeToLive", "UserMetadata", "MaxMessageSizeInKilobytes", "Status")
+)
 _DURATIONS: Final = frozenset(("LockDuration", "DefaultMessageTimeToLive", "AutoDeleteOnIdle"))
 _WHY: Final[Mapping[str, str]] = {
     "AuthorizationRules": "keys belong to users; make them with lightrail-admin key make",
     "AutoDeleteOnIdle": "no queue is deleted for being idle",
-    "ForwardTo": "a queue forwards nothing; subscribe a router to a topic, or use transfers",
 }
 
 

@@ -132,9 +132,9 @@ async def _give_queue(call: Call, queue: str, wanted: Mapping[str, Xml.Element],
     call.demand_target(policy, record.policy)
     policy = with_bounds(policy, topic, topic)
     if is_new:
-        await call.services.namespace.give(call.caller, queue, policy)
+        await call.give(queue, policy)
     else:
-        await call.services.namespace.change(call.caller, queue, policy, record.revision)
+        await call.change(record, policy)
     return is_new
 
 

@@ -20,7 +20,7 @@ from lightrail.frontend.nodes.requests import RequestError
 from lightrail.model import conditions, limits
 from lightrail.model.names import is_dead_letter
 from lightrail.model.policy import Role
-from lightrail.namespace.records import Name, Right
+from lightrail.namespace.records import Name, Right, refused_by_forwarding, refused_by_status
 from lightrail.namespace.rights import demand
 from lightrail.service_bus.links.deliveries import (
     STAYS_DEAD,
@@ -54,6 +54,14 @@ def queue_of(record: Name) -> str:
     if record.role is not Role.QUEUE:
         raise RequestError(501, f"{record.name} has role {record.role}; expected a queue")
     return record.name
+
+
+def demand_open(record: Name, right: Right) -> None:
+    """Raises RequestError where the policy of a name refuses those that send or receive."""
+    if why := refused_by_status(record.policy, right):
+        raise RequestError(403, f"{record.name} is disabled: {why}", conditions.ENTITY_DISABLED)
+    if why := refused_by_forwarding(record.policy, right):
+        raise RequestError(400, f"nobody receives from {record.name}: {why}", conditions.NOT_ALLOWED)
 
 
 def whole(body: Fields, key: str, low: int, high: int) -> int:

@@ -26,7 +26,13 @@ from lightrail.service_bus.links.sending import demand_session
 from lightrail.service_bus.messages import (
     FIRST_SEQUENCE,
 )
-from lightrail.service_bus.nodes.locks import MESSAGE_NOT_FOUND, Fields, queue_of, sequences_of
+from lightrail.service_bus.nodes.locks import (
+    MESSAGE_NOT_FOUND,
+    Fields,
+    demand_open,
+    queue_of,
+    sequences_of,
+)
 from lightrail.shard_client.peers.requests import ShardDownError, ShardRefusedError
 from lightrail.shard_client.sending.window import Attributes
 from lightrail.wire.frames import UNKNOWN_SEQUENCE
@@ -68,6 +74,7 @@ async def schedule(connection: "ClientConnection", record: Name, body: Fields) -
     """
     frontend = connection.frontend
     demand(frontend.directory, connection.client.caller_for(record.name), Right.SEND, record)
+    demand_open(record, Right.SEND)
     is_router = record.role is Role.ROUTER
     if not is_router and not record.policy["delay"]:
         queue_of(record)

@@ -31,6 +31,7 @@ from lightrail.service_bus.nodes.locks import (
     KEY_BYTES,
     MESSAGE_NOT_FOUND,
     Fields,
+    demand_open,
     queue_of,
     sequences_of,
     settle_deferred,
@@ -164,6 +165,7 @@ async def receive(connection: "ClientConnection", record: Name, body: Fields) ->
     Raises RequestError if not all of them are deferred and unlocked; then none is locked.
     """
     demand(connection.frontend.directory, connection.client.caller_for(record.name), Right.LISTEN, record)
+    demand_open(record, Right.LISTEN)
     session = None if body.get("session-id") is None else session_of(body)
     if session is not None:
         link_of(connection, record, session)

@@ -18,7 +18,7 @@ from lightrail.model import names as rules
 from lightrail.model.policy import QUEUE, Role
 from lightrail.model.policy import Policy as NamePolicy
 from lightrail.namespace.directory import Changes
-from lightrail.namespace.records import Name, dead_letter_policy, undefined
+from lightrail.namespace.records import Name, Right, dead_letter_policy, refused_by_status, undefined
 from lightrail.namespace.service import Service
 from lightrail.shard.queue.values.policy import Policy
 
@@ -102,6 +102,7 @@ def shard_policy(record: Name, max_delivery_count: int) -> Policy:
     given = record.policy
     dead = rules.is_dead_letter(record.name)
     count = given["max_delivery_count"]
+    forwards = given["forward_to"] is not None
     values: dict[str, Any] = {
         "max_delivery_count": 0 if dead else max_delivery_count if count is None else count,
         "dead_letter": not dead,
@@ -118,6 +119,12 @@ def shard_policy(record: Name, max_delivery_count: int) -> Policy:
         "order_key": given["order_key"] or "",
         "discard_to_dead_letter": not dead and given["dead_letter"] is not None,
         "captured": given["capture"],
+        # Gateways take turns, so that messages are forwarded in their order, and nobody else receives them.
+        "single_active": given["single_active"] or forwards,
+        "exclusive": given["exclusive"] and not forwards,
+        "max_consumers": None if forwards else given["max_consumers"],
+        "send_disabled": bool(refused_by_status(given, Right.SEND)),
+        "receive_disabled": bool(refused_by_status(given, Right.LISTEN)),
     }
     # All other fields have the name that they have in the policy of the directory.
     values |= {name: given[name] for name in _KNOWN.difference(values)}

@@ -25,6 +25,7 @@ from lightrail.shard.effects.peers import Consumer, Peer
 from lightrail.shard.effects.performer import Performer
 from lightrail.shard.queue.values import commands
 from lightrail.shard.queue.values.effects import LockAnswer, LockedDeferred, Renewed, SettledDeliveries
+from lightrail.shard.queue.values.policy import disabled_text
 from lightrail.shard.queues.queues import Queues
 from lightrail.shard.queues.shard_queue import CallWhenSynced, Queue
 from lightrail.shard.requests.peeking import recall
@@ -113,6 +114,8 @@ class LockRequests:
     def _receive_deferred(self, peer: Peer, number: int, fields: Fields, now_ms: int) -> Fields | None:
         """Locks deferred messages by their sequences, all or none, and answers with them."""
         queue = named(self._queues, fields)
+        if queue.view.policy.receive_disabled:
+            raise RequestError(conditions.ENTITY_DISABLED, disabled_text("received from"))
         sequences = numbers(fields, "sequences", DEFERRED_RECEIVED_MAX, "sequences")
         key = fields.get("key")
         if not isinstance(key, str) or not key or "-" in key:

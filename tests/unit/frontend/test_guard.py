@@ -1,6 +1,7 @@
 """The guard: links lose a name that was deleted, and keep one that the coordinator only lost for a while."""
 
 import asyncio
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -11,7 +12,7 @@ from lightrail.cluster.memory import MemoryCoordinator
 from lightrail.frontend.errors import ConditionError
 from lightrail.frontend.guard import Guard
 from lightrail.model import conditions
-from lightrail.model.policy import QUEUE
+from lightrail.model.policy import QUEUE, Policy
 from lightrail.namespace.directory import Directory
 from lightrail.namespace.records import NAMES, Name, Right
 from lightrail.namespace.rights import ANYBODY, Caller
@@ -83,3 +84,48 @@ def test_what_an_ended_link_began_is_checked_anew_and_what_an_attached_one_did_b
             assert raised.value.condition == conditions.UNAUTHORIZED_ACCESS
 
     asyncio.run(run())
+
+
+@pytest.mark.parametrize(
+    ("status", "lost"),
+    [
+        ("disabled", ["send", "listen"]),
+        ("send_disabled", ["send"]),
+        ("receive_disabled", ["listen"]),
+        ("active", []),
+    ],
+)
+def test_links_lose_a_name_whose_status_refuses_them_and_those_of_its_dead_letters_stay(
+    status: str, lost: list[str]
+) -> None:
+    async def run() -> None:
+        coordinator = MemoryCoordinator()
+        await coordinator.write([Write(NAMES + "q", Name("q", QUEUE).to_value())])
+        directory = Directory(coordinator)
+        directory.refresh()
+        guard = Guard(directory, lambda _: None)
+        connection: Any = Connection()
+        found: list[tuple[str, str]] = []
+
+        def hold(right: Right) -> None:
+            guard.hold(
+                connection, right, directory.get("q"), lambda condition, _: found.append((right, condition))
+            )
+
+        hold(Right.SEND)
+        hold(Right.LISTEN)
+        guard.hold(connection, Right.LISTEN, directory.get("q/$dlq"), lambda *_: found.append(("dead", "")))
+        record = replace(directory.get("q"), policy=Policy.parse({"role": "queue", "status": status}))
+        await coordinator.write([Write(NAMES + "q", record.to_value())])
+        directory.refresh()
+        assert found == [(right, conditions.ENTITY_DISABLED) for right in lost]
+
+    asyncio.run(run())
+
+
+def test_a_router_refuses_no_listener_by_its_status() -> None:
+    guard = Guard(Directory(MemoryCoordinator()), lambda _: None)
+    disabled = Name("r", Policy.parse({"role": "router", "status": "disabled"}))
+    guard.demand_open(Right.LISTEN, disabled)
+    with pytest.raises(ConditionError, match="r is disabled: its status is disabled"):
+        guard.demand_open(Right.SEND, disabled)

@@ -12,7 +12,7 @@ from lightrail.amqp.values import DecodeError, Symbol, UInt
 from lightrail.frontend.errors import ConditionError
 from lightrail.frontend.nodes.entities import OPERATIONS
 from lightrail.frontend.nodes.management import Management
-from lightrail.model.policy import FIELDS
+from lightrail.model.policy_fields import FIELDS
 from lightrail.namespace.rights import ANYBODY, Caller
 from lightrail.wire.bodies import Answer
 from tests.support.amqp.frontend_scene import Scene

@@ -1,6 +1,6 @@
 """The page of the policies says what the fields say."""
 
-from lightrail.model.policy import FIELDS
+from lightrail.model.policy_fields import FIELDS
 from scripts.policies_page import PAGE, page
 
 

@@ -5,7 +5,8 @@ from typing import Any
 import pytest
 
 from lightrail.model.orders import PRIORITIES_MAX
-from lightrail.model.policy import BY_NAME, BYTES_MAX, FIELDS, InvalidPolicyError, Policy, Role, fields_of
+from lightrail.model.policy import BY_NAME, InvalidPolicyError, Policy, Role, fields_of
+from lightrail.model.policy_fields import BYTES_MAX, FIELDS
 
 
 def test_a_policy_is_kept_as_it_was_given() -> None:

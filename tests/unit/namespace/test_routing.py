@@ -10,6 +10,7 @@ from proton import Message
 
 from lightrail.cluster.coordinator import Write
 from lightrail.filters.matcher import Looks
+from lightrail.model import conditions
 from lightrail.model.policy import Policy
 from lightrail.namespace.records import Subscription
 from lightrail.namespace.rights import ANYBODY
@@ -289,6 +290,27 @@ def test_two_that_subscribe_to_one_another_at_once_do_not_go_round(caplog: pytes
     run(check)
 
 
+@pytest.mark.parametrize("status", ["disabled", "send_disabled"])
+def test_a_disabled_router_routes_nothing_of_its_senders_and_what_another_one_sends_it(status: str) -> None:
+    async def check(scene: Scene) -> None:
+        await scene.queue("q")
+        await scene.router("r")
+        await scene.router("inner", status=status)
+        await scene.subscribe("r", "inner")
+        await scene.subscribe("inner", "q")
+        problem = scene.plan("inner").problem
+        assert problem is not None
+        assert problem.condition == conditions.ENTITY_DISABLED
+        plan = scene.plan("r")
+        assert plan.problem is None
+        assert not plan.is_empty
+        await scene.router("listened", status="receive_disabled")
+        await scene.subscribe("listened", "q")
+        assert scene.plan("listened").problem is None
+
+    run(check)
+
+
 def test_too_many_ways_are_a_problem_that_is_said() -> None:
     async def check(scene: Scene) -> None:
         await scene.queue("q")
@@ -303,7 +325,9 @@ def test_too_many_ways_are_a_problem_that_is_said() -> None:
         await scene.subscribe("r", behind)
         plan = scene.plan()
         assert plan.is_empty
-        assert str(ROUTE_PATHS_MAX) in plan.problem
+        assert plan.problem is not None
+        assert plan.problem.condition == conditions.RESOURCE_LIMIT_EXCEEDED
+        assert str(ROUTE_PATHS_MAX) in plan.problem.description
 
     run(check)
 

@@ -687,3 +687,9 @@ def test_policies_of_queues_are_made_once_for_all_that_have_the_same() -> None:
         other = Name("a", Policy.parse({"role": "queue", "max_length": 10 + number}), 1)
         assert scene.engine._queues.policy_of(other).max_length == 10 + number
     assert len(scene.engine._queues._policies) <= limits.EQUAL_VALUES_MAX
+
+
+def test_a_queue_that_forwards_has_one_consumer_at_a_time_of_as_many_gateways_as_there_are() -> None:
+    fields = {"forward_to": "target", "exclusive": True, "max_consumers": 1}
+    found = shard_policy(Name("q", Policy.parse({"role": "queue", **fields})), 10)
+    assert (found.single_active, found.exclusive, found.max_consumers) == (True, False, None)

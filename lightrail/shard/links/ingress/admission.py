@@ -28,6 +28,7 @@ from lightrail.shard.links.ingress.selection import (
     index_full,
     never_fits,
     queue_full,
+    send_disabled,
     too_large,
 )
 from lightrail.shard.queue.values import commands
@@ -120,7 +121,8 @@ class Admission:
         """
         policy, work = queue.view.policy, self._work
         while (entry := self._parking.first(queue)) is not None:
-            if entry.waits(now_ms) and is_full(policy, queue.held, queue.held_bytes):
+            is_refused = policy.send_disabled
+            if entry.waits(now_ms) and not is_refused and is_full(policy, queue.held, queue.held_bytes):
                 return
             if work.left <= 0:
                 self.unfinished[queue] = None
@@ -172,6 +174,9 @@ class Admission:
 
     def _admit(self, queue: Queue, entry: Parked, now_ms: int) -> AdmissionProgress:
         """Stores as many messages of a batch as fit and may be read at once."""
+        if queue.view.policy.send_disabled:
+            self._turn_away(queue, entry, entry.done, send_disabled(queue))
+            return AdmissionProgress.DONE
         if self._memory.must_wait(queue):
             self._memory.waiting[queue] = None
             if self._memory.index_reports(now_ms):

@@ -10,6 +10,7 @@ from lightrail.model import conditions, limits
 from lightrail.shard.queue.values.policy import (
     DISCARD_INCOMING,
     Policy,
+    disabled_text,
     first_too_large,
     largest_message,
     refusal_text,
@@ -26,6 +27,11 @@ def queue_full(queue: Queue) -> Refusal:
     policy = queue.view.policy
     description = refusal_text(policy, queue.name, queue.held, queue.held_bytes)
     return Refusal(conditions.RESOURCE_LIMIT_EXCEEDED, description)
+
+
+def send_disabled(queue: Queue) -> Refusal:
+    """Why a queue accepts no messages of senders while its status says so."""
+    return Refusal(conditions.ENTITY_DISABLED, disabled_text("sent to"))
 
 
 def too_large(queue: Queue, batch: Batch, index: int) -> Refusal:

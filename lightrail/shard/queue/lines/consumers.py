@@ -8,7 +8,7 @@ from lightrail.model import conditions, limits
 from lightrail.shard.queue.lines.line import InFlight
 from lightrail.shard.queue.values.commands import UNBOUNDED, ConsumerOptions
 from lightrail.shard.queue.values.effects import Refused
-from lightrail.shard.queue.values.policy import Policy
+from lightrail.shard.queue.values.policy import Policy, disabled_text
 from lightrail.shard.queue.values.runs import Run
 
 
@@ -121,6 +121,8 @@ class Consumers:
     states: Consumer | None = None
     """The internal consumer of states (states.py)."""
     single_active: bool = False
+    disabled: bool = False
+    """Whether nobody gets messages: all that compete are on standby."""
     browsers: list[Consumer] = field(default_factory=list)
     competing: int = 0
     exclusive: bool = False
@@ -153,6 +155,8 @@ class Consumers:
                 conditions.ILLEGAL_STATE,
                 f"expected a consumer that is new, found number {identity} attached already",
             )
+        if policy.receive_disabled:
+            return Refused(identity, conditions.ENTITY_DISABLED, disabled_text("received from"))
         if options.browse:
             consumer = Consumer(identity, options, None)
             self.browsers.append(consumer)
@@ -190,7 +194,7 @@ class Consumers:
 
     def activate(self, chosen: Consumer) -> None:
         """Makes this consumer the single active one."""
-        if not self.single_active:
+        if not self.single_active or self.disabled:
             return
         for consumer in self.by_id.values():
             if consumer.ring is not None:
@@ -259,19 +263,21 @@ class Consumers:
                 consumer.locks(consumer.options.lock_ms or policy.lock_ms or 0)
                 if untimed and consumer.lock_ms:
                     timed.append(consumer)
-        if policy.single_active == self.single_active:
+        if (policy.single_active, policy.receive_disabled) == (self.single_active, self.disabled):
             return timed
-        self.single_active = policy.single_active
+        self.single_active, self.disabled = policy.single_active, policy.receive_disabled
         for consumer in competing:
-            consumer.standby = self.single_active
+            consumer.standby = self.single_active or self.disabled
             self._update_ring(consumer)
         self._choose_active()
         return timed
 
     def _choose_active(self) -> None:
         """Activates the first consumer of the highest priority, if one has to be active and none is."""
+        if not self.single_active or self.disabled:
+            return
         competing = [each for each in self.by_id.values() if each.ring is not None and not each.suspended]
-        if self.single_active and competing and all(each.standby for each in competing):
+        if competing and all(each.standby for each in competing):
             chosen = max(competing, key=lambda each: each.options.priority)
             chosen.standby = False
             self._update_ring(chosen)

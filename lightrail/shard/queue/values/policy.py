@@ -66,6 +66,10 @@ class Policy:
     max_message_bytes: int | None = None
     discard_to_dead_letter: bool = False
     """With discard_existing: whether discarded messages are dead-lettered."""
+    send_disabled: bool = False
+    """Whether batches of senders are refused; what routers send here is stored."""
+    receive_disabled: bool = False
+    """Whether consumers are refused, and those that are attached get no messages."""
     captured: bool = False
     """Whether every outcome has an effect, also those that change nothing, for readers of the journal."""
     guarded: bool = field(init=False, default=False)
@@ -75,7 +79,7 @@ class Policy:
 
     def __post_init__(self) -> None:
         limits_ = (self.max_age_ms, self.max_length, self.max_bytes, self.max_message_bytes)
-        guarded = self.durable != "default" or self.duplicate_window_ms is not None
+        guarded = self.durable != "default" or self.duplicate_window_ms is not None or self.send_disabled
         guarded = guarded or any(limit is not None for limit in limits_)
         object.__setattr__(self, "guarded", guarded)
         examines = self.reads_messages or self.duplicate_window_ms is not None
@@ -188,6 +192,11 @@ def first_too_large(policy: Policy, batch: Batch, first: int) -> int | None:
             return index
         start = ends[index]
     return None
+
+
+def disabled_text(what: str) -> str:
+    """The description of a refusal by the status of a queue; `what` is done with its messages."""
+    return f"the queue is disabled: nothing is {what} it until a manager changes its status"
 
 
 def refusal_text(policy: Policy, name: str, held: int, held_bytes: int) -> str:

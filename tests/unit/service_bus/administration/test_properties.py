@@ -37,6 +37,7 @@ def test_what_is_shown_and_sent_back_changes_nothing() -> None:
         {},
         NEW_QUEUE.given,
         {"duplicate_window": 7.5, "max_bytes": 1_000_001, "max_age": 3, "max_delivery_count": 0},
+        {"status": "send_disabled", "forward_to": "a/b"},
         {"dead_letter": "a/b", "groups": True, "expired": "discard", "description": "PT1M", "max_length": 9},
     ):
         policy = Policy.parse({"role": "queue", **fields})
@@ -65,7 +66,13 @@ def test_what_is_shown_and_sent_back_changes_nothing() -> None:
         ("UserMetadata", "true", "description", "true"),
         ("ForwardDeadLetteredMessagesTo", "sb://other/a/b", "dead_letter", "a/b"),
         ("ForwardDeadLetteredMessagesTo", "a", "dead_letter", "a"),
+        ("ForwardTo", "sb://other/a/b", "forward_to", "a/b"),
+        ("ForwardTo", "", "forward_to", None),
         ("MaxMessageSizeInKilobytes", "64", "max_message_bytes", 64 << 10),
+        ("Status", "Active", "status", None),
+        ("Status", "Disabled", "status", "disabled"),
+        ("Status", "SendDisabled", "status", "send_disabled"),
+        ("Status", "ReceiveDisabled", "status", "receive_disabled"),
         ("RequiresDuplicateDetection", "true", "duplicate_window", 600),
     ],
 )
@@ -90,9 +97,9 @@ def test_a_window_counts_with_detection_alone() -> None:
         ("EnablePartitioning", "perhaps"),
         ("EnableBatchedOperations", "perhaps"),
         ("SupportOrdering", "perhaps"),
-        ("Status", "Disabled"),
+        ("Status", "Renaming"),
         ("AutoDeleteOnIdle", "PT5M"),
-        ("ForwardTo", "elsewhere"),
+        ("ForwardTo", "a//b"),
         ("LockDuration", "PT0S"),
         ("LockDuration", "a minute"),
         ("LockDuration", FOREVER + "x"),
@@ -201,7 +208,7 @@ def test_keys_are_not_made_here() -> None:
 @pytest.mark.parametrize(
     ("name", "value"),
     [
-        ("Status", "Disabled"),
+        ("RequiresSession", "true"),
         ("LockDuration", "PT1M"),
     ],
 )

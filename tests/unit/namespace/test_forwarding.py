@@ -1,0 +1,221 @@
+"""Chains of queues that forward: where messages stop, and who may make them."""
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from lightrail.model import names
+from lightrail.model.policy import InvalidPolicyError, Policy, Role
+from lightrail.namespace.directory import Directory
+from lightrail.namespace.forwarding import HOPS_MAX, chain_of
+from lightrail.namespace.records import Right
+from lightrail.namespace.rights import ANYBODY, Caller, ForbiddenError, resource_of
+from lightrail.namespace.routing import Routing
+from lightrail.namespace.service import Service
+from lightrail.namespace.statuses import MissingError, ServiceError
+from lightrail.namespace.transfer_queues import transfer_queue
+from tests.support.routers import Graph
+
+
+class Scene(Graph):
+    def __init__(self) -> None:
+        super().__init__()
+        self.routing = Routing(self.directory)
+
+    async def put(self, name: str, **fields: Any) -> None:
+        """A queue with this policy, made or changed."""
+        policy = Policy.parse({"role": "queue", **fields})
+        if self.directory.get(name).role is Role.NONE:
+            await self.service.give(ANYBODY, name, policy)
+        else:
+            await self.service.change(ANYBODY, name, policy)
+
+    async def chain(self, count: int) -> None:
+        """q0 forwards to q1, and so on; the last one of so many does not forward."""
+        await self.put(f"q{count - 1}")
+        for number in reversed(range(count - 1)):
+            await self.put(f"q{number}", forward_to=f"q{number + 1}")
+
+    def ends(self, router: str = "r") -> set[str]:
+        """The queues that store what is sent to a router."""
+        self.directory.refresh()
+        plan = self.routing.plan(router, self.now_ms)
+        assert plan is not None
+        (group,) = plan.route([b""]).groups
+        return set(group.queues)
+
+
+def run(check: Callable[[Scene], Awaitable[None]]) -> None:
+    async def checked() -> None:
+        scene = Scene()
+        await scene.coordinator.set_shards(1)
+        await check(scene)
+
+    asyncio.run(checked())
+
+
+def test_a_chain_ends_at_the_last_queue_after_so_many_hops() -> None:
+    async def check(scene: Scene) -> None:
+        await scene.chain(HOPS_MAX + 2)
+        whole = chain_of(scene.directory, "q1")
+        assert (whole.last, whole.hops, whole.is_complete) == (f"q{HOPS_MAX + 1}", HOPS_MAX, True)
+        cut = chain_of(scene.directory, "q0")
+        assert (cut.last, cut.hops, cut.is_complete) == (f"q{HOPS_MAX}", HOPS_MAX, False)
+
+    run(check)
+
+
+@pytest.mark.parametrize(
+    "of_last", [{"status": "disabled"}, {"status": "send_disabled"}, None], ids=["disabled", "send", "router"]
+)
+def test_a_chain_ends_before_what_takes_no_messages_or_is_no_queue(of_last: dict[str, Any] | None) -> None:
+    async def check(scene: Scene) -> None:
+        if of_last is None:
+            await scene.router("q2")
+        else:
+            await scene.put("q2", **of_last)
+        await scene.put("q1", forward_to="q2")
+        await scene.put("q0", forward_to="q1")
+        found = chain_of(scene.directory, "q0")
+        assert (found.last, found.is_complete) == ("q1", False)
+
+    run(check)
+
+
+def test_copies_for_a_source_are_in_the_last_queue_and_come_into_the_source_if_that_refuses_them() -> None:
+    async def check(scene: Scene) -> None:
+        await scene.chain(3)
+        await scene.queue("sibling")
+        await scene.router("r")
+        await scene.subscribe("r", "q0")
+        await scene.subscribe("r", "sibling")
+        assert scene.ends() == {"q2", "sibling"}
+        plan = scene.routing.plan("r", scene.now_ms)
+        assert plan is not None
+        assert plan.at_sources(frozenset({"q2", "sibling"})) == {"q0", "sibling"}
+        assert plan.forwards({"q2"})
+        assert not plan.forwards({"sibling", "q0"})
+        # The plan follows each queue of the chain.
+        await scene.put("q1")
+        assert scene.ends() == {"q1", "sibling"}
+
+    run(check)
+
+
+@pytest.mark.parametrize(
+    "fields", [{"duplicate_window": 60}, {"status": "disabled"}, {"status": "receive_disabled"}]
+)
+def test_a_source_that_looks_for_duplicates_or_is_disabled_stores_its_copies(fields: dict[str, Any]) -> None:
+    async def check(scene: Scene) -> None:
+        await scene.queue("target")
+        await scene.put("source", forward_to="target", **fields)
+        await scene.router("r")
+        await scene.subscribe("r", "source")
+        assert scene.ends() == {"source"}
+
+    run(check)
+
+
+def test_messages_expire_by_the_least_age_of_their_chain() -> None:
+    async def check(scene: Scene) -> None:
+        await scene.queue("q2")
+        await scene.put("q1", forward_to="q2", max_age=5)
+        await scene.put("q0", forward_to="q1", max_age=60)
+        await scene.router("r", max_age=30)
+        await scene.subscribe("r", "q0")
+        plan = scene.routing.plan("r", scene.now_ms)
+        assert plan is not None
+        assert plan.ages_ms == {"q2": 5_000}
+
+    run(check)
+
+
+def test_a_target_exists_and_is_nothing_of_the_brokers_own() -> None:
+    async def check(scene: Scene) -> None:
+        await scene.queue("q")
+        for target in ("missing", "q/$dlq"):
+            with pytest.raises(InvalidPolicyError, match="a queue or router that exists"):
+                await scene.put("source", forward_to=target)
+        for fields in ({"groups": True}, {"lifetime": "last_consumer"}):
+            with pytest.raises(InvalidPolicyError, match=f"null beside {next(iter(fields))}"):
+                await scene.put("source", forward_to="q", **fields)
+
+    run(check)
+
+
+def test_messages_do_not_return_by_queues_nor_by_subscriptions() -> None:
+    async def check(scene: Scene) -> None:
+        await scene.chain(3)
+        await scene.router("r")
+        with pytest.raises(InvalidPolicyError, match="q2 -> q0 -> q1 -> q2"):
+            await scene.put("q2", forward_to="q0")
+        with pytest.raises(InvalidPolicyError, match="q0 -> q0"):
+            await scene.put("q0", forward_to="q0")
+        await scene.put("q2", forward_to="r")
+        with pytest.raises(ServiceError, match="r -> q0 -> q1 -> q2 -> r"):
+            await scene.subscribe("r", "q0")
+
+    run(check)
+
+
+def test_of_two_that_close_a_cycle_at_once_one_is_refused() -> None:
+    async def check(scene: Scene) -> None:
+        await scene.queue("a", "b")
+        other = Service(scene.coordinator, Directory(scene.coordinator, now_ms=lambda: scene.now_ms))
+        other.directory.refresh()
+        results = await asyncio.gather(
+            scene.service.change(ANYBODY, "a", Policy.parse({"role": "queue", "forward_to": "b"})),
+            other.change(ANYBODY, "b", Policy.parse({"role": "queue", "forward_to": "a"})),
+            return_exceptions=True,
+        )
+        assert sum(isinstance(each, InvalidPolicyError) for each in results) == 1
+
+    run(check)
+
+
+def test_a_signature_for_the_source_reaches_the_target_only_with_one_for_it() -> None:
+    async def check(scene: Scene) -> None:
+        await scene.queue("a", "b")
+        await scene.service.permit(ANYBODY, "ann", "", frozenset(Right))
+        of_a, of_b = (Caller("ann", resource=resource_of(f"sb://host/{name}")) for name in ("a", "b"))
+        policy = Policy.parse({"role": "queue", "forward_to": "b"})
+        with pytest.raises(ForbiddenError, match="the signature is for 'a'"):
+            await scene.service.change(of_a, "a", policy)
+        changed = await scene.service.change(replace(of_a, supplements=(of_b,)), "a", policy)
+        assert changed.policy["forward_to"] == "b"
+        # A change of something else needs no signature for the target.
+        described = Policy.parse({"role": "queue", "forward_to": "b", "description": "x"})
+        await scene.service.change(of_a, "a", described)
+
+    run(check)
+
+
+def test_a_transfer_queue_goes_with_its_queue() -> None:
+    async def check(scene: Scene) -> None:
+        await scene.chain(2)
+        made = await transfer_queue(scene.service, "q0")
+        assert made.name == names.transfer_name("q0")
+        assert (await transfer_queue(scene.service, "q0")).created == made.created
+        assert scene.directory.get(names.dead_letter_name(made.name)).role is Role.QUEUE
+        await scene.drop("q0")
+        assert scene.directory.find(made.name) is None
+        with pytest.raises(MissingError):
+            await transfer_queue(scene.service, "q0")
+        assert scene.directory.find(made.name) is None
+
+    run(check)
+
+
+@pytest.mark.parametrize(
+    ("address", "name"),
+    [
+        ("q/$Transfer/$DeadLetterQueue", "q/$transfer/$dlq"),
+        ("q/$transfer/$deadletterqueue", "q/$transfer/$dlq"),
+        ("q/$transfer/$dlq", "q/$transfer/$dlq"),
+    ],
+)
+def test_dead_letters_of_transfers_have_the_path_of_service_bus(address: str, name: str) -> None:
+    assert names.queue_name(address) == name

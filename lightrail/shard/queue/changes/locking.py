@@ -10,6 +10,7 @@ from lightrail.shard.queue.lines.consumers import Consumer
 from lightrail.shard.queue.values.commands import (
     ConsumerOptions,
     LockDeferred,
+    RenewByKeys,
     RenewDeliveries,
     RenewLock,
     RenewSession,
@@ -29,7 +30,7 @@ from lightrail.shard.queue.values.effects import (
 RENEWED_LOCKS_UNCOUNTED_MAX: Final[int] = 1_000
 """Renewed locks of a consumer that count with its next deliveries and settlements, and not at once."""
 
-LockCommand = SettleLocked | RenewLock | RenewDeliveries | SettleDeliveries | LockDeferred
+LockCommand = SettleLocked | RenewLock | RenewByKeys | RenewDeliveries | SettleDeliveries | LockDeferred
 """Commands that are applied after expired locks have ended."""
 SessionCommand = RenewSession | SetState
 
@@ -53,6 +54,8 @@ class Locking:
                 locks = self._contents.locks
                 until_ms = locks.renew(command.key, command.number, command.sequence, now_ms)
                 effects.append(LockAnswer(until_ms is not None, until_ms or 0))
+            case RenewByKeys():
+                effects.append(Renewed(self._contents.locks.renew_all(command.locks, now_ms)))
             case RenewDeliveries():
                 consumer = self._contents.consumers.by_id.get(command.consumer)
                 renewed: list[int | None] = [0] * len(command.numbers)
@@ -76,6 +79,11 @@ class Locking:
     def _settle_locked(self, command: SettleLocked, now_ms: int, effects: list[Effect]) -> None:
         locks = self._contents.locks
         consumer = locks.holder(command.key, command.number, command.sequence)
+        if consumer is not None and consumer.options.is_session:
+            sessions = self._contents.sessions
+            if sessions is None or not sessions.has(consumer.id, now_ms):
+                # The lock of the session is that of its messages.
+                consumer = None
         if consumer is not None:
             runs = consumer.in_flight.take(command.number, command.number + 1)
             self._outcomes.settle(consumer, runs, command.outcome, now_ms, effects)

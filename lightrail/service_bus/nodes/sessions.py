@@ -20,14 +20,19 @@ from lightrail.model import conditions, limits
 from lightrail.model.names import is_dead_letter
 from lightrail.namespace.records import Name, Right
 from lightrail.namespace.rights import demand, demand_look
-from lightrail.service_bus.links.deliveries import DEFERRED, FIRST_SEQUENCE, annotated, annotations_of
+from lightrail.service_bus.links.deliveries import (
+    DEFERRED,
+    FIRST_SEQUENCE,
+    KEY_BYTES,
+    annotated,
+    annotations_of,
+)
 from lightrail.service_bus.links.sessions import SessionLink
 from lightrail.service_bus.nodes.locks import (
-    KEY_BYTES,
     Fields,
     queue_of,
     sequences_of,
-    settle_deferred,
+    settle_all,
     token_of,
     whole,
 )
@@ -194,7 +199,7 @@ async def receive(connection: "ClientConnection", record: Name, body: Fields) ->
             message = annotated(message, notes, is_dead=is_dead_letter(record.name))
             if mode == LOCKED:
                 message = with_token(message, token)
-        if mode == AT_ONCE and not await settle_deferred(connection, record, token, ACCEPTED):
+        if mode == AT_ONCE and await settle_all(connection, record, [token], ACCEPTED):
             raise RequestError(404, f"message {sequence + FIRST_SEQUENCE} was not removed in time", NOT_FOUND)
         found.append({"message": message, "lock-token": token})
     return {"messages": found}
@@ -221,8 +226,8 @@ async def _demand_session(
             wrong.append(str(int(row["sequence"]) + FIRST_SEQUENCE))
         at = end
     if wrong:
-        for row in rows:
-            await settle_deferred(connection, record, token_of(key, int(row["sequence"])), RELEASED)
+        tokens = [token_of(key, int(row["sequence"])) for row in rows]
+        await settle_all(connection, record, tokens, RELEASED)
         raise RequestError(
             404,
             f"expected messages of the session {session!a:.80}, found others: {', '.join(wrong[:5])}",

@@ -15,7 +15,6 @@ from lightrail.shard.queue.changes.contents import Contents
 from lightrail.shard.queue.changes.copying import holders_of
 from lightrail.shard.queue.lines.consumers import Consumer, Consumers
 from lightrail.shard.queue.lines.line import InFlight
-from lightrail.shard.queue.timed.locks import keeps
 from lightrail.shard.queue.values import commands
 from lightrail.shard.queue.values.runs import Run
 
@@ -128,7 +127,7 @@ def _receiver_now(contents: Contents, holder: int) -> Consumer | None:
     receiver = found.receiver
     if (attached := contents.consumers.by_id.get(receiver.id)) is receiver:
         return attached
-    if not (receiver.departed and keeps(receiver)):
+    if not (receiver.departed and receiver.keeps_locks):
         return None
     # Its link may have opened again.
     return contents.locks.by_key.get(receiver.options.lock_key, receiver)
@@ -142,7 +141,7 @@ def may_return(contents: Contents, holder: int) -> bool:
 def outlives_link(contents: Contents, holder: int) -> bool:
     """Whether reserved deliveries are locked under a key: they are again after a rollback."""
     found = contents.consumers.departed.get(holder)
-    return isinstance(found, Reservation) and keeps(found.receiver) and may_return(contents, holder)
+    return isinstance(found, Reservation) and found.receiver.keeps_locks and may_return(contents, holder)
 
 
 def runs_of(consumers: Consumers, holder: int) -> Sequence[Run]:

@@ -5,6 +5,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 from lightrail.model import conditions, limits
+from lightrail.model.links import LockEnding
 from lightrail.shard.queue.lines.ends import Blame, Ends
 from lightrail.shard.queue.lines.line import InFlight
 from lightrail.shard.queue.values.commands import UNBOUNDED, ConsumerOptions
@@ -72,6 +73,13 @@ class Consumer:
         self.plain = not (self.options.presettled or self.lock_ms)
         if self.options.lock_key:
             self.ends = Ends()
+
+    @property
+    def keeps_locks(self) -> bool:
+        """Whether locks of its deliveries outlive its link."""
+        if not self.options.lock_key or self.options.lock_ends is LockEnding.BY_LINK:
+            return False
+        return bool(self.lock_ms or self.lock_ms_before)
 
     @property
     def turn_bytes(self) -> int:

@@ -264,7 +264,7 @@ class Locks:
         if not key:
             return False
         consumer.departed = True
-        if len(consumer.in_flight) and keeps(consumer):
+        if len(consumer.in_flight) and consumer.keeps_locks:
             self._consumers.departed[consumer.id] = consumer
             return True
         del self.by_key[key]
@@ -329,13 +329,6 @@ class Locks:
         heapify(kept)
         self.heap = kept
         self._thin_at = limits.STALE_ENTRIES_MIN + 2 * len(kept)
-
-
-def keeps(consumer: Consumer) -> bool:
-    """Whether deliveries of a consumer with a key may be locked beyond the end of its link."""
-    if not consumer.options.lock_key or consumer.options.lock_ends is LockEnding.BY_LINK:
-        return False
-    return bool(consumer.lock_ms or consumer.lock_ms_before)
 
 
 def _holds(consumer: Consumer, first: int, last: int) -> bool:

@@ -296,6 +296,8 @@ class Holder:
     cursor: int = 0
     """For browsers: copies of messages with lower sequences were sent."""
     departed: bool = False
+    blame: tuple[int | None, Sequence[int]] | None = None
+    """See lines/ends.py: the oldest delivery, and those that were renewed since the end of the link."""
     active: bool = False
     """Whether it is the single active consumer."""
 

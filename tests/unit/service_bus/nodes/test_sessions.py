@@ -11,7 +11,7 @@ from lightrail.amqp.sections import decode_annotations, decode_header, scan
 from lightrail.amqp.values import Array, Long
 from lightrail.model.policy import Policy
 from lightrail.namespace.rights import ANYBODY
-from lightrail.service_bus.nodes.locks import lock_of
+from lightrail.service_bus.nodes.locks import key_of
 from lightrail.wire.bodies import Answer
 from tests.support.amqp.frontend_scene import Scene, play
 from tests.support.amqp.requests import Requester
@@ -27,8 +27,8 @@ def answer_for(scene: Scene, *sequences: int, is_settled: bool = True) -> list[t
 
     async def ask(queue: str, op: str, fields: dict[str, Any]) -> Answer:
         asked.append((op, fields))
-        if op == "settle":
-            return Answer({"found": is_settled}, memoryview(b""))
+        if op == "settle_locks":
+            return Answer({"found": [is_settled for _ in fields["locks"]]}, memoryview(b""))
         rows = [
             {
                 "sequence": each,
@@ -73,7 +73,7 @@ def test_messages_come_with_the_tokens_of_their_locks(fields: dict[str, Any]) ->
             assert area is not None
             section, _ = decode(found["message"], *area)
             assert section.value == {"x-opt-lock-token": token}
-            assert lock_of(token) == {"lock": f"{said['key']}-{sequence}", "sequence": sequence}
+            assert key_of(token) == (said["key"], sequence)
 
     play(test)
 
@@ -84,7 +84,7 @@ def test_what_is_received_and_deleted_is_settled_before_the_answer() -> None:
         answer = await receive(scene, 4, **{"receiver-settle-mode": 0})
         (found,) = answer.body["messages"]
         assert "x-opt-locked-until" not in decode_annotations(found["message"])
-        assert [op for op, _ in asked] == ["receive_deferred", "settle"]
+        assert [op for op, _ in asked] == ["receive_deferred", "settle_locks"]
         assert asked[1][1]["outcome"] == "accepted"
 
     play(test)

@@ -160,14 +160,16 @@ async def receive(connection: "ClientConnection", record: Name, body: Fields) ->
     """
     demand(connection.frontend.directory, connection.client.caller_for(record.name), Right.LISTEN, record)
     session = None if body.get("session-id") is None else session_of(body)
-    if session is not None:
-        link_of(connection, record, session)
+    link = None if session is None else link_of(connection, record, session)
     mode = LOCKED
     if body.get("receiver-settle-mode") is not None:
         mode = whole(body, "receiver-settle-mode", AT_ONCE, LOCKED)
     sequences = list(dict.fromkeys(sequences_of(body)))
     key = secrets.token_bytes(KEY_BYTES)
-    fields = {"sequences": sequences, "key": key.hex()}
+    fields: Fields = {"sequences": sequences, "key": key.hex()}
+    if link is not None:
+        # The session's lock is that of its deferred messages.
+        fields["link"] = link.number
     answer = await connection.frontend.ask_shard(queue_of(record), "receive_deferred", fields)
     rows = answer.fields["messages"]
     if len(rows) < len(sequences):
@@ -195,7 +197,11 @@ async def receive(connection: "ClientConnection", record: Name, body: Fields) ->
             message = with_new_header(message, attempts, expires, now_ms)
             notes = annotations_of(sequence, int(row["enqueued_at_ms"]), DEFERRED)
             if mode == LOCKED:
-                notes[Symbol("x-opt-locked-until")] = Timestamp(int(answer.fields["locked_until_ms"]))
+                until_ms = int(answer.fields["locked_until_ms"])
+                if link is not None:
+                    # The session's lock is renewed. The client for .NET forgets the token at this time.
+                    until_ms = now_ms + limits.BUS_LOCK_SHOWN_MS
+                notes[Symbol("x-opt-locked-until")] = Timestamp(until_ms)
             message = annotated(message, notes, is_dead=is_dead_letter(record.name))
             if mode == LOCKED:
                 message = with_token(message, token)

@@ -167,7 +167,7 @@ def _put_producers(columns: Columns, known: Known) -> None:
 
 def _consumers(queue: Queue, performer: Performer) -> list[tuple[Consumer, dict[str, Any]]]:
     """Consumers in the order of their attaches, then those that detached and still have locks."""
-    found = []
+    found: list[tuple[Consumer, dict[str, Any]]] = []
     for consumer in queue.view.consumers:
         fields: dict[str, Any] = {
             "next": consumer.next,
@@ -178,6 +178,10 @@ def _consumers(queue: Queue, performer: Performer) -> list[tuple[Consumer, dict[
         if consumer.departed:
             fields |= {"departed": True, "lock_key": consumer.options.lock_key}
             fields["own_lock_ms"] = consumer.options.lock_ms
+            # Attached consumers come first.
+            of = [index for index, (each, _) in enumerate(found) if each.id == consumer.session_of]
+            if of:
+                fields["session_of"] = of[0]
             if consumer.blame is not None:
                 fields["blame"] = [consumer.blame.oldest, sorted(consumer.blame.renewed)]
         elif link is not None:
@@ -307,7 +311,7 @@ def _holders(
     renewed: list[dict[int, int]] = [{} for _ in consumers]
     for index, number, until_ms in rows(columns, "renewed.consumer", "renewed.number", "renewed.until_ms"):
         renewed[index][number] = until_ms
-    holders = []
+    holders: list[Holder] = []
     for each, held, anew in zip(consumers, deliveries, renewed, strict=True):
         id = next_consumer()
         if each.get("departed"):
@@ -340,6 +344,7 @@ def _holders(
                 each.get("cursor", 0),
                 each.get("departed", False),
                 each.get("blame"),
+                None if "session_of" not in each else holders[each["session_of"]].consumer,
                 each.get("active", False),
             )
         )

@@ -202,17 +202,23 @@ class Machine:
         if options.lock_key:
             contents.locks.attached(consumer)
 
-    def _detach(self, command: Detach, now_ms: int, effects: list[Effect]) -> None:
+    def _detach(
+        self, command: Detach, now_ms: int, effects: list[Effect], *, has_timed_out: bool = False
+    ) -> None:
         contents = self.contents
         consumer = contents.consumers.detach(command.consumer)
         if consumer is None:
             return
-        depart(contents, self.outcomes, consumer, command.ending, now_ms, effects)
+        depart(
+            contents, self.outcomes, consumer, command.ending, now_ms, effects, has_timed_out=has_timed_out
+        )
         if contents.deliveries.order is not None:
             self._arrangement.detached(consumer, contents.deliveries.order)
 
     def _lose_session(self, identity: int, ending: Ending, now_ms: int, effects: list[Effect]) -> None:
-        self._detach(Detach(identity, ending), now_ms, effects)
+        # The broker ends it for another reason: the queue has no sessions any more.
+        has_timed_out = ending is Ending.FAILED
+        self._detach(Detach(identity, ending), now_ms, effects, has_timed_out=has_timed_out)
         effects.append(SessionLost(identity))
 
     def _end_sessions(self, now_ms: int, effects: list[Effect]) -> None:

@@ -143,8 +143,14 @@ class LockRequests:
         key = fields.get("key")
         if not isinstance(key, str) or not key or "-" in key:
             raise unexpected("key", key, "a text without -")
+        session_of = None
+        if "link" in fields:
+            _, receiver = consumer_of(self._queues, peer, fields)
+            session_of = receiver.id
         check_waiting(self._receiving, limits.PEEKS_MAX, "deferred messages from disk")
-        command = commands.LockDeferred(self._links.receiving.next_number(), key, sequences, DEFERRED_LOCK_MS)
+        command = commands.LockDeferred(
+            self._links.receiving.next_number(), key, sequences, DEFERRED_LOCK_MS, session_of
+        )
         found = self._performer.apply(queue, command, now_ms)
         (locked,) = [effect for effect in found if isinstance(effect, LockedDeferred)]
         if not locked.runs:
@@ -186,7 +192,7 @@ def _is_locked(queue: Queue, key: str, number: int, now_ms: int) -> bool:
     holder, sessions = queue.view.holder_of(key), queue.view.sessions
     if holder is None or not holder.in_flight.between(number, number + 1):
         return False
-    return not holder.options.is_session or (sessions is not None and sessions.has(holder.id, now_ms))
+    return sessions is None or sessions.has_lock(holder, now_ms)
 
 
 def _lock(fields: Fields) -> tuple[str, int]:

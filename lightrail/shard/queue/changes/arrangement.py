@@ -88,7 +88,9 @@ class Arrangement:
         for holder, consumer in holders_of(command.holders, contents.ready):
             contents.consumers.adopt(consumer)
             self._selecting += consumer.options.selects is not None and not consumer.departed
-            if consumer.options.lock_key:
+            if consumer.options.lock_key and consumer.departed:
+                contents.locks.restored(consumer)
+            elif consumer.options.lock_key:
                 contents.locks.by_key[consumer.options.lock_key] = consumer
             if holder.active:
                 active = consumer

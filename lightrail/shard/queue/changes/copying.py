@@ -191,6 +191,7 @@ def _consumer(holder: Holder, deliveries: list[tuple[int, Run]]) -> Consumer:
     consumer.renewed = holder.renewed
     consumer.cursor = holder.cursor
     consumer.departed = holder.departed
+    consumer.session_of = holder.session_of
     if holder.blame is not None:
         oldest, renewed = holder.blame
         consumer.blame = Blame(oldest, set(renewed))

@@ -10,7 +10,7 @@ from lightrail.shard.queue.changes.outcomes import Outcomes, is_much
 from lightrail.shard.queue.changes.removals import fails_oldest, outcome_of_rest
 from lightrail.shard.queue.lines.consumers import Consumer
 from lightrail.shard.queue.lines.ends import Blame
-from lightrail.shard.queue.values.commands import FAILED
+from lightrail.shard.queue.values.commands import FAILED, RELEASED
 from lightrail.shard.queue.values.effects import Effect
 
 
@@ -21,8 +21,17 @@ def depart(
     ending: Ending,
     now_ms: int,
     effects: list[Effect],
+    *,
+    has_timed_out: bool = False,
 ) -> None:
-    """Keeps or returns the deliveries of a consumer that has detached."""
+    """Keeps or returns the deliveries of a consumer that has detached.
+
+    With a session, its deferred messages return; if the time of its lock has ended, they have failed.
+    """
+    for each in contents.locks.of_sessions.pop(consumer.id, ()):
+        outcome = FAILED if has_timed_out else RELEASED
+        outcomes.settle(each, each.in_flight.everything(), outcome, now_ms, effects)
+        contents.locks.settled(each)
     if not contents.locks.detached(consumer):
         _return(outcomes, consumer, ending, now_ms, effects)
         return

@@ -11,6 +11,7 @@ fail if that end is over.
 
 from collections.abc import Mapping, Sequence
 
+from lightrail.model.links import LockEnding
 from lightrail.shard.queue.changes.contents import Contents
 from lightrail.shard.queue.changes.copying import holders_of
 from lightrail.shard.queue.lines.consumers import Consumer, Consumers
@@ -127,7 +128,8 @@ def _receiver_now(contents: Contents, holder: int) -> Consumer | None:
     receiver = found.receiver
     if (attached := contents.consumers.by_id.get(receiver.id)) is receiver:
         return attached
-    if not (receiver.departed and receiver.keeps_locks):
+    in_session = receiver.session_of in contents.consumers.by_id
+    if not (receiver.departed and (receiver.keeps_locks or in_session)):
         return None
     # Its link may have opened again.
     return contents.locks.by_key.get(receiver.options.lock_key, receiver)
@@ -140,8 +142,10 @@ def may_return(contents: Contents, holder: int) -> bool:
 
 def outlives_link(contents: Contents, holder: int) -> bool:
     """Whether reserved deliveries are locked under a key: they are again after a rollback."""
-    found = contents.consumers.departed.get(holder)
-    return isinstance(found, Reservation) and found.receiver.keeps_locks and may_return(contents, holder)
+    receiver = _receiver_now(contents, holder)
+    if receiver is None or not receiver.options.lock_key:
+        return False
+    return receiver.departed or receiver.options.lock_ends is not LockEnding.ALWAYS_BY_TIME
 
 
 def runs_of(consumers: Consumers, holder: int) -> Sequence[Run]:

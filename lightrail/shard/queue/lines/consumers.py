@@ -54,6 +54,8 @@ class Consumer:
     """The ends of its locks, if they have a key."""
     departed: bool = False
     """Whether it is detached and only its locked deliveries are left."""
+    session_of: int | None = None
+    """The consumer whose session's lock is that of its deliveries: deferred messages of the session."""
     blame: Blame | None = None
     """What of its locks counts now that it is detached; None for each, as of one that is attached."""
     standby: bool = False

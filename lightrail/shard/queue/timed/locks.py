@@ -27,7 +27,7 @@ from lightrail.shard.queue.values.runs import Run
 class Locks:
     """Timed locks of ranges of delivery numbers; an entry may be stale, never missing."""
 
-    __slots__ = ("_consumers", "_thin_at", "by_key", "heap")
+    __slots__ = ("_consumers", "_thin_at", "by_key", "heap", "of_sessions")
 
     def __init__(self, consumers: Consumers) -> None:
         self._consumers = consumers
@@ -35,6 +35,8 @@ class Locks:
         """(milliseconds since the epoch, consumer, first and last delivery number)."""
         self.by_key: dict[str, Consumer] = {}
         """Consumers whose locks have a name, attached or departed."""
+        self.of_sessions: dict[int, list[Consumer]] = {}
+        """By consumer of a session: those whose deliveries, deferred messages, its lock is for."""
         self._thin_at = limits.STALE_ENTRIES_MIN
 
     def add(self, consumer: Consumer, first: int, last: int, until_ms: int) -> None:
@@ -43,7 +45,9 @@ class Locks:
             if consumer.ends.is_crowded:
                 consumer.ends.thin(lambda first, last: _holds(consumer, first, last))
             consumer.ends.add(first, until_ms)
-        self._push(consumer, first, last, until_ms)
+        heappush(self.heap, (until_ms, consumer.id, first, last))
+        if len(self.heap) > self._thin_at:
+            self._thin()
 
     def _push(self, consumer: Consumer, first: int, last: int, until_ms: int) -> None:
         heappush(self.heap, (until_ms, consumer.id, first, last))
@@ -289,6 +293,10 @@ class Locks:
     def restored(self, consumer: Consumer) -> None:
         """Gives a detached consumer its key again, for returned deliveries; no other one has the key."""
         self.by_key[consumer.options.lock_key] = self._consumers.departed[consumer.id] = consumer
+        if consumer.session_of is not None:
+            others = self.of_sessions.get(consumer.session_of, ())
+            left = [each for each in others if len(each.in_flight) and each is not consumer]
+            self.of_sessions[consumer.session_of] = [*left, consumer]
 
     def lock_again(self, consumer: Consumer, number: int, until_ms: int) -> None:
         """Locks a delivery that is in flight again under its number until a time, 0 for no end."""

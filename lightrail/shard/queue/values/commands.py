@@ -208,6 +208,8 @@ class LockDeferred(NamedTuple):
     sequences: Sequence[int]
     lock_ms: int
     """The lock time if the policy has none."""
+    session_of: int | None = None
+    """The consumer to whose session they belong: then the session's lock is theirs."""
 
 
 class RenewLock(NamedTuple):
@@ -298,6 +300,8 @@ class Holder:
     departed: bool = False
     blame: tuple[int | None, Sequence[int]] | None = None
     """See lines/ends.py: the oldest delivery, and those that were renewed since the end of the link."""
+    session_of: int | None = None
+    """The consumer whose session's lock is that of its deliveries."""
     active: bool = False
     """Whether it is the single active consumer."""
 

@@ -48,6 +48,8 @@ class Backlog:
         return self.ends[index - 1] - self.base if index else 0
 
 
+WIDE_TAG_SIZE: Final = 8
+"""Bytes of the numbers of a link that are known beyond it."""
 TAG_SIZE: Final = 4
 """Bytes of our delivery-tags: the delivery-id as on the wire, or the number of a link that may be resumed."""
 
@@ -125,6 +127,7 @@ class AgainSender(LinkEndpoint):
         "_backlog",
         "_limit_max",
         "_template",
+        "has_wide_tags",
         "numbers_tags",
         "sent",
         "tag_prefix",
@@ -139,6 +142,8 @@ class AgainSender(LinkEndpoint):
         """Bytes of each delivery-tag before the delivery-id."""
         self.numbers_tags = False
         """Delivery-tags end with the link's own numbers, which go on from a former attach."""
+        self.has_wide_tags = False
+        """These numbers have eight bytes instead of four."""
         self.transmitted = 0
         """Messages whose first frame is in the output."""
         self._limit_max = 0
@@ -152,16 +157,19 @@ class AgainSender(LinkEndpoint):
         self._template = None
 
     def tag_of(self, number: int) -> bytes:
+        if self.has_wide_tags:
+            return self.tag_prefix + number.to_bytes(WIDE_TAG_SIZE, "big")
         return self.tag_prefix + (number & WIRE).to_bytes(TAG_SIZE, "big")
 
     def unsettled_number(self, tag: bytes) -> int | None:
         prefix = self.tag_prefix
-        if len(tag) != len(prefix) + TAG_SIZE or not tag.startswith(prefix):
+        size = WIDE_TAG_SIZE if self.has_wide_tags else TAG_SIZE
+        if len(tag) != len(prefix) + size or not tag.startswith(prefix):
             return None
         session = self.session
         wire = int.from_bytes(tag[len(prefix) :], "big")
         if self.numbers_tags:
-            number = unwrap(wire, self.sent)
+            number = wire if self.has_wide_tags else unwrap(wire, self.sent)
             for each in session.outgoing.ranges:
                 if each.link is self and each.first <= number + each.shift <= each.last:
                     return number
@@ -174,9 +182,10 @@ class AgainSender(LinkEndpoint):
 
     # --- deliveries of a former attach -------------------------------------------------------------------
 
-    def number_tags(self, prefix: bytes, first: int) -> None:
+    def number_tags(self, prefix: bytes, first: int, *, wide: bool = False) -> None:
         self.prefix_tags(prefix)
         self.numbers_tags = True
+        self.has_wide_tags = wide
         self.sent = self.transmitted = first
         self._limit_max = self.limit
 

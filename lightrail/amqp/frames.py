@@ -6,7 +6,7 @@ Templates: the bytes that all transfer frames of a sending link share (transport
 from collections.abc import Callable, Sequence
 from functools import lru_cache
 from struct import Struct
-from typing import Any, Final, Protocol
+from typing import Any, ClassVar, Final, Protocol
 
 from lightrail.amqp.unsettled import WIRE
 
@@ -225,14 +225,18 @@ def read_disposition(data: bytes, position: int, stop: int) -> tuple[bool, int, 
 
 
 @lru_cache(maxsize=1024)
-def _pack(first: int, tag: int, last: int) -> Callable[..., bytes]:
-    return Struct(f">I{first}sI{tag}sI{last}s").pack
+def _pack(first: int, tag: int, number: str, last: int) -> Callable[..., bytes]:
+    return Struct(f">I{first}sI{tag}s{number}{last}s").pack
 
 
 class Template:
     """The constant bytes around delivery-id and payload; the delivery-tag ends with the delivery-id."""
 
     __slots__ = ("first_part", "last_part", "message_format", "overhead", "pack", "settled", "state", "tag")
+
+    number: ClassVar[str] = "I"
+    """The form of what the delivery-tag ends with."""
+    number_bytes: ClassVar[int] = 4
 
     def __init__(
         self,
@@ -253,16 +257,16 @@ class Template:
             # more is false, rcv-settle-mode that of the link.
             last += b"\x42\x40" + encoded_state
             count = 8
-        size = 1 + len(handle) + 5 + 6 + len(tag_prefix) + len(last)
+        size = 1 + len(handle) + 5 + 2 + len(tag_prefix) + self.number_bytes + len(last)
         fixed = bytes((0x00, 0x53, 0x14, 0xC0, size, count))
         self.first_part = b"\x02\x00" + channel.to_bytes(2, "big") + fixed + handle + b"\x70"
-        self.tag = bytes((0xA0, 4 + len(tag_prefix))) + tag_prefix
+        self.tag = bytes((0xA0, self.number_bytes + len(tag_prefix))) + tag_prefix
         self.last_part = last
         self.settled = settled
         self.state = state
         self.message_format = message_format
-        self.overhead = 4 + len(self.first_part) + 4 + len(self.tag) + 4 + len(last)
-        self.pack = _pack(len(self.first_part), len(self.tag), len(last))
+        self.overhead = 4 + len(self.first_part) + 4 + len(self.tag) + self.number_bytes + len(last)
+        self.pack = _pack(len(self.first_part), len(self.tag), self.number, len(last))
 
     def put(
         self,
@@ -314,6 +318,8 @@ class NumberedTemplate(Template):
     __slots__ = ("numbered",)
 
     numbered: DeliverySource
+    mask: ClassVar[int] = WIRE
+    """The bits of a number that the delivery-tag has."""
 
     def put(
         self,
@@ -328,6 +334,7 @@ class NumberedTemplate(Template):
         """See Template."""
         first = wire
         number = self.numbered.transmitted
+        mask = self.mask
         for end in ends:
             end -= base
             size = end - start
@@ -335,7 +342,7 @@ class NumberedTemplate(Template):
                 break
             output.append(
                 self.pack(
-                    size + self.overhead, self.first_part, wire, self.tag, number & WIRE, self.last_part
+                    size + self.overhead, self.first_part, wire, self.tag, number & mask, self.last_part
                 )
             )
             output.append(blob[start:end])
@@ -343,3 +350,13 @@ class NumberedTemplate(Template):
             wire += 1
             number += 1
         return wire - first
+
+
+class WideTemplate(NumberedTemplate):
+    """The same with numbers of eight bytes, which never wrap: the tags are known beyond the link."""
+
+    __slots__ = ()
+
+    number = "Q"
+    number_bytes = 8
+    mask = (1 << 64) - 1

@@ -229,8 +229,11 @@ class Link:
         """
         raise LocalError(f"{self!r} is a receiver: its deliveries are settled with settle")
 
-    def forget_sent(self, first: int, last: int) -> None:
-        """Outgoing: deliveries first..last are settled, which the peer learns elsewhere: no disposition."""
+    def forget_sent(self, first: int, last: int) -> int:
+        """Outgoing: deliveries first..last are settled, which the peer learns elsewhere: no disposition.
+
+        Returns how many the peer had not settled.
+        """
         raise LocalError(f"{self!r} is a receiver: its deliveries are settled with settle")
 
     def forget_state(self, state: "TransactionalState") -> None:
@@ -253,10 +256,11 @@ class Link:
 
     # --- outgoing links that are resumed (2.6.13) --------------------------------------------------------
 
-    def number_tags(self, prefix: bytes, first: int) -> None:
+    def number_tags(self, prefix: bytes, first: int, *, wide: bool = False) -> None:
         """Outgoing, before `accept`: deliveries are numbered from `first` on, and are known by that number.
 
-        Delivery-tags are `prefix`, of at most 28 bytes, and the number in four bytes (`tag_of`).
+        Delivery-tags are `prefix`, of at most 24 bytes, and the number in four bytes, or in eight if they are
+        `wide` (`tag_of`).
         """
         raise LocalError(f"{self!r} is a receiver: its delivery-tags are the peer's")
 

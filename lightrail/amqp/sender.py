@@ -12,7 +12,7 @@ from lightrail.amqp import frames
 from lightrail.amqp.again import AgainSender, Backlog
 from lightrail.amqp.errors import EndedError, LinkProtocolError, LocalError
 from lightrail.amqp.events import Acquire, Credit
-from lightrail.amqp.frames import NumberedTemplate, Template
+from lightrail.amqp.frames import NumberedTemplate, Template, WideTemplate
 from lightrail.amqp.link import ATTACHED, ATTACHING, DETACHING, SETTLE_MIXED, SETTLE_SETTLED
 from lightrail.amqp.link_endpoint import encode_state, errant
 from lightrail.amqp.performatives import Flow, TransactionalState, Transfer, encode_performative
@@ -290,7 +290,9 @@ class SendingLink(AgainSender):
                 return True
 
     def _template_of(self, entry: Backlog) -> Template:
-        kind = NumberedTemplate if self.numbers_tags else Template
+        kind = Template
+        if self.numbers_tags:
+            kind = WideTemplate if self.has_wide_tags else NumberedTemplate
         template = kind(
             self.session.channel,
             frames.uint(self.output_handle),
@@ -384,8 +386,9 @@ class SendingLink(AgainSender):
     def unfinished(self) -> int | None:
         return self.transmitted - 1 if self._backlog and self._backlog[0].offset else None
 
-    def forget_sent(self, first: int, last: int) -> None:
-        self.session.outgoing.take_numbered(self, first, last)
+    def forget_sent(self, first: int, last: int) -> int:
+        parts = self.session.outgoing.take_numbered(self, first, last)
+        return sum(part.last - part.first + 1 for part in parts)
 
 
 def _larger(ends: Sequence[int], base: int, largest: int) -> list[int]:

@@ -2,10 +2,23 @@
 
 Durability of a terminus: what of its state is stored durably (terminus-durability, messaging 3.5.5).
 
+Ends of locks: whether the locks of a link of a client of Azure Service Bus outlive it (ADR 68).
+
 Endings: how the link of a receiver ended, which decides how its unsettled deliveries return (ADR 5).
 """
 
-from enum import IntEnum
+from enum import IntEnum, StrEnum
+
+
+class LockEnding(StrEnum):
+    """What ends the locks of a link that has a key for them, beside outcomes; policies and frames name it."""
+
+    ALWAYS_BY_TIME = ""
+    """Time, whatever becomes of the link; each end by time counts as a failed delivery."""
+    BY_TIME = "time"
+    """Time, whatever becomes of the link; after its end they count by the rule of whose fault that is."""
+    BY_LINK = "link"
+    """Time, and the end of the link."""
 
 
 class Ending(IntEnum):

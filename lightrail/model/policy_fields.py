@@ -133,6 +133,14 @@ FIELDS: Final[tuple[Field, ...]] = (
         "lock of a delivery; null: 60 over HTTP, the life of the link over AMQP",
         0.05,
     ),
+    _choice(
+        "lock_ends",
+        _QUEUE,
+        "time",
+        ("time", "link"),
+        "what ends locks of lock_duration for clients of Azure Service Bus that attach from now on: time "
+        "alone, or the end of their link as well, as for other clients",
+    ),
     _count("max_length", _QUEUE, None, 0, COUNT_MAX, "most messages, unsettled deliveries included"),
     Field("max_bytes", _QUEUE, "bytes", None, "most bytes of messages", 0, BYTES_MAX),
     _choice(

@@ -270,6 +270,7 @@ _OF_DEAD_LETTERS: Final = (
     "retry_delay",
     "retry_growth",
     "retry_delay_max",
+    "lock_ends",
 )
 
 

@@ -119,7 +119,9 @@ class ConsumerOpen(_Body):
     lock_ms: int = 0
     """How long deliveries are locked, instead of the lifetime of the link; 0: as in the queue's policy."""
     lock_key: str = ""
-    """32 hexadecimal digits: the ids of locks are KEY-NUMBER, and locks outlive the consumer."""
+    """Hexadecimal digits: the ids of locks are KEY-NUMBER, and locks outlive the consumer."""
+    lock_ends: str = ""
+    """What ends these locks: a LockEnding of model/links.py."""
     filter: dict[str, Any] | None = None
     """Selects messages: a specification of lightrail/filters/filter.py, or None."""
     label: str = ""
@@ -152,7 +154,7 @@ class ConsumerOpen(_Body):
         return self.any_session or self.session is not None
 
     def encode(self) -> bytes:
-        optional = ("default_undeliverable", "durability", "user")
+        optional = ("default_undeliverable", "durability", "user", "lock_ends")
         unused = tuple(name for name in optional if not getattr(self, name))
         if not self.is_session:
             unused += ("session", "any_session")

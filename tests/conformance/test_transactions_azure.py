@@ -168,12 +168,27 @@ def test_a_delivery_of_a_link_is_settled_by_its_token_in_a_transaction(begun: Pe
     committed, undone = client.declare(), client.declare()
     assert bus.settle(tokens[0], txn_id=committed) == (200, "")
     assert bus.settle(tokens[1], txn_id=undone) == (200, "")
-    assert bus.settle(tokens[1], txn_id=committed) == (410, "com.microsoft:message-lock-lost")
+    assert bus.settle(tokens[0], txn_id=committed) == (410, "com.microsoft:message-lock-lost")
     client.roll_back(committed)
     client.roll_back(undone)
-    # They come again, as failed deliveries.
-    found = bodies(begun, 2, before=3)
-    assert found == ["one", "two"]
+    # They are the receiver's still.
+    for token in tokens:
+        assert bus.settle(token) == (200, "")
+        assert bus.settle(token) == (410, "com.microsoft:message-lock-lost")
+
+
+def test_of_two_transactions_that_settle_a_message_one_is_committed(begun: Peer, queue: str) -> None:
+    begun.put(queue, DURABLE + value("one"))
+    client = Client(begun)
+    bus = Bus(client, queue)
+    attach(begun, queue)
+    begun.flow(1, handle=1)
+    token = uuid.UUID(bytes_le=bytes(begun.delivery()[0].delivery_tag or b""))
+    one, two = client.declare(), client.declare()
+    for txn in (one, two):
+        assert bus.settle(token, txn_id=txn) == (200, "")
+    client.commit(two)
+    assert isinstance(client.discharge(one), Rejected)
 
 
 def test_a_commit_settles_the_delivery_of_a_link_that_a_token_names(begun: Peer, queue: str) -> None:
@@ -192,6 +207,26 @@ def test_a_commit_settles_the_delivery_of_a_link_that_a_token_names(begun: Peer,
 
 
 @pytest.mark.parametrize("operation", ["renew-lock", "peek-message", "set-session-state"])
+def test_a_request_that_settles_nothing_runs_beside_the_transaction_whatever_becomes_of_it(
+    begun: Peer, queue: str, operation: str
+) -> None:
+    begun.put(queue, DURABLE + value("one"))
+    client = Client(begun)
+    bus = Bus(client, queue)
+    attach(begun, queue)
+    begun.flow(1, handle=1)
+    token = uuid.UUID(bytes_le=bytes(begun.delivery()[0].delivery_tag or b""))
+    txn = client.declare()
+    assert bus.settle(token, txn_id=txn) == (200, "")
+    status, found, _ = bus.ask(operation, {}, txn)
+    assert status == 400, found
+    client.commit(txn)
+    begun.write(Detach(handle=1, closed=True))
+    begun.expect(Detach)
+    assert ready(begun, queue, 0) == []
+
+
+@pytest.mark.parametrize("operation", ["schedule-message", "cancel-scheduled-message", "add-rule"])
 def test_another_request_in_a_transaction_is_refused(begun: Peer, queue: str, operation: str) -> None:
     client = Client(begun)
     bus = Bus(client, queue)
@@ -282,7 +317,7 @@ def test_a_session_is_settled_and_sent_to_in_one_transaction(begun: Peer, sessio
     assert ready(begun, f"{sessions}/$dlq", 1) == ["a3"]
 
 
-def test_messages_of_a_session_are_delivered_again_in_order_after_a_rollback(
+def test_messages_of_a_session_are_its_receivers_after_a_rollback_and_come_again_in_order_with_its_end(
     begun: Peer, sessions: str
 ) -> None:
     begun.put(sessions, *(of_session("a", text) for text in ("a1", "a2", "a3")))
@@ -292,7 +327,11 @@ def test_messages_of_a_session_are_delivered_again_in_order_after_a_rollback(
     txn = client.declare()
     settle(begun, txn, 0, 1)
     client.roll_back(txn)
-    assert bodies(begun, 3, before=2) == ["a1", "a2", "a3"]
+    assert bodies(begun, 1, before=2) == ["a3"]
+    begun.write(Detach(handle=1, closed=True))
+    begun.expect(Detach)
+    accept_session(begun, sessions, "a")
+    assert bodies(begun, 3) == ["a1", "a2", "a3"]
 
 
 @pytest.mark.parametrize("commits", [True, False])

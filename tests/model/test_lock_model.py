@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
 from lightrail.model import limits
+from lightrail.model.links import Ending, LockEnding
 from lightrail.shard.queue.machine import Machine
 from lightrail.shard.queue.values.commands import (
     ACCEPTED,
@@ -25,6 +26,7 @@ from lightrail.shard.queue.values.commands import (
     Detach,
     Enqueue,
     Outcome,
+    RenewByKeys,
     RenewDeliveries,
     RenewLock,
     Settle,
@@ -86,6 +88,9 @@ class LockModel(RuleBasedStateMachine):
         """By consumer that left: the delivery number behind its last."""
         """The consumer that each key stands for, attached or not."""
         self.lock_ms: dict[int, int] = {}
+        self.departures: dict[int, set[int]] = {}
+        """By consumer that left, and whose locks end by time: deliveries whose end counts."""
+        self.options: dict[int, ConsumerOptions] = {}
         self.active: int | None = None
         self.sequence = 0
         self.identity = 0
@@ -113,7 +118,9 @@ class LockModel(RuleBasedStateMachine):
         dead = set()
         for sequence, message in list(self.live.items()):
             ran_out = message.until_ms is not None and message.until_ms <= self.now
-            if ran_out and self.returned(sequence, failed=True) is None:
+            counting = self.departures.get(-1 if message.holder is None else message.holder)
+            failed = counting is None or message.number in counting
+            if ran_out and self.returned(sequence, failed=failed) is None:
                 dead.add(sequence)
         self.forget_keys()
         return dead
@@ -197,32 +204,50 @@ class LockModel(RuleBasedStateMachine):
         lock_ms=st.sampled_from([0, 10, 30]),
         key=st.sampled_from(["", "", "a", "b"]),
         priority=st.sampled_from([0, 0, 5]),
-        first=st.sampled_from([0, 0, 500]),
+        first=st.sampled_from([0, 0, 1, 2, 500]),
         credit=st.integers(0, 9),
+        lock_ends=st.sampled_from(LockEnding),
+        counts=st.booleans(),
     )
-    def attach(self, lock_ms: int, key: str, priority: int, first: int, credit: int) -> None:
+    def attach(
+        self,
+        lock_ms: int,
+        key: str,
+        priority: int,
+        first: int,
+        credit: int,
+        lock_ends: LockEnding,
+        counts: bool,
+    ) -> None:
+        """A link that opens again under its key has lost what it does not know of."""
         identity = self.identity
         self.identity += 1
         options = ConsumerOptions(
-            priority=priority, default_outcome=RELEASED, first=first, lock_ms=lock_ms, lock_key=key
+            priority=priority,
+            default_outcome=FAILED if counts else RELEASED,
+            first=first,
+            lock_ms=lock_ms,
+            lock_key=key,
+            lock_ends=lock_ends,
         )
         effects = self.machine.apply(Attach(identity, options), self.now)
         former = self.keys.get(key) if key else None
         if former is not None:
-            highest = max((number for number, _ in self.held(former)), default=-1)
-            if former in self.links or effects:
+            by_time = lock_ends is LockEnding.ALWAYS_BY_TIME
+            if former in self.links or (by_time and first < self.next_of[former]):
                 (effect,) = effects
                 assert isinstance(effect, Refused)
-                assert former in self.links or first < self.next_of[former]
                 return
-            assert first > highest
-            for message in self.live.values():
-                if message.holder == former:
+            for sequence, message in self.live.items():
+                if message.holder == former and message.number >= first:
+                    self.returned(sequence, failed=False)
+                elif message.holder == former:
                     message.holder = identity
         assert not effects
         if key:
             self.keys[key] = identity
         self.links[identity] = Link(options, first, first + credit, identity)
+        self.options[identity] = options
         self.lock_ms[identity] = lock_ms or self.policy.lock_ms or 0
         self.choose()
         self.machine.apply(Credit(identity, first + credit), self.now)
@@ -294,9 +319,28 @@ class LockModel(RuleBasedStateMachine):
         lock_ms = self.lock_ms.get(identity, 0)
         if number in held and lock_ms:
             self.live[held[number]].until_ms = self.now + lock_ms
+            self.count(identity, number)
             assert rest == [LockAnswer(True, self.now + lock_ms)]
         else:
             assert rest == [LockAnswer(False, 0)]
+        self.dispatch()
+
+    @rule(data=st.data(), count=st.integers(1, 4))
+    def renew_by_token(self, data: st.DataObject, count: int) -> None:
+        """Several locks at once, of links that are attached or have ended."""
+        dead = self.pass_time()
+        held = [(key, number) for key, each in self.keys.items() for number, _ in self.held(each)]
+        locks = [data.draw(st.sampled_from([*held, ("c", 0)])) for _ in range(count)]
+        (answer,) = self.perform(self.machine.apply(RenewByKeys(locks), self.now), dead)
+        assert isinstance(answer, Renewed)
+        for (key, number), locked_ms in zip(locks, answer.locked_ms, strict=True):
+            if (key, number) not in held:
+                assert locked_ms == 0
+                continue
+            identity = self.keys[key]
+            assert locked_ms == self.lock_ms[identity]
+            self.live[dict(self.held(identity))[number]].until_ms = self.now + self.lock_ms[identity]
+            self.count(identity, number)
         self.dispatch()
 
     @precondition(lambda self: self.links)
@@ -320,15 +364,30 @@ class LockModel(RuleBasedStateMachine):
                 assert locked_ms is None
         self.dispatch()
 
+    def count(self, identity: int, number: int) -> None:
+        """The lock of a link that has ended was renewed: its end counts."""
+        if identity in self.departures:
+            self.departures[identity].add(number)
+
     @precondition(lambda self: self.links)
-    @rule(data=st.data())
-    def detach(self, data: st.DataObject) -> None:
+    @rule(data=st.data(), ending=st.sampled_from(Ending))
+    def detach(self, data: st.DataObject, ending: Ending) -> None:
         identity = data.draw(st.sampled_from(sorted(self.links)))
         link = self.links.pop(identity)
         self.next_of[identity] = link.next
-        effects = self.machine.apply(Detach(identity), self.now)
-        stays = link.options.lock_key and self.lock_ms[identity]
-        self.settled([] if stays else [s for _, s in self.held(identity)], RELEASED, effects)
+        effects = self.machine.apply(Detach(identity, ending), self.now)
+        held = self.held(identity)
+        fails = bool(held) and ending is Ending.FAILED and link.options.default_outcome is FAILED
+        if link.options.lock_key and link.options.lock_ends is not LockEnding.BY_LINK:
+            assert not effects
+            if link.options.lock_ends is LockEnding.BY_TIME:
+                self.departures[identity] = {held[0][0]} if fails else set()
+        elif fails:
+            buried = [effect for effect in effects if isinstance(effect, DeadLetter)]
+            self.settled([held[0][1]], FAILED, list(buried))
+            self.settled([s for _, s in held[1:]], RELEASED, [e for e in effects if e not in buried])
+        else:
+            self.settled([s for _, s in held], RELEASED, effects)
         self.forget_keys()
         self.choose()
         self.dispatch()
@@ -341,18 +400,20 @@ class LockModel(RuleBasedStateMachine):
             assert not self.perform(effects, self.pass_time())
         self.dispatch()
 
-    @rule(single=st.booleans())
-    def policy_changes(self, single: bool) -> None:
+    @rule(single=st.booleans(), lock_ms=st.sampled_from([20, 40, 60]))
+    def policy_changes(self, single: bool, lock_ms: int) -> None:
+        """The ends of locks stay; renewals and next deliveries have the new time, also without a link."""
         self.policy = Policy(
             max_delivery_count=COUNT_MAX,
             max_length=LENGTH_MAX,
             overflow="discard_existing",
-            lock_ms=40,
+            lock_ms=lock_ms,
             single_active=single,
         )
         if single and not self.machine.contents.policy.single_active:
             self.active = None
-        self.machine.apply(Change(self.policy), 0)
+        self.machine.apply(Change(self.policy), self.now)
+        self.lock_ms = {each: options.lock_ms or lock_ms for each, options in self.options.items()}
         self.choose()
         self.dispatch()
 

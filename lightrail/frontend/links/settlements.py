@@ -46,6 +46,9 @@ class Settlements(UnsettledBytes):
     """Whether the link has ended."""
     is_returned: bool = False
     """Whether its consumer is closed as well, so that all deliveries are in their queue again."""
+    has_key: bool = False
+    """Whether the shard knows the deliveries under a key of the link, by which they are settled, also in
+    transactions; then a delivery from before a loss of the shard may be locked still."""
     is_abandoned: bool = False
     """Whether the connection has ended by a failure, or by the broker, while a transaction had outcomes:
     the client may have sent a discharge that was lost."""
@@ -147,10 +150,20 @@ class Settlements(UnsettledBytes):
         if first < before:
             self._post(first, before - 1, self._left, 0)
 
+    def return_unsent(self, first: int) -> None:
+        """The link has ended: returns deliveries from number `first` on, also those on their way from the
+        shard, of which the client has got none."""
+        self._post(first, first + COUNT_MASK - 1, RELEASED, 0)
+
     @property
     def _left(self) -> Released | None:
         """The outcome of what the client did not work on; None for the default outcome, if that decides."""
         return None if self._options.default_outcome <= OutcomeCode.REJECTED else RELEASED
+
+    @property
+    def is_lost(self) -> bool:
+        """Whether no transaction can settle deliveries any more: they are in their queue again."""
+        return self.is_returned and not self.has_key
 
     # --- in transactions -------------------------------------------------------------------------------
 
@@ -163,17 +176,13 @@ class Settlements(UnsettledBytes):
             self._remove_range(first, last)
         return max(first, self._base)
 
-    def unsettled(self, tag: bytes) -> int | None:
-        """The number of an unsettled delivery with this delivery-tag; None if there is none at the shard."""
-        number = self._link.unsettled_number(tag)
-        if self._options.relay or self._options.browse or number is None or number < self._base:
-            return None
-        return number
-
     def retire_one(self, number: int) -> None:
-        """Passes an unsettled delivery to a transaction, for a request that is answered instead."""
-        self._remove_range(number, number)
-        self._link.forget_sent(number, number)
+        """A delivery is settled by a request, which is answered instead.
+
+        Azure's client for Python relates any disposition to its messages, such as that request.
+        """
+        if not self.is_closed and self._link.forget_sent(number, number):
+            self._remove_range(number, number)
 
     def retired(self, first: int, last: int, state: object, *, settled: bool) -> None:
         """The transaction is committed: settles the deliveries if the client waits for that."""
@@ -221,6 +230,9 @@ class Settlements(UnsettledBytes):
         """
         if state is RELEASED:
             self.is_abandoned = True
+        if self.has_key:
+            # A rollback changes no lock: the client may settle the messages again, by their tokens.
+            return
         first = max(first, self._base)
         if first <= last and not self.is_returned:
             self._post(first, last, state, 0)
@@ -255,25 +267,6 @@ class Settlements(UnsettledBytes):
             answer = await self._connection.frontend.ask_shard(options.queue, "renew_deliveries", fields)
             locked = dict(zip(unsettled, answer.fields["locked_ms"], strict=True))
         return [0 if number is None else locked.get(number, 0) for number in numbers]
-
-    async def settle_by_tags(self, tags: Sequence[bytes], state: object) -> list[bool]:
-        """Settles deliveries with these delivery-tags; returns when the outcomes are on disk.
-
-        Returns for each tag whether the delivery has this outcome now; False if its lock expired or it has a
-        different outcome. Raises ShardDownError, ShardRefusedError: some may have been settled.
-        """
-        found = [self._link.unsettled_number(tag) for tag in tags]
-        numbers = [number for number in found if number is not None and number >= self._base]
-        settled: set[int] = set()
-        if numbers and not (self._options.relay or self._options.browse):
-            settled = await self._settle_numbers(numbers, state)
-        if settled and not self.is_closed:
-            self._remove(sum(number >= self._lapsed for number in settled))
-            for number in settled:
-                # The request is answered instead. Azure's client for Python relates any disposition to its
-                # messages, such as that request.
-                self._link.forget_sent(number, number)
-        return [number in settled for number in found]
 
     def settle_doubtful(self, first: int, last: int, state: object) -> None:
         """Settles deliveries whose locks may have ended, for a client that waits for the broker to settle.
@@ -325,8 +318,9 @@ class Settlements(UnsettledBytes):
 
     def forget(self, sent: int) -> None:
         """The shard was restarted: the deliveries numbered below `sent` are in their queue again."""
-        self._base = self._lapsed = sent
-        self._remove(self.count)
+        if not self.has_key:
+            self._base = self._lapsed = sent
+            self._remove(self.count)
         if self._unconfirmed:
             # The shard may have stored these outcomes.
             self._unconfirmed.clear()

@@ -84,7 +84,7 @@ class Committing:
                 # A queue to which copies are forwarded may have refused them: once more, in their sources.
                 self._at_sources = True
                 continue
-            if any(each.consumer.settlements.is_returned for each in transaction.retirements):
+            if any(each.consumer.settlements.is_lost for each in transaction.retirements):
                 raise ConditionError(conditions.TRANSACTION_ROLLBACK, RETURNED)
             if self._frontend.now_ms() > gives_up_ms:
                 raise ConditionError(
@@ -96,15 +96,17 @@ class Committing:
         """Checks that the names still exist, and the rights of the client there. Raises ConditionError.
 
         Links that sent to them may have ended since. A link that received and lost its right has ended, and
-        its deliveries are returned, which fails the transaction.
+        its deliveries are returned, which fails the transaction, unless they are locked under a key.
         """
         guard = self._frontend.guard
         for post in transaction.posts:
             if post.hold is not None:
                 guard.check_hold(post.hold)
-        if transaction.locks:
-            for queue in {lock.queue for lock in transaction.locks.values()}:
-                guard.check(self._connection.client, Right.LISTEN, self._frontend.directory.get(queue))
+        locked = {lock.queue for lock in transaction.locks.values()}
+        consumers = {each.consumer for each in transaction.retirements}
+        locked.update(each.queue for each in consumers if each.settlements.has_key)
+        for queue in locked:
+            guard.check(self._connection.client, Right.LISTEN, self._frontend.directory.get(queue))
 
     # --- queues and parts ------------------------------------------------------------------------------
 

@@ -39,11 +39,14 @@ def request_of(
     for consumer, first, last, outcome in _joined_ranges(retirements):
         code, detail = encode_outcome(outcome, consumer.options)
         found = json.loads(detail) if detail else {}
-        settles.append([consumer.queue, consumer.number, first, last - first + 1, int(code), found])
+        settled = [consumer.queue, consumer.number, first, last - first + 1, int(code), found]
+        if consumer.options.lock_key:
+            settled.append(consumer.options.lock_key)
+        settles.append(settled)
     for lock in locks:
         code, detail = encode_outcome(lock.outcome, ConsumerOpen(lock.queue))
         found = json.loads(detail) if detail else {}
-        settles.append([lock.queue, 0, lock.sequence, 1, int(code), found, lock.key])
+        settles.append([lock.queue, 0, lock.number, 1, int(code), found, lock.key])
     return {"posts": posts, "settles": settles}, b"".join(blob)
 
 

@@ -145,12 +145,12 @@ class Retirement:
 
 
 class LockRetirement(NamedTuple):
-    """A deferred message that a client has received by its sequence, with its outcome."""
+    """A message that a request settles by its lock, with its outcome."""
 
     queue: str
     key: str
-    """Of its lock."""
-    sequence: int
+    number: int
+    """Of the delivery; of a deferred message that was received by its sequence, that sequence."""
     outcome: Any
 
 
@@ -207,7 +207,7 @@ class Transaction:
     named: NamedDeliveries = field(default_factory=NamedDeliveries)
     """All deliveries that have an outcome in it, by their sessions."""
     locks: dict[tuple[str, int], LockRetirement] = field(default_factory=dict)
-    """By the key of the lock and the sequence."""
+    """By the key and the number of the lock."""
     requests: int = 0
     """Number of its requests to nodes that are not executed yet."""
     messages: int = 0
@@ -336,18 +336,13 @@ class Transaction:
         """That request is executed."""
         self.requests -= 1
 
-    def retire_delivery(self, consumer: "ConsumerLink", number: int, outcome: Any) -> None:
-        """Adds an unsettled delivery of a link, with its outcome."""
-        consumer.settlements.retire_one(number)
-        self.retire(Retirement(consumer, number, number, outcome, settled=True))
-
-    def retire_lock(self, queue: str, key: str, sequence: int, outcome: Any) -> None:
-        """Adds a deferred message that is locked under a key, with its outcome."""
+    def retire_lock(self, queue: str, key: str, number: int, outcome: Any) -> None:
+        """Adds a message that is locked under a key, with its outcome."""
         self._check_settlements()
         if self.failure is None:
-            self.locks[key, sequence] = LockRetirement(queue, key, sequence, outcome)
+            self.locks[key, number] = LockRetirement(queue, key, number, outcome)
             self._charge(TRANSACTION_PART_OVERHEAD)
 
-    def has_lock(self, key: str, sequence: int) -> bool:
-        """Whether it settles this deferred message already."""
-        return (key, sequence) in self.locks
+    def has_lock(self, key: str, number: int) -> bool:
+        """Whether it settles the message with this lock already."""
+        return (key, number) in self.locks

@@ -107,7 +107,7 @@ class Transactions:
 
     def check(self, transaction: Transaction) -> None:
         """Raises ConditionError if it can only be rolled back."""
-        if any(each.consumer.settlements.is_returned for each in transaction.retirements):
+        if any(each.consumer.settlements.is_lost for each in transaction.retirements):
             transaction.fail(conditions.TRANSACTION_ROLLBACK, RETURNED)
         if transaction.requests:
             transaction.fail(

@@ -1,7 +1,8 @@
 """A link of a client of Azure Service Bus that receives from a queue: deliveries in the form of Service Bus.
 
 Messages are those of messages.py, with the end of their lock. The delivery-tag, of 16 bytes, is the lock
-token with which the client renews the lock.
+token: 8 bytes of the link's key and 8 of the number of the delivery, under which the shard knows the lock,
+whatever becomes of the link (ADR 68).
 """
 
 import secrets
@@ -16,15 +17,18 @@ from lightrail.amqp.values import Symbol, Timestamp
 from lightrail.frontend.links.deliveries import ConsumerLink
 from lightrail.frontend.links.outcomes import OUTCOMES, Deferral, rejected
 from lightrail.model import conditions, limits
-from lightrail.model.names import is_dead_letter
+from lightrail.model.links import Ending, LockEnding
+from lightrail.model.names import DEAD_LETTER_SEGMENT, is_dead_letter
+from lightrail.model.policy import Role
 from lightrail.service_bus.messages import annotated, annotations_of, changed_properties, life_of, with_reason
 from lightrail.service_bus.paths import is_of_subscription
 from lightrail.wire.bodies import ConsumerOpen
-from lightrail.wire.frames import DELIVER_COLUMNS, DELIVER_ENDS, HEADER_SIZE, delivered_at
+from lightrail.wire.frames import DELIVER_COLUMNS, DELIVER_ENDS, HEADER_SIZE, Kind, delivered_at, frame
 
 if TYPE_CHECKING:
     from lightrail.amqp.link import Link
     from lightrail.frontend.connection import ClientConnection
+    from lightrail.namespace.directory import Directory
     from lightrail.shard_client.owners.owner import Owner
 
 LOCK_DOUBT_MS: Final[int] = 1_000
@@ -34,8 +38,8 @@ LOCK_ENDS_APART_MS: Final[int] = 250
 """Locks of one link that end within this time of each other have one end at the frontend, the first."""
 LOCK_ENDS_MAX: Final[int] = 1_024
 """Ends of locks that a frontend knows for one link; later ones are assumed to be the last of these."""
-TAG_PREFIX_BYTES: Final = 12
-"""Precedes the four bytes of the delivery-id: a lock token is a UUID."""
+KEY_BYTES: Final = 8
+"""Length of the key of locks, which precedes the number of a delivery in a lock token, a UUID."""
 
 
 STAYS_DEAD: Final = rejected(
@@ -83,10 +87,25 @@ class LockEnds:
         return self._doubtful
 
 
+def lock_ms_at(directory: "Directory", queue: str) -> int:
+    """The time of locks at a queue; at one of dead letters, that of the queue of their origin; 0 for none."""
+    policy = directory.get(queue.removesuffix("/" + DEAD_LETTER_SEGMENT)).policy
+    return policy.milliseconds("lock_duration") or 0 if policy.role is Role.QUEUE else 0
+
+
 class BusConsumerLink(ConsumerLink):
     """One outgoing link (the client receives) bound to a queue."""
 
-    __slots__ = ("_awaits_lock_end", "_bus_queue", "_is_dead", "_is_subscription", "_lock_ends", "_prefix")
+    __slots__ = (
+        "_asks_below",
+        "_awaits_lock_end",
+        "_bus_link",
+        "_bus_queue",
+        "_is_dead",
+        "_is_subscription",
+        "_lock_ends",
+        "lock_key",
+    )
 
     def __init__(
         self,
@@ -97,25 +116,64 @@ class BusConsumerLink(ConsumerLink):
         number: int,
         options: ConsumerOpen,
     ) -> None:
+        key = secrets.token_bytes(KEY_BYTES)
+        if not options.presettled:
+            directory = connection.frontend.directory
+            options.lock_key = key.hex()
+            options.lock_ends = directory.get(options.queue).policy["lock_ends"]
+            if is_dead_letter(options.queue):
+                options.lock_ms = lock_ms_at(directory, options.queue)
         super().__init__(connection, link, owner, number=number, options=options)
+        self._bus_link = link
         self._bus_queue = options.queue
         self._is_dead = is_dead_letter(options.queue)
         self._is_subscription = is_of_subscription(options.queue)
         self._lock_ends = LockEnds()
         self._awaits_lock_end = False
-        self._prefix = secrets.token_bytes(TAG_PREFIX_BYTES)
-        link.prefix_tags(self._prefix)
+        self.lock_key = options.lock_key
+        self._asks_below = 0
+        """Deliveries below this number are from before the link was opened again at the shard, which knows
+        whether they are still locked."""
+        link.number_tags(key, 0, wide=True)
         # To these clients an error in the answer would be an error of the broker.
         self.settlements.confirms_plainly = True
+        self.settlements.has_key = not options.presettled
 
     @property
     def queue(self) -> str:
         """The queue that the link receives from."""
         return self._bus_queue
 
-    def has_tag(self, tag: bytes) -> bool:
-        """Whether a delivery-tag belongs to this link."""
-        return tag.startswith(self._prefix)
+    @property
+    def keeps_locks(self) -> bool:
+        """Whether locks outlive the link."""
+        options = self.options
+        if options.is_session or not options.lock_key or options.lock_ends != LockEnding.BY_TIME:
+            return False
+        return lock_ms_at(self.connection.frontend.directory, self._bus_queue) > 0
+
+    def ends(self, ending: Ending) -> None:
+        """See Bound: locks that outlive the link need nobody who keeps them for transactions."""
+        if self.keeps_locks:
+            self._ending = ending
+        else:
+            super().ends(ending)
+
+    def reopen(self) -> None:
+        """See ConsumerLink; deliveries from before may still be locked under the key."""
+        if not self._owner.resumes(self.number):
+            self._asks_below = self._window.next
+        super().reopen()
+
+    def _close_at_shard(self) -> None:
+        """Returns what was not sent to the client, which is not locked; the shard keeps the rest."""
+        if self.keeps_locks:
+            unsent = self._window.next - self._bus_link.backlog
+            self._owner.post(
+                frame(Kind.CREDIT, link=self.number, epoch=self._owner.epoch, count=1, number=unsent)
+            )
+            self.settlements.return_unsent(unsent)
+        super()._close_at_shard()
 
     def deliver(self, part: bytes | memoryview, number: int, count: int) -> None:
         """Sends a slice of the queue to the client, each message with its annotations."""
@@ -152,8 +210,8 @@ class BusConsumerLink(ConsumerLink):
 
     def _locked_until(self, part: bytes | memoryview) -> int:
         """The end of the locks of a slice, in milliseconds since the epoch."""
-        policy = self.connection.frontend.directory.get(self._bus_queue).policy
-        lock_ms = policy.milliseconds("lock_duration") or limits.BUS_LOCK_SHOWN_MS
+        directory = self.connection.frontend.directory
+        lock_ms = lock_ms_at(directory, self._bus_queue) or limits.BUS_LOCK_SHOWN_MS
         return delivered_at(part, self.connection.frontend.now_ms()) + lock_ms
 
     def outcome(self, event: Outcome) -> None:
@@ -174,6 +232,7 @@ class BusConsumerLink(ConsumerLink):
         event = _translated(event)
         if not event.settled and not self.options.presettled and isinstance(event.state, OUTCOMES):
             doubtful = self._lock_ends.doubtful(self.connection.frontend.now_ms())
+            doubtful = max(doubtful, self._asks_below)
             if event.first < doubtful:
                 last = min(event.last, doubtful - 1)
                 self.settlements.settle_doubtful(event.first, last, event.state)

@@ -1,8 +1,8 @@
 """Locks of one queue by their tokens, which clients of Azure Service Bus renew and settle over $management.
 
-A token is the delivery-tag of a message that a link of the same connection received, so that no client renews
-or settles the deliveries of another client. Or it is the token of a deferred message, which no link received:
-8 bytes of the lock's key and 8 of the message's sequence, which identify the lock at the shard.
+A token is 8 bytes of the key of a lock and 8 of a number, which identify the lock at the shard: the number is
+that of a delivery of a link, or the sequence of a deferred message, which no link received. So whoever may
+listen settles and renews, over any connection, whatever became of the one that received the message (ADR 68).
 
 Fields of requests to NAME/$management, whose bodies are maps of AMQP.
 """
@@ -22,10 +22,7 @@ from lightrail.model.names import is_dead_letter
 from lightrail.model.policy import Role
 from lightrail.namespace.records import Name, Right, refused_by_forwarding, refused_by_status
 from lightrail.namespace.rights import demand
-from lightrail.service_bus.links.deliveries import (
-    STAYS_DEAD,
-    BusConsumerLink,
-)
+from lightrail.service_bus.links.deliveries import KEY_BYTES, STAYS_DEAD, BusConsumerLink
 from lightrail.service_bus.messages import (
     DEAD_LETTERED,
     DESCRIPTION,
@@ -96,24 +93,15 @@ def tokens_of(body: Fields) -> list[UUID]:
     return tokens
 
 
-KEY_BYTES: Final = 8
-"""Length of the key of locks of deferred messages."""
-
-
 async def renew(connection: "ClientConnection", record: Name, body: Fields) -> Fields:
     """com.microsoft:renew-lock: renews locks for their full duration. Raises RequestError."""
     now_ms = connection.frontend.now_ms()
-    ends: list[Timestamp] = []
-    for token in tokens_of(body):
-        link = _link_of(connection, record, token)
-        if link is None:
-            until_ms = await _renew_deferred(connection, record, token)
-        else:
-            (locked_ms,) = await link.settlements.renew_locks([token.bytes_le])
-            until_ms = 0 if locked_ms == 0 else now_ms + (locked_ms or limits.BUS_LOCK_SHOWN_MS)
-        if not until_ms:
-            raise _lost([token])
-        ends.append(Timestamp(until_ms))
+    tokens = tokens_of(body)
+    found = await _ask(connection, record, "renew_locks", tokens, {}, "locked_ms")
+    lost = [token for token, locked_ms in zip(tokens, found, strict=True) if locked_ms == 0]
+    if lost:
+        raise _lost(lost)
+    ends = [Timestamp(now_ms + (locked_ms or limits.BUS_LOCK_SHOWN_MS)) for locked_ms in found]
     return {"expirations": Array(ends, 0x83)}
 
 
@@ -123,17 +111,8 @@ async def settle(connection: "ClientConnection", record: Name, body: Fields) -> 
     Raises RequestError if a lock has ended; the messages of the other locks are settled all the same.
     """
     state = _state(body, record)
-    by_link: dict[BusConsumerLink, list[UUID]] = {}
-    lost: list[UUID] = []
-    for token in dict.fromkeys(tokens_of(body)):
-        link = _link_of(connection, record, token)
-        if link is not None:
-            by_link.setdefault(link, []).append(token)
-        elif not await settle_deferred(connection, record, token, state):
-            lost.append(token)
-    for link, tokens in by_link.items():
-        settled = await link.settlements.settle_by_tags([token.bytes_le for token in tokens], state)
-        lost += [token for token, is_settled in zip(tokens, settled, strict=True) if not is_settled]
+    tokens = list(dict.fromkeys(tokens_of(body)))
+    lost = await settle_all(connection, record, tokens, state)
     if lost:
         raise _lost(lost)
     return {}
@@ -145,91 +124,84 @@ async def settle_in(
     """com.microsoft:update-disposition in a transaction: messages get their outcomes with its commit.
 
     Raises RequestError if a lock has ended, or the transaction accepts no work; then nothing is added to it.
-    The locks of deferred messages are renewed, so that the time of each begins with this request.
     """
     state = _state(body, record)
-    deferred: list[UUID] = []
-    by_link: list[tuple[BusConsumerLink, UUID]] = []
-    lost: list[UUID] = []
-    for token in dict.fromkeys(tokens_of(body)):
-        link = _link_of(connection, record, token)
-        if link is not None:
-            by_link.append((link, token))
-        elif not transaction.has_lock(*key_of(token)) and await _renew_deferred(connection, record, token):
-            deferred.append(token)
-        else:
-            lost.append(token)
-    found = [(link, link.settlements.unsettled(token.bytes_le), token) for link, token in by_link]
-    lost += [token for _, number, token in found if number is None]
+    tokens = list(dict.fromkeys(tokens_of(body)))
+    found = await _ask(connection, record, "are_locked", tokens, {}, "found")
+    lost = [
+        token
+        for token, is_locked in zip(tokens, found, strict=True)
+        if not is_locked or transaction.has_lock(*key_of(token))
+    ]
     if lost:
         raise _lost(lost)
     if transaction.refusal:
         raise RequestError(400, transaction.refusal, conditions.TRANSACTION_ROLLBACK)
-    for link, number, _ in found:
-        assert number is not None
-        transaction.retire_delivery(link, number, state)
-    for token in deferred:
+    _forget(connection, tokens)
+    for token in tokens:
         transaction.retire_lock(record.name, *key_of(token), state)
 
 
-# --- deferred messages -----------------------------------------------------------------------------------
+async def settle_all(
+    connection: "ClientConnection", record: Name, tokens: list[UUID], state: object
+) -> list[UUID]:
+    """Settles messages by their locks; returns the tokens without a lock (any more)."""
+    code, detail = encode_outcome(state, ConsumerOpen(record.name))
+    fields = {"outcome": code.name.lower(), **(json.loads(detail) if detail else {})}
+    found = await _ask(connection, record, "settle_locks", tokens, fields, "found")
+    settled = [token for token, is_settled in zip(tokens, found, strict=True) if is_settled]
+    connection.frontend.counts.outcomes[code] += len(settled)
+    _forget(connection, settled)
+    return [token for token, is_settled in zip(tokens, found, strict=True) if not is_settled]
 
 
-def token_of(key: bytes, sequence: int) -> UUID:
-    """The lock token of a deferred message, by the 8 bytes of its lock's key."""
-    return UUID(bytes_le=key + sequence.to_bytes(8, "big"))
+async def _ask(
+    connection: "ClientConnection",
+    record: Name,
+    operation: str,
+    tokens: list[UUID],
+    fields: Fields,
+    answer: str,
+) -> list[Any]:
+    """What the shard answers about locks, token by token."""
+    demand(connection.frontend.directory, connection.client.caller_for(record.name), Right.LISTEN, record)
+    locks = ["{}-{}".format(*key_of(token)) for token in tokens]
+    found = await connection.frontend.ask_shard(queue_of(record), operation, {"locks": locks, **fields})
+    return list(found.fields[answer])
+
+
+def _forget(connection: "ClientConnection", tokens: list[UUID]) -> None:
+    """The links of this connection that received these messages, as far as there are any, count them no
+    longer."""
+    numbers: dict[str, list[int]] = {}
+    for token in tokens:
+        key, number = key_of(token)
+        numbers.setdefault(key, []).append(number)
+    for each in connection.links:
+        if isinstance(each, BusConsumerLink):
+            for number in numbers.get(each.lock_key, ()):
+                each.settlements.retire_one(number)
+
+
+# --- tokens ----------------------------------------------------------------------------------------------
+
+
+def token_of(key: bytes, number: int) -> UUID:
+    """A lock token, by the bytes of the lock's key and its number."""
+    return UUID(bytes_le=key + number.to_bytes(8, "big"))
 
 
 def key_of(token: UUID) -> tuple[str, int]:
-    """The key of the lock of a deferred message, and the sequence of the message."""
+    """The key of a lock, and its number: of the delivery, or the sequence of a deferred message."""
     return token.bytes_le[:KEY_BYTES].hex(), int.from_bytes(token.bytes_le[KEY_BYTES:], "big")
-
-
-def lock_of(token: UUID) -> Fields:
-    """The fields by which the shard finds the lock of a deferred message."""
-    key, sequence = key_of(token)
-    return {"lock": f"{key}-{sequence}", "sequence": sequence}
-
-
-async def settle_deferred(connection: "ClientConnection", record: Name, token: UUID, state: object) -> bool:
-    """Settles a deferred message by its lock; returns False if there is no such lock (any more)."""
-    if not _may_be_deferred(token):
-        return False
-    demand(connection.frontend.directory, connection.client.caller_for(record.name), Right.LISTEN, record)
-    code, detail = encode_outcome(state, ConsumerOpen(record.name))
-    fields = {**lock_of(token), "outcome": code.name.lower(), **(json.loads(detail) if detail else {})}
-    answer = await connection.frontend.ask_shard(queue_of(record), "settle", fields)
-    return bool(answer.fields["found"])
-
-
-async def _renew_deferred(connection: "ClientConnection", record: Name, token: UUID) -> int:
-    """Renews the lock of a deferred message; returns its end, or 0 if there is no such lock (any more)."""
-    if not _may_be_deferred(token):
-        return 0
-    demand(connection.frontend.directory, connection.client.caller_for(record.name), Right.LISTEN, record)
-    answer = await connection.frontend.ask_shard(queue_of(record), "renew", lock_of(token))
-    return int(answer.fields["locked_until_ms"])
-
-
-def _may_be_deferred(token: UUID) -> bool:
-    return int.from_bytes(token.bytes_le[KEY_BYTES:], "big") < SEQUENCE_END
-
-
-# --- deliveries of links -----------------------------------------------------------------------------------
-
-
-def _link_of(connection: "ClientConnection", record: Name, token: UUID) -> BusConsumerLink | None:
-    """The link of this connection on which a message of the queue was received."""
-    links = (each for each in connection.links if isinstance(each, BusConsumerLink))
-    return next((each for each in links if each.has_tag(token.bytes_le) and each.queue == record.name), None)
 
 
 def _lost(tokens: list[UUID]) -> RequestError:
     shown = ", ".join(str(token) for token in tokens[:3]) + (", ..." if len(tokens) > 3 else "")
     return RequestError(
         410,
-        f"expected locks of messages that this connection has received, or that were deferred, found "
-        f"{len(tokens)} that have ended, or whose messages are settled: {shown}",
+        f"expected tokens of locks of this queue, found {len(tokens)} of locks that have ended, or whose "
+        f"messages are settled: {shown}",
     )
 
 

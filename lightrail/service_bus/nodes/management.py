@@ -43,6 +43,18 @@ DELETED_MAX: Final = 4_000
 SUFFIX: Final = "/$management"
 PREFIX: Final = "com.microsoft:"
 SETTLE: Final = "update-disposition"
+BESIDE_TRANSACTIONS: Final = frozenset(
+    {
+        "peek-message",
+        "renew-lock",
+        "renew-session-lock",
+        "get-session-state",
+        "set-session-state",
+        "get-message-sessions",
+        "receive-by-sequence-number",
+    }
+)
+"""Operations that are no part of the transaction in which a client requests them."""
 CONDITIONS: Final = {
     400: "com.microsoft:argument-error",
     401: conditions.UNAUTHORIZED_ACCESS,
@@ -105,13 +117,20 @@ class EntityManagement:
     async def answer_in(
         self, connection: "ClientConnection", payload: bytes, transaction: "Transaction"
     ) -> Message:
-        """Settles messages in a transaction, which fails with the request."""
+        """Settles messages in a transaction, which fails with the request.
+
+        Requests that change no message run beside the transaction, as in Service Bus: they have their effect
+        at once, and are answered as others are, whatever becomes of it.
+        """
         try:
             operation, body = _parse(payload)
+            if operation in BESIDE_TRANSACTIONS:
+                return await self.answer(connection, payload)
             if operation != SETTLE:
                 raise RequestError(
                     501,
-                    f"{PREFIX}{operation!a:.80} can't be part of a transaction; expected {PREFIX}{SETTLE}",
+                    f"{PREFIX}{operation!a:.80} can't be part of a transaction; expected {PREFIX}{SETTLE}, "
+                    f"or one that runs beside it: {', '.join(sorted(BESIDE_TRANSACTIONS))}",
                 )
             await locks.settle_in(transaction, connection, self._record(connection), body)
         except Exception as error:

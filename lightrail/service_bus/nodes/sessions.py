@@ -19,6 +19,7 @@ from lightrail.frontend.nodes.requests import RequestError
 from lightrail.model import conditions, limits
 from lightrail.namespace.records import Name, Right
 from lightrail.namespace.rights import demand, demand_look
+from lightrail.service_bus.links.deliveries import KEY_BYTES
 from lightrail.service_bus.links.sessions import SessionLink
 from lightrail.service_bus.messages import (
     DEFERRED,
@@ -28,13 +29,12 @@ from lightrail.service_bus.messages import (
     life_of,
 )
 from lightrail.service_bus.nodes.locks import (
-    KEY_BYTES,
     MESSAGE_NOT_FOUND,
     Fields,
     demand_open,
     queue_of,
     sequences_of,
-    settle_deferred,
+    settle_all,
     token_of,
     whole,
 )
@@ -167,8 +167,7 @@ async def receive(connection: "ClientConnection", record: Name, body: Fields) ->
     demand(connection.frontend.directory, connection.client.caller_for(record.name), Right.LISTEN, record)
     demand_open(record, Right.LISTEN)
     session = None if body.get("session-id") is None else session_of(body)
-    if session is not None:
-        link_of(connection, record, session)
+    link = None if session is None else link_of(connection, record, session)
     mode = LOCKED
     if body.get("receiver-settle-mode") is not None:
         mode = whole(body, "receiver-settle-mode", AT_ONCE, LOCKED)
@@ -178,7 +177,8 @@ async def receive(connection: "ClientConnection", record: Name, body: Fields) ->
         size = 0
         for at in range(0, len(sequences), LOCKED_TOGETHER_MAX):
             key = secrets.token_bytes(KEY_BYTES)
-            answer = await _lock(connection, record, sequences[at : at + LOCKED_TOGETHER_MAX], key)
+            part = sequences[at : at + LOCKED_TOGETHER_MAX]
+            answer = await _lock(connection, record, part, key, link)
             pages.append((key, answer))
             size += len(answer.blob)
             if size > DEFERRED_BYTES_MAX:
@@ -195,13 +195,22 @@ async def receive(connection: "ClientConnection", record: Name, body: Fields) ->
         raise
     found: list[Fields] = []
     for key, answer in pages:
-        found += await _received(connection, record, key, answer, mode)
+        found += await _received(connection, record, key, answer, mode, of_session=link is not None)
     return {"messages": found}
 
 
-async def _lock(connection: "ClientConnection", record: Name, sequences: list[int], key: bytes) -> Answer:
+async def _lock(
+    connection: "ClientConnection",
+    record: Name,
+    sequences: list[int],
+    key: bytes,
+    link: SessionLink | None,
+) -> Answer:
     """Locks deferred messages, all or none. Raises RequestError if one is not deferred, or is locked."""
-    fields = {"sequences": sequences, "key": key.hex()}
+    fields: Fields = {"sequences": sequences, "key": key.hex()}
+    if link is not None:
+        # The session's lock is that of its deferred messages.
+        fields["link"] = link.number
     answer = await connection.frontend.ask_shard(queue_of(record), "receive_deferred", fields)
     rows = answer.fields["messages"]
     if len(rows) < len(sequences):
@@ -221,14 +230,18 @@ async def _release(
 ) -> None:
     """Releases messages that were locked for a request which fails."""
     for key, answer in pages:
-        for row in answer.fields["messages"]:
-            await settle_deferred(connection, record, token_of(key, int(row["sequence"])), RELEASED)
+        tokens = [token_of(key, int(row["sequence"])) for row in answer.fields["messages"]]
+        await settle_all(connection, record, tokens, RELEASED)
 
 
 async def _received(
-    connection: "ClientConnection", record: Name, key: bytes, answer: Answer, mode: int
+    connection: "ClientConnection", record: Name, key: bytes, answer: Answer, mode: int, *, of_session: bool
 ) -> list[Fields]:
     """Locked messages as clients read them, with their tokens. Raises RequestError."""
+    until_ms = int(answer.fields["locked_until_ms"])
+    if of_session:
+        # The session's lock is renewed. The client for .NET forgets the token at this time.
+        until_ms = connection.frontend.now_ms() + limits.BUS_LOCK_SHOWN_MS
     found: list[Fields] = []
     at = 0
     for row in answer.fields["messages"]:
@@ -243,12 +256,12 @@ async def _received(
                 sequence, enqueued, DEFERRED, is_subscription=is_of_subscription(record.name)
             )
             if mode == LOCKED:
-                notes[Symbol("x-opt-locked-until")] = Timestamp(int(answer.fields["locked_until_ms"]))
+                notes[Symbol("x-opt-locked-until")] = Timestamp(until_ms)
             life_ms = life_of(enqueued, row["expires_at_ms"])
             message = annotated(message, notes, life_ms=life_ms, attempts=int(row["attempts"]))
             if mode == LOCKED:
                 message = with_token(message, token)
-        if mode == AT_ONCE and not await settle_deferred(connection, record, token, ACCEPTED):
+        if mode == AT_ONCE and await settle_all(connection, record, [token], ACCEPTED):
             raise RequestError(
                 404, f"message {sequence + FIRST_SEQUENCE} was not removed in time", MESSAGE_NOT_FOUND
             )

@@ -8,7 +8,7 @@ from typing import Final
 
 from lightrail.journal import record
 from lightrail.journal.record import CONTINUED, DEFERRED_REASON, REWRITTEN, SPILLED, Delivered, Settle
-from lightrail.model.links import Ending
+from lightrail.model.links import Ending, LockEnding
 from lightrail.shard.effects.actions import Read
 from lightrail.shard.effects.delivering import Delivering, follows
 from lightrail.shard.effects.leaving import DeadLettering, Leaving
@@ -208,7 +208,9 @@ class Performer:
         Its client may have received them, and settled them by frames that were lost.
         """
         attached = queue.view.consumer(consumer)
-        if ending is Ending.BY_CLIENT or attached is None or attached.options.lock_key:
+        if ending is Ending.BY_CLIENT or attached is None:
+            return
+        if attached.options.lock_key and attached.options.lock_ends is LockEnding.ALWAYS_BY_TIME:
             return
         # A client that failed may have left settlements in a transaction, which are in flight no more.
         if len(attached.in_flight) or (ending is Ending.FAILED and attached.next):

@@ -100,7 +100,7 @@ class Settling:
             # A client may resume the link: few or no deliveries are returned.
             return None
         found = consumer.queue.view.consumer(consumer.id)
-        if found is None or found.options.lock_key or not is_much(found):
+        if found is None or found.keeps_locks or not is_much(found):
             return None
         ending = Ending(flags & ENDING)
         self._performer.mark(consumer.queue, consumer.id, ending)

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from lightrail.filters.errors import FilterError
 from lightrail.filters.matcher import Looks
 from lightrail.model.attempts import of_journal, waiting, waits_until_ms
-from lightrail.model.links import Durability
+from lightrail.model.links import Durability, LockEnding
 from lightrail.shard.effects.performer import Performer
 from lightrail.shard.effects.receiving_link import Origin
 from lightrail.shard.journal.kept_links import RecoveredTerminus
@@ -167,7 +167,7 @@ def _put_producers(columns: Columns, known: Known) -> None:
 
 def _consumers(queue: Queue, performer: Performer) -> list[tuple[Consumer, dict[str, Any]]]:
     """Consumers in the order of their attaches, then those that detached and still have locks."""
-    found = []
+    found: list[tuple[Consumer, dict[str, Any]]] = []
     for consumer in queue.view.consumers:
         fields: dict[str, Any] = {
             "next": consumer.next,
@@ -177,6 +177,13 @@ def _consumers(queue: Queue, performer: Performer) -> list[tuple[Consumer, dict[
         link = performer.links.get(consumer.id)
         if consumer.departed:
             fields |= {"departed": True, "lock_key": consumer.options.lock_key}
+            fields["own_lock_ms"] = consumer.options.lock_ms
+            # Attached consumers come first.
+            of = [index for index, (each, _) in enumerate(found) if each.id == consumer.session_of]
+            if of:
+                fields["session_of"] = of[0]
+            if consumer.blame is not None:
+                fields["blame"] = [consumer.blame.oldest, sorted(consumer.blame.renewed)]
         elif link is not None:
             boot, number = link.key
             fields |= {"boot": boot, "link": number, "opened": _opened(consumer, link.opened)}
@@ -186,6 +193,8 @@ def _consumers(queue: Queue, performer: Performer) -> list[tuple[Consumer, dict[
         else:
             # No link would claim its deliveries.
             continue
+        if consumer.options.lock_ends:
+            fields["lock_ends"] = consumer.options.lock_ends
         if consumer.ring is None:
             fields["cursor"] = consumer.cursor
         elif queue.view.consumers.single_active and not consumer.standby and not consumer.departed:
@@ -197,11 +206,12 @@ def _consumers(queue: Queue, performer: Performer) -> list[tuple[Consumer, dict[
 def _opened(consumer: Consumer, opened: ConsumerOpen) -> dict[str, Any]:
     """The fields of a consumer's opening; those that former versions do not know only if they are set.
 
-    Its user is beside them, since former versions refuse an opening with a field that they do not know.
+    Its user, and what ends its locks, are beside them, since former versions refuse an opening with a field
+    that they do not know.
     """
     options = consumer.options
     fields = asdict(opened) | {"session": options.session, "any_session": options.any_session}
-    del fields["user"]
+    del fields["user"], fields["lock_ends"]
     if not options.is_session:
         del fields["session"], fields["any_session"]
     if not opened.durability:
@@ -301,14 +311,22 @@ def _holders(
     renewed: list[dict[int, int]] = [{} for _ in consumers]
     for index, number, until_ms in rows(columns, "renewed.consumer", "renewed.number", "renewed.until_ms"):
         renewed[index][number] = until_ms
-    holders = []
+    holders: list[Holder] = []
     for each, held, anew in zip(consumers, deliveries, renewed, strict=True):
         id = next_consumer()
         if each.get("departed"):
-            options = ConsumerOptions(first=each["next"], lock_key=each["lock_key"])
+            # Shards of former versions do not send its own lock time, and what ends its locks.
+            options = ConsumerOptions(
+                first=each["next"],
+                lock_ms=each.get("own_lock_ms", 0),
+                lock_key=each["lock_key"],
+                lock_ends=LockEnding(each.get("lock_ends", "")),
+            )
         else:
-            # Shards of former versions do not send `user` and `ended`.
-            opened = ConsumerOpen(**each["opened"], user=each.get("user", ""))
+            # Shards of former versions do not send `user`, `lock_ends` and `ended`.
+            opened = ConsumerOpen(
+                **each["opened"], user=each.get("user", ""), lock_ends=each.get("lock_ends", "")
+            )
             origins[id] = Origin((each["boot"], each["link"]), opened, bool(each.get("ended")))
             try:
                 options = replace(options_of(opened, looks), first=each["next"])
@@ -325,6 +343,8 @@ def _holders(
                 anew,
                 each.get("cursor", 0),
                 each.get("departed", False),
+                each.get("blame"),
+                None if "session_of" not in each else holders[each["session_of"]].consumer,
                 each.get("active", False),
             )
         )

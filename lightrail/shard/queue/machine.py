@@ -17,16 +17,16 @@ from lightrail.shard.queue.changes import reserved
 from lightrail.shard.queue.changes.arrangement import Arrangement
 from lightrail.shard.queue.changes.contents import Contents, Joining
 from lightrail.shard.queue.changes.copying import Copy
+from lightrail.shard.queue.changes.departures import depart
 from lightrail.shard.queue.changes.locking import LockCommand, Locking, SessionCommand
-from lightrail.shard.queue.changes.outcomes import Annotate, Outcomes, is_much
+from lightrail.shard.queue.changes.outcomes import Annotate, Outcomes
 from lightrail.shard.queue.changes.refilling import refill
-from lightrail.shard.queue.changes.removals import Removals, fails_oldest, outcome_of_rest, removed
+from lightrail.shard.queue.changes.removals import Removals, removed
 from lightrail.shard.queue.changes.reserved import ReservedCommand
 from lightrail.shard.queue.footprint import Footprint
-from lightrail.shard.queue.lines.consumers import Consumer
 from lightrail.shard.queue.order import sessions
 from lightrail.shard.queue.values.commands import (
-    FAILED,
+    RELEASED,
     Attach,
     Cancel,
     Change,
@@ -113,7 +113,7 @@ class Machine:
                 if consumer is not None:
                     consumers.credit(consumer, command.limit, command.drain, command.size, command.exact)
             case Attach():
-                self._attach(command, effects)
+                self._attach(command, now_ms, effects)
             case Detach():
                 self._detach(command, now_ms, effects)
             case Suspend():
@@ -182,7 +182,7 @@ class Machine:
             self.outcomes.settle(consumer, runs, command.outcome, now_ms, effects)
         return effects
 
-    def _attach(self, command: Attach, effects: list[Effect]) -> None:
+    def _attach(self, command: Attach, now_ms: int, effects: list[Effect]) -> None:
         contents = self.contents
         identity, options = command
         refused = contents.locks.refusal(identity, options)
@@ -193,36 +193,33 @@ class Machine:
         if refused is not None:
             effects.append(refused)
             return
+        if options.lock_key:
+            former, unsent = contents.locks.unsent(options)
+            if former is not None:
+                self.outcomes.settle(former, unsent, RELEASED, now_ms, effects)
         consumer = contents.consumers.by_id[identity]
         if contents.deliveries.order is not None or options.selects is not None:
             self._arrangement.attached(consumer)
         if options.lock_key:
             contents.locks.attached(consumer)
 
-    def _detach(self, command: Detach, now_ms: int, effects: list[Effect]) -> None:
+    def _detach(
+        self, command: Detach, now_ms: int, effects: list[Effect], *, has_timed_out: bool = False
+    ) -> None:
         contents = self.contents
         consumer = contents.consumers.detach(command.consumer)
         if consumer is None:
             return
-        if not contents.locks.detached(consumer):
-            self._return(consumer, command.ending, now_ms, effects)
+        depart(
+            contents, self.outcomes, consumer, command.ending, now_ms, effects, has_timed_out=has_timed_out
+        )
         if contents.deliveries.order is not None:
             self._arrangement.detached(consumer, contents.deliveries.order)
 
-    def _return(self, consumer: Consumer, ending: Ending, now_ms: int, effects: list[Effect]) -> None:
-        """Returns the deliveries of a detached consumer."""
-        line = consumer.in_flight
-        if len(line) and fails_oldest(consumer.options.default_outcome, ending):
-            oldest = line.keys[line.head]
-            self.outcomes.settle(consumer, line.take(oldest, oldest + 1), FAILED, now_ms, effects)
-        outcome = outcome_of_rest(consumer.options.default_outcome, ending)
-        if is_much(consumer):
-            self.outcomes.return_later(consumer, outcome)
-        else:
-            self.outcomes.settle(consumer, line.everything(), outcome, now_ms, effects)
-
     def _lose_session(self, identity: int, ending: Ending, now_ms: int, effects: list[Effect]) -> None:
-        self._detach(Detach(identity, ending), now_ms, effects)
+        # The broker ends it for another reason: the queue has no sessions any more.
+        has_timed_out = ending is Ending.FAILED
+        self._detach(Detach(identity, ending), now_ms, effects, has_timed_out=has_timed_out)
         effects.append(SessionLost(identity))
 
     def _end_sessions(self, now_ms: int, effects: list[Effect]) -> None:

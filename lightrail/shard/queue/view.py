@@ -137,15 +137,16 @@ class View:
         return list(self._contents.consumers.by_id)
 
     def holder_of(self, key: str) -> Consumer | None:
-        """The departed consumer whose messages are locked under a key."""
-        # Other keys are those of links of a gateway, whose deliveries have other numbers.
+        """The consumer whose messages are locked under a key, with a link or without."""
         found = self._contents.locks.by_key.get(key)
-        return found if found is not None and found.departed else None
+        # The locks of an attached link of a gateway are those of requests that wait for their answers.
+        is_free = found is not None and (found.departed or found.options.lock_ends)
+        return found if is_free else None
 
     @property
     def locks(self) -> Sequence[tuple[int, int, int, int]]:
-        """Timed locks as a heap: end in milliseconds since the epoch, consumer, first and last sequence."""
-        return self._contents.locks.heap
+        """Timed locks: end in milliseconds since the epoch, consumer, first and last delivery number."""
+        return list(self._contents.locks.entries())
 
     # --- transactions and outcomes --------------------------------------------------------------------------
 
@@ -180,6 +181,10 @@ class View:
     def may_return(self, holder: int) -> bool:
         """Whether the receiver of reserved deliveries can have them again."""
         return reserved.may_return(self._contents, holder)
+
+    def outlives_link(self, holder: int) -> bool:
+        """Whether reserved deliveries are locked under a key: they are again after a rollback."""
+        return reserved.outlives_link(self._contents, holder)
 
     def reserved_runs(self, holder: int) -> Sequence[Run]:
         """The deliveries of a reservation."""

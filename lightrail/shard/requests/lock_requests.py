@@ -59,10 +59,13 @@ class LockRequests:
     def operations(self) -> Mapping[str, Operation]:
         """The operations for `Requests.add`."""
         return {
+            "are_locked": self._are_locked,
             "receive_deferred": self._receive_deferred,
             "renew": self._renew,
+            "renew_locks": self._renew_locks,
             "renew_deliveries": self._renew_deliveries,
             "settle": self._settle,
+            "settle_locks": self._settle_locks,
             "settle_deliveries": self._settle_deliveries,
         }
 
@@ -85,6 +88,29 @@ class LockRequests:
         command = commands.RenewLock(*_lock(fields), whole(fields, "sequence", 0, NUMBER_MAX, None))
         answer = self._ask(queue, command, now_ms)
         return {"found": answer.found, "locked_until_ms": answer.until_ms}
+
+    def _settle_locks(self, peer: Peer, number: int, fields: Fields, now_ms: int) -> None:
+        """Settles messages by their locks, whatever became of their links; answered when that is on disk."""
+        queue = named(self._queues, fields)
+        outcome = _outcome(fields)
+        locks = _locks(fields)
+        deferred = queue.view.deferred_number
+        found = [self._ask(queue, commands.SettleLocked(*lock, outcome), now_ms).found for lock in locks]
+        self._answer_on_disk(queue, Reply(peer, number, {"found": found}), deferred)
+
+    def _are_locked(self, _peer: Peer, _number: int, fields: Fields, now_ms: int) -> Fields:
+        """Whether messages are locked now, without another effect."""
+        queue = named(self._queues, fields)
+        locks = _locks(fields)
+        self._performer.apply(queue, commands.Tick(), now_ms)
+        return {"found": [_is_locked(queue, key, number, now_ms) for key, number in locks]}
+
+    def _renew_locks(self, _peer: Peer, _number: int, fields: Fields, now_ms: int) -> Fields:
+        """Renews locks, whatever became of the links."""
+        queue = named(self._queues, fields)
+        found = self._performer.apply(queue, commands.RenewByKeys(_locks(fields)), now_ms)
+        (answer,) = [effect for effect in found if isinstance(effect, Renewed)]
+        return {"locked_ms": answer.locked_ms}
 
     # --- by the deliveries of a link -------------------------------------------------------------------
 
@@ -120,8 +146,14 @@ class LockRequests:
         key = fields.get("key")
         if not isinstance(key, str) or not key or "-" in key:
             raise unexpected("key", key, "a text without -")
+        session_of = None
+        if "link" in fields:
+            _, receiver = consumer_of(self._queues, peer, fields)
+            session_of = receiver.id
         check_waiting(self._receiving, limits.PEEKS_MAX, "deferred messages from disk")
-        command = commands.LockDeferred(self._links.receiving.next_number(), key, sequences, DEFERRED_LOCK_MS)
+        command = commands.LockDeferred(
+            self._links.receiving.next_number(), key, sequences, DEFERRED_LOCK_MS, session_of
+        )
         found = self._performer.apply(queue, command, now_ms)
         (locked,) = [effect for effect in found if isinstance(effect, LockedDeferred)]
         if not locked.runs:
@@ -159,13 +191,28 @@ def consumer_of(queues: Queues, peer: Peer, fields: Fields) -> tuple[Queue, Cons
     return queue, consumer
 
 
+def _is_locked(queue: Queue, key: str, number: int, now_ms: int) -> bool:
+    holder, sessions = queue.view.holder_of(key), queue.view.sessions
+    if holder is None or not holder.in_flight.between(number, number + 1):
+        return False
+    return sessions is None or sessions.has_lock(holder, now_ms)
+
+
 def _lock(fields: Fields) -> tuple[str, int]:
     """Key and delivery number of a lock with the text KEY-NUMBER."""
     found = fields.get("lock")
     key, dash, number = found.rpartition("-") if isinstance(found, str) else ("", "", "")
-    if not (dash and key and number.isascii() and number.isdigit() and len(number) < 20):
+    if not (dash and key and number.isascii() and number.isdigit() and len(number) <= 20):
         raise unexpected("lock", found, "KEY-NUMBER")
     return key, int(number)
+
+
+def _locks(fields: Fields) -> list[tuple[str, int]]:
+    """Keys and delivery numbers of locks with the texts KEY-NUMBER."""
+    found = fields.get("locks")
+    if not isinstance(found, list) or not 0 < len(found) <= limits.LOCKS_RENEWED_MAX:
+        raise unexpected("locks", found, f"a list of 1 to {limits.LOCKS_RENEWED_MAX} texts KEY-NUMBER")
+    return [_lock({"lock": each}) for each in found]
 
 
 def _outcome(fields: Fields) -> commands.Outcome:

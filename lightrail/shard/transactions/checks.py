@@ -85,10 +85,10 @@ class Checks:
                 "their lock has expired, or the shard was restarted",
             )
         sessions = queue.view.sessions
-        if found.options.is_session and not (sessions is not None and sessions.has(found.id, now_ms)):
+        if sessions is not None and not sessions.has_lock(found, now_ms):
             raise RequestError(
                 conditions.SESSION_LOCK_LOST,
-                f"the lock of the session {found.options.session!a:.80} of {queue.name} has ended",
+                f"the lock of the session {found.options.session or ''!a:.80} of {queue.name} has ended",
             )
         return Settled(queue, found, retirement, runs)
 

@@ -204,7 +204,7 @@ class Preparing:
         Args:
             returns: whether deliveries of an aborted transaction return to the consumers that have settled
                 them, as their frontend may prepare them again. If not, or if a consumer has detached, they
-                are released as failed.
+                are released as failed. Those that are locked under a key return in any case.
 
         Returns:
             Whether it is concluded; if not, it will be when its messages have been read from disk.
@@ -217,7 +217,6 @@ class Preparing:
             return True
         if id in self._concluding:
             return False
-        returns = returns and not commits
         unread = self._applying.unread(self._parts(prepared, commits=commits, returns=returns))
         if unread:
             self._concluding[id] = []
@@ -258,7 +257,7 @@ class Preparing:
             self._promise(prepared, 1)
             raise
         self._remove(prepared)
-        if returns:
+        if not commits:
             # After the last record, so that recovery never finds deliveries reserved twice.
             self._return(prepared, now_ms)
 
@@ -275,7 +274,11 @@ class Preparing:
         parts: list[SettledPart] = []
         for each in prepared.reserved:
             queue = self._queues.find(each.queue)
-            if queue is None or (returns and queue.view.may_return(each.holder)):
+            if queue is None:
+                continue
+            view = queue.view
+            stays = view.may_return(each.holder) if returns else view.outlives_link(each.holder)
+            if stays and not commits:
                 continue
             command = commands.Conclude(each.holder, each.outcome if commits else FAILED)
             runs = queue.view.reserved_runs(each.holder)

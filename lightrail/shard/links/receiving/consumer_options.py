@@ -6,6 +6,7 @@ from typing import Final
 from lightrail.filters.errors import FilterError
 from lightrail.filters.matcher import Looks
 from lightrail.model import conditions, limits
+from lightrail.model.links import LockEnding
 from lightrail.shard.effects.receiving_link import outcome_of
 from lightrail.shard.queue.values import commands
 from lightrail.shard.queues.dead_letters import selector
@@ -30,6 +31,7 @@ def options_of(body: ConsumerOpen, looks: Looks) -> commands.ConsumerOptions:
         selector_bytes=_selector_bytes(body),
         lock_ms=body.lock_ms,
         lock_key=body.lock_key,
+        lock_ends=LockEnding(body.lock_ends),
         session=body.session,
         any_session=body.any_session,
         user=body.user,

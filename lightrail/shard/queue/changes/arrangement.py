@@ -5,7 +5,7 @@ The arrangement is made again after a restart, after a move of the queue, and wh
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from heapq import heapify, heappush
+from heapq import heappush
 from typing import Any, Final
 
 from lightrail.model.attempts import failures, waits_until_ms
@@ -88,14 +88,15 @@ class Arrangement:
         for holder, consumer in holders_of(command.holders, contents.ready):
             contents.consumers.adopt(consumer)
             self._selecting += consumer.options.selects is not None and not consumer.departed
-            if consumer.options.lock_key:
+            if consumer.options.lock_key and consumer.departed:
+                contents.locks.restored(consumer)
+            elif consumer.options.lock_key:
                 contents.locks.by_key[consumer.options.lock_key] = consumer
             if holder.active:
                 active = consumer
             for run in consumer.in_flight.runs:
                 deliveries.take_over(run)
-        contents.locks.heap = list(command.locks)
-        heapify(contents.locks.heap)
+        contents.locks.restore(command.locks)
         self._set_all_aside(command.policy, now_ms)
         deliveries.seen_to = command.seen_to
         self._know(command.ids)

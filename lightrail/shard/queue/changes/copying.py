@@ -11,6 +11,7 @@ from typing import NamedTuple
 
 from lightrail.shard.queue.changes.contents import Contents
 from lightrail.shard.queue.lines.consumers import Consumer
+from lightrail.shard.queue.lines.ends import Blame
 from lightrail.shard.queue.lines.merging import parts_of
 from lightrail.shard.queue.lines.ready import Ready
 from lightrail.shard.queue.values.commands import Holder
@@ -190,6 +191,10 @@ def _consumer(holder: Holder, deliveries: list[tuple[int, Run]]) -> Consumer:
     consumer.renewed = holder.renewed
     consumer.cursor = holder.cursor
     consumer.departed = holder.departed
+    consumer.session_of = holder.session_of
+    if holder.blame is not None:
+        oldest, renewed = holder.blame
+        consumer.blame = Blame(oldest, set(renewed))
     for number, run in deliveries:
         consumer.in_flight.append(number, run.until(0) if run.waits else run)
     return consumer

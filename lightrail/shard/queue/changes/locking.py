@@ -10,6 +10,7 @@ from lightrail.shard.queue.lines.consumers import Consumer
 from lightrail.shard.queue.values.commands import (
     ConsumerOptions,
     LockDeferred,
+    RenewByKeys,
     RenewDeliveries,
     RenewLock,
     RenewSession,
@@ -29,7 +30,7 @@ from lightrail.shard.queue.values.effects import (
 RENEWED_LOCKS_UNCOUNTED_MAX: Final[int] = 1_000
 """Renewed locks of a consumer that count with its next deliveries and settlements, and not at once."""
 
-LockCommand = SettleLocked | RenewLock | RenewDeliveries | SettleDeliveries | LockDeferred
+LockCommand = SettleLocked | RenewLock | RenewByKeys | RenewDeliveries | SettleDeliveries | LockDeferred
 """Commands that are applied after expired locks have ended."""
 SessionCommand = RenewSession | SetState
 
@@ -53,6 +54,8 @@ class Locking:
                 locks = self._contents.locks
                 until_ms = locks.renew(command.key, command.number, command.sequence, now_ms)
                 effects.append(LockAnswer(until_ms is not None, until_ms or 0))
+            case RenewByKeys():
+                effects.append(Renewed(self._contents.locks.renew_all(command.locks, now_ms)))
             case RenewDeliveries():
                 consumer = self._contents.consumers.by_id.get(command.consumer)
                 renewed: list[int | None] = [0] * len(command.numbers)
@@ -76,6 +79,9 @@ class Locking:
     def _settle_locked(self, command: SettleLocked, now_ms: int, effects: list[Effect]) -> None:
         locks = self._contents.locks
         consumer = locks.holder(command.key, command.number, command.sequence)
+        sessions = self._contents.sessions
+        if consumer is not None and sessions is not None and not sessions.has_lock(consumer, now_ms):
+            consumer = None
         if consumer is not None:
             runs = consumer.in_flight.take(command.number, command.number + 1)
             self._outcomes.settle(consumer, runs, command.outcome, now_ms, effects)
@@ -96,7 +102,14 @@ class Locking:
         """Delivers deferred messages to a consumer that is detached from the beginning, under its key."""
         contents = self._contents
         sequences = sorted(set(command.sequences))
-        until_ms = now_ms + (contents.policy.lock_ms or command.lock_ms)
+        lock_ms = contents.policy.lock_ms or command.lock_ms
+        until_ms = now_ms + lock_ms
+        sessions = contents.sessions
+        if command.session_of is not None:
+            if sessions is None or not sessions.has(command.session_of, now_ms):
+                effects.append(LockedDeferred([], 0))
+                return
+            lock_ms, until_ms = 0, sessions.end_of(command.session_of)
         former = contents.locks.by_key.get(command.key)
         if former is not None:
             # The request is repeated, because its answer was lost.
@@ -108,13 +121,15 @@ class Locking:
             effects.append(LockedDeferred([], 0))
             return
         options = ConsumerOptions(first=sequences[-1] + 1, lock_key=command.key)
-        holder = Consumer(command.holder, options, None, contents.policy.lock_ms or command.lock_ms)
+        holder = Consumer(command.holder, options, None, lock_ms)
         holder.departed = True
-        contents.consumers.departed[holder.id] = contents.locks.by_key[command.key] = holder
+        holder.session_of = command.session_of
+        contents.locks.restored(holder)
         for sequence in sequences:
             run = contents.aside.take(sequence)
             assert run is not None
             holder.in_flight.append(sequence, run)
-            contents.locks.add(holder, sequence, sequence + 1, until_ms)
+            if lock_ms:
+                contents.locks.add(holder, sequence, sequence + 1, until_ms)
         contents.deliveries.run_count.outdate()
         effects.append(LockedDeferred(list(holder.in_flight.runs), until_ms))

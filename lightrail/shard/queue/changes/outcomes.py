@@ -14,7 +14,7 @@ from lightrail.shard.queue.changes.removals import Removals, removed
 from lightrail.shard.queue.lines.consumers import Consumer
 from lightrail.shard.queue.memory.disk import gaps_of
 from lightrail.shard.queue.timed.aside import ready_again
-from lightrail.shard.queue.values.commands import FAILED, Fetched, Outcome, OutcomeKind
+from lightrail.shard.queue.values.commands import FAILED, RELEASED, Fetched, Outcome, OutcomeKind
 from lightrail.shard.queue.values.counters import RUN
 from lightrail.shard.queue.values.effects import Effect, Fetch, Reason, Released, Removed, Replaced, Returned
 from lightrail.shard.queue.values.policy import largest_message, refuses_batches
@@ -344,11 +344,18 @@ class Outcomes:
         if consumer is self._contents.consumers.retries:
             self._end_wait(first, last, now_ms, effects)
             return
-        runs = consumer.in_flight.take(first, last)
-        self._contents.work.left -= 4 * RUN * (len(runs) + 1)
-        if self._contents.deliveries.evicted_count:
-            runs = self._settle_evicted(consumer, runs, FAILED, effects, unlocked=True)
-        self._fail(consumer, runs, now_ms, effects)
+        blame = consumer.blame
+        parts = ((first, last, True),) if blame is None else blame.parts(first, last)
+        for start, stop, counts in parts:
+            runs = consumer.in_flight.take(start, stop)
+            self._contents.work.left -= 4 * RUN * (len(runs) + 1)
+            if not counts:
+                self._contents.counters.locks_expired += sum(run.count for run in runs)
+                self.settle(consumer, runs, RELEASED, now_ms, effects)
+                continue
+            if self._contents.deliveries.evicted_count:
+                runs = self._settle_evicted(consumer, runs, FAILED, effects, unlocked=True)
+            self._fail(consumer, runs, now_ms, effects)
         self._contents.locks.settled(consumer)
 
     def _end_wait(self, first: int, last: int, now_ms: int, effects: list[Effect]) -> None:

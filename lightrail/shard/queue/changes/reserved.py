@@ -3,13 +3,15 @@
 They are in flight at a consumer without a link, the reservation. It knows the consumer that the messages were
 delivered to, where the order of the queue counts them.
 
-Deferred messages that a client received by their sequences are locked under a key, for a consumer that is
-detached (locking.py). A transaction settles or reserves them like deliveries; the end of the lock does not
-matter any more then.
+A lock under a key outlives its link (timed/locks.py), and so does that of a deferred message, whose consumer
+is detached from the beginning (locking.py). A transaction settles or reserves such deliveries by the key.
+While they are reserved, the end of the lock does not matter; after a rollback they are locked as before, and
+fail if that end is over.
 """
 
 from collections.abc import Mapping, Sequence
 
+from lightrail.model.links import LockEnding
 from lightrail.shard.queue.changes.contents import Contents
 from lightrail.shard.queue.changes.copying import holders_of
 from lightrail.shard.queue.lines.consumers import Consumer, Consumers
@@ -26,11 +28,13 @@ Settled = tuple[Consumer, list[Run], commands.Outcome]
 class Reservation(Consumer):
     """Has deliveries of one consumer in flight for a transaction."""
 
-    __slots__ = ("receiver",)
+    __slots__ = ("locked_until", "receiver")
 
     def __init__(self, identity: int, receiver: Consumer | None) -> None:
         super().__init__(identity, commands.ConsumerOptions(), None)
         self.departed = True
+        self.locked_until: dict[int, int] = {}
+        """The ends of their locks, if these have a key, by delivery number."""
         self.receiver: Consumer = self if receiver is None else receiver
         """The consumer that received the messages; itself after a restart, when that one is unknown."""
 
@@ -47,29 +51,36 @@ def apply(contents: Contents, command: ReservedCommand, now_ms: int) -> Settled 
             return _return(contents, command, now_ms)
         case commands.SettleDetached():
             consumer, runs = _take(contents, command)
-            return None if consumer is None else (consumer, runs, command.outcome)
+            if consumer is None:
+                return None
+            # The key of a lock ends with its last delivery.
+            contents.locks.settled(consumer)
+            return consumer, runs, command.outcome
 
 
 def _take(
     contents: Contents, command: commands.Reserve | commands.SettleDetached
 ) -> tuple[Consumer | None, list[Run]]:
-    """Removes deliveries of a consumer, attached or not; a lock's key ends with its last delivery."""
+    """Removes deliveries of a consumer, attached or not."""
     consumers = contents.consumers
     consumer = consumers.by_id.get(command.consumer)
     if consumer is None:
         consumer = consumers.departed.get(command.consumer)
     runs = [] if consumer is None else consumer.in_flight.take(command.first, command.last)
-    if consumer is not None and consumer.departed:
-        contents.locks.settled(consumer)
     return consumer, runs
 
 
 def _reserve(contents: Contents, command: commands.Reserve) -> None:
     """Reserves deliveries of a consumer, which can then no longer settle them."""
     consumer, runs = _take(contents, command)
-    if not runs:
+    if consumer is None or not runs:
         return
     reservation = Reservation(command.holder, consumer)
+    if consumer.ends is not None:
+        locks = contents.locks
+        for number in range(command.first, command.last):
+            reservation.locked_until[number] = locks.end_of(consumer, number)
+        locks.settled(consumer)
     reservation.next = command.first
     for run in runs:
         reservation.in_flight.append(reservation.next, run)
@@ -87,33 +98,54 @@ def _conclude(consumers: Consumers, command: commands.Conclude) -> Settled | Non
 
 def _return(contents: Contents, command: commands.Return, now_ms: int) -> Settled | None:
     """Gives deliveries back to their receiver, under their numbers; those of a detached one have failed."""
-    found = contents.consumers.departed.get(command.holder)
-    if not isinstance(found, Reservation) or not may_return(contents, command.holder):
-        return _conclude(contents.consumers, commands.Conclude(command.holder, commands.FAILED))
-    receiver, line = found.receiver, found.in_flight
-    del contents.consumers.departed[command.holder]
+    consumers, locks = contents.consumers, contents.locks
+    found = consumers.departed.get(command.holder)
+    receiver = _receiver_now(contents, command.holder)
+    if receiver is None or not isinstance(found, Reservation):
+        return _conclude(consumers, commands.Conclude(command.holder, commands.FAILED))
+    line = found.in_flight
+    del consumers.departed[command.holder]
     if receiver.departed:
-        contents.locks.restored(receiver)
+        locks.restored(receiver)
     first = line.keys[line.head]
     into = receiver.in_flight
     at = into.index(first)
     into.replace(at, at, line.keys[line.head :], line.runs[line.head :])
     into.evicted_to = min(into.evicted_to, first)
-    if receiver.lock_ms:
-        contents.locks.add(receiver, first, found.next, now_ms + receiver.lock_ms)
+    if receiver.ends is not None:
+        for number, until_ms in found.locked_until.items():
+            locks.lock_again(receiver, number, until_ms)
+    elif receiver.lock_ms:
+        locks.add(receiver, first, found.next, now_ms + receiver.lock_ms)
     return None
+
+
+def _receiver_now(contents: Contents, holder: int) -> Consumer | None:
+    """Who can have reserved deliveries again: their receiver, while it is attached, or who has its key."""
+    found = contents.consumers.departed.get(holder)
+    if not isinstance(found, Reservation):
+        return None
+    receiver = found.receiver
+    if (attached := contents.consumers.by_id.get(receiver.id)) is receiver:
+        return attached
+    in_session = receiver.session_of in contents.consumers.by_id
+    if not (receiver.departed and (receiver.keeps_locks or in_session)):
+        return None
+    # Its link may have opened again.
+    return contents.locks.by_key.get(receiver.options.lock_key, receiver)
 
 
 def may_return(contents: Contents, holder: int) -> bool:
     """Whether the receiver of reserved deliveries is attached, or has its key, and can have them again."""
-    found = contents.consumers.departed.get(holder)
-    if not isinstance(found, Reservation):
+    return _receiver_now(contents, holder) is not None
+
+
+def outlives_link(contents: Contents, holder: int) -> bool:
+    """Whether reserved deliveries are locked under a key: they are again after a rollback."""
+    receiver = _receiver_now(contents, holder)
+    if receiver is None or not receiver.options.lock_key:
         return False
-    receiver = found.receiver
-    if receiver.departed:
-        key = receiver.options.lock_key
-        return bool(key) and contents.locks.by_key.get(key, receiver) is receiver
-    return contents.consumers.by_id.get(receiver.id) is receiver
+    return receiver.departed or receiver.options.lock_ends is not LockEnding.ALWAYS_BY_TIME
 
 
 def runs_of(consumers: Consumers, holder: int) -> Sequence[Run]:

@@ -5,6 +5,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 from lightrail.model import conditions, limits
+from lightrail.model.links import LockEnding
+from lightrail.shard.queue.lines.ends import Blame, Ends
 from lightrail.shard.queue.lines.line import InFlight
 from lightrail.shard.queue.values.commands import UNBOUNDED, ConsumerOptions
 from lightrail.shard.queue.values.effects import Refused
@@ -48,8 +50,14 @@ class Consumer:
     """The longest lock time of its unsettled deliveries, if that was longer."""
     renewed: dict[int, int] = field(default_factory=dict)
     """The ends of locks that were renewed, by delivery number."""
+    ends: Ends | None = None
+    """The ends of its locks, if they have a key."""
     departed: bool = False
     """Whether it is detached and only its locked deliveries are left."""
+    session_of: int | None = None
+    """The consumer whose session's lock is that of its deliveries: deferred messages of the session."""
+    blame: Blame | None = None
+    """What of its locks counts now that it is detached; None for each, as of one that is attached."""
     standby: bool = False
     """Whether it gets no messages because another one is the single active consumer."""
     suspended: bool = False
@@ -65,6 +73,15 @@ class Consumer:
         self.limit = self.options.first
         self.next = self.options.first
         self.plain = not (self.options.presettled or self.lock_ms)
+        if self.options.lock_key:
+            self.ends = Ends()
+
+    @property
+    def keeps_locks(self) -> bool:
+        """Whether locks of its deliveries outlive its link."""
+        if not self.options.lock_key or self.options.lock_ends is LockEnding.BY_LINK:
+            return False
+        return bool(self.lock_ms or self.lock_ms_before)
 
     @property
     def turn_bytes(self) -> int:
@@ -99,6 +116,8 @@ class Consumer:
         self.lock_ms_before = max(self.lock_ms_before, self.lock_ms)
         self.lock_ms = lock_ms
         self.plain = not (self.options.presettled or lock_ms)
+        if self.ends is not None and not lock_ms:
+            self.ends.add(self.next, 0)
 
 
 @dataclass(slots=True, eq=False, repr=False)
@@ -257,6 +276,10 @@ class Consumers:
         """
         competing = [each for each in self.by_id.values() if each.ring is not None]
         timed: list[Consumer] = []
+        for consumer in self.departed.values():
+            if consumer.ends is not None and (lock_ms := consumer.options.lock_ms or policy.lock_ms):
+                # Its locks are renewed for this time; their ends stay.
+                consumer.locks(lock_ms)
         for consumer in competing:
             if not (consumer.options.presettled or consumer.options.is_session):
                 untimed = not consumer.lock_ms

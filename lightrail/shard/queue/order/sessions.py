@@ -188,6 +188,15 @@ class Sessions(Groups):
         """Whether a consumer has a session whose lock has not ended."""
         return identity in self._bound and self._ends.get(identity, now_ms + 1) > now_ms
 
+    def has_lock(self, consumer: Consumer, now_ms: int) -> bool:
+        """Whether the session's lock, if that is the lock of a consumer's deliveries, has not ended."""
+        identity = consumer.id if consumer.options.is_session else consumer.session_of
+        return identity is None or self.has(identity, now_ms)
+
+    def end_of(self, identity: int) -> int:
+        """The end of the lock of a consumer's session; 0 if it has none."""
+        return self._ends.get(identity, 0)
+
     @property
     def next_ms(self) -> int | None:
         """Time at which a lock may end, or None."""

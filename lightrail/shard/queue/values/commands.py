@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from enum import IntEnum
 from typing import Any, Final, NamedTuple
 
-from lightrail.model.links import Ending
+from lightrail.model.links import Ending, LockEnding
 from lightrail.shard.queue.values.policy import Policy
 from lightrail.shard.queue.values.runs import Batch, Run
 
@@ -78,6 +78,8 @@ class ConsumerOptions:
     lock_key: str = ""
     """Name of its locks: with a key they outlive the consumer and are settled or renewed by key and
     number."""
+    lock_ends: LockEnding = LockEnding.ALWAYS_BY_TIME
+    """What ends its locks, if they have a key."""
     session: str | None = None
     """The group-id of its session: it gets the messages of this group, and no other consumer does."""
     any_session: bool = False
@@ -206,6 +208,8 @@ class LockDeferred(NamedTuple):
     sequences: Sequence[int]
     lock_ms: int
     """The lock time if the policy has none."""
+    session_of: int | None = None
+    """The consumer to whose session they belong: then the session's lock is theirs."""
 
 
 class RenewLock(NamedTuple):
@@ -215,6 +219,12 @@ class RenewLock(NamedTuple):
     number: int
     sequence: int | None = None
     """See SettleLocked."""
+
+
+class RenewByKeys(NamedTuple):
+    """Renews locks by key and number from now on; answered by Renewed."""
+
+    locks: Sequence[tuple[str, int]]
 
 
 class RenewDeliveries(NamedTuple):
@@ -295,6 +305,10 @@ class Holder:
     cursor: int = 0
     """For browsers: copies of messages with lower sequences were sent."""
     departed: bool = False
+    blame: tuple[int | None, Sequence[int]] | None = None
+    """See lines/ends.py: the oldest delivery, and those that were renewed since the end of the link."""
+    session_of: int | None = None
+    """The consumer whose session's lock is that of its deliveries."""
     active: bool = False
     """Whether it is the single active consumer."""
 
@@ -366,6 +380,7 @@ Command = (
     | SettleLocked
     | LockDeferred
     | RenewLock
+    | RenewByKeys
     | RenewDeliveries
     | RenewSession
     | SetState

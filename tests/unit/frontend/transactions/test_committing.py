@@ -94,7 +94,8 @@ class Consumer:
     options = ConsumerOpen("a")
 
     class settlements:  # noqa: N801 - an attribute of the link
-        is_returned = True
+        is_lost = True
+        has_key = False
 
         @staticmethod
         def hold(_held: object) -> None:

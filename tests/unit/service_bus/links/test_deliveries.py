@@ -27,6 +27,7 @@ from lightrail.amqp.sections import (
 from lightrail.amqp.values import Symbol
 from lightrail.frontend.links.outcomes import Deferral
 from lightrail.model import conditions, limits
+from lightrail.model.links import Ending
 from lightrail.model.policy import Policy
 from lightrail.namespace.records import Name
 from lightrail.service_bus.links.deliveries import (
@@ -56,9 +57,11 @@ class Directory:
 
 class Link(FakeLink):
     prefix = b""
+    tags: tuple[int, bool] | None = None
+    """Their first number, and whether they are wide."""
 
-    def prefix_tags(self, prefix: bytes) -> None:
-        self.prefix = prefix
+    def number_tags(self, prefix: bytes, first: int, *, wide: bool = False) -> None:
+        self.prefix, self.tags = prefix, (first, wide)
 
 
 class Rig:
@@ -171,11 +174,69 @@ def test_a_lock_that_no_time_ends_is_shown_with_an_end() -> None:
     assert limits.BUS_LOCK_SHOWN_MS - 70_000 < shown - 1_000_000 <= limits.BUS_LOCK_SHOWN_MS
 
 
-def test_a_lock_token_is_a_delivery_tag_of_sixteen_bytes_of_this_link() -> None:
+def test_a_lock_token_is_the_key_of_the_link_at_the_shard_and_the_number_of_the_delivery() -> None:
     rig, other = Rig(), Rig()
-    assert len(rig.link.prefix) == 12
-    assert rig.consumer.has_tag(rig.link.prefix + b"\0\0\0\0")
-    assert not other.consumer.has_tag(rig.link.prefix + b"\0\0\0\0")
+    assert rig.link.prefix.hex() == rig.consumer.options.lock_key == rig.consumer.lock_key
+    assert len(rig.link.prefix) == 8
+    assert rig.link.tags == (0, True)
+    assert other.link.prefix != rig.link.prefix
+    assert rig.consumer.options.lock_ends == "time"
+
+
+@pytest.mark.parametrize(
+    ("queue", "policy", "keeps", "lock_ms"),
+    [
+        ("q", {"lock_duration": 30}, True, 0),
+        ("q", {"lock_duration": 30, "lock_ends": "link"}, False, 0),
+        ("q", {}, False, 0),
+        ("q/$dlq", {"lock_duration": 30}, True, 30_000),
+        ("q/$dlq", {}, False, 0),
+    ],
+)
+def test_locks_outlive_the_link_where_the_queue_or_that_of_its_dead_letters_has_a_lock_time(
+    queue: str, policy: dict[str, Any], keeps: bool, lock_ms: int
+) -> None:
+    rig = Rig(queue, **policy)
+    rig.delivered(MESSAGE)
+    rig.shard.take()
+    assert (rig.consumer.keeps_locks, rig.consumer.options.lock_ms) == (keeps, lock_ms)
+    rig.consumer.ends(Ending.BY_CLIENT)
+    rig.consumer.close()
+    said = [frame.kind for frame in rig.shard.take()]
+    assert said == ([Kind.CREDIT, Kind.SETTLE] if keeps else [])
+    assert rig.shard.endings == [Ending.BY_CLIENT]
+
+
+def test_what_was_not_sent_to_the_client_returns_when_the_link_ends() -> None:
+    rig = Rig(lock_duration=30)
+    rig.delivered(MESSAGE, MESSAGE, MESSAGE)
+    rig.link.backlog = 2
+    rig.shard.take()
+    rig.consumer.ends(Ending.FAILED)
+    rig.consumer.close()
+    credit, settled = rig.shard.take()
+    assert (credit.kind, credit.number) == (Kind.CREDIT, 1)
+    assert (settled.kind, settled.flags, settled.number) == (Kind.SETTLE, OutcomeCode.RELEASED, 1)
+    assert settled.count > 3
+
+
+def test_after_a_loss_of_the_shard_it_is_asked_whether_earlier_messages_are_locked() -> None:
+    rig = Rig(lock_duration=30)
+    rig.delivered(MESSAGE)
+    rig.consumer.reopen()
+    asked: list[tuple[str, dict[str, Any]]] = []
+
+    async def ask(_queue: str, op: str, fields: dict[str, Any]) -> Answer:
+        asked.append((op, fields))
+        return Answer({"found": [True]}, memoryview(b""))
+
+    rig.connection.frontend.ask_shard = ask  # type: ignore[attr-defined]
+    tasks: list[Any] = []
+    rig.connection.frontend.spawn = tasks.append  # type: ignore[attr-defined]
+    assert rig.outcome(ACCEPTED) == []
+    asyncio.run(tasks.pop())
+    assert [op for op, _ in asked] == ["settle_deliveries"]
+    assert rig.link.settled_sent == [(0, 0, ACCEPTED)]
 
 
 def test_what_is_no_message_is_delivered_as_it_is() -> None:

@@ -28,15 +28,12 @@ VENDOR = {Symbol("com.microsoft:receiver-name"): "x"}
 
 
 def answer_for(scene: Scene, here: set[int], locked_ms: int | None = 30_000) -> Asked:
-    """The shard has these deliveries; what it was asked is written down."""
+    """The shard has locks with these numbers; what it was asked is written down."""
     asked: Asked = []
 
     async def ask(queue: str, op: str, fields: dict[str, Any]) -> Answer:
         asked.append((queue, op, fields))
-        if op in ("settle", "renew"):
-            is_here = fields["sequence"] in here
-            return Answer({"found": is_here, "locked_until_ms": 2_000_000 * is_here}, memoryview(b""))
-        numbers = fields["numbers"]
+        numbers = [int(lock.rpartition("-")[2]) for lock in fields["locks"]]
         found = {
             "locked_ms": [locked_ms if each in here else 0 for each in numbers],
             "found": [each in here for each in numbers],
@@ -73,7 +70,11 @@ async def ask(requester: Requester, operation: str, *tokens: uuid.UUID, **fields
     return dict(answer.application)
 
 
-def test_messages_are_settled_on_their_links_by_the_links_own_numbers() -> None:
+def lock_of(token: uuid.UUID) -> str:
+    return f"{token.bytes_le[:8].hex()}-{int.from_bytes(token.bytes_le[8:], 'big')}"
+
+
+def test_messages_are_settled_by_the_keys_of_their_links_and_the_links_own_numbers() -> None:
     async def test(scene: Scene) -> None:
         client = scene.client()
         requester = await Requester.attach(client, "q/$management")
@@ -83,11 +84,9 @@ def test_messages_are_settled_on_their_links_by_the_links_own_numbers() -> None:
         tokens = (first[1], second[0], second[2], second[0])
         found = await ask(requester, SETTLE, *tokens, disposition_status="completed")
         assert found["statusCode"] == 200
-        one, two = scene.shard.consumers
-        assert asked == [
-            ("q", "settle_deliveries", {"link": one, "numbers": [1], "outcome": "accepted"}),
-            ("q", "settle_deliveries", {"link": two, "numbers": [0, 2], "outcome": "accepted"}),
-        ]
+        one, two = (each.options.lock_key for each in scene.shard.consumers.values())
+        locks = [f"{one}-1", f"{two}-0", f"{two}-2"]
+        assert asked == [("q", "settle_locks", {"locks": locks, "outcome": "accepted"})]
 
     play(test)
 
@@ -98,16 +97,35 @@ def test_a_message_that_is_settled_by_its_token_is_not_unsettled_on_its_link() -
         requester = await Requester.attach(client, "q/$management")
         link, (token, other) = await received(scene, client, requester, "one", 2)
         (consumer,) = scene.shard.consumers.values()
-        asked = answer_for(scene, {0, 1})
+        answer_for(scene, {0, 1})
         await ask(requester, SETTLE, token, disposition_status="suspended", deadletter_reason="why")
         assert not [each for each in client.take(events.Outcome) if each.link is link]
         assert consumer.settlements.count == 1
-        # It is not there any more: the shard is not asked again.
+        answer_for(scene, {1})
         found = await ask(requester, SETTLE, token, disposition_status="completed")
         assert (found["statusCode"], found["errorCondition"]) == (410, "com.microsoft:message-lock-lost")
-        assert len(asked) == 1
+        assert consumer.settlements.count == 1
         await ask(requester, SETTLE, other, disposition_status="completed")
         assert consumer.settlements.count == 0
+
+    play(test)
+
+
+def test_who_may_listen_settles_and_renews_what_another_connection_received() -> None:
+    async def test(scene: Scene) -> None:
+        client = scene.client()
+        requester = await Requester.attach(client, "q/$management")
+        _, (token,) = await received(scene, client, requester, "one", 1)
+        another = await Requester.attach(scene.client(), "q/$management")
+        asked = answer_for(scene, {0})
+        found = await ask(another, RENEW, token)
+        assert found["statusCode"] == 200
+        found = await ask(another, SETTLE, token, disposition_status="completed")
+        assert found["statusCode"] == 200
+        assert [(op, fields["locks"]) for _, op, fields in asked] == [
+            ("renew_locks", [lock_of(token)]),
+            ("settle_locks", [lock_of(token)]),
+        ]
 
     play(test)
 
@@ -121,7 +139,7 @@ def test_locks_that_have_ended_are_named_and_the_other_messages_are_settled() ->
         foreign = uuid.UUID(bytes_le=b"\xff" * 16)
         found = await ask(requester, SETTLE, *tokens, foreign, disposition_status="completed")
         assert (found["statusCode"], found["errorCondition"]) == (410, "com.microsoft:message-lock-lost")
-        assert "found 2 that have ended" in found["statusDescription"]
+        assert "found 2 of locks that have ended" in found["statusDescription"]
         for token in (tokens[1], foreign):
             assert str(token) in found["statusDescription"]
         (consumer,) = scene.shard.consumers.values()
@@ -196,16 +214,16 @@ def test_a_token_of_a_deferred_message_names_its_lock_at_the_shard() -> None:
         await scene.frontend.service.give(ANYBODY, "q", Policy.parse({"role": "queue"}))
         asked = answer_for(scene, {5})
         token, other = (token_of(bytes(range(8)), sequence) for sequence in (5, 6))
-        lock = {"lock": "0001020304050607-5", "sequence": 5}
+        lock = {"locks": ["0001020304050607-5"]}
         found = await ask(requester, SETTLE, token, disposition_status="completed")
         assert found["statusCode"] == 200
-        assert asked.pop() == ("q", "settle", {**lock, "outcome": "accepted"})
+        assert asked.pop() == ("q", "settle_locks", {**lock, "outcome": "accepted"})
         await ask(requester, SETTLE, token, disposition_status="defered")
         _, _, fields = asked.pop()
         assert (fields["outcome"], fields["deferred"]) == ("modified", True)
         found = await ask(requester, RENEW, token)
         assert found["statusCode"] == 200
-        assert asked.pop() == ("q", "renew", lock)
+        assert asked.pop() == ("q", "renew_locks", lock)
         for operation in (SETTLE, RENEW):
             found = await ask(requester, operation, other, disposition_status="completed")
             assert found["errorCondition"] == "com.microsoft:message-lock-lost"
@@ -219,10 +237,10 @@ def test_a_token_of_another_queue_is_no_lock_of_this_one() -> None:
         requester = await Requester.attach(client, "other/$management")
         _, (token,) = await received(scene, client, requester, "one", 1)
         await client.receiver(requester.session, "two", "other")
-        asked = answer_for(scene, {0})
+        asked = answer_for(scene, set())
         for operation in (RENEW, SETTLE):
             found = await ask(requester, operation, token, disposition_status="completed")
             assert found["errorCondition"] == "com.microsoft:message-lock-lost"
-        assert "settle_deliveries" not in {op for _, op, _ in asked}
+        assert {queue for queue, _, _ in asked} == {"other"}
 
     play(test)

@@ -13,7 +13,7 @@ from lightrail.model import limits
 from lightrail.model.policy import Policy
 from lightrail.namespace.rights import ANYBODY
 from lightrail.service_bus.nodes import sessions
-from lightrail.service_bus.nodes.locks import lock_of
+from lightrail.service_bus.nodes.locks import key_of
 from lightrail.service_bus.nodes.sessions import DEFERRED_BYTES_MAX, LOCKED_TOGETHER_MAX
 from lightrail.shard.requests.lock_requests import DEFERRED_RECEIVED_MAX
 from lightrail.wire.bodies import Answer
@@ -31,8 +31,8 @@ def answer_for(scene: Scene, *sequences: int, is_settled: bool = True) -> list[t
 
     async def ask(queue: str, op: str, fields: dict[str, Any]) -> Answer:
         asked.append((op, fields))
-        if op == "settle":
-            return Answer({"found": is_settled}, memoryview(b""))
+        if op == "settle_locks":
+            return Answer({"found": [is_settled for _ in fields["locks"]]}, memoryview(b""))
         rows = [
             {
                 "sequence": each,
@@ -78,7 +78,7 @@ def test_messages_come_with_the_tokens_of_their_locks(fields: dict[str, Any]) ->
             assert area is not None
             section, _ = decode(found["message"], *area)
             assert section.value == {"x-opt-lock-token": token}
-            assert lock_of(token) == {"lock": f"{said['key']}-{sequence}", "sequence": sequence}
+            assert key_of(token) == (said["key"], sequence)
 
     play(test)
 
@@ -89,7 +89,7 @@ def test_what_is_received_and_deleted_is_settled_before_the_answer() -> None:
         answer = await receive(scene, 4, **{"receiver-settle-mode": 0})
         (found,) = answer.body["messages"]
         assert "x-opt-locked-until" not in decode_annotations(found["message"])
-        assert [op for op, _ in asked] == ["receive_deferred", "settle"]
+        assert [op for op, _ in asked] == ["receive_deferred", "settle_locks"]
         assert asked[1][1]["outcome"] == "accepted"
 
     play(test)
@@ -126,12 +126,12 @@ def test_so_many_messages_are_locked_together_and_none_if_one_is_missing(monkeyp
         locked = [fields for _, fields in asked]
         assert [each["sequences"] for each in locked] == [[3, 8], [13]]
         assert locked[0]["key"] != locked[1]["key"]
-        assert lock_of(answer.body["messages"][0]["lock-token"])["lock"] == f"{locked[0]['key']}-3"
+        assert key_of(answer.body["messages"][0]["lock-token"]) == (locked[0]["key"], 3)
 
         async def ask(queue: str, op: str, fields: dict[str, Any]) -> Answer:
             asked.append((op, fields))
-            if op == "settle":
-                return Answer({"found": True}, memoryview(b""))
+            if op == "settle_locks":
+                return Answer({"found": [True for _ in fields["locks"]]}, memoryview(b""))
             rows = [
                 {"sequence": each, "size": 0, "message_format": 0} for each in fields["sequences"] if each
             ]
@@ -141,10 +141,9 @@ def test_so_many_messages_are_locked_together_and_none_if_one_is_missing(monkeyp
         asked.clear()
         found = (await receive(scene, 4, 9, 1)).application
         assert found["errorCondition"] == "com.microsoft:message-not-found"
-        assert [(op, fields["sequence"], fields["outcome"]) for op, fields in asked if op == "settle"] == [
-            ("settle", 3, "released"),
-            ("settle", 8, "released"),
-        ]
+        (released,) = (fields for op, fields in asked if op == "settle_locks")
+        assert [lock.partition("-")[2] for lock in released["locks"]] == ["3", "8"]
+        assert released["outcome"] == "released"
 
     play(test)
 
@@ -157,6 +156,6 @@ def test_an_answer_with_deferred_messages_is_no_larger_than_a_message(monkeypatc
         asked = answer_for(scene, 3)
         found = (await receive(scene, 4)).application
         assert (found["statusCode"], found["errorCondition"]) == (413, "amqp:link:message-size-exceeded")
-        assert asked[-1][0] == "settle"
+        assert asked[-1][0] == "settle_locks"
 
     play(test)

@@ -5,7 +5,8 @@ from typing import Any
 import pytest
 
 from lightrail.model import conditions, limits
-from lightrail.model.links import Durability
+from lightrail.model.attempts import failures
+from lightrail.model.links import Durability, Ending
 from lightrail.model.policy import Policy
 from lightrail.shard.journal.journal import Journal
 from lightrail.shard.journal.record import declared_of
@@ -141,6 +142,23 @@ def test_what_is_locked_by_somebody_who_left_is_settled_by_its_key() -> None:
     # The same key again takes over what is left.
     move.peer.consume(6, QUEUE, 3, lock_ms=500, lock_key=KEY % 1, first=2)
     assert delivered(move, 6) == [(2, 2, 0)]
+
+
+@pytest.mark.parametrize(("ending", "failed"), [(Ending.FAILED, [1, 0, 1]), (Ending.BY_CLIENT, [0, 0, 1])])
+def test_whose_fault_the_end_of_a_lock_is_moves_with_the_lock(ending: Ending, failed: list[int]) -> None:
+    """That of the oldest counts if the client failed, and that of one that was renewed since."""
+    move = Move()
+    move.peer.consume(5, QUEUE, 3, lock_ms=500, lock_key=KEY % 1, lock_ends="time")
+    move.peer.close_consumer(5, ending)
+    number = move.peer.ask("renew_locks", queue=QUEUE, locks=[KEY % 1 + "-2"])
+    move.source.settle_down()
+    assert move.peer.answers[number][0] == {"locked_ms": [500]}
+    move.all()
+    assert move.target.queue(QUEUE)["in_flight"] == 3
+    move.target.tick(500)
+    assert move.target.queue(QUEUE)["in_flight"] == 0
+    runs = move.target.queue_contents(QUEUE).ready.waiting()
+    assert [failures(run.attempts) for run in runs for _ in range(run.count)][:3] == failed
 
 
 def test_a_browser_goes_on_where_it_was() -> None:

@@ -156,10 +156,26 @@ def test_from_the_preparation_on_only_the_decision_counts(commits: bool) -> None
     left = {b"2": (True, 1, False), b"3": (True, 0, False)}
     assert states(scene) == left | {b"1": (True, 0, True)}
     assert answer(scene, peer, peer.ask("conclude", id=ID, commit=commits)) == {"concluded": True}
-    # Without an effect it is locked as before, and the time of the lock begins again.
-    assert states(scene) == left | ({} if commits else {b"1": (True, 0, True)})
-    scene.tick(DEFERRED_LOCK_MS + 1)
+    # Without an effect it is locked as before: until an end that is over, so that it has failed.
     assert states(scene) == left | ({} if commits else {b"1": (True, 1, False)})
+
+
+@pytest.mark.parametrize("returns", [True, False])
+def test_a_transaction_that_is_prepared_and_rolled_back_changes_no_lock(returns: bool) -> None:
+    scene, peer = locked()
+    assert answer(scene, peer, prepare(peer, settles=[by_lock(0)])) == {"prepared": True}
+    scene.tick(DEFERRED_LOCK_MS // 2)
+    if returns:
+        assert answer(scene, peer, peer.ask("conclude", id=ID, commit=False)) == {"concluded": True}
+    else:
+        # Its frontend is lost, and the shard that decides has no decision.
+        id = bytes.fromhex(ID)
+        scene.engine.transactions.prepared.conclude(id, commits=False, now_ms=scene.now_ms)
+    scene.tick(DEFERRED_LOCK_MS // 2 - 1)
+    assert states(scene) == LEFT | {b"1": (True, 0, True)}
+    found = answer(scene, peer, peer.ask("settle", queue="in", lock=f"{KEY}-0", sequence=0))
+    assert found == {"found": True}
+    assert states(scene) == LEFT
 
 
 def test_a_message_is_settled_once() -> None:
@@ -178,7 +194,7 @@ def test_a_rejected_message_on_disk_is_read_before_the_decision_is_applied(commi
     id = bytes.fromhex(ID)
     scene.engine.transactions.prepared.conclude(id, commits=commits, now_ms=scene.now_ms)
     scene.settle_down()
-    assert states(scene) == LEFT | ({} if commits else {b"1": (True, 1, False)})
+    assert states(scene) == LEFT | ({} if commits else {b"1": (True, 0, True)})
     assert scene.has_queue("in/$dlq") is commits
 
 

@@ -1,9 +1,11 @@
 """Reserved messages: from Reserve to Conclude they belong to a transaction, whatever else happens."""
 
+from typing import Any
+
 import pytest
 
 from lightrail.model.attempts import DEFERRED, failures
-from lightrail.model.links import Ending
+from lightrail.model.links import Ending, LockEnding
 from lightrail.shard.queue.values.commands import (
     ACCEPTED,
     FAILED,
@@ -265,3 +267,45 @@ def test_after_a_restart_a_session_waits_for_the_decision(outcome: Outcome) -> N
     bench.do(Conclude(-4, outcome))
     back = [] if outcome is ACCEPTED else ["group=a 1"]
     assert bench.get() == ["group=a 0", *back, "group=a 2"]
+
+
+KEYED: dict[str, Any] = {"lock_key": "key", "lock_ends": LockEnding.BY_TIME}
+
+
+def locked_and_reserved() -> Bench:
+    """Of messages 0 … 2, which consumer 1 has until 1100, number 1 is reserved."""
+    bench = Bench(Policy(lock_ms=100))
+    bench.put("a", "b", "c")
+    bench.consumer(1, **KEYED)
+    assert bench.get(1) == ["a", "b", "c"]
+    bench.do(Reserve(-1, 1, 1, 2))
+    return bench
+
+
+def test_a_rollback_changes_no_lock_whatever_became_of_the_link() -> None:
+    bench = locked_and_reserved()
+    assert bench.do(SettleLocked("key", 1)) == [LockAnswer(False, 0)]
+    bench.do(Detach(1), Settle(1, 0, 3))
+    bench.now = 1_099
+    bench.do(Return(-1), Tick())
+    assert bench.machine.view.gauges.in_flight == 3
+    assert LockAnswer(True, 0) in bench.do(SettleLocked("key", 1))
+
+
+def test_a_lock_whose_end_was_passed_over_fails_after_a_rollback() -> None:
+    bench = locked_and_reserved()
+    bench.now = 1_100
+    bench.do(Tick(), Detach(1))
+    bench.do(Return(-1))
+    bench.consumer(2)
+    assert bench.get(2) == ["a", "b", "c"]
+
+
+def test_a_link_that_opened_again_has_the_lock_after_a_rollback() -> None:
+    bench = locked_and_reserved()
+    bench.do(Detach(1, Ending.BY_BROKER))
+    bench.consumer(2, first=3, **KEYED)
+    bench.do(Return(-1))
+    removed = bench.do(Settle(2, 0, 3))
+    assert [effect.first_sequence for effect in removed if isinstance(effect, Removed)] == [0, 1, 2]
+    assert bench.machine.view.held == 0

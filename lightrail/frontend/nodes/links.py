@@ -47,6 +47,8 @@ NODE_REQUEST_BYTES: Final[int] = 1024 * 1024
 """Largest request to a node."""
 NODE_REQUEST_BYTES_MAX: Final[int] = 16 * 1024 * 1024
 """Bytes of a connection's requests that may wait for their turn."""
+REFUSED_REQUEST_BYTES: Final[int] = 16 * 1024
+"""Bytes that are kept of a request that is not executed, for its answer; one with larger ids is rejected."""
 NODE_ADDRESSES_MAX: Final[int] = 16
 """Queues that a request link keeps open for its answers; the least recently used is closed first."""
 NODE_POSTINGS_MAX: Final[int] = 1_024
@@ -220,8 +222,8 @@ class RequestLink(RequestingLink):
             if request.payload is None:
                 raise ConditionError(
                     conditions.RESOURCE_LIMIT_EXCEEDED,
-                    f"{NODE_REQUEST_BYTES_MAX:,} bytes of requests of this connection wait for their turn; "
-                    "send it again when some are answered",
+                    f"{NODE_REQUEST_BYTES_MAX:,} bytes of requests of this connection wait for their turn, "
+                    f"or ids of one have {REFUSED_REQUEST_BYTES:,}; send it again when some are answered",
                 )
             if request.message_format:
                 raise ConditionError(
@@ -370,15 +372,15 @@ def path_of(address: str) -> str:
 
 
 def _addresses_of(payload: bytes) -> bytes | None:
-    """What the answer to a request needs of it; None if that can't be read."""
+    """What the answer to a request needs of it; None if that can't be read, or is too much to keep."""
     try:
         found = decode_properties(payload)
     except DecodeError:
         return None
-    kept = Properties(
-        message_id=found.message_id, correlation_id=found.correlation_id, reply_to=found.reply_to
-    )
-    return write_message(Message(kept))
+    kept = Properties(message_id=found.message_id, reply_to=found.reply_to)
+    kept.correlation_id = found.correlation_id
+    encoded = write_message(Message(kept))
+    return encoded if len(encoded) <= REFUSED_REQUEST_BYTES else None
 
 
 def _refusal(size: int) -> Message:

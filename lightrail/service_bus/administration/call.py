@@ -217,20 +217,23 @@ class Call:
             raise ProblemError(409, f"{what} exists already; a change has the header If-Match: *")
         return updates
 
-    def demand_target(self, policy: Policy, before: Policy | None = None) -> None:
-        """Raises ProblemError if dead letters are to be forwarded to a name that does not exist.
+    def forwarding(self, policy: Policy, before: Policy | None = None) -> Policy:
+        """The policy; the name to which dead letters are forwarded is spelled as the one that exists.
 
-        A policy that another client has given stays as it is.
+        A policy that another client has given stays as it is. Raises ProblemError for a name that does not
+        exist, InvalidNameError.
         """
-        target = policy["dead_letter"]
-        if target is None or (before is not None and before["dead_letter"] == target):
-            return
+        given = policy["dead_letter"]
+        if given is None or (before is not None and before["dead_letter"] == given):
+            return policy
+        target = self.directory.resolve(given)
         if self.directory.get(target).role is Role.NONE:
             raise ProblemError(
                 400,
                 f"SubCode=40400. ForwardDeadLetteredMessagesTo: the auto forwarding destination entity "
                 f"{target!a:.200} does not exist; create it first",
             )
+        return Policy.parse({"role": str(policy.role), **policy.given, "dead_letter": target})
 
     async def change(self, record: Name, policy: Policy) -> Name:
         """Gives a name another policy, which was made from that of the record.

@@ -63,8 +63,7 @@ async def put(call: Call) -> web.Response:
         found = call.subscription()
         record = call.directory.get(found.target)
         policy = changed(record.policy, wanted, _properties(call, record.policy))
-        call.demand_target(policy, record.policy)
-        await call.change(record, policy)
+        await call.change(record, call.forwarding(policy, record.policy))
         return await _answer(call, found)
     rule_name, first = (DEFAULT, {"filter": None}) if rule is None else descriptions.named_rule(rule, DEFAULT)
     queue, namespace = own_queue(topic, name), call.services.namespace
@@ -103,8 +102,7 @@ async def _give_queue(call: Call, queue: str, wanted: Mapping[str, Xml.Element])
     before = NEW_SUBSCRIPTION
     if not is_new:
         before = with_fields_of(record.policy, NEW_SUBSCRIPTION, _properties(call, before))
-    policy = changed(before, wanted, _properties(call, before))
-    call.demand_target(policy, record.policy)
+    policy = call.forwarding(changed(before, wanted, _properties(call, before)), record.policy)
     if is_new:
         await call.services.namespace.give(call.caller, queue, policy)
     else:

@@ -288,13 +288,14 @@ class Directory:
     def resolve(self, name: str) -> str:
         """The name that a client means to which case makes no difference.
 
-        The name itself if it exists, or if none does that differs in the case of ASCII letters alone; for
-        `NAME/$dlq` by NAME. Raises InvalidNameError: there are several others.
+        The name itself if it has a role, or if none has that differs in the case of ASCII letters alone; for
+        `NAME/$dlq` by NAME. A name with a policy alone, for names below, is not meant. Raises
+        InvalidNameError: there are several others.
         """
         owner = names.owner(name)
-        if owner in self._by_name or name in self._by_name:
+        if self.get(owner).role is not Role.NONE or self.get(name).role is not Role.NONE:
             return name
-        found = self.spelled(owner)
+        found = [each for each in self.spelled(owner) if self.get(each).role is not Role.NONE]
         if len(found) > 1:
             raise names.InvalidNameError(
                 f"{owner} is the name of {' and '.join(found)} without regard to case; write one of them as "

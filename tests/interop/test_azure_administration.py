@@ -623,6 +623,23 @@ def test_a_target_that_is_not_there_and_a_name_that_nothing_has_are_not_found(
         client.get_queue("$nservicebus-verification-queue")
 
 
+def test_dead_letters_go_to_the_name_that_exists_whatever_its_case(
+    client: ServiceBusAdministrationClient, scene: Scene, queue: str
+) -> None:
+    target, other = f"{queue}/Failed", f"{queue}/FAILED"
+    client.create_queue(target)
+    client.create_queue(f"{queue}/one", forward_dead_lettered_messages_to=other)
+    client.create_queue(f"{queue}/two")
+    found = client.get_queue(f"{queue}/two")
+    found.forward_dead_lettered_messages_to = other
+    client.update_queue(found)
+    client.create_topic(f"{queue}/topic")
+    made = client.create_subscription(f"{queue}/topic", "s", forward_dead_lettered_messages_to=other)
+    assert str(made.forward_dead_lettered_messages_to).endswith(f"/{target}")
+    for name in ("one", "two"):
+        assert scene.policies(f"{queue}/{name}")[f"{queue}/{name}"]["dead_letter"] == target
+
+
 def test_the_namespace_has_a_name(client: ServiceBusAdministrationClient, scene: Scene, queue: str) -> None:
     client.create_queue(queue)
     found = client.get_namespace_properties()

@@ -113,7 +113,10 @@ class ConsumerLink(RetirableConsumer):
         self.settle(event)
 
     def transacted(self, event: Outcome, state: TransactionalState) -> Outcome:
-        """The client's outcome in a transaction, in the form for the transaction."""
+        """The client's outcome in a transaction, in the form for the transaction.
+
+        Raises ConditionError: the transaction can only be rolled back.
+        """
         return Outcome(event.link, event.first, event.last, state.outcome, event.settled)
 
     # --- from the shard --------------------------------------------------------------------------------

@@ -11,6 +11,7 @@ from functools import lru_cache
 from typing import TYPE_CHECKING, Final
 
 from lightrail.amqp.events import RELEASED, Transfers
+from lightrail.amqp.lifetime import TTL_MAX
 from lightrail.amqp.performatives import Modified, Rejected, Released
 from lightrail.amqp.sections import decode_header
 from lightrail.frontend.errors import ConditionError
@@ -49,10 +50,6 @@ def attributes_of(event: Transfers, now_ms: int, *, stores_all: bool) -> tuple[b
     """(durable, priority, expiry of the last message or 0) of a batch; see SenderLink."""
     durable, priority, ttl = header_attributes(bytes(event.head))
     return durable or stores_all, priority, expiry_of(event, ttl, now_ms, by_ttl=stores_all)
-
-
-TTL_MAX: Final = (1 << 32) - 1
-"""The ttl of a message whose time to live, in milliseconds, does not fit into its field."""
 
 
 def expiry_of(event: Transfers, ttl: int | None, now_ms: int, *, by_ttl: bool = False) -> int:

@@ -30,7 +30,7 @@ from lightrail.amqp.values import DecodeError, Symbol
 from lightrail.frontend.errors import ConditionError
 from lightrail.frontend.links.bound import RequestingLink
 from lightrail.frontend.nodes.posting import Posting, PostingError
-from lightrail.frontend.nodes.replies import NodeLinks, ReplyLink
+from lightrail.frontend.nodes.replies import REFUSED_REQUEST_BYTES, NodeLinks, ReplyLink, addresses_of
 from lightrail.frontend.nodes.requests import reply
 from lightrail.model import conditions
 from lightrail.model.names import InvalidNameError, queue_name
@@ -148,7 +148,7 @@ class RequestLink(RequestingLink):
                 kept = None
                 if self.answers_refusals:
                     refused = len(payload)
-                    kept = _addresses_of(payload)
+                    kept = addresses_of(payload)
                     node_links.request_bytes += len(kept or b"")
             self._line.append(_Waiting(id, kept, event.settled, event.message_format, transaction, refused))
         self.resume()
@@ -220,8 +220,8 @@ class RequestLink(RequestingLink):
             if request.payload is None:
                 raise ConditionError(
                     conditions.RESOURCE_LIMIT_EXCEEDED,
-                    f"{NODE_REQUEST_BYTES_MAX:,} bytes of requests of this connection wait for their turn; "
-                    "send it again when some are answered",
+                    f"{NODE_REQUEST_BYTES_MAX:,} bytes of requests of this connection wait for their turn, "
+                    f"or ids of one have {REFUSED_REQUEST_BYTES:,}; send it again when some are answered",
                 )
             if request.message_format:
                 raise ConditionError(
@@ -368,18 +368,6 @@ def path_of(address: str) -> str:
     except ValueError:
         return address
     return address.removeprefix("/")
-
-
-def _addresses_of(payload: bytes) -> bytes | None:
-    """What the answer to a request needs of it; None if that can't be read."""
-    try:
-        found = decode_properties(payload)
-    except DecodeError:
-        return None
-    kept = Properties(
-        message_id=found.message_id, correlation_id=found.correlation_id, reply_to=found.reply_to
-    )
-    return write_message(Message(kept))
 
 
 def _refusal(size: int) -> Message:

@@ -7,6 +7,9 @@ from typing import TYPE_CHECKING, Final
 
 from lightrail.amqp.events import Credit, Outcome
 from lightrail.amqp.link import ATTACHED, SETTLE_SETTLED
+from lightrail.amqp.messages import Message, write_message
+from lightrail.amqp.sections import Properties, decode_properties
+from lightrail.amqp.values import DecodeError
 from lightrail.frontend.links.bound import Bound
 
 if TYPE_CHECKING:
@@ -16,6 +19,8 @@ if TYPE_CHECKING:
 
 NODE_REPLY_BYTES: Final[int] = 4 * 1024 * 1024
 """Bytes of answers that may wait for a client's credit; beyond, it may send no requests."""
+REFUSED_REQUEST_BYTES: Final[int] = 16 * 1024
+"""Bytes that are kept of a request that is not executed, for its answer; one with larger ids is rejected."""
 LARGE_ANSWERS_MAX: Final[int] = 16
 """Requests of a connection at a time whose answers have messages, of MANAGEMENT_PAGE_BYTES each."""
 
@@ -157,3 +162,15 @@ class ReplyLink(Bound):
         self._line.clear()
         self._connection.starved.pop(self, None)
         self._node_links.relieved()
+
+
+def addresses_of(payload: bytes) -> bytes | None:
+    """What the answer to a request needs of it; None if that can't be read, or is too much to keep."""
+    try:
+        found = decode_properties(payload)
+    except DecodeError:
+        return None
+    kept = Properties(message_id=found.message_id, reply_to=found.reply_to)
+    kept.correlation_id = found.correlation_id
+    encoded = write_message(Message(kept))
+    return encoded if len(encoded) <= REFUSED_REQUEST_BYTES else None

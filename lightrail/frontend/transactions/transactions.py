@@ -333,8 +333,12 @@ class Transactions:
             return
         if not self._acquisitions.accepts(consumer, event, transaction):
             return
-        found = consumer.transacted(event, state)
         self._begin_work(transaction, self._frontend.now_ms())
+        try:
+            found = consumer.transacted(event, state)
+        except ConditionError as error:
+            transaction.fail(conditions.TRANSACTION_ROLLBACK, error.description)
+            return
         first = consumer.settlements.retire(event.first, event.last, settled=found.settled)
         if first > event.first:
             transaction.fail(

@@ -4,9 +4,11 @@ The messages that forwarding sends for deliveries.
 """
 
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, Final
 
+from lightrail.amqp.lifetime import expiry_from
 from lightrail.amqp.sections import (
     attributes,
     decode_annotations,
@@ -41,16 +43,13 @@ def moved(delivery: Delivery) -> Outgoing:
 
 
 def due(delivery: Delivery, now_ms: int) -> Outgoing:
-    """A scheduled message as it is sent when it is due: its ttl starts now.
-
-    Clients that write a ttl also write an absolute-expiry-time, counted from the creation of the message: it
-    is used only without a ttl.
-    """
-    durable, priority, ttl_ms, expiry_ms = _attributes(delivery)
-    expires_at_ms = (
-        now_ms + ttl_ms if ttl_ms is not None else max(1, expiry_ms) if expiry_ms is not None else 0
-    )
-    return Outgoing(delivery.message, durable, priority, expires_at_ms, delivery.message_format)
+    """A scheduled message as it is sent when it is due: its ttl starts now (`expiry_from`)."""
+    durable, priority, *_ = _attributes(delivery)
+    expires_at_ms = None
+    if not delivery.message_format:
+        with suppress(DecodeError, ValueError):
+            expires_at_ms = expiry_from(delivery.message, now_ms)
+    return Outgoing(delivery.message, durable, priority, expires_at_ms or 0, delivery.message_format)
 
 
 def redriven(delivery: Delivery, now_ms: int) -> Outgoing:

@@ -224,21 +224,25 @@ class Call:
             raise ProblemError(409, f"{what} exists already; a change has the header If-Match: *")
         return updates
 
-    def demand_target(self, policy: Policy, before: Policy | None = None) -> None:
-        """Raises ProblemError if messages or dead letters are to be forwarded to a name that does not exist.
+    def forwarding(self, policy: Policy, before: Policy | None = None) -> Policy:
+        """The policy; names to which messages and dead letters are forwarded are spelled as those that exist.
 
-        A policy that another client has given stays as it is.
+        A policy that another client has given stays as it is. Raises ProblemError for a name that does not
+        exist, InvalidNameError.
         """
+        found: dict[str, str] = {}
         for name, field in (("ForwardTo", "forward_to"), ("ForwardDeadLetteredMessagesTo", "dead_letter")):
-            target = policy[field]
-            if target is None or (before is not None and before[field] == target):
+            given = policy[field]
+            if given is None or (before is not None and before[field] == given):
                 continue
+            target = found[field] = self.directory.resolve(given)
             if self.directory.get(target).role is Role.NONE:
                 raise ProblemError(
                     400,
                     f"SubCode=40400. {name}: the auto forwarding destination entity {target!a:.200} does not "
                     "exist; create it first",
                 )
+        return Policy.parse({"role": str(policy.role), **policy.given, **found}) if found else policy
 
     async def change(self, record: Name, policy: Policy) -> Name:
         """Gives a name another policy, which was made from that of the record.

@@ -55,16 +55,14 @@ async def put(call: Call) -> web.Response:
         _demand_ordinary(name)
         policy = NEW_QUEUE if role is Role.QUEUE else NEW_TOPIC
         present = (queue_properties if role is Role.QUEUE else topic_properties)(policy, call.server)
-        policy = changed(policy, wanted, present)
-        call.demand_target(policy)
+        policy = call.forwarding(changed(policy, wanted, present))
         made = await call.give(name, policy)
         await _keep_first_spelling(call, made)
         return await _answer(call, made, status=201)
     if record.role is not role:
         raise ProblemError(409, f"{name} is a {_word(record)}, and no {kind} can change it")
     present = (queue_properties if role is Role.QUEUE else topic_properties)(record.policy, call.server)
-    policy = changed(record.policy, wanted, present)
-    call.demand_target(policy, record.policy)
+    policy = call.forwarding(changed(record.policy, wanted, present), record.policy)
     before, record = record.policy, await call.change(record, policy)
     if role is Role.ROUTER:
         await _bound_subscriptions(call, record, before)

@@ -67,8 +67,7 @@ async def put(call: Call) -> web.Response:
         found = call.subscription()
         record = call.directory.get(found.target)
         policy = changed(record.policy, wanted, _properties(call, record.policy))
-        call.demand_target(policy, record.policy)
-        await call.change(record, policy)
+        await call.change(record, call.forwarding(policy, record.policy))
         if dead_letters is not None and dead_letters is bool(found.drop_failed):
             found = await set_drop_failed(
                 call.services.namespace, call.caller, found.router, found.id, not dead_letters
@@ -128,8 +127,7 @@ async def _give_queue(call: Call, queue: str, wanted: Mapping[str, Xml.Element],
     before = NEW_SUBSCRIPTION
     if not is_new:
         before = with_fields_of(record.policy, NEW_SUBSCRIPTION, _properties(call, before))
-    policy = changed(before, wanted, _properties(call, before))
-    call.demand_target(policy, record.policy)
+    policy = call.forwarding(changed(before, wanted, _properties(call, before)), record.policy)
     policy = with_bounds(policy, topic, topic)
     if is_new:
         await call.give(queue, policy)

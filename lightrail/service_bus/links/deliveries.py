@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Final
 from lightrail.amqp.events import Outcome
 from lightrail.amqp.performatives import Modified, Rejected, TransactionalState
 from lightrail.amqp.values import Symbol, Timestamp
+from lightrail.frontend.errors import ConditionError
 from lightrail.frontend.links.deliveries import ConsumerLink
 from lightrail.frontend.links.outcomes import OUTCOMES, Deferral, rejected
 from lightrail.model import conditions, limits
@@ -42,11 +43,11 @@ KEY_BYTES: Final = 8
 """Length of the key of locks, which precedes the number of a delivery in a lock token, a UUID."""
 
 
-STAYS_DEAD: Final = rejected(
-    conditions.NOT_ALLOWED,
+STAYS_DEAD_TEXT: Final = (
     "expected a message of a queue, found a dead letter, which can't be dead-lettered again: it stays in its "
-    "dead-letter queue, locked; complete or abandon it",
+    "dead-letter queue, locked; complete or abandon it"
 )
+STAYS_DEAD: Final = rejected(conditions.NOT_ALLOWED, STAYS_DEAD_TEXT)
 """The answer to a client that dead-letters a dead letter."""
 
 
@@ -264,7 +265,16 @@ class BusConsumerLink(ConsumerLink):
             self.writable()
 
     def transacted(self, event: Outcome, state: TransactionalState) -> Outcome:
-        """See ConsumerLink; these clients commit only after the broker has settled each outcome."""
+        """See ConsumerLink; these clients commit only after the broker has settled each outcome.
+
+        Raises ConditionError: a dead letter is dead-lettered again.
+        """
+        if self._is_dead and isinstance(state.outcome, Rejected) and not event.settled:
+            self.settlements.retire(event.first, event.last, settled=True)
+            answer = TransactionalState(txn_id=state.txn_id, outcome=STAYS_DEAD)
+            event.link.settle_sent(event.first, event.last, answer)
+            self.connection.touch()
+            raise ConditionError(conditions.NOT_ALLOWED, STAYS_DEAD_TEXT)
         if not event.settled:
             # To these clients an error in the answer would be an error of the broker.
             outcome = Rejected() if isinstance(state.outcome, Rejected) else state.outcome

@@ -10,6 +10,7 @@ from collections.abc import Iterator, Sequence
 from itertools import groupby
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
+from lightrail.amqp.lifetime import expiry_from
 from lightrail.amqp.sections import attributes, decode_properties
 from lightrail.amqp.values import Array, DecodeError, Long
 from lightrail.frontend.errors import ConditionError
@@ -218,15 +219,14 @@ def _refused(error: PostingError) -> RequestError:
 def _scheduled(value: Any, now_ms: int, record: Name) -> ScheduledMessage:
     """A message to schedule with its durability, its priority and its expiry. Raises RequestError.
 
-    The ttl begins when the message is due; at a router, when it is routed. These clients write an
-    absolute-expiry-time beside a ttl, from the creation of the message: it is used only without a ttl.
+    The ttl begins when the message is due (`expiry_from`); at a router, when it is routed.
     """
     message = value.get("message") if isinstance(value, dict) else None
     if not isinstance(message, bytes):
         raise RequestError(400, "expected each of messages to be a map with an encoded message as message")
     try:
-        _, priority, ttl, expiry = attributes(message)
-        id = decode_properties(message).message_id
+        priority, id = attributes(message).priority, decode_properties(message).message_id
+        expires = expiry_from(message, max(now_ms, due_ms(message)))
     except DecodeError as error:
         raise RequestError(400, f"a message can't be read: {error}") from None
     most = record.policy["max_message_bytes"]
@@ -240,12 +240,8 @@ def _scheduled(value: Any, now_ms: int, record: Name) -> ScheduledMessage:
         demand_session(record, (message,))
     except ConditionError as error:
         raise RequestError(400, error.description, error.condition) from None
-    if record.role is Role.ROUTER:
+    if expires is None or record.role is Role.ROUTER:
         expires = 0
-    elif ttl is not None:
-        expires = max(now_ms, due_ms(message)) + ttl
-    else:
-        expires = 0 if expiry is None else max(1, expiry)
     return ScheduledMessage(Attributes(True, priority, expires, 0), message, id)
 
 

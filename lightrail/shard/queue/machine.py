@@ -275,7 +275,7 @@ class Machine:
         if self.outcomes.returning or self._removals.is_over or deliveries.unfinished:
             return 0
         heap = contents.deadlines.heap
-        due_ms = heap[0][0] if heap else None
+        due_ms = heap[0][0] if heap and not contents.spares_all else None
         if contents.eviction.retries:
             due_ms = _earlier(due_ms, contents.eviction.retries[0][0])
         if contents.locks.heap:
@@ -309,7 +309,7 @@ class Machine:
         if special is not None:
             special.wake(now_ms)
             self._trim(effects)
-        for first, last in deadlines.due(now_ms, contents.work):
+        for first, last in () if contents.spares_all else deadlines.due(now_ms, contents.work):
             self._removals.expire(contents.ready, first, last, now_ms, effects)
             if special is not None and (delays := special.delays) is not None:
                 self._removals.expire(delays.line, first, last, now_ms, effects, delays.scheduled)

@@ -9,7 +9,8 @@ from collections.abc import Callable, Mapping
 from typing import Any, Final
 
 from lightrail.amqp.decoder import decode
-from lightrail.amqp.sections import attributes, decode_annotations, with_annotations
+from lightrail.amqp.lifetime import expiry_from
+from lightrail.amqp.sections import decode_annotations, with_annotations
 from lightrail.amqp.values import DecodeError, Symbol, Timestamp, UInt
 from lightrail.filters.filter import compile_filter
 from lightrail.filters.matcher import BASE, Looks
@@ -95,10 +96,7 @@ def dead_letter_batch(run: Run, source: str, effect: DeadLetter, now_ms: int) ->
 
 
 def due_batch(run: Run, max_age_ms: int | None, now_ms: int) -> Batch:
-    """A scheduled message that is due, as it is enqueued: its time to live begins now.
-
-    An absolute-expiry-time counts where there is no ttl: clients of Azure Service Bus write both, and the
-    former from the creation of the message.
+    """A scheduled message that is due, as it is enqueued: its time to live begins now (`expiry_from`).
 
     Args:
         run: one message.
@@ -107,13 +105,13 @@ def due_batch(run: Run, max_age_ms: int | None, now_ms: int) -> Batch:
     batch = run.batch
     message = batch.message(run.first)
     try:
-        _, _, ttl, expiry = attributes(message)
+        own = expiry_from(message, now_ms)
     except DecodeError:
-        ttl = expiry = None
-    ends = [now_ms + life for life in (ttl, max_age_ms) if life is not None]
-    if ttl is None and expiry is not None:
-        ends.append(expiry)
-    elif ttl is None and max_age_ms is None and batch.expires_at_ms is not None:
+        own = None
+    ends = [] if own is None else [own]
+    if max_age_ms is not None:
+        ends.append(now_ms + max_age_ms)
+    if not ends and batch.expires_at_ms is not None:
         # The max_age of a router.
         ends.append(now_ms + max(1, batch.expires_at_ms - batch.enqueued_at_ms))
     return batch_of(

@@ -7,6 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from lightrail.amqp.events import ACCEPTED, Transfers
+from lightrail.amqp.lifetime import TTL_MAX
 from lightrail.amqp.performatives import Attach, Rejected
 from lightrail.amqp.sections import Header, encode_header
 from lightrail.frontend import intake
@@ -16,7 +17,6 @@ from lightrail.frontend.links.incoming import (
     LINK_CREDIT_MIN,
     LINK_UNANSWERED_BYTES,
     REFUSED_PAUSE_MS,
-    TTL_MAX,
 )
 from lightrail.frontend.links.transfers import ProducerLink
 from lightrail.model import conditions, limits

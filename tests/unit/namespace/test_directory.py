@@ -296,6 +296,20 @@ def test_case_alone_never_leads_to_another_name_than_the_only_one(changes: list[
     run(check)
 
 
+def test_a_policy_for_names_below_is_no_name_that_a_client_means() -> None:
+    async def check(scene: Scene) -> None:
+        await scene.give("Shop", role="none", auto_create=True)
+        scene.directory.refresh()
+        assert scene.directory.resolve("SHOP") == "SHOP"
+        await scene.give("shop")
+        scene.directory.refresh()
+        for asked in ("shop", "Shop", "SHOP"):
+            assert scene.directory.resolve(asked) == "shop"
+            assert scene.directory.resolve(f"{asked}/$dlq") == "shop/$dlq"
+
+    run(check)
+
+
 def test_case_is_that_of_ascii_alone() -> None:
     assert names.folded("\u212aLEIN/\u00c4") == "\u212alein/\u00c4"
 

@@ -239,3 +239,50 @@ def test_after_a_restart_scheduled_messages_wait_and_those_that_were_due_have_th
         ]
         assert found[2]["enqueued_at_ms"] == due
     scene.store.close()
+
+
+@pytest.mark.parametrize("size", [0, 30_000])
+@pytest.mark.parametrize("is_due", [False, True])
+def test_a_time_to_live_begins_when_a_message_is_due_also_where_a_shard_was_down(
+    is_due: bool, size: int
+) -> None:
+    """Messages of 30 kB are read from disk after the restart, in many turns."""
+    files = FakeFiles()
+    scene, peer = opened(files, mark=MARK, max_age=1)
+    begin, count = scene.now_ms, 100
+    for number in range(count):
+        send(scene, peer, number + 1, [message(f"m{number}", due=begin + 20_000, size=size)])
+    scene.store.close()
+    now_ms = begin + (30_000 if is_due else 10_000)
+    scene, peer = opened(files, mark=MARK, now_ms=now_ms, max_age=1)
+    assert scene.queue_view("q").gauges.delayed == (0 if is_due else count)
+    if not is_due:
+        scene.tick(10_000)
+        now_ms = begin + 20_000
+    found = peeked(scene, peer)
+    assert {each["state"] for each in found} == {"ready"}
+    assert {each["expires_at_ms"] for each in found} == {now_ms + 1_000}
+    peer.consume(2, "q", 1_000)
+    for _ in range(100):
+        scene.settle_down()
+        peer.settle(2, 0, len(peer.delivered[2]), OutcomeCode.ACCEPTED)
+    assert bodies(peer) == [f"m{number}" for number in range(count)]
+    assert [each.sequence for each in peer.delivered[2]] == list(range(count, 2 * count))
+    assert scene.queue_view("q").counters.expired == 0
+    # Those that were enqueued when they were due are not enqueued a third time.
+    scene.store.close()
+    scene, peer = opened(files, now_ms=now_ms)
+    assert peeked(scene, peer) == []
+    scene.store.close()
+
+
+def test_a_message_that_was_due_is_not_enqueued_again_after_restarts() -> None:
+    files = FakeFiles()
+    scene, peer = opened(files)
+    send(scene, peer, 1, [message("a", due=scene.now_ms + 1_000)])
+    scene.tick(1_000)
+    for _ in range(2):
+        scene.store.close()
+        scene, peer = opened(files, now_ms=scene.now_ms + 5_000)
+        assert [(each["sequence"], each["state"]) for each in peeked(scene, peer)] == [(1, "ready")]
+    scene.store.close()

@@ -126,6 +126,11 @@ class Contents:
         return (self.aside,) if self.retries is None else (self.aside, self.retries)
 
     @property
+    def spares_all(self) -> bool:
+        """Whether no message expires now; see Ordering."""
+        return self.special is not None and self.special.spares_all
+
+    @property
     def lowest_apart(self) -> int | None:
         """The lowest sequence of `set_apart`; None if there is none."""
         lowest = [each.lowest for each in self.set_apart] if self.aside.count or self.retries else []

@@ -37,6 +37,8 @@ def refill(
             contents.deadlines.add(run)
     for run in lost:
         contents.counters.lost += run.count
+        if special is not None:
+            special.lost(run)
         if deliveries.order is not None:
             deliveries.order.removed(run)
         effects.append(removed(run, Reason.LOST))

@@ -42,11 +42,11 @@ class Delays:
     __slots__ = (
         "_delay",
         "_due",
-        "_enqueues_due",
         "_scheduled",
         "_scheduled_due",
         "_time",
         "awaits",
+        "enqueues_due",
         "line",
         "scheduled",
     )
@@ -60,7 +60,7 @@ class Delays:
         self._due: list[tuple[int, int]] = []
         """Heap of (milliseconds since the epoch, sequence), also of some messages that are no longer
         delayed."""
-        self._enqueues_due = enqueues_due
+        self.enqueues_due = enqueues_due
         self.scheduled: set[int] = set()
         """Sequences of messages that are enqueued when they are due; until then they do not expire."""
         self._scheduled_due: list[tuple[int, int]] = []
@@ -84,7 +84,7 @@ class Delays:
     def add(self, run: Run, due_ms: int) -> None:
         """Keeps a message until it is due."""
         self.line.give_back(run)
-        if self._enqueues_due and self._is_scheduled(run):
+        if self.enqueues_due and self._is_scheduled(run):
             self.scheduled.add(run.sequence)
             heappush(self._scheduled_due, (due_ms, run.sequence))
         else:
@@ -96,11 +96,17 @@ class Delays:
         return not run.attempts and self._time(message) is None and self._delay(message) is None
 
     def hold_back(self, run: Run, now_ms: int, keys: MessageKeys) -> bool:
-        """Keeps a message that is not due yet, and its key; False for one that is ready."""
+        """Keeps a message that is not due yet, and its key; False for one that is ready.
+
+        A scheduled one that became due while nobody looked, as in a shard that was down, is kept until it is
+        enqueued. One that was enqueued when it was due has come later than that.
+        """
         if run.batch.message_format:
             return False
         due_ms = self.due_ms(run)
-        if due_ms <= now_ms:
+        if due_ms <= now_ms and not (
+            self.enqueues_due and due_ms > run.batch.enqueued_at_ms and self._is_scheduled(run)
+        ):
             return False
         keys.keep(run)
         self.add(run, due_ms)

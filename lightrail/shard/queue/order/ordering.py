@@ -283,6 +283,16 @@ class Ordering:
             runs = delays.on_disk(limits.FETCHES_AHEAD_MAX)
             effects.extend(Fetch(run) for run in self._eviction.want_runs(runs))
 
+    @property
+    def spares_all(self) -> bool:
+        """Whether no message expires now: for some that were not read yet, the time to live has not begun."""
+        return self.loading.is_active and self.delays is not None and self.delays.enqueues_due
+
+    def lost(self, run: Run) -> None:
+        """A message that was only on disk can't be read, and has left its line."""
+        if self.delays is not None:
+            self.delays.scheduled.difference_update(range(run.sequence, run.end))
+
     def fetched(self) -> None:
         """Something was read from disk, or a read may be repeated: scheduled messages that are due go on."""
         if self.delays is not None:

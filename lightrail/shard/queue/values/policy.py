@@ -113,7 +113,8 @@ class Policy:
     @property
     def arrangement(self) -> tuple[int, str, str, bool, bool, bool]:
         """The fields that decide how messages are arranged: two policies with the same need no new order."""
-        return self.priorities, self.order, self.order_key, self.groups, self.delay, self.enqueues_due
+        enqueues = self.delay and self.enqueues_due
+        return self.priorities, self.order, self.order_key, self.groups, self.delay, enqueues
 
     @property
     def is_special(self) -> bool:

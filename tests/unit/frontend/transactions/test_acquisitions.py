@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 
 from lightrail.amqp.events import ACCEPTED, RELEASED, Acquire, Credit, Outcome, Retire
 from lightrail.amqp.performatives import Modified, Released, TransactionalState
+from lightrail.frontend.errors import ConditionError
 from lightrail.frontend.links.deliveries import ConsumerLink
 from lightrail.frontend.transactions.transaction import Transaction
 from lightrail.frontend.transactions.transactions import TRANSACTION_TIME_MS, Transactions
@@ -115,6 +116,24 @@ def test_a_rollback_takes_back_what_was_acquired_and_no_more() -> None:
     assert rig.settled() == [(OutcomeCode.RELEASED, 1, 3)]
     assert rig.consumer.settlements.count == 2
     assert transaction.acquisitions == {}
+
+
+def test_an_outcome_that_the_link_refuses_fails_the_transaction(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(*_: object) -> None:
+        raise ConditionError(conditions.NOT_ALLOWED, "not here")
+
+    rig = Rig()
+    transaction = rig.transactions.declare()
+    rig.deliver(2)
+    state = TransactionalState(txn_id=transaction.id, outcome=ACCEPTED)
+    rig.retire(0, 0, state)
+    monkeypatch.setattr(ConsumerLink, "transacted", refuse)
+    rig.retire(1, 1, state)
+    assert transaction.failure is not None
+    assert (transaction.failure.condition, transaction.failure.description) == (
+        conditions.TRANSACTION_ROLLBACK,
+        "not here",
+    )
 
 
 def test_what_had_an_outcome_failed() -> None:

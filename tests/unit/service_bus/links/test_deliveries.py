@@ -25,14 +25,13 @@ from lightrail.amqp.sections import (
     with_application_properties,
 )
 from lightrail.amqp.values import Symbol
+from lightrail.frontend.errors import ConditionError
 from lightrail.frontend.links.outcomes import Deferral
 from lightrail.model import conditions, limits
 from lightrail.model.links import Ending
 from lightrail.model.policy import Policy
 from lightrail.namespace.records import Name
-from lightrail.service_bus.links.deliveries import (
-    BusConsumerLink,
-)
+from lightrail.service_bus.links.deliveries import STAYS_DEAD, BusConsumerLink
 from lightrail.service_bus.messages import (
     BUS_REASON_CHARACTERS,
     annotated,
@@ -468,6 +467,19 @@ def test_a_dead_letter_of_a_transaction_keeps_its_reason() -> None:
     assert found.state.error.info == {Symbol("x-opt-deadletter-reason"): "why"}
     # The client for .NET takes an error in the answer for a failure of its call.
     assert rig.link.settled_sent == [(0, 0, TransactionalState(txn_id=b"1", outcome=Rejected()))]
+
+
+def test_a_dead_letter_can_not_be_dead_lettered_again_in_a_transaction() -> None:
+    rig = Rig("q/$dlq")
+    rig.delivered(MESSAGE)
+    with pytest.raises(ConditionError, match="can't be dead-lettered again"):
+        transacted(rig, Rejected())
+    assert rig.link.settled_sent == [(0, 0, TransactionalState(txn_id=b"1", outcome=STAYS_DEAD))]
+    assert rig.connection.unsettled_bytes == 0
+    rig = Rig("q/$dlq")
+    rig.delivered(MESSAGE)
+    assert transacted(rig, Rejected(), settled=True).state == Rejected()
+    assert rig.link.settled_sent == []
 
 
 def test_a_deferral_in_a_transaction_is_answered_at_once_and_is_the_transactions_then() -> None:

@@ -6,11 +6,13 @@ from typing import Any
 
 import pytest
 
-from lightrail.amqp.performatives import Accepted
-from lightrail.amqp.sections import with_annotations
+from lightrail.amqp.messages import Message, write_message
+from lightrail.amqp.performatives import Accepted, Rejected
+from lightrail.amqp.sections import Properties, with_annotations
 from lightrail.amqp.values import Array, Long, Symbol, Timestamp
 from lightrail.frontend.nodes import links
 from lightrail.frontend.nodes.links import NODE_REQUEST_BYTES, NODE_REQUEST_BYTES_MAX
+from lightrail.frontend.nodes.replies import REFUSED_REQUEST_BYTES
 from lightrail.model import limits
 from lightrail.model.policy import Policy
 from lightrail.namespace.rights import ANYBODY
@@ -293,5 +295,27 @@ def test_a_request_with_too_many_bytes_is_answered_and_its_link_goes_on(
         assert connection.node_links.request_bytes == 0
         answer = await requester.ask({}, operation=PEEK)
         assert answer.application["errorCondition"] == ARGUMENT
+
+    play(test)
+
+
+def test_of_a_request_with_too_many_bytes_no_large_ids_are_kept() -> None:
+    async def test(scene: Scene) -> None:
+        await made(scene)
+        requester = await Requester.attach(scene.client(), "q/$management")
+        node_links = scene.connections[0].node_links
+        assert node_links is not None
+        for size, outcome in ((1, Accepted), (REFUSED_REQUEST_BYTES, Rejected)):
+            properties = Properties(message_id="m" * size, reply_to="me")
+            requester.sender.send_one(
+                write_message(Message(properties, {"operation": PEEK}, {"x": b"x" * NODE_REQUEST_BYTES}))
+            )
+            kept = 0
+            for _ in range(20):
+                await requester.client.turn()
+                kept = max(kept, node_links.request_bytes)
+            assert kept < REFUSED_REQUEST_BYTES
+            assert [type(each) for each in requester.outcomes()] == [outcome]
+            assert node_links.request_bytes == 0
 
     play(test)

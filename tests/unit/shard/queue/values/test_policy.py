@@ -1,5 +1,7 @@
 """The policy of a queue machine: what does not go together, and what each field asks of the machine."""
 
+from dataclasses import replace
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -62,7 +64,10 @@ def test_what_a_policy_asks_of_new_messages(
 
 def test_only_another_order_arranges_messages_anew() -> None:
     assert Policy().arrangement == Policy(max_length=5, lock_ms=20, dead_letter=False).arrangement
-    others = (Policy(), Policy(priorities=2), SORTED, LAST_VALUE, GROUPS, DELAY)
+    # Where no message is delayed, none is scheduled; policies of former versions do not say so.
+    assert SORTED.arrangement == replace(SORTED, enqueues_due=True).arrangement
+    enqueues = replace(DELAY, enqueues_due=True)
+    others = (Policy(), Policy(priorities=2), SORTED, LAST_VALUE, GROUPS, DELAY, enqueues)
     assert len({each.arrangement for each in others}) == len(others)
 
 

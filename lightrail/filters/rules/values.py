@@ -36,10 +36,12 @@ def decimal128(value: Decimal) -> Decimal128:
     sign, digits, exponent = _COUNTED.plus(value).as_tuple()
     assert isinstance(exponent, int)
     number = int("".join(map(str, digits)))
-    while exponent < -28:
-        number, exponent = number // 10, exponent + 1
+    if exponent < -28:
+        # Exponents reach -1,000,026: at once, and not digit by digit.
+        number, exponent = number // 10 ** min(-28 - exponent, len(digits)), -28
     if exponent > 0:
-        number, exponent = number * 10**exponent, 0
+        # More than 28 digits are more than 96 bits.
+        number, exponent = number * 10 ** min(exponent, 29), 0
     if number >= 1 << 96:
         raise EvaluationError("a decimal has more than 96 bits")
     biased = 6176 + exponent

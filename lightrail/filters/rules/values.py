@@ -246,9 +246,11 @@ def computes(name: str) -> Callable[[Any, Any], Any]:
                 f"{one} {name} {other} can't be computed: a division by zero, or too large a number"
             ) from None
         if joins and str in (kind, other_kind) and OPAQUE not in (one, other):
-            text = text_of(one) + text_of(other)
-            if len(text) > RULE_TEXT_MAX:
-                raise EvaluationError(f"a text has {len(text)} characters, more than {RULE_TEXT_MAX}")
+            # Texts and octets are measured first: two thousand rules may join a message's largest.
+            size = sum(len(each) for each in (one, other) if type(each) in (str, bytes))
+            text = text_of(one) + text_of(other) if size <= RULE_TEXT_MAX else ""
+            if (found := max(size, len(text))) > RULE_TEXT_MAX:
+                raise EvaluationError(f"a text has {found} characters, more than {RULE_TEXT_MAX}")
             return text
         return _of_times(name, one, other)
 

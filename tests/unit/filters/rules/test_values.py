@@ -10,8 +10,9 @@ from hypothesis import strategies as st
 
 from lightrail.amqp.values import Decimal32, Decimal64, Decimal128, Described, Symbol, Timestamp
 from lightrail.filters.errors import EvaluationError, FilterError
+from lightrail.filters.rules import values
 from lightrail.filters.rules.constants import TYPES, constant_of
-from lightrail.filters.rules.values import decimal128, moment_of, negated, span_of, text_of
+from lightrail.filters.rules.values import computes, decimal128, moment_of, negated, span_of, text_of
 from lightrail.filters.terms import OPAQUE, Duration, key_of, value_of
 
 decimals = st.decimals(allow_nan=False, allow_infinity=False, places=6, min_value=-(10**20), max_value=10**20)
@@ -158,3 +159,12 @@ def test_each_type_of_a_constant_has_its_texts(kind: str, text: str, bad: str) -
     with pytest.raises(ValueError, match=f"a value of type {kind}"):
         constant_of({kind: bad})
     assert kind in TYPES
+
+
+@pytest.mark.parametrize("large", ["x" * (values.RULE_TEXT_MAX + 1), b"\xff" * (values.RULE_TEXT_MAX + 1)])
+def test_a_text_that_is_too_large_to_be_joined_is_not_joined(
+    large: str | bytes, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(values, "text_of", lambda _: pytest.fail("a copy is made"))
+    with pytest.raises(EvaluationError, match=f"a text has {len(large) + 1} characters"):
+        computes("+")("y", large)

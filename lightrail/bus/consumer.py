@@ -29,7 +29,7 @@ from lightrail.transport import (
     TransportClosedError,
     TransportError,
 )
-from lightrail.transport.endpoint import HANDLER_FAILED, NOT_READABLE, description_of, notes_of
+from lightrail.transport.endpoint import HANDLER_FAILED, NOT_READABLE, description_of, notes_of, sendable
 from lightrail.transport.threads import call_in_thread
 
 log = logging.getLogger("lightrail.bus")
@@ -325,7 +325,7 @@ class Consumer:
     # --- failures ------------------------------------------------------------------------------------------
 
     async def _skip(self, received: Received, types: tuple[str, ...], began: float) -> None:
-        text = f"expected a message of {self.type.wire_name}, found one of {', '.join(types)}"
+        text = sendable(f"expected a message of {self.type.wire_name}, found one of {', '.join(types)}")
         await received.dead_letter(SKIPPED, text)
         log.warning("%s: %s", self.queue, text)
         self._done(None, received.envelope, Outcome.SKIPPED, None, began)

@@ -185,11 +185,13 @@ def new_id() -> str:
 
 def dumps(data: Any) -> bytes:
     """JSON in UTF-8. Raises ValueError for NaN and infinities."""
-    return json.dumps(data, separators=(",", ":"), ensure_ascii=False, allow_nan=False).encode()
+    text = json.dumps(data, separators=(",", ":"), ensure_ascii=False, allow_nan=False)
+    # A lone surrogate, which JSON of a sender may have, becomes its escape of JSON.
+    return text.encode(errors="backslashreplace")
 
 
 def _loads(body: bytes) -> Any:
     try:
         return json.loads(body)
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise NotReadableError(f"expected JSON, found {body[:80]!r}: {error}") from error

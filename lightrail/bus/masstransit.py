@@ -191,7 +191,7 @@ class MassTransit:
         """
         try:
             body = json.loads(envelope.body)
-        except ValueError as error:
+        except (ValueError, RecursionError) as error:
             raise NotReadableError(f"expected MassTransit's JSON, found {envelope.body[:80]!r}") from error
         if (envelope.content_type or "").startswith(CONTENT_TYPE):
             if not isinstance(body, dict) or "message" not in body:

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
 
 from lightrail.amqp.link import Link
-from lightrail.amqp.performatives import Source, Target
+from lightrail.amqp.performatives import Coordinator, Source, Target
 from lightrail.frontend.nodes import cbs
 from lightrail.frontend.nodes.links import path_of
 from lightrail.model import conditions
@@ -121,6 +121,6 @@ def _source(connection: "ClientConnection") -> str:
 
 def _is_cbs(link: Link) -> bool:
     terminus = link.source if link.is_sender else link.target
-    if not isinstance(terminus, Source | Target) or terminus.dynamic:
+    if not isinstance(terminus, Source | Target) or terminus.dynamic or isinstance(link.target, Coordinator):
         return False
     return isinstance(terminus.address, str) and path_of(terminus.address) == cbs.ADDRESS

@@ -18,7 +18,7 @@ from lightrail.cluster.map import PLACEMENT_FAMILIES, Map
 from lightrail.gateway.bodies import ATOM, JSON
 from lightrail.gateway.callers import Callers
 from lightrail.gateway.errors import ProblemError, problem_of
-from lightrail.gateway.forwarded import forwarded
+from lightrail.gateway.forwarded import end_unless_taken, forwarded
 from lightrail.gateway.forwarding.counts import FAMILIES as FORWARDING_FAMILIES
 from lightrail.gateway.forwarding.forwarding import Forwarding
 from lightrail.gateway.hooks import GatewayHooks
@@ -151,6 +151,7 @@ class Gateway:
         app.router.add_route("*", "/{path:.*}", self._handle)
         app.on_startup.append(self._open)
         app.on_response_prepare.append(self._count)
+        app.on_response_prepare.append(end_unless_taken)
         app.on_cleanup.append(self._close)
         return app
 
@@ -162,7 +163,7 @@ class Gateway:
         """
         path = request.path
         services = self.services
-        forwarded(services, request)
+        forwarded(services, request, is_page=request.match_info.handler != self._handle)
         if path == DETAILED:
             demand_all(services.directory, await services.callers.caller(request))
         if path.startswith("/!ui") and not path.startswith("/!ui/static/"):

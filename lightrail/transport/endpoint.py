@@ -134,9 +134,18 @@ class Endpoint:
         await received.accept()
 
 
+def sendable(text: str) -> str:
+    """The beginning of a text, without lone surrogates: JSON of a sender may bring them into it."""
+    return _encodable(text[:TEXT_MAX])
+
+
+def _encodable(text: str) -> str:
+    return text.encode(errors="backslashreplace").decode()
+
+
 def description_of(error: BaseException) -> str:
     """Type and text of an exception in readable form."""
-    return f"{type(error).__name__}: {error}"[:TEXT_MAX]
+    return sendable(f"{type(error).__name__}: {error}")
 
 
 def notes_of(error: BaseException) -> dict[str, Header]:
@@ -144,7 +153,7 @@ def notes_of(error: BaseException) -> dict[str, Header]:
     trace = "".join(traceback.format_exception(error))
     return {
         "x-opt-exception-type": f"{type(error).__module__}.{type(error).__qualname__}",
-        "x-opt-exception-text": str(error)[:TEXT_MAX],
-        "x-opt-exception-trace": trace[-TRACE_MAX:],
+        "x-opt-exception-text": sendable(str(error)),
+        "x-opt-exception-trace": _encodable(trace[-TRACE_MAX:]),
         "x-opt-host": socket.gethostname(),
     }

@@ -26,6 +26,7 @@ from lightrail.bus import (
 )
 from lightrail.bus.testing import TestBus
 from lightrail.transport import Envelope
+from lightrail.transport.endpoint import TEXT_MAX
 from tests.bus.conftest import play
 from tests.bus.shop import Bill, Invoice, OrderPlaced
 
@@ -93,6 +94,26 @@ def test_what_can_t_succeed_is_not_tried_again() -> None:
     play(test())
 
 
+def test_a_failed_message_with_text_that_utf_8_cannot_encode_is_a_dead_letter_too() -> None:
+    async def test() -> None:
+        bus = new_bus()
+
+        @bus.handler
+        async def fails(order: OrderPlaced) -> None:
+            raise ValueError(order.lines[0])
+
+        async with TestBus(bus) as test:
+            body = b'{"order": 1, "lines": ["\\ud800"]}'
+            envelope = Envelope(body=body, headers={"lightrail-type": "shop.order-placed"})
+            test.broker.send("events/shop.order-placed", envelope)
+            await test.idle()
+            (letter,) = test.dead_letters(OrderPlaced)
+            assert letter.body == body
+            assert letter.annotations["x-opt-dead-letter-description"] == "ValueError: \\ud800"
+
+    play(test())
+
+
 def test_what_is_not_readable_or_of_another_type_is_a_dead_letter_of_its_own_kind() -> None:
     async def test() -> None:
         bus = new_bus()
@@ -108,19 +129,22 @@ def test_what_is_not_readable_or_of_another_type_is_a_dead_letter_of_its_own_kin
                 (b"{}", "shop.bill"),
                 (b"[]", "shop.bill"),
                 (b'{"order": 1}', "shop.other shop.another"),
+                (b"{}", "shop.\ud800 " + "x" * 10 * TEXT_MAX),
             ):
                 test.broker.send("commands/shop.bill", Envelope(body=body, headers={"lightrail-type": types}))
             await test.idle()
             letters = test.dead_letters(Bill)
             assert [letter.annotations["x-opt-dead-letter-condition"] for letter in letters] == [
                 "lightrail:not-readable"
-            ] * 4 + ["lightrail:skipped"]
+            ] * 4 + ["lightrail:skipped"] * 2
             texts = [str(letter.annotations["x-opt-dead-letter-description"]) for letter in letters]
             assert "expected JSON" in texts[0]
             assert ".order: expected a whole number, found 'x'" in texts[1]
             assert ".order: expected a value, found none" in texts[2]
             assert "expected an object for Bill" in texts[3]
             assert "shop.another" in texts[4]
+            assert "shop.\\ud800" in texts[5]
+            assert len(texts[5].encode()) < 2 * TEXT_MAX
             assert {each.outcome for each in test.handled} == {Outcome.NOT_READABLE, Outcome.SKIPPED}
 
     play(test())

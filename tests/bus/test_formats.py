@@ -11,7 +11,7 @@ import pytest
 
 from lightrail.bus import Bus, CloudEvents, ConfigurationError, MassTransit, NotReadableError, message
 from lightrail.bus.dotnet import camel, snake
-from lightrail.bus.formats import Formats, Json
+from lightrail.bus.formats import Formats, Json, dumps
 from lightrail.bus.testing import TestBus
 from lightrail.transport import Envelope
 from tests.bus.conftest import play
@@ -114,6 +114,11 @@ def test_names_of_fields_are_translated_both_ways(python: str, dotnet: str) -> N
     assert snake(dotnet) == python
 
 
+def test_text_that_utf_8_cannot_encode_is_written_as_it_was_read() -> None:
+    """So the fault of a message that has such text is published, and the message becomes a dead letter."""
+    assert dumps({"a": "\ud800", "b": "\u00e9"}) == b'{"a":"\\ud800","b":"\xc3\xa9"}'
+
+
 def test_what_is_no_message_of_a_format_is_refused() -> None:
     formats = Formats(MassTransit(NAMES))
     for body, content_type, text in (
@@ -123,6 +128,8 @@ def test_what_is_no_message_of_a_format_is_refused() -> None:
         (b'{"specversion":"0.3","type":"x"}', "application/cloudevents+json", "specversion '0.3'"),
         (b'{"specversion":"1.0"}', "application/cloudevents+json", "expected a type"),
         (b"\xff", "application/json", "expected JSON"),
+        (b"[" * 100_000, "application/json", "expected JSON"),
+        (b"[" * 100_000, "application/vnd.masstransit+json", "expected MassTransit's JSON"),
     ):
         with pytest.raises(NotReadableError, match=text):
             formats.read(Envelope(body=body, content_type=content_type))

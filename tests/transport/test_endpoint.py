@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from lightrail.transport import Endpoint, Envelope, Loopback, MemoryBroker
+from lightrail.transport.endpoint import TEXT_MAX, description_of, notes_of, sendable
 from tests.transport.conftest import play
 
 
@@ -120,3 +121,11 @@ def test_a_message_whose_handler_is_cancelled_is_released() -> None:
         assert envelope.delivery_count == 0
 
     play(test())
+
+
+def test_the_description_of_a_dead_letter_is_short_text_that_utf_8_encodes() -> None:
+    error = ValueError("of a sender: \ud800")
+    assert description_of(error) == "ValueError: of a sender: \\ud800"
+    assert notes_of(error)["x-opt-exception-text"] == "of a sender: \\ud800"
+    assert str(notes_of(error)["x-opt-exception-trace"]).encode()
+    assert len(sendable("x" * 10 * TEXT_MAX)) == TEXT_MAX

@@ -43,7 +43,8 @@ def _decimal(text: str) -> Decimal:
         value = Decimal(text) if len(text) <= 64 else None
     except InvalidOperation:
         value = None
-    if value is None or not value.is_finite() or abs(value) >= 1 << 96:
+    # Compared without abs(), which overflows for exponents of seven digits.
+    if value is None or not value.is_finite() or not -(1 << 96) < value < 1 << 96:
         raise ValueError("a decimal of at most 96 bits")
     return value
 

@@ -200,12 +200,18 @@ def _set_system(name: str, read: Read) -> Change:
     return change
 
 
+def _text(value: Any) -> str:
+    if value is OPAQUE:
+        raise EvaluationError("a list, map or value of an unknown type has no text")
+    return value if isinstance(value, str) else text_of(value)
+
+
 def _write_text(value: Any) -> bytes:
-    return _string(value if isinstance(value, str) else text_of(value))
+    return _string(_text(value))
 
 
 def _write_symbol(value: Any) -> bytes:
-    text = value if isinstance(value, str) else text_of(value)
+    text = _text(value)
     if not text.isascii():
         raise EvaluationError(f"sys.ContentType is a text of ASCII, not {shown(text)}")
     return write_symbol(text)

@@ -36,10 +36,12 @@ def decimal128(value: Decimal) -> Decimal128:
     sign, digits, exponent = _COUNTED.plus(value).as_tuple()
     assert isinstance(exponent, int)
     number = int("".join(map(str, digits)))
-    while exponent < -28:
-        number, exponent = number // 10, exponent + 1
+    if exponent < -28:
+        # Exponents reach -1,000,026: at once, and not digit by digit.
+        number, exponent = number // 10 ** min(-28 - exponent, len(digits)), -28
     if exponent > 0:
-        number, exponent = number * 10**exponent, 0
+        # More than 28 digits are more than 96 bits.
+        number, exponent = number * 10 ** min(exponent, 29), 0
     if number >= 1 << 96:
         raise EvaluationError("a decimal has more than 96 bits")
     biased = 6176 + exponent
@@ -244,9 +246,11 @@ def computes(name: str) -> Callable[[Any, Any], Any]:
                 f"{one} {name} {other} can't be computed: a division by zero, or too large a number"
             ) from None
         if joins and str in (kind, other_kind) and OPAQUE not in (one, other):
-            text = text_of(one) + text_of(other)
-            if len(text) > RULE_TEXT_MAX:
-                raise EvaluationError(f"a text has {len(text)} characters, more than {RULE_TEXT_MAX}")
+            # Texts and octets are measured first: two thousand rules may join a message's largest.
+            size = sum(len(each) for each in (one, other) if type(each) in (str, bytes))
+            text = text_of(one) + text_of(other) if size <= RULE_TEXT_MAX else ""
+            if (found := max(size, len(text))) > RULE_TEXT_MAX:
+                raise EvaluationError(f"a text has {found} characters, more than {RULE_TEXT_MAX}")
             return text
         return _of_times(name, one, other)
 

@@ -61,6 +61,13 @@ class Transactions:
     def attach(self, link: "Link") -> None:
         """Answers the attach of a link to the coordinator."""
         connection = self._connection
+        if link.is_sender:
+            self._frontend.counts.links_refused += 1
+            link.refuse(
+                conditions.INVALID_FIELD, "expected a coordinator as the target of a client that sends"
+            )
+            connection.touch()
+            return
         number = self._frontend.next_link()
         coordinator = CoordinatorLink(connection, link, self, number)
         link.context = coordinator

@@ -116,9 +116,15 @@ Check = Callable[[Any], str]
 """The text of a value. Raises ValueError with what is expected."""
 
 
+_NO_XML: Final = re.compile("[^\t\n\r\x20-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
+"""Characters that the requests of administration can't have."""
+
+
 def _text(value: Any) -> str:
     if not isinstance(value, str):
         raise ValueError("a text")
+    if _NO_XML.search(value):
+        raise ValueError("a text without control characters")
     return value
 
 
@@ -316,7 +322,10 @@ class _FileReading:
             self._problem(f"{place}.Properties", shown(properties), "an object")
             return made
         for key, each in properties.items():
-            if not isinstance(each, str | int | float):
+            self._value(_text, key, f"{place}.Properties")
+            if isinstance(each, str):
+                self._value(_text, each, f"{place}.Properties.{key}")
+            elif not isinstance(each, int | float):
                 self._problem(f"{place}.Properties.{key}", shown(each), "a text, a number or a boolean")
         if properties:
             made["Properties"] = properties

@@ -136,8 +136,9 @@ def test_everything_but_cbs_is_refused_before_a_token(mechanism: str) -> None:
         session.attach("anonymous relay", True, source=Source(), target=Target())
         session.attach("transactions", True, source=Source(), target=Coordinator())
         session.attach("dynamic $cbs", False, source=Source(address="$cbs", dynamic=True), target=Target())
+        session.attach("coordinator", False, source=Source(address="$cbs"), target=Coordinator())
         await client.turn()
-        assert newcomer.refusals(client) == [conditions.UNAUTHORIZED_ACCESS] * 4
+        assert newcomer.refusals(client) == [conditions.UNAUTHORIZED_ACCESS] * 5
         requester = await Requester.attach(client, "$cbs", session=session)
         assert newcomer.refusals(client) == []
         assert await newcomer.put(requester, "a/q") == 202

@@ -147,6 +147,57 @@ def test_nothing_else_is_served_on_such_a_connection(path: str) -> None:
     play(check, insecure_no_users=True)
 
 
+@pytest.mark.parametrize("path", ["/!ui", "/!ui/static/style.css", "/metrics", "/healthz"])
+def test_pages_and_metrics_are_no_administration_whatever_their_query(path: str) -> None:
+    async def check(scene: Scene) -> None:
+        status, said = await scene.ask(f"{path}?api-version=1", *scene.field(LOCAL))
+        assert status == 403
+        assert "only administration is served" in said
+
+    play(check, insecure_no_users=True)
+
+
+def test_a_websocket_is_no_administration() -> None:
+    """Its frontend would take the stranger for a client of this machine."""
+
+    async def check(scene: Scene) -> None:
+        upgrade = (
+            "Upgrade: websocket",
+            "Connection: Upgrade",
+            "Sec-WebSocket-Key: AAAAAAAAAAAAAAAAAAAAAA==",
+            "Sec-WebSocket-Version: 13",
+            "Sec-WebSocket-Protocol: amqp",
+        )
+        assert (await scene.ask(ADMINISTRATION, *upgrade, *scene.field(STRANGER)))[0] == 403
+        await scene.connect()
+        assert (await scene.ask(ADMINISTRATION, *scene.field(STRANGER)))[0] == 200
+        assert (await scene.ask(ADMINISTRATION, *upgrade))[0] == 403
+
+    play(check, insecure_no_users=True)
+
+
+@pytest.mark.parametrize(
+    "first",
+    [
+        pytest.param(("Expect: something",), id="aiohttp answers before any handler"),
+        pytest.param((f"{FIELD}: x",), id="forged"),
+    ],
+)
+def test_a_connection_whose_client_was_not_taken_ends_with_its_first_answer(first: tuple[str, ...]) -> None:
+    """The request behind has no field: it would be one of this machine, with all rights without users."""
+
+    async def check(scene: Scene) -> None:
+        behind = "GET /!status HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n"
+        fields = first if FIELD in first[0] else (*first, *scene.field(STRANGER))
+        request = "\r\n".join([f"GET {ADMINISTRATION} HTTP/1.1", "Host: broker", *fields, "", behind])
+        scene.writers[-1].write(request.encode())
+        answers = (await asyncio.wait_for(scene.reader.read(), 30)).decode()
+        assert answers.count("HTTP/1.1 ") == 1
+        assert answers.split(" ")[1] in ("417", "400")
+
+    play(check)
+
+
 def test_forged_fields_are_refused() -> None:
     async def check(scene: Scene) -> None:
         value, nonce = scene.field(LOCAL)

@@ -183,6 +183,8 @@ def test_the_size_is_that_of_the_message() -> None:
         ("SET sys.ContentType = 'ü'", "ASCII"),
         ("SET sys.Label = sys.Label + str; SET a = 1 % (quantity - 11)", "division by zero"),
         (f"SET a = price * {10**18} * {10**18}", "96 bits"),
+        ("SET sys.Label = list", "has no text"),
+        ("SET sys.ContentType = list", "has no text"),
     ],
 )
 def test_a_statement_without_a_result_is_an_error(text: str, what: str) -> None:

@@ -9,9 +9,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from lightrail.amqp.values import Decimal32, Decimal64, Decimal128, Described, Symbol, Timestamp
-from lightrail.filters.errors import EvaluationError
+from lightrail.filters.errors import EvaluationError, FilterError
+from lightrail.filters.rules import values
 from lightrail.filters.rules.constants import TYPES, constant_of
-from lightrail.filters.rules.values import decimal128, moment_of, negated, span_of, text_of
+from lightrail.filters.rules.values import computes, decimal128, moment_of, negated, span_of, text_of
 from lightrail.filters.terms import OPAQUE, Duration, key_of, value_of
 
 decimals = st.decimals(allow_nan=False, allow_infinity=False, places=6, min_value=-(10**20), max_value=10**20)
@@ -36,6 +37,34 @@ def test_a_decimal_of_more_than_96_bits_cannot_be_written() -> None:
     assert value_of(decimal128(Decimal("1E-40"))) == 0
     with pytest.raises(EvaluationError):
         decimal128(Decimal(1 << 97))
+
+
+@pytest.mark.parametrize(
+    ("value", "written"),
+    [
+        ("1E-999999", "0E-28"),
+        ("1E-99999999999", "0E-28"),
+        ("123E-30", "1E-28"),
+        ("0E+999999", "0"),
+        ("7E+27", "7000000000000000000000000000"),
+    ],
+)
+def test_decimals_are_written_with_28_digits_behind_the_point_and_none_before(
+    value: str, written: str
+) -> None:
+    assert repr(value_of(decimal128(Decimal(value)))) == repr(Decimal(written))
+
+
+@pytest.mark.parametrize("value", ["1E+29", "1E+999999"])
+def test_a_decimal_with_a_huge_exponent_cannot_be_written(value: str) -> None:
+    with pytest.raises(EvaluationError, match="96 bits"):
+        decimal128(Decimal(value))
+
+
+@pytest.mark.parametrize("text", ["1E+9999999", "-1E+999999999999", "79228162514264337593543950336", "NaN"])
+def test_a_constant_decimal_with_too_many_bits_is_refused(text: str) -> None:
+    with pytest.raises(FilterError, match="96 bits"):
+        constant_of({"decimal": text})
 
 
 @pytest.mark.parametrize(
@@ -130,3 +159,12 @@ def test_each_type_of_a_constant_has_its_texts(kind: str, text: str, bad: str) -
     with pytest.raises(ValueError, match=f"a value of type {kind}"):
         constant_of({kind: bad})
     assert kind in TYPES
+
+
+@pytest.mark.parametrize("large", ["x" * (values.RULE_TEXT_MAX + 1), b"\xff" * (values.RULE_TEXT_MAX + 1)])
+def test_a_text_that_is_too_large_to_be_joined_is_not_joined(
+    large: str | bytes, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(values, "text_of", lambda _: pytest.fail("a copy is made"))
+    with pytest.raises(EvaluationError, match=f"a text has {len(large) + 1} characters"):
+        computes("+")("y", large)

@@ -4,8 +4,8 @@ from typing import Any
 
 import pytest
 
-from lightrail.amqp.events import Transfers
-from lightrail.amqp.performatives import Accepted, Rejected, TransactionalState
+from lightrail.amqp.events import Detached, Transfers
+from lightrail.amqp.performatives import Accepted, Coordinator, Rejected, Source, TransactionalState
 from lightrail.frontend.errors import ConditionError
 from lightrail.frontend.links.transfers import ProducerLink
 from lightrail.frontend.transactions import transaction as transaction_module
@@ -13,6 +13,7 @@ from lightrail.frontend.transactions import transactions
 from lightrail.frontend.transactions.transactions import Transactions
 from lightrail.model import conditions
 from tests.support.amqp.frontend_fakes import FakeConnection, FakeFrontend, FakeLink, FakeShard
+from tests.support.amqp.frontend_scene import Scene, play
 
 
 class Rig:
@@ -147,3 +148,17 @@ def test_credit_of_the_link_is_granted_again() -> None:
         rig.send(transaction.id, b"x")
     # One grant for half of the window.
     assert rig.link.granted[grants:] == [before]
+
+
+def test_a_client_that_receives_has_no_coordinator_as_its_target() -> None:
+    async def check(scene: Scene) -> None:
+        client = scene.client()
+        session = await client.open()
+        session.attach("c", False, source=Source(address="q"), target=Coordinator())
+        await client.turn()
+        (detached,) = client.take(Detached)
+        assert detached.error is not None
+        assert detached.error.condition == conditions.INVALID_FIELD
+        assert not client.transport.closing
+
+    play(check)

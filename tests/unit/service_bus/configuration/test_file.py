@@ -191,6 +191,15 @@ OF_RULE = f"{AT}.Topics[0].Subscriptions[0].Rules[0].Properties"
             rule(FilterType="Correlation", CorrelationFilter={"Properties": {"p": []}}),
             f"{OF_RULE}.CorrelationFilter.Properties.p: expected a text, a number or a boolean, found []",
         ),
+        (queue(UserMetadata="\ud800"), "Properties.UserMetadata: expected a text without control characters"),
+        (
+            rule(FilterType="Correlation", CorrelationFilter={"Properties": {"p": "\0"}}),
+            f"{OF_RULE}.CorrelationFilter.Properties.p: expected a text without control characters",
+        ),
+        (
+            rule(FilterType="Correlation", CorrelationFilter={"Properties": {"\0": 1}}),
+            f"{OF_RULE}.CorrelationFilter.Properties: expected a text without control characters",
+        ),
     ],
 )
 def test_every_mistake_names_its_place(text: str, problem: str) -> None:

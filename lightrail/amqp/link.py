@@ -87,6 +87,8 @@ class Link:
     """Bytes of the peer's attach that count for this link in `attach_bytes` of its session."""
     answers_close: bool = False
     """The peer's closing detach waits for the caller's answer_close."""
+    fills_info: bool = False
+    """Incoming: errors of outcomes that `answer` sends have an info, an empty one where there is none."""
     incomplete_unsettled: bool = False
     """Our attach had no room for all of our unsettled deliveries."""
     awaits_answer: bool = False

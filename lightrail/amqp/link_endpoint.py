@@ -43,6 +43,7 @@ from lightrail.amqp.performatives import (
     Attach,
     Coordinator,
     Detach,
+    Rejected,
     Source,
     Target,
     Transfer,
@@ -71,6 +72,14 @@ def encode_state(state: Any) -> bytes:
         # A state of an unknown type goes back as the peer sent it.
         return encode(state)
     return encode_performative(state)
+
+
+def with_info(state: Any) -> Any:
+    """The state, of a rejection with an error one whose error has an info, empty where there is none."""
+    error = state.error if isinstance(state, Rejected) else None
+    if error is None or error.info is not None:
+        return state
+    return Rejected(error=AmqpError(condition=error.condition, description=error.description, info={}))
 
 
 class LinkEndpoint(Link):

@@ -12,7 +12,7 @@ from lightrail.amqp.assembly import Assembly
 from lightrail.amqp.errors import ConnectionProtocolError, LinkProtocolError, LocalError
 from lightrail.amqp.events import ACCEPTED, RELEASED, Drained, Posting, Resumed
 from lightrail.amqp.link import ATTACHED, ATTACHING, DETACHING, SETTLE_FIRST, SETTLE_SECOND
-from lightrail.amqp.link_endpoint import LinkEndpoint, encode_state, errant
+from lightrail.amqp.link_endpoint import LinkEndpoint, encode_state, errant, with_info
 from lightrail.amqp.performatives import Accepted, Modified, Rejected, Released, Transfer
 from lightrail.amqp.shapes import Shape, learn
 from lightrail.amqp.survey import MessageSurvey, survey
@@ -372,7 +372,7 @@ class ReceivingLink(LinkEndpoint):
 
     def answer(self, first: int, last: int, state: Any) -> int:
         settles = not self.peer_settles or len(self.session.incoming.ranges) >= ANSWERED_RANGES_MAX
-        return self.settle(first, last, state, settles)
+        return self.settle(first, last, with_info(state) if self.fills_info else state, settles)
 
     def settle(self, first: int, last: int, state: Any = ACCEPTED, settled: bool = True) -> int:
         if last < first:

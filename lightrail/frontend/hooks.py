@@ -73,6 +73,8 @@ class FrontendHooks:
     """
     settles_itself: "Callable[[Link], bool]" = _never
     """Whether the client settles deliveries that it sent, after outcomes other than accepted."""
+    reads_info: "Callable[[Link], bool]" = _never
+    """Whether the client reads the info of each error of an outcome, which errors need not have."""
     schedules: "Callable[[Link], bool]" = _never
     """Whether messages that a client sends to a router may wait for their time (links/scheduling.py)."""
     producer_link: "Callable[[AttachingLink], type[ProducerLink] | None]" = _none

@@ -1,8 +1,8 @@
 """Unproven clients: connections without a user, which have no right before they put a token at $cbs.
 
 Clients of Azure Service Bus connect so. Every stranger can, too, so that such a connection may do little:
-attach a few links to $cbs, within a time, and beside a bounded number of others of its kind and of its
-source. The same holds when the last of its tokens has expired or was deleted.
+attach a few links to $cbs and to coordinators, within a time, and beside a bounded number of others of its
+kind and of its source. The same holds when the last of its tokens has expired or was deleted.
 """
 
 import asyncio
@@ -27,7 +27,7 @@ UNPROVEN_OF_SOURCE: Final[int] = 512
 UNPROVEN_SESSIONS_MAX: Final[int] = 32
 """Sessions that a connection may begin before its first token. Azure's clients begin one."""
 UNPROVEN_LINKS_MAX: Final[int] = 8
-"""Links to $cbs that it may attach before: Azure's clients attach two."""
+"""Links to $cbs and coordinators that it may attach before: Azure's clients attach three."""
 
 
 @dataclass(slots=True, eq=False, repr=False)
@@ -66,7 +66,9 @@ class Unproven:
         amqp = connection.amqp
         assert amqp is not None
         links = sum(len(session.inputs) for session in amqp.sessions.values())
-        if not _is_cbs(link):
+        # Azure's client for .NET declares a transaction before it puts the token of the first entity in it.
+        # What a transaction contains comes over links that have a token.
+        if not (_is_cbs(link) or (not link.is_sender and isinstance(link.target, Coordinator))):
             link.refuse(
                 conditions.UNAUTHORIZED_ACCESS,
                 "this connection has no user and no token: put one at $cbs first",

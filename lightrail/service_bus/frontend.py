@@ -35,6 +35,7 @@ GO_PRODUCT: Final = "MSGolangClient"
 AGENT: Final = Symbol("user-agent")
 SDK: Final = "azsdk-"
 DOTNET: Final = "azsdk-net"
+PYTHON: Final = "azsdk-python"
 SERVICE: Final = "servicebus"
 """Parts of the user-agent of Azure's clients for this service, in small letters."""
 TOKEN_TYPE: Final = "servicebus.windows.net:sastoken"
@@ -69,9 +70,21 @@ def settles_itself(link: "Link") -> bool:
     It takes a delivery that is settled before it looks for accepted, about 1 in 20,000. Those for other
     languages wait for settled outcomes.
     """
+    return _is_written(link, DOTNET)
+
+
+def reads_info(link: "Link") -> bool:
+    """Whether the client is that for Python, which takes the third field of an error without a look.
+
+    It finds none, keeps the failure to itself, and waits for an outcome for ever.
+    """
+    return _is_written(link, PYTHON)
+
+
+def _is_written(link: "Link", language: str) -> bool:
     opened = link.session.connection.peer_open
     return (
-        opened is not None and DOTNET in str((opened.properties or {}).get(AGENT, "")).lower()
+        opened is not None and language in str((opened.properties or {}).get(AGENT, "")).lower()
     ) and is_bus_link(link)
 
 
@@ -118,6 +131,7 @@ HOOKS: Final = FrontendHooks(
     stores_all=is_bus_link,
     lost=_lost,
     settles_itself=settles_itself,
+    reads_info=reads_info,
     schedules=is_bus_link,
     producer_link=_producer_link,
     consumer_link=_consumer_link,

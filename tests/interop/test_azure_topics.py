@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 from azure.servicebus import ServiceBusClient, ServiceBusMessage
-from azure.servicebus.exceptions import ServiceBusError
+from azure.servicebus.exceptions import ServiceBusError, ServiceBusQuotaExceededError
 
 from lightrail.amqp.encoder import encode
 from lightrail.amqp.values import Symbol, Timestamp, UInt
@@ -151,6 +151,23 @@ def test_what_one_subscription_refuses_is_stored_once_in_the_others(
         # The next attempt is in the second after the first.
         change(guarded.data, full, role="queue")
         wait.until(lambda: all(left(client, each) == ["x"] for each in targets), "all have it once")
+
+
+@pytest.mark.parametrize("topic", [True, False])
+def test_a_message_for_which_there_is_no_room_is_refused_at_once(
+    client: ServiceBusClient, guarded: Broker, queue: str, topic: bool
+) -> None:
+    """Without an info in the error this client waits for its outcome for ever."""
+    give(guarded.data, queue, role="router" if topic else "queue")
+    full = add(guarded, queue, "mine") if topic else queue
+    change(guarded.data, full, role="queue", max_length=1)
+    with client.get_queue_sender(queue) as sender, client.get_queue_receiver(full) as receiver:
+        sender.send_messages(ServiceBusMessage("x"), timeout=10)
+        with pytest.raises(ServiceBusQuotaExceededError):
+            sender.send_messages(ServiceBusMessage("y"), timeout=10)
+        receiver.complete_message(received(receiver, 1)[0])
+        sender.send_messages(ServiceBusMessage("z"), timeout=10)
+    assert left(client, full) == ["z"]
 
 
 def test_scheduled_messages_survive_kill_9_and_moves(tmp_path: Path) -> None:

@@ -69,6 +69,7 @@ async def attach(connection: "ClientConnection", link: Link, until_ms: int = 0) 
         until_ms: until when it is repeated if its name is deleted meanwhile; 0 for the first attempt.
     """
     frontend = connection.frontend
+    link.fills_info = not link.is_sender and frontend.hooks.reads_info(link)
     if until_ms:
         await asyncio.sleep(limits.ATTACH_AGAIN_MS / 1000)
         if not connection.is_open or link.state != ATTACHING:

@@ -200,7 +200,8 @@ class RequestLink(RequestingLink):
                 if not request.settled:
                     outcome = ACCEPTED if refusal is None else Rejected(error=refusal)
                     state = transaction and TransactionalState(txn_id=transaction.id, outcome=outcome)
-                    self._link.settle(request.first_id, request.first_id, state or outcome)
+                    send = self._link.settle if refusal is None else self._link.answer
+                    send(request.first_id, request.first_id, state or outcome)
                     self._connection.touch()
                 self.top_up()
         except asyncio.CancelledError:

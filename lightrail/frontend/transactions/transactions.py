@@ -63,9 +63,7 @@ class Transactions:
         connection = self._connection
         if link.is_sender:
             self._frontend.counts.links_refused += 1
-            link.refuse(
-                conditions.INVALID_FIELD, "expected a coordinator as the target of a client that sends"
-            )
+            link.refuse(conditions.INVALID_FIELD, "expected a client that sends to a coordinator")
             connection.touch()
             return
         number = self._frontend.next_link()

@@ -267,6 +267,23 @@ def test_an_answer_is_settled_for_all_other_peers() -> None:
     assert [each.settled for each in peer.hear()] == [True]
 
 
+@pytest.mark.parametrize("fills", [True, False])
+@pytest.mark.parametrize("info", [None, {Symbol("a"): 1}])
+def test_errors_of_answers_have_an_info_where_the_link_fills_it(
+    fills: bool, info: dict[Symbol, Any] | None
+) -> None:
+    peer = opened()
+    link = peer.sender()
+    link.fills_info = fills
+    peer.feed(b"".join(amqp(transfer(number), data(b"x")) for number in range(3)))
+    link.answer(0, 0, Rejected(error=AmqpError(condition=Symbol("amqp:not-found"), info=info)))
+    link.answer(1, 1, Rejected())
+    link.answer(2, 2, Released())
+    states = [each.state for each in peer.hear()]
+    assert [state.error and state.error.info for state in states[:1]] == [info or ({} if fills else None)]
+    assert states[1:] == [Rejected(), Released()]
+
+
 def test_a_sender_has_no_answers() -> None:
     link = opened().receiver()
     with pytest.raises(LocalError):

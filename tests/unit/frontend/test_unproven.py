@@ -119,7 +119,7 @@ def play(check: Callable[[Newcomer], Any], **settings: Any) -> None:
 
 
 @pytest.mark.parametrize("mechanism", ["ANONYMOUS", "MSSBCBS"])
-def test_everything_but_cbs_is_refused_before_a_token(mechanism: str) -> None:
+def test_everything_but_cbs_and_coordinators_is_refused_before_a_token(mechanism: str) -> None:
     async def check(newcomer: Newcomer) -> None:
         client = await newcomer.come(mechanism)
         session = client.amqp.begin()
@@ -134,11 +134,14 @@ def test_everything_but_cbs_is_refused_before_a_token(mechanism: str) -> None:
         dynamic.dynamic_node_properties = {Symbol("lifetime-policy"): DeleteOnClose()}
         session.attach("dynamic", False, source=dynamic, target=Target())
         session.attach("anonymous relay", True, source=Source(), target=Target())
-        session.attach("transactions", True, source=Source(), target=Coordinator())
+        session.attach("from a coordinator", False, source=Source(), target=Coordinator())
         session.attach("dynamic $cbs", False, source=Source(address="$cbs", dynamic=True), target=Target())
         session.attach("coordinator", False, source=Source(address="$cbs"), target=Coordinator())
         await client.turn()
         assert newcomer.refusals(client) == [conditions.UNAUTHORIZED_ACCESS] * 5
+        session.attach("transactions", True, source=Source(), target=Coordinator())
+        await client.turn()
+        assert newcomer.refusals(client) == []
         requester = await Requester.attach(client, "$cbs", session=session)
         assert newcomer.refusals(client) == []
         assert await newcomer.put(requester, "a/q") == 202
@@ -250,6 +253,9 @@ def test_sessions_links_and_requests_are_few_and_small_before_a_token() -> None:
         links = []
         for number in range(unproven.UNPROVEN_LINKS_MAX + 1):
             links.append(await client.sender(session, f"s{number}", "$cbs"))
+        assert newcomer.refusals(client) == [conditions.RESOURCE_LIMIT_EXCEEDED]
+        session.attach("transactions", True, source=Source(), target=Coordinator())
+        await client.turn()
         assert newcomer.refusals(client) == [conditions.RESOURCE_LIMIT_EXCEEDED]
         assert links[0].peer_max_message_size == TOKEN_REQUEST_BYTES
         for _ in range(unproven.UNPROVEN_SESSIONS_MAX):

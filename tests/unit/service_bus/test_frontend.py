@@ -10,7 +10,7 @@ from lightrail.frontend.hooks import FrontendHooks
 from lightrail.frontend.links.outcomes import FAILED
 from lightrail.frontend.links.routed import RoutedBatch, settle
 from lightrail.frontend.nodes.posting import TRANSIENT
-from lightrail.service_bus.frontend import HOOKS, LOST, is_bus_link, settles_itself
+from lightrail.service_bus.frontend import HOOKS, LOST, is_bus_link, reads_info, settles_itself
 from lightrail.shard_client.sending.window import NOT_STORED
 from lightrail.wire.frames import DURABLE
 from tests.support.amqp.frontend_fakes import FakeLink
@@ -116,3 +116,18 @@ def test_the_client_for_net_settles_what_it_sent(agent: str, expected: bool) -> 
     link = FakeLink()
     link.session.connection.peer_open = Open(container_id="x", properties={Symbol("user-agent"): agent})
     assert settles_itself(link) is expected  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("agent", "expected"),
+    [
+        ("azsdk-python-servicebus/7.15.0 Python/3.11.7", True),
+        ("azsdk-net-Messaging.ServiceBus/7.21.0 (.NET 8.0)", False),
+        ("azsdk-python-eventhub/5.15.0 Python/3.11.7", False),
+        ("", False),
+    ],
+)
+def test_the_client_for_python_reads_the_info_of_each_error(agent: str, expected: bool) -> None:
+    link = FakeLink()
+    link.session.connection.peer_open = Open(container_id="x", properties={Symbol("user-agent"): agent})
+    assert reads_info(link) is expected  # type: ignore[arg-type]

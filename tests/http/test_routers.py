@@ -123,6 +123,6 @@ def test_a_subscription_may_have_rules_by_name(http: Http) -> None:
     assert http("POST", "/!definitions", document).json()["unchanged"] == 3
     refused = http("PUT", "/ruled/!subscriptions/some", {"target": "ruled/q", "rules": {"a": {"else": 1}}})
     assert refused.status == 422
-    assert "no other keys than filter and action" in refused.json()["detail"]
+    assert "no other keys than filter, action and created_at_ms" in refused.json()["detail"]
     plain = http("PUT", "/ruled/!subscriptions/some", {"target": "ruled/q"})
     assert "rules" not in plain.json()

@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
-from proton import UNDESCRIBED, Array, Condition, Data, Delivery, Link, Message, Timeout, symbol
-from proton.reactor import LinkOption
+from proton import UNDESCRIBED, Array, Condition, Data, Delivery, Link, Message, Receiver, Timeout, symbol
+from proton.reactor import LinkOption, ReceiverOption
 from proton.utils import BlockingConnection, BlockingReceiver, BlockingSender, LinkDetached
 
 from tests.support import wait
@@ -242,9 +242,18 @@ def outcome(connection: BlockingConnection, sender: BlockingSender, message: Mes
 _links = itertools.count(1)
 
 
-def listen(connection: BlockingConnection, name: str, credit: int | None = None) -> BlockingReceiver:
+class OfAzure(ReceiverOption):
+    """A link as clients of Azure Service Bus attach it, by a property."""
+
+    def apply(self, receiver: Receiver) -> None:
+        receiver.properties = {symbol("com.microsoft:receiver-name"): "policies"}
+
+
+def listen(
+    connection: BlockingConnection, name: str, credit: int | None = None, option: ReceiverOption | None = None
+) -> BlockingReceiver:
     """A link of its own, also beside others at the same name; without credit it asks for each message."""
-    return connection.create_receiver(name, credit=credit, name=f"receiver{next(_links)}")
+    return connection.create_receiver(name, credit=credit, name=f"receiver{next(_links)}", options=option)
 
 
 def send(connection: BlockingConnection, name: str, *messages: Message) -> None:

@@ -5,7 +5,7 @@ from collections.abc import Iterator
 
 from proton import Message
 
-from tests.policies.driver import Names, instant, listen, nothing, seconds, send
+from tests.policies.driver import Names, OfAzure, instant, listen, nothing, seconds, send
 from tests.policies.laws import survives
 from tests.support import wait
 from tests.support.amqp.proton_blocking import received
@@ -99,6 +99,20 @@ def what_was_locked_is_ready_and_the_lock_is_gone(names: Names) -> Iterator[None
     assert names.complete(locked) == 410
     assert names.complete(again) == 200
     assert names.peek(queue) == []
+
+
+@survives("lock_ends")
+def the_end_of_a_link_gives_back_what_the_policy_says(names: Names) -> Iterator[None]:
+    queues = {ends: names.queue(ends, lock_duration=600, lock_ends=ends) for ends in ("time", "link")}
+    yield
+    with names.amqp() as amqp:
+        for ends, queue in queues.items():
+            names.send(queue, ends)
+            receiver = listen(amqp, queue, option=OfAzure())
+            assert receiver.receive(timeout=20).body == ends
+            receiver.close()
+        assert names.take(queues["link"]) == ["link"]
+        assert nothing(amqp, listen(amqp, queues["time"], 0))
 
 
 @survives("dead_letter")

@@ -7,7 +7,7 @@ import pytest
 from proton import Message, Timeout
 from proton.utils import BlockingConnection
 
-from tests.policies.driver import Names, listen, send
+from tests.policies.driver import Names, OfAzure, listen, nothing, send
 from tests.policies.laws import checks
 from tests.support import wait
 from tests.support.amqp.proton_blocking import received
@@ -85,3 +85,32 @@ def test_locks_that_run_out_are_failures_and_end_in_a_dead_letter(
     names.lock(queue)
     (dead,) = received(listen(amqp, f"{queue}/$dlq"), 1)
     assert dead.annotations["x-opt-dead-letter-reason"] == "max-delivery-count"
+
+
+@checks("lock_ends")
+@pytest.mark.parametrize("ends", ["time", "link"])
+def test_the_end_of_its_link_gives_a_message_of_azures_clients_back_where_the_policy_says_so(
+    names: Names, amqp: BlockingConnection, ends: str
+) -> None:
+    queue = names.queue(ends, lock_duration=600, lock_ends=ends)
+    names.send(queue, "x")
+    receiver = listen(amqp, queue, option=OfAzure())
+    assert receiver.receive(timeout=20).body == "x"
+    receiver.close()
+    if ends == "link":
+        assert names.take(queue) == ["x"]
+    else:
+        assert nothing(amqp, listen(amqp, queue, 0))
+        assert names.figures(queue)["in_flight"] == 1
+
+
+@checks("lock_ends")
+def test_other_clients_links_give_their_messages_back_with_every_policy(
+    names: Names, amqp: BlockingConnection
+) -> None:
+    queue = names.queue(lock_duration=600)
+    names.send(queue, "x")
+    receiver = listen(amqp, queue)
+    assert receiver.receive(timeout=20).body == "x"
+    receiver.close()
+    assert names.take(queue) == ["x"]

@@ -19,7 +19,7 @@ from lightrail.model.policy import Role
 from lightrail.namespace.directory import Directory
 from lightrail.namespace.forwarding import HOPS_MAX, Chain, chain_of
 from lightrail.namespace.records import Right, refused_by_status
-from lightrail.namespace.router_plan import CopyGroup, Plan, earlier_expiry
+from lightrail.namespace.router_plan import CopyGroup, Plan, expiry
 from lightrail.namespace.routing import UNROUTABLE
 from lightrail.shard_client.receiving.queue_consumer import Delivery
 from lightrail.wire.bodies import Refusal
@@ -180,7 +180,7 @@ class NextQueues:
                 payloads = [with_hops(each, outgoing.message_format, hops) for each in payloads]
             attributes = outgoing
             if age_ms is not None:
-                expires = earlier_expiry(outgoing.expires_at_ms, now_ms + age_ms)
+                expires = expiry(outgoing.expires_at_ms, now_ms, age_ms)
                 attributes = outgoing._replace(expires_at_ms=expires)
             yield PostedCopies(frozenset(queues), attributes, payloads)
 

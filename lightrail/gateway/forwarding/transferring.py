@@ -55,6 +55,9 @@ FINAL: Final = frozenset(
 """Refusals of a shard that speak for the target. A queue that the directory has and its shard does not know
 yet is none, nor is a delivery that the shard has given back."""
 
+_RETURNED: Final = conditions.TRANSACTION_ROLLBACK
+"""Refusal of a transaction some of whose deliveries are in their queue again, or gone."""
+
 log = logging.getLogger("lightrail.gateway.forwarding.transferring")
 
 _REASON: Final = Symbol("x-opt-dead-letter-reason")
@@ -139,6 +142,9 @@ class QueueForwarder(Forwarder):
                 )
                 if not isinstance(error, (CoordinatorError, CommitRefusedError)):
                     log.exception("forwarding from %s failed", self.queue)
+                if isinstance(error, CommitRefusedError) and error.condition == _RETURNED:
+                    self._begin_again()
+                    return
                 self._line.extendleft(reversed(self._batch))
                 self._batch = ()
                 await self._host.pause(pause_ms / 1000)
@@ -148,6 +154,15 @@ class QueueForwarder(Forwarder):
                 self._batch = ()
                 self._top_up()
         self._worker = None
+
+    def _begin_again(self) -> None:
+        """Opens another consumer after a pause: the shard does not have all deliveries of this one any more.
+
+        Those that it has return to the queue, in their order.
+        """
+        self._worker = None
+        self._leave()
+        self._lost(self)
 
     def _next_batch(self) -> list[Delivery]:
         batch: list[Delivery] = []

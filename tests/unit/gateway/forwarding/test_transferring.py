@@ -9,6 +9,7 @@ import pytest
 
 from lightrail.amqp.sections import decode_annotations
 from lightrail.cluster.memory import MemoryCoordinator
+from lightrail.gateway.forwarding import forwarder
 from lightrail.gateway.forwarding.counts import ForwardingCounts
 from lightrail.gateway.forwarding.next_queues import HOPS, TOO_MANY_HOPS, hops_of, with_hops
 from lightrail.gateway.forwarding.transferring import (
@@ -32,6 +33,7 @@ from lightrail.wire.bodies import Answer, encode_request
 from tests.support.amqp.letters import message as letter
 from tests.support.shard.engine_links import WAIT_MS, EngineLinks
 from tests.support.turns import until
+from tests.unit.namespace.test_routing import message
 
 
 class Links(EngineLinks):
@@ -237,6 +239,68 @@ def test_a_queue_that_its_shard_does_not_know_yet_refuses_nothing() -> None:
         await until(lambda: scene.counts.messages_forwarded == 1)
         assert scene.bodies("target") == [letter(b"x")]
         assert scene.counts.messages_not_forwarded == 0
+
+    run(check)
+
+
+def test_locks_of_a_source_do_not_end_while_its_gateway_waits_for_the_target() -> None:
+    async def check(scene: Scene) -> None:
+        sent = letters(2)
+        locked = {"lock_duration": 60, "max_delivery_count": 1}
+        await scene.give("target")
+        await scene.give("source", **locked)
+        scene.add("source", *sent)
+        scene.links.peer.delete("target")
+        await scene.give("source", forward_to="target", **locked)
+        await until(lambda: len(scene.pauses) == 1)
+        scene.links.peer._shard.tick(61_000)
+        scene.links.peer.create("target")
+        scene.go_on.release()
+        await until(lambda: scene.counts.messages_forwarded == 2)
+        assert scene.bodies("target") == sent
+        assert scene.bodies("source/$dlq") == []
+
+    run(check)
+
+
+def test_deliveries_that_the_shard_has_taken_back_are_received_anew(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(forwarder, "FORWARDER_OPEN_PAUSE_MS", 0)
+
+    async def check(scene: Scene) -> None:
+        sent = letters(3)
+        await scene.give("target")
+        await scene.give("source", lock_duration=60)
+        scene.add("source", *sent)
+        scene.links.peer.delete("target")
+        # The shard learns it only after the gateway, whose deliveries it locks for a minute until then.
+        forwards = Policy.parse({"role": "queue", "forward_to": "target", "lock_duration": 60})
+        await scene.service.change(ANYBODY, "source", forwards)
+        await until(lambda: len(scene.pauses) == 1)
+        scene.links.peer._shard.tick(61_000)
+        scene.links.peer.create("target")
+        await scene.give("source", forward_to="target", lock_duration=60)
+        scene.go_on.release()
+        await until(lambda: scene.counts.messages_forwarded == 3)
+        assert scene.bodies("target") == sent
+        assert len(scene.pauses) == 1
+
+    run(check)
+
+
+def test_dead_letters_of_rules_behind_a_topic_do_not_expire() -> None:
+    async def check(scene: Scene) -> None:
+        await scene.give("subscribed")
+        await scene.service.give(ANYBODY, "topic", Policy.parse({"role": "router"}))
+        failing = {"it": {"filter": {"rule": {"sql": "10 / price = 5"}}}}
+        await scene.service.subscribe(ANYBODY, "topic", "subscribed", rules=failing)
+        await scene.give("source")
+        scene.add("source", message(price=0))
+        await scene.give("source", forward_to="topic")
+        await until(lambda: scene.counts.messages_forwarded == 1)
+        scene.links.peer._shard.tick(60_000)
+        (dead,) = scene.bodies("subscribed/$dlq")
+        assert decode_annotations(dead)["x-opt-dead-letter-source"] == "subscribed"
+        assert scene.bodies("subscribed") == []
 
     run(check)
 

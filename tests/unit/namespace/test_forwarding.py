@@ -193,6 +193,39 @@ def test_a_signature_for_the_source_reaches_the_target_only_with_one_for_it() ->
     run(check)
 
 
+@pytest.mark.parametrize("field", ["forward_to", "dead_letter"])
+def test_a_template_forwards_to_what_its_maker_may_send_to(field: str) -> None:
+    async def check(scene: Scene) -> None:
+        await scene.queue("target")
+        await scene.service.permit(ANYBODY, "ann", "mine", frozenset(Right))
+        ann = Caller("ann")
+        policy = Policy.parse({"role": "none", "auto_create": True, "template": {field: "target"}})
+        with pytest.raises(ForbiddenError, match="send to target"):
+            await scene.service.give(ann, "mine", policy)
+        plain = Policy.parse({"role": "none", "auto_create": True})
+        await scene.service.give(ann, "mine", plain)
+        with pytest.raises(ForbiddenError, match="send to target"):
+            await scene.service.change(ann, "mine", policy)
+        await scene.service.change(ANYBODY, "mine", policy)
+        # Somebody else may have given the target: a change of something else needs no right there.
+        described = Policy.parse({**policy.to_json(), "description": "x"})
+        assert (await scene.service.change(ann, "mine", described)).policy["description"] == "x"
+
+    run(check)
+
+
+def test_a_source_whose_target_was_deleted_may_be_changed_otherwise() -> None:
+    async def check(scene: Scene) -> None:
+        await scene.chain(2)
+        await scene.drop("q1")
+        await scene.put("q0", forward_to="q1", status="receive_disabled")
+        assert scene.directory.get("q0").policy["status"] == "receive_disabled"
+        with pytest.raises(InvalidPolicyError, match="a queue or router that exists"):
+            await scene.put("q0", forward_to="q2")
+
+    run(check)
+
+
 def test_a_transfer_queue_goes_with_its_queue() -> None:
     async def check(scene: Scene) -> None:
         await scene.chain(2)

@@ -128,7 +128,8 @@ def test_messages_expire_by_the_least_age_of_their_chain() -> None:
         await scene.subscribe("r", "q0")
         plan = scene.routing.plan("r", scene.now_ms)
         assert plan is not None
-        assert plan.ages_ms == {"q2": 5_000}
+        # In the source itself, by the router alone: its own age is known to its shard.
+        assert plan.ages_ms == {"q2": 5_000, "q0": 30_000}
 
     run(check)
 
@@ -189,6 +190,20 @@ def test_a_signature_for_the_source_reaches_the_target_only_with_one_for_it() ->
         # A change of something else needs no signature for the target.
         described = Policy.parse({"role": "queue", "forward_to": "b", "description": "x"})
         await scene.service.change(of_a, "a", described)
+
+    run(check)
+
+
+def test_what_a_subscription_leaves_out_of_its_own_container_others_bring_to_its_target() -> None:
+    async def check(scene: Scene) -> None:
+        await scene.chain(2)
+        await scene.router("r")
+        await scene.subscribe("r", "q0", no_local="container")
+        await scene.subscribe("r", "q1")
+        plan = scene.routing.plan("r", scene.now_ms)
+        assert plan is not None
+        assert plan.no_local == {"q0": "container"}
+        assert scene.ends() == {"q0", "q1"}
 
     run(check)
 

@@ -27,7 +27,7 @@ from lightrail.namespace.rights import ANYBODY
 from lightrail.namespace.routers import Routers
 from lightrail.namespace.service import Service
 from lightrail.shard.queues.declarations import EveryName
-from lightrail.shard_client.peers.requests import ShardDownError
+from lightrail.shard_client.peers.requests import ShardDownError, ShardRefusedError
 from lightrail.shard_client.receiving.queue_consumer import Delivery
 from lightrail.wire.bodies import Answer, encode_request
 from tests.support.amqp.letters import message as letter
@@ -47,6 +47,8 @@ class Links(EngineLinks):
         """Messages of each transaction that the shard has applied."""
         self.lost_answers = 0
         """Answers that are lost from now on, though the shard has applied the transaction."""
+        self.refused = 0
+        """Transactions that the shard refuses for now, as it has no room for any, from the next one on."""
         self.owners = self
         self.resolver = self
 
@@ -61,6 +63,9 @@ class Links(EngineLinks):
         return SimpleNamespace(request=self.transact)
 
     async def transact(self, op: str, fields: dict[str, Any], *, blob: bytes = b"") -> Answer:
+        if self.refused:
+            self.refused -= 1
+            raise ShardRefusedError(conditions.RESOURCE_LOCKED, "no room")
         found = await self.peer.asked.ask(encode_request({"op": op, **fields}, blob), WAIT_MS)
         self.posts.append(sum(row[5] for row in fields["posts"]))
         if self.lost_answers:
@@ -301,6 +306,24 @@ def test_dead_letters_of_rules_behind_a_topic_do_not_expire() -> None:
         (dead,) = scene.bodies("subscribed/$dlq")
         assert decode_annotations(dead)["x-opt-dead-letter-source"] == "subscribed"
         assert scene.bodies("subscribed") == []
+
+    run(check)
+
+
+def test_a_shard_without_room_for_any_transaction_refuses_no_message() -> None:
+    async def check(scene: Scene) -> None:
+        sent = letters(3)
+        await scene.give("target")
+        await scene.give("source")
+        scene.add("source", *sent)
+        # That of all messages, and that of the first one.
+        scene.links.refused = 2
+        await scene.give("source", forward_to="target")
+        await until(lambda: len(scene.pauses) == 1)
+        scene.go_on.release()
+        await until(lambda: scene.counts.messages_forwarded == 3)
+        assert scene.bodies("target") == sent
+        assert scene.counts.messages_not_forwarded == 0
 
     run(check)
 

@@ -153,6 +153,10 @@ class NextQueues:
             raise RefusedError(Refusal(conditions.NOT_FOUND, f"{router} is no router any more"))
         if plan.problem is not None:
             raise RefusedError(plan.problem)
+        most, largest = plan.policy["max_message_bytes"], max(map(len, messages))
+        if most is not None and largest > most:
+            why = f"{router} takes messages of at most {most} bytes, found {largest}"
+            raise RefusedError(Refusal(conditions.MESSAGE_SIZE_EXCEEDED, why))
         plain = [with_hops(each, outgoing.message_format, 0) for each in messages]
         groups, unroutable = await routers.routed(plan.begin(plain, routers.looks))
         if unroutable and plan.policy["unroutable"] == "reject":

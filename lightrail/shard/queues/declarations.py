@@ -85,7 +85,8 @@ class EveryName:
             above = self.get(owner)
             if above.role is not Role.QUEUE:
                 return undefined(name)
-            return Name(name, dead_letter_policy(above.policy), above.created, history=self.history)
+            policy = dead_letter_policy(self.get(rules.transferring(owner)).policy)
+            return Name(name, policy, above.created, history=self.history)
         return Name(name, QUEUE, 1, history=self.history)
 
     def listen(self, listener: Callable[[Changes], None]) -> None:

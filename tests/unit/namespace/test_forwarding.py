@@ -257,6 +257,21 @@ def test_a_transfer_queue_goes_with_its_queue() -> None:
     run(check)
 
 
+def test_dead_letters_of_transfers_are_as_protected_as_those_of_the_queue() -> None:
+    async def check(scene: Scene) -> None:
+        await scene.chain(2)
+        made = await transfer_queue(scene.service, "q0")
+        letters = names.dead_letter_name(made.name)
+        assert scene.directory.get(letters).policy["transport_protection"] == "none"
+        await scene.put("q0", forward_to="q1", transport_protection="tls", discoverability="managers")
+        for field, value in (("transport_protection", "tls"), ("discoverability", "managers")):
+            assert scene.directory.get(letters).policy[field] == value
+            assert scene.directory.get("q0/$dlq").policy[field] == value
+        assert scene.directory.get(letters).created == made.created
+
+    run(check)
+
+
 @pytest.mark.parametrize(
     ("address", "name"),
     [

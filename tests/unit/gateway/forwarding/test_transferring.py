@@ -191,6 +191,24 @@ def test_what_a_target_refuses_is_a_dead_letter_of_the_transfer_and_nothing_wait
     run(check)
 
 
+def test_a_topic_takes_no_larger_messages_from_a_source_than_from_others() -> None:
+    async def check(scene: Scene) -> None:
+        await scene.give("subscribed")
+        await scene.service.give(ANYBODY, "topic", Policy.parse({"role": "router", "max_message_bytes": 100}))
+        await scene.service.subscribe(ANYBODY, "topic", "subscribed")
+        await scene.give("source")
+        scene.add("source", letter(b"1"), letter(b"2" * 200))
+        await scene.give("source", forward_to="topic")
+        await until(lambda: scene.counts.messages_not_forwarded == 1)
+        await until(lambda: len(scene.bodies("source/$transfer/$dlq")) == 1)
+        assert scene.bodies("subscribed") == [letter(b"1")]
+        (dead,) = scene.bodies("source/$transfer/$dlq")
+        found = decode_annotations(dead)["x-opt-dead-letter-condition"]
+        assert found == conditions.MESSAGE_SIZE_EXCEEDED
+
+    run(check)
+
+
 def test_behind_the_last_hop_a_message_is_a_dead_letter_of_its_queue() -> None:
     async def check(scene: Scene) -> None:
         await scene.give("target")

@@ -109,8 +109,9 @@ class NextQueues:
         self, messages: list[bytes], outgoing: Outgoing, hops: int, now_ms: int, *, at_sources: bool
     ) -> list[PostedCopies]:
         directory = self._directory
-        target = directory.get(self.source).policy["forward_to"]
-        if target is None:
+        policy = directory.get(self.source).policy
+        target = policy["forward_to"]
+        if target is None or refused_by_status(policy, Right.LISTEN):
             raise RefusedError(Refusal(conditions.NOT_FOUND, f"{self.source} forwards nothing any more"))
         found = directory.get(target)
         if found.role not in (Role.QUEUE, Role.ROUTER):

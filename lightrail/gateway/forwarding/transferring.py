@@ -33,6 +33,7 @@ from lightrail.model.names import dead_letter_name, transfer_name
 from lightrail.model.policy import Role
 from lightrail.namespace.records import Name, Right, refused_by_status
 from lightrail.namespace.service import Service
+from lightrail.namespace.statuses import LimitExceededError
 from lightrail.namespace.transfer_queues import transfer_queue
 from lightrail.shard_client.commits import CommitParts, CommitRefusedError, Request
 from lightrail.shard_client.receiving.queue_consumer import Delivery
@@ -107,7 +108,10 @@ class QueueForwarder(Forwarder):
 
     async def open(self, shards: ShardConnections) -> None:
         """See Forwarder. Also raises ServiceError: the queue was deleted."""
-        await transfer_queue(self._host.service, self.queue)
+        try:
+            await transfer_queue(self._host.service, self.queue)
+        except LimitExceededError as error:
+            log.warning("what %s can't forward waits there, without a place for it: %s", self.queue, error)
         await super().open(shards)
 
     def arrived(self, deliveries: list[Delivery]) -> None:
@@ -136,6 +140,9 @@ class QueueForwarder(Forwarder):
             try:
                 await self._pass_on(self._batch)
             except Exception as error:
+                if self._is_closed:
+                    # The look where messages go has shown that the queue forwards no more.
+                    return
                 # Nothing of what is left of the batch has happened.
                 log.warning(
                     "messages of %s can't be forwarded now; this is tried again: %s", self.queue, error
@@ -204,9 +211,9 @@ class QueueForwarder(Forwarder):
                 # The first refusal is that of the last queue.
                 refusal = refusal or Refusal(error.condition, error.description)
         assert refusal is not None
+        await self._give_up(delivery, refusal)
         self._host.counts.messages_not_forwarded += 1
         log.info("a message of %s is not forwarded: %s", self.queue, refusal.description)
-        await self._give_up(delivery, refusal)
 
     async def _give_up(self, delivery: Delivery, refusal: Refusal) -> None:
         """Makes a message a dead letter: of its queue after too many hops, else of what is not forwarded."""

@@ -19,7 +19,7 @@ from lightrail.gateway.forwarding.transferring import (
     TRANSFERRED_WINDOW,
     QueueForwarders,
 )
-from lightrail.model import conditions
+from lightrail.model import conditions, limits
 from lightrail.model.policy import Policy
 from lightrail.namespace.directory import Directory
 from lightrail.namespace.forwarding import HOPS_MAX
@@ -325,6 +325,43 @@ def test_dead_letters_of_rules_behind_a_topic_do_not_expire() -> None:
         assert decode_annotations(dead)["x-opt-dead-letter-source"] == "subscribed"
         assert scene.bodies("subscribed") == []
 
+    run(check)
+
+
+@pytest.mark.parametrize("fields", [{}, {"forward_to": "target", "status": "receive_disabled"}])
+def test_a_source_that_forwards_no_more_keeps_what_its_gateway_was_about_to_pass_on(
+    fields: dict[str, Any], caplog: pytest.LogCaptureFixture
+) -> None:
+    async def check(scene: Scene) -> None:
+        await scene.give("target")
+        await scene.give("source", forward_to="target")
+        await until(lambda: bool(scene.links.peer.consumers))
+        # Its gateway learns it when it looks where the message goes.
+        other = Service(scene.coordinator, Directory(scene.coordinator))
+        await other.change(ANYBODY, "source", Policy.parse({"role": "queue", **fields}))
+        scene.add("source", letter(b"x"))
+        await until(lambda: not scene.links.peer.consumers)
+        for _ in range(10):
+            await asyncio.sleep(0)
+        assert scene.bodies("source") == [letter(b"x")]
+        assert scene.bodies("source/$transfer/$dlq") == []
+        assert scene.counts.messages_not_forwarded == 0
+        assert caplog.records == []
+
+    run(check)
+
+
+def test_a_gateway_passes_messages_on_though_there_may_be_no_more_names(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    async def check(scene: Scene) -> None:
+        await scene.give("target")
+        await scene.give("source", forward_to="target")
+        scene.add("source", letter(b"x"))
+        await until(lambda: scene.counts.messages_forwarded == 1)
+        assert scene.directory.find("source/$transfer") is None
+
+    monkeypatch.setattr(limits, "NAMES_MAX", 2)
     run(check)
 
 

@@ -171,6 +171,8 @@ def _check_forwarding(directory: Directory, name: str, policy: Policy) -> None:
     target = forward_target(policy)
     if target is None:
         return
+    if spelling.is_system(name):
+        raise InvalidPolicyError("forward_to", target, "null for a queue of the broker's own")
     found = directory.get(target)
     # One that was deleted since does not hinder other changes: what it would get are dead letters.
     is_new = target != forward_target(directory.get(name).policy)

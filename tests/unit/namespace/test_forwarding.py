@@ -147,6 +147,18 @@ def test_a_target_exists_and_is_nothing_of_the_brokers_own() -> None:
     run(check)
 
 
+def test_queues_of_the_brokers_own_forward_nothing() -> None:
+    async def check(scene: Scene) -> None:
+        await scene.queue("q", "target")
+        await scene.router("r")
+        made = await transfer_queue(scene.service, "q")
+        for name in ("r/$subscriptions/key", "r/$scheduled", "$temporary/key", made.name):
+            with pytest.raises(InvalidPolicyError, match="null for a queue of the broker's own"):
+                await scene.put(name, forward_to="target")
+
+    run(check)
+
+
 def test_messages_do_not_return_by_queues_nor_by_subscriptions() -> None:
     async def check(scene: Scene) -> None:
         await scene.chain(3)

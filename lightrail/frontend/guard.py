@@ -130,7 +130,8 @@ class Guard:
 
     def _changed(self, changes: Changes) -> None:
         for name in changes.names:
-            for each in (name, names.dead_letter_name(name)):
+            refused = names.dead_letter_name(names.transfer_name(name))
+            for each in (name, names.dead_letter_name(name), refused):
                 self._check(self._by_name.get(each, ()))
         if changes.users:
             self._check(

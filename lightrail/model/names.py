@@ -164,6 +164,11 @@ def transfer_name(queue: str) -> str:
     return f"{queue}/{TRANSFER_SEGMENT}"
 
 
+def transferring(queue: str) -> str:
+    """The queue that could not forward what a queue has as dead letters; any other queue itself."""
+    return queue.removesuffix(f"/{TRANSFER_SEGMENT}")
+
+
 def temporary_name(key: str) -> str:
     """The name of a new dynamic node (messaging 3.5.3)."""
     return f"{TEMPORARY_SEGMENT}/{key}"

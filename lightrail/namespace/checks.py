@@ -1,7 +1,7 @@
 """Checks: whether a new policy or subscription fits the existing names."""
 
 import logging
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any, Final
 
 from lightrail.cluster.coordinator import WRITES_MAX, Write, unchanged
@@ -90,15 +90,24 @@ def forward_target(policy: Policy) -> str | None:
     return target
 
 
+def _targets(policy: Policy, place: str = "") -> Iterator[tuple[str, str]]:
+    """The names that get messages by a policy, and by its templates; each with its place in the policy."""
+    for field, target_of in (("dead_letter", dead_letter_target), ("forward_to", forward_target)):
+        if (target := target_of(policy)) is not None:
+            yield place + field, target
+    if policy["template"] is not None:
+        yield from _targets(Policy(Role.QUEUE, policy["template"]), f"{place}template.")
+
+
 def check_targets(directory: Directory, caller: Caller, policy: Policy, before: Policy | None = None) -> None:
     """Raises ForbiddenError if neither the caller nor a supplement may send to the names that get messages.
 
     Args:
         before: the present policy, whose targets are not checked again.
     """
-    for target_of in (dead_letter_target, forward_target):
-        target = target_of(policy)
-        if target is None or (before is not None and target == target_of(before)):
+    known = {} if before is None else dict(_targets(before))
+    for place, target in _targets(policy):
+        if target == known.get(place):
             continue
         record = directory.get(target)
         callers = (*caller.supplements, caller)
@@ -162,8 +171,12 @@ def _check_forwarding(directory: Directory, name: str, policy: Policy) -> None:
     target = forward_target(policy)
     if target is None:
         return
+    if spelling.is_system(name):
+        raise InvalidPolicyError("forward_to", target, "null for a queue of the broker's own")
     found = directory.get(target)
-    if found.role not in (Role.QUEUE, Role.ROUTER) or spelling.is_system(target):
+    # One that was deleted since does not hinder other changes: what it would get are dead letters.
+    is_new = target != forward_target(directory.get(name).policy)
+    if is_new and (found.role not in (Role.QUEUE, Role.ROUTER) or spelling.is_system(target)):
         what = "a name of the broker's own" if spelling.is_system(target) else f"its role is {found.role}"
         raise InvalidPolicyError("forward_to", target, f"a queue or router that exists ({what})")
     path = _path(directory, target, name)

@@ -271,7 +271,8 @@ class Directory:
         if names.is_dead_letter(name):
             owner = self._by_name.get(names.owner(name))
             if owner is not None and owner.role is Role.QUEUE:
-                policy = dead_letter_policy(owner.policy)
+                above = self._by_name.get(names.transferring(owner.name), owner)
+                policy = dead_letter_policy(above.policy)
                 return Name(name, policy, owner.created, owner.revision, history=owner.history)
         return undefined(name)
 

@@ -145,20 +145,23 @@ class Planner:
     def _ages(self, router: str) -> dict[str, int]:
         """The age at which messages expire in each queue behind a router; queues without one are missing.
 
-        It is the least of the routers on a path, and with several paths to a queue the greatest of these.
+        It is the least of the routers and sources on a path, and with several paths to a queue the greatest
+        of these. A source has the age of those before it, for what the last queue of its chain refuses.
         """
         ages = {name: self._directory.get(name).policy.milliseconds("max_age") for name in self._targets}
         never = dict.fromkeys(self._dead, NEVER)
         if not any(ages.values()):
             return never
         behind: dict[str, dict[str, int | None]] = {}
+        sources = {end.source for end in self._forwarded.values()}
 
         def walk(name: str) -> dict[str, int | None]:
             if name not in behind:
                 found: dict[str, int | None] = {}
                 for target in self._targets[name]:
                     inner = walk(target) if target in self._targets else {target: None}
-                    for queue, age in inner.items():
+                    stored = {target: None} if target in sources else {}
+                    for queue, age in (inner | stored).items():
                         least = _least(ages[name], age)
                         found[queue] = _greatest(found[queue], least) if queue in found else least
                 behind[name] = found
@@ -222,7 +225,8 @@ class Planner:
         self._names.add(spelling.owner(name))
         role = self._directory.get(name).role
         if role is Role.QUEUE:
-            return self._end_of(name)
+            # The last queue of a chain may have the same messages by another subscription.
+            return name if subscription.no_local else self._end_of(name)
         if role is not Role.ROUTER:
             return None
         if name in self._open:

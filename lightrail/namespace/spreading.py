@@ -13,6 +13,7 @@ from typing import Final, NamedTuple
 
 from lightrail.model import limits
 from lightrail.namespace.directory import Directory
+from lightrail.namespace.forwarding import ChainEnd
 from lightrail.namespace.router_plan import CopyGroup, expiry
 from lightrail.shard_client.peers.shards import ShardPeer
 from lightrail.shard_client.sending.lanes import Lane, Load
@@ -24,6 +25,7 @@ ROUTED_LOOKS_AT_ONCE: Final[int] = 2_000
 a larger batch, down to one message."""
 
 
+NO_ENDS: Final[Mapping[str, ChainEnd]] = {}
 Carried = set[tuple[int, bytes, str]]
 """Messages by index in their batch and content, with each queue that they are for: actions of subscriptions
 make several contents of one message."""
@@ -176,12 +178,16 @@ class Ways:
 
 
 def left_over(
-    groups: Sequence[CopyGroup], positions: Sequence[int], carried: Carried
+    groups: Sequence[CopyGroup],
+    positions: Sequence[int],
+    carried: Carried,
+    forwarded: Mapping[str, ChainEnd] = NO_ENDS,
 ) -> Iterator[tuple[frozenset[str], list[int], list[bytes]]]:
     """Messages for queues for which they are in no load yet: the queues, indices in the batch, and contents.
 
     Args:
         positions: for each message of the groups, its index in the batch.
+        forwarded: see Plan. What is in the source of a queue comes into that queue from there.
     """
     wanted = {
         (positions[index], payload, queue)
@@ -198,7 +204,9 @@ def left_over(
             left = frozenset(
                 queue
                 for queue in group.queues
-                if (position, payload, queue) not in carried and not _taken(former, (position, queue))
+                if (position, payload, queue) not in carried
+                and (queue not in forwarded or (position, payload, forwarded[queue].source) not in carried)
+                and not _taken(former, (position, queue))
             )
             if left:
                 indices, payloads = parts.setdefault(left, ([], []))

@@ -77,6 +77,8 @@ class ProducerOpen(_Body):
     """The user towards whose share of the shard the link counts, if it may be resumed; "" for none."""
     sent_below: int = 0
     """Batches with lower numbers may have reached a shard that was lost, which delivered them."""
+    routed: bool = False
+    """Whether a router chose the queue: then its status refuses nothing."""
 
     def encode(self) -> bytes:
         optional = {
@@ -86,6 +88,7 @@ class ProducerOpen(_Body):
             "attach": 0,
             "user": "",
             "sent_below": 0,
+            "routed": False,
         }
         return _opening(self, *(name for name, unused in optional.items() if getattr(self, name) == unused))
 

@@ -15,7 +15,7 @@ from lightrail.wire.frames import HEADER_SIZE, VERSION, Kind
 VERSIONS: Final = range(VERSION - 1, VERSION + 1)
 """The versions that this program speaks."""
 NEW_FIELDS: Final[Mapping[int, frozenset[str]]] = {
-    Kind.PRODUCER_OPEN: frozenset({"attach", "user", "sent_below"}),
+    Kind.PRODUCER_OPEN: frozenset({"attach", "user", "sent_below", "routed"}),
     Kind.CONSUMER_OPEN: frozenset({"user", "lock_ends"}),
 }
 """By kind of frame: fields of its body that VERSION has, and the version before has not. Programs of version

@@ -1,5 +1,7 @@
 """Who is refused by the status of a queue or a router, and what goes on."""
 
+import struct
+
 import pytest
 from proton import Message
 from proton.utils import BlockingConnection, LinkDetached
@@ -7,6 +9,10 @@ from proton.utils import BlockingConnection, LinkDetached
 from tests.policies.driver import Names, listen, refused, send
 from tests.policies.laws import checks
 
+BATCH = {
+    "LightRail-Producer": "p",
+    "LightRail-Batch": "1",
+}
 DISABLED = "com.microsoft:entity-disabled"
 
 
@@ -52,3 +58,17 @@ def test_a_router_routes_nothing_while_it_is_disabled(names: Names) -> None:
     names.put(router, "router", status="receive_disabled")
     names.send(router, "x")
     assert names.take(queue) == ["x"]
+
+
+@checks("status")
+@pytest.mark.parametrize("status", ["disabled", "send_disabled"])
+def test_a_batch_for_a_router_is_stored_in_queues_to_which_nobody_sends(names: Names, status: str) -> None:
+    queue, router = names.queue(status=status), names.router()
+    names.subscribe(router, queue)
+    bodies = [Message(body=each).encode() for each in ("1", "2")]
+    ends = struct.pack("<3I", 2, len(bodies[0]), len(bodies[0] + bodies[1]))
+    batch = ends + b"".join(bodies)
+    assert names.http("POST", f"/{queue}/!batch", batch, BATCH).status == 409
+    assert names.http("POST", f"/{router}/!batch", batch, BATCH).status == 200
+    names.put(queue)
+    assert names.rest(queue) == ["1", "2"]

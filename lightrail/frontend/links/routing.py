@@ -322,18 +322,18 @@ class RouterLink(IncomingLink):
         """Stores what a set of queues refused in the others, and in sources for ends of chains (ADR 66)."""
         queues = plan.at_sources(load.queues)
         await until_placed(self._frontend, queues)
-        indices, payloads = load.indices[stored:], load.payloads[stored:]
-        load.indices, load.payloads = load.indices[:stored], load.payloads[:stored]
         for way in self._ways.find(queues, plan.ages_ms, []):
-            way.send(load.batch, indices, payloads, is_repeated=True)
+            way.send(load.batch, load.indices[stored:], load.payloads[stored:], is_repeated=True)
+            if self._closed:
+                way.lane.abandon()
+        load.indices, load.payloads = load.indices[:stored], load.payloads[:stored]
         self._stored([load])
 
     async def _plan_anew(self, load: Load) -> Plan | None:
-        frontend = self._frontend
         for queue in load.queues:
-            frontend.forget_route(queue)
+            self._frontend.forget_route(queue)
         self._ways.known.clear()
-        frontend.poll()
+        self._frontend.poll()
         return await self._routers.plan(self.router)
 
     async def _distribute_again(self, load: Load, plan: Plan) -> None:
@@ -350,7 +350,7 @@ class RouterLink(IncomingLink):
             self._unroutable(batch, nowhere, plan)
         queues_of_all = {queue for group in groups for queue in group.queues}
         await until_placed(self._frontend, queues_of_all)
-        for queues, indices, payloads in left_over(groups, positions, carried):
+        for queues, indices, payloads in left_over(groups, positions, carried, plan.forwarded):
             for way in self._ways.find(queues, plan.ages_ms, []):
                 way.send(batch, indices, payloads, is_repeated=True)
         if self._closed:

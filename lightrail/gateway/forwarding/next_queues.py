@@ -19,7 +19,7 @@ from lightrail.model.policy import Role
 from lightrail.namespace.directory import Directory
 from lightrail.namespace.forwarding import HOPS_MAX, Chain, chain_of
 from lightrail.namespace.records import Right, refused_by_status
-from lightrail.namespace.router_plan import CopyGroup, Plan, earlier_expiry
+from lightrail.namespace.router_plan import CopyGroup, Plan, expiry
 from lightrail.namespace.routing import UNROUTABLE
 from lightrail.shard_client.receiving.queue_consumer import Delivery
 from lightrail.wire.bodies import Refusal
@@ -109,8 +109,9 @@ class NextQueues:
         self, messages: list[bytes], outgoing: Outgoing, hops: int, now_ms: int, *, at_sources: bool
     ) -> list[PostedCopies]:
         directory = self._directory
-        target = directory.get(self.source).policy["forward_to"]
-        if target is None:
+        policy = directory.get(self.source).policy
+        target = policy["forward_to"]
+        if target is None or refused_by_status(policy, Right.LISTEN):
             raise RefusedError(Refusal(conditions.NOT_FOUND, f"{self.source} forwards nothing any more"))
         found = directory.get(target)
         if found.role not in (Role.QUEUE, Role.ROUTER):
@@ -153,6 +154,10 @@ class NextQueues:
             raise RefusedError(Refusal(conditions.NOT_FOUND, f"{router} is no router any more"))
         if plan.problem is not None:
             raise RefusedError(plan.problem)
+        most, largest = plan.policy["max_message_bytes"], max(map(len, messages))
+        if most is not None and largest > most:
+            why = f"{router} takes messages of at most {most} bytes, found {largest}"
+            raise RefusedError(Refusal(conditions.MESSAGE_SIZE_EXCEEDED, why))
         plain = [with_hops(each, outgoing.message_format, 0) for each in messages]
         groups, unroutable = await routers.routed(plan.begin(plain, routers.looks))
         if unroutable and plan.policy["unroutable"] == "reject":
@@ -180,7 +185,7 @@ class NextQueues:
                 payloads = [with_hops(each, outgoing.message_format, hops) for each in payloads]
             attributes = outgoing
             if age_ms is not None:
-                expires = earlier_expiry(outgoing.expires_at_ms, now_ms + age_ms)
+                expires = expiry(outgoing.expires_at_ms, now_ms, age_ms)
                 attributes = outgoing._replace(expires_at_ms=expires)
             yield PostedCopies(frozenset(queues), attributes, payloads)
 

@@ -33,6 +33,7 @@ from lightrail.model.names import dead_letter_name, transfer_name
 from lightrail.model.policy import Role
 from lightrail.namespace.records import Name, Right, refused_by_status
 from lightrail.namespace.service import Service
+from lightrail.namespace.statuses import LimitExceededError
 from lightrail.namespace.transfer_queues import transfer_queue
 from lightrail.shard_client.commits import CommitParts, CommitRefusedError, Request
 from lightrail.shard_client.receiving.queue_consumer import Delivery
@@ -54,6 +55,9 @@ FINAL: Final = frozenset(
 )
 """Refusals of a shard that speak for the target. A queue that the directory has and its shard does not know
 yet is none, nor is a delivery that the shard has given back."""
+
+_RETURNED: Final = conditions.TRANSACTION_ROLLBACK
+"""Refusal of a transaction some of whose deliveries are in their queue again, or gone."""
 
 log = logging.getLogger("lightrail.gateway.forwarding.transferring")
 
@@ -104,7 +108,10 @@ class QueueForwarder(Forwarder):
 
     async def open(self, shards: ShardConnections) -> None:
         """See Forwarder. Also raises ServiceError: the queue was deleted."""
-        await transfer_queue(self._host.service, self.queue)
+        try:
+            await transfer_queue(self._host.service, self.queue)
+        except LimitExceededError as error:
+            log.warning("what %s can't forward waits there, without a place for it: %s", self.queue, error)
         await super().open(shards)
 
     def arrived(self, deliveries: list[Delivery]) -> None:
@@ -133,12 +140,18 @@ class QueueForwarder(Forwarder):
             try:
                 await self._pass_on(self._batch)
             except Exception as error:
+                if self._is_closed:
+                    # The look where messages go has shown that the queue forwards no more.
+                    return
                 # Nothing of what is left of the batch has happened.
                 log.warning(
                     "messages of %s can't be forwarded now; this is tried again: %s", self.queue, error
                 )
                 if not isinstance(error, (CoordinatorError, CommitRefusedError)):
                     log.exception("forwarding from %s failed", self.queue)
+                if isinstance(error, CommitRefusedError) and error.condition == _RETURNED:
+                    self._begin_again()
+                    return
                 self._line.extendleft(reversed(self._batch))
                 self._batch = ()
                 await self._host.pause(pause_ms / 1000)
@@ -148,6 +161,15 @@ class QueueForwarder(Forwarder):
                 self._batch = ()
                 self._top_up()
         self._worker = None
+
+    def _begin_again(self) -> None:
+        """Opens another consumer after a pause: the shard does not have all deliveries of this one any more.
+
+        Those that it has return to the queue, in their order.
+        """
+        self._worker = None
+        self._leave()
+        self._lost(self)
 
     def _next_batch(self) -> list[Delivery]:
         batch: list[Delivery] = []
@@ -189,9 +211,9 @@ class QueueForwarder(Forwarder):
                 # The first refusal is that of the last queue.
                 refusal = refusal or Refusal(error.condition, error.description)
         assert refusal is not None
+        await self._give_up(delivery, refusal)
         self._host.counts.messages_not_forwarded += 1
         log.info("a message of %s is not forwarded: %s", self.queue, refusal.description)
-        await self._give_up(delivery, refusal)
 
     async def _give_up(self, delivery: Delivery, refusal: Refusal) -> None:
         """Makes a message a dead letter: of its queue after too many hops, else of what is not forwarded."""

@@ -74,7 +74,14 @@ class RequestBatch(NamedTuple):
 
 
 async def store(
-    owner: Owner, number: int, batch: RequestBatch, *, now_ms: int, wait_ms: int, age_ms: int | None = None
+    owner: Owner,
+    number: int,
+    batch: RequestBatch,
+    *,
+    now_ms: int,
+    wait_ms: int,
+    age_ms: int | None = None,
+    is_routed: bool = False,
 ) -> int:
     """Stores a batch at its queue; returns once all of it is stored as the policy requires.
 
@@ -83,6 +90,7 @@ async def store(
     Args:
         number: of the link, which is open until the batch is answered.
         age_ms: at which messages expire at the latest, by the policies of routers; None for no bound.
+        is_routed: whether a router chose the queue.
 
     Raises ProblemError: only a part of the batch is stored, or the shard did not answer in time.
     """
@@ -91,6 +99,7 @@ async def store(
         number,
         label="http batch",
         sequences=True,
+        is_routed=is_routed,
         identity=batch.identity(owner.queue),
         first=batch.number + 1 << _INDEX_BITS,
     )
@@ -151,11 +160,15 @@ class BatchSender:
             return await self._through(record, batch)
         raise ProblemError(501, f"batches can't be sent to a {record.role}; expected a queue or a router")
 
-    async def _to_queue(self, record: Name, batch: RequestBatch, age_ms: int | None = None) -> int:
+    async def _to_queue(
+        self, record: Name, batch: RequestBatch, age_ms: int | None = None, *, is_routed: bool = False
+    ) -> int:
         owner = await self._shards.route(record.name)
         wait_ms = limits.REQUEST_MS + (record.policy.milliseconds("enqueue_timeout") or 0)
         now_ms, number = self._shards.now_ms(), self._shards.next_link()
-        return await store(owner, number, batch, now_ms=now_ms, wait_ms=wait_ms, age_ms=age_ms)
+        return await store(
+            owner, number, batch, now_ms=now_ms, wait_ms=wait_ms, age_ms=age_ms, is_routed=is_routed
+        )
 
     async def _through(self, record: Name, batch: RequestBatch) -> int:
         """Each queue receives its share as a separate batch, with the same number.
@@ -172,7 +185,7 @@ class BatchSender:
         async def store(queue: str) -> int:
             async with turn:
                 share = batch._replace(messages=by_queue[queue])
-                return await self._to_queue(records[queue], share, ages_ms.get(queue))
+                return await self._to_queue(records[queue], share, ages_ms.get(queue), is_routed=True)
 
         results = await asyncio.gather(*map(store, by_queue), return_exceptions=True)
         problems = []

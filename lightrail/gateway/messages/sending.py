@@ -151,7 +151,7 @@ class RouterSender:
     ) -> Refusal | None:
         """Sends the message to queues that have not stored it; returns the first refusal, or None."""
         carried = {(0, payload, queue) for payload, queue in request.carried}
-        for queues, _, payloads in left_over(groups, [0], carried):
+        for queues, _, payloads in left_over(groups, [0], carried, plan.forwarded):
             for payload in payloads:
                 for queue in queues:
                     await self._shards.find(queue)

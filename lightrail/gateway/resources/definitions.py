@@ -187,6 +187,11 @@ class _Import:
         what = f"subscription {id} of {router}"
         found = self._request.directory.subscription(router, id)
         wanted: dict[str, Any] = {key: value.get(key) for key in known[3:]}
+        if not isinstance(wanted["drop_failed"], bool | None):
+            shown = str(wanted["drop_failed"])[:80]
+            self._refuse(what, f"drop_failed is {shown!a}; expected true, false or null")
+            return
+        wanted["drop_failed"] = wanted["drop_failed"] or None
         if found is not None and _same(found, target, wanted):
             self._unchanged += 1
             return

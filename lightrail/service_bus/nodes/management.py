@@ -27,7 +27,7 @@ from lightrail.service_bus.messages import (
     life_of,
 )
 from lightrail.service_bus.nodes import locks, rules, scheduling, sessions
-from lightrail.service_bus.nodes.locks import SEQUENCE_END, Fields, queue_of, whole
+from lightrail.service_bus.nodes.locks import SEQUENCE_END, Fields, demand_open, queue_of, whole
 from lightrail.service_bus.nodes.sessions import receive
 from lightrail.service_bus.paths import entity_name, is_of_subscription
 from lightrail.wire.bodies import Answer
@@ -194,6 +194,7 @@ class EntityManagement:
             raise RequestError(
                 501, "messages of one session are not deleted together; receive and complete them"
             )
+        demand_open(record, Right.LISTEN)
         before = whole(body, "enqueued-time-utc", -SEQUENCE_END, SEQUENCE_END)
         fields = {"count": whole(body, "message-count", 1, DELETED_MAX), "before_ms": max(0, before)}
         answer = await connection.frontend.ask_shard(queue_of(record), "delete", fields)

@@ -81,7 +81,7 @@ class NumberedLink:
 class Producer(NumberedLink):
     """A sending link to one queue."""
 
-    __slots__ = ("client_link", "entered", "goes_on", "is_named", "part", "queue", "stored")
+    __slots__ = ("client_link", "entered", "goes_on", "is_named", "is_routed", "part", "queue", "stored")
 
     keeps_tags: ClassVar = False
     """Whether delivery-tags are stored with its batches, so that all of them are for Admission, and every
@@ -95,6 +95,8 @@ class Producer(NumberedLink):
         self.is_named = bool(id & IDENTITY)
         """Whether its client named it: then its numbers outlive the link, and the client may continue on
         another link."""
+        self.is_routed = False
+        """See ProducerOpen."""
         self.part = part
         """Number of messages stored from a partially accepted last batch, else 0."""
         self.goes_on = False

@@ -177,6 +177,7 @@ class Follower:
             self._follow(name)
             if not rules.is_dead_letter(name):
                 self._follow(rules.dead_letter_name(name))
+                self._follow(rules.dead_letter_name(rules.transfer_name(name)))
             self._links.closings.node_changed(name, self._now_ms)
             self._relays.name_changed(name)
 

@@ -85,7 +85,8 @@ class EveryName:
             above = self.get(owner)
             if above.role is not Role.QUEUE:
                 return undefined(name)
-            return Name(name, dead_letter_policy(above.policy), above.created, history=self.history)
+            policy = dead_letter_policy(self.get(rules.transferring(owner)).policy)
+            return Name(name, policy, above.created, history=self.history)
         return Name(name, QUEUE, 1, history=self.history)
 
     def listen(self, listener: Callable[[Changes], None]) -> None:
@@ -113,7 +114,9 @@ def shard_policy(record: Name, max_delivery_count: int) -> Policy:
         "retry_delay_ms": given.milliseconds("retry_delay"),
         "retry_delay_max_ms": given.milliseconds("retry_delay_max"),
         "max_age_ms": given.milliseconds("max_age"),
-        "lock_ms": given.milliseconds("lock_duration"),
+        # A gateway passes messages on in transactions, however long it waits for a target: a lock whose time
+        # is over would count as a failed delivery.
+        "lock_ms": None if forwards else given.milliseconds("lock_duration"),
         "enqueue_timeout_ms": given.milliseconds("enqueue_timeout"),
         "duplicate_window_ms": given.milliseconds("duplicate_window"),
         "order_key": given["order_key"] or "",

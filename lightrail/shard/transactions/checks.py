@@ -53,7 +53,8 @@ class Checks:
         for name in post.queues:
             queue = demand(self._queues.open(name, now_ms))
             if self._memory.must_wait(queue):
-                demand(index_full(queue))
+                # Unlike a full queue, this is no property of the queue: it has room when others are shorter.
+                raise RequestError(conditions.RESOURCE_LOCKED, index_full(queue).description)
             found.append(queue)
         return found
 

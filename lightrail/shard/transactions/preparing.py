@@ -149,8 +149,10 @@ class Preparing:
             self._count.has_room(prepared.user, TRANSACTIONS_PREPARED_MAX, 1)
             and self._bytes.has_room(prepared.user, self._memory.prepared_max, prepared.size)
         ):
+            # Who has sent too much in one transaction is refused for good, the others for now.
+            is_alone = not self._count.total
             raise RequestError(
-                conditions.RESOURCE_LIMIT_EXCEEDED,
+                conditions.RESOURCE_LIMIT_EXCEEDED if is_alone else conditions.RESOURCE_LOCKED,
                 f"expected at most {TRANSACTIONS_PREPARED_MAX} transactions of "
                 f"{self._memory.prepared_max} bytes (memory_mark divided by "
                 f"{limits.TRANSACTIONS_PREPARED_SHARE}) that wait here for the decision of other shards, and "

@@ -81,6 +81,7 @@ class QueueProducer(Producer):
         sequences: whether the shard reports the sequences of stored messages.
         is_whole: whether the shard stores the messages of a frame all or none.
         identity: key of a named producer at the shard, of which two links exclude each other; 0 for none.
+        is_routed: whether a router chose the queue, whose status refuses nothing then.
         first: number of the first frame.
         on_ready: called when the shard has opened the producer.
         on_end: called when the shard has ended it.
@@ -93,6 +94,7 @@ class QueueProducer(Producer):
     sequences: bool = False
     is_whole: bool = False
     identity: int = 0
+    is_routed: bool = False
     first: InitVar[int] = 1
     on_ready: Callable[[], None] | None = None
     on_end: Callable[[Refusal], None] | None = None
@@ -197,6 +199,7 @@ class QueueProducer(Producer):
             label=self.label,
             identity=self.identity,
             sent_below=window.sent_below,
+            routed=self.is_routed,
         )
         number = window.next
         if self.identity:

@@ -86,6 +86,28 @@ def test_what_an_ended_link_began_is_checked_anew_and_what_an_attached_one_did_b
     asyncio.run(run())
 
 
+def test_links_to_dead_letters_of_transfers_lose_them_with_the_protection_of_the_source() -> None:
+    async def run() -> None:
+        coordinator = MemoryCoordinator()
+        for name in ("q", "q/$transfer"):
+            await coordinator.write([Write(NAMES + name, Name(name, QUEUE).to_value())])
+        directory = Directory(coordinator)
+        directory.refresh()
+        guard = Guard(directory, lambda _: None)
+        connection: Any = Connection()
+        lost: list[str] = []
+        letters = directory.get("q/$transfer/$dlq")
+        guard.hold(connection, Right.LISTEN, letters, lambda condition, _: lost.append(condition))
+        protected = Policy.parse({"role": "queue", "transport_protection": "tls"})
+        record = directory.get("q")
+        value = replace(record, policy=protected).to_value()
+        await coordinator.write([Write(NAMES + "q", value, record.revision)])
+        directory.refresh()
+        assert lost == [conditions.UNAUTHORIZED_ACCESS]
+
+    asyncio.run(run())
+
+
 @pytest.mark.parametrize(
     ("status", "lost"),
     [

@@ -497,6 +497,47 @@ def test_what_waits_for_a_placement_when_the_link_ends_is_sent_and_waits_for_no_
     run(check)
 
 
+# --- queues that forward -----------------------------------------------------------------------------------
+
+
+async def source(rig: Rig) -> None:
+    """A queue `source` behind the router, which forwards to `end`."""
+    await rig.graph.queue("end")
+    forwards = Policy.parse({"role": "queue", "forward_to": "end"})
+    await rig.graph.service.give(ANYBODY, "source", forwards)
+    await rig.graph.subscribe("r", "source")
+
+
+def test_what_is_in_the_source_of_a_full_queue_does_not_come_into_that_queue_when_routed_anew() -> None:
+    async def check(rig: Rig) -> None:
+        await source(rig)
+        await fan_out(rig, "far")
+        await rig.send(b"1")
+        assert rig.said() == [(["end"], [b"1"])]
+        await rig.refuse(1, FULL)
+        assert rig.said() == [(["source"], [b"1"])]
+        rig.answer(2)
+        await rig.graph.drop("far")
+        await rig.refuse(1, AWAY, shard=1)
+        assert rig.said() == []
+        assert rig.outcomes() == ["accepted"]
+
+    run(check)
+
+
+def test_what_comes_into_a_source_after_the_end_of_the_link_waits_for_no_room() -> None:
+    async def check(rig: Rig) -> None:
+        await source(rig)
+        await rig.send(b"1")
+        rig.router.close()
+        rig.frontend.shards[0].take()
+        await rig.refuse(1, FULL)
+        kinds = [each.kind for each in rig.frontend.shards[0].take()]
+        assert kinds == [Kind.TARGETS, Kind.ROUTE, Kind.PRODUCER_ABANDON]
+
+    run(check)
+
+
 # --- queues that move ------------------------------------------------------------------------------------
 
 MOVED = Refusal(conditions.MOVED, "look again")

@@ -128,7 +128,8 @@ def test_messages_expire_by_the_least_age_of_their_chain() -> None:
         await scene.subscribe("r", "q0")
         plan = scene.routing.plan("r", scene.now_ms)
         assert plan is not None
-        assert plan.ages_ms == {"q2": 5_000}
+        # In the source itself, by the router alone: its own age is known to its shard.
+        assert plan.ages_ms == {"q2": 5_000, "q0": 30_000}
 
     run(check)
 
@@ -142,6 +143,18 @@ def test_a_target_exists_and_is_nothing_of_the_brokers_own() -> None:
         for fields in ({"groups": True}, {"lifetime": "last_consumer"}):
             with pytest.raises(InvalidPolicyError, match=f"null beside {next(iter(fields))}"):
                 await scene.put("source", forward_to="q", **fields)
+
+    run(check)
+
+
+def test_queues_of_the_brokers_own_forward_nothing() -> None:
+    async def check(scene: Scene) -> None:
+        await scene.queue("q", "target")
+        await scene.router("r")
+        made = await transfer_queue(scene.service, "q")
+        for name in ("r/$subscriptions/key", "r/$scheduled", "$temporary/key", made.name):
+            with pytest.raises(InvalidPolicyError, match="null for a queue of the broker's own"):
+                await scene.put(name, forward_to="target")
 
     run(check)
 
@@ -193,6 +206,53 @@ def test_a_signature_for_the_source_reaches_the_target_only_with_one_for_it() ->
     run(check)
 
 
+def test_what_a_subscription_leaves_out_of_its_own_container_others_bring_to_its_target() -> None:
+    async def check(scene: Scene) -> None:
+        await scene.chain(2)
+        await scene.router("r")
+        await scene.subscribe("r", "q0", no_local="container")
+        await scene.subscribe("r", "q1")
+        plan = scene.routing.plan("r", scene.now_ms)
+        assert plan is not None
+        assert plan.no_local == {"q0": "container"}
+        assert scene.ends() == {"q0", "q1"}
+
+    run(check)
+
+
+@pytest.mark.parametrize("field", ["forward_to", "dead_letter"])
+def test_a_template_forwards_to_what_its_maker_may_send_to(field: str) -> None:
+    async def check(scene: Scene) -> None:
+        await scene.queue("target")
+        await scene.service.permit(ANYBODY, "ann", "mine", frozenset(Right))
+        ann = Caller("ann")
+        policy = Policy.parse({"role": "none", "auto_create": True, "template": {field: "target"}})
+        with pytest.raises(ForbiddenError, match="send to target"):
+            await scene.service.give(ann, "mine", policy)
+        plain = Policy.parse({"role": "none", "auto_create": True})
+        await scene.service.give(ann, "mine", plain)
+        with pytest.raises(ForbiddenError, match="send to target"):
+            await scene.service.change(ann, "mine", policy)
+        await scene.service.change(ANYBODY, "mine", policy)
+        # Somebody else may have given the target: a change of something else needs no right there.
+        described = Policy.parse({**policy.to_json(), "description": "x"})
+        assert (await scene.service.change(ann, "mine", described)).policy["description"] == "x"
+
+    run(check)
+
+
+def test_a_source_whose_target_was_deleted_may_be_changed_otherwise() -> None:
+    async def check(scene: Scene) -> None:
+        await scene.chain(2)
+        await scene.drop("q1")
+        await scene.put("q0", forward_to="q1", status="receive_disabled")
+        assert scene.directory.get("q0").policy["status"] == "receive_disabled"
+        with pytest.raises(InvalidPolicyError, match="a queue or router that exists"):
+            await scene.put("q0", forward_to="q2")
+
+    run(check)
+
+
 def test_a_transfer_queue_goes_with_its_queue() -> None:
     async def check(scene: Scene) -> None:
         await scene.chain(2)
@@ -205,6 +265,21 @@ def test_a_transfer_queue_goes_with_its_queue() -> None:
         with pytest.raises(MissingError):
             await transfer_queue(scene.service, "q0")
         assert scene.directory.find(made.name) is None
+
+    run(check)
+
+
+def test_dead_letters_of_transfers_are_as_protected_as_those_of_the_queue() -> None:
+    async def check(scene: Scene) -> None:
+        await scene.chain(2)
+        made = await transfer_queue(scene.service, "q0")
+        letters = names.dead_letter_name(made.name)
+        assert scene.directory.get(letters).policy["transport_protection"] == "none"
+        await scene.put("q0", forward_to="q1", transport_protection="tls", discoverability="managers")
+        for field, value in (("transport_protection", "tls"), ("discoverability", "managers")):
+            assert scene.directory.get(letters).policy[field] == value
+            assert scene.directory.get("q0/$dlq").policy[field] == value
+        assert scene.directory.get(letters).created == made.created
 
     run(check)
 

@@ -125,3 +125,17 @@ def test_deferred_messages_are_not_received() -> None:
     number = peer.ask("receive_deferred", queue="q", sequences=[0], key="0011")
     scene.settle_down()
     assert peer.answers[number][0]["error"]["condition"] == conditions.ENTITY_DISABLED
+
+
+def test_batches_for_which_a_router_chose_the_queue_are_stored_and_wait_for_room_as_ever() -> None:
+    scene, peer = scene_of("disabled", max_length=1, overflow="flow_control")
+    peer.produce(1, "q", routed=True)
+    peer.send(1, 1, numbered_messages(1))
+    peer.send(1, 2, numbered_messages(1))
+    scene.settle_down()
+    assert peer.accepted(1) == [1]
+    set_status(scene, "send_disabled", max_length=2, overflow="flow_control")
+    scene.settle_down()
+    assert peer.accepted(1)[-1] == 2
+    assert conditions_of(peer) == []
+    assert scene.queue("q")["ready"] == 2

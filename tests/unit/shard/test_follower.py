@@ -693,3 +693,15 @@ def test_a_queue_that_forwards_has_one_consumer_at_a_time_of_as_many_gateways_as
     fields = {"forward_to": "target", "exclusive": True, "max_consumers": 1}
     found = shard_policy(Name("q", Policy.parse({"role": "queue", **fields})), 10)
     assert (found.single_active, found.exclusive, found.max_consumers) == (True, False, None)
+
+
+def test_dead_letters_of_transfers_follow_the_policy_of_their_source() -> None:
+    names = EveryName()
+    scene = Scene(names=names)
+    letters = "a/$transfer/$dlq"
+    scene.peer().produce(1, letters)
+    assert not scene.queue_contents(letters).policy.captured
+    names.give("a", Policy.parse({"role": "queue", "capture": True}))
+    scene.refresh()
+    assert scene.queue_contents(letters).policy.captured
+    assert scene.has_queue(letters)

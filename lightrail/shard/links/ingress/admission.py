@@ -121,7 +121,7 @@ class Admission:
         """
         policy, work = queue.view.policy, self._work
         while (entry := self._parking.first(queue)) is not None:
-            is_refused = policy.send_disabled
+            is_refused = policy.send_disabled and not entry.producer.is_routed
             if entry.waits(now_ms) and not is_refused and is_full(policy, queue.held, queue.held_bytes):
                 return
             if work.left <= 0:
@@ -174,7 +174,7 @@ class Admission:
 
     def _admit(self, queue: Queue, entry: Parked, now_ms: int) -> AdmissionProgress:
         """Stores as many messages of a batch as fit and may be read at once."""
-        if queue.view.policy.send_disabled:
+        if queue.view.policy.send_disabled and not entry.producer.is_routed:
             self._turn_away(queue, entry, entry.done, send_disabled(queue))
             return AdmissionProgress.DONE
         if self._memory.must_wait(queue):

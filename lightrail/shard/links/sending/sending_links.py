@@ -141,6 +141,7 @@ class SendingLinks:
         peer.producers[link] = producer
         producer.next_number = next_number
         producer.sent_below = opening.sent_below
+        producer.is_routed = opening.routed
         if opening.sequences:
             producer.stored = {} if producer.is_named else self._sequences.pop(id, {})
         self._by_queue.setdefault(queue, {})[producer] = None

@@ -9,6 +9,7 @@ import pytest
 
 from lightrail.amqp.sections import decode_annotations
 from lightrail.cluster.memory import MemoryCoordinator
+from lightrail.gateway.forwarding import forwarder
 from lightrail.gateway.forwarding.counts import ForwardingCounts
 from lightrail.gateway.forwarding.next_queues import HOPS, TOO_MANY_HOPS, hops_of, with_hops
 from lightrail.gateway.forwarding.transferring import (
@@ -18,7 +19,7 @@ from lightrail.gateway.forwarding.transferring import (
     TRANSFERRED_WINDOW,
     QueueForwarders,
 )
-from lightrail.model import conditions
+from lightrail.model import conditions, limits
 from lightrail.model.policy import Policy
 from lightrail.namespace.directory import Directory
 from lightrail.namespace.forwarding import HOPS_MAX
@@ -26,12 +27,13 @@ from lightrail.namespace.rights import ANYBODY
 from lightrail.namespace.routers import Routers
 from lightrail.namespace.service import Service
 from lightrail.shard.queues.declarations import EveryName
-from lightrail.shard_client.peers.requests import ShardDownError
+from lightrail.shard_client.peers.requests import ShardDownError, ShardRefusedError
 from lightrail.shard_client.receiving.queue_consumer import Delivery
 from lightrail.wire.bodies import Answer, encode_request
 from tests.support.amqp.letters import message as letter
 from tests.support.shard.engine_links import WAIT_MS, EngineLinks
 from tests.support.turns import until
+from tests.unit.namespace.test_routing import message
 
 
 class Links(EngineLinks):
@@ -45,6 +47,8 @@ class Links(EngineLinks):
         """Messages of each transaction that the shard has applied."""
         self.lost_answers = 0
         """Answers that are lost from now on, though the shard has applied the transaction."""
+        self.refused = 0
+        """Transactions that the shard refuses for now, as it has no room for any, from the next one on."""
         self.owners = self
         self.resolver = self
 
@@ -59,6 +63,9 @@ class Links(EngineLinks):
         return SimpleNamespace(request=self.transact)
 
     async def transact(self, op: str, fields: dict[str, Any], *, blob: bytes = b"") -> Answer:
+        if self.refused:
+            self.refused -= 1
+            raise ShardRefusedError(conditions.RESOURCE_LOCKED, "no room")
         found = await self.peer.asked.ask(encode_request({"op": op, **fields}, blob), WAIT_MS)
         self.posts.append(sum(row[5] for row in fields["posts"]))
         if self.lost_answers:
@@ -184,6 +191,24 @@ def test_what_a_target_refuses_is_a_dead_letter_of_the_transfer_and_nothing_wait
     run(check)
 
 
+def test_a_topic_takes_no_larger_messages_from_a_source_than_from_others() -> None:
+    async def check(scene: Scene) -> None:
+        await scene.give("subscribed")
+        await scene.service.give(ANYBODY, "topic", Policy.parse({"role": "router", "max_message_bytes": 100}))
+        await scene.service.subscribe(ANYBODY, "topic", "subscribed")
+        await scene.give("source")
+        scene.add("source", letter(b"1"), letter(b"2" * 200))
+        await scene.give("source", forward_to="topic")
+        await until(lambda: scene.counts.messages_not_forwarded == 1)
+        await until(lambda: len(scene.bodies("source/$transfer/$dlq")) == 1)
+        assert scene.bodies("subscribed") == [letter(b"1")]
+        (dead,) = scene.bodies("source/$transfer/$dlq")
+        found = decode_annotations(dead)["x-opt-dead-letter-condition"]
+        assert found == conditions.MESSAGE_SIZE_EXCEEDED
+
+    run(check)
+
+
 def test_behind_the_last_hop_a_message_is_a_dead_letter_of_its_queue() -> None:
     async def check(scene: Scene) -> None:
         await scene.give("target")
@@ -236,6 +261,123 @@ def test_a_queue_that_its_shard_does_not_know_yet_refuses_nothing() -> None:
         scene.go_on.release()
         await until(lambda: scene.counts.messages_forwarded == 1)
         assert scene.bodies("target") == [letter(b"x")]
+        assert scene.counts.messages_not_forwarded == 0
+
+    run(check)
+
+
+def test_locks_of_a_source_do_not_end_while_its_gateway_waits_for_the_target() -> None:
+    async def check(scene: Scene) -> None:
+        sent = letters(2)
+        locked = {"lock_duration": 60, "max_delivery_count": 1}
+        await scene.give("target")
+        await scene.give("source", **locked)
+        scene.add("source", *sent)
+        scene.links.peer.delete("target")
+        await scene.give("source", forward_to="target", **locked)
+        await until(lambda: len(scene.pauses) == 1)
+        scene.links.peer._shard.tick(61_000)
+        scene.links.peer.create("target")
+        scene.go_on.release()
+        await until(lambda: scene.counts.messages_forwarded == 2)
+        assert scene.bodies("target") == sent
+        assert scene.bodies("source/$dlq") == []
+
+    run(check)
+
+
+def test_deliveries_that_the_shard_has_taken_back_are_received_anew(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(forwarder, "FORWARDER_OPEN_PAUSE_MS", 0)
+
+    async def check(scene: Scene) -> None:
+        sent = letters(3)
+        await scene.give("target")
+        await scene.give("source", lock_duration=60)
+        scene.add("source", *sent)
+        scene.links.peer.delete("target")
+        # The shard learns it only after the gateway, whose deliveries it locks for a minute until then.
+        forwards = Policy.parse({"role": "queue", "forward_to": "target", "lock_duration": 60})
+        await scene.service.change(ANYBODY, "source", forwards)
+        await until(lambda: len(scene.pauses) == 1)
+        scene.links.peer._shard.tick(61_000)
+        scene.links.peer.create("target")
+        await scene.give("source", forward_to="target", lock_duration=60)
+        scene.go_on.release()
+        await until(lambda: scene.counts.messages_forwarded == 3)
+        assert scene.bodies("target") == sent
+        assert len(scene.pauses) == 1
+
+    run(check)
+
+
+def test_dead_letters_of_rules_behind_a_topic_do_not_expire() -> None:
+    async def check(scene: Scene) -> None:
+        await scene.give("subscribed")
+        await scene.service.give(ANYBODY, "topic", Policy.parse({"role": "router"}))
+        failing = {"it": {"filter": {"rule": {"sql": "10 / price = 5"}}}}
+        await scene.service.subscribe(ANYBODY, "topic", "subscribed", rules=failing)
+        await scene.give("source")
+        scene.add("source", message(price=0))
+        await scene.give("source", forward_to="topic")
+        await until(lambda: scene.counts.messages_forwarded == 1)
+        scene.links.peer._shard.tick(60_000)
+        (dead,) = scene.bodies("subscribed/$dlq")
+        assert decode_annotations(dead)["x-opt-dead-letter-source"] == "subscribed"
+        assert scene.bodies("subscribed") == []
+
+    run(check)
+
+
+@pytest.mark.parametrize("fields", [{}, {"forward_to": "target", "status": "receive_disabled"}])
+def test_a_source_that_forwards_no_more_keeps_what_its_gateway_was_about_to_pass_on(
+    fields: dict[str, Any], caplog: pytest.LogCaptureFixture
+) -> None:
+    async def check(scene: Scene) -> None:
+        await scene.give("target")
+        await scene.give("source", forward_to="target")
+        await until(lambda: bool(scene.links.peer.consumers))
+        # Its gateway learns it when it looks where the message goes.
+        other = Service(scene.coordinator, Directory(scene.coordinator))
+        await other.change(ANYBODY, "source", Policy.parse({"role": "queue", **fields}))
+        scene.add("source", letter(b"x"))
+        await until(lambda: not scene.links.peer.consumers)
+        for _ in range(10):
+            await asyncio.sleep(0)
+        assert scene.bodies("source") == [letter(b"x")]
+        assert scene.bodies("source/$transfer/$dlq") == []
+        assert scene.counts.messages_not_forwarded == 0
+        assert caplog.records == []
+
+    run(check)
+
+
+def test_a_gateway_passes_messages_on_though_there_may_be_no_more_names(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    async def check(scene: Scene) -> None:
+        await scene.give("target")
+        await scene.give("source", forward_to="target")
+        scene.add("source", letter(b"x"))
+        await until(lambda: scene.counts.messages_forwarded == 1)
+        assert scene.directory.find("source/$transfer") is None
+
+    monkeypatch.setattr(limits, "NAMES_MAX", 2)
+    run(check)
+
+
+def test_a_shard_without_room_for_any_transaction_refuses_no_message() -> None:
+    async def check(scene: Scene) -> None:
+        sent = letters(3)
+        await scene.give("target")
+        await scene.give("source")
+        scene.add("source", *sent)
+        # That of all messages, and that of the first one.
+        scene.links.refused = 2
+        await scene.give("source", forward_to="target")
+        await until(lambda: len(scene.pauses) == 1)
+        scene.go_on.release()
+        await until(lambda: scene.counts.messages_forwarded == 3)
+        assert scene.bodies("target") == sent
         assert scene.counts.messages_not_forwarded == 0
 
     run(check)

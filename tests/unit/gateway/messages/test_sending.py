@@ -17,6 +17,7 @@ from lightrail.model.placement import Placement
 from lightrail.model.policy import Policy
 from lightrail.namespace.directory import Directory
 from lightrail.namespace.records import Name
+from lightrail.namespace.rights import ANYBODY
 from lightrail.wire.bodies import Refusal
 from lightrail.wire.frames import AFRESH, DURABLE, ENQUEUE_COLUMNS, HEADER, HEADER_SIZE, Kind
 from tests.support.routers import Graph
@@ -177,6 +178,45 @@ def test_a_queue_that_has_stored_a_message_does_not_get_it_again_as_a_changed_ac
         await graph.coordinator.set_shards(2)
         await graph.router("r")
         await graph.queue("b", "far")
+        await graph.subscribe("r", "far")
+        await check(Scene(graph))
+
+    asyncio.run(prepare())
+
+
+def test_what_is_in_the_source_of_a_full_queue_does_not_come_into_that_queue_at_the_next_attempt(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(limits, "REQUEST_MS", 10)
+
+    async def check(scene: Scene) -> None:
+        service = scene.graph.service
+        forwards = Policy.parse({"role": "queue", "forward_to": "end"})
+        await service.change(ANYBODY, "source", forwards)
+        carried: Carried = set()
+        task = await scene.send(carried)
+        assert scene.frames() == (1, 1)
+        scene.shards.peer.producer.refused(1, FULL)
+        scene.shards.far.producer.refused(1, FULL)
+        await turn()
+        # Now for the source; the other queue stays full.
+        assert scene.frames() == (1, 1)
+        scene.shards.peer.producer.answered(2, 1)
+        scene.shards.far.producer.refused(2, FULL)
+        with pytest.raises(ProblemError):
+            await task
+        assert carried == {(b"message", "source")}
+        task = await scene.send(carried)
+        assert scene.frames() == (0, 1)
+        scene.shards.far.producer.answered(3, 1)
+        await task
+
+    async def prepare() -> None:
+        graph = Graph()
+        await graph.coordinator.set_shards(2)
+        await graph.router("r")
+        await graph.queue("source", "end", "far")
+        await graph.subscribe("r", "source")
         await graph.subscribe("r", "far")
         await check(Scene(graph))
 

@@ -9,7 +9,7 @@ import pytest
 
 from lightrail.cluster.memory import MemoryCoordinator
 from lightrail.gateway.request import Request
-from lightrail.gateway.resources.definitions import _exported
+from lightrail.gateway.resources.definitions import _exported, _Import
 from lightrail.model import limits
 from lightrail.model.policy import Policy
 from lightrail.namespace.directory import Directory
@@ -80,5 +80,26 @@ def test_other_requests_go_on_during_an_export(monkeypatch: pytest.MonkeyPatch) 
         assert len((await exported(service))["names"]) == 201
         assert turns >= 2 * 200 // 10
         going_on.cancel()
+
+    asyncio.run(check())
+
+
+def test_a_subscription_drops_failed_messages_by_true_alone() -> None:
+    async def check() -> None:
+        service = await filled(1)
+        services = SimpleNamespace(namespace=service)
+        request = SimpleNamespace(directory=service.directory, caller=ANYBODY, services=services)
+        taking = _Import(cast(Request, request), dry=False, replace=False)
+        entry = {"id": "new", "router": "r", "target": "n/000"}
+        wrongs: list[Any] = ["false", 1, {}]
+        for wrong in wrongs:
+            await taking.subscription({**entry, "drop_failed": wrong})
+        assert service.directory.subscription("r", "new") is None
+        assert ["drop_failed" in each["why"] for each in taking.report["refused"]] == [True] * 3
+        await taking.subscription({**entry, "drop_failed": True})
+        # What is no different is unchanged, also as other tools write it.
+        await taking.subscription({**entry, "drop_failed": True})
+        await taking.subscription({"id": "s1", "router": "r", "target": "n/000", "drop_failed": False})
+        assert (len(taking.report["created"]), taking.report["unchanged"]) == (1, 2)
 
     asyncio.run(check())

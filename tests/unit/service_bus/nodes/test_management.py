@@ -171,6 +171,27 @@ def test_messages_are_deleted_before_a_time_and_none_is_no_content() -> None:
     play(test)
 
 
+@pytest.mark.parametrize(
+    ("status", "condition", "policy"),
+    [
+        (403, "com.microsoft:entity-disabled", {"status": "receive_disabled"}),
+        (400, "amqp:not-allowed", {"forward_to": "target"}),
+    ],
+)
+def test_nothing_is_deleted_where_nobody_receives(
+    status: int, condition: str, policy: dict[str, Any]
+) -> None:
+    async def test(scene: Scene) -> None:
+        await scene.frontend.service.give(ANYBODY, "target", Policy.parse({"role": "queue"}))
+        await made(scene, **policy)
+        requester = await Requester.attach(scene.client(), "q/$management")
+        body = {"message-count": 7, "enqueued-time-utc": Timestamp(1_000)}
+        found = (await requester.ask(body, operation=DELETE)).application
+        assert (found["statusCode"], found["errorCondition"]) == (status, condition)
+
+    play(test)
+
+
 def test_what_was_not_cancelled_is_not_found() -> None:
     async def test(scene: Scene) -> None:
         await made(scene)

@@ -162,7 +162,7 @@ def test_so_many_are_prepared(monkeypatch: pytest.MonkeyPatch) -> None:
     assert "prepared" in answer(scene, peer, prepare(peer, post("a"), id=f"{1:032x}"))
     request = prepare(peer, post("a"), id=f"{9:032x}")
     scene.settle_down()
-    assert condition(peer, request) == conditions.RESOURCE_LIMIT_EXCEEDED
+    assert condition(peer, request) == conditions.RESOURCE_LOCKED
 
 
 @pytest.mark.parametrize("sends", [True, False])

@@ -11,6 +11,8 @@ from lightrail.shard.transactions import preparing
 from lightrail.shard.transactions.prepared import TRANSACTION_PREPARED_BYTES
 from tests.support.shard.fake_files import FakeFiles
 from tests.support.shard.scene import Peer, Scene
+from tests.unit.shard.test_special_memory import message as numbered
+from tests.unit.shard.test_special_memory import opened
 from tests.unit.shard.transactions.test_prepared import answer
 from tests.unit.shard.transactions.test_transactions import condition, post, ready
 
@@ -35,7 +37,7 @@ def fill(scene: Scene, peer: Peer, user: str, first: int) -> int:
     """Prepares as many transactions of a user as fit; returns their number."""
     for number in range(first, first + 1_000):
         if refused := prepare(scene, peer, number, user):
-            assert refused == conditions.RESOURCE_LIMIT_EXCEEDED
+            assert refused == conditions.RESOURCE_LOCKED
             return number - first
     raise AssertionError("there is no bound")
 
@@ -71,6 +73,28 @@ def test_no_user_has_all_transactions(monkeypatch: pytest.MonkeyPatch) -> None:
     assert [fill(scene, peer, user, 1_000 * index) for index, user in enumerate(("one", "two"))] == [4, 2]
 
 
+def test_what_is_too_large_for_all_of_the_room_is_refused_for_good() -> None:
+    scene = Scene(memory_mark=MARK)
+    peer = scene.peer()
+    assert prepare(scene, peer, 1, messages=10 * LARGE) == conditions.RESOURCE_LIMIT_EXCEEDED
+    assert prepare(scene, peer, 2) == ""
+    assert prepare(scene, peer, 3, messages=10 * LARGE) == conditions.RESOURCE_LOCKED
+
+
+def test_a_transaction_for_a_queue_whose_index_has_no_room_is_refused_for_now() -> None:
+    scene, peer = opened(FakeFiles(), {"groups": True})
+    peer.produce(1, "q")
+    number = 0
+    while not peer.refusals:
+        number += 1
+        peer.send(1, number, [numbered(100 * number + each, 100) for each in range(100)])
+        scene.settle_down()
+    fields, blob = post("q", messages=[b"m"])
+    request = peer.ask("transact", blob, producer=1, number=1, posts=[fields], settles=[])
+    scene.settle_down()
+    assert condition(peer, request) == conditions.RESOURCE_LOCKED
+
+
 def test_small_transactions_count_what_they_cost() -> None:
     scene = Scene(memory_mark=MARK)
     peer = scene.peer()
@@ -103,7 +127,7 @@ def test_after_a_restart_they_count_as_before() -> None:
     scene = Scene(journal, journal.recover(MARK, 1), memory_mark=MARK)
     peer = scene.peer()
     assert memory_of(scene).prepared == before
-    assert prepare(scene, peer, 1_000, "one") == conditions.RESOURCE_LIMIT_EXCEEDED
+    assert prepare(scene, peer, 1_000, "one") == conditions.RESOURCE_LOCKED
     assert prepare(scene, peer, 1_000, "two") == ""
     answer(scene, peer, peer.ask("conclude", id=f"{1:032x}", commit=True))
     assert ready(scene, "a") == LARGE

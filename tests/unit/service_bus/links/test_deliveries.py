@@ -206,6 +206,16 @@ def test_locks_outlive_the_link_where_the_queue_or_that_of_its_dead_letters_has_
     assert rig.shard.endings == [Ending.BY_CLIENT]
 
 
+def test_dead_letters_are_locked_for_the_time_that_their_link_has_asked_for() -> None:
+    rig = Rig("q/$dlq", lock_duration=30)
+    rig.connection.frontend.directory = Directory({"lock_duration": 300})  # type: ignore[assignment]
+    (found,) = rig.delivered(MESSAGE)
+    shown = decode_annotations(found)["x-opt-locked-until"]
+    assert shown - rig.connection.frontend.now_ms() <= 30_000
+    rig.connection.frontend.directory = Directory({})  # type: ignore[assignment]
+    assert rig.consumer.keeps_locks
+
+
 def test_what_was_not_sent_to_the_client_returns_when_the_link_ends() -> None:
     rig = Rig(lock_duration=30)
     rig.delivered(MESSAGE, MESSAGE, MESSAGE)

@@ -176,7 +176,7 @@ class BusConsumerLink(ConsumerLink):
     def _close_at_shard(self) -> None:
         """Returns what was not sent to the client, which is not locked; the shard keeps the rest."""
         if self.keeps_locks:
-            unsent = self._window.next - self._bus_link.backlog
+            unsent = self._window.next - self._not_passed - self._bus_link.backlog
             self._owner.post(
                 frame(Kind.CREDIT, link=self.number, epoch=self._owner.epoch, count=1, number=unsent)
             )

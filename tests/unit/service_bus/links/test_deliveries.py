@@ -8,6 +8,7 @@ import pytest
 from lightrail.amqp.composite import write_composite
 from lightrail.amqp.decoder import decode
 from lightrail.amqp.events import ACCEPTED, Credit, Outcome
+from lightrail.amqp.link import DETACHED
 from lightrail.amqp.performatives import (
     AmqpError,
     Modified,
@@ -227,6 +228,18 @@ def test_what_was_not_sent_to_the_client_returns_when_the_link_ends() -> None:
     assert (credit.kind, credit.number) == (Kind.CREDIT, 1)
     assert (settled.kind, settled.flags, settled.number) == (Kind.SETTLE, OutcomeCode.RELEASED, 1)
     assert settled.count > 3
+
+
+def test_a_slice_that_comes_when_the_link_has_ended_was_not_sent() -> None:
+    rig = Rig(lock_duration=30)
+    rig.delivered(MESSAGE, MESSAGE, MESSAGE)
+    rig.link.backlog = 1
+    rig.link.state = DETACHED
+    rig.consumer.deliver(slice_of(3, [MESSAGE, MESSAGE]), 3, 2)
+    rig.shard.take()
+    rig.consumer.ends(Ending.BY_CLIENT)
+    rig.consumer.close()
+    assert [(frame.kind, frame.number) for frame in rig.shard.take()] == [(Kind.CREDIT, 2), (Kind.SETTLE, 2)]
 
 
 def test_after_a_loss_of_the_shard_it_is_asked_whether_earlier_messages_are_locked() -> None:

@@ -264,7 +264,8 @@ class Locks:
             if until_ms:
                 # The entries of the former one are stale from now on.
                 self._push(consumer, first, last, until_ms)
-        for number, until_ms in consumer.renewed.items():
+        # Stale ones may be dropped meanwhile.
+        for number, until_ms in list(consumer.renewed.items()):
             self._push(consumer, number, number + 1, until_ms)
         assert consumer.ends is not None, "it is that of the former one"
         consumer.ends.add(consumer.next, 0)

@@ -186,3 +186,20 @@ def test_after_a_move_a_lock_without_an_end_that_was_renewed_ends() -> None:
     assert bench.get(8) == ["a", "c", "d"]
     bench.now = 1_100
     assert bench.get(8) == ["b"]
+
+
+def test_a_link_that_opens_again_has_its_renewed_locks_whatever_is_thinned_meanwhile() -> None:
+    with patch.object(limits, "STALE_ENTRIES_MIN", 2):
+        bench = Bench(Policy(lock_ms=100))
+        bench.put(*"abcdefghij")
+        bench.consumer(1, lock_key="key", lock_ends=LockEnding.BY_TIME)
+        assert len(bench.get(1)) == 10
+        bench.now = 1_050
+        bench.do(RenewDeliveries(1, list(range(10))))
+        bench.do(*(SettleLocked("key", number) for number in range(9)))
+        bench.do(Detach(1, Ending.BY_BROKER))
+        bench.consumer(2, first=10, lock_key="key", lock_ends=LockEnding.BY_TIME)
+        bench.now = 1_149
+        assert bench.do(Tick()) == []
+        bench.now = 1_150
+        assert bench.get(2) == ["j"]

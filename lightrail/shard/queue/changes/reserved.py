@@ -118,7 +118,8 @@ def _return(contents: Contents, command: commands.Return, now_ms: int) -> Settle
         lock_ms = max(receiver.lock_ms, receiver.lock_ms_before * receiver.departed)
         endless_ms = now_ms + lock_ms if lock_ms else 0
         for number, until_ms in found.locked_until.items():
-            locks.lock_again(receiver, number, until_ms or endless_ms)
+            # While it was reserved, those beside it may have got an end.
+            locks.lock_again(receiver, number, until_ms or endless_ms or locks.end_of(receiver, number))
         if receiver.departed and receiver.blame is None and receiver.options.lock_ends is LockEnding.BY_TIME:
             # Nothing else was locked when its link ended.
             receiver.blame = Blame()

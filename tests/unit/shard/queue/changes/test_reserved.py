@@ -334,3 +334,15 @@ def test_the_end_of_a_lock_does_not_count_after_a_rollback_if_its_link_had_nothi
     bench.now = 1_100
     bench.consumer(2)
     assert bench.get(2) == ["a"]
+
+
+def test_a_lock_without_an_end_that_was_reserved_ends_with_those_that_got_an_end_meanwhile() -> None:
+    bench = Bench(Policy())
+    bench.put("a", "b")
+    bench.consumer(1, **KEYED)
+    assert bench.get(1) == ["a", "b"]
+    bench.do(Reserve(-1, 1, 1, 2), Change(Policy(lock_ms=100)), Change(Policy()))
+    bench.do(Return(-1), Detach(1))
+    bench.consumer(2)
+    bench.now = 1_100
+    assert bench.get(2) == ["a", "b"]

@@ -71,7 +71,7 @@ class Unproven:
         if not (_is_cbs(link) or (not link.is_sender and isinstance(link.target, Coordinator))):
             link.refuse(
                 conditions.UNAUTHORIZED_ACCESS,
-                "this connection has no user and no token: put one at $cbs first",
+                "this connection has neither a user nor a token: log in, or put a token at $cbs first",
             )
         elif links > UNPROVEN_LINKS_MAX:
             link.refuse(

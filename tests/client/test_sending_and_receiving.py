@@ -222,7 +222,7 @@ def test_a_link_that_the_broker_refuses_says_why_and_the_connection_goes_on(brok
             with pytest.raises(LinkError, match="system's") as raised:
                 async with connection.receiver("$nothing/here"):
                     pass
-            assert raised.value.condition == "amqp:invalid-field"
+            assert raised.value.condition == "amqp:not-found"
             async with connection.sender("order") as sender:
                 await sender.send("still there")
             async with connection.receiver("order") as receiver:

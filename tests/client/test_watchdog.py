@@ -171,8 +171,10 @@ def test_a_wrong_password_is_reported_and_not_repeated(secured: ReturningBroker)
         with pytest.raises(AuthenticationError, match="refused"):
             await connect(f"amqp://eve:wrong@{secured.url}", on_event=said.append)
         assert [event.kind for event in said] == ["closed"]
-        with pytest.raises(AuthenticationError, match="wants a user"):
-            await connect(secured.url)
+        # Who does not log in may put a token, and can do nothing else.
+        async with connect(secured.url) as connection:
+            with pytest.raises(LinkError, match="neither a user nor a token: log in"):
+                await sent(connection, "q")
 
     play(test())
 

@@ -156,7 +156,7 @@ REFUSED = {
     "no-source": (receiver("q", source=None), "amqp:not-found"),
     "no-source-address": (receiver(None), "amqp:invalid-field"),
     "empty-source-address": (receiver(""), "amqp:invalid-field"),
-    "system-name": (receiver("$unknown"), "amqp:invalid-field"),
+    "system-name": (receiver("$unknown"), "amqp:not-found"),
     "bad-name": (sender("a//b"), "amqp:invalid-field"),
 }
 

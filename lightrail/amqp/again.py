@@ -145,7 +145,7 @@ class AgainSender(LinkEndpoint):
         self.has_wide_tags = False
         """These numbers have eight bytes instead of four."""
         self.transmitted = 0
-        """Messages whose first frame is in the output."""
+        """Messages whose first frame is in the output; after the link's end, whose last one is."""
         self._limit_max = 0
         self._backlog: list[Backlog] | None = None
         self._again: list[Again] | None = None

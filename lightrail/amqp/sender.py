@@ -67,6 +67,8 @@ class SendingLink(AgainSender):
         self._continuation = self._continuation_last = b""
         self._again = None
         if self._backlog is not None:
+            # The receiver drops a message of which it has a part.
+            self.transmitted -= self.unfinished is not None
             self._backlog = None
             if self in self.session.waiting:
                 self.session.waiting.remove(self)

@@ -253,7 +253,8 @@ def test_a_message_that_is_due_comes_behind_what_is_there_with_a_number_and_a_ti
         )
         sender.send_messages(ServiceBusMessage("first"))
         receiver.complete_message(received(receiver, 1)[0])
-        begin = datetime.now(UTC)
+        # Times of messages have milliseconds.
+        begin = datetime.now(UTC).replace(microsecond=0)
         later, soon = begin + timedelta(seconds=3), begin + timedelta(seconds=2)
         (number,) = sender.schedule_messages(ServiceBusMessage("later"), later)
         sender.send_messages(ServiceBusMessage("soon", scheduled_enqueue_time_utc=soon))

@@ -56,6 +56,8 @@ class ConsumerLink(RetirableConsumer):
     _attached: bool = False
     _closed: bool = False
     _ending: int = Ending.BY_BROKER
+    _not_passed: int = 0
+    """Deliveries that came between the end of the link and that of this object."""
     _limit: int = 0
     """The client's credit: it accepts deliveries below this number."""
     _window: ReceiveWindow = field(default_factory=ReceiveWindow)
@@ -157,6 +159,7 @@ class ConsumerLink(RetirableConsumer):
         self._window.advance(number, count, self.options.queue)
         if self._link.state > ATTACHED:
             # At the end of this turn it is closed, and the slice returns with the others.
+            self._not_passed += count
             return
         _sequence, expires, _enqueued, attempts, message_format, base, size = DELIVER_COLUMNS.unpack_from(
             part, HEADER_SIZE

@@ -304,12 +304,15 @@ class Settlements(UnsettledBytes):
             self._doubtful.difference_update(numbers)
 
     async def _settle_numbers(self, numbers: list[int], state: object) -> set[int]:
-        """Settles deliveries by a request; returns those that were locked, whose outcomes are on disk now."""
+        """Settles deliveries by a request; returns those that were locked, whose outcomes are on disk now.
+
+        It names their locks, as the link may have ended when the request is at the shard.
+        """
         options = self._options
         code, detail = encode_outcome(state, options)
         outcome = {"outcome": code.name.lower(), **(json.loads(detail) if detail else {})}
-        fields = {"link": self._number, "numbers": numbers, **outcome}
-        answer = await self._connection.frontend.ask_shard(options.queue, "settle_deliveries", fields)
+        fields = {"locks": [f"{options.lock_key}-{number}" for number in numbers], **outcome}
+        answer = await self._connection.frontend.ask_shard(options.queue, "settle_locks", fields)
         settled = {each for each, done in zip(numbers, answer.fields["found"], strict=True) if done}
         self._counts.outcomes[code] += len(settled)
         return settled

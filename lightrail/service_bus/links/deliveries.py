@@ -151,7 +151,14 @@ class BusConsumerLink(ConsumerLink):
         options = self.options
         if options.is_session or not options.lock_key or options.lock_ends != LockEnding.BY_TIME:
             return False
-        return lock_ms_at(self.connection.frontend.directory, self._bus_queue) > 0
+        return self._lock_ms > 0
+
+    @property
+    def _lock_ms(self) -> int:
+        """The time of locks; 0 for none. For dead letters it is what the link has asked for at its attach."""
+        if self._is_dead:
+            return self.options.lock_ms
+        return lock_ms_at(self.connection.frontend.directory, self._bus_queue)
 
     def ends(self, ending: Ending) -> None:
         """See Bound: locks that outlive the link need nobody who keeps them for transactions."""
@@ -169,7 +176,7 @@ class BusConsumerLink(ConsumerLink):
     def _close_at_shard(self) -> None:
         """Returns what was not sent to the client, which is not locked; the shard keeps the rest."""
         if self.keeps_locks:
-            unsent = self._window.next - self._bus_link.backlog
+            unsent = self._window.next - self._not_passed - self._bus_link.backlog
             self._owner.post(
                 frame(Kind.CREDIT, link=self.number, epoch=self._owner.epoch, count=1, number=unsent)
             )
@@ -211,8 +218,7 @@ class BusConsumerLink(ConsumerLink):
 
     def _locked_until(self, part: bytes | memoryview) -> int:
         """The end of the locks of a slice, in milliseconds since the epoch."""
-        directory = self.connection.frontend.directory
-        lock_ms = lock_ms_at(directory, self._bus_queue) or limits.BUS_LOCK_SHOWN_MS
+        lock_ms = self._lock_ms or limits.BUS_LOCK_SHOWN_MS
         return delivered_at(part, self.connection.frontend.now_ms()) + lock_ms
 
     def outcome(self, event: Outcome) -> None:

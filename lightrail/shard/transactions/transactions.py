@@ -32,7 +32,7 @@ from lightrail.shard.queues.memory import Memory
 from lightrail.shard.queues.queues import Queues
 from lightrail.shard.queues.shard_queue import CallWhenSynced, Queue, WhenSynced
 from lightrail.shard.transactions.applying import Applying, Record
-from lightrail.shard.transactions.checks import Checks
+from lightrail.shard.transactions.checks import Checks, check_apart
 from lightrail.shard.transactions.decisions import Decisions
 from lightrail.shard.transactions.preparing import Preparing
 from lightrail.shard.transactions.work import Loaded, Loading, TransactionWork, id_of, work_of
@@ -90,6 +90,9 @@ class Transactions:
         self.decisions.check(work.id)
         posts = [(self._checks.targets(post, now_ms), post.batch) for post in work.posts]
         settled = self._checks.all_settled(peer, work.retirements, now_ms)
+        if any(each.key for each in work.retirements):
+            # By its link and by its token, a message may be settled twice.
+            check_apart(settled)
         shares = self._checks.shares(posts, now_ms)
         parts = [each.part for each in settled]
         self._applying.check(parts)

@@ -100,8 +100,11 @@ def _check_consumers(contents: Contents) -> None:
         count += sum(run.count for run in consumer.in_flight.runs)
         size += sum(run.size for run in consumer.in_flight.runs)
         assert len(consumer.in_flight), "a departed consumer without locked deliveries is kept"
-        assert isinstance(consumer, Reservation) or (
-            contents.locks.by_key[consumer.options.lock_key] is consumer
+        is_returning = not (consumer.keeps_locks or consumer.session_of is not None)
+        assert (
+            isinstance(consumer, Reservation)
+            or is_returning
+            or (contents.locks.by_key[consumer.options.lock_key] is consumer)
         )
     for apart in contents.set_apart:
         assert apart.count == sum(run.count for run in apart)
@@ -236,7 +239,8 @@ def _check_locks(contents: Contents) -> None:
         ranges = sorted((first, last) for _, identity, first, last in heap if identity == consumer.id)
         line = consumer.in_flight
         for key, run in zip(line.keys[line.head :], line.runs[line.head :], strict=True):
-            is_locked = consumer.lock_ms or consumer is contents.consumers.retries
+            is_departed = consumer.departed and consumer.ends is not None and consumer.session_of is None
+            is_locked = consumer.lock_ms or consumer is contents.consumers.retries or is_departed
             for number in range(key, key + run.count) if is_locked else ():
                 assert any(first <= number < last for first, last in ranges), f"{number} is locked for ever"
 

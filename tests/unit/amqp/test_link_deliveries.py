@@ -8,7 +8,7 @@ from proton import Message
 
 from lightrail.amqp import events
 from lightrail.amqp.errors import EndedError
-from lightrail.amqp.performatives import Accepted, Disposition, End, TransactionalState, Transfer
+from lightrail.amqp.performatives import Accepted, Detach, Disposition, End, TransactionalState, Transfer
 from tests.unit.amqp.peer import Peer, amqp, conditions_of, data, opened, session_of, split, transfer
 
 # --- deliveries in (2.6.14) -----------------------------------------------------------------------------
@@ -310,6 +310,21 @@ def test_messages_about_the_size_of_a_frame(size: int) -> None:
         if not body.more:
             payloads.append(b"")
     assert payloads[:-1] == [message, b"mid", message]
+
+
+@pytest.mark.parametrize(("window", "unsent"), [(1, 2), (2, 2), (5, 2), (6, 1), (7, 0)])
+def test_a_message_of_which_a_part_was_sent_when_the_link_ends_was_not_sent(window: int, unsent: int) -> None:
+    peer = Peer()
+    peer.open(max_frame_size=512)
+    peer.begin(incoming_window=window)
+    link = peer.receiver("large", 0, credit=0)
+    peer.credit(link, 5, incoming_window=window)
+    link.send_one(data(b"x" * 2_900))
+    link.send_one(data(b"s"))
+    whole = sum(not body.more for body, _ in peer.hear())
+    assert whole == 2 - unsent
+    peer.say(Detach(handle=0, closed=True))
+    assert link.backlog == unsent
 
 
 def test_a_large_message_goes_on_when_the_window_opens_and_others_may_go_between() -> None:

@@ -114,6 +114,8 @@ class Locking:
         if former is not None:
             # The request is repeated, because its answer was lost.
             runs = [run for each in sequences for run in former.in_flight.between(each, each + 1)]
+            if command.session_of is None:
+                until_ms = min((contents.locks.end_of(former, each) for each in sequences), default=0)
             effects.append(LockedDeferred(runs if len(runs) == len(sequences) else [], until_ms))
             return
         line = contents.aside.consumer.in_flight

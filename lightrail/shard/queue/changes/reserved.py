@@ -15,6 +15,7 @@ from lightrail.model.links import LockEnding
 from lightrail.shard.queue.changes.contents import Contents
 from lightrail.shard.queue.changes.copying import holders_of
 from lightrail.shard.queue.lines.consumers import Consumer, Consumers
+from lightrail.shard.queue.lines.ends import Blame
 from lightrail.shard.queue.lines.line import InFlight
 from lightrail.shard.queue.values import commands
 from lightrail.shard.queue.values.runs import Run
@@ -113,8 +114,15 @@ def _return(contents: Contents, command: commands.Return, now_ms: int) -> Settle
     into.replace(at, at, line.keys[line.head :], line.runs[line.head :])
     into.evicted_to = min(into.evicted_to, first)
     if receiver.ends is not None:
+        # Locks without an end would have ended with the link, or have got one with a lock time of the policy.
+        lock_ms = max(receiver.lock_ms, receiver.lock_ms_before * receiver.departed)
+        endless_ms = now_ms + lock_ms if lock_ms else 0
         for number, until_ms in found.locked_until.items():
-            locks.lock_again(receiver, number, until_ms)
+            # While it was reserved, those beside it may have got an end.
+            locks.lock_again(receiver, number, until_ms or endless_ms or locks.end_of(receiver, number))
+        if receiver.departed and receiver.blame is None and receiver.options.lock_ends is LockEnding.BY_TIME:
+            # Nothing else was locked when its link ended.
+            receiver.blame = Blame()
     elif receiver.lock_ms:
         locks.add(receiver, first, found.next, now_ms + receiver.lock_ms)
     return None

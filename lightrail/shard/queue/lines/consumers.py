@@ -277,7 +277,9 @@ class Consumers:
         competing = [each for each in self.by_id.values() if each.ring is not None]
         timed: list[Consumer] = []
         for consumer in self.departed.values():
-            if consumer.ends is not None and (lock_ms := consumer.options.lock_ms or policy.lock_ms):
+            if consumer.ends is None or consumer.session_of is not None:
+                continue
+            if lock_ms := consumer.options.lock_ms or policy.lock_ms:
                 # Its locks are renewed for this time; their ends stay.
                 consumer.locks(lock_ms)
         for consumer in competing:

@@ -88,17 +88,17 @@ class Locks:
             if consumer is None:
                 continue
             for number in _within(consumer, first, last):
-                until_ms = consumer.renewed[number]
+                until_ms = consumer.renewed.get(number, 0)
                 if until_ms > now_ms:
                     heappush(heap, (until_ms, identity, number, number + 1))
                     if first < number:
                         yield from self._ended(consumer, first, number, now_ms)
                     first = number + 1
                 elif consumer.ends is None:
-                    del consumer.renewed[number]
+                    consumer.renewed.pop(number, None)
                 else:
                     # Its end is this one, not that of the delivery.
-                    del consumer.renewed[number]
+                    consumer.renewed.pop(number, None)
                     yield from self._ended(consumer, first, number, now_ms)
                     yield consumer, number, number + 1
                     first = number + 1
@@ -153,11 +153,18 @@ class Locks:
     def restore(self, entries: Iterable[tuple[int, int, int, int]]) -> None:
         """Takes over the locks of another shard's queue."""
         self.heap = list(entries)
-        heapify(self.heap)
         keyed = {consumer.id: consumer for consumer in self.by_key.values()}
-        for until_ms, identity, first, _ in sorted(self.heap, key=lambda entry: entry[2]):
+        for until_ms, identity, first, last in sorted(self.heap, key=lambda entry: entry[2]):
             if (consumer := keyed.get(identity)) is not None and consumer.ends is not None:
                 consumer.ends.add(first, until_ms)
+                # What follows without an entry has no end.
+                consumer.ends.add(last, 0)
+        for consumer in keyed.values():
+            # A delivery without an end may have got one by a renewal.
+            self.heap += [
+                (until_ms, consumer.id, each, each + 1) for each, until_ms in consumer.renewed.items()
+            ]
+        heapify(self.heap)
 
     def renew(self, key: str, number: int, sequence: int | None, now_ms: int) -> int | None:
         """Renews the lock of a delivery; returns its end, or None if there is no such lock."""
@@ -257,7 +264,8 @@ class Locks:
             if until_ms:
                 # The entries of the former one are stale from now on.
                 self._push(consumer, first, last, until_ms)
-        for number, until_ms in consumer.renewed.items():
+        # Stale ones may be dropped meanwhile.
+        for number, until_ms in list(consumer.renewed.items()):
             self._push(consumer, number, number + 1, until_ms)
         assert consumer.ends is not None, "it is that of the former one"
         consumer.ends.add(consumer.next, 0)
@@ -287,8 +295,10 @@ class Locks:
 
     def settled(self, consumer: Consumer) -> None:
         """Drops the key of a detached consumer after the settlement of its last delivery."""
-        if not len(consumer.in_flight) and self._consumers.departed.pop(consumer.id, None) is not None:
-            self.by_key.pop(consumer.options.lock_key, None)
+        if len(consumer.in_flight) or self._consumers.departed.pop(consumer.id, None) is None:
+            return
+        if self.by_key.get(consumer.options.lock_key) is consumer:
+            del self.by_key[consumer.options.lock_key]
 
     def restored(self, consumer: Consumer) -> None:
         """Gives a detached consumer its key again, for returned deliveries; no other one has the key."""
@@ -335,7 +345,8 @@ class Locks:
             else:
                 self._drop(entry)
         heapify(kept)
-        self.heap = kept
+        # The same list, since a wait after a failed delivery is added while `due` takes from it.
+        self.heap[:] = kept
         self._thin_at = limits.STALE_ENTRIES_MIN + 2 * len(kept)
 
 

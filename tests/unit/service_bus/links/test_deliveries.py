@@ -8,6 +8,7 @@ import pytest
 from lightrail.amqp.composite import write_composite
 from lightrail.amqp.decoder import decode
 from lightrail.amqp.events import ACCEPTED, Credit, Outcome
+from lightrail.amqp.link import DETACHED
 from lightrail.amqp.performatives import (
     AmqpError,
     Modified,
@@ -206,6 +207,16 @@ def test_locks_outlive_the_link_where_the_queue_or_that_of_its_dead_letters_has_
     assert rig.shard.endings == [Ending.BY_CLIENT]
 
 
+def test_dead_letters_are_locked_for_the_time_that_their_link_has_asked_for() -> None:
+    rig = Rig("q/$dlq", lock_duration=30)
+    rig.connection.frontend.directory = Directory({"lock_duration": 300})  # type: ignore[assignment]
+    (found,) = rig.delivered(MESSAGE)
+    shown = decode_annotations(found)["x-opt-locked-until"]
+    assert shown - rig.connection.frontend.now_ms() <= 30_000
+    rig.connection.frontend.directory = Directory({})  # type: ignore[assignment]
+    assert rig.consumer.keeps_locks
+
+
 def test_what_was_not_sent_to_the_client_returns_when_the_link_ends() -> None:
     rig = Rig(lock_duration=30)
     rig.delivered(MESSAGE, MESSAGE, MESSAGE)
@@ -217,6 +228,18 @@ def test_what_was_not_sent_to_the_client_returns_when_the_link_ends() -> None:
     assert (credit.kind, credit.number) == (Kind.CREDIT, 1)
     assert (settled.kind, settled.flags, settled.number) == (Kind.SETTLE, OutcomeCode.RELEASED, 1)
     assert settled.count > 3
+
+
+def test_a_slice_that_comes_when_the_link_has_ended_was_not_sent() -> None:
+    rig = Rig(lock_duration=30)
+    rig.delivered(MESSAGE, MESSAGE, MESSAGE)
+    rig.link.backlog = 1
+    rig.link.state = DETACHED
+    rig.consumer.deliver(slice_of(3, [MESSAGE, MESSAGE]), 3, 2)
+    rig.shard.take()
+    rig.consumer.ends(Ending.BY_CLIENT)
+    rig.consumer.close()
+    assert [(frame.kind, frame.number) for frame in rig.shard.take()] == [(Kind.CREDIT, 2), (Kind.SETTLE, 2)]
 
 
 def test_after_a_loss_of_the_shard_it_is_asked_whether_earlier_messages_are_locked() -> None:
@@ -234,7 +257,10 @@ def test_after_a_loss_of_the_shard_it_is_asked_whether_earlier_messages_are_lock
     rig.connection.frontend.spawn = tasks.append  # type: ignore[attr-defined]
     assert rig.outcome(ACCEPTED) == []
     asyncio.run(tasks.pop())
-    assert [op for op, _ in asked] == ["settle_deliveries"]
+    # The link may have ended when the request is at the shard.
+    assert [(op, fields["locks"]) for op, fields in asked] == [
+        ("settle_locks", [f"{rig.consumer.lock_key}-0"])
+    ]
     assert rig.link.settled_sent == [(0, 0, ACCEPTED)]
 
 
@@ -503,8 +529,8 @@ def test_only_the_shard_knows_whether_a_message_is_locked_when_its_lock_may_have
         frontend.spawn = work.append  # type: ignore[attr-defined]
 
         async def ask(queue: str, op: str, fields: dict[str, Any]) -> Answer:
-            assert (queue, op, fields["outcome"]) == ("q", "settle_deliveries", "accepted")
-            return Answer({"found": [each != 1 for each in fields["numbers"]]}, memoryview(b""))
+            assert (queue, op, fields["outcome"]) == ("q", "settle_locks", "accepted")
+            return Answer({"found": [not each.endswith("-1") for each in fields["locks"]]}, memoryview(b""))
 
         frontend.ask_shard = ask  # type: ignore[attr-defined]
         rig.link.rcv_settle_mode = 1

@@ -119,6 +119,18 @@ def test_a_lock_that_has_ended_refuses_the_whole_transaction(op: str) -> None:
     assert states(scene) == {b"1": (True, 1, False), b"2": (True, 1, False), b"3": (True, 0, False)}
 
 
+@pytest.mark.parametrize("op", ["transact", "prepare"])
+def test_a_message_that_is_settled_twice_in_one_transaction_refuses_it(op: str) -> None:
+    scene, peer = locked()
+    before = states(scene)
+    settles = [by_lock(0), by_lock(1), by_lock(0, int(OutcomeCode.REJECTED))]
+    ask = transact(peer, 2, post("a"), settles=settles) if op == "transact" else None
+    request = prepare(peer, post("a"), settles=settles) if ask is None else ask
+    scene.settle_down()
+    assert condition(peer, request) == conditions.INVALID_FIELD
+    assert states(scene) == before
+
+
 def test_what_is_no_key_is_refused() -> None:
     scene, peer = locked()
     request = transact(peer, 2, settles=[by_lock(0, key=5)])

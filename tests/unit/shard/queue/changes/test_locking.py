@@ -7,11 +7,13 @@ from lightrail.model.links import Ending, LockEnding
 from lightrail.shard.queue.values.commands import (
     FAILED,
     RELEASED,
+    Change,
     Conclude,
     Detach,
     LockDeferred,
     Outcome,
     OutcomeKind,
+    RenewByKeys,
     RenewSession,
     Reserve,
     Return,
@@ -117,3 +119,31 @@ def test_a_rollback_leaves_a_deferred_message_with_its_session(ends: bool) -> No
     bench.do(Return(-1) if not ends else Conclude(-1, FAILED))
     assert deferred_attempts(bench) == ([1] if ends else [])
     assert (LockAnswer(True, 0) in bench.do(SettleLocked("d", 0))) is not ends
+
+
+def test_another_policy_gives_a_deferred_message_no_lock_beside_that_of_its_session() -> None:
+    bench = in_session()
+    bench.do(Change(Policy(groups=True, lock_ms=100, max_delivery_count=6)))
+    bench.do(RenewByKeys([("d", 0)]))
+    bench.now = 1_090
+    bench.do(RenewSession(1))
+    bench.now = 1_110
+    bench.do(Reserve(-1, 9, 0, 1))
+    bench.do(Detach(1))
+    bench.do(Return(-1))
+    assert deferred_attempts(bench) == [1]
+    assert bench.machine.view.gauges.in_flight == 0
+
+
+def test_deferred_messages_that_are_asked_for_again_are_locked_until_the_end_that_they_have() -> None:
+    bench = Bench(Policy(lock_ms=100))
+    bench.put("a")
+    bench.consumer(1)
+    assert bench.get(1) == ["a"]
+    bench.do(Settle(1, 0, 1, Outcome(OutcomeKind.MODIFIED, defers=True)))
+    (first,) = bench.do(LockDeferred(9, "d", [0], 50))
+    bench.now += 60
+    (again,) = bench.do(LockDeferred(9, "d", [0], 50))
+    assert isinstance(first, LockedDeferred)
+    assert again == first
+    assert first.until_ms == 1_100

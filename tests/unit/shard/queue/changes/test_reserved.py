@@ -309,3 +309,40 @@ def test_a_link_that_opened_again_has_the_lock_after_a_rollback() -> None:
     removed = bench.do(Settle(2, 0, 3))
     assert [effect.first_sequence for effect in removed if isinstance(effect, Removed)] == [0, 1, 2]
     assert bench.machine.view.held == 0
+
+
+def test_a_lock_without_an_end_gets_one_at_a_rollback_if_its_link_has_ended() -> None:
+    bench = Bench(Policy(lock_ms=100))
+    bench.put("a")
+    bench.consumer(1, **KEYED)
+    bench.do(Change(Policy()))
+    assert bench.get(1) == ["a"]
+    bench.do(Reserve(-1, 1, 0, 1), Detach(1), Return(-1))
+    bench.consumer(2)
+    bench.now = 1_099
+    assert bench.get(2) == []
+    bench.now = 1_100
+    assert bench.get(2) == ["a"]
+
+
+def test_the_end_of_a_lock_does_not_count_after_a_rollback_if_its_link_had_nothing_else() -> None:
+    bench = Bench(Policy(lock_ms=100, max_delivery_count=1))
+    bench.put("a")
+    bench.consumer(1, **KEYED)
+    assert bench.get(1) == ["a"]
+    bench.do(Reserve(-1, 1, 0, 1), Detach(1, Ending.BY_CLIENT), Return(-1))
+    bench.now = 1_100
+    bench.consumer(2)
+    assert bench.get(2) == ["a"]
+
+
+def test_a_lock_without_an_end_that_was_reserved_ends_with_those_that_got_an_end_meanwhile() -> None:
+    bench = Bench(Policy())
+    bench.put("a", "b")
+    bench.consumer(1, **KEYED)
+    assert bench.get(1) == ["a", "b"]
+    bench.do(Reserve(-1, 1, 1, 2), Change(Policy(lock_ms=100)), Change(Policy()))
+    bench.do(Return(-1), Detach(1))
+    bench.consumer(2)
+    bench.now = 1_100
+    assert bench.get(2) == ["a", "b"]

@@ -116,7 +116,7 @@ def test_the_time_to_live_begins_when_a_message_is_due(
 
 
 def test_a_message_that_the_topic_rejects_when_due_is_a_dead_letter_with_the_reason(
-    client: ServiceBusClient, guarded: Broker, queue: str
+    client: ServiceBusClient, guarded: Broker, queue: str, tmp_path: Path
 ) -> None:
     give(guarded.data, queue, role="router")
     with client.get_topic_sender(queue) as sender:
@@ -128,8 +128,12 @@ def test_a_message_that_the_topic_rejects_when_due_is_a_dead_letter_with_the_rea
             f"nobody subscribes to {queue}, or no filter lets this message pass"
         )
     add(guarded, queue, "mine")
-    permit(guarded.data, "anonymous", queue, "send", "listen")
-    admin(guarded.data, "--url", f"http://{guarded.http}", "dlq", "redrive", f"{queue}/$scheduled")
+    admin(guarded.data, "user", "add", "ann", password="secret")
+    permit(guarded.data, "ann", queue, "send", "listen")
+    password = tmp_path / "password"
+    password.write_text("secret")
+    ann = ("--url", f"http://{guarded.http}", "--user", "ann", "--password-file", str(password))
+    admin(guarded.data, *ann, "dlq", "redrive", f"{queue}/$scheduled")
     with client.get_subscription_receiver(queue, "mine") as receiver:
         assert texts(received(receiver, 1)) == ["x"]
 

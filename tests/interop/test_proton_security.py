@@ -100,7 +100,7 @@ def test_wrong_names_and_passwords_are_refused(secured: Secured, user: str, pass
 def test_anonymous_attaches_to_nothing_but_cbs_where_users_are_defined(secured: Secured, queue: str) -> None:
     with connected(secured.broker.amqp, allowed_mechs="ANONYMOUS") as connection:
         for open_link in (connection.create_sender, connection.create_receiver):
-            with pytest.raises(LinkDetached, match=r"amqp:unauthorized-access.*put one at \$cbs first"):
+            with pytest.raises(LinkDetached, match=r"amqp:unauthorized-access.*put a token at \$cbs first"):
                 open_link(queue)
         connection.create_sender("$cbs")
 

@@ -18,6 +18,7 @@ from lightrail.amqp.performatives import (
     TransactionalState,
 )
 from lightrail.amqp.values import Array, Long, UInt
+from tests.conformance.test_messaging_3 import rest
 from tests.support.amqp.bus_peer import DURABLE, REQUESTS, VENDOR, Bus, accept_session, of_session
 from tests.support.amqp.frame_peer import Peer, transfers, value
 from tests.support.amqp.transaction_peer import Client, settle
@@ -74,6 +75,26 @@ def is_deferred(bus: Bus, number: int) -> bool:
         {"sequence-numbers": Array([Long(number)], 0x81), "receiver-settle-mode": UInt(1)},
     )
     return status == 200
+
+
+# --- deliveries of a link ----------------------------------------------------------------------------------
+
+
+def test_after_a_rollback_a_delivery_whose_lock_has_no_end_comes_again_as_a_failed_one(
+    begun: Peer, queue: str
+) -> None:
+    """Azure's client for Java can't settle it again."""
+    begun.put(queue, DURABLE + value("one"))
+    client = Client(begun)
+    attach(begun, queue)
+    assert bodies(begun, 1) == ["one"]
+    txn = client.declare()
+    settle(begun, txn, 0, 0)
+    client.roll_back(txn)
+    with Peer("{}:{}".format(*begun.socket.getpeername())) as other:
+        other.open()
+        other.begin()
+        assert rest(other, queue) == [(1, value("one"))]
 
 
 # --- deferred messages -------------------------------------------------------------------------------------

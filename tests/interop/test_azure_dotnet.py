@@ -1,12 +1,17 @@
 """Azure's SDK for .NET: programs in tests/interop/dotnet, each of which prints what it found."""
 
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 
 import pytest
 
 from tests.interop.azure_scene import administration_string, connection_string, key_of
 from tests.interop.programs import in_csharp
+from tests.support import wait
+from tests.support.amqp.cutting_proxy import CuttingProxy
 from tests.support.broker import Broker
+from tests.support.http_client import Http
 from tests.support.namespace import give
 
 # A program may have to wait for csrun to unpack itself.
@@ -127,3 +132,41 @@ def test_messages_are_counted_timed_and_placed_as_in_service_bus(strings: tuple[
         "active": 3,
         "lives": ["100.00:00:00", "60.00:00:00", "100.00:00:00", "01:00:00"],
     }
+
+
+def test_handlers_that_outlive_a_cut_connection_complete_their_messages(
+    strict: Broker, strings: tuple[str, str], tmp_path: Path
+) -> None:
+    count = 32
+    give(strict.data, "cut", role="queue", lock_duration=60)
+    parts = dict(each.split("=", 1) for each in strings[0].split(";") if each)
+    http = Http(strict.ready["http"], parts["SharedAccessKeyName"], parts["SharedAccessKey"])
+    for number in range(count):
+        assert http("POST", "/cut", str(number)).status == 201
+    proxy = CuttingProxy(int(strict.amqp.rpartition(":")[2]))
+    started, go = tmp_path / "started", tmp_path / "go"
+
+    def cut() -> None:
+        wait.until(started.exists, "each handler has a message", 60)
+        proxy.losing.set()
+        proxy.cut()
+        assert proxy.lost.wait(60), "the client connects again, and hears nothing"
+        go.touch()
+        proxy.losing.clear()
+        proxy.cut()
+
+    through = strings[0].replace(strict.amqp, proxy.url)
+    with ThreadPoolExecutor(1) as pool:
+        cutting = pool.submit(cut)
+        found = in_csharp("Cut", through, "cut", str(count), str(started), str(go))
+        cutting.result()
+    proxy.close()
+    assert found.scenarios == {
+        "completed": count,
+        "failed": [],
+        "delivery counts": [1],
+        "handled": count,
+    }
+    figures = http("GET", "/cut/!figures").json()
+    assert figures["in_flight"] == figures["ready"] == 0
+    http.close()

@@ -204,7 +204,8 @@ def test_messages_are_scheduled_and_cancelled(sdk: Found) -> None:
         "numbers": [1, 2],
         "peeked": "one",
         "scheduled": True,
-        "twice": True,
+        # The client for Java takes "not scheduled" for success.
+        "twice": sdk.program != "java",
         "came": "soon",
         "early": False,
     }
@@ -332,7 +333,7 @@ def test_messages_received_by_their_numbers_are_settled_by_the_commit_of_a_trans
 
 @pytest.mark.parametrize("program", ["java"], indirect=True)
 def test_a_session_is_settled_and_sent_to_in_a_transaction(sdk: Found) -> None:
-    assert sdk["sessions"] == {"sent": "a4", "late": "a2", "again": ["a3", 1], "left": 0}
+    assert sdk["sessions"] == {"sent": "a4", "late": "a2", "left": ["a3"]}
 
 
 @pytest.mark.parametrize("program", ["java"], indirect=True)

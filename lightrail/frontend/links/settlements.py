@@ -49,6 +49,8 @@ class Settlements(UnsettledBytes):
     has_key: bool = False
     """Whether the shard knows the deliveries under a key of the link, by which they are settled, also in
     transactions; then a delivery from before a loss of the shard may be locked still."""
+    locks_lapse: Callable[[], bool] | None = None
+    """Whether locks under the key end without the client, by time or with a session; given with the key."""
     is_abandoned: bool = False
     """Whether the connection has ended by a failure, or by the broker, while a transaction had outcomes:
     the client may have sent a discharge that was lost."""
@@ -230,7 +232,7 @@ class Settlements(UnsettledBytes):
         """
         if state is RELEASED:
             self.is_abandoned = True
-        if self.has_key:
+        if self.locks_lapse is not None and self.locks_lapse():
             # A rollback changes no lock: the client may settle the messages again, by their tokens.
             return
         first = max(first, self._base)

@@ -139,6 +139,7 @@ class BusConsumerLink(ConsumerLink):
         # To these clients an error in the answer would be an error of the broker.
         self.settlements.confirms_plainly = True
         self.settlements.has_key = not options.presettled
+        self.settlements.locks_lapse = self._locks_lapse
 
     @property
     def queue(self) -> str:
@@ -159,6 +160,14 @@ class BusConsumerLink(ConsumerLink):
         if self._is_dead:
             return self.options.lock_ms
         return lock_ms_at(self.connection.frontend.directory, self._bus_queue)
+
+    def _locks_lapse(self) -> bool:
+        """Whether locks end without the client, by time or with their session.
+
+        Azure's client for Java can't settle a message again after a rollback: a lock without an end would
+        keep the message until the link ends.
+        """
+        return self.options.is_session or self._lock_ms > 0
 
     def ends(self, ending: Ending) -> None:
         """See Bound: locks that outlive the link need nobody who keeps them for transactions."""

@@ -70,14 +70,15 @@ final class Transactions {
         sender.sendMessage(new ServiceBusMessage("never").setSessionId("a"), undone);
         receiver.complete(found.get(2), new CompleteOptions().setTransactionContext(undone));
         sender.rollbackTransaction(undone);
-        ServiceBusReceivedMessage again = Azure.next(receiver);
         ServiceBusReceivedMessage late = receiver.receiveDeferredMessage(found.get(1).getSequenceNumber());
         ServiceBusTransactionContext last = sender.createTransaction();
-        for (ServiceBusReceivedMessage each : List.of(sent, again, late)) {
+        for (ServiceBusReceivedMessage each : List.of(sent, late)) {
             receiver.complete(each, new CompleteOptions().setTransactionContext(last));
         }
         sender.commitTransaction(last);
-        return Map.of("sent", sent.getBody().toString(), "late", late.getBody().toString(),
-                "again", List.of(again.getBody().toString(), again.getDeliveryCount()), "left", Azure.left(receiver));
+        // To this client the third message is settled; it is its session's still, and comes again with its next receiver.
+        List<String> left =
+                receiver.peekMessages(100, 0).stream().map(each -> each.getBody().toString()).toList();
+        return Map.of("sent", sent.getBody().toString(), "late", late.getBody().toString(), "left", left);
     }
 }

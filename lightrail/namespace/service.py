@@ -344,12 +344,14 @@ class Service:
             try:
                 await self._coordinator.write(writes)
             except ConflictError as conflict:
-                if any(each.key in conflict.keys and not each.is_check for each in writes):
+                self.directory.refresh()
+                guards = [each.guard for each in writes if each.key in conflict.keys and not each.is_check]
+                if 0 in guards:
+                    raise TakenError(f"{what} was made by somebody else a moment ago") from None
+                if guards:
                     break
             else:
-                self.directory.refresh()
-                return
-        self.directory.refresh()
+                return self.directory.refresh()
         raise ChangedError(CHANGED.format(what))
 
     async def _write(self, writes: list[Write], what: str) -> None:

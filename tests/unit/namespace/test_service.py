@@ -797,6 +797,18 @@ def test_a_router_whose_policy_is_changed_meanwhile_is_subscribed_to_all_the_sam
     run(check)
 
 
+def test_of_two_that_make_a_subscription_at_once_one_finds_that_it_exists() -> None:
+    async def check(scene: Scene) -> None:
+        await scene.one.give(ANYBODY, "r", policy("router"))
+        await scene.one.give(ANYBODY, "q", policy())
+        scene.coordinator.meanwhile = lambda: scene.two.subscribe(ANYBODY, "r", "q", id="s")
+        with pytest.raises(TakenError, match="s of r was made by somebody else"):
+            await scene.one.subscribe(ANYBODY, "r", "q", id="s")
+        assert scene.one.directory.subscription("r", "s") is not None
+
+    run(check)
+
+
 @pytest.mark.parametrize("how", ["give", "change"])
 def test_dead_letters_do_not_go_round_by_two_changes_at_once(how: str) -> None:
     async def check(scene: Scene) -> None:

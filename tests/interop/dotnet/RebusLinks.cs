@@ -25,7 +25,7 @@ public static class RebusLinks
             if (message.LockedUntil <= before)
                 break;
         }
-        scene.Found("renewed", renewals >= 5);
+        scene.Found("renewed", renewals > 1);
         scene.Found("completed", await Report.Failure(() => receiver.CompleteMessageAsync(message)));
         scene.Found("input left", await scene.Left(queue));
     }
@@ -51,7 +51,7 @@ public static class RebusLinks
             var isDue = message.ScheduledEnqueueTime < DateTimeOffset.UtcNow.AddMilliseconds(10);
             texts.Add($"{message.Body} {isDue} {message.DeliveryCount}");
         }
-        scene.Found("deferred", texts);
+        scene.Found("deferred", texts.Order());
         var dead = (await Scene.Take(client.CreateReceiver(expiring, Scene.DeadLetters()), 1)).Single();
         scene.Found("expired", $"{dead.Body} {dead.DeadLetterReason}");
     }

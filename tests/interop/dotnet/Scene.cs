@@ -1,20 +1,4 @@
-// What frameworks ask of Service Bus, all at once: CONNECTION_STRING ADMINISTRATION_STRING PREFIX. Each part is a file of its own.
-public static class Frameworks
-{
-    public static async Task Run(string[] arguments)
-    {
-        Scene Below(string name) => new(arguments[0], new ServiceBusAdministrationClient(arguments[1]), $"{arguments[2]}/{name}");
-        await Task.WhenAll(
-            FrameworkEntities.Run(Below("entities")),
-            MassTransitLinks.Run(Below("masstransit")),
-            NServiceBusLinks.Run(Below("nservicebus")),
-            RebusLinks.Run(Below("rebus")),
-            WolverineLinks.Run(Below("wolverine")),
-            FunctionsLinks.Run(Below("functions")));
-    }
-}
-
-// Where a framework works: entities whose names begin with Name are its own.
+// Where a program works that runs beside others: entities whose names begin with Name are its own.
 public sealed record Scene(string ConnectionString, ServiceBusAdministrationClient Administration, string Name)
 {
     public static readonly TimeSpan Patience = TimeSpan.FromSeconds(40);

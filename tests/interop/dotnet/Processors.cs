@@ -117,7 +117,7 @@ public static class Processors
         var errors = new ConcurrentBag<string>();
         await using var processor = Started(client.CreateProcessor($"{scene.Name}/missing"), _ => Task.CompletedTask, errors);
         await processor.StartProcessingAsync();
-        await Scene.Until(() => !errors.IsEmpty, "the error is heard");
+        await Scene.Until(() => !errors.IsEmpty, "the error arrives");
         scene.Found("missing", errors.First());
         scene.Found("started twice", await Report.Failure(() => processor.StartProcessingAsync()));
         await Task.WhenAll(processor.StopProcessingAsync(), processor.StopProcessingAsync());
@@ -143,7 +143,7 @@ public static class Processors
         scene.Found("renewed", $"{handled} {string.Join(" ", errors)} {await scene.Left(queue)}");
     }
 
-    // Without renewal the lock is lost, of which the handler hears.
+    // Without renewal the lock is lost, and the handler is notified.
     private static async Task Lost(Scene scene, ServiceBusClient client)
     {
         var queue = await scene.Queue("lost", options => options.LockDuration = Scene.ShortLock);
@@ -159,13 +159,13 @@ public static class Processors
                 await call.CompleteMessageAsync(call.Message);
                 return;
             }
-            var told = new TaskCompletionSource(TaskCreationOptions.RunContinuationsAsynchronously);
+            var noticed = new TaskCompletionSource(TaskCreationOptions.RunContinuationsAsynchronously);
             call.MessageLockLostAsync += _ =>
             {
-                told.TrySetResult();
+                noticed.TrySetResult();
                 return Task.CompletedTask;
             };
-            await told.Task;
+            await noticed.Task;
             await Task.Delay(TimeSpan.FromSeconds(1));
             lost.SetResult(await Report.Failure(() => call.CompleteMessageAsync(call.Message)));
         });

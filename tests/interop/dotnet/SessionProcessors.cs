@@ -113,13 +113,13 @@ public static class SessionProcessors
                 await call.CompleteMessageAsync(call.Message);
                 return;
             }
-            var told = new TaskCompletionSource(TaskCreationOptions.RunContinuationsAsynchronously);
+            var noticed = new TaskCompletionSource(TaskCreationOptions.RunContinuationsAsynchronously);
             call.SessionLockLostAsync += _ =>
             {
-                told.TrySetResult();
+                noticed.TrySetResult();
                 return Task.CompletedTask;
             };
-            await told.Task;
+            await noticed.Task;
             await Task.Delay(TimeSpan.FromSeconds(1));
             found.TrySetResult(await Report.Failure(() => call.CompleteMessageAsync(call.Message)));
         });
@@ -134,7 +134,7 @@ public static class SessionProcessors
         var errors = new ConcurrentBag<string>();
         await using var processor = Started(client.CreateSessionProcessor(queue), _ => Task.CompletedTask, errors);
         await processor.StartProcessingAsync();
-        await Scene.Until(() => !errors.IsEmpty, "the error is heard");
+        await Scene.Until(() => !errors.IsEmpty, "the error arrives");
         await processor.StopProcessingAsync();
         scene.Found("without sessions", errors.Distinct());
     }

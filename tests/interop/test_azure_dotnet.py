@@ -5,12 +5,11 @@ from pathlib import Path
 
 import pytest
 
-from tests.interop.azure_scene import administration_string, connection_string
+from tests.interop.azure_scene import administration_string, connection_string, http_by
 from tests.interop.programs import in_csharp
 from tests.support import wait
 from tests.support.amqp.cutting_proxy import CuttingProxy
 from tests.support.broker import Broker
-from tests.support.http_client import Http
 from tests.support.namespace import give
 
 # A program may have to wait for csrun to unpack itself.
@@ -121,8 +120,7 @@ def test_handlers_that_outlive_a_cut_connection_complete_their_messages(
 ) -> None:
     count = 32
     give(strict.data, "cut", role="queue", lock_duration=60)
-    parts = dict(each.split("=", 1) for each in strings[0].split(";") if each)
-    http = Http(strict.ready["http"], parts["SharedAccessKeyName"], parts["SharedAccessKey"])
+    http = http_by(strict, strings[0])
     for number in range(count):
         assert http("POST", "/cut", str(number)).status == 201
     proxy = CuttingProxy(int(strict.amqp.rpartition(":")[2]))

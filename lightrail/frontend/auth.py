@@ -147,7 +147,7 @@ class Authentication:
 
     @property
     def awaits_token(self) -> bool:
-        """Whether the client said nothing about itself, and has to put a token first."""
+        """Whether the client has sent no name and no password, and has to put a token first."""
         return not self.anonymous and self.chosen in self._owner.without_user
 
     def caller(self, user: str | None, directory: Directory) -> Caller:

@@ -74,7 +74,7 @@ def settles_itself(link: "Link") -> bool:
 
 
 def reads_info(link: "Link") -> bool:
-    """Whether the client is that for Python, which takes the third field of an error without a look.
+    """Whether the client is that for Python, which uses the third field of an error without a check.
 
     It finds none, keeps the failure to itself, and waits for an outcome for ever.
     """

@@ -89,11 +89,15 @@ def dead_letter_source(delivery: Delivery) -> str | None:
 
 
 def _attributes(delivery: Delivery) -> tuple[bool, int, int | None, int | None]:
+    """Durability, priority, ttl and expiry. What its queue has on disk goes on as a durable message: some
+    clients, such as Azure's, send no `durable`, and a queue may store all messages."""
     if not delivery.message_format:
         try:
-            return attributes(delivery.message)
+            durable, priority, ttl_ms, expiry_ms = attributes(delivery.message)
         except (DecodeError, ValueError):
             pass
+        else:
+            return durable or delivery.is_stored, priority, ttl_ms, expiry_ms
     # A message that can't be decoded is stored durably, so that it is not lost.
     return True, PRIORITY_DEFAULT, None, None
 

@@ -57,7 +57,7 @@ FINAL: Final = frozenset(
 yet is none, nor is a delivery that the shard has given back."""
 
 _RETURNED: Final = conditions.TRANSACTION_ROLLBACK
-"""Refusal of a transaction some of whose deliveries are in their queue again, or gone."""
+"""Refusal of a transaction some of whose deliveries are in their queue again, or settled by others."""
 
 log = logging.getLogger("lightrail.gateway.forwarding.transferring")
 

@@ -47,6 +47,8 @@ DESCRIPTION: Final = "DeadLetterErrorDescription"
 NOTED_REASON: Final = Symbol("x-opt-deadletter-reason")
 NOTED_DESCRIPTION: Final = Symbol("x-opt-deadletter-description")
 """Annotations of a dead letter with both."""
+BROKERS_PREFIX: Final = "x-opt-dead-letter-"
+"""Precedes the names of the broker's annotations of a dead letter."""
 PROPERTY_PREFIX: Final = "x-opt-property-"
 """Precedes the name of an application property that an outcome has set, in the annotations of its message."""
 _MARK: Final = PROPERTY_PREFIX.encode()
@@ -163,6 +165,9 @@ def message_id_of(message: bytes, notes: dict[Symbol, Any]) -> str:
 def _with_reasons(message: bytes, notes: dict[Symbol, Any]) -> bytes:
     """A dead letter with the reason in the form of these clients; adds its original queue to `notes`.
 
+    The annotations that say so to other clients are left out: a client that sends a copy of what it received
+    keeps them, and the copy would be a dead letter wherever it is received.
+
     A message that is none, such as one that was sent again from a dead-letter queue, is unchanged.
     """
     found = decode_annotations(message)
@@ -181,6 +186,10 @@ def _with_reasons(message: bytes, notes: dict[Symbol, Any]) -> bytes:
     elif own == "expired":
         description = description or EXPIRED_TEXT
     given = {key: str(text) for key, text in ((REASON, reason), (DESCRIPTION, description)) if text}
+    noted = {NOTED_REASON, NOTED_DESCRIPTION}
+    message = without_annotations(
+        message, [name for name in found if name in noted or str(name).startswith(BROKERS_PREFIX)]
+    )
     if not given:
         return message
     return with_application_properties(message, {**decode_application_properties(message), **given})

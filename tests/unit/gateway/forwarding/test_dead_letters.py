@@ -5,6 +5,10 @@ from collections.abc import Awaitable, Callable
 from functools import partial
 from typing import Any, cast
 
+from lightrail.amqp.dead_letters import COUNT as DEAD_LETTER_COUNT
+from lightrail.amqp.dead_letters import HOPS
+from lightrail.amqp.sections import decode_annotations, with_annotations
+from lightrail.amqp.values import UInt
 from lightrail.gateway.forwarding import forwarder
 from lightrail.gateway.forwarding.counts import ForwardingCounts
 from lightrail.gateway.forwarding.forwarder import (
@@ -12,10 +16,16 @@ from lightrail.gateway.forwarding.forwarder import (
     FORWARDER_WINDOW_BYTES,
     FORWARDER_WINDOW_FIRST,
 )
-from lightrail.gateway.forwarding.forwarding import DeadLetterForwarders
-from lightrail.gateway.forwarding.sink import NotSentError
+from lightrail.gateway.forwarding.forwarding import (
+    DEAD_LETTER_HOPS_MAX,
+    DEAD_LETTERINGS_PLAIN,
+    DeadLetterForwarders,
+)
+from lightrail.gateway.forwarding.next_queues import TOO_MANY_HOPS
+from lightrail.gateway.forwarding.sink import NotSentError, redriven
 from lightrail.model.policy import Policy
 from lightrail.namespace.rights import ANYBODY
+from lightrail.shard_client.receiving.queue_consumer import Delivery
 from lightrail.wire.frames import OutcomeCode
 from tests.support.amqp.letters import dead_letter
 from tests.support.turns import until
@@ -52,6 +62,31 @@ def test_dead_letters_are_forwarded_as_they_are_and_in_order() -> None:
         assert [each.priority for each in scene.sink.letters["graves"]][:12] == [*range(10), 0, 1]
         assert {code for code, _ in scene.queue.outcomes.values()} == {OutcomeCode.ACCEPTED}
         assert (scene.counts.forwarders, scene.counts.forwarded) == (1, 250)
+
+    run(check)
+
+
+def test_a_dead_letter_that_returns_is_counted_and_set_aside_in_the_end() -> None:
+    async def check(scene: Scene) -> None:
+        await scene.give("q", dead_letter="graves")
+        returned = with_annotations(
+            dead_letter(b"x", "q"), {DEAD_LETTER_COUNT: UInt(DEAD_LETTERINGS_PLAIN + 1)}
+        )
+        aside = "q/$transfer/$dlq"
+        for hops in range(1, DEAD_LETTER_HOPS_MAX + 2):
+            scene.queue.add(returned)
+            await until(lambda hops=hops: len(scene.queue.outcomes) == hops)  # type: ignore[misc]
+            if hops <= DEAD_LETTER_HOPS_MAX:
+                returned = scene.sink.messages("graves")[-1]
+                assert decode_annotations(returned)[HOPS] == hops
+        assert len(scene.sink.messages("graves")) == DEAD_LETTER_HOPS_MAX
+        (rests,) = scene.sink.messages(aside)
+        notes = decode_annotations(rests)
+        assert notes["x-opt-dead-letter-condition"] == TOO_MANY_HOPS
+        assert notes["x-opt-dead-letter-source"] == "q"
+        # A redrive begins anew.
+        delivery = Delivery(1, 0, 0, 0, 0, 0, 0, rests)
+        assert HOPS not in decode_annotations(redriven(delivery, 0).message)
 
     run(check)
 

@@ -29,6 +29,7 @@ from lightrail.gateway.forwarding.forwarder import (
 )
 from lightrail.gateway.forwarding.next_queues import TOO_MANY_HOPS
 from lightrail.gateway.forwarding.pushes import Pushers
+from lightrail.gateway.forwarding.room import ForwardingRoom
 from lightrail.gateway.forwarding.sink import NotSentError, Sink, due, moved
 from lightrail.gateway.forwarding.transferring import QueueForwarders
 from lightrail.gateway.forwarding.transfers import Transfers
@@ -62,6 +63,7 @@ class Forwarders:
     shards: ShardConnections
     sink: Sink
     counts: ForwardingCounts
+    room: ForwardingRoom
     pause: Pause = asyncio.sleep
 
     def __post_init__(self) -> None:
@@ -90,7 +92,7 @@ class DeadLetterForwarder(RepeatingForwarder):
         waiting = f"dead letters wait in {queue}, {target} refuses them"
         again = f"{target} accepts the dead letters of {queue} again"
         label = f"forwarder to {target}"
-        super().__init__(queue, label, host.pause, lost, log=log, waiting=waiting, again=again)
+        super().__init__(queue, label, host.pause, lost, host.room, log=log, waiting=waiting, again=again)
         self._of = names.owner(queue)
         self._target = target
         self._sink = host.sink
@@ -169,7 +171,7 @@ class ScheduledForwarder(RepeatingForwarder):
         waiting = f"messages that are due wait in {queue}"
         again = f"{router} accepts its scheduled messages again"
         label = f"schedule of {router}"
-        super().__init__(queue, label, host.pause, lost, log=log, waiting=waiting, again=again)
+        super().__init__(queue, label, host.pause, lost, host.room, log=log, waiting=waiting, again=again)
         self._router = router
         self._shards = host.shards
         self._sink = host.sink
@@ -223,15 +225,15 @@ class Forwarding:
         self, service: Service, shards: ShardConnections, sender: NameSender, destinations: Destinations
     ) -> None:
         self.counts = ForwardingCounts()
-        sink = Sink(service, sender)
+        sink, room = Sink(service, sender), ForwardingRoom()
         self._directory = service.directory
         self._destinations = destinations
         self._endpoints = Endpoints(destinations)
         self.transfers = Transfers(service.directory, shards, sink, self.counts)
-        self._dead_letters = DeadLetterForwarders(service.directory, shards, sink, self.counts)
-        self._scheduled = ScheduledForwarders(service.directory, shards, sink, self.counts)
-        self._queues = QueueForwarders(service, shards, sender.routers, self.counts)
-        self._pushers = Pushers(service, shards, self._endpoints.post, self.counts)
+        self._dead_letters = DeadLetterForwarders(service.directory, shards, sink, self.counts, room)
+        self._scheduled = ScheduledForwarders(service.directory, shards, sink, self.counts, room)
+        self._queues = QueueForwarders(service, shards, sender.routers, self.counts, room)
+        self._pushers = Pushers(service, shards, self._endpoints.post, self.counts, room)
 
     def start(self) -> None:
         """Starts the forwarders that the namespace requires now; `changed` follows its changes."""

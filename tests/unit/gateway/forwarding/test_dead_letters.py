@@ -22,6 +22,7 @@ from lightrail.gateway.forwarding.forwarding import (
     DeadLetterForwarders,
 )
 from lightrail.gateway.forwarding.next_queues import TOO_MANY_HOPS
+from lightrail.gateway.forwarding.room import ForwardingRoom
 from lightrail.gateway.forwarding.sink import NotSentError, redriven
 from lightrail.model.policy import Policy
 from lightrail.namespace.rights import ANYBODY
@@ -166,6 +167,7 @@ def test_those_who_are_there_at_the_start_are_found_and_a_queue_that_is_away_is_
             cast(Any, scene.links),
             cast(Any, scene.sink),
             ForwardingCounts(),
+            ForwardingRoom(),
             pause=scene.pause,
         )
         scene.forwarders.close()
@@ -193,6 +195,31 @@ def test_after_a_restart_of_the_shard_everything_that_was_not_settled_comes_agai
         assert len(scene.sink.letters["graves"]) == 40
         assert len(set(scene.sink.messages("graves"))) == 20
         await until(lambda: scene.links.peer.credit_limits[1] == 20 + FORWARD_WINDOW)
+
+    run(check)
+
+
+def test_dead_letters_that_wait_are_given_back_where_there_is_no_room(monkeypatch: Any) -> None:
+    monkeypatch.setattr(forwarder, "FORWARDER_OPEN_PAUSE_MS", 0)
+
+    async def check(scene: Scene) -> None:
+        full = True
+        scene.sink.refuse = lambda _name, _letter: NotSentError("amqp:x", "") if full else None
+        other = scene.links.peer.queue("r/$dlq")
+        sent = [dead_letter(b"%d" % number, "q") for number in range(10)]
+        scene.room.__init__(12 * len(sent[0]))  # type: ignore[misc]
+        for queue in (scene.queue, other):
+            queue.add(*sent)
+        await scene.give("q", dead_letter="graves")
+        await scene.give("r", dead_letter="graves")
+        await until(lambda: len(scene.pauses) > 20)
+        assert scene.room.held <= 12 * len(sent[0])
+        full = False
+        for _ in range(100):
+            scene.go_on.release()
+        await until(lambda: len(scene.queue.outcomes) + len(other.outcomes) == 20)
+        assert sorted(scene.sink.messages("graves")) == sorted(2 * sent)
+        assert scene.room.held == 0
 
     run(check)
 

@@ -9,8 +9,9 @@ import asyncio
 import logging
 import secrets
 import ssl
+from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 from lightrail.amqp import events, sasl
 from lightrail.cluster.coordinator import Coordinator
@@ -27,6 +28,8 @@ if TYPE_CHECKING:
     from lightrail.frontend.connection import ClientConnection
 
 log = logging.getLogger("lightrail.frontend.auth")
+
+FIRST_USER: Final = "a user is defined by now, and all clients have to log in: connect again"
 
 
 def offered_mechanisms(settings: Settings, *, loopback: bool, tls: bool, has_users: bool) -> tuple[str, ...]:
@@ -81,6 +84,8 @@ class Authenticator:
         """Mechanisms of a client that does not say who it is."""
         self.settings = settings
         self.has_users = False
+        self.first_user: Callable[[], None] = lambda: None
+        """Called when a user is defined where there was none: nobody has all rights any more."""
         self.logins = Logins(coordinator, keys=keys)
 
     @property
@@ -90,7 +95,9 @@ class Authenticator:
 
     async def refresh(self) -> None:
         """Reads whether any user is defined, for connections that are accepted afterwards."""
-        self.has_users = await self.logins.refresh()
+        had_users, self.has_users = self.has_users, await self.logins.refresh()
+        if self.has_users and not had_users:
+            self.first_user()
 
     def begin(self, transport: asyncio.Transport, source: Address | None) -> "Authentication":
         """The authentication of one connection, whose mechanisms depend on TLS and the client's address."""
@@ -146,6 +153,11 @@ class Authentication:
         self._users_defined = self._owner.has_users
 
     @property
+    def is_outdated(self) -> bool:
+        """Whether the first user was defined after the client was accepted without a check."""
+        return self._owner.has_users and not self._users_defined
+
+    @property
     def awaits_token(self) -> bool:
         """Whether the client has sent no name and no password, and has to put a token first."""
         return not self.anonymous and self.chosen in self._owner.without_user
@@ -157,7 +169,7 @@ class Authentication:
         only these.
         """
         name = user or "anonymous"
-        everything = not self._users_defined
+        everything = not (self._users_defined or self._owner.has_users)
         if everything and self.chosen == "EXTERNAL" and directory.permissions(name):
             everything = False
         return Caller(name, everything=everything, tls=self._tls, unproven=self.awaits_token)
@@ -179,7 +191,11 @@ class Authentication:
         """The client chose a mechanism."""
         if mechanism not in self.mechanisms:
             return Step(reason=f"mechanism {mechanism!r} is not offered to this client")
+        if not self._users_defined:
+            await self._look_for_users()
         if mechanism in self._owner.without_user:
+            if not self.anonymous and not self._owner.settings.token_wait:
+                return Step(reason="a user is defined by now; expected a user name and a password")
             return Step(user="anonymous")
         if mechanism == "EXTERNAL":
             return Step(user=self._certificate)
@@ -189,6 +205,13 @@ class Authentication:
             return await self._scram_first(mechanism, response or b"")
         except sasl.SaslError as error:
             return Step(reason=str(error))
+
+    async def _look_for_users(self) -> None:
+        """A user may have been defined a moment ago: then credentials open no more than they say."""
+        await self._owner.refresh()
+        if self._owner.has_users:
+            self._users_defined = True
+            self.anonymous = self._owner.settings.allow_anonymous
 
     async def respond(self, response: bytes | None) -> Step:
         """The client answered the challenge of SCRAM."""
@@ -310,6 +333,11 @@ class SaslExchange:
     def awaits_token(self) -> bool:
         """See Authentication."""
         return self._authentication.awaits_token
+
+    @property
+    def is_outdated(self) -> bool:
+        """See Authentication."""
+        return self._authentication.is_outdated
 
     def authenticated(self) -> None:
         """The connection is open: the client has the rights of its user."""

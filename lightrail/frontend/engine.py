@@ -128,6 +128,7 @@ class Frontend:
         """Sets up connections and their bounds."""
         self.counts = FrontendCounts()
         self.connections = Connections(self.counts)
+        self._authenticator.first_user = self.connections.end_unchecked
         self.deadlines = ConnectionDeadlines(self._loop, lambda: self.now_ms(), self.connections)
         self.intake = Intake(
             self.counts,

@@ -89,6 +89,11 @@ class FrontendHooks:
     hook may request a session in the options; then it alone reads the filters of the source.
     Raises ConditionError.
     """
+    admit: "Callable[[AttachingLink], None]" = _none
+    """Refuses an attach that the other broker refuses to its clients, after the check of rights.
+
+    Raises ConditionError.
+    """
     names_entities: "Callable[[Open | None, Attach | None], bool]" = _no_entities
     """Whether the names in a client's addresses are those of entities that somebody has created.
 

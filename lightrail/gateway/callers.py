@@ -130,6 +130,9 @@ class Callers:
             raise ProblemError(403, f"a page of {origin[:80]!a} may not change anything here")
         header = request.headers.get("Authorization")
         tls = is_encrypted(request)
+        if not self.has_users and header is not None:
+            # A user may have been defined a moment ago: then credentials open no more than they say.
+            await self.refresh()
         if not self.has_users:
             return self._anybody(request, tls)
         if header is None:

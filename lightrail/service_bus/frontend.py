@@ -15,6 +15,7 @@ from lightrail.namespace.tokens import Claims, InvalidTokenError
 from lightrail.service_bus import development, signatures
 from lightrail.service_bus.access_keys import texts_of
 from lightrail.service_bus.links.deliveries import BusConsumerLink
+from lightrail.service_bus.links.refusals import refuse_foreign
 from lightrail.service_bus.links.sending import SessionProducer
 from lightrail.service_bus.links.sessions import SessionLink, request_session
 from lightrail.service_bus.nodes.management import node_at
@@ -103,6 +104,11 @@ def _consumer_link(attach: Attach, options: ConsumerOpen) -> Callable[..., Consu
     return BusConsumerLink if not options.relay and is_bus_link(attach.link) else None
 
 
+def _admit(attach: Attach) -> None:
+    if is_bus_link(attach.link):
+        refuse_foreign(attach)
+
+
 async def _token(
     authenticator: "Authenticator", directory: "Directory", text: str, audience: str, now_ms: int
 ) -> Verified | None:
@@ -135,6 +141,7 @@ HOOKS: Final = FrontendHooks(
     schedules=is_bus_link,
     producer_link=_producer_link,
     consumer_link=_consumer_link,
+    admit=_admit,
     names_entities=is_bus_client,
     name_at=entity_name,
     node=node_at,

@@ -150,3 +150,18 @@ def test_handlers_that_outlive_a_cut_connection_complete_their_messages(
     figures = http("GET", "/cut/!figures").json()
     assert figures["in_flight"] == figures["ready"] == 0
     http.close()
+
+
+def test_what_service_bus_refuses_is_an_invalid_operation(strings: tuple[str, str], queue: str) -> None:
+    found = in_csharp("Refused", *strings, queue)
+    no_failure = {scenario for scenario, failure in found.scenarios.items() if failure == "none"}
+    assert no_failure == {
+        "receiver of its dead letters",
+        "peek at a queue with sessions",
+        "send to a queue",
+        "send to a topic",
+        "receive from a queue",
+    }
+    assert len(found.scenarios) == 20
+    refused = [found[scenario] for scenario in found.scenarios.keys() - no_failure]
+    assert set(refused) == {"InvalidOperationException"}

@@ -45,6 +45,7 @@ from lightrail.namespace.transfer_queues import transfer_queue
 from lightrail.service_bus.administration import entries
 from lightrail.service_bus.administration.entries import Entry
 from lightrail.service_bus.administration.properties import Server
+from lightrail.service_bus.spelling import PART_CHARACTERS_MAX
 
 if TYPE_CHECKING:
     from lightrail.gateway.request import Request
@@ -142,6 +143,8 @@ def _segment(text: str, *, is_rule: bool = False) -> str:
 
 ADMINISTRATION_PAGE_MAX: Final[int] = 100
 """Most entities in one answer to an administration client of Azure Service Bus, as there."""
+NAME_CHARACTERS_MAX: Final[int] = 260
+"""Characters of the name of a new queue or topic, as in Service Bus."""
 T = TypeVar("T")
 Figures = dict[str, dict[str, Any]]
 """Figures of queues by name (gateway/resources/queues.py)."""
@@ -222,6 +225,11 @@ class Call:
             raise ProblemError(404, f"{what} does not exist, so it can't be changed")
         if is_there and not updates:
             raise ProblemError(409, f"{what} exists already; a change has the header If-Match: *")
+        if not is_there:
+            name, most = self.place.rule or self.place.subscription, PART_CHARACTERS_MAX
+            name, most = (name, most) if name else (self.place.name, NAME_CHARACTERS_MAX)
+            if len(name) > most:
+                raise ProblemError(400, f"{what}: expected a name of at most {most} characters")
         return updates
 
     def forwarding(self, policy: Policy, before: Policy | None = None) -> Policy:

@@ -14,7 +14,7 @@ from lightrail.gateway.errors import ProblemError, invalid
 from lightrail.model import limits
 from lightrail.model.names import InvalidNameError, queue_name
 from lightrail.model.policy import InvalidPolicyError, Policy, Role, field_value
-from lightrail.service_bus.administration.durations import FOREVER, duration_of, seconds_of
+from lightrail.service_bus.administration.durations import FOREVER, between, duration_of, seconds_of
 from lightrail.service_bus.administration.entries import local, plain_text
 from lightrail.service_bus.administration.kept import (
     FLAGS,
@@ -34,6 +34,11 @@ UNLIMITED_COUNT: Final = (1 << 31) - 1
 """MaxDeliveryCount of a queue that makes no dead letters after failed deliveries."""
 WINDOW_S: Final = 600.0
 """DuplicateDetectionHistoryTimeWindow if a client does not send it."""
+WINDOW_S_MIN: Final = 20
+WINDOW_S_MAX: Final[int] = 7 * 86_400
+"""Shortest and longest one that a client may set, as in Service Bus."""
+LOCK_S_MAX: Final[int] = 300
+"""Longest LockDuration that a client may set, as in Service Bus."""
 
 NEW_QUEUE: Final = Policy(
     Role.QUEUE,
@@ -312,7 +317,7 @@ def _status(text: str) -> str:
 
 
 _COUNTERPARTS: Final[Mapping[str, _Counterpart]] = {
-    "LockDuration": _Counterpart("lock_duration", seconds_of),
+    "LockDuration": _Counterpart("lock_duration", between(0, LOCK_S_MAX)),
     "MaxSizeInMegabytes": _Counterpart("max_bytes", _size),
     "RequiresSession": _Counterpart("groups", _boolean),
     "DefaultMessageTimeToLive": _Counterpart("max_age", seconds_of),
@@ -379,7 +384,8 @@ def _take_window(
         given.pop("duplicate_window", None)
         kept.pop(WINDOW, None)
         return
-    seconds = _read(_Counterpart("duplicate_window", seconds_of), WINDOW, window)
+    reads = seconds_of if window == present[WINDOW] else between(WINDOW_S_MIN, WINDOW_S_MAX)
+    seconds = _read(_Counterpart("duplicate_window", reads), WINDOW, window)
     if given["role"] == Role.QUEUE:
         given["duplicate_window"] = seconds
     else:

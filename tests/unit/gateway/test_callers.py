@@ -230,6 +230,17 @@ def test_without_users_only_this_machine_gets_in() -> None:
     scene(check, users=False)
 
 
+def test_credentials_are_checked_from_the_first_user_on() -> None:
+    async def check(callers: Callers, coordinator: MemoryCoordinator, clock: Clock) -> None:
+        assert (await callers.caller(request(GOOD))).everything
+        await coordinator.add_user(UserRecord.make("alice", "secret", ITERATIONS))
+        assert await status_of(callers, request(basic("alice", "wrong"))) == 401
+        found = await callers.caller(request(GOOD))
+        assert (found.user, found.everything) == ("alice", False)
+
+    scene(check, users=False)
+
+
 def test_without_users_everybody_gets_in_where_that_was_said() -> None:
     async def check(callers: Callers, coordinator: MemoryCoordinator, clock: Clock) -> None:
         assert (await callers.caller(request(peer="192.0.2.1", tls=True))).tls

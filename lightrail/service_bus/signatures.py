@@ -98,6 +98,12 @@ async def signer(
     rule = _rule(directory, secret, found)
     if rule is not None:
         return rule
+    if not found.resource.path:
+        raise InvalidTokenError(
+            f"no user {found.name!a:.80} has a key that made this signature for everything; "
+            "`lightrail-admin key list` shows the users that have keys. The key of an entity is good for a "
+            "signature for the entity: a connection string with it needs EntityPath=NAME"
+        )
     raise InvalidTokenError(
         f"neither an authorization rule of {found.resource.path!a:.200} nor a user has the name "
         f"{found.name!a:.80} and a key that made this signature; `lightrail-admin key list` shows the users "

@@ -22,9 +22,11 @@ from lightrail.gateway.callers import Callers
 from lightrail.gateway.errors import ProblemError
 from lightrail.model.policy import Policy
 from lightrail.model.settings import Settings
+from lightrail.namespace.directory import Directory
 from lightrail.namespace.listing import children
 from lightrail.namespace.records import AuthorizationRule, Right, policy_from
 from lightrail.namespace.rights import ANYBODY, Caller, ForbiddenError, may, rights_of
+from lightrail.namespace.service import Service
 from lightrail.service_bus.access_keys import keys_of, with_key
 from lightrail.service_bus.gateway import HOOKS
 from lightrail.service_bus.rule_keys import seal
@@ -298,5 +300,28 @@ def test_a_manager_by_a_rule_reaches_no_other_entity() -> None:
         assert may(directory, of_topic, Right.LISTEN, made)
         await service.drop(caller, "Orders")
         assert directory.find("Orders/below") is not None
+
+    play(test)
+
+
+def test_a_rule_that_another_process_has_just_set_is_known(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def test(holder: Holder) -> None:
+        scene, directory = holder.scene, holder.scene.frontend.directory
+        other = Service(scene.coordinator, Directory(scene.coordinator))
+        refresh, current, read = directory.refresh, scene.coordinator.current, list[str]()
+
+        async def note(key: str) -> Any:
+            read.append(key)
+            return await current(key)
+
+        # The view of this process is older than the answer that the administration client got.
+        monkeypatch.setattr(directory, "refresh", lambda: refresh() if read else None)
+        monkeypatch.setattr(scene.coordinator, "current", note)
+        await other.change(ANYBODY, "orders", Policy.parse({"role": "queue"}), rules=(rule(scene),))
+        assert await holder.put(signed(KEY, "sb://broker/orders"), "sb://broker/orders") == (
+            202,
+            {"orders"},
+        )
+        assert read == ["names/orders"]
 
     play(test)

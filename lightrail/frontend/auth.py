@@ -22,7 +22,7 @@ from lightrail.model.protocols import Address
 from lightrail.model.setting_values import ANONYMOUS
 from lightrail.model.settings import Settings
 from lightrail.namespace.directory import Directory
-from lightrail.namespace.rights import Caller
+from lightrail.namespace.rights import Caller, RuleKey, ShownKey
 
 if TYPE_CHECKING:
     from lightrail.frontend.connection import ClientConnection
@@ -87,6 +87,8 @@ class Authenticator:
         self.first_user: Callable[[], None] = lambda: None
         """Called when a user is defined where there was none: nobody has all rights any more."""
         self.logins = Logins(coordinator, keys=keys)
+        self.shown_key: ShownKey = lambda *_: None
+        """Finds the caller of a key of an authorization rule; the frontend sets it."""
 
     @property
     def secret(self) -> bytes:
@@ -142,6 +144,7 @@ class Authentication:
     _users_defined: bool = field(init=False)
     _exchange: sasl.ScramServer | None = None
     _record: UserRecord | None = None
+    _by_rule: RuleKey | None = None
     _offered: sasl.ScramKeys | None = None
     """The keys, with salt and rounds, of SCRAM's challenge."""
     chosen: str = ""
@@ -168,6 +171,8 @@ class Authentication:
         If no user is defined, every client has all rights; but a certificate whose name has permissions has
         only these.
         """
+        if self._by_rule is not None:
+            return Caller(self._by_rule.user, tls=self._tls, by_rule=self._by_rule)
         name = user or "anonymous"
         everything = not (self._users_defined or self._owner.has_users)
         if everything and self.chosen == "EXTERNAL" and directory.permissions(name):
@@ -252,6 +257,11 @@ class Authentication:
             # Clients are configured with users of other brokers, as guest:guest: the name is shown, and all
             # clients have all rights.
             return Step(user=user)
+        # Rules first, as in signatures; like keys of users they are neither hashed nor delayed.
+        found = self._owner.shown_key(self._owner.secret, user, password)
+        if found is not None:
+            self._by_rule = found.by_rule
+            return Step(user=found.user)
         record = await self._owner.logins.verify(self.source, user, password, lambda: not self.is_abandoned)
         if record is None:
             if self.is_abandoned:

@@ -13,7 +13,7 @@ from lightrail.model import names as spelling
 from lightrail.model.policy import InvalidPolicyError, Policy, Role
 from lightrail.namespace.directory import Directory
 from lightrail.namespace.records import NAMES, Name, Right, Subscription
-from lightrail.namespace.rights import Caller, demand, may
+from lightrail.namespace.rights import Caller, ForbiddenError, demand, may
 from lightrail.namespace.rules import check_rules, compile_any_action
 from lightrail.namespace.statuses import (
     ChangedError,
@@ -100,12 +100,22 @@ def _targets(policy: Policy, place: str = "") -> Iterator[tuple[str, str]]:
         yield from _targets(Policy(Role.QUEUE, policy["template"]), f"{place}template.")
 
 
-def check_targets(directory: Directory, caller: Caller, policy: Policy, before: Policy | None = None) -> None:
-    """Raises ForbiddenError if neither the caller nor a supplement may send to the names that get messages.
+def check_reach(directory: Directory, caller: Caller, policy: Policy, before: Policy | None = None) -> None:
+    """Raises ForbiddenError where a policy concerns other names on which the caller has not the right.
+
+    Names that get messages are those to which the caller may send, or a supplement. Names below are no
+    business of the key of an authorization rule.
 
     Args:
-        before: the present policy, whose targets are not checked again.
+        before: the present policy, which is not checked again.
     """
+    below = ("auto_create", "template")
+    if caller.by_rule is not None and any(
+        policy[each] != (None if before is None else before[each]) for each in below
+    ):
+        raise ForbiddenError(
+            f"{' and '.join(below)} decide about names below, where the key of a rule has no right"
+        )
     known = {} if before is None else dict(_targets(before))
     for place, target in _targets(policy):
         if target == known.get(place):

@@ -1,8 +1,8 @@
 """Properties of Service Bus's entities, and the fields of policies that are their counterparts.
 
-A client sends a description with all of its properties, or with some. A property with a counterpart changes
-it; a property without one may only have the value that is shown. Properties that only the broker sets are not
-read.
+A client sends a description with all of its properties, or with some; AuthorizationRules are no field of a
+policy (authorization.py). A property with a counterpart changes it; a property without one may only have the
+value that is shown. Properties that only the broker sets are not read.
 """
 
 from collections.abc import Callable, Mapping
@@ -15,7 +15,7 @@ from lightrail.model import limits
 from lightrail.model.names import InvalidNameError, queue_name
 from lightrail.model.policy import InvalidPolicyError, Policy, Role, field_value
 from lightrail.service_bus.administration.durations import FOREVER, between, duration_of, seconds_of
-from lightrail.service_bus.administration.entries import local, plain_text
+from lightrail.service_bus.administration.entries import plain_text
 from lightrail.service_bus.administration.kept import (
     FLAGS,
     FLAGS_OF_TOPICS,
@@ -78,7 +78,6 @@ _DETECTION: Final = "RequiresDuplicateDetection"
 """Read together with the window, as one field."""
 _CONSTANT: Final[Mapping[str, str]] = {
     "AutoDeleteOnIdle": FOREVER,
-    "AuthorizationRules": "",
 }
 """Properties without a counterpart: the values that they always have, which are Service Bus's defaults."""
 
@@ -153,7 +152,6 @@ def subscription_properties(policy: Policy, server: Server, drops: bool = False)
         "SupportOrdering",
         "EnablePartitioning",
         "EnableExpress",
-        "AuthorizationRules",
     ):
         del of_queue[key]
     return {**of_queue, FAILURES: _flag(not drops)}
@@ -181,7 +179,7 @@ def changed(policy: Policy, wanted: Mapping[str, Xml.Element], present: Shown) -
         if name not in present:
             known = ", ".join(sorted(present))
             raise ProblemError(400, f"the property {name[:80]!a} is not known here; there are {known}")
-        value = "" if name == "AuthorizationRules" and not len(found) else _text(found)
+        value = plain_text(found)
         if _is_same(name, value, present[name]) or name in (_DETECTION, WINDOW):
             continue
         if name in FLAGS_OF_TOPICS:
@@ -269,12 +267,6 @@ class _Counterpart(NamedTuple):
     """The value of the field. Raises ValueError with the expected form."""
 
 
-def _text(found: Xml.Element) -> str:
-    if local(found) == "AuthorizationRules" and len(found):
-        return "a list of rules"
-    return plain_text(found)
-
-
 def _boolean(text: str) -> bool:
     if text.lower() not in ("true", "false", "1", "0"):
         raise ValueError("true or false")
@@ -336,7 +328,6 @@ _OF_TOPICS: Final = frozenset(
 )
 _DURATIONS: Final = frozenset(("LockDuration", "DefaultMessageTimeToLive", "AutoDeleteOnIdle"))
 _WHY: Final[Mapping[str, str]] = {
-    "AuthorizationRules": "keys belong to users; make them with lightrail-admin key make",
     "AutoDeleteOnIdle": "no queue is deleted for being idle",
 }
 

@@ -63,13 +63,14 @@ def scene(check: Check, users: bool = True, **settings: Any) -> None:
         if users:
             await coordinator.add_user(UserRecord.make("alice", "secret", ITERATIONS))
         clock = Clock()
+        directory = Directory(coordinator)
         callers = Callers(
             coordinator,
             Settings(**settings),
             monotonic=clock,
             wall=clock,
-            schemes=HOOKS.schemes,
-            opens=partial(HOOKS.opens, Directory(coordinator)),
+            schemes={name: partial(verify, directory) for name, verify in HOOKS.schemes.items()},
+            opens=partial(HOOKS.opens, directory),
         )
         await callers.refresh()
         await check(callers, coordinator, clock)

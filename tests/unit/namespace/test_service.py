@@ -17,10 +17,10 @@ from lightrail.model.policy import InvalidPolicyError, Policy, Role
 from lightrail.namespace import checks
 from lightrail.namespace.directory import Directory
 from lightrail.namespace.listing import every_name
-from lightrail.namespace.records import NAMES, Name, Right
+from lightrail.namespace.records import NAMES, Name, Right, policy_from
 from lightrail.namespace.rights import ANYBODY, Caller, ForbiddenError, demand, resource_of
 from lightrail.namespace.scheduled import scheduled_queue
-from lightrail.namespace.service import Service, policy_from
+from lightrail.namespace.service import Service
 from lightrail.namespace.statuses import (
     ChangedError,
     LimitExceededError,

@@ -212,15 +212,6 @@ def test_what_only_the_broker_sets_is_not_read() -> None:
     assert queue(dict.fromkeys(READ_ONLY, "whatever")) == NEW_QUEUE.given
 
 
-def test_keys_are_not_made_here() -> None:
-    rules = element("AuthorizationRules")
-    present = queue_properties(NEW_QUEUE, SERVER)
-    assert changed(NEW_QUEUE, {"AuthorizationRules": rules}, present) == NEW_QUEUE
-    rules.append(element("AuthorizationRule"))
-    with pytest.raises(ProblemError, match="lightrail-admin key make"):
-        changed(NEW_QUEUE, {"AuthorizationRules": rules}, present)
-
-
 @pytest.mark.parametrize(
     ("name", "value"),
     [

@@ -4,11 +4,11 @@ One of them is a `Read` of messages that had been spilled to disk: it is perform
 ended on the loop.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from lightrail.namespace.records import Name
+from lightrail.namespace.records import Name, Subscription
 from lightrail.shard.journal.store import Store
 from lightrail.shard.queue.values.runs import Location, Run
 
@@ -51,6 +51,9 @@ class Actions(NamedTuple):
     """Messages to read back from the store, in a thread; the result is passed to `Engine.read_ended`."""
     expired: list[Name]
     """Names to delete because their last consumer has detached."""
+    idle: Sequence[tuple[Name, Subscription | None]]
+    """Names to delete, each with the subscription whose own queue it is, as nobody has used them for their
+    time."""
     kept: list[Name]
     """Names to keep, as the frontend that was about to delete them is lost; see closings.py."""
     wanted: list[str]

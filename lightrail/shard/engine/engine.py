@@ -160,6 +160,7 @@ class Engine:
             self._store.pending and answers.failure is None and answers.is_awaited,
             reads,
             self._last_consumers.take_expired(now_ms),
+            self._links.idle.take_requested(),
             closings.take_kept() if closings.kept else [],
             self.freezing.take_wanted() if self.freezing.wanted else [],
             self.deadline_ms,
@@ -196,6 +197,8 @@ class Engine:
             if receivers.by_queue:
                 receivers.touched(touched)
             for queue in touched:
+                if queue.notes_use:
+                    self._links.idle.touched(queue, now_ms)
                 view = queue.view
                 was_over = looks.left <= 0 or work.deliveries <= 0
                 performer.dispatch(queue, now_ms)
@@ -315,6 +318,7 @@ class Engine:
         self.freezing.tick(now_ms)
         self._follower.tick(now_ms)
         self._last_consumers.tick(now_ms)
+        self._links.idle.tick(now_ms)
         self._links.closings.tick(now_ms)
         self._relays.tick(now_ms)
         self.transactions.decisions.forget_aborted(now_ms)

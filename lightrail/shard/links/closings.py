@@ -154,8 +154,13 @@ class LastConsumers:
                 self._close_if_due(queue, now_ms)
 
     def await_first(self, queue: Queue, now_ms: int) -> None:
-        """Notes that a queue is served from now on, and that its consumers have yet to attach again."""
-        self._due_ms[queue] = now_ms + limits.PEER_SILENCE_MS
+        """Notes that a queue is served from now on, and that its consumers have yet to attach again.
+
+        That of a shared subscription would gather messages for ever if its links have ended with the broker.
+        A user's queue may not have had a consumer yet.
+        """
+        if queue.record.policy["lifetime"] == LAST_CONSUMER and rules.is_system(queue.name):
+            self._due_ms[queue] = now_ms + limits.PEER_SILENCE_MS
 
     def forget(self, queue: Queue) -> None:
         """Removes a queue that is deleted here."""

@@ -11,6 +11,7 @@ from typing import Any, NamedTuple, Protocol
 
 from lightrail.journal.record import Settle
 from lightrail.model.links import Ending
+from lightrail.namespace.records import Name, Subscription
 from lightrail.shard.effects.actions import Actions, Read
 from lightrail.shard.effects.receiving_link import ReceivingLink, ReceivingState
 from lightrail.shard.engine.engine import Engine
@@ -137,6 +138,8 @@ class Scene:
         self.names: Names = EveryName() if names is None else names
         self.wishes: list[str] = []
         """Names that the shard would like to be dropped."""
+        self.retired: list[tuple[Name, Subscription | None]] = []
+        """Names that the shard would like to be dropped, as nobody has used them for their time."""
         self.wishes_to_keep: list[str] = []
         """Names that the shard would like to be kept."""
         self.wishes_back: list[str] = []
@@ -188,6 +191,7 @@ class Scene:
         self._deliver(actions.output)
         self.reads += actions.reads
         self.wishes += [record.name for record in actions.expired]
+        self.retired += actions.idle
         self.wishes_to_keep += [record.name for record in actions.kept]
         self.wishes_back += actions.wanted
         return actions

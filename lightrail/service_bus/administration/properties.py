@@ -19,6 +19,7 @@ from lightrail.service_bus.administration.entries import local, plain_text
 from lightrail.service_bus.administration.kept import (
     FLAGS,
     FLAGS_OF_TOPICS,
+    IDLE,
     MIB,
     SIZE,
     TOPIC_MB,
@@ -71,10 +72,7 @@ READ_ONLY: Final = frozenset(
 """Properties that only the broker sets; clients send back what they have read."""
 _DETECTION: Final = "RequiresDuplicateDetection"
 """Read together with the window, as one field."""
-_CONSTANT: Final[Mapping[str, str]] = {
-    "AutoDeleteOnIdle": FOREVER,
-    "AuthorizationRules": "",
-}
+_CONSTANT: Final[Mapping[str, str]] = {"AuthorizationRules": ""}
 """Properties without a counterpart: the values that they always have, which are Service Bus's defaults."""
 
 
@@ -110,6 +108,7 @@ def queue_properties(policy: Policy, server: Server) -> Shown:
         "DefaultMessageTimeToLive": duration_of(policy["max_age"]),
         "DeadLetteringOnMessageExpiration": _flag(policy["expired"] == "dead_letter"),
         "MaxDeliveryCount": _delivery_count(policy, server),
+        IDLE: duration_of(policy["max_idle"]),
         "UserMetadata": policy["description"],
         "ForwardTo": _url(policy["forward_to"], server),
         "ForwardDeadLetteredMessagesTo": _url(policy["dead_letter"], server),
@@ -125,6 +124,7 @@ def topic_properties(policy: Policy, server: Server) -> Shown:
     return {
         "DefaultMessageTimeToLive": duration_of(policy["max_age"]),
         SIZE: kept_of(policy).get(SIZE, TOPIC_MB),
+        IDLE: kept_of(policy).get(IDLE, FOREVER),
         **_duplicates(bounds_of(policy).get("duplicate_window")),
         "UserMetadata": policy["description"],
         "MaxMessageSizeInKilobytes": _kilobytes(policy, server),
@@ -185,6 +185,9 @@ def changed(policy: Policy, wanted: Mapping[str, Xml.Element], present: Shown) -
         if name == SIZE and policy.role is Role.ROUTER:
             kept[name] = str(_read(_Counterpart("", _whole), name, value))
             continue
+        if name == IDLE and policy.role is Role.ROUTER:
+            kept[name] = duration_of(_read(_COUNTERPARTS[name], name, value))
+            continue
         counterpart = _COUNTERPARTS.get(name) if policy.role is Role.QUEUE or name in _OF_TOPICS else None
         if counterpart is None:
             expected = present[name] or "none"
@@ -193,7 +196,7 @@ def changed(policy: Policy, wanted: Mapping[str, Xml.Element], present: Shown) -
         given[counterpart.field] = _read(counterpart, name, value)
     _take_window(given, kept, wanted, present)
     given["service_bus"] = " ".join(
-        f"{name}={value}" for name, value in sorted(kept.items()) if value != FLAGS_OF_TOPICS.get(name)
+        f"{name}={value}" for name, value in sorted(kept.items()) if value != _LEFT_OUT.get(name)
     )
     try:
         return Policy.parse(given)
@@ -316,6 +319,7 @@ _COUNTERPARTS: Final[Mapping[str, _Counterpart]] = {
     "MaxSizeInMegabytes": _Counterpart("max_bytes", _size),
     "RequiresSession": _Counterpart("groups", _boolean),
     "DefaultMessageTimeToLive": _Counterpart("max_age", seconds_of),
+    IDLE: _Counterpart("max_idle", seconds_of),
     "DeadLetteringOnMessageExpiration": _Counterpart(
         "expired", lambda text: "dead_letter" if _boolean(text) else "discard"
     ),
@@ -329,10 +333,11 @@ _COUNTERPARTS: Final[Mapping[str, _Counterpart]] = {
 _OF_TOPICS: Final = frozenset(
     ("DefaultMessageTimeToLive", "UserMetadata", "MaxMessageSizeInKilobytes", "Status")
 )
-_DURATIONS: Final = frozenset(("LockDuration", "DefaultMessageTimeToLive", "AutoDeleteOnIdle"))
+_DURATIONS: Final = frozenset(("LockDuration", "DefaultMessageTimeToLive", IDLE))
+_LEFT_OUT: Final[Mapping[str, str]] = {**FLAGS_OF_TOPICS, IDLE: FOREVER}
+"""Values of kept properties that are not written, as they are the defaults."""
 _WHY: Final[Mapping[str, str]] = {
     "AuthorizationRules": "keys belong to users; make them with lightrail-admin key make",
-    "AutoDeleteOnIdle": "no queue is deleted for being idle",
 }
 
 

@@ -59,7 +59,6 @@ async def serve(process: Process) -> None:
 
     def ask(actions: Actions) -> None:
         deletions.begin(actions.expired)
-        deletions.begin_idle(actions.idle)
         deletions.keep(actions.kept)
         for queue in actions.wanted:
             for mover in movers:

@@ -4,13 +4,14 @@ One of them is a `Read` of messages that had been spilled to disk: it is perform
 ended on the loop.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from lightrail.namespace.records import Name, Subscription
+from lightrail.namespace.records import Name
 from lightrail.shard.journal.store import Store
 from lightrail.shard.queue.values.runs import Location, Run
+from lightrail.shard.queues.declarations import ExpiredName
 
 
 @dataclass(slots=True, eq=False, repr=False)
@@ -49,11 +50,8 @@ class Actions(NamedTuple):
     Otherwise records may gather for a moment."""
     reads: list[Read]
     """Messages to read back from the store, in a thread; the result is passed to `Engine.read_ended`."""
-    expired: list[Name]
-    """Names to delete because their last consumer has detached."""
-    idle: Sequence[tuple[Name, Subscription | None]]
-    """Names to delete, each with the subscription whose own queue it is, as nobody has used them for their
-    time."""
+    expired: list[ExpiredName]
+    """Names to delete, as their last consumer has detached, or nobody has used them for their time."""
     kept: list[Name]
     """Names to keep, as the frontend that was about to delete them is lost; see closings.py."""
     wanted: list[str]

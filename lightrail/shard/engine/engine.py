@@ -160,7 +160,6 @@ class Engine:
             self._store.pending and answers.failure is None and answers.is_awaited,
             reads,
             self._last_consumers.take_expired(now_ms),
-            self._links.idle.take_requested(),
             closings.take_kept() if closings.kept else [],
             self.freezing.take_wanted() if self.freezing.wanted else [],
             self.deadline_ms,

@@ -233,7 +233,7 @@ class Server:
                 self._lazy_timer = self._loop.call_later(LAZY_COMMIT_MS / 1000, self._commit_lazily)
         for read in actions.reads:
             self._begin_read(read)
-        if actions.expired or actions.idle or actions.kept or actions.wanted:
+        if actions.expired or actions.kept or actions.wanted:
             self._ask(actions)
         self._deadline_ms = actions.deadline_ms
         if self._deadline_ms is not None and self._deadline_ms < self._beat_ms:

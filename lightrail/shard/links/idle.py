@@ -22,17 +22,18 @@ served again.
 import logging
 from collections.abc import Hashable, Iterable
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import TYPE_CHECKING, Final
 
 from lightrail.model import limits
 from lightrail.model import names as rules
 from lightrail.model.clock import Timetable
 from lightrail.model.policy import Role
 from lightrail.namespace.deleting import OWN_QUEUE, has_own_queue
-from lightrail.namespace.records import Name, Subscription
+from lightrail.namespace.records import Subscription
 from lightrail.shard.effects.performer import Performer
 from lightrail.shard.journal.store import StoreError
 from lightrail.shard.queue.values import commands
+from lightrail.shard.queues.declarations import ExpiredName
 from lightrail.shard.queues.ownership import OwnershipEvent, OwnershipState
 from lightrail.shard.queues.queues import Queues
 from lightrail.shard.queues.shard_queue import CallWhenSynced, Queue, WhenSynced
@@ -59,14 +60,6 @@ USES: Final = frozenset(
 """Requests that use the queue that they name; sends and transactions change its counters."""
 
 log = logging.getLogger("lightrail.shard.links.idle")
-
-
-class IdleName(NamedTuple):
-    """The name of a queue that leaves, to be deleted at its revision."""
-
-    record: Name
-    subscription: Subscription | None
-    """Whose own queue it is, to be deleted with it at its revision."""
 
 
 @dataclass(slots=True, eq=False, repr=False)
@@ -98,7 +91,6 @@ class IdleQueues:
     """The same ones by the router of which they may be own queues of subscriptions; the others by ""."""
     _leaving: dict[Queue, int] = field(default_factory=dict)
     """Queues that leave, and the time to request their deletion again."""
-    _requested: list[IdleName] = field(default_factory=list)
     _unmade: dict[str, None] = field(default_factory=dict)
     """Names of queues that nobody has used yet, for which this shard had no room."""
     _ticked_ms: int = 0
@@ -268,11 +260,6 @@ class IdleQueues:
         for name in list(self._unmade):
             self.watch(name, now_ms)
 
-    def take_requested(self) -> list[IdleName]:
-        """Names to delete, at the end of a turn."""
-        found, self._requested = self._requested, []
-        return found
-
     def _look(self, queue: Queue, watched: Watched, now_ms: int) -> None:
         next_ms = now_ms + IDLE_CHECK_MS
         if queue.is_serving:
@@ -368,7 +355,7 @@ class IdleQueues:
 
     def _request(self, queue: Queue) -> None:
         if queue in self._leaving:
-            self._requested.append(IdleName(queue.record, self._subscription(queue)))
+            self._links.last_consumers.expired.append(ExpiredName(queue.record, self._subscription(queue)))
 
 
 def _subscription_of(queue: Queue) -> tuple[str, str]:

@@ -11,7 +11,7 @@ import asyncio
 import logging
 from collections.abc import Callable, Coroutine, Iterable
 from dataclasses import dataclass, field, fields, replace
-from typing import Any, Final, Protocol
+from typing import Any, Final, NamedTuple, Protocol
 
 from lightrail.cluster.coordinator import CoordinatorError
 from lightrail.model import limits, orders
@@ -167,6 +167,14 @@ def shard_policy(record: Name, max_delivery_count: int) -> Policy:
 log = logging.getLogger("lightrail.shard.queues.declarations")
 
 
+class ExpiredName(NamedTuple):
+    """A name to be deleted at its revision."""
+
+    record: Name
+    subscription: Subscription | None = None
+    """Whose own queue it is, to be deleted with it at its revision; None to delete what there is."""
+
+
 @dataclass(eq=False, repr=False)
 class Deletions:
     """The deletions under way; the shard requests a failed one again."""
@@ -174,14 +182,9 @@ class Deletions:
     _service: Service
     _tasks: set[asyncio.Task[None]] = field(default_factory=set)
 
-    def begin(self, names: Iterable[Name]) -> None:
+    def begin(self, names: Iterable[ExpiredName]) -> None:
         for name in names:
-            self._spawn(self._delete(name, None))
-
-    def begin_idle(self, names: Iterable[tuple[Name, Subscription | None]]) -> None:
-        """Deletes names, each with the subscription whose own queue it is, unless one of them has changed."""
-        for name, subscription in names:
-            self._spawn(self._delete(name, subscription))
+            self._spawn(self._delete(*name))
 
     def keep(self, names: Iterable[Name]) -> None:
         """Keeps names that a lost frontend was about to delete, unless it has deleted them."""

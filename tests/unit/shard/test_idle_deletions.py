@@ -51,7 +51,7 @@ class Administered:
     async def delete(self) -> None:
         """The deletion that the shard has requested arrives."""
         deletions = Deletions(Service(self.coordinator, self.here))
-        deletions.begin_idle(self.scene.retired)
+        deletions.begin(self.scene.retired)
         await deletions.close()
         self.scene.refresh()
 

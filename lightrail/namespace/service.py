@@ -171,11 +171,11 @@ class Service:
         self.directory.refresh()
         await self._drop(self._known(caller, name, revision))
 
-    async def expire(self, record: Name) -> None:
+    async def expire(self, record: Name, subscription: Subscription | None = None) -> None:
         """Delete a name that has expired, or whose owner has ended. A change by somebody else in between
-        wins."""
+        wins: of the name, or of the subscription that is deleted with it."""
         try:
-            await self._drop(record)
+            await self._drop(record, subscription)
         except ChangedError:
             self.directory.refresh()
 
@@ -345,9 +345,9 @@ class Service:
         self.directory.refresh()
         return self.directory.get(name)
 
-    async def _drop(self, record: Name) -> None:
+    async def _drop(self, record: Name, guarded: Subscription | None = None) -> None:
         key = NAMES + record.name
-        *before, last = deleting.writes_of(self.directory, record)
+        *before, last = deleting.writes_of(self.directory, record, guarded)
         most = WRITES_MAX - 1
         for end in range(len(before) % most or most, len(before), most):
             # A deletion that the name outlives, as somebody has changed it since, is not applied late.

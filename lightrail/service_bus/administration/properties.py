@@ -19,6 +19,7 @@ from lightrail.service_bus.administration.entries import plain_text
 from lightrail.service_bus.administration.kept import (
     FLAGS,
     FLAGS_OF_TOPICS,
+    IDLE,
     MIB,
     SIZE,
     TOPIC_MB,
@@ -76,9 +77,6 @@ READ_ONLY: Final = frozenset(
 """Properties that only the broker sets; clients send back what they have read."""
 _DETECTION: Final = "RequiresDuplicateDetection"
 """Read together with the window, as one field."""
-_CONSTANT: Final[Mapping[str, str]] = {
-    "AutoDeleteOnIdle": FOREVER,
-}
 """Properties without a counterpart: the values that they always have, which are Service Bus's defaults."""
 
 
@@ -114,12 +112,12 @@ def queue_properties(policy: Policy, server: Server) -> Shown:
         "DefaultMessageTimeToLive": duration_of(policy["max_age"]),
         "DeadLetteringOnMessageExpiration": _flag(policy["expired"] == "dead_letter"),
         "MaxDeliveryCount": _delivery_count(policy, server),
+        IDLE: duration_of(policy["max_idle"]),
         "UserMetadata": policy["description"],
         "ForwardTo": _url(policy["forward_to"], server),
         "ForwardDeadLetteredMessagesTo": _url(policy["dead_letter"], server),
         "MaxMessageSizeInKilobytes": _kilobytes(policy, server),
         "Status": _STATUSES[policy["status"]],
-        **_CONSTANT,
         **flags(policy, FLAGS),
     }
 
@@ -129,11 +127,11 @@ def topic_properties(policy: Policy, server: Server) -> Shown:
     return {
         "DefaultMessageTimeToLive": duration_of(policy["max_age"]),
         SIZE: kept_of(policy).get(SIZE, TOPIC_MB),
+        IDLE: kept_of(policy).get(IDLE, FOREVER),
         **_duplicates(bounds_of(policy).get("duplicate_window")),
         "UserMetadata": policy["description"],
         "MaxMessageSizeInKilobytes": _kilobytes(policy, server),
         "Status": _STATUSES[policy["status"]],
-        **_CONSTANT,
         **flags(policy, FLAGS_OF_TOPICS),
     }
 
@@ -188,15 +186,17 @@ def changed(policy: Policy, wanted: Mapping[str, Xml.Element], present: Shown) -
         if name == SIZE and policy.role is Role.ROUTER:
             kept[name] = str(_read(_Counterpart("", _whole), name, value))
             continue
+        if name == IDLE and policy.role is Role.ROUTER:
+            kept[name] = duration_of(_read(_COUNTERPARTS[name], name, value))
+            continue
         counterpart = _COUNTERPARTS.get(name) if policy.role is Role.QUEUE or name in _OF_TOPICS else None
         if counterpart is None:
             expected = present[name] or "none"
-            why = _WHY.get(name, "there is no counterpart for another value")
-            raise invalid(name, value, f"{expected}: {why}", 400)
+            raise invalid(name, value, f"{expected}: there is no counterpart for another value", 400)
         given[counterpart.field] = _read(counterpart, name, value)
     _take_window(given, kept, wanted, present)
     given["service_bus"] = " ".join(
-        f"{name}={value}" for name, value in sorted(kept.items()) if value != FLAGS_OF_TOPICS.get(name)
+        f"{name}={value}" for name, value in sorted(kept.items()) if value != _LEFT_OUT.get(name)
     )
     try:
         return Policy.parse(given)
@@ -313,6 +313,7 @@ _COUNTERPARTS: Final[Mapping[str, _Counterpart]] = {
     "MaxSizeInMegabytes": _Counterpart("max_bytes", _size),
     "RequiresSession": _Counterpart("groups", _boolean),
     "DefaultMessageTimeToLive": _Counterpart("max_age", seconds_of),
+    IDLE: _Counterpart("max_idle", seconds_of),
     "DeadLetteringOnMessageExpiration": _Counterpart(
         "expired", lambda text: "dead_letter" if _boolean(text) else "discard"
     ),
@@ -326,10 +327,9 @@ _COUNTERPARTS: Final[Mapping[str, _Counterpart]] = {
 _OF_TOPICS: Final = frozenset(
     ("DefaultMessageTimeToLive", "UserMetadata", "MaxMessageSizeInKilobytes", "Status")
 )
-_DURATIONS: Final = frozenset(("LockDuration", "DefaultMessageTimeToLive", "AutoDeleteOnIdle"))
-_WHY: Final[Mapping[str, str]] = {
-    "AutoDeleteOnIdle": "no queue is deleted for being idle",
-}
+_DURATIONS: Final = frozenset(("LockDuration", "DefaultMessageTimeToLive", IDLE))
+_LEFT_OUT: Final[Mapping[str, str]] = {**FLAGS_OF_TOPICS, IDLE: FOREVER}
+"""Values of kept properties that are not written, as they are the defaults."""
 
 
 def _is_same(name: str, value: str, present: str) -> bool:

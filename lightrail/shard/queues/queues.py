@@ -118,8 +118,12 @@ class Queues:
 
     def _elsewhere(self, name: str, queue: Queue | None, epoch: int) -> Refusal | None:
         """Why a queue can't be opened at this shard in an epoch, or None if it can."""
-        if name in self._copies or (queue is not None and queue.is_frozen):
+        if name in self._copies:
             return moved(f"{name} is moving between shards")
+        # Without a dead-letter queue, its queue says where one is made.
+        found = queue or self._by_name.get(owner(name))
+        if found is not None and found.is_away:
+            return moved(f"{found.name} is {found.state.value}; it is served, or not found, in a moment")
         return self.tenancy.refusal(name, epoch)
 
     def is_absent_dead_letter(self, name: str) -> bool:
@@ -155,6 +159,8 @@ class Queues:
             return None
         ownership = Ownership(OwnershipState.SERVING, self.tenancy.epoch_of(name))
         queue = self._new(self._next, self.names.get(name), ownership)
+        above = self._by_name.get(owner(name))
+        queue.notes_use = above is not None and above.notes_use
         try:
             self._store.append(record.Queue(QueueEvent.DECLARED, queue.id, name, queue.declared), now_ms)
         except StoreError as error:

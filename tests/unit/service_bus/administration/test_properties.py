@@ -40,7 +40,7 @@ def test_what_is_shown_and_sent_back_changes_nothing() -> None:
         {},
         NEW_QUEUE.given,
         {"duplicate_window": 7.5, "max_bytes": 1_000_001, "max_age": 3, "max_delivery_count": 0},
-        {"status": "send_disabled", "forward_to": "a/b"},
+        {"status": "send_disabled", "forward_to": "a/b", "max_idle": 86_401.5},
         {"dead_letter": "a/b", "groups": True, "expired": "discard", "description": "PT1M", "max_length": 9},
     ):
         policy = Policy.parse({"role": "queue", **fields})
@@ -63,6 +63,9 @@ def test_what_is_shown_and_sent_back_changes_nothing() -> None:
         ("RequiresSession", "true", "groups", True),
         ("DefaultMessageTimeToLive", "P14D", "max_age", 14 * 86_400),
         ("DefaultMessageTimeToLive", FOREVER, "max_age", None),
+        ("AutoDeleteOnIdle", "P427D", "max_idle", 427 * 86_400),
+        ("AutoDeleteOnIdle", "PT5M", "max_idle", 300),
+        ("AutoDeleteOnIdle", FOREVER, "max_idle", None),
         ("DeadLetteringOnMessageExpiration", "True", "expired", None),
         ("MaxDeliveryCount", "3", "max_delivery_count", 3),
         ("MaxDeliveryCount", str(UNLIMITED_COUNT), "max_delivery_count", 0),
@@ -101,7 +104,8 @@ def test_a_window_counts_with_detection_alone() -> None:
         ("EnableBatchedOperations", "perhaps"),
         ("SupportOrdering", "perhaps"),
         ("Status", "Renaming"),
-        ("AutoDeleteOnIdle", "PT5M"),
+        ("AutoDeleteOnIdle", "PT4M59.999S"),
+        ("AutoDeleteOnIdle", "five minutes"),
         ("ForwardTo", "a//b"),
         ("LockDuration", "PT0S"),
         ("LockDuration", duration_of(LOCK_S_MAX + 0.001)),
@@ -192,6 +196,19 @@ def test_the_bounds_of_a_topic_are_kept_and_are_those_of_its_subscriptions() -> 
     for wrong in ("0", "x"):
         with pytest.raises(ProblemError, match="MaxSizeInMegabytes"):
             topic(MaxSizeInMegabytes=wrong)
+
+
+def test_the_idle_time_of_a_topic_is_kept_as_it_was_sent_and_is_not_that_of_its_subscriptions() -> None:
+    made = topic(AutoDeleteOnIdle="P427D")
+    assert made["service_bus"] == "AutoDeleteOnIdle=P427D"
+    assert topic_properties(made, SERVER)["AutoDeleteOnIdle"] == "P427D"
+    assert topic(made, UserMetadata="x")["service_bus"] == made["service_bus"]
+    assert bounds_of(made) == {}
+    assert topic(made, AutoDeleteOnIdle=FOREVER) == NEW_TOPIC
+    assert topic_properties(NEW_TOPIC, SERVER)["AutoDeleteOnIdle"] == FOREVER
+    for wrong in ("PT4M", "x"):
+        with pytest.raises(ProblemError, match="AutoDeleteOnIdle"):
+            topic(AutoDeleteOnIdle=wrong)
 
 
 @pytest.mark.parametrize(

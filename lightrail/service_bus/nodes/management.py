@@ -55,6 +55,14 @@ BESIDE_TRANSACTIONS: Final = frozenset(
     }
 )
 """Operations that are no part of the transaction in which a client requests them."""
+IN_TRANSACTIONS: Final[
+    Mapping[str, Callable[["Transaction", "ClientConnection", Name, Fields], Awaitable[Fields | None]]]
+] = {
+    SETTLE: locks.settle_in,
+    "schedule-message": scheduling.schedule_in,
+    "cancel-scheduled-message": scheduling.cancel_in,
+}
+"""Operations that take effect with the commit of that transaction."""
 CONDITIONS: Final = {
     400: "com.microsoft:argument-error",
     401: conditions.UNAUTHORIZED_ACCESS,
@@ -117,7 +125,7 @@ class EntityManagement:
     async def answer_in(
         self, connection: "ClientConnection", payload: bytes, transaction: "Transaction"
     ) -> Message:
-        """Settles messages in a transaction, which fails with the request.
+        """Settles, schedules or cancels messages in a transaction, which fails with the request.
 
         Requests that change no message run beside the transaction, as in Service Bus: they have their effect
         at once, and are answered as others are, whatever becomes of it.
@@ -126,19 +134,21 @@ class EntityManagement:
             operation, body = _parse(payload)
             if operation in BESIDE_TRANSACTIONS:
                 return await self.answer(connection, payload)
-            if operation != SETTLE:
+            if operation not in IN_TRANSACTIONS:
                 raise RequestError(
                     501,
-                    f"{PREFIX}{operation!a:.80} can't be part of a transaction; expected {PREFIX}{SETTLE}, "
-                    f"or one that runs beside it: {', '.join(sorted(BESIDE_TRANSACTIONS))}",
+                    f"{PREFIX}{operation!a:.80} can't be part of a transaction; expected one of "
+                    f"{', '.join(sorted(IN_TRANSACTIONS))}, or one that runs beside it: "
+                    f"{', '.join(sorted(BESIDE_TRANSACTIONS))}",
                 )
-            await locks.settle_in(transaction, connection, self._record(connection), body)
+            work = IN_TRANSACTIONS[operation]
+            found = await work(transaction, connection, self._record(connection), body)
         except Exception as error:
             made = _refused(connection, error)
             why = made.application["statusDescription"]
             transaction.fail(conditions.TRANSACTION_ROLLBACK, f"a request of the transaction failed: {why}")
             return made
-        return reply(200, "OK", {})
+        return reply(200, "OK", found or {})
 
     def _record(self, connection: "ClientConnection") -> Name:
         """The queue of the node. Raises RequestError."""

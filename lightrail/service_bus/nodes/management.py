@@ -6,10 +6,12 @@ links/deliveries.py.
 """
 
 from collections.abc import Awaitable, Callable, Iterator, Mapping
+from contextlib import suppress
 from functools import partial
 from typing import TYPE_CHECKING, Final
 
 from lightrail.amqp.messages import Message, read_message
+from lightrail.amqp.sections import decode_application_properties
 from lightrail.amqp.values import DecodeError, Int, Symbol
 from lightrail.frontend.errors import ConditionError
 from lightrail.frontend.nodes.requests import RequestError, error_of, reply
@@ -41,6 +43,8 @@ SESSION_PEEK_PAGES_MAX: Final[int] = 100
 DELETED_MAX: Final = 4_000
 """Messages that one request deletes, as in Service Bus and at the shard."""
 SUFFIX: Final = "/$management"
+SERVER_TIMEOUT: Final = b"com.microsoft:server-timeout"
+"""Application property of requests, in milliseconds."""
 PREFIX: Final = "com.microsoft:"
 SETTLE: Final = "update-disposition"
 BESIDE_TRANSACTIONS: Final = frozenset(
@@ -109,6 +113,14 @@ class EntityManagement:
     def silent(self, payload: bytes) -> bool:
         """False: every request has an answer."""
         return False
+
+    def wait_ms(self, payload: bytes) -> int | None:
+        """The client's time for the request: it has given up after that, and tries again."""
+        found: object = None
+        if SERVER_TIMEOUT in payload:
+            with suppress(DecodeError):
+                found = decode_application_properties(payload).get(SERVER_TIMEOUT.decode())
+        return found if isinstance(found, int) and not isinstance(found, bool) and found >= 0 else None
 
     async def answer(self, connection: "ClientConnection", payload: bytes) -> Message:
         """Executes a request; its errors are in the answer."""

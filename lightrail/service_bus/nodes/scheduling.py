@@ -77,21 +77,11 @@ async def schedule(connection: "ClientConnection", record: Name, body: Fields) -
     Those of a router wait in a queue of their own, and are routed when they are due. Raises RequestError.
     """
     messages = await _messages(connection, record, body)
-    frontend, is_router = connection.frontend, record.role is Role.ROUTER
-    try:
-        if is_router:
-            queue = (await scheduled_queue(frontend.service, record.name)).name
-            posting = await Posting.open_at(frontend, queue, sequences=True)
-        else:
-            queue = record.name
-            posting = await Posting.open(connection, queue, sequences=True)
-    except PostingError as error:
-        raise _refused(error) from None
+    queue, is_router = record.name, record.role is Role.ROUTER
+    if is_router:
+        queue = (await scheduled_queue(connection.frontend.service, queue)).name
     has_ids = not is_router and bool(record.policy["duplicate_window"])
-    try:
-        found = await _Storing(connection, queue, posting, has_ids=has_ids).all(messages)
-    finally:
-        posting.close()
+    found = await _Storing(connection, queue, is_router=is_router, has_ids=has_ids).all(messages)
     return _numbers(found)
 
 
@@ -161,14 +151,13 @@ async def _messages(connection: "ClientConnection", record: Name, body: Fields) 
 class _Storing:
     """The messages of one request on their way into their queue."""
 
-    __slots__ = ("_connection", "_has_ids", "_posting", "_queue", "_stored")
+    __slots__ = ("_connection", "_has_ids", "_is_checked", "_queue", "_stored")
 
-    def __init__(
-        self, connection: "ClientConnection", queue: str, posting: Posting, *, has_ids: bool
-    ) -> None:
+    def __init__(self, connection: "ClientConnection", queue: str, *, is_router: bool, has_ids: bool) -> None:
         self._connection = connection
         self._queue = queue
-        self._posting = posting
+        self._is_checked = is_router
+        """Whether the sender needs no right at the queue itself, or was found to have it."""
         self._has_ids = has_ids
         """Whether the queue drops messages whose ids it knows."""
         self._stored: list[int] = []
@@ -211,7 +200,16 @@ class _Storing:
 
     async def _store(self, run: list[ScheduledMessage]) -> list[int]:
         """The sequences of messages that are stored together. Raises PostingError, RequestError."""
-        first = await self._posting.store([each.message for each in run], run[0].attributes)
+        # One opening for each frame: the shard refuses what comes too late by its opening.
+        if self._is_checked:
+            posting = await Posting.open_at(self._connection.frontend, self._queue, sequences=True)
+        else:
+            posting = await Posting.open(self._connection, self._queue, sequences=True)
+            self._is_checked = True
+        try:
+            first = await posting.store([each.message for each in run], run[0].attributes)
+        finally:
+            posting.close()
         if first != UNKNOWN_SEQUENCE and (len(run) == 1 or not self._has_ids):
             found = list(range(first, first + len(run)))
             self._stored += found

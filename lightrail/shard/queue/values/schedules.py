@@ -1,4 +1,4 @@
-"""Commands for messages that transactions schedule, and for schedules that they cancel (ADR 73).
+"""Commands for messages that transactions schedule, and for schedules that they cancel (ADR 62).
 
 A client gets the number of a message that it schedules in a transaction before the commit. So the number is
 taken first, and the commit adds the message under it, among messages with higher numbers.

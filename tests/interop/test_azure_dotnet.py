@@ -98,6 +98,21 @@ def test_requests_have_as_many_messages_as_the_client_wants_and_refusals_say_why
     }
 
 
+def test_schedules_and_cancellations_are_part_of_a_transaction_scope(strings: tuple[str, str]) -> None:
+    found = in_csharp("Schedules", *strings, "schedules")
+    assert found.scenarios == {
+        "before the commit": 0,
+        "after the commit": "committed:Scheduled",
+        "its number is that of the answer": True,
+        "after a rollback": "committed:Scheduled",
+        "replaced": "at once:Active one:Scheduled two:Scheduled",
+        "cancelled by the numbers": "at once:Active",
+        "cancelled twice": "MessageNotFound",
+        "due at the commit": "at once",
+        "topic": "by the topic",
+    }
+
+
 def test_messages_are_counted_timed_and_placed_as_in_service_bus(strings: tuple[str, str]) -> None:
     found = in_csharp("Counts", *strings, "counts")
     assert found.scenarios == {

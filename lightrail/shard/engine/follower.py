@@ -7,7 +7,7 @@ are deleted. If the history of the coordinator has changed, no queue is deleted 
 """
 
 import logging
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
@@ -79,7 +79,7 @@ class Follower:
     def restore(
         self,
         found: Iterable[RecoveredQueue],
-        reserved: Callable[[str], Mapping[int, Sequence[tuple[int, int]]]],
+        reserved: Callable[[str], commands.Restore],
         now_ms: int,
     ) -> None:
         """Adds recovered queues whose names still exist, and that this shard owns.
@@ -130,7 +130,7 @@ class Follower:
         self,
         found: RecoveredQueue,
         ownership: Ownership,
-        reserved: Mapping[int, Sequence[tuple[int, int]]],
+        reserved: commands.Restore,
         now_ms: int,
     ) -> Queue:
         """Adds a recovered queue, with the clients' links that are durable."""

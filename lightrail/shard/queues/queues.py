@@ -1,7 +1,7 @@
 """The queues of one shard by name: created on first use, declared in the journal, restored after a start."""
 
 import logging
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
@@ -174,7 +174,7 @@ class Queues:
         self,
         found: RecoveredQueue,
         ownership: Ownership,
-        reserved: Mapping[int, Sequence[tuple[int, int]]],
+        reserved: commands.Restore,
         now_ms: int,
         *,
         is_copy: bool = False,
@@ -184,6 +184,7 @@ class Queues:
         A queue that is MOVED or DELETED is not found by its name; it is only needed to release its locations.
 
         Args:
+            reserved: has the messages of the queue that prepared transactions have.
             is_copy: whether the caller opens it with its consumers, as the copy of a queue that moves.
         """
         record = self.names.get(found.name)
@@ -195,8 +196,12 @@ class Queues:
         if ownership.state not in (OwnershipState.MOVED, OwnershipState.DELETED):
             self._by_name[found.name] = queue
             self.remember(found.queue)
-        restore = commands.Restore(
-            found.runs, found.next_sequence, found.ids, reserved, joins=not is_copy, is_copy=is_copy
+        restore = reserved._replace(
+            runs=found.runs,
+            next_sequence=found.next_sequence,
+            ids=found.ids,
+            joins=not is_copy,
+            is_copy=is_copy,
         )
         self._restore(queue, found, restore, now_ms)
         return queue

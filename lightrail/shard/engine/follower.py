@@ -26,6 +26,7 @@ from lightrail.shard.effects.performer import Performer
 from lightrail.shard.journal.record import fields_of
 from lightrail.shard.journal.store import RecoveredQueue, Store, StoreError
 from lightrail.shard.links.links import Links
+from lightrail.shard.links.receiving.restored_locks import lock_holders
 from lightrail.shard.links.receiving.resuming import open_restored, receivers_of, report_kept
 from lightrail.shard.links.relaying.relay import Relays
 from lightrail.shard.moving.exporting import Exports
@@ -134,15 +135,18 @@ class Follower:
         reserved: Mapping[int, Sequence[tuple[int, int]]],
         now_ms: int,
     ) -> Queue:
-        """Adds a recovered queue, with the clients' links that are durable."""
+        """Adds a recovered queue, with the clients' links that are durable, and locks that outlive links."""
         queues, links = self._queues, self._links
         holders, origins = receivers_of(found, queues, links.receiving)
+        kept, known = queues.kept_locks.before(found.queue), {each.options.lock_key for each in holders}
+        lockers, locks = lock_holders(found, kept, known, links.receiving.next_number, now_ms)
+        holders += lockers
         if ownership.state in (OwnershipState.MOVED, OwnershipState.DELETED):
             holders = []
         queue = queues.restore(found, ownership, reserved, now_ms, is_copy=bool(holders))
         links.sending.termini.restore(queue, found.termini)
         if holders:
-            open_restored(queue, holders, origins, queues, links.receiving, self._performer, now_ms)
+            open_restored(queue, holders, origins, locks, queues, links.receiving, self._performer, now_ms)
         return queue
 
     def _open_recovered(self) -> None:

@@ -25,6 +25,7 @@ from lightrail.shard.queue.changes.removals import Removals, removed
 from lightrail.shard.queue.changes.reserved import ReservedCommand
 from lightrail.shard.queue.footprint import Footprint
 from lightrail.shard.queue.order import sessions
+from lightrail.shard.queue.timed.lock_changes import LockChanges
 from lightrail.shard.queue.values.commands import (
     RELEASED,
     Attach,
@@ -63,6 +64,7 @@ class Machine:
         look: returns a function that reads the field of a path from an encoded message; without it no message
             has a key, a group or a delay, and none is a duplicate.
         work: the budget of a turn, which the caller begins; without it all work is done at once.
+        lock_changes: notes the changes of locks under a key; without it they are not noted.
 
     Raises:
         ValueError: the policy has features that do not combine.
@@ -86,8 +88,9 @@ class Machine:
         annotate: Annotate | None = None,
         look: Look | None = None,
         work: TurnWork | None = None,
+        lock_changes: LockChanges | None = None,
     ) -> None:
-        self.contents = Contents(unlimited() if work is None else work)
+        self.contents = Contents(unlimited() if work is None else work, lock_changes)
         self._joining = Joining()
         self._arrangement = Arrangement(name, self.contents, self._joining, look)
         self._removals = Removals(self.contents)

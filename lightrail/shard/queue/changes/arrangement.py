@@ -97,6 +97,8 @@ class Arrangement:
             for run in consumer.in_flight.runs:
                 deliveries.take_over(run)
         contents.locks.restore(command.locks)
+        for consumer in contents.locks.by_key.values():
+            contents.locks.note(consumer)
         self._set_all_aside(command.policy, now_ms)
         deliveries.seen_to = command.seen_to
         self._know(command.ids)

@@ -77,6 +77,10 @@ class Blame:
     renewed: set[int] = field(default_factory=set)
     """Deliveries whose locks were renewed since."""
 
+    def counts(self, number: int) -> bool:
+        """Whether the end of a lock counts."""
+        return number == self.oldest or number in self.renewed
+
     def parts(self, first: int, last: int) -> Iterator[tuple[int, int, bool]]:
         """(first number, number behind the last, whether their ends count) of a range whose locks have ended;
         the range is forgotten."""

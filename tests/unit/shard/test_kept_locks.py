@@ -265,6 +265,21 @@ def test_a_lock_time_that_was_removed_meanwhile_does_not_end_locks(tmp_path: Pat
     assert scene.queue("q") == {"ready": 4, "in_flight": 2}
 
 
+def test_a_link_whose_lock_time_has_changed_keeps_all_of_its_locks(tmp_path: Path, end: str) -> None:
+    disk = LockDisk(tmp_path)
+    peer = disk.peer(7)
+    receive(peer, 5, 2)
+    disk.give(lock_duration=30)
+    disk.scene.refresh()
+    peer.credit(5, 3)
+    disk.scene.settle_down()
+    scene = after(disk, end)
+    other = disk.peer(8)
+    assert ask(other, "are_locked", *((KEY, each) for each in range(3))) == [True] * 3
+    pass_time(scene, other, 30_000)
+    assert ask(other, "are_locked", *((KEY, each) for each in range(3))) == [True, True, False]
+
+
 def test_a_session_begins_anew(tmp_path: Path, end: str) -> None:
     disk = LockDisk(tmp_path, groups=True)
     peer = disk.peer(7)

@@ -14,7 +14,7 @@ from lightrail.model.links import LockEnding
 from lightrail.shard.journal.kept_links import joined
 from lightrail.shard.journal.store import RecoveredQueue
 from lightrail.shard.queue.values.commands import ConsumerOptions, Holder
-from lightrail.shard.queues.kept_locks import KeptLock, LockKey
+from lightrail.shard.queues.kept_locks import KeptLock
 
 LOCKED_AFTER_START_MS: Final[int] = 10_000
 """The least time for which a restored lock lasts: clients could not settle or renew it meanwhile."""
@@ -38,17 +38,17 @@ def lock_holders(
     """
     runs = sorted(found.runs, key=attrgetter("sequence"))
     firsts = [run.sequence for run in runs]
-    by_key: dict[LockKey, list[tuple[int, int, KeptLock]]] = {}
+    by_key: dict[str, list[tuple[int, int, KeptLock]]] = {}
     for sequence, lock in kept.items():
         run = runs[index] if (index := bisect_right(firsts, sequence) - 1) >= 0 else None
         if run is None or sequence >= run.end or of_journal(run.attempts) != lock.attempts:
             continue
         if lock.key.key not in known:
-            by_key.setdefault(lock.key, []).append((lock.number, sequence, lock))
+            by_key.setdefault(lock.key.key, []).append((lock.number, sequence, lock))
     holders: list[Holder] = []
     ends: list[Lock] = []
-    for key, locks in by_key.items():
-        holder = _holder(next_number(), key, locks)
+    for locks in by_key.values():
+        holder = _holder(next_number(), locks)
         holders.append(holder)
         for number, _, lock in locks:
             until_ms = max(lock.until_ms, now_ms + LOCKED_AFTER_START_MS)
@@ -59,9 +59,11 @@ def lock_holders(
     return holders, ends
 
 
-def _holder(number: int, key: LockKey, locks: list[tuple[int, int, KeptLock]]) -> Holder:
+def _holder(number: int, locks: list[tuple[int, int, KeptLock]]) -> Holder:
     locks.sort()
     after = locks[-1][0] + 1
+    # The lock time of the link may have changed.
+    key = max((lock.key for _, _, lock in locks), key=attrgetter("lock_ms"))
     options = ConsumerOptions(first=after, lock_ms=key.own_lock_ms, lock_key=key.key, lock_ends=key.lock_ends)
     blame = None
     if key.lock_ends is LockEnding.BY_TIME:

@@ -177,6 +177,7 @@ class Arrangement:
             consumer.in_flight.evicted_to = 0
             if consumer.ring is not None:
                 consumer.cursor = 0
+        contents.consumers.departed.look_again()
         contents.consumers.passed_over = False
         contents.special = contents.deliveries.order = None
         if policy.groups:

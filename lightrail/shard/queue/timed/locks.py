@@ -236,7 +236,7 @@ class Locks:
             self._push(consumer, number, number + 1, until_ms)
         renewed[number] = until_ms
         if consumer.blame is not None:
-            consumer.blame.renewed.add(number)
+            consumer.blame.renew(number)
         self.note(consumer, number, number + 1)
         return until_ms
 
@@ -314,7 +314,7 @@ class Locks:
 
     def settled(self, consumer: Consumer) -> None:
         """Drops the key of a detached consumer after the settlement of its last delivery."""
-        if len(consumer.in_flight) or self._consumers.departed.pop(consumer.id, None) is None:
+        if len(consumer.in_flight) or self._consumers.departed.take(consumer.id) is None:
             return
         if self.by_key.get(consumer.options.lock_key) is consumer:
             del self.by_key[consumer.options.lock_key]

@@ -25,6 +25,7 @@ from lightrail.shard.effects.actions import Read
 from lightrail.shard.effects.performer import Performer
 from lightrail.shard.journal.store import RecoveredQueue, Store, StoreError
 from lightrail.shard.links.links import Links
+from lightrail.shard.links.receiving.restored_locks import lock_holders
 from lightrail.shard.links.receiving.resuming import open_restored, receivers_of, report_kept
 from lightrail.shard.links.relaying.relay import Relays
 from lightrail.shard.moving.exporting import Exports
@@ -133,15 +134,16 @@ class Follower:
         reserved: commands.Restore,
         now_ms: int,
     ) -> Queue:
-        """Adds a recovered queue, with the clients' links that are durable."""
+        """Adds a recovered queue, with the clients' links that are durable, and locks that outlive links."""
         queues, links = self._queues, self._links
         holders, origins = receivers_of(found, queues, links.receiving)
+        locks = lock_holders(found, queues.kept_locks, holders, links.receiving.next_number, now_ms)
         if ownership.state in (OwnershipState.MOVED, OwnershipState.DELETED):
             holders = []
         queue = queues.restore(found, ownership, reserved, now_ms, is_copy=bool(holders))
         links.sending.termini.restore(queue, found.termini)
         if holders:
-            open_restored(queue, holders, origins, queues, links.receiving, self._performer, now_ms)
+            open_restored(queue, holders, origins, locks, queues, links.receiving, self._performer, now_ms)
         return queue
 
     def _open_recovered(self) -> None:

@@ -23,6 +23,7 @@ from lightrail.shard.queue.values.policy import Policy, admitting_none
 from lightrail.shard.queues.dead_letters import field_reader, merge_annotations
 from lightrail.shard.queues.declarations import Names, shard_policy
 from lightrail.shard.queues.delivery_marks import DeliveryMarks
+from lightrail.shard.queues.lock_file import KeptLocks
 from lightrail.shard.queues.ownership import Ownership, OwnershipEvent, OwnershipState
 from lightrail.shard.queues.shard_queue import Figures, Queue, QueueDeadlines
 from lightrail.shard.queues.tenancy import Tenancy, moved, no_room
@@ -47,6 +48,7 @@ class Queues:
     tenancy: Tenancy
     _max_delivery_count: int
     marks: DeliveryMarks = field(default_factory=DeliveryMarks)
+    kept_locks: KeptLocks = field(default_factory=KeptLocks)
     _retire: Callable[[Figures], None] = lambda _: None
     """Adds the figures of a deleted queue to the totals."""
     queues_max: int = limits.QUEUES_MAX
@@ -252,7 +254,7 @@ class Queues:
     def _plain(self, number: int, found: Name, ownership: Ownership) -> Queue:
         """A queue whose machine has no policy until it is opened."""
         plain = Policy(max_delivery_count=0, dead_letter=False)
-        machine = Machine(found.name, plain, merge_annotations, field_reader, self.work)
+        machine = self._machine(number, found.name, plain)
         return Queue(number, found, machine, ownership, captured=self._captured(found))
 
     def drop_copy(self, queue: Queue) -> None:
@@ -350,10 +352,14 @@ class Queues:
         self._store.append(record.Queue(QueueEvent.POLICY, queue.id, queue.name, declared), now_ms)
 
     def _new(self, number: int, found: Name, ownership: Ownership) -> Queue:
-        machine = Machine(found.name, self.policy_of(found), merge_annotations, field_reader, self.work)
+        machine = self._machine(number, found.name, self.policy_of(found))
         queue = Queue(number, found, machine, ownership, captured=self._captured(found))
         queue.may_have_lost = self.marks.lost_one(number)
         return queue
+
+    def _machine(self, number: int, name: str, policy: Policy) -> Machine:
+        changes = self.kept_locks.changes_of(number)
+        return Machine(name, policy, merge_annotations, field_reader, self.work, changes)
 
     def _captured(self, found: Name) -> bool:
         """Whether events of messages are captured: the policy requests it, and the store supports it."""

@@ -22,6 +22,7 @@ from lightrail.shard.queue.values.runs import Location, Run
 from lightrail.shard.queue.view import View
 from lightrail.shard.queues.declarations import EveryName, ExpiredName, Names
 from lightrail.shard.queues.delivery_marks import DeliveryMarks
+from lightrail.shard.queues.lock_file import KeptLocks
 from lightrail.shard.queues.tenancy import ClusterMap
 from lightrail.telemetry.shard import ShardCounts
 from lightrail.wire.bodies import (
@@ -130,6 +131,7 @@ class Scene:
         shard: int = 0,
         map: ClusterMap | None = None,
         marks: DeliveryMarks | None = None,
+        kept_locks: KeptLocks | None = None,
     ) -> None:
         self.store: Store = store if store is not None else SmallStore()
         self.counts = ShardCounts(memory_mark)
@@ -155,6 +157,7 @@ class Scene:
             names=self.names,
             map=map,
             marks=marks,
+            kept_locks=kept_locks,
         )
         self.reads: list[Read] = []
         """Messages to read back that no turn has read."""

@@ -51,7 +51,16 @@ async def _receive(request: Request) -> LockedMessage | None:
     if why := refused_by_forwarding(record.policy, Right.LISTEN):
         raise ProblemError(409, f"nobody receives from {record.name}: {why}")
     wait_s = request.seconds("timeout", 0.0, limits.RECEIVE_WAIT_MS_MAX / 1000)
-    return await request.services.receivers.receive(record, round(wait_s * 1000), request.caller.user)
+    found = await request.services.receivers.receive(record, round(wait_s * 1000), request.caller.user)
+    if found is not None and wait_s:
+        try:
+            # Another request or process may have taken the right away while this one waited.
+            request.directory.refresh()
+            demand(request.directory, request.caller, Right.LISTEN, request.directory.get(request.name))
+        except BaseException:
+            found.release()
+            raise
+    return found
 
 
 async def _hand_out(request: Request, message: LockedMessage, *, locked: bool) -> web.StreamResponse:

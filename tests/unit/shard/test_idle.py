@@ -11,6 +11,7 @@ from lightrail.shard.journal.journal import Journal
 from lightrail.shard.links.idle import (
     IDLE_AFTER_START_MS,
     IDLE_CHECK_MS,
+    IDLE_LOOKS_OF_A_TICK,
     IDLE_NOTED_MS,
     IDLE_PAUSE_MS,
     LEAVING_QUEUES_MAX,
@@ -332,6 +333,23 @@ def test_after_a_start_it_goes_on_leaving_since_the_deletion_may_be_applied_late
     later.names.give("q", later.given)
     later.restart()
     assert later.state() is OwnershipState.SERVING
+
+
+def test_a_tick_looks_at_a_part_of_many_queues_and_the_next_one_at_the_others() -> None:
+    story = Story()
+    queues = [f"q{number}" for number in range(IDLE_LOOKS_OF_A_TICK)]
+    for queue in queues:
+        story.names.give(queue, story.given)
+    story.scene.refresh()
+    # All of them are due at once.
+    late_ms = IDLE_NOTED_MS
+    story.now_ms += late_ms
+    counts = []
+    for wait_ms in (late_ms, 1_000):
+        story.scene.tick(wait_ms)
+        found = [story.scene.engine._queues.find(each) for each in [*queues, "q"]]
+        counts.append(sum(each is not None and each.idle_since_ms > 0 for each in found))
+    assert counts == [IDLE_LOOKS_OF_A_TICK, IDLE_LOOKS_OF_A_TICK + 1]
 
 
 def test_only_so_many_leave_at_a_time() -> None:

@@ -273,6 +273,8 @@ class IdleQueues:
                 self._request(queue)
         for name in list(self._unmade):
             self.watch(name, now_ms)
+            if name in self._unmade:
+                break
 
     def _look(self, queue: Queue, watched: Watched, now_ms: int) -> None:
         next_ms = now_ms + IDLE_CHECK_MS

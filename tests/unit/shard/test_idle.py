@@ -95,6 +95,20 @@ def test_a_queue_is_there_for_its_time_to_the_millisecond_though_nobody_ever_use
     assert [(record.name, record.revision) for record, _ in story.scene.retired] == [("q", 2)]
 
 
+def test_a_queue_for_which_the_shard_has_no_room_is_watched_when_there_is_some() -> None:
+    story = Story()
+    queues = story.scene.engine._queues
+    queues.queues_max = 1
+    for name in ("q1", "q2"):
+        story.names.give(name, story.given)
+    story.scene.refresh()
+    story.wait(10_000)
+    assert not story.scene.has_queue("q1")
+    queues.queues_max = 3
+    story.wait(MAX_MS + 20_000)
+    assert {record.name for record, _ in story.scene.retired} == {"q", "q1", "q2"}
+
+
 def test_without_the_field_it_stays_and_when_it_gets_the_field_the_time_begins() -> None:
     story = Story()
     story.wait(200_000)

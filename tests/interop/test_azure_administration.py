@@ -711,4 +711,7 @@ def test_the_client_for_javascript_does_the_same(scene: Scene, queue: str) -> No
         ],
         "unreadable": True,
         "copies": [["red", None], ["red", "r"]],
+        "authorized": [["own", "p" * 44, "s" * 44, ["Manage", "Send", "Listen"]]],
+        "owned": ["First", 401],
+        "disowned": [401, None],
     }

@@ -90,7 +90,7 @@ class EntityManagement:
             "set-session-state": sessions.set_state,
             "get-message-sessions": sessions.list_sessions,
             "receive-by-sequence-number": receive,
-            "schedule-message": scheduling.schedule,
+            "schedule-message": self._schedule,
             "cancel-scheduled-message": scheduling.cancel,
             "batch-delete-messages": self._delete,
             "add-rule": partial(self._on_rules, rules.add),
@@ -162,6 +162,9 @@ class EntityManagement:
         return await work(connection, self._path(), body)
 
     # --- operations ------------------------------------------------------------------------------------
+
+    async def _schedule(self, connection: "ClientConnection", record: Name, body: Fields) -> Fields | None:
+        return await scheduling.schedule(connection, record, body, self._path())
 
     async def _peek(self, connection: "ClientConnection", record: Name, body: Fields) -> Fields | None:
         """Messages from a sequence on, without locking or removing them; None if there are none."""

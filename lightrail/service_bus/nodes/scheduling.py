@@ -23,6 +23,7 @@ from lightrail.model.policy import Role
 from lightrail.namespace.records import Name, Right
 from lightrail.namespace.rights import demand
 from lightrail.namespace.scheduled import scheduled_queue
+from lightrail.service_bus.links.refusals import sending_problem
 from lightrail.service_bus.links.sending import demand_session
 from lightrail.service_bus.messages import (
     FIRST_SEQUENCE,
@@ -68,14 +69,19 @@ class ScheduledMessage(NamedTuple):
     """The message-id; None without one."""
 
 
-async def schedule(connection: "ClientConnection", record: Name, body: Fields) -> Fields:
+async def schedule(connection: "ClientConnection", record: Name, body: Fields, path: str) -> Fields:
     """com.microsoft:schedule-message: stores messages until they are due; answers with their sequences.
 
     Those of a router wait in a queue of their own, and are routed when they are due. Raises RequestError.
+
+    Args:
+        path: the path for which the name of the record stands.
     """
     frontend = connection.frontend
     demand(frontend.directory, connection.client.caller_for(record.name), Right.SEND, record)
     demand_open(record, Right.SEND)
+    if problem := sending_problem(frontend.directory, record, path):
+        raise RequestError(400, problem, conditions.NOT_ALLOWED)
     is_router = record.role is Role.ROUTER
     if not is_router and not record.policy["delay"]:
         queue_of(record)

@@ -8,14 +8,17 @@ import pytest
 from lightrail.gateway.errors import ProblemError
 from lightrail.gateway.resources.atom import element
 from lightrail.model.policy import Policy
-from lightrail.service_bus.administration.durations import FOREVER
-from lightrail.service_bus.administration.kept import UNLIMITED_MB, bounds_of, with_bounds
+from lightrail.service_bus.administration.durations import FOREVER, duration_of
+from lightrail.service_bus.administration.kept import UNLIMITED_MB, WINDOW, bounds_of, with_bounds
 from lightrail.service_bus.administration.properties import (
+    LOCK_S_MAX,
     NEW_QUEUE,
     NEW_SUBSCRIPTION,
     NEW_TOPIC,
     READ_ONLY,
     UNLIMITED_COUNT,
+    WINDOW_S_MAX,
+    WINDOW_S_MIN,
     Server,
     changed,
     queue_properties,
@@ -105,6 +108,8 @@ def test_a_window_counts_with_detection_alone() -> None:
         ("AutoDeleteOnIdle", "five minutes"),
         ("ForwardTo", "a//b"),
         ("LockDuration", "PT0S"),
+        ("LockDuration", duration_of(LOCK_S_MAX + 0.001)),
+        ("LockDuration", FOREVER),
         ("LockDuration", "a minute"),
         ("LockDuration", FOREVER + "x"),
         ("MaxDeliveryCount", "0"),
@@ -122,6 +127,17 @@ def test_what_has_no_counterpart_is_refused_by_its_name(name: str, value: str) -
     with pytest.raises(ProblemError, match=name) as refused:
         queue({name: value})
     assert refused.value.status == 400
+
+
+def test_durations_have_the_bounds_of_service_bus_unless_they_are_as_shown() -> None:
+    assert queue({"LockDuration": duration_of(LOCK_S_MAX)})["lock_duration"] == LOCK_S_MAX
+    for seconds in (WINDOW_S_MIN - 1, WINDOW_S_MAX + 1):
+        window = {WINDOW: duration_of(seconds), "RequiresDuplicateDetection": "true"}
+        with pytest.raises(ProblemError, match="a duration from PT20S up to P7D"):
+            queue(window)
+    policy = Policy.parse({"role": "queue", "lock_duration": 3_600, "duplicate_window": 1})
+    shown = queue_properties(policy, SERVER)
+    assert queue(shown | {"MaxDeliveryCount": "3"}, policy) == {**policy.given, "max_delivery_count": 3}
 
 
 FLAGS = {
@@ -211,15 +227,6 @@ def test_a_window_that_cannot_be_is_refused_by_its_name() -> None:
 
 def test_what_only_the_broker_sets_is_not_read() -> None:
     assert queue(dict.fromkeys(READ_ONLY, "whatever")) == NEW_QUEUE.given
-
-
-def test_keys_are_not_made_here() -> None:
-    rules = element("AuthorizationRules")
-    present = queue_properties(NEW_QUEUE, SERVER)
-    assert changed(NEW_QUEUE, {"AuthorizationRules": rules}, present) == NEW_QUEUE
-    rules.append(element("AuthorizationRule"))
-    with pytest.raises(ProblemError, match="lightrail-admin key make"):
-        changed(NEW_QUEUE, {"AuthorizationRules": rules}, present)
 
 
 @pytest.mark.parametrize(

@@ -155,11 +155,11 @@ class Timetable(Generic[T]):
         """Removes a thing, which need not be there."""
         self._times.pop(thing, None)
 
-    def take_due(self, now_ms: int) -> list[T]:
-        """Removes and returns the things whose time has come, the earliest first."""
+    def take_due(self, now_ms: int, most: int | None = None) -> list[T]:
+        """Removes and returns the things whose time has come, the earliest first; at most so many."""
         found: list[T] = []
         heap, times = self._heap, self._times
-        while heap and heap[0][0] <= now_ms:
+        while heap and heap[0][0] <= now_ms and len(found) != most:
             time_ms, _, thing = heappop(heap)
             if times.get(thing) == time_ms:
                 del times[thing]

@@ -48,6 +48,9 @@ IDLE_NOTED_MS: Final[int] = 60_000
 IDLE_AFTER_START_MS: Final[int] = 300_000
 """No queue leaves sooner after this shard began to serve it, or was paused for longer than IDLE_PAUSE_MS."""
 IDLE_PAUSE_MS: Final[int] = 60_000
+IDLE_LOOKS_OF_A_TICK: Final[int] = 250
+"""Queues that are looked at in a tick, about 20 microseconds each. Others that are due follow in the next
+one, and their last use counts from there."""
 LEAVING_QUEUES_MAX: Final[int] = 100
 """Queues that leave at a time; others follow when the names of these are deleted."""
 USES: Final = frozenset(
@@ -72,6 +75,8 @@ class Watched:
     """When this shard began to watch it."""
     seen: Hashable
     """Its counters and revisions at the last look."""
+    is_own: bool
+    """Whether it is the own queue of a subscription, of which sends are no use."""
     is_unwritten: bool = False
     """Whether its record has a use less than it had, as the store had no room."""
 
@@ -133,20 +138,27 @@ class IdleQueues:
             return
         changed_ms = min(queue.record.changed_at_ms, now_ms)
         since_ms = min(queue.idle_since_ms, now_ms)
-        watched = self._watched[queue] = Watched(since_ms or now_ms, now_ms, self._uses(queue))
-        self._by_router.setdefault(_subscription_of(queue)[0], {})[queue] = None
+        watched = self._begin(queue, since_ms or now_ms, now_ms)
         if since_ms and changed_ms > since_ms:
             self._used(queue, watched, changed_ms)
         self._note_uses(queue, True)
         # Many queues that are restored at once are not looked at in one tick.
         self._due.set(queue, now_ms + IDLE_CHECK_MS + queue.id % IDLE_CHECK_MS)
 
+    def _begin(self, queue: Queue, used_ms: int, now_ms: int) -> Watched:
+        is_own = self._subscription(queue) is not None
+        watched = self._watched[queue] = Watched(used_ms, now_ms, self._uses(queue), is_own)
+        self._by_router.setdefault(_subscription_of(queue)[0], {})[queue] = None
+        return watched
+
     def routers_changed(self, routers: Iterable[str], now_ms: int) -> None:
         """The subscriptions of some routers have changed."""
         for router in routers:
             for queue in list(self._by_router.get(router, ())):
                 self.serve_changed(queue, now_ms)
-                self.touched(queue, now_ms)
+                self._watched[queue].is_own = self._subscription(queue) is not None
+                if queue.is_serving:
+                    self.follow(queue, now_ms)
 
     def forget(self, queue: Queue) -> None:
         """The queue is not at this shard any more, or has no max_idle."""
@@ -169,20 +181,22 @@ class IdleQueues:
         watched = None if owner is None else self._watched.get(owner)
         if owner is None or watched is None:
             queue.notes_use = False
+        elif watched.is_own and not (queue.view.consumers.by_id or queue.view.in_flight_count):
+            # Most steps bring messages of its topic.
+            return
         elif owner.is_serving and self._is_used(owner, watched):
             self._used(owner, watched, now_ms)
 
     def requested(self, name: str, now_ms: int) -> None:
         """Somebody makes one of the requests of `USES`."""
         queue = self._queues.find(rules.owner(name))
-        watched = None if queue is None else self._watched.get(queue)
-        if queue is not None and watched is not None and queue.is_serving:
-            self._used(queue, watched, now_ms)
+        if queue is not None and queue.notes_use:
+            self._used(queue, self._watched[queue], now_ms)
 
-    def _used(self, queue: Queue, watched: Watched, now_ms: int) -> None:
+    def _used(self, queue: Queue, watched: Watched, now_ms: int, *, notes_next: bool = False) -> None:
         watched.used_ms = now_ms
         watched.seen = self._uses(queue)
-        self._note_uses(queue, False)
+        self._note_uses(queue, notes_next)
         self._due.set(queue, now_ms + IDLE_CHECK_MS)
         if queue.idle_since_ms:
             queue.idle_since_ms = 0
@@ -205,7 +219,7 @@ class IdleQueues:
             each.notes_use = wanted
 
     def _family(self, queue: Queue) -> list[Queue]:
-        dead_letters = self._queues.find(rules.dead_letter_name(queue.name))
+        dead_letters = self._queues.find(f"{queue.name}/{rules.DEAD_LETTER_SEGMENT}")
         return [queue] if dead_letters is None else [queue, dead_letters]
 
     def _subscription(self, queue: Queue) -> Subscription | None:
@@ -251,7 +265,7 @@ class IdleQueues:
         if self._ticked_ms and now_ms - self._ticked_ms > IDLE_PAUSE_MS:
             self._paused_ms = now_ms
         self._ticked_ms = now_ms
-        for queue in self._due.take_due(now_ms):
+        for queue in self._due.take_due(now_ms, IDLE_LOOKS_OF_A_TICK):
             self._look(queue, self._watched[queue], now_ms)
         for queue, again_ms in list(self._leaving.items()):
             if again_ms <= now_ms:
@@ -259,6 +273,8 @@ class IdleQueues:
                 self._request(queue)
         for name in list(self._unmade):
             self.watch(name, now_ms)
+            if name in self._unmade:
+                break
 
     def _look(self, queue: Queue, watched: Watched, now_ms: int) -> None:
         next_ms = now_ms + IDLE_CHECK_MS
@@ -266,8 +282,7 @@ class IdleQueues:
             if watched.is_unwritten:
                 self._write(queue, watched, now_ms)
             if not queue.notes_use or self._is_used(queue, watched):
-                self._used(queue, watched, now_ms)
-                self._note_uses(queue, True)
+                self._used(queue, watched, now_ms, notes_next=True)
             if not queue.idle_since_ms and now_ms - watched.used_ms >= IDLE_NOTED_MS:
                 queue.idle_since_ms = watched.used_ms
                 self._write(queue, watched, now_ms)
@@ -321,8 +336,7 @@ class IdleQueues:
         """Adds a queue that was LEAVING before this process started, at this revision."""
         queue.leaving = revision
         if not rules.is_dead_letter(queue.name):
-            self._watched[queue] = Watched(queue.idle_since_ms, now_ms, self._uses(queue))
-            self._by_router.setdefault(_subscription_of(queue)[0], {})[queue] = None
+            self._begin(queue, queue.idle_since_ms, now_ms)
             self._leaving[queue] = now_ms
 
     def serve_changed(self, queue: Queue, now_ms: int) -> None:

@@ -11,6 +11,7 @@ from lightrail.shard.journal.journal import Journal
 from lightrail.shard.links.idle import (
     IDLE_AFTER_START_MS,
     IDLE_CHECK_MS,
+    IDLE_LOOKS_OF_A_TICK,
     IDLE_NOTED_MS,
     IDLE_PAUSE_MS,
     LEAVING_QUEUES_MAX,
@@ -92,6 +93,20 @@ def test_a_queue_is_there_for_its_time_to_the_millisecond_though_nobody_ever_use
     story = Story()
     story.is_there_for(MAX_MS)
     assert [(record.name, record.revision) for record, _ in story.scene.retired] == [("q", 2)]
+
+
+def test_a_queue_for_which_the_shard_has_no_room_is_watched_when_there_is_some() -> None:
+    story = Story()
+    queues = story.scene.engine._queues
+    queues.queues_max = 1
+    for name in ("q1", "q2"):
+        story.names.give(name, story.given)
+    story.scene.refresh()
+    story.wait(10_000)
+    assert not story.scene.has_queue("q1")
+    queues.queues_max = 3
+    story.wait(MAX_MS + 20_000)
+    assert {record.name for record, _ in story.scene.retired} == {"q", "q1", "q2"}
 
 
 def test_without_the_field_it_stays_and_when_it_gets_the_field_the_time_begins() -> None:
@@ -332,6 +347,23 @@ def test_after_a_start_it_goes_on_leaving_since_the_deletion_may_be_applied_late
     later.names.give("q", later.given)
     later.restart()
     assert later.state() is OwnershipState.SERVING
+
+
+def test_a_tick_looks_at_a_part_of_many_queues_and_the_next_one_at_the_others() -> None:
+    story = Story()
+    queues = [f"q{number}" for number in range(IDLE_LOOKS_OF_A_TICK)]
+    for queue in queues:
+        story.names.give(queue, story.given)
+    story.scene.refresh()
+    # All of them are due at once.
+    late_ms = IDLE_NOTED_MS
+    story.now_ms += late_ms
+    counts = []
+    for wait_ms in (late_ms, 1_000):
+        story.scene.tick(wait_ms)
+        found = [story.scene.engine._queues.find(each) for each in [*queues, "q"]]
+        counts.append(sum(each is not None and each.idle_since_ms > 0 for each in found))
+    assert counts == [IDLE_LOOKS_OF_A_TICK, IDLE_LOOKS_OF_A_TICK + 1]
 
 
 def test_only_so_many_leave_at_a_time() -> None:

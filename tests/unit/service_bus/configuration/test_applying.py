@@ -135,9 +135,9 @@ def test_entities_are_made_with_their_properties_and_rules(monkeypatch: pytest.M
             [
                 queue("sessions", RequiresSession=True, LockDuration="PT30S"),
                 queue("dead", ForwardDeadLetteredMessagesTo="last"),
-                queue("last", RequiresDuplicateDetection=True),
+                queue("last", RequiresDuplicateDetection=True, AutoDeleteOnIdle="P427D"),
             ],
-            [topic(sql("r", "a = 1", "SET sys.To = 'x'"), correlated)],
+            [topic(sql("r", "a = 1", "SET sys.To = 'x'"), correlated, AutoDeleteOnIdle="PT5M")],
         )
         assert scene.policy("sessions")["groups"] is True
         assert (
@@ -147,6 +147,8 @@ def test_entities_are_made_with_their_properties_and_rules(monkeypatch: pytest.M
         assert scene.policy("sessions")["max_age"] == 3600
         assert scene.policy("dead")["dead_letter"] == "last"
         assert scene.policy("last")["duplicate_window"] == 20
+        assert scene.policy("last")["max_idle"] == 427 * 86_400
+        assert scene.policy("t/Subscriptions/s")["max_idle"] == 300
         assert scene.policy("t/Subscriptions/s")["max_delivery_count"] == 3
         one, two = scene.rules("t", "s").items()
         assert one == ("r", {"filter": {"sql": "a = 1"}, "action": {"sql": "SET sys.To = 'x'"}})

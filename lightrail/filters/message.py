@@ -18,6 +18,7 @@ from typing import Any, Final
 
 from lightrail.amqp.decoder import READERS, Buffer, read_value, skip
 from lightrail.amqp.values import truncated, unexpected
+from lightrail.filters.dead_letters import service_bus_reason
 from lightrail.filters.path import (
     APPLICATION_PROPERTIES,
     FOLDED,
@@ -26,6 +27,7 @@ from lightrail.filters.path import (
     PROPERTIES,
     SUBJECT,
     Path,
+    entry,
 )
 from lightrail.filters.patterns import split_words
 from lightrail.filters.sections import (
@@ -47,6 +49,8 @@ FILTER_SECTION_BYTES: Final[int] = 1024 * 1024
 """Largest section of a message that filters read; fields of a larger one count as absent."""
 FILTER_MAP_ITEMS: Final[int] = 32 * 1024
 """Most keys and values of a section that filters read, in the same way."""
+_OF_DEAD_LETTERS: Final = (b"deadletterreason", b"deadlettererrordescription")
+"""Application properties that clients of Azure Service Bus find in a dead letter, in small letters."""
 _u32: Final = Struct(">I").unpack_from
 
 # --- fields -------------------------------------------------------------------------------------------
@@ -264,7 +268,12 @@ class MessageView:
         return read_value(data, at, stop, 1)[0]
 
     def property(self, path: Path) -> Any:
-        """The decoded application property with the name of a folded path; the first of several."""
+        """The decoded application property with the name of a folded path; the first of several.
+
+        Among them are the reason and the description of a dead letter, which are annotations here.
+        """
+        if path.key in _OF_DEAD_LETTERS and (found := self._of_dead_letter(path.key)) is not None:
+            return found
         value_at = self.section(APPLICATION_PROPERTIES)
         if value_at < 0:
             return None
@@ -276,6 +285,12 @@ class MessageView:
             return None if at < 0 else self._value(at, value_at)
         except MALFORMED:
             return None
+
+    def _of_dead_letter(self, key: bytes) -> str | None:
+        def annotation(name: str) -> Any:
+            return self.field(entry(MESSAGE_ANNOTATIONS, name))
+
+        return service_bus_reason(annotation)[_OF_DEAD_LETTERS.index(key)]
 
     def folded(self) -> dict[bytes, int]:
         """Offsets of the values of the application properties by the octets of their names in lower case."""

@@ -42,6 +42,8 @@ LATE: Final = "lightrail:late"
 
 TIMEOUT: Final = "com.microsoft:timeout"
 """Of Azure Service Bus: the broker did not do it in time; its clients try again soon."""
+DEAD_LETTERED: Final = "com.microsoft:dead-letter"
+"""With it clients of Azure Service Bus reject a message to dead-letter it."""
 SESSION_CANNOT_BE_LOCKED: Final = "com.microsoft:session-cannot-be-locked"
 MESSAGE_LOCK_LOST: Final = "com.microsoft:message-lock-lost"
 SESSION_LOCK_LOST: Final = "com.microsoft:session-lock-lost"

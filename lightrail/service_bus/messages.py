@@ -13,6 +13,7 @@ from hashlib import blake2b
 from typing import Any, Final
 
 from lightrail.amqp.composite import write_composite
+from lightrail.amqp.dead_letters import REASON as BROKERS_REASON
 from lightrail.amqp.performatives import AmqpError, Rejected
 from lightrail.amqp.sections import (
     decode_annotations,
@@ -26,6 +27,8 @@ from lightrail.amqp.sections import (
 )
 from lightrail.amqp.survey import survey
 from lightrail.amqp.values import DecodeError, Int, Long, Symbol, Timestamp
+from lightrail.filters.dead_letters import NOTED_DESCRIPTION, NOTED_REASON, service_bus_reason
+from lightrail.model import conditions
 
 BUS_REASON_CHARACTERS: Final[int] = 1_024
 """Characters of a dead letter's reason, and of its description, from a client of Azure Service Bus; the rest
@@ -44,19 +47,11 @@ ACTIVE, DEFERRED, SCHEDULED = 0, 1, 2
 """x-opt-message-state of a message: deferred by a receiver, or before its time, or neither."""
 REASON: Final = "DeadLetterReason"
 DESCRIPTION: Final = "DeadLetterErrorDescription"
-NOTED_REASON: Final = Symbol("x-opt-deadletter-reason")
-NOTED_DESCRIPTION: Final = Symbol("x-opt-deadletter-description")
-"""Annotations of a dead letter with both."""
-BROKERS_PREFIX: Final = "x-opt-dead-letter-"
-"""Precedes the names of the broker's annotations of a dead letter."""
 PROPERTY_PREFIX: Final = "x-opt-property-"
 """Precedes the name of an application property that an outcome has set, in the annotations of its message."""
 _MARK: Final = PROPERTY_PREFIX.encode()
 """No outcome has changed the properties of a message without these bytes: its annotations are not decoded."""
-DEAD_LETTERED: Final = Symbol("com.microsoft:dead-letter")
-"""Condition with which these clients reject a message to dead-letter it."""
-BROKERS_REASON: Final = "x-opt-dead-letter-reason"
-"""Annotation that every dead letter has from the broker, also in the queues to which it is forwarded."""
+DEAD_LETTERED: Final = Symbol(conditions.DEAD_LETTERED)
 _ANNOTATION: Final = b"x-opt-"
 """A message without these bytes has no annotation of a broker, and is no dead letter: it is not decoded."""
 _FOREIGN: Final = frozenset(
@@ -71,16 +66,6 @@ _FOREIGN: Final = frozenset(
 _FOREIGN_PREFIXES: Final = ("x-opt-dead-letter-", "x-opt-deadletter-")
 """Annotations that the broker alone gives: in what a sender wrote, or copied from a dead letter, these
 clients would take them for the broker's. They get what `notes` has in their place."""
-REJECTED: Final = "rejected"
-"""The broker's reason if a receiver gave one, or none."""
-REASONS: Final = {
-    "expired": "TTLExpiredException",
-    "max-delivery-count": "MaxDeliveryCountExceeded",
-    "filter-error": "FilterException",
-}
-"""Names of Service Bus for other reasons of this broker."""
-EXPIRED_TEXT: Final = "The message expired and was dead lettered."
-"""The description of an expired dead letter in Service Bus; the broker gives it none."""
 
 
 def changed_properties(changes: Mapping[Any, Any] | None) -> dict[Symbol, Any] | None:
@@ -183,27 +168,13 @@ def _with_reasons(message: bytes, notes: dict[Symbol, Any]) -> bytes:
     A message that is none, such as one that was sent again from a dead-letter queue, is unchanged.
     """
     found = decode_annotations(message)
-    own = found.get(BROKERS_REASON)
-    if not isinstance(own, str):
+    if not isinstance(found.get(BROKERS_REASON), str):
         return message
     source = found.get("x-opt-dead-letter-source")
     if isinstance(source, str):
         notes[Symbol("x-opt-deadletter-source")] = source
-    reason: Any = REASONS.get(own, own)
-    description = found.get("x-opt-dead-letter-description")
-    if own == REJECTED:
-        condition = found.get("x-opt-dead-letter-condition")
-        if NOTED_REASON in found:
-            reason, description = found[NOTED_REASON], found.get(NOTED_DESCRIPTION)
-        else:
-            reason = None if condition == DEAD_LETTERED else condition
-    elif own == "expired":
-        description = description or EXPIRED_TEXT
-    given = {key: str(text) for key, text in ((REASON, reason), (DESCRIPTION, description)) if text}
-    noted = {NOTED_REASON, NOTED_DESCRIPTION}
-    message = without_annotations(
-        message, [name for name in found if name in noted or str(name).startswith(BROKERS_PREFIX)]
-    )
+    reason, description = service_bus_reason(found.get)
+    given = {key: text for key, text in ((REASON, reason), (DESCRIPTION, description)) if text}
     if not given:
         return message
     return with_application_properties(message, {**decode_application_properties(message), **given})

@@ -192,6 +192,7 @@ def test_a_transaction_defers_with_all_else_and_survives_kill_9(tmp_path: Path) 
 def test_what_a_transaction_would_have_deferred_is_the_receivers_still_after_a_rollback(
     client: ServiceBusClient, guarded: Broker, queue: str
 ) -> None:
+    give(guarded.data, queue, role="queue", lock_duration=60, lock_ends="link")
     admin(guarded.data, "user", "add", "bob", password="password")
     send(client, queue, "one")
     with Peer(guarded.amqp) as peer:

@@ -209,9 +209,9 @@ def test_a_message_of_a_transaction_is_scheduled_by_its_commit(
     """By frames as Azure's clients write them."""
     give(guarded.data, queue, role="router")
     target = add(guarded, queue, "mine")
-    admin(guarded.data, "user", "add", "ann", password="password")
+    admin(guarded.data, "user", "add", "eve", password="password")
     with Peer(guarded.amqp) as peer:
-        peer.sasl("PLAIN", b"\0ann\0password")
+        peer.sasl("PLAIN", b"\0eve\0password")
         peer.open()
         peer.begin()
         transactions = Transactions(peer)

@@ -106,7 +106,7 @@ _NOTES: Final = {
     "PartitionKey": "x-opt-partition-key",
     "ViaPartitionKey": "x-opt-via-partition-key",
     "TransactionPartitionKey": "x-opt-via-partition-key",
-    "DeadLetterSource": "x-opt-deadletter-source",
+    "DeadLetterSource": "x-opt-dead-letter-source",
 }
 _TIMES: Final = {
     "ExpiresAtUtc": parse_path("absolute-expiry-time"),

@@ -102,6 +102,7 @@ class BusConsumerLink(ConsumerLink):
         "_awaits_lock_end",
         "_bus_link",
         "_bus_queue",
+        "_has_timed_locks",
         "_is_dead",
         "_is_subscription",
         "_lock_ends",
@@ -131,6 +132,8 @@ class BusConsumerLink(ConsumerLink):
         self._is_subscription = is_of_subscription(options.queue)
         self._lock_ends = LockEnds()
         self._awaits_lock_end = False
+        self._has_timed_locks = False
+        """Whether it has got messages whose locks have an end, though the queue may have no lock time now."""
         self.lock_key = options.lock_key
         self._asks_below = 0
         """Deliveries below this number are from before the link was opened again at the shard, which knows
@@ -149,10 +152,13 @@ class BusConsumerLink(ConsumerLink):
     @property
     def keeps_locks(self) -> bool:
         """Whether locks outlive the link."""
+        return self._may_keep_locks and self._lock_ms > 0
+
+    @property
+    def _may_keep_locks(self) -> bool:
+        """Whether locks with an end outlive the link."""
         options = self.options
-        if options.is_session or not options.lock_key or options.lock_ends != LockEnding.BY_TIME:
-            return False
-        return self._lock_ms > 0
+        return not options.is_session and bool(options.lock_key) and options.lock_ends == LockEnding.BY_TIME
 
     @property
     def _lock_ms(self) -> int:
@@ -184,7 +190,7 @@ class BusConsumerLink(ConsumerLink):
 
     def _close_at_shard(self) -> None:
         """Returns what was not sent to the client, which is not locked; the shard keeps the rest."""
-        if self.keeps_locks:
+        if self.keeps_locks or (self._has_timed_locks and self._may_keep_locks):
             unsent = self._window.next - self._not_passed - self._bus_link.backlog
             self._owner.post(
                 frame(Kind.CREDIT, link=self.number, epoch=self._owner.epoch, count=1, number=unsent)
@@ -227,8 +233,9 @@ class BusConsumerLink(ConsumerLink):
 
     def _locked_until(self, part: bytes | memoryview) -> int:
         """The end of the locks of a slice, in milliseconds since the epoch."""
-        lock_ms = self._lock_ms or limits.BUS_LOCK_SHOWN_MS
-        return delivered_at(part, self.connection.frontend.now_ms()) + lock_ms
+        lock_ms = self._lock_ms
+        self._has_timed_locks = self._has_timed_locks or lock_ms > 0
+        return delivered_at(part, self.connection.frontend.now_ms()) + (lock_ms or limits.BUS_LOCK_SHOWN_MS)
 
     def outcome(self, event: Outcome) -> None:
         """The client's outcome: a dead letter has its reasons, and undeliverable-here defers.

@@ -230,6 +230,18 @@ def test_what_was_not_sent_to_the_client_returns_when_the_link_ends() -> None:
     assert settled.count > 3
 
 
+def test_what_was_not_sent_returns_also_where_the_lock_time_was_removed_meanwhile() -> None:
+    """The shard keeps locks that were given, whatever the policy says now."""
+    rig = Rig(lock_duration=30)
+    rig.delivered(MESSAGE, MESSAGE, MESSAGE)
+    rig.connection.frontend.directory = Directory({})  # type: ignore[assignment]
+    rig.link.backlog = 2
+    rig.shard.take()
+    rig.consumer.ends(Ending.BY_CLIENT)
+    rig.consumer.close()
+    assert [(frame.kind, frame.number) for frame in rig.shard.take()] == [(Kind.CREDIT, 1), (Kind.SETTLE, 1)]
+
+
 def test_a_slice_that_comes_when_the_link_has_ended_was_not_sent() -> None:
     rig = Rig(lock_duration=30)
     rig.delivered(MESSAGE, MESSAGE, MESSAGE)

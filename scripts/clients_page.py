@@ -233,43 +233,81 @@ AZURES: Final = (
     "@azure/service-bus 7.9 (JavaScript)",
     "azservicebus 1.11 (Go)",
     "azure-messaging-servicebus 7.17 (Java)",
+    "Azure.Messaging.ServiceBus 7.21 (.NET)",
 )
+SHARED, NET = AZURES[:4], AZURES[4]
+"""Clients whose programs have the same scenarios, and the one that has programs of its own."""
 
 
-def _azures(sdks: str) -> Mapping[str, Proof]:
-    """A row whose test runs with each of these clients."""
-    return dict.fromkeys(AZURES, _azure_at("sdks", sdks))
+def _azures(sdks: str, net: str | None = None) -> Mapping[str, Proof]:
+    """A row whose test runs with each of the first clients, and another one with the last."""
+    return dict.fromkeys(SHARED, _azure_at("sdks", sdks)) | ({NET: _net(net)} if net else {})
+
+
+def _net(name: str) -> Proof:
+    """Of the programs that run at once, or else those that have a test each."""
+    return _azure_at("dotnet_parts" if name in NET_PARTS else "dotnet", name)
+
+
+NET_RECEIVERS: Final = "receivers_peek_cancel_defer_and_settle"
+NET_SESSIONS: Final = "receivers_of_sessions_have_their_locks_and_states"
+NET_SENDERS: Final = "senders_have_signatures_batches_and_schedules"
+NET_BODIES: Final = "messages_arrive_with_every_type_and_kind_of_body"
+NET_PROCESSORS: Final = "processors_settle_renew_and_stop"
+NET_TRANSACTIONS: Final = "transactions_of_the_client_for_dotnet_commit_and_roll_back"
+NET_WOLVERINE: Final = "wolverine_listens_to_batches_single_messages_and_sessions"
+NET_PARTS: Final = frozenset(
+    (
+        NET_RECEIVERS,
+        NET_SESSIONS,
+        NET_SENDERS,
+        NET_BODIES,
+        NET_PROCESSORS,
+        NET_TRANSACTIONS,
+        NET_WOLVERINE,
+    )
+)
+NET_COUNTS: Final = "messages_are_counted_timed_and_placed_as_in_service_bus"
+PAIRS: Final = "what_one_language_sends_another_one_settles"
 
 
 SESSION: Final = "a_session_is_accepted_by_its_id_and_as_the_next_one_and_has_a_state"
 """The test of sessions for each client."""
 ON_AZURE: Final[Mapping[str, Mapping[str, Proof]]] = {
-    "messages with all fields": _azures("a_message_arrives_with_all_that_was_set"),
-    "lists and batches": _azures("a_batch_becomes_messages_that_are_received_and_deleted"),
-    "complete, abandon": _azures("messages_are_completed_abandoned_and_dead_lettered_with_a_reason"),
-    "dead letters with a reason": _azures("messages_are_completed_abandoned_and_dead_lettered_with_a_reason"),
-    "locks that are renewed": _azures("a_lock_is_renewed_and_a_lost_one_is_not"),
-    "peeking": _azures("peeked_messages_stay"),
-    "scheduling and cancelling": _azures("messages_are_scheduled_and_cancelled"),
+    "messages with all fields": _azures("a_message_arrives_with_all_that_was_set", NET_BODIES),
+    "lists and batches": _azures("a_batch_becomes_messages_that_are_received_and_deleted", NET_SENDERS),
+    "complete, abandon": _azures(
+        "messages_are_completed_abandoned_and_dead_lettered_with_a_reason", NET_RECEIVERS
+    ),
+    "dead letters with a reason": _azures(
+        "messages_are_completed_abandoned_and_dead_lettered_with_a_reason", NET_RECEIVERS
+    ),
+    "locks that are renewed": _azures("a_lock_is_renewed_and_a_lost_one_is_not", NET_PROCESSORS),
+    "peeking": _azures("peeked_messages_stay", NET_RECEIVERS),
+    "scheduling and cancelling": _azures("messages_are_scheduled_and_cancelled", NET_SENDERS),
     "scheduling in a topic": dict.fromkeys(
         AZURES[:2], _azure_at("sdks", "messages_are_scheduled_in_a_topic_and_cancelled")
     ),
-    "deferred messages": _azures("a_deferred_message_is_received_by_its_number_and_once"),
-    "duplicate detection": _azures("of_messages_with_one_id_the_first_is_stored"),
-    "sessions by their id": _azures(SESSION),
-    "the next available session": _azures(SESSION),
-    "locks of sessions that are renewed": _azures(SESSION),
-    "states of sessions": _azures(SESSION),
+    "deferred messages": _azures("a_deferred_message_is_received_by_its_number_and_once", NET_RECEIVERS),
+    "duplicate detection": _azures("of_messages_with_one_id_the_first_is_stored", NET_COUNTS),
+    "sessions by their id": _azures(SESSION, NET_SESSIONS),
+    "the next available session": _azures(SESSION, NET_WOLVERINE),
+    "locks of sessions that are renewed": _azures(SESSION, NET_SESSIONS),
+    "states of sessions": _azures(SESSION, NET_SESSIONS),
     "lists of sessions": {
         AZURES[0]: _azure_at("sessions", "sessions_are_listed"),
         AZURES[2]: _azure_at("sdks", SESSION),
     },
-    "topics and subscriptions": _azures("a_subscription_gets_what_a_topic_is_sent_and_has_dead_letters"),
-    "keys and rights": _azures("who_may_not_send_is_refused"),
+    "topics and subscriptions": _azures(
+        "a_subscription_gets_what_a_topic_is_sent_and_has_dead_letters", NET_WOLVERINE
+    ),
+    "keys and rights": _azures("who_may_not_send_is_refused", NET_SENDERS),
     "WebSocket": _azures("messages_pass_over_a_websocket"),
     "a broker that is killed": _azures("sends_and_receives_go_on_over_a_kill_of_the_broker"),
+    "messages of the clients for the other languages": dict.fromkeys(AZURES, _azure_at("sdks", PAIRS)),
     "transactions at one shard": {
-        AZURES[3]: _azure_at("sdks", "what_is_done_in_a_transaction_takes_effect_with_its_commit")
+        AZURES[3]: _azure_at("sdks", "what_is_done_in_a_transaction_takes_effect_with_its_commit"),
+        NET: _net(NET_TRANSACTIONS),
     },
     "deferring in a transaction": {
         AZURES[3]: _azure_at("sdks", "a_message_is_deferred_by_the_commit_of_a_transaction")
@@ -277,14 +315,17 @@ ON_AZURE: Final[Mapping[str, Mapping[str, Proof]]] = {
     "deferred messages in a transaction": {
         AZURES[3]: _azure_at(
             "sdks", "messages_received_by_their_numbers_are_settled_by_the_commit_of_a_transaction"
-        )
+        ),
+        NET: _net(NET_TRANSACTIONS),
     },
     "sessions in a transaction": {
-        AZURES[3]: _azure_at("sdks", "a_session_is_settled_and_sent_to_in_a_transaction")
+        AZURES[3]: _azure_at("sdks", "a_session_is_settled_and_sent_to_in_a_transaction"),
+        NET: _net(NET_TRANSACTIONS),
     },
-    "handlers that a client calls": dict.fromkeys(
-        (AZURES[1], AZURES[3]), _azure_at("sdks", "a_processor_completes_and_abandons")
-    ),
+    "handlers that a client calls": {
+        **dict.fromkeys((AZURES[1], AZURES[3]), _azure_at("sdks", "a_processor_completes_and_abandons")),
+        NET: _net(NET_PROCESSORS),
+    },
 }
 FRAMEWORKS: Final = ("Spring JMS 7", "Apache Camel 4")
 ON_JMS: Final[Mapping[str, Mapping[str, Proof]]] = {

@@ -314,7 +314,7 @@ class LinkEndpoint(Link):
     def on_detach(self, detach: Detach) -> None:
         """Apply the peer's detach; answer it, now or by answer_close, unless it answers our detach."""
         session = self.session
-        # The detach of the peer answers ours: a second one would name a handle that is free (2.6.4).
+        # The peer answers a detach of this endpoint; another one would name a handle that is free (2.6.4).
         answer = self.state == DETACHING
         if not answer and detach.closed and self.answers_close:
             self._write_owed_attach()

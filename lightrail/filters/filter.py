@@ -17,13 +17,14 @@ from dataclasses import dataclass, field
 from typing import Any, Final
 
 from lightrail.filters.errors import FilterError, shown
+from lightrail.filters.logic import Test
 from lightrail.filters.message import MessageView
 from lightrail.filters.parameters import check_parameters, with_constants
 from lightrail.filters.path import SUBJECT, Path, parse_path
 from lightrail.filters.patterns import Like, check_pattern, compile_pattern, has_wildcard, share
 from lightrail.filters.rules.rule_filter import compile_rule
 from lightrail.filters.rules.values import NO_ID, NewId
-from lightrail.filters.sql import Equality, Test, compile_expression
+from lightrail.filters.sql import Equality, compile_expression
 from lightrail.model import limits
 
 KEYS: Final = ("subject", "properties", "sql", "parameters", "selector", "rule", "all", "any", "not")

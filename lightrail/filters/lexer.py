@@ -11,8 +11,9 @@ import re
 import uuid
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any, Final, NamedTuple
+from typing import Any, Final
 
+from lightrail.filters.descent import Token
 from lightrail.filters.errors import FilterError, shown
 from lightrail.filters.path import (
     APPLICATION_PROPERTIES,
@@ -172,19 +173,6 @@ KEYWORDS: Final = frozenset(
 )
 INTEGER_MAX: Final = (1 << 64) - 1
 """The largest ulong; the smallest long is its own literal with a minus sign."""
-
-
-class Token(NamedTuple):
-    """`kind` is a keyword, an operator, `number`, `string`, `identifier` or `end`.
-
-    `value` is the literal's value, or (scope or None, name, quoted) of an identifier; `position` counts
-    characters from 1; `text` is its source.
-    """
-
-    kind: str
-    value: Any
-    position: int
-    text: str
 
 
 _TOKEN: Final = re.compile(

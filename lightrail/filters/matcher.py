@@ -15,9 +15,9 @@ from collections.abc import Generator, Iterable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final, Generic, TypeVar
 
+from lightrail.filters.logic import Test
 from lightrail.filters.message import MessageView, extract
 from lightrail.filters.path import FOLDED, Path
-from lightrail.filters.sql import Test
 from lightrail.filters.terms import term
 from lightrail.model import limits
 

@@ -17,85 +17,19 @@ EXISTS, `!=`, `%`, scopes before names, quoted names, numbers and booleans in IN
 from typing import Any, Final
 
 from lightrail.filters import nodes
+from lightrail.filters.descent import Descent, Token
 from lightrail.filters.errors import FilterError, shown
-from lightrail.filters.lexer import INTEGER_MAX, Token, resolve, tokens_of
+from lightrail.filters.lexer import INTEGER_MAX, resolve, tokens_of
 from lightrail.filters.patterns import compile_like
-from lightrail.model import limits
 
-_COMPARISONS: Final = frozenset(("=", "<>", "<", "<=", ">", ">="))
 _LITERALS: Final = frozenset(("number", "string", "TRUE", "FALSE", "-", "+"))
 
 
-class Parser:
+class Parser(Descent):
     """Parses one expression; used once."""
 
     def __init__(self, expression: str) -> None:
-        self._tokens = tokens_of(expression)
-        self._next = 0
-        self._nodes = 0
-        self._inside = 0
-
-    def parse(self) -> nodes.Node:
-        """The tree of the whole expression. Raises FilterError."""
-        if self._token.kind == "end":
-            raise FilterError("an expression", "nothing", 1)
-        node = self._logical(self._condition())
-        if self._token.kind != "end":
-            self._refuse("AND, OR or the end of the expression")
-        return node
-
-    # --- tokens ---------------------------------------------------------------------------------------
-
-    @property
-    def _token(self) -> Token:
-        return self._tokens[self._next]
-
-    def _take(self, kind: str, expected: str = "") -> Token:
-        token = self._token
-        if token.kind != kind:
-            self._refuse(expected or kind)
-        self._next += 1
-        return token
-
-    def _accept(self, kind: str) -> bool:
-        if self._token.kind != kind:
-            return False
-        self._next += 1
-        return True
-
-    def _refuse(self, expected: str) -> None:
-        token = self._token
-        found = token.text if token.kind == "end" else shown(token.text)
-        raise FilterError(expected, found, token.position)
-
-    # --- limits ---------------------------------------------------------------------------------------
-
-    def _count(self, position: int, count: int = 1) -> None:
-        self._nodes += count
-        if self._nodes > limits.FILTER_NODES_MAX:
-            raise FilterError(
-                f"at most {limits.FILTER_NODES_MAX} operators, literals and names", "more", position
-            )
-
-    def _deep(self, depth: int, position: int) -> None:
-        if depth > limits.FILTER_DEPTH_MAX:
-            raise FilterError(
-                f"at most {limits.FILTER_DEPTH_MAX} expressions inside one another", "more", position
-            )
-
-    def _enter(self) -> None:
-        self._inside += 1
-        self._deep(self._inside, self._token.position)
-
-    def _made(self, node: Any) -> nodes.Node:
-        self._count(node.position)
-        self._deep(node.depth, node.position)
-        if node.weight > limits.FILTER_WEIGHT_MAX:
-            # BETWEEN evaluates its operand twice, and operands may contain BETWEEN.
-            most = limits.FILTER_WEIGHT_MAX
-            raise FilterError(f"at most {most} evaluations for a message", "more", node.position)
-        made: nodes.Node = node
-        return made
+        Descent.__init__(self, tokens_of(expression))
 
     # --- conditions -----------------------------------------------------------------------------------
 
@@ -105,82 +39,6 @@ class Parser:
         if isinstance(node, nodes.Condition | nodes.Field) or is_boolean:
             return node
         raise FilterError("a condition, such as a comparison", "a value", node.position)
-
-    def _condition(self) -> nodes.Node:
-        first = self._conjunct()
-        if self._token.kind != "OR":
-            return first
-        operands = [self._logical(first)]
-        while self._accept("OR"):
-            operands.append(self._logical(self._conjunct()))
-        return self._made(nodes.Some(first.position, operands))
-
-    def _conjunct(self) -> nodes.Node:
-        first = self._negation()
-        if self._token.kind != "AND":
-            return first
-        operands = [self._logical(first)]
-        while self._accept("AND"):
-            operands.append(self._logical(self._negation()))
-        return self._made(nodes.Every(first.position, operands))
-
-    def _negation(self) -> nodes.Node:
-        position = self._token.position
-        negated = False
-        count = 0
-        while self._accept("NOT"):
-            self._count(position)
-            negated = not negated
-            count += 1
-        node = self._predicate()
-        if not count:
-            return node
-        node = self._logical(node)
-        # Two negations are none in three-valued logic too; one pair is enough to make a field a condition.
-        if negated:
-            return self._not(position, node)
-        return self._not(position, self._not(position, node))
-
-    def _not(self, position: int, node: nodes.Node) -> nodes.Node:
-        return self._made(nodes.Not(position, node))
-
-    def _predicate(self) -> nodes.Node:
-        left = self._sum()
-        token = self._token
-        if token.kind in _COMPARISONS:
-            self._next += 1
-            right = self._sum()
-            if self._token.kind in _COMPARISONS:
-                self._refuse("AND, OR or the end: a comparison has two sides")
-            return self._made(nodes.Compare(token.position, token.kind, left, right))
-        if token.kind == "IS":
-            self._next += 1
-            negated = self._accept("NOT")
-            self._take("NULL", "NULL or NOT NULL")
-            return self._perhaps_not(negated, self._made(nodes.IsNull(token.position, left)))
-        negated = self._accept("NOT")
-        if self._accept("BETWEEN"):
-            return self._perhaps_not(negated, self._between(token.position, left))
-        if self._accept("IN"):
-            return self._perhaps_not(negated, self._in(token.position, left))
-        if self._accept("LIKE"):
-            return self._perhaps_not(negated, self._like(token.position, left))
-        if negated:
-            self._refuse("BETWEEN, IN or LIKE after NOT")
-        return left
-
-    def _perhaps_not(self, negated: bool, node: nodes.Node) -> nodes.Node:
-        return self._not(node.position, node) if negated else node
-
-    def _between(self, position: int, operand: nodes.Node) -> nodes.Node:
-        low = self._sum()
-        self._take("AND", "AND and the upper bound of BETWEEN")
-        high = self._sum()
-        bounds = [
-            self._made(nodes.Compare(position, ">=", operand, low)),
-            self._made(nodes.Compare(position, "<=", operand, high)),
-        ]
-        return self._made(nodes.Every(position, bounds))
 
     def _in(self, position: int, operand: nodes.Node) -> nodes.Node:
         self._take("(", "( and the values of IN")
@@ -214,20 +72,7 @@ class Parser:
 
     # --- values ---------------------------------------------------------------------------------------
 
-    def _sum(self) -> nodes.Node:
-        node = self._product()
-        while self._token.kind in ("+", "-"):
-            node = self._arithmetic(node, self._take(self._token.kind), self._product)
-        return node
-
-    def _product(self) -> nodes.Node:
-        node = self._unary()
-        while self._token.kind in ("*", "/", "%"):
-            node = self._arithmetic(node, self._take(self._token.kind), self._unary)
-        return node
-
-    def _arithmetic(self, left: nodes.Node, operator: Token, operand: Any) -> nodes.Node:
-        right: nodes.Node = operand()
+    def _arithmetic(self, left: nodes.Node, operator: Token, right: nodes.Node) -> nodes.Node:
         for side in (left, right):
             self._numeric(side)
         return self._made(nodes.Arithmetic(operator.position, operator.kind, left, right))
@@ -239,13 +84,7 @@ class Parser:
 
     def _unary(self) -> nodes.Node:
         position = self._token.position
-        negative = False
-        signs = 0
-        while self._token.kind in ("+", "-"):
-            negative ^= self._token.kind == "-"
-            signs += 1
-            self._count(position)
-            self._next += 1
+        signs, negative = self._signs()
         node = self._primary(negative)
         if signs:
             self._numeric(node)
@@ -273,12 +112,7 @@ class Parser:
             return self._exists()
         if token.kind != "(":
             self._refuse("a literal, a name or (")
-        self._enter()
-        self._next += 1
-        node = self._condition()
-        self._take(")", "an operator or )")
-        self._inside -= 1
-        return node
+        return self._in_parentheses(self._condition, "an operator or )")
 
     def _field(self) -> nodes.Node:
         token = self._take("identifier", "a name")
@@ -297,4 +131,4 @@ class Parser:
         operand = self._field()
         self._take(")", ") after the name of EXISTS")
         is_null = self._made(nodes.IsNull(position, operand))
-        return self._not(position, is_null)
+        return self._made(nodes.Not(position, is_null))

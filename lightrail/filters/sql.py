@@ -17,6 +17,7 @@ from typing import Any, Final
 
 from lightrail.filters import nodes
 from lightrail.filters.lexer import INTEGER_MAX, Reference, identifier_literal
+from lightrail.filters.logic import Test, every, inverted, some, truth
 from lightrail.filters.message import MessageView
 from lightrail.filters.parser import Parser
 from lightrail.filters.path import Path
@@ -24,7 +25,6 @@ from lightrail.filters.patterns import Like as LikeTest
 from lightrail.filters.patterns import compile_like
 
 Value = Callable[[MessageView], Any]
-Test = Callable[[MessageView], bool | None]
 Equality = tuple[Path, Any]
 """(path, term): a field is equal to a constant."""
 
@@ -55,7 +55,7 @@ class Expression:
 def compile_expression(text: str) -> Expression:
     """Compile an expression. Raises FilterError with the position and the expected and found text."""
     compiler = Compiler()
-    node = Parser(text).parse()
+    node = Parser(text).whole_condition()
     test = compiler.condition(node)
     paths = tuple(dict.fromkeys(compiler.paths))
     return Expression(test, paths, _equality(node), _guard(node), node.weight, tuple(compiler.likes))
@@ -101,11 +101,11 @@ class Compiler:
         if isinstance(node, nodes.Compare):
             return self._compare(node)
         if isinstance(node, nodes.Every):
-            return _every([self.condition(operand) for operand in node.operands])
+            return every([self.condition(operand) for operand in node.operands])
         if isinstance(node, nodes.Some):
-            return _some([self.condition(operand) for operand in node.operands])
+            return some([self.condition(operand) for operand in node.operands])
         if isinstance(node, nodes.Not):
-            return _negated(self.condition(node.operand))
+            return inverted(self.condition(node.operand))
         if isinstance(node, nodes.IsNull):
             operand = self.value(node.operand)
             return lambda view: operand(view) is None
@@ -115,7 +115,7 @@ class Compiler:
             matches = compile_like(node.pattern, node.escape)
             self.likes.append(matches)
             return _like(self.value(node.operand), matches)
-        return _truth(self.value(node))
+        return truth(self.value(node))
 
     def _compare(self, node: nodes.Compare) -> Test:
         left, right, name = node.left, node.right, node.operator
@@ -212,52 +212,6 @@ def _compared(compare: Callable[[Any, Any], bool], equality: bool, left: Value, 
         if kind is not other_kind:
             return False
         return (kind in _ORDERED or (equality and kind in (bool, bytes))) and compare(one, other)
-
-    return test
-
-
-def _every(tests: Sequence[Test]) -> Test:
-    def test(view: MessageView) -> bool | None:
-        result: bool | None = True
-        for each in tests:
-            one = each(view)
-            if one is False:
-                return False
-            if one is None:
-                result = None
-        return result
-
-    return test
-
-
-def _some(tests: Sequence[Test]) -> Test:
-    def test(view: MessageView) -> bool | None:
-        result: bool | None = False
-        for each in tests:
-            one = each(view)
-            if one is True:
-                return True
-            if one is None:
-                result = None
-        return result
-
-    return test
-
-
-def _negated(operand: Test) -> Test:
-    def test(view: MessageView) -> bool | None:
-        value = operand(view)
-        return None if value is None else not value
-
-    return test
-
-
-def _truth(operand: Value) -> Test:
-    """A value as a condition: unknown unless it is a boolean."""
-
-    def test(view: MessageView) -> bool | None:
-        value = operand(view)
-        return value if type(value) is bool else None
 
     return test
 

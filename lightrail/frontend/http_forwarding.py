@@ -5,9 +5,9 @@ the first request gets the header field of wire/forwarded.py, by which the gatew
 it, bytes are copied in both directions, and each direction stops reading while the other side's buffer is
 full.
 
-The gateway takes what comes from this machine for local, unless it has this field. So a head is passed on
-only if every reader finds the same lines in it: with CRLF alone as their ends, and no continued lines. Fields
-of that name by the client are removed.
+To the gateway a connection from this machine is local, unless its first request has this field. So a head is
+passed on only if every reader finds the same lines in it: with CRLF alone as their ends, and no continued
+lines. Fields of that name by the client are removed.
 """
 
 import asyncio

@@ -3,8 +3,8 @@
 The peer of such a socket is this machine, and its client is not: without users, it would have all rights. So
 the first request has a header field about the client, which counts for the connection from then on, and
 nothing but administration is served on it. A field that no frontend wrote is refused. A connection whose
-client was not taken from the field ends with its first answer, whoever gave that: its next request has no
-field.
+client was not read from the field ends with its first answer, also where aiohttp answers by itself: its next
+request has no field.
 """
 
 from typing import TYPE_CHECKING, cast

@@ -73,6 +73,7 @@ async def serve(process: Process) -> None:
     except zmq.ZMQError as error:
         raise joining.cannot_bind(error) from None
     marks.begin(loop, server.turn)
+    storage.locks.begin(loop, engine.keyed_locks, server.now_ms())
     reading = None if storage.journals is None else JournalRequests(loop, storage.journals, server.turn)
     if reading is not None:
         engine.answer(reading.operations)
@@ -95,6 +96,7 @@ async def serve(process: Process) -> None:
     await server.close()
     collecting.close()
     marks.close(engine.last_marks())
+    storage.locks.close(server.now_ms())
     await asyncio.gather(keeping, deciding, return_exceptions=True)
     await start.close(store)
     await runner.cleanup()
@@ -140,6 +142,7 @@ async def open_engine(
         names=directory,
         map=map,
         marks=storage.marks,
+        kept_locks=storage.locks,
     )
     log.info(
         "recovered %d messages of %d queues in %.2f s",

@@ -1,4 +1,4 @@
-"""Deadlines: until when a shard may execute what a process sends it, by the clock of the shard (ADR 73).
+"""Deadlines: until when a shard may execute what a process sends it, by the clock of the shard (ADR 71).
 
 `ShardClock` knows how far the clock of a shard is ahead of this process's. `within` sets how long the one who
 has sent a request waits for its end, so that all requests to shards that follow from it have that deadline.

@@ -127,6 +127,8 @@ clock, in ms, after which the frame is not executed."""
 TIMED: Final = 1
 """The reserved field has the lower 16 bits of the shard's clock, in ms, when it delivered the messages; in
 WELCOME and PONG `epoch` has the lower 32 bits of that clock."""
+STORED: Final = 2
+"""The shard has the messages on disk, whatever their headers say; former versions never set it."""
 CLOCK_BEHIND_MS: Final = 5_000
 """How far a shard's clock may be ahead of the clock of the process that reads a DELIVER."""
 # Flags of SETTLED.
@@ -223,6 +225,7 @@ def deliver(
     base: int,
     ends: Buffer,
     blob: Buffer,
+    stored: bool = False,
 ) -> bytes:
     """A slice of a queue for a consumer: delivery numbers from `number`, sequences from `sequence`.
 
@@ -233,7 +236,9 @@ def deliver(
     """
     return b"".join(
         (
-            HEADER.pack(Kind.DELIVER, TIMED, delivered_ms & 0xFFFF, epoch & EPOCHS, link, count, number),
+            HEADER.pack(
+                Kind.DELIVER, TIMED | stored << 1, delivered_ms & 0xFFFF, epoch & EPOCHS, link, count, number
+            ),
             DELIVER_COLUMNS.pack(
                 sequence, expires_at_ms, enqueued_at_ms, attempts, message_format, base, len(blob)
             ),
@@ -264,3 +269,10 @@ def delivered_at(part: Buffer, now_ms: int) -> int:
         return now_ms
     latest_ms = now_ms + CLOCK_BEHIND_MS
     return latest_ms - (latest_ms - low & 0xFFFF)
+
+
+def is_stored(part: Buffer) -> bool:
+    """Whether the shard has the messages of a DELIVER on disk; False if a former version does not tell it."""
+    flags: int
+    _, flags, _, _, _, _, _ = HEADER.unpack_from(part)
+    return flags & STORED != 0

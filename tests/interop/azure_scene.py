@@ -7,6 +7,7 @@ from azure.servicebus import ServiceBusClient
 
 from tests.interop.test_proton_security import admin
 from tests.support.broker import Broker
+from tests.support.http_client import Http
 
 TAKEN_AT_ONCE = 100
 
@@ -24,6 +25,12 @@ def connection_string(broker: Broker, key: str) -> str:
 def administration_string(broker: Broker, key: str) -> str:
     """The same for administration clients, which ask the port of the gateway."""
     return f"Endpoint=sb://{broker.ready['http']};{key};UseDevelopmentEmulator=true"
+
+
+def http_by(broker: Broker, connection_string: str) -> Http:
+    """Requests of the user of a connection string."""
+    parts = dict(each.split("=", 1) for each in connection_string.split(";") if each)
+    return Http(broker.ready["http"], parts["SharedAccessKeyName"], parts["SharedAccessKey"])
 
 
 def client_for(broker: Broker, key: str, **options: Any) -> ServiceBusClient:

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 import pytest
 from azure.servicebus import ServiceBusClient
 
-from tests.interop.azure_scene import client_for, key_of
+from tests.interop.azure_scene import administration_string, client_for, connection_string, key_of
 from tests.support.broker import Broker
 
 _numbers = itertools.count(1)
@@ -38,6 +38,22 @@ def guarded(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Broker]:
 def key(guarded: Broker) -> str:
     """The name and the secret of a key, as a connection string has them."""
     return key_of(guarded.data, "shop")
+
+
+@pytest.fixture(scope="module")
+def strict(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Broker]:
+    """As a user of Service Bus expects it: names are made by their administration alone."""
+    data = tmp_path_factory.mktemp("dotnet") / "data"
+    key_of(data, "first")
+    with Broker(data, "--allow-anonymous", "true") as started:
+        yield started
+
+
+@pytest.fixture(scope="module")
+def strings(strict: Broker) -> tuple[str, str]:
+    """Connection strings of a manager for messages, and for administration."""
+    key = key_of(strict.data, "manager")
+    return connection_string(strict, key), administration_string(strict, key)
 
 
 @pytest.fixture

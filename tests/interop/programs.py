@@ -38,23 +38,25 @@ def built_in_go(package: str, folder: Path) -> Path:
     return program
 
 
-def in_csharp(program: str, *arguments: str, seconds: float = 120.0, beside: Sequence[str] = ()) -> "Found":
-    """What a class of tests/interop/dotnet finds, run with arguments.
+def csharp(program: str, beside: Sequence[str] = ()) -> list[str | Path]:
+    """The command of a class of tests/interop/dotnet, without its arguments.
 
     By csrun of ../shared, which compiles Program.cs with the file of that name and those beside it, or else
     by an installed .NET of version 10 or later. A test is skipped where neither is there.
     """
     project = HERE / "dotnet"
     csrun = HERE.parents[2] / "shared" / "dotnet" / "csrun"
-    files = [f"{name}.cs" for name in (program, *beside)]
     if csrun.exists():
-        sources = ",".join(str(project / name) for name in ("Program.cs", *files))
-        command: list[str | Path] = [csrun, sources]
-    elif found := shutil.which("dotnet"):
-        command = [Path(found), "run", "--project", project, "--"]
-    else:
-        pytest.skip("programs in C# need .NET: neither ../shared/dotnet/csrun nor dotnet was found")
-    return Found.read("C#", finished([*command, program, *arguments], seconds))
+        sources = (project / f"{name}.cs" for name in ("Program", program, *beside))
+        return [csrun, ",".join(map(str, sources)), program]
+    if found := shutil.which("dotnet"):
+        return [Path(found), "run", "--project", project, "--", program]
+    pytest.skip("programs in C# need .NET: neither ../shared/dotnet/csrun nor dotnet was found")
+
+
+def in_csharp(program: str, *arguments: str, seconds: float = 120.0, beside: Sequence[str] = ()) -> "Found":
+    """What a class of tests/interop/dotnet finds, run with arguments."""
+    return Found.read("C#", finished([*csharp(program, beside), *arguments], seconds))
 
 
 def compiled_in_java(project: Path, folder: Path) -> str:

@@ -1,6 +1,7 @@
 """azure-servicebus and dead letters that are forwarded to other queues, or dead-lettered again."""
 
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
 
 import pytest
 from azure.servicebus import (
@@ -11,8 +12,10 @@ from azure.servicebus import (
 )
 from azure.servicebus.exceptions import ServiceBusError
 
-from tests.interop.azure_scene import received
+from tests.interop.azure_scene import client_for, key_of, received
+from tests.support import wait
 from tests.support.broker import Broker
+from tests.support.http_client import Http
 from tests.support.namespace import give, subscribe
 
 Reasons = tuple[str | None, str | None, str | None]
@@ -80,3 +83,37 @@ def test_a_dead_letter_that_is_dead_lettered_again_is_not_lost(client: ServiceBu
                 dead._is_deferred_message = True
             with pytest.raises(ServiceBusError, match="can't be dead-lettered again"):
                 receiver.dead_letter_message(dead, reason="second")
+
+
+def test_what_the_broker_moves_to_other_queues_survives_kill_9_there(tmp_path: Path) -> None:
+    """Forwarded messages, dead letters and scheduled ones of a topic; these clients send no `durable`."""
+    data = tmp_path / "data"
+    key = key_of(data, "shop")
+    with Broker(data) as broker, client_for(broker, key) as client:
+        for name in ("sink", "copies"):
+            give(data, name, role="queue")
+        give(data, "source", role="queue", forward_to="sink")
+        give(data, "failing", role="queue", dead_letter="sink")
+        give(data, "topic", role="router")
+        subscribe(data, "topic", "copies")
+        for name in ("source", "failing"):
+            with client.get_queue_sender(name) as sender:
+                sender.send_messages(ServiceBusMessage(name))
+        with client.get_topic_sender("topic") as sender:
+            sender.schedule_messages(ServiceBusMessage("topic"), datetime.now(UTC) + timedelta(seconds=1))
+        with client.get_queue_receiver("failing") as receiver:
+            receiver.dead_letter_message(received(receiver, 1)[0])
+        user, password = (part.split("=", 1)[1] for part in key.split(";"))
+        with Http(broker.http, user, password) as http:
+            for queue, count in {"sink": 2, "copies": 1}.items():
+                wait.until_with(
+                    (queue, count),
+                    lambda each: http("GET", f"/{each[0]}/!figures").json()["ready"] == each[1],
+                    f"{queue} has them",
+                )
+        broker.kill_everything()
+    with Broker(data) as broker, client_for(broker, key) as client:
+        with client.get_queue_receiver("sink") as receiver:
+            assert {str(each) for each in received(receiver, 2)} == {"source", "failing"}
+        with client.get_queue_receiver("copies") as receiver:
+            assert [str(each) for each in received(receiver, 1)] == ["topic"]

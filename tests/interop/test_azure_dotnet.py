@@ -1,38 +1,19 @@
 """Azure's SDK for .NET: programs in tests/interop/dotnet, each of which prints what it found."""
 
-from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
 
-from tests.interop.azure_scene import administration_string, connection_string, key_of
+from tests.interop.azure_scene import administration_string, connection_string, http_by
 from tests.interop.programs import in_csharp
 from tests.support import wait
 from tests.support.amqp.cutting_proxy import CuttingProxy
 from tests.support.broker import Broker
-from tests.support.http_client import Http
 from tests.support.namespace import give
 
 # A program may have to wait for csrun to unpack itself.
 pytestmark = pytest.mark.timeout(240)
-
-
-@pytest.fixture(scope="module")
-def strict(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Broker]:
-    """As a user of Service Bus expects it: names are made by their administration alone."""
-    data = tmp_path_factory.mktemp("dotnet") / "data"
-    key_of(data, "first")
-    with Broker(data, "--allow-anonymous", "true") as started:
-        yield started
-
-
-@pytest.fixture(scope="module")
-def strings(strict: Broker) -> tuple[str, str]:
-    """Connection strings of a manager for messages, and for administration."""
-    key = key_of(strict.data, "manager")
-    administration = f"Endpoint=sb://{strict.ready['http']};{key};UseDevelopmentEmulator=true"
-    return connection_string(strict, key), administration
 
 
 def test_one_client_has_links_requests_and_tokens_for_hundreds_of_entities(guarded: Broker, key: str) -> None:
@@ -154,8 +135,7 @@ def test_handlers_that_outlive_a_cut_connection_complete_their_messages(
 ) -> None:
     count = 32
     give(strict.data, "cut", role="queue", lock_duration=60)
-    parts = dict(each.split("=", 1) for each in strings[0].split(";") if each)
-    http = Http(strict.ready["http"], parts["SharedAccessKeyName"], parts["SharedAccessKey"])
+    http = http_by(strict, strings[0])
     for number in range(count):
         assert http("POST", "/cut", str(number)).status == 201
     proxy = CuttingProxy(int(strict.amqp.rpartition(":")[2]))
@@ -185,3 +165,18 @@ def test_handlers_that_outlive_a_cut_connection_complete_their_messages(
     figures = http("GET", "/cut/!figures").json()
     assert figures["in_flight"] == figures["ready"] == 0
     http.close()
+
+
+def test_what_service_bus_refuses_is_an_invalid_operation(strings: tuple[str, str], queue: str) -> None:
+    found = in_csharp("Refused", *strings, queue)
+    no_failure = {scenario for scenario, failure in found.scenarios.items() if failure == "none"}
+    assert no_failure == {
+        "receiver of its dead letters",
+        "peek at a queue with sessions",
+        "send to a queue",
+        "send to a topic",
+        "receive from a queue",
+    }
+    assert len(found.scenarios) == 20
+    refused = [found[scenario] for scenario in found.scenarios.keys() - no_failure]
+    assert set(refused) == {"InvalidOperationException"}

@@ -9,10 +9,12 @@ from azure.core.credentials import AccessToken, AzureNamedKeyCredential, AzureSa
 from azure.servicebus import ServiceBusClient, ServiceBusMessage
 from azure.servicebus._pyamqp.utils import generate_sas_token
 from azure.servicebus.exceptions import ServiceBusError
+from proton import Message
 
 from tests.interop.azure_scene import client_for, key_of, received
 from tests.interop.test_proton_security import admin
 from tests.support import wait
+from tests.support.amqp.proton_blocking import connected
 from tests.support.broker import Broker
 from tests.support.namespace import give, subscribe
 
@@ -83,6 +85,17 @@ def test_both_keys_of_a_user_are_good_until_one_is_deleted(guarded: Broker, queu
         sender.send_messages(ServiceBusMessage("x"))
     with client_for(guarded, second) as client, client.get_queue_sender(queue) as sender:
         sender.send_messages(ServiceBusMessage("x"))
+
+
+def test_a_plain_client_logs_in_with_a_key_for_its_password(guarded: Broker, queue: str) -> None:
+    """As JMS does: the name of the key is the user."""
+    name, secret = text_of(key_of(guarded.data, "jms"))
+    options = {"user": name, "password": secret, "allow_insecure_mechs": True, "allowed_mechs": "PLAIN"}
+    with connected(guarded.amqp, **options) as connection:
+        connection.create_sender(queue).send(Message(body="text"))
+        receiver = connection.create_receiver(queue)
+        assert receiver.receive(timeout=10).body == "text"
+        receiver.accept()
 
 
 def test_a_password_stays_beside_a_key(guarded: Broker) -> None:

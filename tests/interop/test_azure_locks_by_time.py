@@ -1,6 +1,10 @@
 """azure-servicebus: a message stays locked until an outcome or the end of its lock, whatever ends links."""
 
+import os
+import signal
 from datetime import UTC, datetime, timedelta
+from functools import partial
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -17,6 +21,7 @@ from tests.support.amqp.transaction_peer import Client as Transactions
 from tests.support.amqp.transaction_peer import settle
 from tests.support.broker import Broker
 from tests.support.namespace import give
+from tests.support.wait import gone, until
 
 VENDOR = {Symbol("com.microsoft:receiver-name"): "r"}
 
@@ -45,6 +50,44 @@ def test_a_lock_outlives_its_connection_and_is_renewed_and_settled_from_another(
         message._settled = False
         with pytest.raises(MessageLockLostError):
             receiver.complete_message(message)
+        assert receiver.peek_messages() == []
+
+
+def test_a_lock_outlives_its_shard_and_then_the_broker(tmp_path: Path) -> None:
+    data = tmp_path / "data"
+    key = key_of(data, "shop")
+    with Broker(data, "--service-bus-auto-create", "true") as broker:
+        give(data, "q", role="queue", lock_duration=60)
+        with client_for(broker, key) as client, client.get_queue_receiver("q") as receiver:
+            for text in ("left", "kept", "free"):
+                send(client, "q", text)
+            left = taken(client, "q")
+            (kept,) = received(receiver, 1)
+            os.kill(broker.pid("shard"), signal.SIGKILL)
+            until(partial(gone, broker.pid("shard")), "the shard ends")
+            with client.get_queue_receiver("q") as other:
+                (free,) = received(other, 1)
+                assert other.receive_messages(max_wait_time=1) == []
+                other.complete_message(free)
+            receiver.complete_message(kept)
+    with (
+        Broker(data, "--service-bus-auto-create", "true") as broker,
+        client_for(broker, key) as client,
+        client.get_queue_receiver("q") as receiver,
+    ):
+        assert receiver.receive_messages(max_wait_time=1) == []
+        left._receiver = receiver
+        receiver.renew_message_lock(left)
+        receiver.abandon_message(left)
+        (again,) = received(receiver, 1)
+        assert (*map(str, (left, kept, free, again)), again.delivery_count) == (
+            "left",
+            "kept",
+            "free",
+            "left",
+            1,
+        )
+        receiver.complete_message(again)
         assert receiver.peek_messages() == []
 
 

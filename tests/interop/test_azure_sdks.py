@@ -1,10 +1,13 @@
 """Azure's clients: the same scenarios in each language, each of which is a row of docs/use/clients.md."""
 
+import itertools
 import json
 import os
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from functools import cache
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -13,8 +16,17 @@ import pytest
 from lightrail.model.policy import Policy
 from lightrail.namespace.rights import ANYBODY
 from lightrail.namespace.service import Service
-from tests.interop.azure_scene import connection_string, key_of
-from tests.interop.programs import HERE, Found, built_in_go, compiled_in_java, finished, trusting_in_java
+from tests.interop import azure_pairs
+from tests.interop.azure_scene import connection_string, http_by, key_of
+from tests.interop.programs import (
+    HERE,
+    Found,
+    built_in_go,
+    compiled_in_java,
+    csharp,
+    finished,
+    trusting_in_java,
+)
 from tests.support import wait
 from tests.support.broker import Broker
 from tests.support.certificates import Authority
@@ -105,6 +117,10 @@ def guarded(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Guarded]:
 
 async def make_nodes(service: Service) -> None:
     """The nodes of all scenarios, in one go: each change from outside opens the namespace anew."""
+    for sender, receiver in itertools.product(azure_pairs.LANGUAGES, repeat=2):
+        name = f"pairs/{sender}/{receiver}"
+        await service.give(ANYBODY, name, Policy.parse({"role": "queue", "lock_duration": 60, "delay": True}))
+        await service.give(ANYBODY, f"{name}/session", Policy.parse({"role": "queue", "groups": True}))
     for language in LANGUAGES:
         for scenario, policy in POLICIES.items():
             name = f"{language}/{scenario}"
@@ -119,6 +135,8 @@ def command_of(language: str, certificates: Path, folder: Path) -> list[str | Pa
     sources = HERE / "azure"
     if language == "python":
         return [sys.executable, sources / "scenarios.py"]
+    if language == "dotnet":
+        return csharp("Pairs")
     if language == "javascript":
         installed = (HERE / "node_modules" / "@azure" / "service-bus").is_dir()
         assert installed, "@azure/service-bus is not installed: run scripts/setup.sh test"
@@ -131,14 +149,23 @@ def command_of(language: str, certificates: Path, folder: Path) -> list[str | Pa
     return ["java", *quick, *trust, "-cp", classpath, "Azure"]
 
 
-@pytest.fixture(scope="module", params=LANGUAGES)
-def program(
-    request: pytest.FixtureRequest, guarded: Guarded, tmp_path_factory: pytest.TempPathFactory
-) -> Program:
+@pytest.fixture(scope="module")
+def programs(guarded: Guarded, tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Program]:
+    """The program of each language, which is compiled once."""
     certificates = str(guarded.authority.path)
     trust = {"SSL_CERT_FILE": certificates, "NODE_EXTRA_CA_CERTS": certificates}
-    command = command_of(request.param, Path(certificates), tmp_path_factory.mktemp(request.param))
-    return Program(request.param, command, os.environ | trust)
+
+    @cache
+    def made(language: str) -> Program:
+        command = command_of(language, Path(certificates), tmp_path_factory.mktemp(language))
+        return Program(language, command, os.environ | trust)
+
+    return made
+
+
+@pytest.fixture(scope="module", params=LANGUAGES)
+def program(request: pytest.FixtureRequest, programs: Callable[[str], Program]) -> Program:
+    return programs(request.param)
 
 
 @pytest.fixture(scope="module")
@@ -341,3 +368,33 @@ def test_rules_are_added_listed_and_removed_over_amqp(sdk: Found) -> None:
     red = "red CorrelationRuleFilter: sys.CorrelationId = 'id'sys.Label = 'red'"
     listed = ["$Default TrueRuleFilter", "dear SqlRuleFilter: price > 100", red]
     assert sdk["rules"] == {"listed": listed, "left": 2}
+
+
+def test_what_one_language_sends_another_one_settles(
+    guarded: Guarded, programs: Callable[[str], Program]
+) -> None:
+    """Each with each, at the same time: fields, bodies of all kinds, schedules, sessions, all outcomes."""
+
+    # Before the others wait for what one of them does not send.
+    made = {language: programs(language) for language in azure_pairs.LANGUAGES}
+
+    def played(language: str) -> dict[str, Any]:
+        if language == "python":
+            return azure_pairs.pairs(guarded.strings[0])
+        _, command, environment = made[language]
+        command = [command[0], HERE / "azure" / "pairs.mjs"] if language == "javascript" else command
+        names = [] if language in ("javascript", "dotnet") else ["", "pairs"]
+        output = finished([*command, *guarded.strings, *names], SECONDS + 60, env=environment)
+        return dict(Found.read(language, output)["pairs"])
+
+    with ThreadPoolExecutor(len(made)) as pool:
+        found = dict(zip(made, pool.map(played, made), strict=True))
+    assert [found[each] for each in made if "failed" in found[each]] == []
+    http = http_by(guarded.broker, guarded.strings[0])
+    for receiver, sender in itertools.product(azure_pairs.LANGUAGES, repeat=2):
+        assert (receiver, sender, found[receiver][sender]) == (receiver, sender, azure_pairs.FOUND)
+        queue = f"/pairs/{sender}/{receiver}"
+        for name, count in ((queue, 0), (f"{queue}/session", 0), (f"{queue}/$dlq", 1)):
+            figures = http("GET", f"{name}/!figures").json()
+            assert (name, figures["ready"], figures["in_flight"]) == (name, count, 0)
+    http.close()

@@ -8,13 +8,14 @@ part of a rule may.
 """
 
 import uuid
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import Any, Final
 
 from lightrail.filters import nodes
 from lightrail.filters.errors import EvaluationError, FilterError, shown
+from lightrail.filters.logic import Test, every, inverted, some, truth
 from lightrail.filters.message import MessageView
 from lightrail.filters.path import FILTER_PATH_BYTES, Path
 from lightrail.filters.patterns import LIKE_TEXT_MAX, LIKE_WORK_MAX, Like, compile_like
@@ -24,7 +25,6 @@ from lightrail.filters.rules.values import COMPARE, EQUALITIES, compares, comput
 from lightrail.model import limits
 
 Read = Callable[[MessageView], Any]
-Test = Callable[[MessageView], bool | None]
 Equality = tuple[Path, Any]
 """(path, constant): a property is equal to a constant."""
 
@@ -58,11 +58,11 @@ class RuleCompiler:
             case nodes.Compare():
                 return self._compare(node)
             case nodes.Every():
-                return _every([self.condition(operand) for operand in node.operands])
+                return every([self.condition(operand) for operand in node.operands])
             case nodes.Some():
-                return _some([self.condition(operand) for operand in node.operands])
+                return some([self.condition(operand) for operand in node.operands])
             case nodes.Not():
-                return _negated(self.condition(node.operand))
+                return inverted(self.condition(node.operand))
             case nodes.IsNull():
                 operand = self.value(node.operand)
                 return lambda view: operand(view) is None
@@ -70,7 +70,7 @@ class RuleCompiler:
                 return self._within(node)
             case tree.Matches():
                 return self._matches(node)
-        return _truth(self.value(node))
+        return truth(self.value(node))
 
     def _compare(self, node: nodes.Compare) -> Test:
         left, right, name = node.left, node.right, node.operator
@@ -227,52 +227,6 @@ def _compared_with(one: Read, name: str, constant: Any) -> Test:
         if type(value) is kind:
             return compare(value, constant)
         return slow(value, constant)
-
-    return test
-
-
-def _every(tests: Sequence[Test]) -> Test:
-    def test(view: MessageView) -> bool | None:
-        result: bool | None = True
-        for each in tests:
-            one = each(view)
-            if one is False:
-                return False
-            if one is None:
-                result = None
-        return result
-
-    return test
-
-
-def _some(tests: Sequence[Test]) -> Test:
-    def test(view: MessageView) -> bool | None:
-        result: bool | None = False
-        for each in tests:
-            one = each(view)
-            if one is True:
-                return True
-            if one is None:
-                result = None
-        return result
-
-    return test
-
-
-def _negated(operand: Test) -> Test:
-    def test(view: MessageView) -> bool | None:
-        value = operand(view)
-        return None if value is None else not value
-
-    return test
-
-
-def _truth(operand: Read) -> Test:
-    """A value as a condition: unknown unless it is a boolean."""
-
-    def test(view: MessageView) -> bool | None:
-        value = operand(view)
-        return value if type(value) is bool else None
 
     return test
 

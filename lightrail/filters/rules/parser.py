@@ -17,22 +17,38 @@ This is the grammar of Microsoft's pages "Subscription Rule SQL Filter Syntax" a
 BETWEEN, and a property or constant alone as a condition. Parameters are constants of their types.
 """
 
-from collections.abc import Callable, Mapping
+import re
+from collections.abc import Mapping
 from typing import Any, Final
 
 from lightrail.filters import nodes
+from lightrail.filters.descent import Descent, Token
 from lightrail.filters.errors import EvaluationError, FilterError, shown
 from lightrail.filters.path import FILTER_PATH_BYTES
 from lightrail.filters.rules import tree
 from lightrail.filters.rules.fields import SYSTEM, system_names
-from lightrail.filters.rules.tokens import SCOPES, Cursor, tokens_of
 from lightrail.filters.rules.values import INTEGER_MAX, computes
 from lightrail.model import limits
 
 RULE_STATEMENTS_MAX: Final[int] = 64
 """Statements of one action."""
-_COMPARISONS: Final = frozenset(("=", "<>", "<", "<=", ">", ">="))
 _FUNCTIONS: Final = ("newid", "property", "p")
+_KEYWORDS: Final = frozenset(
+    ("AND", "OR", "NOT", "BETWEEN", "IN", "LIKE", "ESCAPE", "IS", "NULL", "TRUE", "FALSE", "EXISTS")
+)
+_SCOPES: Final = ("sys", "user")
+_TOKEN: Final = re.compile(
+    r"""
+      (?P<space>\s+)
+    | (?P<number>(?:[0-9]+\.[0-9]*|\.[0-9]+|[0-9]+)(?:[eE][+-]?[0-9]+)?)
+    | (?P<string>'(?:[^']|'')*')
+    | (?P<quoted>"(?:[^"]|"")+"|\[(?:[^\]]|\]\])+\])
+    | (?P<parameter>@\w+)
+    | (?P<word>[^\W\d]\w*)
+    | (?P<operator><>|!=|<=|>=|[=<>+\-*/%(),.;])
+    """,
+    re.VERBOSE,
+)
 
 
 def parse_condition(text: str, parameters: Mapping[str, Any]) -> nodes.Node:
@@ -49,22 +65,81 @@ def parse_statements(text: str, parameters: Mapping[str, Any]) -> list[tree.Stat
     return _Parser(text, parameters).statements()
 
 
-class _Parser(Cursor):
+# --- tokens ----------------------------------------------------------------------------------------------
+
+
+def _tokens_of(text: str) -> list[Token]:
+    """The tokens of a text, `end` last. Raises FilterError."""
+    size = len(text.encode(errors="replace"))
+    if size > limits.FILTER_EXPRESSION_BYTES:
+        raise FilterError(f"an expression of at most {limits.FILTER_EXPRESSION_BYTES} bytes", f"{size} bytes")
+    found: list[Token] = []
+    at = 0
+    while at < len(text):
+        match = _TOKEN.match(text, at)
+        if match is None:
+            raise _refusal(text, at)
+        kind, part, position = match.lastgroup or "", match.group(), at + 1
+        at = match.end()
+        if kind == "space":
+            continue
+        found.append(_token(kind, part, position))
+    found.append(Token("end", None, len(text) + 1, "the end"))
+    return found
+
+
+def _token(kind: str, part: str, position: int) -> Token:
+    match kind:
+        case "number":
+            return Token(kind, _number(part, position), position, part)
+        case "string":
+            return Token(kind, part[1:-1].replace("''", "'"), position, part)
+        case "quoted":
+            mark = part[-1]
+            return Token("name", part[1:-1].replace(mark * 2, mark), position, part, is_quoted=True)
+        case "operator":
+            return Token("<>" if part == "!=" else part, None, position, part)
+        case "word" if part.upper() in _KEYWORDS:
+            return Token(part.upper(), None, position, part)
+    return Token("name" if kind == "word" else kind, part, position, part)
+
+
+def _number(text: str, position: int) -> int | float:
+    if text.isdigit():
+        value = int(text) if len(text.lstrip("0")) <= 19 else INTEGER_MAX + 2
+        # One more than the largest: with a minus sign it is the smallest.
+        if value > INTEGER_MAX + 1:
+            raise FilterError("a whole number of at most 64 bits", shown(text), position)
+        return value
+    number = float(text)
+    if number == float("inf"):
+        raise FilterError("a number in the range of binary64", shown(text), position)
+    return number
+
+
+def _refusal(text: str, at: int) -> FilterError:
+    rest = text[at:]
+    match rest[0]:
+        case "'":
+            return FilterError("a closing ' of the text", "the end", at + 1)
+        case "[":
+            return FilterError("a name and a closing ]", shown(rest[:20]), at + 1)
+        case '"':
+            return FilterError('a name and a closing "', shown(rest[:20]), at + 1)
+        case "@":
+            return FilterError("the name of a parameter after @", shown(rest[:20]), at + 1)
+    return FilterError("an operator, a constant or a name", shown(rest[0]), at + 1)
+
+
+# --- trees -----------------------------------------------------------------------------------------------
+
+
+class _Parser(Descent):
     """Parses one text; used once."""
 
     def __init__(self, text: str, parameters: Mapping[str, Any]) -> None:
-        Cursor.__init__(self, tokens_of(text))
+        Descent.__init__(self, _tokens_of(text))
         self._parameters = parameters
-        self._nodes = 0
-        self._inside = 0
-
-    def whole_condition(self) -> nodes.Node:
-        if self._token.kind == "end":
-            raise FilterError("an expression", "nothing", 1)
-        node = self._logical(self._condition())
-        if self._token.kind != "end":
-            self._refuse("AND, OR or the end of the expression")
-        return node
 
     def statements(self) -> list[tree.Statement]:
         found: list[tree.Statement] = []
@@ -86,38 +161,6 @@ class _Parser(Cursor):
                 pass
         return found
 
-    # --- bounds ------------------------------------------------------------------------------------------
-
-    def _count(self, position: int) -> None:
-        self._nodes += 1
-        if self._nodes > limits.FILTER_NODES_MAX:
-            most = limits.FILTER_NODES_MAX
-            raise FilterError(f"at most {most} operators, constants and names", "more", position)
-
-    def _deep(self, depth: int, position: int) -> None:
-        if depth > limits.FILTER_DEPTH_MAX:
-            most = limits.FILTER_DEPTH_MAX
-            raise FilterError(f"at most {most} expressions inside one another", "more", position)
-
-    def _made(self, node: Any) -> nodes.Node:
-        self._count(node.position)
-        self._deep(node.depth, node.position)
-        if node.weight > limits.FILTER_WEIGHT_MAX:
-            # BETWEEN evaluates its operand twice, and operands may contain BETWEEN.
-            most = limits.FILTER_WEIGHT_MAX
-            raise FilterError(f"at most {most} evaluations for a message", "more", node.position)
-        made: nodes.Node = node
-        return made
-
-    def _in_parentheses(self, inside: Callable[[], nodes.Node], expected: str) -> nodes.Node:
-        self._take("(", "(")
-        self._inside += 1
-        self._deep(self._inside, self._token.position)
-        node = inside()
-        self._take(")", expected)
-        self._inside -= 1
-        return node
-
     # --- conditions --------------------------------------------------------------------------------------
 
     def _logical(self, node: nodes.Node) -> nodes.Node:
@@ -128,76 +171,6 @@ class _Parser(Cursor):
             raise FilterError("a condition, such as a comparison", "a value", node.position)
         return node
 
-    def _condition(self) -> nodes.Node:
-        first = self._conjunct()
-        if self._token.kind != "OR":
-            return first
-        operands = [self._logical(first)]
-        while self._accept("OR"):
-            operands.append(self._logical(self._conjunct()))
-        return self._made(nodes.Some(first.position, operands))
-
-    def _conjunct(self) -> nodes.Node:
-        first = self._negation()
-        if self._token.kind != "AND":
-            return first
-        operands = [self._logical(first)]
-        while self._accept("AND"):
-            operands.append(self._logical(self._negation()))
-        return self._made(nodes.Every(first.position, operands))
-
-    def _negation(self) -> nodes.Node:
-        position, count = self._token.position, 0
-        while self._accept("NOT"):
-            self._count(position)
-            count += 1
-        node = self._predicate()
-        if not count:
-            return node
-        node = self._made(nodes.Not(position, self._logical(node)))
-        # Two negations are none in three-valued logic too; one pair makes a property a condition.
-        return node if count % 2 else self._made(nodes.Not(position, node))
-
-    def _predicate(self) -> nodes.Node:
-        left = self._sum()
-        token = self._token
-        if token.kind in _COMPARISONS:
-            self._next += 1
-            right = self._sum()
-            if self._token.kind in _COMPARISONS:
-                self._refuse("AND, OR or the end: a comparison has two sides")
-            return self._made(nodes.Compare(token.position, token.kind, left, right))
-        if self._accept("IS"):
-            negated = self._accept("NOT")
-            self._take("NULL", "NULL or NOT NULL")
-            return self._perhaps_not(negated, self._made(nodes.IsNull(token.position, left)))
-        negated = self._accept("NOT")
-        if self._accept("BETWEEN"):
-            return self._perhaps_not(negated, self._between(token.position, left))
-        if self._accept("IN"):
-            return self._perhaps_not(negated, self._in(token.position, left))
-        if self._accept("LIKE"):
-            pattern = self._sum()
-            escape = self._sum() if self._accept("ESCAPE") else None
-            made = self._made(tree.Matches(token.position, left, pattern, escape))
-            return self._perhaps_not(negated, made)
-        if negated:
-            self._refuse("BETWEEN, IN or LIKE after NOT")
-        return left
-
-    def _perhaps_not(self, negated: bool, node: nodes.Node) -> nodes.Node:
-        return self._made(nodes.Not(node.position, node)) if negated else node
-
-    def _between(self, position: int, operand: nodes.Node) -> nodes.Node:
-        low = self._sum()
-        self._take("AND", "AND and the upper bound of BETWEEN")
-        high = self._sum()
-        bounds = [
-            self._made(nodes.Compare(position, ">=", operand, low)),
-            self._made(nodes.Compare(position, "<=", operand, high)),
-        ]
-        return self._made(nodes.Every(position, bounds))
-
     def _in(self, position: int, operand: nodes.Node) -> nodes.Node:
         self._take("(", "( and the values of IN")
         items = [self._sum()]
@@ -206,38 +179,24 @@ class _Parser(Cursor):
         self._take(")", ", or ) in the values of IN")
         return self._made(tree.Within(position, operand, items))
 
+    def _like(self, position: int, operand: nodes.Node) -> nodes.Node:
+        pattern = self._sum()
+        escape = self._sum() if self._accept("ESCAPE") else None
+        return self._made(tree.Matches(position, operand, pattern, escape))
+
     # --- values ------------------------------------------------------------------------------------------
 
-    def _sum(self) -> nodes.Node:
-        node = self._product()
-        while self._token.kind in ("+", "-"):
-            node = self._arithmetic(node, self._product)
-        return node
-
-    def _product(self) -> nodes.Node:
-        node = self._unary()
-        while self._token.kind in ("*", "/", "%"):
-            node = self._arithmetic(node, self._unary)
-        return node
-
-    def _arithmetic(self, left: nodes.Node, operand: Callable[[], nodes.Node]) -> nodes.Node:
-        token = self._token
-        self._next += 1
-        right = operand()
+    def _arithmetic(self, left: nodes.Node, operator: Token, right: nodes.Node) -> nodes.Node:
         if isinstance(left, nodes.Literal) and isinstance(right, nodes.Literal):
             try:
-                return nodes.Literal(left.position, computes(token.kind)(left.value, right.value))
+                return nodes.Literal(left.position, computes(operator.kind)(left.value, right.value))
             except EvaluationError as error:
-                raise FilterError("an expression that has a result", str(error), token.position) from None
-        return self._made(nodes.Arithmetic(token.position, token.kind, left, right))
+                raise FilterError("an expression that has a result", str(error), operator.position) from None
+        return self._made(nodes.Arithmetic(operator.position, operator.kind, left, right))
 
     def _unary(self) -> nodes.Node:
-        position, signs, negative = self._token.position, 0, False
-        while self._token.kind in ("+", "-"):
-            negative ^= self._token.kind == "-"
-            signs += 1
-            self._count(position)
-            self._next += 1
+        position = self._token.position
+        signs, negative = self._signs()
         node = self._primary(negative)
         if not signs or not negative:
             return node
@@ -277,7 +236,6 @@ class _Parser(Cursor):
             case "(":
                 return self._in_parentheses(self._condition, "an operator or )")
         self._refuse("a constant, a property or (")
-        raise AssertionError
 
     def _named(self) -> nodes.Node:
         """A function, or a property."""
@@ -314,7 +272,7 @@ class _Parser(Cursor):
         if token.is_quoted or self._token.kind != ".":
             return self._checked(tree.Property(token.position, token.value, False))
         scope = token.value.lower()
-        if scope not in SCOPES:
+        if scope not in _SCOPES:
             found = shown(f"{token.text}.")
             raise FilterError("sys or user before the dot; a name with dots as [a.b]", found, token.position)
         self._next += 1

@@ -12,10 +12,11 @@ from typing import Any, Final
 
 from lightrail.filters import nodes
 from lightrail.filters.errors import EvaluationError, FilterError, shown
+from lightrail.filters.logic import Test
 from lightrail.filters.message import MessageView
 from lightrail.filters.patterns import Like
 from lightrail.filters.rules import tree
-from lightrail.filters.rules.closures import Equality, RuleCompiler, Test, equality_of, guard_of
+from lightrail.filters.rules.closures import Equality, RuleCompiler, equality_of, guard_of
 from lightrail.filters.rules.constants import constants_of, parameters_in
 from lightrail.filters.rules.parser import parse_condition
 from lightrail.filters.rules.values import NewId

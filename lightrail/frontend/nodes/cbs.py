@@ -139,6 +139,7 @@ class Cbs:
             scope=token.scope,
             tls=client.tls,
             resource=resource,
+            by_rule=verified.by_rule if verified else None,
         )
         if claimed != audience or (resource is not None and not resource.opens(claimed)):
             caller = caller.at(owner(claimed))

@@ -240,7 +240,7 @@ class BusConsumerLink(ConsumerLink):
             and isinstance(event.state, Rejected)
             and not (event.settled or self.options.presettled)
         ):
-            # Not told to the shard: the message stays locked until its lock ends, as in Service Bus.
+            # The shard gets no outcome: the message stays locked until its lock ends, as in Service Bus.
             self.settlements.retire(event.first, event.last, settled=True)
             event.link.settle_sent(event.first, event.last, STAYS_DEAD)
             self.connection.touch()

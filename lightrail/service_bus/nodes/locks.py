@@ -1,8 +1,8 @@
 """Locks of one queue by their tokens, which clients of Azure Service Bus renew and settle over $management.
 
 A token is 8 bytes of the key of a lock and 8 of a number, which identify the lock at the shard: the number is
-that of a delivery of a link, or the sequence of a deferred message, which no link received. So whoever may
-listen settles and renews, over any connection, whatever became of the one that received the message (ADR 68).
+that of a delivery of a link, or the sequence of a deferred message, which no link received. So a client that
+may listen settles and renews over any connection, whatever became of its receiver (ADR 68).
 
 Fields of requests to NAME/$management, whose bodies are maps of AMQP.
 """
@@ -49,7 +49,8 @@ def queue_of(record: Name) -> str:
     if record.role is Role.NONE:
         raise RequestError(404, f"there is no queue {record.name}")
     if record.role is not Role.QUEUE:
-        raise RequestError(501, f"{record.name} has role {record.role}; expected a queue")
+        why = f"{record.name} has role {record.role}; expected a queue or a subscription"
+        raise RequestError(400, why, conditions.NOT_ALLOWED)
     return record.name
 
 

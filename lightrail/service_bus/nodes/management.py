@@ -59,14 +59,6 @@ BESIDE_TRANSACTIONS: Final = frozenset(
     }
 )
 """Operations that are no part of the transaction in which a client requests them."""
-IN_TRANSACTIONS: Final[
-    Mapping[str, Callable[["Transaction", "ClientConnection", Name, Fields], Awaitable[Fields | None]]]
-] = {
-    SETTLE: locks.settle_in,
-    "schedule-message": scheduling.schedule_in,
-    "cancel-scheduled-message": scheduling.cancel_in,
-}
-"""Operations that take effect with the commit of that transaction."""
 CONDITIONS: Final = {
     400: "com.microsoft:argument-error",
     401: conditions.UNAUTHORIZED_ACCESS,
@@ -82,6 +74,7 @@ None is `com.microsoft:server-busy`, after which these clients wait for 10 s: sh
 ALREADY_EXISTS: Final = "com.microsoft:entity-already-exists"
 
 OnRules = Callable[["ClientConnection", str, Fields], Awaitable[Fields]]
+InTransaction = Callable[["Transaction", "ClientConnection", Name, Fields], Awaitable[Fields | None]]
 
 
 class EntityManagement:
@@ -102,13 +95,19 @@ class EntityManagement:
             "set-session-state": sessions.set_state,
             "get-message-sessions": sessions.list_sessions,
             "receive-by-sequence-number": receive,
-            "schedule-message": scheduling.schedule,
+            "schedule-message": self._schedule,
             "cancel-scheduled-message": scheduling.cancel,
             "batch-delete-messages": self._delete,
             "add-rule": partial(self._on_rules, rules.add),
             "remove-rule": partial(self._on_rules, rules.remove),
             "enumerate-rules": partial(self._on_rules, rules.enumerate),
         }
+        self._in_transactions: dict[str, InTransaction] = {
+            SETTLE: locks.settle_in,
+            "schedule-message": self._schedule_in,
+            "cancel-scheduled-message": scheduling.cancel_in,
+        }
+        """Operations that take effect with the commit of a transaction."""
 
     def silent(self, payload: bytes) -> bool:
         """False: every request has an answer."""
@@ -146,14 +145,14 @@ class EntityManagement:
             operation, body = _parse(payload)
             if operation in BESIDE_TRANSACTIONS:
                 return await self.answer(connection, payload)
-            if operation not in IN_TRANSACTIONS:
+            if operation not in self._in_transactions:
                 raise RequestError(
                     501,
                     f"{PREFIX}{operation!a:.80} can't be part of a transaction; expected one of "
-                    f"{', '.join(sorted(IN_TRANSACTIONS))}, or one that runs beside it: "
+                    f"{', '.join(sorted(self._in_transactions))}, or one that runs beside it: "
                     f"{', '.join(sorted(BESIDE_TRANSACTIONS))}",
                 )
-            work = IN_TRANSACTIONS[operation]
+            work = self._in_transactions[operation]
             found = await work(transaction, connection, self._record(connection), body)
         except Exception as error:
             made = _refused(connection, error)
@@ -184,6 +183,14 @@ class EntityManagement:
         return await work(connection, self._path(), body)
 
     # --- operations ------------------------------------------------------------------------------------
+
+    async def _schedule(self, connection: "ClientConnection", record: Name, body: Fields) -> Fields | None:
+        return await scheduling.schedule(connection, record, body, self._path())
+
+    async def _schedule_in(
+        self, transaction: "Transaction", connection: "ClientConnection", record: Name, body: Fields
+    ) -> Fields | None:
+        return await scheduling.schedule_in(transaction, connection, record, body, self._path())
 
     async def _peek(self, connection: "ClientConnection", record: Name, body: Fields) -> Fields | None:
         """Messages from a sequence on, without locking or removing them; None if there are none."""

@@ -25,6 +25,7 @@ from lightrail.model.policy import Role
 from lightrail.namespace.records import Name, Right
 from lightrail.namespace.rights import demand
 from lightrail.namespace.scheduled import scheduled_queue
+from lightrail.service_bus.links.refusals import sending_problem
 from lightrail.service_bus.links.sending import demand_session
 from lightrail.service_bus.messages import (
     FIRST_SEQUENCE,
@@ -71,12 +72,15 @@ class ScheduledMessage(NamedTuple):
     """The message-id; None without one."""
 
 
-async def schedule(connection: "ClientConnection", record: Name, body: Fields) -> Fields:
+async def schedule(connection: "ClientConnection", record: Name, body: Fields, path: str) -> Fields:
     """com.microsoft:schedule-message: stores messages until they are due; answers with their sequences.
 
     Those of a router wait in a queue of their own, and are routed when they are due. Raises RequestError.
+
+    Args:
+        path: the path for which the name of the record stands.
     """
-    messages = await _messages(connection, record, body)
+    messages = await _messages(connection, record, body, path)
     queue, is_router = record.name, record.role is Role.ROUTER
     if is_router:
         queue = (await scheduled_queue(connection.frontend.service, queue)).name
@@ -86,7 +90,7 @@ async def schedule(connection: "ClientConnection", record: Name, body: Fields) -
 
 
 async def schedule_in(
-    transaction: "Transaction", connection: "ClientConnection", record: Name, body: Fields
+    transaction: "Transaction", connection: "ClientConnection", record: Name, body: Fields, path: str
 ) -> Fields:
     """com.microsoft:schedule-message in a transaction: stores messages with its commit.
 
@@ -94,7 +98,7 @@ async def schedule_in(
     transaction. One with an id that the queue knows at the commit is dropped, and its sequence is of no
     message. Raises RequestError; then nothing is added to the transaction.
     """
-    messages = await _messages(connection, record, body)
+    messages = await _messages(connection, record, body, path)
     frontend, is_router = connection.frontend, record.role is Role.ROUTER
     queue = record.name
     if is_router:
@@ -126,11 +130,15 @@ def _numbers(found: Iterable[int]) -> Fields:
     return {"sequence-numbers": Array([Long(each + FIRST_SEQUENCE) for each in found], 0x81)}
 
 
-async def _messages(connection: "ClientConnection", record: Name, body: Fields) -> list[ScheduledMessage]:
+async def _messages(
+    connection: "ClientConnection", record: Name, body: Fields, path: str
+) -> list[ScheduledMessage]:
     """The messages of a request that its sender may schedule there. Raises RequestError."""
     frontend = connection.frontend
     demand(frontend.directory, connection.client.caller_for(record.name), Right.SEND, record)
     demand_open(record, Right.SEND)
+    if problem := sending_problem(frontend.directory, record, path):
+        raise RequestError(400, problem, conditions.NOT_ALLOWED)
     is_router = record.role is Role.ROUTER
     if not is_router and not record.policy["delay"]:
         queue_of(record)

@@ -70,6 +70,7 @@ class Delivering:
                 0,
                 ends,
                 b"".join(pieces),
+                oldest.durable,
             )
         )
 
@@ -117,6 +118,7 @@ class Delivering:
                 base,
                 ends[first:last],
                 memoryview(data)[start : batch.base + ends[last - 1]],
+                batch.durable,
             )
         )
 
@@ -141,6 +143,7 @@ def follows(row: list[effects.Deliver], effect: effects.Deliver) -> bool:
         and new.enqueued_at_ms == old.enqueued_at_ms
         and new.expires_at_ms == old.expires_at_ms
         and new.message_format == old.message_format
+        and new.durable == old.durable
         and len(row) < JOINED_SLICES
     )
 

@@ -6,7 +6,7 @@ frames have been applied, so that slices are large.
 """
 
 import logging
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 
 from lightrail.model import limits
 from lightrail.shard.effects.actions import Actions, Read
@@ -26,10 +26,12 @@ from lightrail.shard.links.takeovers import Takeovers
 from lightrail.shard.moving.arrivals import Arrival, Arrivals
 from lightrail.shard.moving.exporting import Exports, MoveRequests
 from lightrail.shard.moving.freezing import Freezing
+from lightrail.shard.queue.timed.lock_changes import KeyedLock
 from lightrail.shard.queue.values import commands
 from lightrail.shard.queue.values.policy import FLOW_TO_DISK
 from lightrail.shard.queues.declarations import EveryName, Names
 from lightrail.shard.queues.delivery_marks import DeliveryMarks
+from lightrail.shard.queues.lock_file import KeptLocks
 from lightrail.shard.queues.memory import queues_max
 from lightrail.shard.queues.queues import Queues
 from lightrail.shard.queues.shard_queue import Queue, Waiter
@@ -61,14 +63,16 @@ class Engine:
         names: Names | None = None,
         map: ClusterMap | None = None,
         marks: DeliveryMarks | None = None,
+        kept_locks: KeptLocks | None = None,
     ) -> None:
         self.shard, self.boot = shard, boot
         self._store, self._counts = store, counts
         names = EveryName() if names is None else names
         tenancy = Tenancy(shard, EverythingHere(shard) if map is None else map, names)
         marks = DeliveryMarks() if marks is None else marks
+        locks = self._kept_locks = KeptLocks() if kept_locks is None else kept_locks
         queues = self._queues = Queues(
-            store, names, tenancy, max_delivery_count, marks, counts.retire, queues_max(memory_mark)
+            store, names, tenancy, max_delivery_count, marks, locks, counts.retire, queues_max(memory_mark)
         )
         performer = self._performer = Performer(queues, store, counts)
         house = self._house = Housekeeping(queues, store, counts, memory_mark, performer)
@@ -144,6 +148,8 @@ class Engine:
         receivers = self._links.durable
         if receivers.dirty or receivers.waiting:
             receivers.hold(now_ms)
+        if self._kept_locks.changed:
+            self._kept_locks.write(now_ms)
         answers = self._answers
         if answers.is_due and not (answers.is_committing or self._store.pending):
             self._answer_without_commit(now_ms)
@@ -196,6 +202,8 @@ class Engine:
             if receivers.by_queue:
                 receivers.touched(touched)
             for queue in touched:
+                if queue.notes_use:
+                    self._links.idle.touched(queue, now_ms)
                 view = queue.view
                 was_over = looks.left <= 0 or work.deliveries <= 0
                 performer.dispatch(queue, now_ms)
@@ -272,6 +280,12 @@ class Engine:
         """By queue number, the sequence up to which messages are redelivered after an orderly end."""
         return {queue.id: queue.redelivered_after_start_before for queue in self._queues}
 
+    def keyed_locks(self) -> Iterator[tuple[int, KeyedLock]]:
+        """The locks that outlive the process, with the numbers of their queues in the journal."""
+        for queue in self._queues:
+            for lock in queue.view.keyed_locks():
+                yield queue.id, lock
+
     def commit_failed(self, error: BaseException) -> None:
         """Stops all answers: after a failed write, only a restart finds out what is on disk."""
         self._answers.fail(error)
@@ -315,6 +329,7 @@ class Engine:
         self.freezing.tick(now_ms)
         self._follower.tick(now_ms)
         self._last_consumers.tick(now_ms)
+        self._links.idle.tick(now_ms)
         self._links.closings.tick(now_ms)
         self._relays.tick(now_ms)
         self.transactions.decisions.forget_aborted(now_ms)

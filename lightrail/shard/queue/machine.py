@@ -25,6 +25,8 @@ from lightrail.shard.queue.changes.removals import Removals, removed
 from lightrail.shard.queue.changes.reserved import ReservedCommand
 from lightrail.shard.queue.footprint import Footprint
 from lightrail.shard.queue.order import sessions
+from lightrail.shard.queue.timed.lock_changes import LockChanges
+from lightrail.shard.queue.values import commands
 from lightrail.shard.queue.values.commands import (
     RELEASED,
     Attach,
@@ -35,15 +37,11 @@ from lightrail.shard.queue.values.commands import (
     Delete,
     Detach,
     Enqueue,
-    Fetched,
     Open,
     Peek,
     Purge,
     Restore,
-    Resume,
     Settle,
-    Suspend,
-    Tick,
 )
 from lightrail.shard.queue.values.counters import TurnWork, unlimited
 from lightrail.shard.queue.values.effects import Effect, Fetch, Purged, Reason, SessionLost, Stored
@@ -64,6 +62,7 @@ class Machine:
         look: returns a function that reads the field of a path from an encoded message; without it no message
             has a key, a group or a delay, and none is a duplicate.
         work: the budget of a turn, which the caller begins; without it all work is done at once.
+        lock_changes: notes the changes of locks under a key; without it they are not noted.
 
     Raises:
         ValueError: the policy has features that do not combine.
@@ -87,8 +86,9 @@ class Machine:
         annotate: Annotate | None = None,
         look: Look | None = None,
         work: TurnWork | None = None,
+        lock_changes: LockChanges | None = None,
     ) -> None:
-        self.contents = Contents(unlimited() if work is None else work)
+        self.contents = Contents(unlimited() if work is None else work, lock_changes)
         self._joining = Joining()
         self._arrangement = Arrangement(name, self.contents, self._joining, look)
         self._removals = Removals(self.contents)
@@ -117,13 +117,13 @@ class Machine:
                 self._attach(command, now_ms, effects)
             case Detach():
                 self._detach(command, now_ms, effects)
-            case Suspend():
+            case commands.Suspend():
                 self.contents.consumers.suspend(command.consumer)
-            case Resume():
+            case commands.Resume():
                 self.contents.consumers.resume(command.consumer)
-            case Tick():
+            case commands.Tick():
                 self._pass_time(now_ms, effects)
-            case Fetched():
+            case commands.Fetched():
                 refill(self.contents, self.outcomes, command, now_ms, effects)
                 self._trim(effects)
             case _ if isinstance(command, ReservedCommand):

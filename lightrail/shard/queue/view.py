@@ -17,6 +17,7 @@ from lightrail.shard.queue.lines.consumers import Consumer, Consumers
 from lightrail.shard.queue.lines.ready import Ready
 from lightrail.shard.queue.order.deliveries import Deliveries
 from lightrail.shard.queue.order.sessions import Sessions
+from lightrail.shard.queue.timed.lock_changes import KeyedLock, keyed_locks
 from lightrail.shard.queue.timed.windows import Fresh
 from lightrail.shard.queue.values.commands import Outcome, Past
 from lightrail.shard.queue.values.counters import Counters, Gauges
@@ -147,6 +148,11 @@ class View:
     def locks(self) -> Sequence[tuple[int, int, int, int]]:
         """Timed locks: end in milliseconds since the epoch, consumer, first and last delivery number."""
         return list(self._contents.locks.entries())
+
+    def keyed_locks(self) -> Iterator[KeyedLock]:
+        """The locks of durable messages that outlive their links."""
+        for consumer in self._contents.locks.by_key.values():
+            yield from keyed_locks(consumer, 0, consumer.next)
 
     # --- transactions and outcomes --------------------------------------------------------------------------
 

@@ -10,6 +10,7 @@ in the file are sent when the file has their mark. ADR 28 has the reasons why it
 import asyncio
 import logging
 import os
+import secrets
 import struct
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -26,10 +27,11 @@ anyway."""
 log = logging.getLogger("lightrail.shard.queues.delivery_marks")
 
 FILE: Final = "delivery-marks"
+TOKEN_BYTES: Final = 16
 EVERYTHING: Final = 1 << 62
 """The mark above every sequence, used if it is unknown which messages were delivered."""
-_HEAD: Final = struct.Struct("<8sHH16s")
-"""Magic, version, state, boot of the machine."""
+_HEAD: Final = struct.Struct("<8sHH16s16s")
+"""Magic, version, state, boot of the machine, token of the start."""
 _MAGIC: Final = b"LRDMARKS"
 _VERSION: Final = 1
 _OPEN: Final = 0
@@ -120,7 +122,11 @@ class FileMarks(DeliveryMarks):
     def __init__(self, directory: str, boot_id: bytes | None = None) -> None:
         super().__init__()
         self._path = os.path.join(directory, FILE)
-        self._boot_id = machine_boot_id() if boot_id is None else boot_id
+        self.boot_id = machine_boot_id() if boot_id is None else boot_id
+        self.former_token = bytes(TOKEN_BYTES)
+        """The token of the start that wrote the file; zeros if that was none, or of a former version."""
+        self.token = secrets.token_bytes(TOKEN_BYTES)
+        """The token of this start, by which other files of it are recognised."""
         self._file = -1
         self._worker: Worker | None = None
         self._writing = False
@@ -148,17 +154,18 @@ class FileMarks(DeliveryMarks):
             self._unknown = EVERYTHING
             self.is_after_kill = True
             return
-        _, version, state, boot_id = _HEAD.unpack_from(data)
+        _, version, state, boot_id, token = _HEAD.unpack_from(data)
         if version != _VERSION:
             raise NewerFormatError(
                 f"expected delivery marks of version {_VERSION} in {self._path}, found version {version}: "
                 "start a newer LightRail, or delete the file: redelivered messages are not marked then"
             )
+        self.former_token = token
         if state == _CLOSED_WITHOUT:
             return
         self.is_exact = state == _CLOSED
         self.is_after_kill = not self.is_exact
-        if boot_id != self._boot_id and not self.is_exact:
+        if boot_id != self.boot_id and not self.is_exact:
             self._unknown = EVERYTHING
             return
         slots = len(data[_SLOTS_AT:]) // _SLOT.size
@@ -294,7 +301,7 @@ class FileMarks(DeliveryMarks):
             self._failed(error)
 
     def _head(self, state: int) -> bytes:
-        return _HEAD.pack(_MAGIC, _VERSION, state, self._boot_id).ljust(_SLOTS_AT, b"\0")
+        return _HEAD.pack(_MAGIC, _VERSION, state, self.boot_id, self.token).ljust(_SLOTS_AT, b"\0")
 
 
 def machine_boot_id() -> bytes:

@@ -113,7 +113,7 @@ class Memory:
     _indexed: int = 0
     """Number of queues with an index."""
     _index_reported_ms: int = -INDEX_REPORTED_EVERY_MS
-    """When the log said last that senders wait."""
+    """When it was last logged that senders wait."""
     ids: int = 0
     """Number of message-ids in the windows of duplicates of all queues."""
     waiting: "dict[Queue, None]" = field(default_factory=dict)

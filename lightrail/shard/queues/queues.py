@@ -23,6 +23,7 @@ from lightrail.shard.queue.values.policy import Policy, admitting_none
 from lightrail.shard.queues.dead_letters import field_reader, merge_annotations
 from lightrail.shard.queues.declarations import Names, shard_policy
 from lightrail.shard.queues.delivery_marks import DeliveryMarks
+from lightrail.shard.queues.lock_file import KeptLocks
 from lightrail.shard.queues.ownership import Ownership, OwnershipEvent, OwnershipState
 from lightrail.shard.queues.shard_queue import Figures, Queue, QueueDeadlines
 from lightrail.shard.queues.tenancy import Tenancy, moved, no_room
@@ -47,6 +48,7 @@ class Queues:
     tenancy: Tenancy
     _max_delivery_count: int
     marks: DeliveryMarks = field(default_factory=DeliveryMarks)
+    kept_locks: KeptLocks = field(default_factory=KeptLocks)
     _retire: Callable[[Figures], None] = lambda _: None
     """Adds the figures of a deleted queue to the totals."""
     queues_max: int = limits.QUEUES_MAX
@@ -118,8 +120,12 @@ class Queues:
 
     def _elsewhere(self, name: str, queue: Queue | None, epoch: int) -> Refusal | None:
         """Why a queue can't be opened at this shard in an epoch, or None if it can."""
-        if name in self._copies or (queue is not None and queue.is_frozen):
+        if name in self._copies:
             return moved(f"{name} is moving between shards")
+        # Without a dead-letter queue, its queue says where one is made.
+        found = queue or self._by_name.get(owner(name))
+        if found is not None and found.is_away:
+            return moved(f"{found.name} is {found.state.value}; it is served, or not found, in a moment")
         return self.tenancy.refusal(name, epoch)
 
     def is_absent_dead_letter(self, name: str) -> bool:
@@ -155,6 +161,8 @@ class Queues:
             return None
         ownership = Ownership(OwnershipState.SERVING, self.tenancy.epoch_of(name))
         queue = self._new(self._next, self.names.get(name), ownership)
+        above = self._by_name.get(owner(name))
+        queue.notes_use = above is not None and above.notes_use
         try:
             self._store.append(record.Queue(QueueEvent.DECLARED, queue.id, name, queue.declared), now_ms)
         except StoreError as error:
@@ -246,7 +254,7 @@ class Queues:
     def _plain(self, number: int, found: Name, ownership: Ownership) -> Queue:
         """A queue whose machine has no policy until it is opened."""
         plain = Policy(max_delivery_count=0, dead_letter=False)
-        machine = Machine(found.name, plain, merge_annotations, field_reader, self.work)
+        machine = self._machine(number, found.name, plain)
         return Queue(number, found, machine, ownership, captured=self._captured(found))
 
     def drop_copy(self, queue: Queue) -> None:
@@ -344,10 +352,14 @@ class Queues:
         self._store.append(record.Queue(QueueEvent.POLICY, queue.id, queue.name, declared), now_ms)
 
     def _new(self, number: int, found: Name, ownership: Ownership) -> Queue:
-        machine = Machine(found.name, self.policy_of(found), merge_annotations, field_reader, self.work)
+        machine = self._machine(number, found.name, self.policy_of(found))
         queue = Queue(number, found, machine, ownership, captured=self._captured(found))
         queue.may_have_lost = self.marks.lost_one(number)
         return queue
+
+    def _machine(self, number: int, name: str, policy: Policy) -> Machine:
+        changes = self.kept_locks.changes_of(number)
+        return Machine(name, policy, merge_annotations, field_reader, self.work, changes)
 
     def _captured(self, found: Name) -> bool:
         """Whether events of messages are captured: the policy requests it, and the store supports it."""

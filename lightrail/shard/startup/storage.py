@@ -1,4 +1,4 @@
-"""Storage: the files of one shard: the store, the archive of its journal, and the delivery marks.
+"""Storage: the files of one shard: the store, the archive of its journal, delivery marks and locks.
 
 `DiskWatch` watches whether the disk answers and has room, and logs each change.
 """
@@ -23,6 +23,7 @@ from lightrail.shard.journal.memory import MemoryStore
 from lightrail.shard.journal.sqlite import SqliteStore
 from lightrail.shard.journal.store import NewerFormatError, Recovered, Store, StoreError, StoreRefusedError
 from lightrail.shard.queues.delivery_marks import DeliveryMarks, FileMarks
+from lightrail.shard.queues.lock_file import FileLocks, KeptLocks
 from lightrail.shard.startup.data_directory import DataDirectory
 from lightrail.telemetry.archive import ARCHIVE_FAMILIES, ArchiveCounts
 from lightrail.telemetry.process import CannotServeError, Process
@@ -118,6 +119,7 @@ class Storage(NamedTuple):
     journals: Journals | None
     """The journal and its archive, for readers."""
     marks: DeliveryMarks
+    locks: KeptLocks
 
 
 def recover(
@@ -153,9 +155,12 @@ def recover(
                 counts=archive_counts,
             )
             journals = Journals(store, archiver.contents)
-        marks = DeliveryMarks() if settings.store == "memory" else FileMarks(data_directory.directory)
+        marks, locks = DeliveryMarks(), KeptLocks()
+        if settings.store != "memory":
+            marks = file_marks = FileMarks(data_directory.directory)
+            locks = FileLocks(data_directory.directory, file_marks)
         # A journal that had lost its identity file has written a new one.
-        return Storage(store, data_directory.disk or disk, archiver, journals, marks), recovered
+        return Storage(store, data_directory.disk or disk, archiver, journals, marks, locks), recovered
     except StoreError as error:
         raise CannotServeError(str(error), heals=not isinstance(error, NewerFormatError)) from error
 

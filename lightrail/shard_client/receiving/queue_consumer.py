@@ -24,6 +24,7 @@ from lightrail.wire.frames import (
     OutcomeCode,
     delivered_at,
     frame,
+    is_stored,
 )
 
 
@@ -94,6 +95,8 @@ class Delivery(NamedTuple):
     message: bytes
     delivered_at_ms: int = 0
     """Time of the delivery by the shard: locks begin then."""
+    is_stored: bool = False
+    """Whether the shard has it on disk, whatever its header says."""
 
 
 class Listener(Protocol):
@@ -256,7 +259,7 @@ class QueueConsumer(Consumer):
             return
         self._window.advance(number, count, self._options.queue)
         found = decode_slice(part, count)
-        at_ms = delivered_at(part, self._now_ms())
+        at_ms, stored = delivered_at(part, self._now_ms()), is_stored(part)
         self._listener.arrived(
             [
                 Delivery(
@@ -269,6 +272,7 @@ class QueueConsumer(Consumer):
                     found.message_format,
                     message,
                     at_ms,
+                    stored,
                 )
                 for index, message in enumerate(found.messages)
             ]

@@ -24,7 +24,7 @@ public static class Disabled
             Report.Found($"{status} receive", await Report.Failure(() => receiver.ReceiveMessageAsync(TimeSpan.FromSeconds(5))));
             Report.Found($"{status} deferred", await Report.Failure(() => receiver.ReceiveDeferredMessageAsync(1)));
         }
-        // A receiver that waits gets nothing, and the next call is told why.
+        // A receiver that waits gets nothing, and the next call gets the reason.
         await using var waiting = client.CreateReceiver(queue, new ServiceBusReceiverOptions { SubQueue = SubQueue.DeadLetter });
         await receiver.ReceiveMessagesAsync(10, TimeSpan.FromSeconds(1));
         var received = Report.Failure(() => receiver.ReceiveMessageAsync(TimeSpan.FromSeconds(60)));

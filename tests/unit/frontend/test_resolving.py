@@ -107,7 +107,7 @@ def test_a_name_is_found_without_regard_to_case_by_these_clients_alone() -> None
         assert made(scene) == ["CamelCase"]
         assert await attached(scene, {}, "camelcase", sends=True) is None
         assert made(scene) == ["CamelCase", "camelcase"]
-        # A second spelling diverts nobody who writes one of them, and who means either is told so.
+        # A second spelling diverts no client that writes one of them; one that writes a third gets an error.
         assert await attached(scene, AZURE, "CamelCase", sends=True) is None
         assert await attached(scene, AZURE, "camelCASE", sends=True) == conditions.NOT_ALLOWED
 

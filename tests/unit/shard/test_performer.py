@@ -47,7 +47,7 @@ def test_a_frame_takes_no_more_slices_than_its_bound() -> None:
     assert frames(peer) == [JOINED_SLICES, JOINED_SLICES, 1]
 
 
-@pytest.mark.parametrize("other", [{"expires_at_ms": 10**15}, {"message_format": 7}])
+@pytest.mark.parametrize("other", [{"expires_at_ms": 10**15}, {"message_format": 7}, {"durable": False}])
 def test_what_a_frame_says_of_all_its_messages_parts_them(other: dict[str, Any]) -> None:
     peer = opened()
     peer.say(

@@ -47,6 +47,7 @@ from lightrail.wire.frames import (
     delivered_at,
     enqueue,
     frame,
+    is_stored,
 )
 
 GOLDEN = pathlib.Path(__file__).parents[2] / "golden" / "wire" / "frames-v5.txt"
@@ -129,8 +130,10 @@ def test_a_slice_of_a_batch_is_read_again(messages: list[bytes], data: st.DataOb
         base,
         ends[first:last],
         memoryview(blob)[base : ends[last - 1]],
+        stored := data.draw(st.booleans()),
     )
-    assert HEADER.unpack_from(made) == (Kind.DELIVER, TIMED, 9, 2, 1, last - first, 3)
+    assert is_stored(made) == stored
+    assert HEADER.unpack_from(made) == (Kind.DELIVER, TIMED | stored << 1, 9, 2, 1, last - first, 3)
     size = ends[last - 1] - base
     assert DELIVER_COLUMNS.unpack_from(made, HEADER_SIZE) == (4, 6, 7, 5, 8, base, size)
     at = DELIVER_ENDS + 4 * (last - first)

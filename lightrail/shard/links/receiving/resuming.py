@@ -20,6 +20,7 @@ from lightrail.shard.effects.receiving_link import Key, Origin
 from lightrail.shard.journal.store import RecoveredQueue
 from lightrail.shard.links.receiving.consumer_options import options_of
 from lightrail.shard.links.receiving.durable_receivers import DurableReceivers
+from lightrail.shard.links.receiving.restored_locks import Lock
 from lightrail.shard.queue.values import commands
 from lightrail.shard.queue.values.commands import Holder
 from lightrail.shard.queue.values.runs import Run
@@ -209,14 +210,16 @@ def open_restored(
     queue: Queue,
     holders: list[Holder],
     origins: dict[int, Origin],
+    locks: list[Lock],
     queues: Queues,
     receiving: "ReceivingLinks",
     performer: Performer,
     now_ms: int,
 ) -> None:
-    """Opens a queue that was restored as a copy, with suspended consumers that have these deliveries."""
+    """Opens a queue that was restored as a copy, with suspended consumers that have these deliveries, and
+    those whose locks outlive their links."""
     seen_to = queue.view.deliveries.seen_to
-    opened = commands.Open(queues.policy_of(queue.record), holders, seen_to=seen_to)
+    opened = commands.Open(queues.policy_of(queue.record), holders, locks, seen_to=seen_to)
     # The machine ends links of sessions at once if the queue has none any more.
     receiving.add(queue, origins, {each.consumer: each.deliveries for each in holders})
     performer.apply(queue, opened, now_ms)

@@ -99,6 +99,8 @@ class Arrangement:
             for run in consumer.in_flight.runs:
                 deliveries.take_over(run)
         contents.locks.restore(command.locks)
+        for consumer in contents.locks.by_key.values():
+            contents.locks.note(consumer)
         self._set_all_aside(command.policy, now_ms)
         deliveries.seen_to = command.seen_to
         self._know(command.ids)
@@ -178,6 +180,7 @@ class Arrangement:
             consumer.in_flight.evicted_to = 0
             if consumer.ring is not None:
                 consumer.cursor = 0
+        contents.consumers.departed.look_again()
         contents.consumers.passed_over = False
         contents.special = contents.deliveries.order = None
         if policy.groups:

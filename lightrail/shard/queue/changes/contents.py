@@ -7,7 +7,7 @@ When a backlog has built up, small batches at the tail of the ready line become 
 """
 
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import InitVar, dataclass, field
 from heapq import merge
 from typing import TYPE_CHECKING, Final
 
@@ -21,6 +21,7 @@ from lightrail.shard.queue.memory.deferred import Deferred
 from lightrail.shard.queue.memory.eviction import Eviction
 from lightrail.shard.queue.order.deliveries import Deliveries
 from lightrail.shard.queue.timed.aside import NOBODY_WITH_STATES, Aside, Retries
+from lightrail.shard.queue.timed.lock_changes import LockChanges
 from lightrail.shard.queue.timed.locks import Locks
 from lightrail.shard.queue.timed.windows import Deadlines, Duplicates
 from lightrail.shard.queue.values.commands import Peek
@@ -79,6 +80,7 @@ class Contents:
 
     work: TurnWork
     """The rest of this turn's budget of work."""
+    lock_changes: InitVar[LockChanges | None] = None
     policy: Policy = PLAIN
     next_sequence: int = 0
     """The sequence of the next message that is enqueued."""
@@ -102,9 +104,9 @@ class Contents:
     deferred: Deferred = field(init=False)
     deliveries: Deliveries = field(init=False)
 
-    def __post_init__(self) -> None:
+    def __post_init__(self, lock_changes: LockChanges | None) -> None:
         self.eviction = Eviction(self.ready)
-        self.locks = Locks(self.consumers)
+        self.locks = Locks(self.consumers, lock_changes)
         self.deferred = Deferred(self.eviction)
         self.deliveries = Deliveries(
             self.ready, self.consumers, self.eviction, self.counters, self.locks, self.work

@@ -39,6 +39,8 @@ def depart(
     if options.lock_ends is LockEnding.BY_TIME:
         fails = fails_oldest(options.default_outcome, ending)
         consumer.blame = Blame(line.keys[line.head] if fails else None)
+        if fails:
+            contents.locks.note(consumer, line.keys[line.head], line.keys[line.head] + 1)
     endless = contents.locks.endless(consumer)
     if endless:
         outcome = outcome_of_rest(options.default_outcome, ending)

@@ -73,6 +73,8 @@ class Outcomes:
                 sequence = run.sequence
                 effects.append(Removed(batch, sequence, sequence + count, size, Reason.ACCEPTED))
             return
+        if consumer.ends is not None:
+            contents.locks.freed(consumer, runs)
         for run in runs:
             deliveries.count -= run.count
             deliveries.bytes -= run.size
@@ -185,7 +187,7 @@ class Outcomes:
                 self.settle(consumer, runs, consumer.options.default_outcome, now_ms, effects)
             if not len(consumer.in_flight):
                 self.returning.pop(0)
-                self._contents.consumers.departed.pop(consumer.id, None)
+                self._contents.consumers.departed.take(consumer.id)
 
     # --- back to the queue --------------------------------------------------------------------------------
 
@@ -376,6 +378,8 @@ class Outcomes:
 
     def _fail(self, consumer: Consumer, runs: list[Run], now_ms: int, effects: list[Effect]) -> None:
         """Returns runs whose lock expired."""
+        if consumer.ends is not None:
+            self._contents.locks.freed(consumer, runs)
         if self._contents.deliveries.order is not None:
             self._contents.deliveries.order.settling(consumer, runs)
         for run in runs:

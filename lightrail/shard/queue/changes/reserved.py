@@ -91,7 +91,7 @@ def _reserve(contents: Contents, command: commands.Reserve) -> None:
 
 def _conclude(consumers: Consumers, command: commands.Conclude) -> Settled | None:
     """Ends a reservation; returns its deliveries with their receiver, or None."""
-    found = consumers.departed.pop(command.holder, None)
+    found = consumers.departed.take(command.holder)
     if not isinstance(found, Reservation):
         return None
     return found.receiver, found.in_flight.everything(), command.outcome

@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 
 from lightrail.model import conditions, limits
 from lightrail.model.links import LockEnding
+from lightrail.shard.queue.lines.departed import Departed
 from lightrail.shard.queue.lines.ends import Blame, Ends
 from lightrail.shard.queue.lines.line import InFlight
 from lightrail.shard.queue.values.commands import UNBOUNDED, ConsumerOptions
@@ -129,8 +130,7 @@ class Consumers:
     """Bytes of memory of these consumers, without their deliveries."""
     changed: dict[str, int] | None = None
     """By user: by how much these bytes have changed since the shard counted them; None: not at all."""
-    departed: dict[int, Consumer] = field(default_factory=dict)
-    """Detached consumers with deliveries that are still locked."""
+    departed: Departed = field(default_factory=Departed)
     deferred: Consumer | None = None
     """The internal consumer of deliveries that wait for their outcome (deferred.py)."""
     aside: Consumer | None = None
@@ -157,9 +157,13 @@ class Consumers:
         """All consumers that may have messages in flight."""
         yield from self.by_id.values()
         yield from self.departed.values()
-        for internal in (self.deferred, self.aside, self.retries, self.states):
-            if internal is not None:
-                yield internal
+        yield from self.internal
+
+    @property
+    def internal(self) -> list[Consumer]:
+        """The internal consumers that there are."""
+        found = (self.deferred, self.aside, self.retries, self.states)
+        return [each for each in found if each is not None]
 
     @property
     def are_attached(self) -> bool:

@@ -74,8 +74,19 @@ class Blame:
 
     oldest: int | None = None
     """The delivery that the client worked on when it failed; None if it did not fail."""
-    renewed: set[int] = field(default_factory=set)
-    """Deliveries whose locks were renewed since."""
+    renewed: set[int] | frozenset[int] = frozenset()
+    """Deliveries whose locks were renewed since; a set from the first one on."""
+
+    def renew(self, number: int) -> None:
+        """Notes that a lock was renewed."""
+        if isinstance(self.renewed, set):
+            self.renewed.add(number)
+        else:
+            self.renewed = {number}
+
+    def counts(self, number: int) -> bool:
+        """Whether the end of a lock counts."""
+        return number == self.oldest or number in self.renewed
 
     def parts(self, first: int, last: int) -> Iterator[tuple[int, int, bool]]:
         """(first number, number behind the last, whether their ends count) of a range whose locks have ended;
@@ -83,7 +94,8 @@ class Blame:
         # Those that count are few, if any.
         numbers = self.renewed if self.oldest is None else {self.oldest, *self.renewed}
         mine = sorted(number for number in numbers if first <= number < last)
-        self.renewed.difference_update(mine)
+        if isinstance(self.renewed, set):
+            self.renewed.difference_update(mine)
         for number in mine:
             if first < number:
                 yield first, number, False

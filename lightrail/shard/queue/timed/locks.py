@@ -8,7 +8,8 @@ With a key, locks outlive their link (ADR 68): then the consumer is departed, an
 flight until they are settled by key and number, or the lock ends. The ends of such locks are beside the heap
 (lines/ends.py), as a number may be given again.
 
-Locks are in memory only: after a restart of the shard all locked messages are ready again.
+Those under a key outlive the process as well, by a file of the shard (lock_changes.py); all others are in
+memory only, and their messages are ready again after a restart.
 """
 
 from collections.abc import Iterable, Iterator, Sequence
@@ -18,6 +19,7 @@ from lightrail.model import conditions, limits
 from lightrail.model.links import LockEnding
 from lightrail.shard.queue.lines.consumers import Consumer, Consumers
 from lightrail.shard.queue.lines.ends import Ends
+from lightrail.shard.queue.timed.lock_changes import LockChanges, within
 from lightrail.shard.queue.values.commands import ConsumerOptions
 from lightrail.shard.queue.values.counters import TurnWork
 from lightrail.shard.queue.values.effects import Refused
@@ -27,10 +29,12 @@ from lightrail.shard.queue.values.runs import Run
 class Locks:
     """Timed locks of ranges of delivery numbers; an entry may be stale, never missing."""
 
-    __slots__ = ("_consumers", "_thin_at", "by_key", "heap", "of_sessions")
+    __slots__ = ("_consumers", "_thin_at", "by_key", "changes", "heap", "of_sessions")
 
-    def __init__(self, consumers: Consumers) -> None:
+    def __init__(self, consumers: Consumers, changes: LockChanges | None = None) -> None:
         self._consumers = consumers
+        self.changes = changes
+        """What changes of locks under a key; None if nobody asks for it."""
         self.heap: list[tuple[int, int, int, int]] = []
         """(milliseconds since the epoch, consumer, first and last delivery number)."""
         self.by_key: dict[str, Consumer] = {}
@@ -45,9 +49,21 @@ class Locks:
             if consumer.ends.is_crowded:
                 consumer.ends.thin(lambda first, last: _holds(consumer, first, last))
             consumer.ends.add(first, until_ms)
+            if self.changes is not None:
+                self.changes.locked(consumer, first, last)
         heappush(self.heap, (until_ms, consumer.id, first, last))
         if len(self.heap) > self._thin_at:
             self._thin()
+
+    def note(self, consumer: Consumer, first: int = 0, last: int | None = None) -> None:
+        """Notes a change of locks of a consumer: of all of them, or of a range of delivery numbers."""
+        if self.changes is not None and consumer.ends is not None:
+            self.changes.locked(consumer, first, consumer.next if last is None else last)
+
+    def freed(self, consumer: Consumer, runs: list[Run]) -> None:
+        """Notes that deliveries of a consumer return to the queue."""
+        if self.changes is not None and consumer.keeps_locks:
+            self.changes.freed(runs)
 
     def _push(self, consumer: Consumer, first: int, last: int, until_ms: int) -> None:
         heappush(self.heap, (until_ms, consumer.id, first, last))
@@ -69,6 +85,7 @@ class Locks:
             consumer.ends.add(first, given_ms or until_ms)
             if not given_ms:
                 self._push(consumer, first, last, until_ms)
+        self.note(consumer)
 
     @property
     def next_ms(self) -> int | None:
@@ -87,7 +104,7 @@ class Locks:
             consumer = self._find(identity)
             if consumer is None:
                 continue
-            for number in _within(consumer, first, last):
+            for number in within(consumer.renewed, first, last):
                 until_ms = consumer.renewed.get(number, 0)
                 if until_ms > now_ms:
                     heappush(heap, (until_ms, identity, number, number + 1))
@@ -219,7 +236,8 @@ class Locks:
             self._push(consumer, number, number + 1, until_ms)
         renewed[number] = until_ms
         if consumer.blame is not None:
-            consumer.blame.renewed.add(number)
+            consumer.blame.renew(number)
+        self.note(consumer, number, number + 1)
         return until_ms
 
     # --- consumers with a key --------------------------------------------------------------------------
@@ -269,6 +287,7 @@ class Locks:
             self._push(consumer, number, number + 1, until_ms)
         assert consumer.ends is not None, "it is that of the former one"
         consumer.ends.add(consumer.next, 0)
+        self.note(consumer)
 
     def detached(self, consumer: Consumer) -> bool:
         """Notes that a consumer has detached; returns whether its deliveries stay locked."""
@@ -288,14 +307,14 @@ class Locks:
         found: list[Run] = []
         for first, last, until_ms in [] if consumer.ends is None else list(self._parts(consumer)):
             if not until_ms:
-                stops = [*_within(consumer, first, last), last]
+                stops = [*within(consumer.renewed, first, last), last]
                 for start, stop in zip([first, *(number + 1 for number in stops)], stops, strict=False):
                     found += consumer.in_flight.take(start, stop)
         return found
 
     def settled(self, consumer: Consumer) -> None:
         """Drops the key of a detached consumer after the settlement of its last delivery."""
-        if len(consumer.in_flight) or self._consumers.departed.pop(consumer.id, None) is None:
+        if len(consumer.in_flight) or self._consumers.departed.take(consumer.id) is None:
             return
         if self.by_key.get(consumer.options.lock_key) is consumer:
             del self.by_key[consumer.options.lock_key]
@@ -313,6 +332,7 @@ class Locks:
         if until_ms:
             consumer.renewed[number] = until_ms
             self._push(consumer, number, number + 1, until_ms)
+            self.note(consumer, number, number + 1)
 
     # --- stale entries ---------------------------------------------------------------------------------
 
@@ -333,7 +353,7 @@ class Locks:
         _, identity, first, last = entry
         consumer = self._find(identity)
         if consumer is not None:
-            for number in _within(consumer, first, last):
+            for number in within(consumer.renewed, first, last):
                 del consumer.renewed[number]
 
     def _thin(self) -> None:
@@ -355,13 +375,3 @@ def _holds(consumer: Consumer, first: int, last: int) -> bool:
     line = consumer.in_flight
     index = line.index(first)
     return index < len(line.runs) and line.keys[index] < last
-
-
-def _within(consumer: Consumer, first: int, last: int) -> list[int]:
-    """The renewed numbers of a range, in order."""
-    renewed = consumer.renewed
-    if not renewed:
-        return []
-    if last - first <= len(renewed):
-        return [number for number in range(first, last) if number in renewed]
-    return sorted(number for number in renewed if first <= number < last)

@@ -14,7 +14,7 @@ import (
 	"github.com/Azure/azure-sdk-for-go/sdk/messaging/azservicebus"
 )
 
-const timeout = 60 * time.Second
+const timeout = 100 * time.Second
 
 // Scene is what a scenario works with: nodes whose names start with `name` are its own.
 type Scene struct {
@@ -28,7 +28,7 @@ type scenario func(*Scene) map[string]any
 var scenarios = map[string]scenario{
 	"send": send, "batch": batch, "settle": settle, "renew": renew, "lost": lost, "peek": peek, "schedule": schedule,
 	"topic": topic, "refused": refused, "websocket": overWebSocket, "deferred": deferred, "duplicates": duplicates,
-	"session": session, "restart": restart,
+	"session": session, "restart": restart, "pairs": pairs,
 }
 
 // check ends a scenario whose call fails.

@@ -46,7 +46,7 @@ def action(text: str, **parameters: Any) -> RuleAction:
 
 
 def changed(text: str, **parameters: Any) -> dict[str, Any]:
-    """The application properties that differ afterwards; None for those that are gone."""
+    """The application properties that differ afterwards; None for those that were removed."""
     found = decode_application_properties(action(text, **parameters).apply(MESSAGE))
     different = {
         name: value for name, value in found.items() if _typed(value) != _typed(PROPERTIES.get(name))

@@ -1,13 +1,16 @@
 """Letters: what stays of a message that is moved, and what a dead letter forgets that is redriven."""
 
+from typing import Any
+
 from lightrail.amqp.sections import decode_annotations, decode_header
-from lightrail.gateway.forwarding.sink import dead_letter_source, moved, redriven
+from lightrail.gateway.forwarding.sink import dead_letter_source, due, moved, redriven
 from lightrail.shard_client.receiving.queue_consumer import Delivery
 from tests.support.amqp.letters import dead_letter, message
 
 
 def delivery(data: bytes, **other: int) -> Delivery:
-    fields = {"attempts": 3, "expires_at_ms": 0, "enqueued_at_ms": 5, "message_format": 0} | other
+    fields: dict[str, Any] = {"attempts": 3, "expires_at_ms": 0, "enqueued_at_ms": 5, "message_format": 0}
+    fields |= other
     return Delivery(1, 0, 9, message=data, **fields)
 
 
@@ -24,6 +27,14 @@ def test_a_message_that_can_not_be_read_is_kept_as_well_as_anything() -> None:
         assert moved(broken) == (data, True, 4, 0, message_format)
         assert redriven(broken, 1_000) == (data, True, 4, 0, message_format)
         assert dead_letter_source(broken) is None
+
+
+def test_what_its_queue_has_on_disk_goes_on_as_a_durable_message() -> None:
+    data = message(b"x", durable=False)
+    for is_stored in (False, True):
+        found = delivery(data, is_stored=is_stored)
+        assert moved(found).durable == due(found, 0).durable == redriven(found, 0).durable == is_stored
+    assert moved(delivery(message(b"x", durable=True))).durable
 
 
 def test_a_redriven_message_keeps_its_history_and_begins_anew() -> None:

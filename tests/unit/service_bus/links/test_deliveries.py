@@ -379,6 +379,17 @@ def test_a_forwarded_dead_letter_has_its_source() -> None:
     assert decode_annotations(found)["x-opt-deadletter-source"] == "s"
 
 
+def test_a_dead_letter_has_no_annotations_with_which_its_copy_would_be_one() -> None:
+    """A client that sends what it received keeps annotations that it does not know."""
+    names = ("dead-letter-reason", "dead-letter-condition", "dead-letter-count", "deadletter-reason", "own")
+    (found,) = Rig().delivered(
+        with_annotations(MESSAGE, {Symbol(f"x-opt-{name}"): Symbol("rejected") for name in names})
+    )
+    assert decode_application_properties(found)["DeadLetterReason"] == "rejected"
+    kept = {name for name in decode_annotations(found) if name.startswith(("x-opt-dead", "x-opt-own"))}
+    assert kept == {"x-opt-own"}
+
+
 def test_application_properties_are_replaced_and_all_else_stays() -> None:
     once = with_application_properties(MESSAGE, {"a": "1"})
     twice = with_application_properties(once, {"a": "1", "b": 2})

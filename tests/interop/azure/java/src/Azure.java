@@ -23,6 +23,8 @@ import java.util.Map;
  */
 final class Azure {
     private static final Duration TIMEOUT = Duration.ofSeconds(30);
+    /** How long to wait for messages, which another program may send. */
+    private static final Duration PATIENCE = Duration.ofSeconds(100);
     private static final PrintStream LINES = new PrintStream(System.out, true, StandardCharsets.UTF_8);
     private static final ObjectMapper JSON = new ObjectMapper();
     private static final Map<String, Scenario> SCENARIOS = Map.ofEntries(
@@ -35,7 +37,8 @@ final class Azure {
             Map.entry("transaction", Scenarios::transaction), Map.entry("deferring", Scenarios::deferring),
             Map.entry("deferred", Scenarios::deferred), Map.entry("duplicates", Scenarios::duplicates),
             Map.entry("session", Scenarios::session), Map.entry("restart", Scenarios::restart),
-            Map.entry("settling", Transactions::settling), Map.entry("sessions", Transactions::sessions));
+            Map.entry("settling", Transactions::settling), Map.entry("sessions", Transactions::sessions),
+            Map.entry("pairs", Pairs::pairs));
 
     private Azure() {}
 
@@ -108,7 +111,7 @@ final class Azure {
         List<ServiceBusReceivedMessage> found = new ArrayList<>();
         while (found.size() < count) {
             int before = found.size();
-            receiver.receiveMessages(count - before, TIMEOUT).forEach(found::add);
+            receiver.receiveMessages(count - before, PATIENCE).forEach(found::add);
             if (found.size() == before) {
                 throw new IllegalStateException("expected " + count + " messages, found " + before);
             }

@@ -34,7 +34,8 @@ def test_entries_without_deliveries_are_dropped_and_the_others_have_their_ends()
 
 def test_what_counts_is_the_oldest_delivery_of_a_client_that_failed_and_what_was_renewed_since() -> None:
     blame = Blame(oldest=2)
-    blame.renewed.update((4, 9))
+    for number in (4, 9):
+        blame.renew(number)
     assert list(blame.parts(2, 6)) == [(2, 3, True), (3, 4, False), (4, 5, True), (5, 6, False)]
     assert list(blame.parts(6, 9)) == [(6, 9, False)]
     assert blame.renewed == {9}

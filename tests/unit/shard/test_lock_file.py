@@ -1,0 +1,218 @@
+"""The file of locks: one that is not of the last start, or is damaged, locks nothing; none grows for ever."""
+
+import os
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from lightrail.shard.queues import lock_file
+from lightrail.shard.queues.delivery_marks import FILE as MARKS
+from lightrail.shard.queues.lock_file import FILE, LOCK_FILE_PAUSE_MS, FileLocks
+from lightrail.wire.frames import OutcomeCode
+from tests.support.shard.kept_locks import BOOT, LockDisk, WorkerAtOnce
+from tests.unit.shard.test_kept_locks import KEY, OTHER, ask, pass_time, receive
+
+ALL_READY = {"ready": 6, "in_flight": 0}
+LOCKED = {"ready": 3, "in_flight": 3}
+
+
+def disk_with_locks(tmp_path: Path) -> LockDisk:
+    disk = LockDisk(tmp_path)
+    receive(disk.peer(7), 5, 3)
+    assert disk.scene.queue("q") == LOCKED
+    return disk
+
+
+def change(path: Path, at: int, data: bytes) -> None:
+    content = bytearray(path.read_bytes())
+    content[at : at + len(data)] = data
+    path.write_bytes(content)
+
+
+def of_another_start(directory: Path) -> None:
+    change(directory / FILE, 28, b"x" * 16)
+
+
+def of_a_former_version(directory: Path) -> None:
+    """One that does not know the file has served meanwhile."""
+    change(directory / MARKS, 28, bytes(16))
+
+
+def without_marks(directory: Path) -> None:
+    (directory / MARKS).unlink()
+
+
+def removed(directory: Path) -> None:
+    (directory / FILE).unlink()
+
+
+def of_a_newer_version(directory: Path) -> None:
+    change(directory / FILE, 8, b"\2")
+
+
+def another_file(directory: Path) -> None:
+    (directory / FILE).write_bytes(b"what is this?" * 20)
+
+
+def cut_in_its_head(directory: Path) -> None:
+    os.truncate(directory / FILE, 50)
+
+
+def damaged_in_its_chunk(directory: Path) -> None:
+    change(directory / FILE, 100, b"\xff\xff")
+
+
+@pytest.mark.parametrize(
+    "spoil",
+    [
+        of_another_start,
+        of_a_former_version,
+        without_marks,
+        removed,
+        of_a_newer_version,
+        another_file,
+        cut_in_its_head,
+        damaged_in_its_chunk,
+    ],
+)
+def test_a_file_that_is_not_of_the_last_start_or_damaged_locks_nothing(
+    tmp_path: Path, spoil: Callable[[Path], None], caplog: pytest.LogCaptureFixture
+) -> None:
+    disk = disk_with_locks(tmp_path)
+    disk.spoil = lambda: spoil(tmp_path)
+    assert disk.killed().queue("q") == ALL_READY
+    assert any("locks" in record.message for record in caplog.records) or spoil is removed
+    # From here on it is written again.
+    receive(disk.peer(9), 5, 3, OTHER)
+    assert disk.killed().queue("q") == LOCKED
+
+
+def test_after_a_crash_of_the_machine_only_the_file_of_an_orderly_end_is_used(tmp_path: Path) -> None:
+    disk = disk_with_locks(tmp_path)
+    disk.boot = bytes(16)
+    assert disk.killed().queue("q") == ALL_READY
+    receive(disk.peer(9), 5, 3, OTHER)
+    disk.boot = BOOT
+    assert disk.restarted().queue("q") == LOCKED
+
+
+def test_a_chunk_that_was_not_written_wholly_is_left_out(tmp_path: Path) -> None:
+    disk = LockDisk(tmp_path)
+    peer = disk.peer(7)
+    receive(peer, 5, 1)
+    size = (tmp_path / FILE).stat().st_size
+    receive(peer, 6, 2, OTHER)
+    disk.spoil = lambda: os.truncate(tmp_path / FILE, size + 30)
+    assert disk.killed().queue("q") == {"ready": 5, "in_flight": 1}
+    assert ask(disk.peer(8), "settle_locks", (KEY, 0), (OTHER, 0)) == [True, False]
+
+
+def test_a_message_that_was_lost_gives_its_lock_to_no_other_one(tmp_path: Path) -> None:
+    """The machine of a delivery that no commit had is killed, and its sequence is given again."""
+    disk = LockDisk(tmp_path, messages=0)
+    sender, peer = disk.peer(3), disk.peer(7)
+    sender.produce(1, "q")
+    receive(peer, 5, 1)
+    sender.send(1, 1, [b"\x00\x53\x75\xa0\x01a"])
+    disk.scene.turn()
+    assert [each.sequence for each in peer.delivered[5]] == [0]
+    # Killed before the commit.
+    os.close(disk.marks._make(0, disk.marks._noted))
+    disk.files = disk.files.after_crash(0, "none")
+    scene = disk.start()
+    sender = disk.peer(4)
+    sender.produce(1, "q")
+    sender.send(1, 1, [b"\x00\x53\x75\xa0\x01b"])
+    scene = disk.killed()
+    assert scene.queue("q") == {"ready": 1, "in_flight": 0}
+
+
+# --- writing ---------------------------------------------------------------------------------------------
+
+
+def test_a_file_with_much_more_than_the_present_locks_is_written_anew(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(lock_file, "LOCK_FILE_BYTES_MIN", 2_000)
+    disk = LockDisk(tmp_path)
+    peer = disk.peer(7)
+    receive(peer, 5, 2)
+    largest = 0
+    for _ in range(300):
+        assert ask(peer, "renew_locks", (KEY, 0)) == [60_000]
+        largest = max(largest, (tmp_path / FILE).stat().st_size)
+    assert 1_800 < largest < 2_400
+    assert disk.killed().queue("q") == {"ready": 4, "in_flight": 2}
+
+
+def test_a_disk_that_hangs_gathers_no_more_than_a_bound(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(lock_file, "LOCK_BYTES_GATHERED_MAX", 1_000)
+    disk = LockDisk(tmp_path)
+    peer = disk.peer(7)
+    disk.worker.is_slow = True
+    receive(peer, 5, 2)
+    for _ in range(100):
+        ask(peer, "renew_locks", (KEY, 1))
+        assert len(disk.locks._entries.data) <= 1_000
+    peer.settle(5, 0, 1)
+    disk.worker.is_slow = False
+    disk.worker.work()
+    scene = disk.killed()
+    assert scene.queue("q") == {"ready": 4, "in_flight": 1}
+
+
+def test_a_file_that_can_not_be_written_is_removed_and_written_again_later(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    disk = disk_with_locks(tmp_path)
+    full = True
+
+    def pwrite(file: int, data: bytes, at: int, write: Callable[..., int] = os.pwrite) -> int:
+        return write(file, data[: len(data) // 2] if full else data, at)
+
+    monkeypatch.setattr(os, "pwrite", pwrite)
+    peer = disk.peer(8)
+    receive(peer, 5, 1, OTHER)
+    assert not (tmp_path / FILE).exists()
+    assert [record.levelname for record in caplog.records if record.name == lock_file.log.name] == ["ERROR"]
+    pass_time(disk.scene, peer, LOCK_FILE_PAUSE_MS)
+    ask(peer, "renew_locks", (OTHER, 0))
+    assert not (tmp_path / FILE).exists()
+    full = False
+    pass_time(disk.scene, peer, LOCK_FILE_PAUSE_MS)
+    ask(peer, "renew_locks", (OTHER, 0))
+    assert caplog.records[-1].message.endswith("can be written again")
+    assert disk.killed().queue("q") == {"ready": 2, "in_flight": 4}
+
+
+def test_a_file_that_can_not_be_read_does_not_keep_the_shard_from_its_start(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    disk = disk_with_locks(tmp_path)
+
+    def spoil() -> None:
+        (tmp_path / FILE).unlink()
+        (tmp_path / FILE).mkdir()
+
+    disk.spoil = spoil
+    assert disk.killed().queue("q") == ALL_READY
+    assert any("can't be read" in record.message for record in caplog.records)
+
+
+def test_the_thread_appends_in_order(tmp_path: Path) -> None:
+    disk = LockDisk(tmp_path)
+    peer = disk.peer(7)
+    disk.worker.is_slow = True
+    receive(peer, 5, 2)
+    peer.settle(5, 0, 1, OutcomeCode.RELEASED)
+    disk.scene.settle_down()
+    receive(disk.peer(8), 5, 1, OTHER)
+    assert isinstance(disk.locks, FileLocks)
+    assert isinstance(disk.worker, WorkerAtOnce)
+    disk.worker.is_slow = False
+    disk.worker.work()
+    disk.killed()
+    assert ask(disk.peer(9), "are_locked", (KEY, 0), (KEY, 1), (OTHER, 0)) == [False, True, True]

@@ -11,6 +11,7 @@ from lightrail.filters.errors import EvaluationError
 from lightrail.filters.filter import Filter
 from lightrail.filters.matcher import Looks, Matcher, unlimited
 from lightrail.filters.message import MessageView
+from lightrail.filters.rules.rule_action import RuleAction
 from lightrail.model import limits
 from lightrail.model.names import dead_letter_name
 from lightrail.model.policy import Policy
@@ -37,6 +38,9 @@ class Branch:
     target: "str | RouterNode"
     failing_at: str | None = None
     """The queue whose dead letter a message becomes for which the action has no result; None for none."""
+    bytes_max: int = limits.MAX_MESSAGE_BYTES
+    """Bytes of the largest message that the target takes. If the queue refused a larger one that a rule's
+    action has made, the message would be in other queues already; so the action has no result."""
 
 
 Key = str | Branch
@@ -87,7 +91,7 @@ def _follow(
         if key.action is not None:
             message = bytes(view.data)
             try:
-                view = MessageView(key.action.apply(message))
+                view = MessageView(_changed(key, key.action, message))
             except EvaluationError as error:
                 if key.failing_at is None:
                     return False
@@ -100,6 +104,12 @@ def _follow(
         return (yield from queue.spread(view, contents, choose, looks))
     contents.setdefault(bytes(view.data), {})[queue] = None
     return True
+
+
+def _changed(branch: Branch, action: "AnyAction | Noting", message: bytes) -> bytes:
+    if isinstance(action, RuleAction):
+        return action.apply(message, branch.bytes_max)
+    return action.apply(message)
 
 
 _NOWHERE: Final[frozenset[str]] = frozenset()

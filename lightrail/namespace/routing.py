@@ -24,7 +24,7 @@ from lightrail.filters.errors import FilterError
 from lightrail.filters.filter import Filter, compile_filter, failing, joined
 from lightrail.filters.matcher import COMPILING, Looks
 from lightrail.filters.rules.rule_action import RuleAction
-from lightrail.model import conditions
+from lightrail.model import conditions, limits
 from lightrail.model import names as spelling
 from lightrail.model.policy import Policy, Role
 from lightrail.namespace.directory import Changes, Directory
@@ -210,7 +210,11 @@ class Planner:
                 elif action is None and isinstance(target, RouterNode) and not chooses and not target.chooses:
                     entries += [(key, _both(filter, inner)) for key, inner in target.entries]
                 else:
-                    entries.append((Branch(action, target, failing_at), filter))
+                    most = limits.MAX_MESSAGE_BYTES
+                    if failing_at is not None or subscription.drop_failed:
+                        # Without a place for what fails, the queue refuses it as before.
+                        most = self._bytes_max(self._name_of(subscription), target)
+                    entries.append((Branch(action, target, failing_at, most), filter))
                 if failing_at is not None and filter is not None and filter.error is not None:
                     noting = Noting(filter.error, failing_at, filter.weight)
                     dead_letters = spelling.dead_letter_name(failing_at)
@@ -246,6 +250,12 @@ class Planner:
         if subscription.push:
             return spelling.subscription_name(subscription.router, subscription.id)
         return subscription.target
+
+    def _bytes_max(self, name: str, target: str | RouterNode) -> int:
+        """Bytes of the largest message that the target of a subscription takes."""
+        names = (name, target) if isinstance(target, str) else (name,)
+        sizes = [self._directory.get(each).policy["max_message_bytes"] for each in names]
+        return min((each for each in sizes if each is not None), default=limits.MAX_MESSAGE_BYTES)
 
     def _end_of(self, queue: str) -> str:
         """The queue that stores messages for a queue: itself, or the end of its chain."""

@@ -64,10 +64,11 @@ class RuleAction:
         """Whether it changes nothing."""
         return not self._statements
 
-    def apply(self, message: bytes) -> bytes:
+    def apply(self, message: bytes, bytes_max: int = limits.MAX_MESSAGE_BYTES) -> bytes:
         """The changed message; a message with malformed sections before the body is returned unchanged.
 
-        Raises EvaluationError: a statement has no result for this message.
+        Raises EvaluationError: a statement has no result for this message, or makes a larger one of it that
+        has more than `bytes_max`.
         """
         try:
             _, end = locate(message)
@@ -76,6 +77,11 @@ class RuleAction:
                 changes = statement(HeadView(head, beyond=beyond))
                 if changes:
                     head = changed(head, changes)
+                    if len(head) + beyond > max(bytes_max, len(message)):
+                        raise EvaluationError(
+                            f"the action makes a message of {len(head) + beyond} bytes; "
+                            f"its queue takes at most {bytes_max}"
+                        )
         except MALFORMED:
             return message
         return head + message[end:]

@@ -13,6 +13,7 @@ from lightrail.frontend.errors import ConditionError
 from lightrail.frontend.nodes import links, posting, replies
 from lightrail.frontend.nodes.nodes import Nodes
 from lightrail.model import conditions
+from lightrail.shard_client.deadlines import left_ms
 from lightrail.wire.bodies import Refusal as ShardRefusal
 from lightrail.wire.frames import ENQUEUE_ENDS, Kind
 from tests.support.amqp.frontend_scene import Client, Scene, play
@@ -504,6 +505,45 @@ def test_so_many_large_answers_of_a_connection_are_made_at_a_time_and_others_do_
         for _ in range(20):
             await client.turn()
         assert node.asked == ["large", "large", "small", "large"]
+
+    play(test)
+
+
+def test_the_time_of_a_request_begins_when_it_comes_and_counts_for_all_that_follows_from_it() -> None:
+    class Timed(Gated):
+        """The client waits for 50 s."""
+
+        left: list[int]
+
+        def wait_ms(self, payload: bytes) -> int | None:
+            return None if read_message(payload).body == "patient" else 50_000
+
+        async def answer(self, connection: Any, payload: bytes) -> Message | None:
+            self.left.append(left_ms(100_000))
+            return await super().answer(connection, payload)
+
+    async def test(scene: Scene) -> None:
+        node = Timed()
+        node.left = []
+        scene.frontend.nodes = Nodes({"$echo": node})
+        client = scene.client()
+        requester = await Requester.attach(client, "$echo")
+        loop = asyncio.get_running_loop()
+        for body in ("large", "small", "patient"):
+            await requester.send(Message(Properties(reply_to="me"), {}, body))
+        # The first one waits; meanwhile time passes for those behind it.
+        time_of = loop.time
+        loop.time = lambda: time_of() + 30  # type: ignore[method-assign]
+        try:
+            node.gate.set()
+            for _ in range(20):
+                await client.turn()
+        finally:
+            loop.time = time_of  # type: ignore[method-assign]
+        first, second, third = node.left
+        assert 49_000 < first <= 50_000
+        assert 19_000 < second <= 20_000
+        assert third == 100_000
 
     play(test)
 

@@ -1,10 +1,13 @@
 """Failures of rules: a message for which one has no result becomes a dead letter, or is dropped."""
 
 from typing import Any
+from uuid import uuid4
 
 import pytest
 
 from lightrail.amqp.sections import decode_annotations
+from lightrail.filters.errors import EvaluationError
+from lightrail.filters.rules.rule_action import compile_rule_action
 from lightrail.model.policy import Policy
 from lightrail.namespace.failures import FAILURE_CHARACTERS_MAX, REASON, noted
 from lightrail.namespace.rights import ANYBODY
@@ -92,6 +95,48 @@ def test_what_cannot_fail_makes_no_edge_for_failures() -> None:
         assert plan.names == {"r", "a"}
 
     run(check)
+
+
+@pytest.mark.parametrize("is_forwarded", [False, True])
+def test_what_an_action_makes_too_large_for_its_queue_is_a_dead_letter_and_no_refusal(
+    is_forwarded: bool,
+) -> None:
+    """Its queue would refuse it, when others have stored the message already."""
+
+    async def check(scene: Scene) -> None:
+        await scene.router("r")
+        small = {"role": "queue", "max_message_bytes": 200}
+        name = "end" if is_forwarded else "a"
+        if is_forwarded:
+            await scene.service.give(ANYBODY, "end", Policy.parse(small))
+            small = {"role": "queue", "forward_to": "end"}
+        await scene.service.give(ANYBODY, "a", Policy.parse(small))
+        await scene.queue("b")
+        text = "SET note = '{}'".format("x" * 120)
+        await scene.subscribe("r", "a", rules={"it": {"filter": None, "action": {"rule": {"sql": text}}}})
+        await scene.subscribe("r", "b")
+        fits, large = message(price=2), message(price=2, text="y" * 60)
+        found = scene.route(fits, large)
+        assert [len(each) for each in found[name]] == [len(found[name][0])]
+        assert len(found[name][0]) <= 200
+        assert found["b"] == [fits, large]
+        (dead,) = found["a/$dlq"]
+        assert "bytes; its queue takes at most 200" in notes_of(dead)["description"]
+
+    run(check)
+
+
+def test_no_statement_makes_a_message_larger_than_the_broker_takes() -> None:
+    action = compile_rule_action(
+        {"sql": "SET b = a; " + "; ".join(f"SET c{n} = a" for n in range(60))}, uuid4
+    )
+    sent = bytes(message(a="x" * 1_000))
+    assert len(action.apply(sent)) > 60_000
+    with pytest.raises(EvaluationError, match=r"makes a message of \d+ bytes; its queue takes at most 5000"):
+        action.apply(sent, 5_000)
+    # What was larger before may become smaller.
+    removing = compile_rule_action({"sql": "REMOVE a"}, uuid4)
+    assert len(removing.apply(sent, 10)) < 100
 
 
 def test_failures_of_rules_do_not_expire() -> None:

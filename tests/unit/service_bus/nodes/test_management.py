@@ -9,7 +9,7 @@ import pytest
 from lightrail.amqp.messages import Message, write_message
 from lightrail.amqp.performatives import Accepted, Rejected
 from lightrail.amqp.sections import Properties, with_annotations
-from lightrail.amqp.values import Array, Long, Symbol, Timestamp
+from lightrail.amqp.values import Array, Long, Symbol, Timestamp, UInt
 from lightrail.frontend.nodes import links
 from lightrail.frontend.nodes.links import NODE_REQUEST_BYTES, NODE_REQUEST_BYTES_MAX
 from lightrail.frontend.nodes.replies import REFUSED_REQUEST_BYTES
@@ -229,6 +229,10 @@ def test_answers_meet_their_requests_at_the_node_of_one_name() -> None:
 def test_the_node_is_below_a_name() -> None:
     node = node_at("q/$management")
     assert isinstance(node, EntityManagement)
+    for given, found in ((UInt(1_500), 1_500), (0, 0), (-1, None), ("1", None), (True, None), (None, None)):
+        application = {} if given is None else {"com.microsoft:server-timeout": given}
+        assert node.wait_ms(write_message(Message(Properties(), application, None))) == found
+    assert node.wait_ms(b"com.microsoft:server-timeout") is None
     assert node_at("$management") is None
     assert node_at("/$management") is None
     assert not node.silent(b"")

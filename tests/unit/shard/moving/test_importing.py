@@ -35,6 +35,8 @@ from tests.support.shard.moving import (
     scene_of,
 )
 from tests.support.shard.scene import Scene, SmallStore, batch
+from tests.unit.shard.transactions.test_schedules import under
+from tests.unit.shard.transactions.test_transactions import transact
 
 BODIES = [b"\x00\x53\x77\xa1\x01" + letter for letter in (b"a", b"b", b"c", b"d", b"e", b"f")]
 EVERYTHING = 1 << 30
@@ -341,6 +343,34 @@ def test_what_left_meanwhile_is_dropped_and_what_was_rewritten_comes_again() -> 
     there = contents(move.source, source)
     assert contents(move.target, target) == there
     assert b"x-opt-note" in there[1][2]
+
+
+def test_what_a_transaction_schedules_under_an_earlier_number_comes_after_what_is_copied() -> None:
+    move = Move({"delay": True})
+    request = move.peer.ask("reserve_numbers", queue=QUEUE, count=2)
+    move.peer.send(1, 2, BODIES[:1], durable=True)
+    move.source.settle_down()
+    assert move.peer.answers[request][0] == {"first": 6}
+    move.begin()
+    move.copy()
+    transact(move.peer, 1, under(6, "one", "two", queue=QUEUE))
+    move.source.settle_down()
+    move.finish()
+    move.open()
+    bodies = {
+        run.sequence + at: message
+        for run in move.target.queue_view(QUEUE).runs
+        for at, message in enumerate(run.messages())
+    }
+    assert sorted(bodies) == list(range(9))
+    assert b"one" in bodies[6]
+    assert b"two" in bodies[7]
+    assert move.target.queue_view(QUEUE).is_delayed(7)
+    # And after a kill of the destination.
+    journal = Journal(move.files.after_crash(1, "none"), "test", 0, segment_bytes=SEGMENT_BYTES)
+    (found,) = journal.recover(EVERYTHING, 1).queues
+    assert sum(run.count for run in found.runs) == 9
+    assert found.next_sequence == 9
 
 
 def test_transient_messages_come_along_and_are_in_no_journal() -> None:

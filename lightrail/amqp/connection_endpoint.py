@@ -148,8 +148,8 @@ class ConnectionEndpoint:
     def close(
         self, condition: str | None = None, description: str = "", info: dict[Symbol, Any] | None = None
     ) -> None:
-        """Close the connection, its sessions and links; no event follows."""
-        self._close(make_error(condition, description, info))
+        """Close the connection and all in it, without an event; Azure's client for Python needs an info."""
+        self._close(make_error(condition, description, info or {}))
 
     def sasl_succeeded(self) -> None:
         """After the negotiation a protocol header follows, as on a new connection (5.3.2)."""
@@ -260,7 +260,7 @@ class ConnectionEndpoint:
         """Close with the condition of the peer's error, with an event."""
         if self.phase >= CLOSING:
             return
-        error = make_error(fault.condition, fault.description)
+        error = make_error(fault.condition, fault.description, {})
         # No frame can be sent before both protocol headers are exchanged (2.2): the socket is closed.
         if self.phase in (HEADER, SASL):
             self.terminate(error=error)

@@ -161,6 +161,12 @@ def _add_keys(things: Subparsers) -> None:
     command = actions.add_parser("delete", help="delete a key: new connections can't use it")
     command.add_argument("name", metavar="NAME")
     command.add_argument("id", metavar="ID", help="as `key list` shows it")
+    command = actions.add_parser("rules", help="list the authorization rules of queues and topics")
+    command.add_argument("name", metavar="NAME", nargs="?", help="at and below this name alone")
+    command.add_argument("--json", action="store_true")
+    command = actions.add_parser("delete-rule", help="delete an authorization rule: its open links end")
+    command.add_argument("name", metavar="NAME", help="name of the queue or topic")
+    command.add_argument("rule", metavar="RULE", help="as `key rules` shows it")
 
 
 def _add_permissions(things: Subparsers) -> None:

@@ -26,6 +26,7 @@ from lightrail.namespace.directory import Directory
 from lightrail.namespace.records import Right
 from lightrail.namespace.rights import Caller
 from lightrail.namespace.service import Service
+from lightrail.namespace.statuses import ServiceError
 from lightrail.service_bus.access_keys import AccessKeyError, keys_of, user_for_keys, with_key, without_key
 from lightrail.shard.journal.repair import repair
 from lightrail.shard.journal.store import StoreError
@@ -181,6 +182,10 @@ async def _key(coordinator: Coordinator, parsed: argparse.Namespace) -> int:
             await _show_all_keys(coordinator, parsed)
         case "delete":
             await _delete_key(coordinator, parsed.name, parsed.id)
+        case "rules":
+            _show_rules(_service(coordinator), parsed)
+        case "delete-rule":
+            await _delete_rule(_service(coordinator), parsed.name, parsed.rule)
     return 0
 
 
@@ -325,3 +330,32 @@ async def _show_all_keys(coordinator: Coordinator, parsed: argparse.Namespace) -
         return
     for row in rows:
         print(f"{row['name']}\t{','.join(row['keys'])}")
+
+
+def _show_rules(service: Service, parsed: argparse.Namespace) -> None:
+    """Prints the authorization rules of entities with their rights, without the keys."""
+    service.directory.refresh()
+    rows = [
+        {"name": record.name, "rule": rule.name, "rights": sorted(rule.rights)}
+        for record in service.directory.below(parsed.name or "")
+        for rule in record.authorization_rules
+    ]
+    if parsed.json:
+        print(json.dumps({"rules": rows}))
+        return
+    for row in rows:
+        print(f"{row['name']}\t{row['rule']}\t{','.join(row['rights'])}")
+
+
+async def _delete_rule(service: Service, name: str, rule: str) -> None:
+    """Raises FileCommandError, CoordinatorError."""
+    service.directory.refresh()
+    record = service.directory.get(name)
+    kept = tuple(each for each in record.authorization_rules if each.name != rule)
+    if kept == record.authorization_rules:
+        raise FileCommandError(f"{name!a:.200} has no authorization rule {rule!a:.80}; see `key rules`")
+    try:
+        await service.change(OPERATOR, name, record.policy, record.revision, kept)
+    except ServiceError as error:
+        raise FileCommandError(str(error)) from None
+    print(f"authorization rule {rule} of {name} is deleted; links that were open by it end")

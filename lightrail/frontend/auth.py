@@ -9,8 +9,9 @@ import asyncio
 import logging
 import secrets
 import ssl
+from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 from lightrail.amqp import events, sasl
 from lightrail.cluster.coordinator import Coordinator
@@ -21,12 +22,14 @@ from lightrail.model.protocols import Address
 from lightrail.model.setting_values import ANONYMOUS
 from lightrail.model.settings import Settings
 from lightrail.namespace.directory import Directory
-from lightrail.namespace.rights import Caller
+from lightrail.namespace.rights import Caller, RuleKey, ShownKey
 
 if TYPE_CHECKING:
     from lightrail.frontend.connection import ClientConnection
 
 log = logging.getLogger("lightrail.frontend.auth")
+
+FIRST_USER: Final = "a user is defined by now, and all clients have to log in: connect again"
 
 
 def offered_mechanisms(settings: Settings, *, loopback: bool, tls: bool, has_users: bool) -> tuple[str, ...]:
@@ -81,7 +84,11 @@ class Authenticator:
         """Mechanisms of a client that does not say who it is."""
         self.settings = settings
         self.has_users = False
+        self.first_user: Callable[[], None] = lambda: None
+        """Called when a user is defined where there was none: nobody has all rights any more."""
         self.logins = Logins(coordinator, keys=keys)
+        self.shown_key: ShownKey = lambda *_: None
+        """Finds the caller of a key of an authorization rule; the frontend sets it."""
 
     @property
     def secret(self) -> bytes:
@@ -90,7 +97,9 @@ class Authenticator:
 
     async def refresh(self) -> None:
         """Reads whether any user is defined, for connections that are accepted afterwards."""
-        self.has_users = await self.logins.refresh()
+        had_users, self.has_users = self.has_users, await self.logins.refresh()
+        if self.has_users and not had_users:
+            self.first_user()
 
     def begin(self, transport: asyncio.Transport, source: Address | None) -> "Authentication":
         """The authentication of one connection, whose mechanisms depend on TLS and the client's address."""
@@ -135,6 +144,7 @@ class Authentication:
     _users_defined: bool = field(init=False)
     _exchange: sasl.ScramServer | None = None
     _record: UserRecord | None = None
+    _by_rule: RuleKey | None = None
     _offered: sasl.ScramKeys | None = None
     """The keys, with salt and rounds, of SCRAM's challenge."""
     chosen: str = ""
@@ -144,6 +154,11 @@ class Authentication:
 
     def __post_init__(self) -> None:
         self._users_defined = self._owner.has_users
+
+    @property
+    def is_outdated(self) -> bool:
+        """Whether the first user was defined after the client was accepted without a check."""
+        return self._owner.has_users and not self._users_defined
 
     @property
     def awaits_token(self) -> bool:
@@ -156,8 +171,10 @@ class Authentication:
         If no user is defined, every client has all rights; but a certificate whose name has permissions has
         only these.
         """
+        if self._by_rule is not None:
+            return Caller(self._by_rule.user, tls=self._tls, by_rule=self._by_rule)
         name = user or "anonymous"
-        everything = not self._users_defined
+        everything = not (self._users_defined or self._owner.has_users)
         if everything and self.chosen == "EXTERNAL" and directory.permissions(name):
             everything = False
         return Caller(name, everything=everything, tls=self._tls, unproven=self.awaits_token)
@@ -179,7 +196,11 @@ class Authentication:
         """The client chose a mechanism."""
         if mechanism not in self.mechanisms:
             return Step(reason=f"mechanism {mechanism!r} is not offered to this client")
+        if not self._users_defined:
+            await self._look_for_users()
         if mechanism in self._owner.without_user:
+            if not self.anonymous and not self._owner.settings.token_wait:
+                return Step(reason="a user is defined by now; expected a user name and a password")
             return Step(user="anonymous")
         if mechanism == "EXTERNAL":
             return Step(user=self._certificate)
@@ -189,6 +210,13 @@ class Authentication:
             return await self._scram_first(mechanism, response or b"")
         except sasl.SaslError as error:
             return Step(reason=str(error))
+
+    async def _look_for_users(self) -> None:
+        """A user may have been defined a moment ago: then credentials open no more than they say."""
+        await self._owner.refresh()
+        if self._owner.has_users:
+            self._users_defined = True
+            self.anonymous = self._owner.settings.allow_anonymous
 
     async def respond(self, response: bytes | None) -> Step:
         """The client answered the challenge of SCRAM."""
@@ -229,6 +257,11 @@ class Authentication:
             # Clients are configured with users of other brokers, as guest:guest: the name is shown, and all
             # clients have all rights.
             return Step(user=user)
+        # Rules first, as in signatures; like keys of users they are neither hashed nor delayed.
+        found = self._owner.shown_key(self._owner.secret, user, password)
+        if found is not None:
+            self._by_rule = found.by_rule
+            return Step(user=found.user)
         record = await self._owner.logins.verify(self.source, user, password, lambda: not self.is_abandoned)
         if record is None:
             if self.is_abandoned:
@@ -310,6 +343,11 @@ class SaslExchange:
     def awaits_token(self) -> bool:
         """See Authentication."""
         return self._authentication.awaits_token
+
+    @property
+    def is_outdated(self) -> bool:
+        """See Authentication."""
+        return self._authentication.is_outdated
 
     def authenticated(self) -> None:
         """The connection is open: the client has the rights of its user."""

@@ -40,7 +40,8 @@ class Claim:
         """Bytes that it counts for, beside its audience."""
         caller = self.caller
         scope = sum(CLAIM_SCOPE_BYTES + len(prefix) for prefix, _ in caller.scope or ())
-        return CLAIM_BYTES + scope + (0 if caller.resource is None else len(caller.resource.path))
+        rule = 0 if caller.by_rule is None else len(caller.by_rule.rule) + len(caller.by_rule.entity)
+        return CLAIM_BYTES + scope + rule + (0 if caller.resource is None else len(caller.resource.path))
 
 
 class TooManyTokensError(Exception):

@@ -16,7 +16,7 @@ from lightrail.amqp.link import Link
 from lightrail.amqp.performatives import Coordinator
 from lightrail.amqp.phases import CLOSING, HEADER
 from lightrail.amqp.values import Symbol
-from lightrail.frontend.auth import Authentication, SaslExchange
+from lightrail.frontend.auth import FIRST_USER, Authentication, SaslExchange
 from lightrail.frontend.client import Client, is_deaf_after_close
 from lightrail.frontend.client_socket import ClientSocket
 from lightrail.frontend.links.attaching import attach
@@ -307,6 +307,8 @@ class ClientConnection(ClientSocket):
         self.frontend.opened(self, event.open.hostname)
         if self.frontend.stopping:
             self.close(conditions.CONNECTION_FORCED, "the broker is shutting down")
+        elif self.sasl_exchange.is_outdated:
+            self.close(conditions.CONNECTION_FORCED, FIRST_USER)
 
     def _attached(self, event: events.Attached) -> None:
         if self.frontend.unproven.refuses(self, event.link):

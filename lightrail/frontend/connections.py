@@ -20,6 +20,7 @@ from lightrail.amqp.link import ATTACHED, ATTACHING, DETACHED, DETACHING, REQUES
 from lightrail.amqp.phases import CLOSED, CLOSING, DECIDING, HEADER, OPEN, OPENING, SASL
 from lightrail.amqp.sender import SendingLink
 from lightrail.amqp.session import Session
+from lightrail.frontend.auth import FIRST_USER
 from lightrail.frontend.client import Client
 from lightrail.model import conditions, limits
 from lightrail.telemetry.frontend import FrontendCounts
@@ -112,6 +113,14 @@ class Connections:
         others = f" (and {self._refused} other clients since the last such line)" if self._refused else ""
         self._refused_ms, self._refused = now_ms, 0
         log.warning("the client %s has reached a bound%s: %s", client.peer, others, description)
+
+    def end_unchecked(self) -> None:
+        """Closes connections with all rights, which they had while no user was defined."""
+        unchecked = [each for each in self if each.client.caller.everything]
+        if unchecked:
+            log.warning("%d connections without a user are closed: a user is defined by now", len(unchecked))
+        for each in unchecked:
+            each.close(conditions.CONNECTION_FORCED, FIRST_USER)
 
     def remove(self, connection: "ClientConnection") -> None:
         """Removes a connection whose socket is closed."""

@@ -128,6 +128,7 @@ class Frontend:
         """Sets up connections and their bounds."""
         self.counts = FrontendCounts()
         self.connections = Connections(self.counts)
+        self._authenticator.first_user = self.connections.end_unchecked
         self.deadlines = ConnectionDeadlines(self._loop, lambda: self.now_ms(), self.connections)
         self.intake = Intake(
             self.counts,
@@ -153,6 +154,7 @@ class Frontend:
             now_ms=lambda: self.now_ms(),
             destinations=Destinations(self.settings.push_allow),
         )
+        self._authenticator.shown_key = self.hooks.shown_keys(self.directory)
         usage = NodeUsage(self.directory, self.shard_connections, self.ask_shard, lambda: self.now_ms())
         self.lifetimes = Lifetimes(self.service, self.name, self.boot, self.spawn, usage)
         self.sole_connections = SoleConnections(

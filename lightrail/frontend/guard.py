@@ -133,6 +133,9 @@ class Guard:
             refused = names.dead_letter_name(names.transfer_name(name))
             for each in (name, names.dead_letter_name(name), refused):
                 self._check(self._by_name.get(each, ()))
+        if any(_has_other_rules(before, self._directory) for before in changes.names.values()):
+            # A key of a topic's rule may be used at its subscriptions, too.
+            self._check(hold for hold in self._all() if hold.client.caller_for(hold.name).by_rule is not None)
         if changes.users:
             self._check(
                 hold for hold in self._all() if hold.client.caller_for(hold.name).user in changes.users
@@ -145,6 +148,14 @@ class Guard:
                 self.demand_open(hold.right, hold.record)
             except ConditionError as error:
                 hold.revoke(error.condition, error.description)
+
+
+def _has_other_rules(before: Name | None, directory: Directory) -> bool:
+    """Whether a name had authorization rules that it does not have now."""
+    if before is None or not before.authorization_rules:
+        return False
+    now = directory.find(before.name)
+    return now is None or now.authorization_rules != before.authorization_rules
 
 
 def _is_open(made: Name) -> bool:

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from lightrail.frontend.links.transfers import ProducerLink
     from lightrail.frontend.nodes.links import Node
     from lightrail.namespace.directory import Directory
-    from lightrail.namespace.rights import Resource
+    from lightrail.namespace.rights import Resource, RuleKey, ShownKey
     from lightrail.namespace.tokens import Claims
     from lightrail.wire.bodies import ConsumerOpen
 
@@ -44,6 +44,10 @@ def _no_keys(*_: object) -> tuple[str, ...]:
     return ()
 
 
+def _no_rules(_: object) -> "ShownKey":
+    return _none
+
+
 async def _no_token(*_: object) -> None:
     return None
 
@@ -56,6 +60,8 @@ class Verified:
     resource: "Resource"
     everything: bool = False
     """Whether it leaves the client all rights, within the resource, if the client has them without it."""
+    by_rule: "RuleKey | None" = None
+    """The key that made it, if that is of an authorization rule and not of a user."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -89,6 +95,11 @@ class FrontendHooks:
     hook may request a session in the options; then it alone reads the filters of the source.
     Raises ConditionError.
     """
+    admit: "Callable[[AttachingLink], None]" = _none
+    """Refuses an attach that the other broker refuses to its clients, after the check of rights.
+
+    Raises ConditionError.
+    """
     names_entities: "Callable[[Open | None, Attach | None], bool]" = _no_entities
     """Whether the names in a client's addresses are those of entities that somebody has created.
 
@@ -115,6 +126,8 @@ class FrontendHooks:
     """Further names of SASL's mechanism ANONYMOUS."""
     keys: "Keys" = _no_keys
     """What a user may give in the place of its password (cluster/logins.py)."""
+    shown_keys: "Callable[[Directory], ShownKey]" = _no_rules
+    """Finds the caller of a key that a client shows in the place of a user's password."""
     is_administration: Callable[[str], bool] = _never
     """Whether a request over HTTP, by its target, is one that frontends forward to a gateway."""
     subprotocols: tuple[str, ...] = ()

@@ -114,9 +114,10 @@ def open_services(
         or Callers(
             coordinator,
             settings,
-            schemes=hooks.schemes,
+            schemes={name: partial(verify, directory) for name, verify in hooks.schemes.items()},
             opens=partial(hooks.opens, directory),
             keys=hooks.keys,
+            shown_key=hooks.shown_keys(directory),
         ),
         counts=Counts(),
         hooks=hooks,

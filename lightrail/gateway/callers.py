@@ -10,7 +10,7 @@ import base64
 import binascii
 import ipaddress
 import secrets
-from collections.abc import Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from hashlib import blake2b
@@ -26,14 +26,15 @@ from lightrail.cluster.logins import Keys, Logins, TooManyLoginsError
 from lightrail.cluster.users import UserRecord
 from lightrail.gateway.errors import ProblemError
 from lightrail.gateway.forwarded import client_of, is_encrypted
-from lightrail.gateway.hooks import Verify
 from lightrail.model import limits
 from lightrail.model.clock import wall_ms
 from lightrail.model.endpoint import is_loopback, source_of
 from lightrail.model.settings import Settings
 from lightrail.namespace import tokens
-from lightrail.namespace.rights import ANYBODY, EVERYTHING, Caller, Resource
+from lightrail.namespace.rights import ANYBODY, EVERYTHING, Caller, Resource, ShownKey
 
+Verify = Callable[[Coordinator, bytes, str, int], Awaitable["VerifiedCredentials"]]
+"""As that of hooks, for a directory."""
 CALLER_FRESH_MS: Final[int] = 1_000
 """How long checked credentials are valid without reading their user again."""
 SAFE: Final = ("GET", "HEAD")
@@ -66,8 +67,8 @@ class VerifiedCredentials:
     """Verified credentials."""
 
     caller: Caller
-    is_current: Callable[[UserRecord], bool]
-    """Whether they are still good, by the user's present record."""
+    is_current: Callable[[UserRecord | None], bool]
+    """Whether they are still good, by the present record of the user, if there is one."""
     expires_ms: int | None
     """Expiry of a token or a signature, by the wall clock."""
     resource: Resource = EVERYTHING
@@ -104,7 +105,9 @@ class Callers:
         schemes: Mapping[str, Verify] | None = None,
         opens: Callable[[Resource, str], bool] = Resource.opens,
         keys: Keys = lambda *_: (),
+        shown_key: ShownKey = lambda *_: None,
     ) -> None:
+        self._shown_key = shown_key
         self._coordinator = coordinator
         self._schemes = dict(schemes or {})
         self._opens = opens
@@ -130,6 +133,9 @@ class Callers:
             raise ProblemError(403, f"a page of {origin[:80]!a} may not change anything here")
         header = request.headers.get("Authorization")
         tls = is_encrypted(request)
+        if not self.has_users and header is not None:
+            # A user may have been defined a moment ago: then credentials open no more than they say.
+            await self.refresh()
         if not self.has_users:
             return self._anybody(request, tls)
         if header is None:
@@ -200,7 +206,7 @@ class Callers:
         if now_ms < known.fresh_until_ms:
             return True
         record = await self._coordinator.user(credentials.caller.user)
-        if record is None or not credentials.is_current(record):
+        if not credentials.is_current(record):
             return False
         known.fresh_until_ms = now_ms + CALLER_FRESH_MS
         return True
@@ -257,6 +263,10 @@ class Callers:
             user, password = sasl.parse_plain(f"\0{user}\0{password}".encode())
         except (binascii.Error, ValueError) as error:
             raise ProblemError(401, f"the Basic credentials can't be read: {error}", headers=ASK) from None
+        if (shown := self._shown_key(self.secret, user, password)) is not None:
+            return VerifiedCredentials(
+                shown, lambda _: self._shown_key(self.secret, user, password) is not None, None
+            )
         try:
             record = await self.logins.verify(source, user, password)
         except TooManyLoginsError as error:
@@ -264,7 +274,9 @@ class Callers:
         if record is None:
             raise ProblemError(401, "unknown user or wrong password", headers=ASK)
         if self.logins.is_key(record, password):
-            return VerifiedCredentials(Caller(user), lambda now: self.logins.is_key(now, password), None)
+            return VerifiedCredentials(
+                Caller(user), lambda now: now is not None and self.logins.is_key(now, password), None
+            )
         return VerifiedCredentials(Caller(user), _of_password(tokens.key_digest(record)), None)
 
     async def _bearer(self, value: str) -> VerifiedCredentials:
@@ -279,9 +291,9 @@ class Callers:
         return VerifiedCredentials(caller, _of_password(claims.key_digest), claims.expires_s * 1000)
 
 
-def _of_password(digest: str) -> Callable[[UserRecord], bool]:
+def _of_password(digest: str) -> Callable[[UserRecord | None], bool]:
     """Whether a user has the password still that a password or a token was verified with."""
-    return lambda user: tokens.key_digest(user) == digest
+    return lambda user: user is not None and tokens.key_digest(user) == digest
 
 
 def _peer(request: web.Request) -> str | None:

@@ -16,10 +16,10 @@ if TYPE_CHECKING:
     from lightrail.gateway.callers import VerifiedCredentials
     from lightrail.gateway.services import Services
     from lightrail.namespace.directory import Directory
-    from lightrail.namespace.rights import Resource
+    from lightrail.namespace.rights import Resource, ShownKey
 
 Served = Callable[["Services", web.Request], Awaitable[web.StreamResponse]]
-Verify = Callable[["Coordinator", bytes, str, int], Awaitable["VerifiedCredentials"]]
+Verify = Callable[["Directory", "Coordinator", bytes, str, int], Awaitable["VerifiedCredentials"]]
 """Verifies the text behind a scheme, with the coordinator and its secret, at a time in ms since 1970.
 
 Raises InvalidTokenError, CoordinatorError."""
@@ -39,6 +39,10 @@ async def _nothing(*_: object) -> None:
 
 def _none(*_: object) -> None:
     return None
+
+
+def _no_rules(_: object) -> "ShownKey":
+    return _none
 
 
 def _opens(_: object, resource: "Resource", path: str) -> bool:
@@ -62,5 +66,7 @@ class GatewayHooks:
     """
     keys: "Keys" = _no_keys
     """What a user may give in the place of its password (cluster/logins.py)."""
+    shown_keys: "Callable[[Directory], ShownKey]" = _no_rules
+    """Finds the caller of a key that a client shows in the place of a user's password."""
     schemes: Mapping[str, Verify] = field(default_factory=dict)
     """Schemes of the header Authorization, as they are written, beside Basic and Bearer."""

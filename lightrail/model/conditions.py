@@ -37,6 +37,9 @@ TRANSACTION_TIMEOUT: Final = "amqp:transaction:timeout"
 MOVED: Final = "lightrail:moved"
 """Between the broker's own processes only: the queue has another owner or epoch; look it up again."""
 
+LATE: Final = "lightrail:late"
+"""Between the broker's own processes only: the request was not executed, as nobody waits for it any more."""
+
 TIMEOUT: Final = "com.microsoft:timeout"
 """Of Azure Service Bus: the broker did not do it in time; its clients try again soon."""
 SESSION_CANNOT_BE_LOCKED: Final = "com.microsoft:session-cannot-be-locked"

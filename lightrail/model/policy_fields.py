@@ -198,6 +198,13 @@ FIELDS: Final[tuple[Field, ...]] = (
         "what deletes the queue at its end: nothing, its last consumer, or the connection, session or link "
         "that created it by first use (in a template) or as a dynamic node",
     ),
+    _seconds(
+        "max_idle",
+        _QUEUE,
+        "time without use after which the queue is deleted, with its messages: nobody sends, receives, "
+        "peeks, settles or changes it, and no message waits for its time",
+        300,
+    ),
     _flag("capture", _QUEUE, "all events of its messages, and of its dead letters, are kept in the archive"),
     _count("replicas", _QUEUE, 1, 1, 1, "copies of the queue; later versions allow more"),
     # --- router

@@ -2,6 +2,7 @@
 
 import logging
 from collections.abc import Iterator, Mapping
+from enum import IntFlag
 from typing import Any, Final
 
 from lightrail.cluster.coordinator import WRITES_MAX, Write, unchanged
@@ -12,7 +13,7 @@ from lightrail.model import names as spelling
 from lightrail.model.policy import InvalidPolicyError, Policy, Role
 from lightrail.namespace.directory import Directory
 from lightrail.namespace.records import NAMES, Name, Right, Subscription
-from lightrail.namespace.rights import Caller, demand, may
+from lightrail.namespace.rights import Caller, ForbiddenError, demand, may
 from lightrail.namespace.rules import check_rules, compile_any_action
 from lightrail.namespace.statuses import (
     ChangedError,
@@ -99,12 +100,22 @@ def _targets(policy: Policy, place: str = "") -> Iterator[tuple[str, str]]:
         yield from _targets(Policy(Role.QUEUE, policy["template"]), f"{place}template.")
 
 
-def check_targets(directory: Directory, caller: Caller, policy: Policy, before: Policy | None = None) -> None:
-    """Raises ForbiddenError if neither the caller nor a supplement may send to the names that get messages.
+def check_reach(directory: Directory, caller: Caller, policy: Policy, before: Policy | None = None) -> None:
+    """Raises ForbiddenError where a policy concerns other names on which the caller has not the right.
+
+    Names that get messages are those to which the caller may send, or a supplement. Names below are no
+    business of the key of an authorization rule.
 
     Args:
-        before: the present policy, whose targets are not checked again.
+        before: the present policy, which is not checked again.
     """
+    below = ("auto_create", "template")
+    if caller.by_rule is not None and any(
+        policy[each] != (None if before is None else before[each]) for each in below
+    ):
+        raise ForbiddenError(
+            f"{' and '.join(below)} decide about names below, where the key of a rule has no right"
+        )
     known = {} if before is None else dict(_targets(before))
     for place, target in _targets(policy):
         if target == known.get(place):
@@ -132,12 +143,13 @@ def depends_on(directory: Directory, name: str, policy: Policy) -> list[Write]:
     """
     router = spelling.router_of(name)
     path = [router] if router else []
-    for target_of in (dead_letter_target, forward_target):
-        target = target_of(policy)
-        # What a transaction has no room for is not checked.
-        while target is not None and target not in (name, *path) and len(path) < WRITES_MAX // 2:
-            path.append(target)
-            target = target_of(directory.get(target).policy)
+    policies = [policy]
+    for each in policies:
+        for target in (dead_letter_target(each), forward_target(each)):
+            # What a transaction has no room for is not checked.
+            if target is not None and target not in (name, *path) and len(path) < WRITES_MAX // 2:
+                path.append(target)
+                policies.append(directory.get(target).policy)
     return as_they_are(directory, *(each for each in path if spelling.owner(each) != name))
 
 
@@ -153,18 +165,14 @@ def check_policy(directory: Directory, name: str, policy: Policy) -> None:
     name that takes none; ServiceError for the spelling of a target."""
     _check_forwarding(directory, name, policy)
     target = dead_letter_target(policy)
-    if target is not None:
-        if directory.get(target).role is Role.NONE:
-            check_spelling(target)
-        seen = {name}
-        while target is not None and target not in seen:
-            seen.add(target)
-            record = directory.get(target)
-            target = record.policy["dead_letter"] if record.role is Role.QUEUE else None
-        if target is not None:
-            raise InvalidPolicyError(
-                "dead_letter", policy["dead_letter"], f"a name whose dead letters do not end in {name}"
-            )
+    if target is None:
+        return
+    if directory.get(target).role is Role.NONE:
+        check_spelling(target)
+    path = _path(directory, target, name, _Passage.DEAD_LETTER)
+    if path is not None and target != dead_letter_target(directory.get(name).policy):
+        what = f"a name whose dead letters do not end in {name}: " + " -> ".join([name, *path])
+        raise InvalidPolicyError("dead_letter", target, what)
 
 
 def _check_forwarding(directory: Directory, name: str, policy: Policy) -> None:
@@ -179,8 +187,8 @@ def _check_forwarding(directory: Directory, name: str, policy: Policy) -> None:
     if is_new and (found.role not in (Role.QUEUE, Role.ROUTER) or spelling.is_system(target)):
         what = "a name of the broker's own" if spelling.is_system(target) else f"its role is {found.role}"
         raise InvalidPolicyError("forward_to", target, f"a queue or router that exists ({what})")
-    path = _path(directory, target, name)
-    if path is not None:
+    path = _path(directory, target, name, _Passage.FORWARD)
+    if path is not None and is_new:
         raise InvalidPolicyError(
             "forward_to",
             target,
@@ -267,27 +275,64 @@ def check_target(directory: Directory, caller: Caller, router: str, target: str)
     if record.role not in (Role.QUEUE, Role.ROUTER):
         raise MissingError(f"{target} has role {record.role}; expected a queue, a router or a URL as target")
     demand(directory, caller, Right.SEND, record)
-    path = _path(directory, target, router)
+    path = _path(directory, target, router, _Passage.SUBSCRIPTION)
     if path is not None:
         raise ServiceError(
             f"{router} can't feed {target}: messages would return in a cycle: " + " -> ".join([router, *path])
         )
 
 
-def _path(directory: Directory, start: str, goal: str) -> list[str] | None:
-    """The names on the path of messages from `start` to `goal`, both included; None if there is no path."""
-    if start == goal:
-        return [start]
-    seen = {start}
-    waiting = [[start]]
+class _Passage(IntFlag):
+    """How messages come from one name to the next."""
+
+    FORWARD = 1
+    DEAD_LETTER = 2
+    SUBSCRIPTION = 4
+
+
+def _steps(directory: Directory, name: str) -> Iterator[tuple[str, _Passage]]:
+    """The names to which messages come from a name at once."""
+    policy = directory.get(name).policy
+    forward = forward_target(policy)
+    if forward is not None:
+        yield forward, _Passage.FORWARD
+    else:
+        for each in directory.subscriptions(name):
+            if not each.push:
+                yield each.target, _Passage.SUBSCRIPTION
+    dead_letters = dead_letter_target(policy)
+    if dead_letters is not None:
+        yield dead_letters, _Passage.DEAD_LETTER
+
+
+def _is_endless(steps: _Passage) -> bool:
+    """Whether messages may not return by these steps.
+
+    Dead letters may return by subscriptions, whose filters decide how often.
+    """
+    return (
+        steps & (_Passage.FORWARD | _Passage.DEAD_LETTER) != _Passage.DEAD_LETTER
+        or _Passage.SUBSCRIPTION not in steps
+    )
+
+
+def _path(directory: Directory, start: str, goal: str, first: _Passage) -> list[str] | None:
+    """The names on a path of messages from `start` to `goal`, both included, that is part of an endless
+    cycle; None if there is none.
+
+    Args:
+        first: the step from `goal` to `start`.
+    """
+    seen = {(start, first)}
+    waiting = [([start], first)]
     while waiting:
-        path = waiting.pop()
-        targets = [each.target for each in directory.subscriptions(path[-1]) if not each.push]
-        forward = forward_target(directory.get(path[-1]).policy)
-        for target in targets if forward is None else [forward]:
-            if target == goal:
-                return [*path, goal]
-            if target not in seen:
-                seen.add(target)
-                waiting.append([*path, target])
+        path, steps = waiting.pop()
+        if path[-1] == goal:
+            if _is_endless(steps):
+                return path
+            continue
+        for target, passage in _steps(directory, path[-1]):
+            if (target, steps | passage) not in seen:
+                seen.add((target, steps | passage))
+                waiting.append(([*path, target], steps | passage))
     return None

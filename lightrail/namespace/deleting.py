@@ -47,10 +47,11 @@ def is_subscription_queue(directory: Directory, name: str) -> bool:
     return found is not None and has_own_queue(found)
 
 
-def writes_of(directory: Directory, record: Name) -> list[Write]:
+def writes_of(directory: Directory, record: Name, guarded: Subscription | None = None) -> list[Write]:
     """The writes that delete a name, its subscriptions and those to it, and for a router their queues.
 
-    The last one deletes the name itself, at this revision.
+    The last one deletes the name itself, at this revision; the one before it the subscription that is
+    `guarded`, at its revision.
     """
     name = record.name
     leaving = [record]
@@ -70,8 +71,10 @@ def writes_of(directory: Directory, record: Name) -> list[Write]:
         router, _, id = each.rpartition(f"/{spelling.SUBSCRIPTIONS_SEGMENT}/")
         if (pushed := directory.subscription(router, id)) and pushed.push:
             ended[pushed.key] = None
-    writes += [Write(key, None) for key in ended]
+    guards = [] if guarded is None else [Write(guarded.key, None, guarded.revision)]
+    writes += [Write(key, None) for key in ended if guarded is None or key != guarded.key]
     writes += unplacing(each.name for each in reversed(leaving) if each.role in PLACED)
+    writes += guards
     return [*writes, Write(NAMES + name, None, record.revision)]
 
 

@@ -146,7 +146,7 @@ class Directory:
         self._by_name: dict[str, Name] = {}
         self._sorted = SortedNames(lambda: self._by_name)
         self._spellings: dict[str, set[str]] = {}
-        """By its form in small letters, the names that have others."""
+        """By the form in small letters, the names, and subscriptions as ROUTER//ID, that have others."""
         self._subscriptions: dict[str, dict[str, Subscription]] = {}
         self.filter_bytes = 0
         """Sum of `Subscription.filter_bytes`."""
@@ -209,15 +209,13 @@ class Directory:
             changes.names.setdefault(name, before)
             if record is not None:
                 self._by_name[name] = record
-                expires = record.policy.expires_at_ms
-                if expires is not None:
+                if (expires := record.policy.expires_at_ms) is not None:
                     self._expiring.set(name, expires)
         elif key.startswith(SUBSCRIPTIONS):
-            router, _, id = key.removeprefix(SUBSCRIPTIONS).partition("//")
+            router, _, id = (path := key.removeprefix(SUBSCRIPTIONS)).partition("//")
             made = None if entry.value is None else Subscription.read(entry)
             group = self._subscriptions.setdefault(router, {})
-            former = group.pop(id, None)
-            if former is not None:
+            if (former := group.pop(id, None)) is not None:
                 self.filter_bytes -= former.filter_bytes
                 others = self._subscriptions_to[former.target]
                 del others[router, id]
@@ -227,6 +225,7 @@ class Directory:
                 self.filter_bytes += made.filter_bytes
                 group[id] = made
                 self._subscriptions_to.setdefault(made.target, {})[router, id] = None
+            self._note_spelling(path, made is not None)
             if not group:
                 del self._subscriptions[router]
             changes.routers.add(router)
@@ -250,13 +249,14 @@ class Directory:
     def _note(self, name: str, exists: bool) -> None:
         """A name was created or deleted."""
         self._sorted.note(name, exists)
-        small = names.folded(name)
-        if small == name:
-            return
-        if exists:
-            self._spellings.setdefault(small, set()).add(name)
-        else:
-            self._spellings[small].discard(name)
+        self._note_spelling(name, exists)
+
+    def _note_spelling(self, text: str, exists: bool) -> None:
+        small = names.folded(text)
+        if exists and small != text:
+            self._spellings.setdefault(small, set()).add(text)
+        elif small in self._spellings:
+            self._spellings[small].discard(text)
             if not self._spellings[small]:
                 del self._spellings[small]
 
@@ -360,8 +360,9 @@ class Directory:
         there = self._subscriptions.get(router, {})
         if id in there:
             return id
-        small = names.folded(id)
-        found = sorted(each for each in there if names.folded(each) == small)
+        small, path = names.folded(id), f"{router}//"
+        spelled = (each for each in self._spellings.get(names.folded(path + id), ()) if each.startswith(path))
+        found = sorted({small, *(each.removeprefix(path) for each in spelled)} & there.keys())
         if len(found) > 1:
             raise names.InvalidNameError(
                 f"{id} is the name of the subscriptions {' and '.join(found)} of {router} without regard to "

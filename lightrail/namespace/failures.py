@@ -2,15 +2,13 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import Final
 
+from lightrail.amqp import dead_letters
 from lightrail.amqp.sections import with_annotations
-from lightrail.amqp.values import DecodeError, Symbol, Timestamp
+from lightrail.amqp.values import DecodeError, Symbol, Timestamp, UInt
 from lightrail.filters.message import MessageView
 from lightrail.model.clock import wall_ms
-
-if TYPE_CHECKING:
-    from lightrail.namespace.router_plan import RouterNode
 
 FAILURE_CHARACTERS_MAX: Final[int] = 1_024
 """Characters of the description of a failure."""
@@ -18,18 +16,12 @@ REASON: Final = "filter-error"
 """The reason of such dead letters (docs/concepts.md)."""
 
 
-class FailureTarget(NamedTuple):
-    """Where the dead letters of a queue go, and the queue."""
-
-    target: "str | RouterNode"
-    queue: str
-
-
 def noted(message: bytes, queue: str, description: str) -> bytes:
     """The message with the annotations of a dead letter; unchanged if its sections are malformed."""
     notes = {
         Symbol("x-opt-dead-letter-source"): queue,
-        Symbol("x-opt-dead-letter-reason"): Symbol(REASON),
+        dead_letters.REASON: Symbol(REASON),
+        dead_letters.COUNT: UInt(dead_letters.count_of(dead_letters.history_of(message, 0)) + 1),
         Symbol("x-opt-dead-letter-time"): Timestamp(wall_ms()),
         Symbol("x-opt-dead-letter-description"): description[:FAILURE_CHARACTERS_MAX],
     }

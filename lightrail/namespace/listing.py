@@ -71,7 +71,7 @@ async def children(
         looks += 1
         if looks % CHILDREN_AT_ONCE == 0:
             await asyncio.sleep(0)
-        if caller.resource is None and Right.MANAGE in rights_of(directory, caller, name):
+        if caller.reaches_below and Right.MANAGE in rights_of(directory, caller, name):
             # This right extends to all names below.
             count = directory.count(name)
             record = directory.find(name)

@@ -1,24 +1,27 @@
 """Records of the namespace: names, subscriptions and permissions as entries of the coordinator.
 
 Keys are `names/NAME`, `subscriptions/ROUTER//ID` and `permissions/USER//PREFIX`: names have no empty
-segments, so two slashes end them; a user's name is percent-encoded. Values are JSON objects.
+segments, so two slashes end them; a user's name is percent-encoded. Values are JSON objects. The
+authorization rules of a name are in its entry, with sealed keys (service_bus/rule_keys.py), so that they end
+with the name.
 
 Shared policies: equal policies are parsed once and are one object, since many names have the same.
 """
 
+import base64
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 from functools import lru_cache
 from itertools import chain
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 from urllib.parse import quote, unquote
 
 from lightrail.cluster.coordinator import CoordinatorError
 from lightrail.cluster.entries import Entry
 from lightrail.model import limits
-from lightrail.model.policy import NONE, QUEUE, InvalidPolicyError, Policy, Role
+from lightrail.model.policy import NONE, QUEUE, InvalidPolicyError, Policy, Role, fields_of
 
 
 def shared_policy(value: Any) -> Policy:
@@ -79,6 +82,64 @@ def refused_by_forwarding(policy: Policy, right: Right) -> str:
     return f"it forwards its messages to {policy['forward_to']}: receive them there"
 
 
+DIGEST_BYTES: Final = 16
+
+
+class SealedKey(NamedTuple):
+    """A key of an authorization rule, as it is stored."""
+
+    digest: bytes
+    """Of the rule's name and the key, under the secret: equal for equal keys, and says nothing else."""
+    cipher: bytes
+
+    @property
+    def text(self) -> str:
+        """Both in base64."""
+        return base64.b64encode(self.digest + self.cipher).decode()
+
+    @classmethod
+    def read(cls, text: str) -> "SealedKey":
+        """Decodes such a text. Raises ValueError, TypeError."""
+        found = base64.b64decode(text, validate=True)
+        if len(found) <= DIGEST_BYTES:
+            raise ValueError(f"expected a sealed key of more than {DIGEST_BYTES} bytes, found {len(found)}")
+        return cls(found[:DIGEST_BYTES], found[DIGEST_BYTES:])
+
+
+class AuthorizationRule(NamedTuple):
+    """Rights at one queue or router of everybody who has one of two keys, under a name for them."""
+
+    name: str
+    rights: frozenset[Right]
+    primary: SealedKey
+    secondary: SealedKey
+    created_at_ms: int = 0
+    changed_at_ms: int = 0
+
+    def has_key(self, digest: bytes) -> bool:
+        return digest in (self.primary.digest, self.secondary.digest)
+
+    def to_json(self) -> dict[str, Any]:
+        return {
+            "name": self.name,
+            "rights": sorted(self.rights),
+            "keys": [self.primary.text, self.secondary.text],
+            "created_at_ms": self.created_at_ms,
+            "changed_at_ms": self.changed_at_ms,
+        }
+
+    @classmethod
+    def read(cls, value: Any) -> "AuthorizationRule":
+        """Decodes such an object. Raises KeyError, TypeError, ValueError."""
+        primary, secondary = map(SealedKey.read, value["keys"])
+        rights = frozenset(map(Right, value["rights"]))
+        times = int(value["created_at_ms"]), int(value["changed_at_ms"])
+        return cls(str(value["name"]), rights, primary, secondary, *times)
+
+
+Rules = tuple[AuthorizationRule, ...]
+
+
 @dataclass(frozen=True, slots=True)
 class Name:
     """A name with a role."""
@@ -100,6 +161,7 @@ class Name:
     """Id of the coordinator's history (cluster/history.py). Values of `created` compare only within one
     history.
     """
+    authorization_rules: Rules = ()
 
     @property
     def role(self) -> Role:
@@ -119,7 +181,13 @@ class Name:
         ):
             if found:
                 value[key] = found
+        if self.authorization_rules:
+            value["authorization_rules"] = [each.to_json() for each in self.authorization_rules]
         return json.dumps(value, separators=(",", ":"))
+
+    def authorization_rule(self, name: str) -> AuthorizationRule | None:
+        """The rule of this name; case makes a difference."""
+        return next((each for each in self.authorization_rules if each.name == name), None)
 
     @classmethod
     def read(cls, entry: Entry, history: str = "") -> "Name":
@@ -132,7 +200,8 @@ class Name:
                 # Earlier versions allowed `capture` for routers, where it had no effect.
                 given = {key: found for key, found in given.items() if key != "capture"}
             policy = shared_policy(given)
-        except (InvalidPolicyError, KeyError, TypeError) as error:
+            rules = tuple(map(AuthorizationRule.read, value.get("authorization_rules", ())))
+        except (InvalidPolicyError, KeyError, TypeError, ValueError) as error:
             raise CoordinatorError(f"the entry {entry.key} can't be read: {error}") from None
         return cls(
             entry.key.removeprefix(NAMES),
@@ -144,6 +213,7 @@ class Name:
             str(value.get("owner", "")),
             bool(value.get("automatic", False)),
             history,
+            rules,
         )
 
 
@@ -278,6 +348,28 @@ def dead_letter_policy(policy: Policy) -> Policy:
     """The policy of `NAME/$dlq`: fields of the policy of NAME that hold for its dead letters as well."""
     given = {key: policy.given[key] for key in _OF_DEAD_LETTERS if key in policy.given}
     return Policy(Role.QUEUE, given) if given else QUEUE
+
+
+def policy_at_first_use(role: Role, template: Policy, before: Name) -> Policy:
+    """The policy of a name without a role that is used as a queue, or as a router.
+
+    Templates are policies of queues: a router gets those of their fields that it has. It drops messages
+    without a subscriber, as senders to a topic expect it (JMS 2.0, 4.2).
+    """
+    given = {**template.given, **before.policy.given}
+    if role is Role.ROUTER:
+        known = {field.name for field in fields_of(Role.ROUTER)}
+        given = {"unroutable": "drop"} | {name: value for name, value in given.items() if name in known}
+    return Policy(role, given)
+
+
+def policy_from(text: bytes | str) -> Policy:
+    """A policy from JSON text. Raises InvalidPolicyError."""
+    try:
+        value = json.loads(text)
+    except (ValueError, RecursionError) as error:
+        raise InvalidPolicyError("", str(error), 'a JSON object such as {"role": "queue"}') from None
+    return Policy.parse(value)
 
 
 def undefined(name: str) -> Name:

@@ -1,14 +1,19 @@
 """Rights: who may manage, send to and listen at a name, for AMQP and HTTP alike.
 
 Resources: what a signature opens, which bounds the rights of its user (ADR 50).
+
+Entities: queues and routers, at which the rights of their authorization rules begin and end (ADR 70).
 """
 
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Final, NamedTuple
 from urllib.parse import unquote
 
 from lightrail.model import names
 from lightrail.model.names import TEMPORARY_SEGMENT, InvalidNameError, queue_name
+from lightrail.model.policy import Role
+from lightrail.namespace.deleting import OWN_QUEUE
 from lightrail.namespace.directory import Directory
 from lightrail.namespace.records import Name, Right
 
@@ -64,6 +69,21 @@ def resource_of(text: str) -> Resource:
     return Resource(path, bool(query))
 
 
+class RuleKey(NamedTuple):
+    """The key of an authorization rule that a caller has proved to have."""
+
+    rule: str
+    digest: bytes
+    """Of the key: whatever becomes of the rule, the caller has its rights while it has this key."""
+    entity: str
+    """Where the key was found."""
+
+    @property
+    def user(self) -> str:
+        """What stands in the place of a user's name."""
+        return f"key {self.rule} of {self.entity}"
+
+
 class ForbiddenError(Exception):
     """The caller lacks a right; the message has the right and how a manager grants it."""
 
@@ -86,6 +106,8 @@ class Caller:
     own name."""
     supplements: "tuple[Caller, ...]" = ()
     """Callers by further signatures, each for a name to which this request forwards messages."""
+    by_rule: RuleKey | None = None
+    """The key of an authorization rule, whose rights it has instead of those of a user."""
     unproven: bool = False
     """No right at all, not even at names that are open to all: its connection has to put a token first."""
 
@@ -93,7 +115,16 @@ class Caller:
         """The caller in a request whose path was signed, and stands for these names."""
         return self if self.resource is None else replace(self, entities=(*self.entities, *entities))
 
+    @property
+    def reaches_below(self) -> bool:
+        """Whether a right at a name is one at all names below it."""
+        return self.resource is None and self.by_rule is None
 
+
+ShownKey = Callable[[bytes, str, str], Caller | None]
+"""The caller who shows a name and a key, by the coordinator's secret; None if no rule of the name has it.
+
+Raises CoordinatorError."""
 EVERY_RIGHT: Final = frozenset(Right)
 ANYBODY = Caller("anonymous", everything=True)
 
@@ -104,11 +135,33 @@ ONLY_ITS_CONNECTION: Final = (
 )
 
 
+def entity_of(directory: Directory, name: str) -> Name | None:
+    """The queue or router to which a name belongs: itself, or the one whose dead letters, scheduled messages
+    or subscriptions are there. None for other names: an entity below another one is an entity of its own."""
+    name = names.transferring(names.owner(name))
+    name = names.scheduled_router(name) or names.router_of(name) or name
+    router, _, id = name.rpartition(f"/{OWN_QUEUE}/")
+    if router and "/" not in id and directory.get(router).role is Role.ROUTER:
+        name = router
+    found = directory.find(name)
+    return found if found is not None and found.role in (Role.QUEUE, Role.ROUTER) else None
+
+
+def rights_by_rule(directory: Directory, key: RuleKey, name: str) -> frozenset[Right]:
+    """Rights on a name by the key of an authorization rule, as its entity has it now."""
+    entity = entity_of(directory, name)
+    rule = None if entity is None else entity.authorization_rule(key.rule)
+    return rule.rights if rule is not None and rule.has_key(key.digest) else frozenset()
+
+
 def rights_of(directory: Directory, caller: Caller, name: str) -> frozenset[Right]:
     """Rights of the caller on a name."""
     if caller.unproven:
         return frozenset()
-    rights = EVERY_RIGHT if caller.everything else directory.rights(caller.user, name)
+    if caller.by_rule is not None:
+        rights = rights_by_rule(directory, caller.by_rule, name)
+    else:
+        rights = EVERY_RIGHT if caller.everything else directory.rights(caller.user, name)
     if caller.scope is not None:
         scoped: set[Right] = set()
         for prefix, granted in caller.scope:
@@ -152,10 +205,23 @@ def demand(directory: Directory, caller: Caller, right: Right, record: Name) -> 
             )
         if right is Right.LISTEN and names.is_temporary(record.name):
             raise ForbiddenError(ONLY_ITS_CONNECTION.format(name=record.name))
+        if (key := caller.by_rule) is not None:
+            raise ForbiddenError(
+                f"the authorization rule {key.rule} of {key.entity} gives no right to {_doing(right)} "
+                f"{what}; its rights end at the entity that has the rule"
+            )
         raise ForbiddenError(
             f"user {caller.user} has no right to {_doing(right)} {what}; a manager grants it with: "
             f"lightrail-admin permission set {caller.user} {prefix} {right}"
         )
+
+
+def may_grant(directory: Directory, caller: Caller, prefix: str) -> bool:
+    """Whether the caller may see and grant rights at and below a prefix.
+
+    The key of a rule may not: a right at its entity would be one at the entities below.
+    """
+    return caller.by_rule is None and Right.MANAGE in rights_of(directory, caller, prefix)
 
 
 def demand_look(directory: Directory, caller: Caller, record: Name) -> None:

@@ -12,8 +12,9 @@ from lightrail.filters.filter import Filter
 from lightrail.filters.matcher import Looks, Matcher, unlimited
 from lightrail.filters.message import MessageView
 from lightrail.model import limits
+from lightrail.model.names import dead_letter_name
 from lightrail.model.policy import Policy
-from lightrail.namespace.failures import FailureTarget, Noting, noted
+from lightrail.namespace.failures import Noting, noted
 from lightrail.namespace.forwarding import ChainEnd
 from lightrail.wire.bodies import Refusal
 
@@ -34,8 +35,8 @@ class Branch:
 
     action: "AnyAction | Noting | None"
     target: "str | RouterNode"
-    failed: FailureTarget | None = None
-    """Where a message goes for which the action has no result; None for nowhere."""
+    failing_at: str | None = None
+    """The queue whose dead letter a message becomes for which the action has no result; None for none."""
 
 
 Key = str | Branch
@@ -88,9 +89,10 @@ def _follow(
             try:
                 view = MessageView(key.action.apply(message))
             except EvaluationError as error:
-                if key.failed is None:
+                if key.failing_at is None:
                     return False
-                view, queue = MessageView(noted(message, key.failed.queue, str(error))), key.failed.target
+                queue = dead_letter_name(key.failing_at)
+                view = MessageView(noted(message, key.failing_at, str(error)))
             looks.left -= _ACTION + 2 * key.action.weight + (len(view.data) >> 6)
     if looks.left <= 0:
         yield

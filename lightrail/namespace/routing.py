@@ -28,7 +28,7 @@ from lightrail.model import conditions
 from lightrail.model import names as spelling
 from lightrail.model.policy import Policy, Role
 from lightrail.namespace.directory import Changes, Directory
-from lightrail.namespace.failures import FailureTarget, Noting
+from lightrail.namespace.failures import Noting
 from lightrail.namespace.forwarding import ChainEnd, chain_of
 from lightrail.namespace.records import Right, Subscription, refused_by_status
 from lightrail.namespace.router_plan import NEVER, Branch, Choose, Key, Plan, RouterNode
@@ -197,9 +197,9 @@ class Planner:
             targets.append(self._name_of(subscription))
             if subscription.no_local and isinstance(target, str):
                 self._no_local[target] = subscription.no_local
-            dead: FailureTarget | None = None
+            failing_at: str | None = None
             if compiled.may_fail and not subscription.drop_failed and isinstance(target, str):
-                dead = self._dead_letters(self._name_of(subscription))
+                failing_at = self._failing_at(self._name_of(subscription))
             # Each rule is a separate edge: the queue receives one message for each different content.
             for filter, action in compiled.rules:
                 paths += target.paths if isinstance(target, RouterNode) else 1
@@ -210,10 +210,11 @@ class Planner:
                 elif action is None and isinstance(target, RouterNode) and not chooses and not target.chooses:
                     entries += [(key, _both(filter, inner)) for key, inner in target.entries]
                 else:
-                    entries.append((Branch(action, target, dead), filter))
-                if dead is not None and filter is not None and filter.error is not None:
-                    noting = Noting(filter.error, dead.queue, filter.weight)
-                    entries.append((Branch(noting, dead.target), failing(filter)))
+                    entries.append((Branch(action, target, failing_at), filter))
+                if failing_at is not None and filter is not None and filter.error is not None:
+                    noting = Noting(filter.error, failing_at, filter.weight)
+                    dead_letters = spelling.dead_letter_name(failing_at)
+                    entries.append((Branch(noting, dead_letters), failing(filter)))
         self._open.remove(router)
         node = self._nodes[router] = RouterNode(chooses, entries, paths) if entries else None
         return node
@@ -260,22 +261,15 @@ class Planner:
         self._forwarded[chain.last] = ChainEnd(queue, chain.hops)
         return chain.last
 
-    def _dead_letters(self, queue: str) -> FailureTarget | None:
-        """Where dead letters of a queue go; None for one of dead letters."""
+    def _failing_at(self, queue: str) -> str | None:
+        """The queue whose dead letters are messages for which a rule fails; None for one of dead letters.
+
+        A gateway forwards them like others: a name that refuses dead letters refuses no sender.
+        """
         if spelling.is_dead_letter(queue):
             return None
-        forward = self._directory.get(queue).policy["dead_letter"]
-        if forward is not None:
-            self._names.add(forward)
-            role = self._directory.get(forward).role
-            if role is Role.QUEUE:
-                return FailureTarget(forward, queue)
-            node = self._node(forward) if role is Role.ROUTER and forward not in self._open else None
-            if node is not None:
-                return FailureTarget(node, queue)
-        own = spelling.dead_letter_name(queue)
-        self._dead.add(own)
-        return FailureTarget(own, queue)
+        self._dead.add(spelling.dead_letter_name(queue))
+        return queue
 
     def _is_over(self, subscription: Subscription) -> bool:
         if subscription.expires_at is None:

@@ -4,7 +4,6 @@ Every method checks the change and writes it in one transaction, guarded by the 
 callers that change the same name at once, one gets ChangedError.
 """
 
-import json
 import secrets
 from collections.abc import Callable, Mapping
 from dataclasses import replace
@@ -22,11 +21,21 @@ from lightrail.cluster.map import unplacing
 from lightrail.model import names as spelling
 from lightrail.model.clock import wall_ms
 from lightrail.model.endpoint import NOWHERE, Destinations
-from lightrail.model.policy import InvalidPolicyError, Policy, Role, fields_of
+from lightrail.model.policy import Policy, Role
 from lightrail.namespace import checks, deleting
 from lightrail.namespace.directory import Directory
-from lightrail.namespace.records import NAMES, PLACED, Name, Permission, Right, Subscription, is_url
-from lightrail.namespace.rights import Caller, ForbiddenError, demand, rights_of
+from lightrail.namespace.records import (
+    NAMES,
+    PLACED,
+    Name,
+    Permission,
+    Right,
+    Rules,
+    Subscription,
+    is_url,
+    policy_at_first_use,
+)
+from lightrail.namespace.rights import Caller, ForbiddenError, demand, may_grant
 from lightrail.namespace.statuses import (
     ChangedError,
     MissingError,
@@ -57,8 +66,10 @@ class Service:
 
     # --- names -----------------------------------------------------------------------------------------
 
-    async def give(self, caller: Caller, name: str, policy: Policy, *, owner: str = "") -> Name:
-        """Give a name its role; `owner` is the client whose end deletes it.
+    async def give(
+        self, caller: Caller, name: str, policy: Policy, *, owner: str = "", rules: Rules = ()
+    ) -> Name:
+        """Give a name its role, and authorization rules; `owner` is the client whose end deletes it.
 
         Raises TakenError, ForbiddenError, ServiceError.
         """
@@ -70,9 +81,9 @@ class Service:
             raise ServiceError(
                 "role none without any field changes nothing; to take a role away, delete the policy"
             )
-        checks.check_targets(self.directory, caller, policy)
+        checks.check_reach(self.directory, caller, policy)
         checks.check_lifetime(policy, owner)
-        return await self._make(name, policy, owner=owner, automatic=False)
+        return await self._make(Name(name, policy, owner=owner, authorization_rules=rules))
 
     async def catch_up(self, name: str) -> None:
         """Reads the entry of a name from the coordinator; the directory has it after that.
@@ -112,13 +123,23 @@ class Service:
             )
         owner = "/".join(client.split("/")[:parts])
         try:
-            return await self._make(name, policy, owner=owner, automatic=True, guard=before)
+            return await self._make(Name(name, policy, owner=owner, automatic=True), before)
         except (TakenError, ChangedError):
             self.directory.refresh()
             return self.directory.get(name)
 
-    async def change(self, caller: Caller, name: str, policy: Policy, revision: int | None = None) -> Name:
+    async def change(
+        self,
+        caller: Caller,
+        name: str,
+        policy: Policy,
+        revision: int | None = None,
+        rules: Rules | None = None,
+    ) -> Name:
         """Change the policy of a name. `revision` is the one that the caller has read, or None for any.
+
+        Args:
+            rules: the authorization rules from now on; None for those that it has.
 
         Raises:
             MissingError, ChangedError, ForbiddenError, ServiceError: also for another role.
@@ -129,9 +150,11 @@ class Service:
             raise ServiceError(
                 f"{name} has role {record.role}, and a change can't make it {policy.role}: delete it first"
             )
-        checks.check_targets(self.directory, caller, policy, record.policy)
+        checks.check_reach(self.directory, caller, policy, record.policy)
         checks.check_lifetime(policy, record.owner)
-        changed = replace(record, policy=policy, changed_at_ms=self._now_ms(), automatic=False)
+        rules = record.authorization_rules if rules is None else rules
+        changed = replace(record, policy=policy, automatic=False, authorization_rules=rules)
+        changed = replace(changed, changed_at_ms=self._now_ms())
         if record.policy["lifetime"] in checks.OWNER_PARTS and policy["lifetime"] not in checks.OWNER_PARTS:
             changed = replace(changed, owner="")
 
@@ -148,11 +171,11 @@ class Service:
         self.directory.refresh()
         await self._drop(self._known(caller, name, revision))
 
-    async def expire(self, record: Name) -> None:
+    async def expire(self, record: Name, subscription: Subscription | None = None) -> None:
         """Delete a name that has expired, or whose owner has ended. A change by somebody else in between
-        wins."""
+        wins: of the name, or of the subscription that is deleted with it."""
         try:
-            await self._drop(record)
+            await self._drop(record, subscription)
         except ChangedError:
             self.directory.refresh()
 
@@ -289,43 +312,42 @@ class Service:
         if prefix:
             spelling.check(prefix)
         self.directory.refresh()
-        if Right.MANAGE not in rights_of(self.directory, caller, prefix):
+        if not may_grant(self.directory, caller, prefix):
             raise ForbiddenError(f"user {caller.user} has no right to manage {prefix or 'all names'}")
 
     # --- inside ----------------------------------------------------------------------------------------
 
-    async def _make(
-        self, name: str, policy: Policy, *, owner: str, automatic: bool, guard: Name | None = None
-    ) -> Name:
+    async def _make(self, record: Name, guard: Name | None = None) -> Name:
+        name, policy = record.name, record.policy
         self.directory.refresh()
         checks.check_policy(self.directory, name, policy)
         checks.check_router(self.directory, name)
         checks.check_new(self.directory, name, guard)
         now_ms = self._now_ms()
-        record = Name(name, policy, 0, 0, now_ms, now_ms, owner, automatic)
-        write = Write(NAMES + name, record.to_value(), guard.revision if guard is not None else 0)
+        value = replace(record, created_at_ms=now_ms, changed_at_ms=now_ms).to_value()
+        write = Write(NAMES + name, value, guard.revision if guard is not None else 0)
         try:
             await self._coordinator.write([write, *checks.depends_on(self.directory, name, policy)])
         except ConflictError as conflict:
             if write.key not in conflict.keys:
                 # Only what the policy refers to was changed: it is checked anew.
-                return await self._make(name, policy, owner=owner, automatic=automatic, guard=guard)
+                return await self._make(record, guard)
             # The coordinator still has the entry of an expired name that the directory no longer shows.
             stale = next((each for each in self.directory.expired() if each.name == name), None)
             if stale is None:
                 self.directory.refresh()
                 raise TakenError(f"{name} got its role from somebody else a moment ago") from None
             await self.expire(stale)
-            return await self._make(name, policy, owner=owner, automatic=automatic)
+            return await self._make(record)
         if policy.role in PLACED:
             # After the name: a shard that sees the placement knows the policy as well.
             await self._coordinator.place(name)
         self.directory.refresh()
         return self.directory.get(name)
 
-    async def _drop(self, record: Name) -> None:
+    async def _drop(self, record: Name, guarded: Subscription | None = None) -> None:
         key = NAMES + record.name
-        *before, last = deleting.writes_of(self.directory, record)
+        *before, last = deleting.writes_of(self.directory, record, guarded)
         most = WRITES_MAX - 1
         for end in range(len(before) % most or most, len(before), most):
             # A deletion that the name outlives, as somebody has changed it since, is not applied late.
@@ -344,12 +366,14 @@ class Service:
             try:
                 await self._coordinator.write(writes)
             except ConflictError as conflict:
-                if any(each.key in conflict.keys and not each.is_check for each in writes):
+                self.directory.refresh()
+                guards = [each.guard for each in writes if each.key in conflict.keys and not each.is_check]
+                if 0 in guards:
+                    raise TakenError(f"{what} was made by somebody else a moment ago") from None
+                if guards:
                     break
             else:
-                self.directory.refresh()
-                return
-        self.directory.refresh()
+                return self.directory.refresh()
         raise ChangedError(CHANGED.format(what))
 
     async def _write(self, writes: list[Write], what: str) -> None:
@@ -374,25 +398,3 @@ class Service:
     def _demand(self, caller: Caller, name: str) -> None:
         self.directory.refresh()
         demand(self.directory, caller, Right.MANAGE, self.directory.get(name))
-
-
-def policy_at_first_use(role: Role, template: Policy, before: Name) -> Policy:
-    """The policy of a name without a role that is used as a queue, or as a router.
-
-    Templates are policies of queues: a router gets those of their fields that it has. It drops messages
-    without a subscriber, as senders to a topic expect it (JMS 2.0, 4.2).
-    """
-    given = {**template.given, **before.policy.given}
-    if role is Role.ROUTER:
-        known = {field.name for field in fields_of(Role.ROUTER)}
-        given = {"unroutable": "drop"} | {name: value for name, value in given.items() if name in known}
-    return Policy(role, given)
-
-
-def policy_from(text: bytes | str) -> Policy:
-    """A policy from JSON text. Raises InvalidPolicyError."""
-    try:
-        value = json.loads(text)
-    except (ValueError, RecursionError) as error:
-        raise InvalidPolicyError("", str(error), 'a JSON object such as {"role": "queue"}') from None
-    return Policy.parse(value)

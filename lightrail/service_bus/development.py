@@ -18,4 +18,4 @@ CONFIG_OF_IMAGE: Final = "/ServiceBus_Emulator/ConfigFiles/Config.json"
 
 def made(found: Signature) -> bool:
     """Whether the development key made a signature."""
-    return found.user == KEY_NAME and found.verify(KEY)
+    return found.name == KEY_NAME and found.verify(KEY)

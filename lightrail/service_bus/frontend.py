@@ -11,14 +11,17 @@ from lightrail.frontend.links.deliveries import ConsumerLink
 from lightrail.frontend.links.outcomes import rejected
 from lightrail.frontend.links.transfers import ProducerLink
 from lightrail.model import conditions
+from lightrail.namespace.rights import RuleKey
 from lightrail.namespace.tokens import Claims, InvalidTokenError
 from lightrail.service_bus import development, signatures
 from lightrail.service_bus.access_keys import texts_of
 from lightrail.service_bus.links.deliveries import BusConsumerLink
+from lightrail.service_bus.links.refusals import refuse_foreign
 from lightrail.service_bus.links.sending import SessionProducer
 from lightrail.service_bus.links.sessions import SessionLink, request_session
 from lightrail.service_bus.nodes.management import node_at
 from lightrail.service_bus.paths import entity_name
+from lightrail.service_bus.rule_keys import RuleKeys
 from lightrail.service_bus.spelling import opens
 from lightrail.wire.bodies import ConsumerOpen
 
@@ -103,6 +106,11 @@ def _consumer_link(attach: Attach, options: ConsumerOpen) -> Callable[..., Consu
     return BusConsumerLink if not options.relay and is_bus_link(attach.link) else None
 
 
+def _admit(attach: Attach) -> None:
+    if is_bus_link(attach.link):
+        refuse_foreign(attach)
+
+
 async def _token(
     authenticator: "Authenticator", directory: "Directory", text: str, audience: str, now_ms: int
 ) -> Verified | None:
@@ -115,10 +123,12 @@ async def _token(
             f"the signature is for {found.resource.path!a:.200} and names below, and not for "
             f"{audience!a:.200}; one for a host begins with a scheme: sb://HOST/"
         )
-    by_development_key = not authenticator.has_users and development.made(found)
-    if not by_development_key:
-        await signatures.signer(authenticator.coordinator, authenticator.secret, found)
-    return Verified(Claims(found.user, "", found.expires_s), found.resource, everything=by_development_key)
+    if not authenticator.has_users and development.made(found):
+        return Verified(Claims(found.name, "", found.expires_s), found.resource, everything=True)
+    made_by = await signatures.signer(authenticator.coordinator, directory, authenticator.secret, found)
+    if isinstance(made_by, RuleKey):
+        return Verified(Claims(made_by.user, "", found.expires_s), found.resource, by_rule=made_by)
+    return Verified(Claims(found.name, "", found.expires_s), found.resource)
 
 
 def _is_administration(target: str) -> bool:
@@ -135,6 +145,7 @@ HOOKS: Final = FrontendHooks(
     schedules=is_bus_link,
     producer_link=_producer_link,
     consumer_link=_consumer_link,
+    admit=_admit,
     names_entities=is_bus_client,
     name_at=entity_name,
     node=node_at,
@@ -142,6 +153,7 @@ HOOKS: Final = FrontendHooks(
     token=_token,
     anonymous_mechanisms=(MECHANISM,),
     keys=texts_of,
+    shown_keys=lambda directory: RuleKeys(directory).caller,
     is_administration=_is_administration,
     subprotocols=(SUBPROTOCOL,),
 )

@@ -9,11 +9,13 @@ from lightrail.cluster.coordinator import Coordinator
 from lightrail.gateway.callers import VerifiedCredentials
 from lightrail.gateway.hooks import GatewayHooks, Served
 from lightrail.model.policy import Role
-from lightrail.namespace.rights import Caller
+from lightrail.namespace.directory import Directory
+from lightrail.namespace.rights import Caller, RuleKey
 from lightrail.service_bus import signatures
 from lightrail.service_bus.access_keys import texts_of
 from lightrail.service_bus.administration import dispatch
 from lightrail.service_bus.configuration import applying, file
+from lightrail.service_bus.rule_keys import RuleKeys, is_current
 from lightrail.service_bus.spelling import opens
 from lightrail.telemetry.process import CannotServeError
 
@@ -58,17 +60,25 @@ async def _configure(services: "Services", replaces: bool) -> None:
         log.error("%s", problem)
 
 
-async def _signature(coordinator: Coordinator, secret: bytes, value: str, now_ms: int) -> VerifiedCredentials:
+async def _signature(
+    directory: Directory, coordinator: Coordinator, secret: bytes, value: str, now_ms: int
+) -> VerifiedCredentials:
     found = signatures.read(signatures.PREFIX + value, now_ms)
-    record = await signatures.signer(coordinator, secret, found)
-    caller = Caller(found.user, resource=found.resource if found.resource.is_name else None)
-    keys = record.access_keys
+    made_by = await signatures.signer(coordinator, directory, secret, found)
+    bound = found.resource if found.resource.is_name else None
+    expires_ms = found.expires_s * 1000
+    if isinstance(made_by, RuleKey):
+        caller = Caller(made_by.user, resource=bound, by_rule=made_by)
+        return VerifiedCredentials(
+            caller, lambda _: is_current(directory, made_by), expires_ms, found.resource
+        )
+    keys = made_by.access_keys
     return VerifiedCredentials(
-        caller,
+        Caller(found.name, resource=bound),
         # Bound to the keys of its user, and not to the password.
-        is_current=lambda user: user.access_keys == keys,
-        expires_ms=found.expires_s * 1000,
-        resource=found.resource,
+        lambda user: user is not None and user.access_keys == keys,
+        expires_ms,
+        found.resource,
     )
 
 
@@ -78,5 +88,6 @@ HOOKS: Final = GatewayHooks(
     is_administration=dispatch.is_administration,
     before_ready=_configure,
     keys=texts_of,
+    shown_keys=lambda directory: RuleKeys(directory).caller,
     schemes={"SharedAccessSignature": _signature},
 )

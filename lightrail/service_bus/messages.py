@@ -57,8 +57,20 @@ DEAD_LETTERED: Final = Symbol("com.microsoft:dead-letter")
 """Condition with which these clients reject a message to dead-letter it."""
 BROKERS_REASON: Final = "x-opt-dead-letter-reason"
 """Annotation that every dead letter has from the broker, also in the queues to which it is forwarded."""
-_DEAD: Final = BROKERS_REASON.encode()
-"""A message without these bytes is no dead letter: its annotations are not decoded."""
+_ANNOTATION: Final = b"x-opt-"
+"""A message without these bytes has no annotation of a broker, and is no dead letter: it is not decoded."""
+_FOREIGN: Final = frozenset(
+    (
+        "x-opt-enqueue-sequence-number",
+        "x-opt-locked-until",
+        "x-opt-lock-token",
+        "x-opt-partition-id",
+        "x-opt-transfer-hops",
+    )
+)
+_FOREIGN_PREFIXES: Final = ("x-opt-dead-letter-", "x-opt-deadletter-")
+"""Annotations that the broker alone gives: in what a sender wrote, or copied from a dead letter, these
+clients would take them for the broker's. They get what `notes` has in their place."""
 REJECTED: Final = "rejected"
 """The broker's reason if a receiver gave one, or none."""
 REASONS: Final = {
@@ -118,8 +130,8 @@ def annotated(
     try:
         if _MARK in message:
             message = _with_changes(message)
-        if _DEAD in message:
-            message = _with_reasons(message, notes)
+        if _ANNOTATION in message:
+            message = _without_foreign(_with_reasons(message, notes), notes)
         properties = decode_properties(message)
         header = decode_header(message)
         # These clients read the delivery-count, so the header has to contain it.
@@ -181,8 +193,10 @@ def _with_reasons(message: bytes, notes: dict[Symbol, Any]) -> bytes:
     description = found.get("x-opt-dead-letter-description")
     if own == REJECTED:
         condition = found.get("x-opt-dead-letter-condition")
-        reason = found.get(NOTED_REASON) or (None if condition == DEAD_LETTERED else condition)
-        description = found.get(NOTED_DESCRIPTION) or description
+        if NOTED_REASON in found:
+            reason, description = found[NOTED_REASON], found.get(NOTED_DESCRIPTION)
+        else:
+            reason = None if condition == DEAD_LETTERED else condition
     elif own == "expired":
         description = description or EXPIRED_TEXT
     given = {key: str(text) for key, text in ((REASON, reason), (DESCRIPTION, description)) if text}
@@ -195,6 +209,18 @@ def _with_reasons(message: bytes, notes: dict[Symbol, Any]) -> bytes:
     return with_application_properties(message, {**decode_application_properties(message), **given})
 
 
+def _without_foreign(message: bytes, notes: Mapping[Symbol, Any]) -> bytes:
+    """The message without annotations that only the broker gives. Raises DecodeError."""
+    foreign = [
+        Symbol(name)
+        for name in decode_annotations(message)
+        if name not in notes
+        and isinstance(name, str)
+        and (name in _FOREIGN or name.startswith(_FOREIGN_PREFIXES))
+    ]
+    return without_annotations(message, foreign) if foreign else message
+
+
 def with_reason(state: Rejected) -> Rejected:
     """A rejection whose info becomes annotations of the dead letter.
 
@@ -202,14 +228,17 @@ def with_reason(state: Rejected) -> Rejected:
     no text is.
     """
     error = state.error
-    if error is None or not error.info:
+    if error is None or (not error.info and error.condition != DEAD_LETTERED):
         return state
-    changes: dict[Any, Any] = dict(error.info)
+    changes: dict[Any, Any] = dict(error.info or {})
     notes: dict[Symbol, Any] = {}
     for key, note in ((REASON, NOTED_REASON), (DESCRIPTION, NOTED_DESCRIPTION)):
         text = changes.get(key)
         if isinstance(text, str):
             del changes[key]
             notes[note] = str(text)[:BUS_REASON_CHARACTERS]
+        elif error.condition == DEAD_LETTERED:
+            # None of an earlier dead letter, or of a sender's, stays.
+            notes[note] = ""
     notes.update(changed_properties(changes) or {})
     return Rejected(error=AmqpError(condition=error.condition, description=error.description, info=notes))

@@ -1,8 +1,9 @@
-"""Shared access signatures: tokens that clients of Azure Service Bus sign with a key of a user.
+"""Shared access signatures: tokens that clients of Azure Service Bus sign with a key, of an entity or a user.
 
 The text is `SharedAccessSignature sr=URI&sig=SIGNATURE&se=END&skn=NAME`, each value percent-encoded: the
 resource, base64 of HMAC-SHA256 over "URI\\nEND" with the text of the key (URI in the form that it has in the
-token), the end in seconds since 1970, and the name of the key, which is a user here.
+token), the end in seconds since 1970, and the name of the key: an authorization rule of the entity that the
+resource names, or else a user.
 """
 
 import base64
@@ -12,9 +13,13 @@ from urllib.parse import unquote_plus
 
 from lightrail.cluster.coordinator import Coordinator
 from lightrail.cluster.users import UserRecord
-from lightrail.namespace.rights import Resource, resource_of
+from lightrail.namespace.directory import Directory
+from lightrail.namespace.records import NAMES
+from lightrail.namespace.rights import Resource, RuleKey, resource_of
 from lightrail.namespace.tokens import TOKEN_BYTES_MAX, InvalidTokenError
+from lightrail.service_bus import rule_keys
 from lightrail.service_bus.access_keys import keys_of
+from lightrail.service_bus.rule_keys import SealedKeyError, entity_at, written_entity
 
 PREFIX: Final = "SharedAccessSignature "
 _FIELDS: Final = frozenset({"sr", "sig", "se", "skn"})
@@ -24,7 +29,8 @@ _END_DIGITS: Final = 15
 class Signature(NamedTuple):
     """A signature that was read, and not verified yet."""
 
-    user: str
+    name: str
+    """Of the key."""
     resource: Resource
     expires_s: int
     signed: bytes
@@ -70,15 +76,50 @@ def read(token: str, now_ms: int) -> Signature:
     )
 
 
-async def signer(coordinator: Coordinator, secret: bytes, found: Signature) -> UserRecord:
-    """The user whose key made a signature; `secret` is the coordinator's.
+async def signer(
+    coordinator: Coordinator, directory: Directory, secret: bytes, found: Signature
+) -> RuleKey | UserRecord:
+    """Whose key made a signature: that of a rule of the entity, else that of a user.
 
-    Raises InvalidTokenError: none of the user's keys made it. Raises CoordinatorError.
+    Args:
+        secret: the coordinator's.
+
+    Raises InvalidTokenError: no such key made it. Raises CoordinatorError.
     """
-    record = await coordinator.user(found.user)
-    if record is None or not any(found.verify(key.text) for key in keys_of(secret, record)):
+    rule = _rule(directory, secret, found)
+    if rule is not None:
+        return rule
+    record = await coordinator.user(found.name)
+    if record is not None and any(found.verify(key.text) for key in keys_of(secret, record)):
+        return record
+    # Set a moment ago by another process, perhaps: an administration client was answered before.
+    await coordinator.current(NAMES + written_entity(directory, found.resource.path))
+    directory.refresh()
+    rule = _rule(directory, secret, found)
+    if rule is not None:
+        return rule
+    if not found.resource.path:
         raise InvalidTokenError(
-            f"no user {found.user!a:.80} has an access key that made this signature; `lightrail-admin key "
-            "list` shows the users that have keys"
+            f"no user {found.name!a:.80} has a key that made this signature for everything; "
+            "`lightrail-admin key list` shows the users that have keys. The key of an entity is good for a "
+            "signature for the entity: a connection string with it needs EntityPath=NAME"
         )
-    return record
+    raise InvalidTokenError(
+        f"neither an authorization rule of {found.resource.path!a:.200} nor a user has the name "
+        f"{found.name!a:.80} and a key that made this signature; `lightrail-admin key list` shows the users "
+        "that have keys"
+    )
+
+
+def _rule(directory: Directory, secret: bytes, found: Signature) -> RuleKey | None:
+    """The rule with the key, of the entity that the resource names. Raises InvalidTokenError."""
+    entity = entity_at(directory, found.resource.path)
+    rule = None if entity is None else entity.authorization_rule(found.name)
+    if entity is None or rule is None:
+        return None
+    try:
+        made = (sealed for sealed, key in rule_keys.keys_of(secret, rule) if found.verify(key))
+        sealed = next(made, None)
+    except SealedKeyError as error:
+        raise InvalidTokenError(str(error)) from None
+    return None if sealed is None else RuleKey(rule.name, sealed.digest, entity.name)

@@ -10,6 +10,8 @@ from lightrail.namespace.rights import Resource
 
 SUBSCRIPTIONS: Final = "subscriptions"
 """The segment before the id of a subscription, in small letters."""
+PART_CHARACTERS_MAX: Final[int] = 50
+"""Characters of the name of a new subscription or rule, as in Service Bus."""
 
 
 class Spelled(NamedTuple):

@@ -23,6 +23,10 @@ AWAY: Final = 503
 """Errors that may pass: a shard or the coordinator is not connected, or full."""
 EXISTS: Final = 409
 MISSING: Final = 404
+CHANGED: Final = 412
+"""Another process has changed the entity while this one did."""
+ATTEMPTS: Final = 5
+"""How often an entity is read again that other processes change as well."""
 
 Item = TypeVar("Item")
 
@@ -115,27 +119,14 @@ class _Declaration:
         found: Mapping[str, Any] | None,
     ) -> None:
         if found is None:
-            try:
-                await management.create(type, name, attributes)
+            found = await self._created(management, type, name, attributes)
+        for attempt in range(ATTEMPTS):
+            if found is None:
                 return
-            except ManagementError as error:
-                if error.status != EXISTS:
-                    raise
-            # Another process has created the name meanwhile.
+            changes = _changes(name, type, attributes, found)
+            if not changes or await self._updated(management, name, NAME, changes, attempt):
+                return
             found = await management.read(name)
-        if found["type"] != type:
-            if found["type"] != NAME:
-                raise TopologyError(
-                    f"{name}: expected {_role(type)}, found {_role(str(found['type']))} at the broker: "
-                    "delete it, or give the bus other names by its conventions"
-                )
-            attributes = {"role": type.rpartition(".")[2]} | dict(attributes)
-        given = found.get("given") or {}
-        changes = {
-            key: value for key, value in attributes.items() if given.get(key, _DEFAULTS.get(key)) != value
-        }
-        if changes:
-            await management.update(name, changes)
 
     async def _subscription(
         self, management: Management, key: str, wanted: Subscription, found: Mapping[str, Any] | None
@@ -145,16 +136,54 @@ class _Declaration:
             "filter": None if wanted.subject is None else {"subject": wanted.subject},
         }
         if found is None:
-            try:
-                made = {name: value for name, value in fields.items() if value is not None}
-                await management.create(SUBSCRIPTION, key, made)
+            made = {name: value for name, value in fields.items() if value is not None}
+            found = await self._created(management, SUBSCRIPTION, key, made)
+        for attempt in range(ATTEMPTS):
+            if found is None or {name: found.get(name) for name in fields} == fields:
                 return
-            except ManagementError as error:
-                if error.status != EXISTS:
-                    raise
+            if await self._updated(management, key, SUBSCRIPTION, fields, attempt):
+                return
             found = await management.read(key, SUBSCRIPTION)
-        if {name: found.get(name) for name in fields} != fields:
-            await management.update(key, fields, type=SUBSCRIPTION)
+
+    @staticmethod
+    async def _created(
+        management: Management, type: str, name: str, attributes: Mapping[str, Any]
+    ) -> Mapping[str, Any] | None:
+        """Creates an entity; returns the one that another process has created meanwhile."""
+        try:
+            await management.create(type, name, attributes)
+        except ManagementError as error:
+            if error.status != EXISTS:
+                raise
+            return await management.read(name, SUBSCRIPTION if type == SUBSCRIPTION else NAME)
+        return None
+
+    @staticmethod
+    async def _updated(
+        management: Management, name: str, type: str, changes: Mapping[str, Any], attempt: int
+    ) -> bool:
+        """Changes an entity; False if another process has changed it meanwhile."""
+        try:
+            await management.update(name, changes, type=type)
+        except ManagementError as error:
+            if error.status != CHANGED or attempt == ATTEMPTS - 1:
+                raise
+            return False
+        return True
+
+
+def _changes(name: str, type: str, attributes: Mapping[str, Any], found: Mapping[str, Any]) -> dict[str, Any]:
+    """What differs between wanted attributes and those of a name. Raises TopologyError for another role."""
+    wanted = dict(attributes)
+    if found["type"] != type:
+        if found["type"] != NAME:
+            raise TopologyError(
+                f"{name}: expected {_role(type)}, found {_role(str(found['type']))} at the broker: "
+                "delete it, or give the bus other names by its conventions"
+            )
+        wanted = {"role": type.rpartition(".")[2]} | wanted
+    given = found.get("given") or {}
+    return {key: value for key, value in wanted.items() if given.get(key, _DEFAULTS.get(key)) != value}
 
 
 _DEFAULTS: Final[Mapping[str, Any]] = {"delay": False, "groups": False}

@@ -119,9 +119,14 @@ ASKED: Final = 1
 # Flags of ACCEPTED.
 HELD: Final = 1
 """The sender receives no new credit for these batches until FREED."""
-# Flags of DELIVER.
+# Flags of REQUEST and PRODUCER_OPEN.
+DUE: Final = 1
+"""The field `epoch` of REQUEST, `count` of PRODUCER_OPEN, has the lower 32 bits of the time of the shard's
+clock, in ms, after which the frame is not executed."""
+# Flags of DELIVER, WELCOME and PONG.
 TIMED: Final = 1
-"""The reserved field has the lower 16 bits of the shard's clock, in ms, when it delivered the messages."""
+"""The reserved field has the lower 16 bits of the shard's clock, in ms, when it delivered the messages; in
+WELCOME and PONG `epoch` has the lower 32 bits of that clock."""
 STORED: Final = 2
 """The shard has the messages on disk, whatever their headers say; former versions never set it."""
 CLOCK_BEHIND_MS: Final = 5_000
@@ -241,6 +246,11 @@ def deliver(
             blob,
         )
     )
+
+
+def is_late(due: int, now_ms: int) -> bool:
+    """Whether the time of a frame with DUE is over, by the clock of the shard."""
+    return 0 < (now_ms - due & COUNT_MASK) < 1 << 31
 
 
 def delivered_at(part: Buffer, now_ms: int) -> int:

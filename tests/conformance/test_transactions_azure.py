@@ -1,11 +1,13 @@
 """Transactions of Azure Service Bus's clients: sessions, and messages that are settled by lock tokens."""
 
+import time
 import uuid
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from lightrail.amqp.composite import write_composite
 from lightrail.amqp.messages import read_message
 from lightrail.amqp.performatives import (
     Accepted,
@@ -17,7 +19,8 @@ from lightrail.amqp.performatives import (
     Rejected,
     TransactionalState,
 )
-from lightrail.amqp.values import Array, Long, UInt
+from lightrail.amqp.sections import Properties, decode_annotations, with_annotations
+from lightrail.amqp.values import Array, Int, Long, Symbol, Timestamp, UInt
 from tests.conformance.test_messaging_3 import rest
 from tests.support.amqp.bus_peer import DURABLE, REQUESTS, VENDOR, Bus, accept_session, of_session
 from tests.support.amqp.frame_peer import Peer, transfers, value
@@ -247,7 +250,108 @@ def test_a_request_that_settles_nothing_runs_beside_the_transaction_whatever_bec
     assert ready(begun, queue, 0) == []
 
 
-@pytest.mark.parametrize("operation", ["schedule-message", "cancel-scheduled-message", "add-rule"])
+def scheduled(*texts: str, milliseconds: int = 3_600_000) -> dict[str, Any]:
+    """The body of a request that schedules messages."""
+    due = Timestamp(round(time.time() * 1000) + milliseconds)
+    note = {Symbol("x-opt-scheduled-enqueue-time"): due}
+    return {"messages": [{"message": with_annotations(DURABLE + value(text), note)} for text in texts]}
+
+
+def numbers(*found: int) -> dict[str, Any]:
+    return {"sequence-numbers": Array([Long(each) for each in found], 0x81)}
+
+
+def peeked(bus: Bus) -> dict[int, Any]:
+    """The bodies of all messages by their numbers."""
+    request = {"from-sequence-number": Long(0), "message-count": Int(100)}
+    status, _, found = bus.ask("peek-message", request)
+    if status == 204:
+        return {}
+    messages = [each["message"] for each in found["messages"]]
+    return {decode_annotations(each)["x-opt-sequence-number"]: body(each) for each in messages}
+
+
+@pytest.fixture
+def delaying(broker: Broker, queue: str) -> str:
+    """A queue that delays messages."""
+    give(broker.data, queue, role="queue", delay=True)
+    return queue
+
+
+@pytest.mark.parametrize("commits", [True, False])
+def test_messages_are_scheduled_and_cancelled_by_the_commit_and_not_before(
+    begun: Peer, delaying: str, commits: bool
+) -> None:
+    client = Client(begun)
+    bus = Bus(client, delaying)
+    assert bus.ask("schedule-message", scheduled("old"))[2] == {"sequence-numbers": [1]}
+    txn = client.declare()
+    status, _, found = bus.ask("schedule-message", scheduled("one", "two"), txn)
+    assert (status, found) == (200, {"sequence-numbers": [2, 3]})
+    assert bus.ask("cancel-scheduled-message", numbers(1), txn)[0] == 200
+    assert bus.ask("schedule-message", scheduled("beside"))[2] == {"sequence-numbers": [4]}
+    assert peeked(bus) == {1: "old", 4: "beside"}
+    if commits:
+        client.commit(txn)
+        assert peeked(bus) == {2: "one", 3: "two", 4: "beside"}
+        # By the numbers of the answer.
+        assert bus.ask("cancel-scheduled-message", numbers(2, 3))[0] == 200
+        assert peeked(bus) == {4: "beside"}
+    else:
+        client.roll_back(txn)
+        assert peeked(bus) == {1: "old", 4: "beside"}
+        assert bus.ask("cancel-scheduled-message", numbers(1))[0] == 200
+
+
+def test_what_is_not_scheduled_or_can_not_be_makes_the_transaction_fail(begun: Peer, delaying: str) -> None:
+    client = Client(begun)
+    bus = Bus(client, delaying)
+    assert bus.ask("schedule-message", scheduled("old"))[0] == 200
+    for operation, request, status, condition in (
+        ("cancel-scheduled-message", numbers(7), 404, "com.microsoft:message-not-found"),
+        ("cancel-scheduled-message", numbers(0), 404, "com.microsoft:message-not-found"),
+        ("cancel-scheduled-message", {}, 400, "com.microsoft:argument-error"),
+        ("schedule-message", {}, 400, "com.microsoft:argument-error"),
+    ):
+        txn = client.declare()
+        assert bus.ask("schedule-message", scheduled("new"), txn)[0] == 200
+        found = bus.ask(operation, request, txn)
+        assert (found[0], str(found[1]["errorCondition"])) == (status, condition)
+        assert isinstance(client.discharge(txn), Rejected)
+    # One that is cancelled twice, in one transaction or by another client before the commit.
+    for others in ("its own", "another's"):
+        txn = client.declare()
+        assert bus.ask("cancel-scheduled-message", numbers(1), txn)[0] == 200
+        again = bus.ask("cancel-scheduled-message", numbers(1), *((txn,) if others == "its own" else ()))
+        assert again[0] == (404 if others == "its own" else 200)
+        assert isinstance(client.discharge(txn), Rejected)
+    assert peeked(bus) == {}
+
+
+def test_a_duplicate_is_dropped_by_the_commit_and_the_others_have_their_numbers(
+    begun: Peer, broker: Broker, queue: str
+) -> None:
+    give(broker.data, queue, role="queue", delay=True, duplicate_window=600)
+    client = Client(begun)
+    bus = Bus(client, queue)
+
+    def of(*ids: str) -> dict[str, Any]:
+        found = scheduled(*ids)
+        for each, id in zip(found["messages"], ids, strict=True):
+            each["message"] = with_annotations(
+                DURABLE + write_composite(Properties(message_id=id)) + value(id),
+                {Symbol("x-opt-scheduled-enqueue-time"): Timestamp(round(time.time() * 1000) + 3_600_000)},
+            )
+        return found
+
+    txn = client.declare()
+    assert bus.ask("schedule-message", of("a", "b", "c"), txn)[2] == {"sequence-numbers": [1, 2, 3]}
+    assert bus.ask("schedule-message", of("b"))[2] == {"sequence-numbers": [4]}
+    client.commit(txn)
+    assert peeked(bus) == {1: "a", 3: "c", 4: "b"}
+
+
+@pytest.mark.parametrize("operation", ["batch-delete-messages", "add-rule"])
 def test_another_request_in_a_transaction_is_refused(begun: Peer, queue: str, operation: str) -> None:
     client = Client(begun)
     bus = Bus(client, queue)

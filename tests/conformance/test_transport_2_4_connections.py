@@ -246,6 +246,14 @@ def test_2_4_3_close_right_after_open(peer: Peer) -> None:
     peer.expect_end()
 
 
+def test_the_error_of_a_close_has_an_info_which_some_clients_use_unchecked(begun: Peer) -> None:
+    """Azure's for Python: without it a send that waits fails by an IndexError, and is not repeated."""
+    begun.write(Begin(next_outgoing_id=0, incoming_window=1, outgoing_window=1), channel=0)
+    error = begun.expect(Close).error
+    assert error is not None
+    assert error.info == {}
+
+
 def test_2_4_6_frames_after_the_brokers_close_are_discarded(begun: Peer) -> None:
     begun.send(frame(Open(container_id="again")), frame(sender("q")), frame(b"\xff"), EMPTY)
     begun.error_of(Close, "amqp:not-allowed")

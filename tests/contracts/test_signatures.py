@@ -138,7 +138,9 @@ def mistakes() -> list[str]:
             Settings(),
             monotonic=lambda: 0,
             wall=lambda: NOW_MS,
-            schemes=HOOKS.schemes,
+            schemes={
+                name: partial(verify, scene.frontend.directory) for name, verify in HOOKS.schemes.items()
+            },
             opens=partial(HOOKS.opens, scene.frontend.directory),
         )
         await callers.refresh()

@@ -4,6 +4,8 @@ from xml.etree import ElementTree as Xml
 
 import pytest
 
+from lightrail.service_bus.administration.call import NAME_CHARACTERS_MAX
+from lightrail.service_bus.spelling import PART_CHARACTERS_MAX
 from tests.support.http_client import Http, Response
 
 V = "api-version=2021-05"
@@ -28,6 +30,7 @@ def refused(answer: Response) -> tuple[int, str]:
 
 
 QUEUE, TOPIC, SUBSCRIPTION = "QueueDescription", "TopicDescription", "SubscriptionDescription"
+RULE = "RuleDescription"
 
 
 def test_every_property_may_be_sent_with_its_default(http: Http) -> None:
@@ -95,6 +98,18 @@ def test_an_error_says_what_was_expected(
 def test_dead_letters_have_no_queue_of_their_own(http: Http) -> None:
     status, detail = refused(http("PUT", f"/net/other/$dlq?{V}", entry(QUEUE)))
     assert (status, "a system name" in detail) == (400, True)
+
+
+def test_names_are_as_long_as_in_service_bus(http: Http) -> None:
+    long = "n" * (NAME_CHARACTERS_MAX - 4)
+    assert http("PUT", f"/net/{long}?{V}", entry(TOPIC)).status == 201
+    status, detail = refused(http("PUT", f"/net/{long}n?{V}", entry(QUEUE)))
+    assert (status, f"at most {NAME_CHARACTERS_MAX} characters" in detail) == (400, True)
+    part = "s" * PART_CHARACTERS_MAX
+    for path, body in ((part, SUBSCRIPTION), (f"{part}/rules/{part}", RULE)):
+        assert http("PUT", f"/net/{long}/subscriptions/{path}?{V}", entry(body)).status == 201
+        status, detail = refused(http("PUT", f"/net/{long}/subscriptions/{path}x?{V}", entry(body)))
+        assert (status, f"at most {PART_CHARACTERS_MAX} characters" in detail) == (400, True)
 
 
 def test_a_limit_is_a_quota(http: Http) -> None:

@@ -139,10 +139,35 @@ def test_properties_are_the_fields_of_a_policy(
     assert not again.dead_lettering_on_message_expiration
 
 
+def test_the_time_of_unused_entities_is_shown_as_it_was_sent(
+    client: ServiceBusAdministrationClient, scene: Scene, queue: str
+) -> None:
+    """As MassTransit creates its entities."""
+    days = timedelta(days=427)
+    topic = f"{queue}/topic"
+    made = client.create_queue(queue, auto_delete_on_idle=days)
+    client.create_topic(topic, auto_delete_on_idle=days)
+    subscription = client.create_subscription(topic, "s", auto_delete_on_idle="PT5M")
+    assert made.auto_delete_on_idle == client.get_topic(topic).auto_delete_on_idle == days
+    assert subscription.auto_delete_on_idle == timedelta(minutes=5)
+    policies = scene.policies(queue)
+    assert policies[queue]["max_idle"] == 427 * 86_400
+    assert policies[f"{topic}/Subscriptions/s"]["max_idle"] == 300
+    client.update_queue(made, auto_delete_on_idle="PT10M")
+    client.update_subscription(topic, subscription, auto_delete_on_idle="PT1H")
+    assert client.get_queue(queue).auto_delete_on_idle == timedelta(minutes=10)
+    assert client.get_subscription(topic, "s").auto_delete_on_idle == timedelta(hours=1)
+    with client_for(scene.broker, scene.key) as messages:
+        with messages.get_topic_sender(topic) as sender:
+            sender.send_messages(ServiceBusMessage("one"))
+        with messages.get_subscription_receiver(topic, "s") as receiver:
+            assert list(map(str, received(receiver, 1))) == ["one"]
+
+
 @pytest.mark.parametrize(
     ("options", "named"),
     [
-        ({"auto_delete_on_idle": "PT10M"}, "AutoDeleteOnIdle"),
+        ({"auto_delete_on_idle": "PT4M"}, "AutoDeleteOnIdle"),
         ({"forward_to": "elsewhere"}, "ForwardTo"),
         ({"lock_duration": timedelta(0)}, "LockDuration"),
         ({"max_delivery_count": 2_000_000}, "MaxDeliveryCount"),
@@ -686,4 +711,7 @@ def test_the_client_for_javascript_does_the_same(scene: Scene, queue: str) -> No
         ],
         "unreadable": True,
         "copies": [["red", None], ["red", "r"]],
+        "authorized": [["own", "p" * 44, "s" * 44, ["Manage", "Send", "Listen"]]],
+        "owned": ["First", 401],
+        "disowned": [401, None],
     }

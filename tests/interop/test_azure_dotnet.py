@@ -98,6 +98,21 @@ def test_requests_have_as_many_messages_as_the_client_wants_and_refusals_say_why
     }
 
 
+def test_schedules_and_cancellations_are_part_of_a_transaction_scope(strings: tuple[str, str]) -> None:
+    found = in_csharp("Schedules", *strings, "schedules")
+    assert found.scenarios == {
+        "before the commit": 0,
+        "after the commit": "committed:Scheduled",
+        "its number is that of the answer": True,
+        "after a rollback": "committed:Scheduled",
+        "replaced": "at once:Active one:Scheduled two:Scheduled",
+        "cancelled by the numbers": "at once:Active",
+        "cancelled twice": "MessageNotFound",
+        "due at the commit": "at once",
+        "topic": "by the topic",
+    }
+
+
 def test_messages_are_counted_timed_and_placed_as_in_service_bus(strings: tuple[str, str]) -> None:
     found = in_csharp("Counts", *strings, "counts")
     assert found.scenarios == {
@@ -150,3 +165,18 @@ def test_handlers_that_outlive_a_cut_connection_complete_their_messages(
     figures = http("GET", "/cut/!figures").json()
     assert figures["in_flight"] == figures["ready"] == 0
     http.close()
+
+
+def test_what_service_bus_refuses_is_an_invalid_operation(strings: tuple[str, str], queue: str) -> None:
+    found = in_csharp("Refused", *strings, queue)
+    no_failure = {scenario for scenario, failure in found.scenarios.items() if failure == "none"}
+    assert no_failure == {
+        "receiver of its dead letters",
+        "peek at a queue with sessions",
+        "send to a queue",
+        "send to a topic",
+        "receive from a queue",
+    }
+    assert len(found.scenarios) == 20
+    refused = [found[scenario] for scenario in found.scenarios.keys() - no_failure]
+    assert set(refused) == {"InvalidOperationException"}

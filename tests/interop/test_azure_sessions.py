@@ -407,15 +407,32 @@ def test_receivers_without_a_session_share_the_other_groups(
     client: ServiceBusClient, guarded: Broker, sessions: str
 ) -> None:
     send(client, sessions, "a1", "b1")
-    # Azure's clients can't send a message without a session there; others can.
-    with Http(guarded.http, "watcher", "secret") as http:
-        assert http("POST", f"/{sessions}", "without").status == 201
+    # Azure's clients can't send a message without a session there, nor receive one; others can.
     with (
+        Http(guarded.http, "watcher", "secret") as http,
         client.get_queue_receiver(sessions, session_id="a") as receiver,
-        client.get_queue_receiver(sessions) as other,
     ):
-        assert sorted(complete(other, 2)) == ["b1", "without"]
+        assert http("POST", f"/{sessions}", "without").status == 201
+        found = [http("DELETE", f"/{sessions}/!head?timeout=20").body for _ in range(2)]
+        assert sorted(found) == [b"b1", b"without"]
         assert complete(receiver, 1) == ["a1"]
+
+
+def test_receivers_with_and_without_a_session_are_for_queues_with_and_without(
+    client: ServiceBusClient, guarded: Broker, sessions: str
+) -> None:
+    give(guarded.data, plain := f"{sessions}/plain", role="queue")
+    with (
+        pytest.raises(ServiceBusError, match="requires sessions to create a non-sessionful"),
+        client.get_queue_receiver(sessions) as receiver,
+    ):
+        receiver.receive_messages(max_wait_time=1)
+    for wanted in ("a", NEXT_AVAILABLE_SESSION):
+        with (
+            pytest.raises(ServiceBusError, match="has no sessions"),
+            client.get_queue_receiver(plain, session_id=wanted) as receiver,
+        ):
+            receiver.receive_messages(max_wait_time=1)
 
 
 def wait_for(work: Callable[[], None]) -> None:

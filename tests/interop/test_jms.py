@@ -12,8 +12,8 @@ from typing import NamedTuple
 
 import pytest
 
+from lightrail.namespace.records import policy_from
 from lightrail.namespace.rights import ANYBODY
-from lightrail.namespace.service import policy_from
 from tests.support import wait
 from tests.support.broker import Broker
 from tests.support.namespace import with_service

@@ -123,6 +123,17 @@ def what_went_with_a_client_is_gone_and_what_did_not_is_there(names: Names) -> I
     assert names.role(permanent) == "queue"
 
 
+@survives("max_idle")
+def a_queue_that_nobody_uses_is_there_with_its_time_and_its_messages(names: Names) -> Iterator[None]:
+    unused, used = names.queue("unused", max_idle=300), names.queue("used", max_idle=86_400)
+    names.send(used, "kept")
+    yield
+    assert (names.policy(unused), names.policy(used)) == ({"max_idle": 300}, {"max_idle": 86_400})
+    assert names.rest(used) == ["kept"]
+    names.send(unused, "x")
+    assert names.rest(unused) == ["x"]
+
+
 @survives("replicas", "capture", "description", "max_message_bytes", "service_bus")
 def a_policy_is_as_it_was_given(names: Names) -> Iterator[None]:
     given: dict[str, Any] = {"max_message_bytes": 1000, "capture": True, "description": "für später"}

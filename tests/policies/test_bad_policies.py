@@ -12,6 +12,7 @@ BAD: dict[str, tuple[str, dict[str, Any], str, Any, str]] = {
     "seconds: a flag": ("queue", {"max_age": True}, "max_age", True, "seconds as a number"),
     "seconds: too many": ("queue", {"max_age": 1e12}, "max_age", 1e12, "to 3.1536e+08"),
     "count: not whole": ("queue", {"max_length": 1.5}, "max_length", 1.5, "a whole number from 0"),
+    "seconds: too few": ("queue", {"max_idle": 299.9}, "max_idle", 299.9, "seconds as a number from 300"),
     "count: too many": ("queue", {"priorities": 11}, "priorities", 11, "a whole number from 1 to 10"),
     "count: null": ("queue", {"priorities": None}, "priorities", None, "a whole number from 1 to 10"),
     "bytes: negative": ("queue", {"max_bytes": -1}, "max_bytes", -1, "a number of bytes from 0"),

@@ -40,6 +40,17 @@ def test_a_sender_that_waits_gets_the_room_of_a_change(names: Names, amqp: Block
     assert len(names.peek(queue)) == 2
 
 
+@checks("max_idle")
+def test_the_time_of_an_unused_queue_changes_under_its_links(names: Names, amqp: BlockingConnection) -> None:
+    queue = names.queue(max_idle=300)
+    receiver, sender = listen(amqp, queue), amqp.create_sender(queue)
+    for policy in ({"max_idle": 301.5}, {}, {"max_idle": 300}):
+        names.put_now(queue, **policy)
+        assert names.policy(queue) == policy
+        sender.send(Message(body="x"))
+        assert [message.body for message in received(receiver, 1)] == ["x"]
+
+
 @checks("lock_duration")
 def test_a_new_lock_duration_is_that_of_the_next_delivery(names: Names, amqp: BlockingConnection) -> None:
     queue = names.queue(lock_duration=600, max_delivery_count=0)

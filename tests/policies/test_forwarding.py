@@ -7,6 +7,7 @@ from proton import Message
 from proton.utils import BlockingConnection, LinkDetached
 
 from lightrail import client
+from lightrail.gateway.forwarding.forwarding import DEAD_LETTER_HOPS_MAX, DEAD_LETTERINGS_PLAIN
 from tests.policies.driver import Names, listen, outcome, refused, send
 from tests.policies.laws import checks
 from tests.support import wait
@@ -129,3 +130,29 @@ def test_messages_never_return_to_a_queue(names: Names) -> None:
         assert (answer.status, answer.json()["field"]) == (422, "forward_to")
     names.put(first, forward_to=router)
     assert names.http("POST", f"/{router}/!subscriptions", {"target": second}).status == 422
+
+
+@checks("dead_letter", "forward_to")
+def test_a_message_that_returns_as_a_dead_letter_is_set_aside_in_the_end(names: Names) -> None:
+    queue, again = names.queue("work", max_delivery_count=1), names.router("again")
+    names.subscribe(again, queue)
+    names.put(queue, max_delivery_count=1, dead_letter=again)
+    names.send(queue, "poison")
+    for _ in range(DEAD_LETTERINGS_PLAIN + DEAD_LETTER_HOPS_MAX + 1):
+        names.fail(names.lock(queue))
+    assert refused_transfers(names, queue, 1) == ["poison"]
+    assert names.rest(queue) == names.rest(f"{queue}/$dlq") == []
+
+
+@checks("dead_letter")
+def test_where_a_rule_fails_a_full_target_of_dead_letters_refuses_no_sender(names: Names) -> None:
+    graves, router, sibling = names.queue("graves", max_length=1), names.router(), names.queue("sibling")
+    queue = names.queue("failing", dead_letter=graves)
+    names.subscribe(router, sibling)
+    names.subscribe(router, queue, rules={"it": {"filter": {"rule": {"sql": "10 / price = 5"}}}})
+    for body in "abc":
+        names.send(router, body, own={"price": 0})
+    assert names.take(sibling, 3) == ["a", "b", "c"]
+    names.until_figure(graves, "ready", 1)
+    assert names.figures(f"{queue}/$dlq")["enqueued"] == 3
+    assert names.take(graves, 1) == ["a"]

@@ -145,6 +145,7 @@ async def _attach(connection: "ClientConnection", link: Link, again: Callable[[]
             raise ConditionError(conditions.NOT_ALLOWED, another_node(record))
         dynamic.finish_at_close(frontend, record, terms)
         made = Attach(connection, link, record, number, terms)
+        frontend.hooks.admit(made)
         if made.open:
             await ROLES[record.role](made)
     finally:

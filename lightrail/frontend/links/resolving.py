@@ -8,8 +8,7 @@ from lightrail.frontend.links.scheduling import NO_DELAY, asks_for_delay
 from lightrail.frontend.links.terminus import name_of, node_of_message
 from lightrail.model import conditions, names
 from lightrail.model.policy import Role
-from lightrail.namespace.records import Name, Right
-from lightrail.namespace.service import policy_at_first_use
+from lightrail.namespace.records import Name, Right, policy_at_first_use
 
 if TYPE_CHECKING:
     from lightrail.amqp.link import Link

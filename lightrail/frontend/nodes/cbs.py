@@ -63,6 +63,10 @@ class Cbs:
         """Whether a request has only an outcome, as a set-token."""
         return decode_properties(payload).subject == SET_TOKEN
 
+    def wait_ms(self, payload: bytes) -> int | None:
+        """None: these requests do not say it."""
+        return None
+
     async def answer(self, connection: "ClientConnection", payload: bytes) -> Message | None:
         """Stores a token, or answers with an error. Raises ConditionError for a set-token."""
         if self.silent(payload):
@@ -135,6 +139,7 @@ class Cbs:
             scope=token.scope,
             tls=client.tls,
             resource=resource,
+            by_rule=verified.by_rule if verified else None,
         )
         if claimed != audience or (resource is not None and not resource.opens(claimed)):
             caller = caller.at(owner(claimed))

@@ -34,6 +34,7 @@ from lightrail.frontend.nodes.replies import REFUSED_REQUEST_BYTES, NodeLinks, R
 from lightrail.frontend.nodes.requests import reply
 from lightrail.model import conditions
 from lightrail.model.names import InvalidNameError, queue_name
+from lightrail.shard_client.deadlines import within
 
 if TYPE_CHECKING:
     from lightrail.amqp.link import Link
@@ -68,6 +69,9 @@ class Node(Protocol):
     def silent(self, payload: bytes) -> bool:
         """Whether this request has only an outcome, and no answer."""
 
+    def wait_ms(self, payload: bytes) -> int | None:
+        """How long the client waits for the answer to a request, in milliseconds; None if it is unknown."""
+
     async def answer(self, connection: "ClientConnection", payload: bytes) -> Message | None:
         """The answer without its address and correlation-id; None for a request that only has an outcome.
 
@@ -93,6 +97,8 @@ class _Waiting(NamedTuple):
     settled: bool
     message_format: int
     transaction: "Transaction | None"
+    came_s: float = 0.0
+    """When it came, by the loop's clock."""
     refused_bytes: int = 0
     """Size of a request that is not executed: its payload has only what its answer needs. 0 for others."""
 
@@ -137,6 +143,7 @@ class RequestLink(RequestingLink):
 
     def _queue(self, event: Transfers, transaction: "Transaction | None") -> None:
         node_links = self._node_links
+        came_s = asyncio.get_running_loop().time()
         for id, payload in enumerate(event.payloads, event.first_delivery_id):
             node_links.request_bytes += len(payload)
             kept: bytes | None = payload
@@ -150,7 +157,9 @@ class RequestLink(RequestingLink):
                     refused = len(payload)
                     kept = addresses_of(payload)
                     node_links.request_bytes += len(kept or b"")
-            self._line.append(_Waiting(id, kept, event.settled, event.message_format, transaction, refused))
+            self._line.append(
+                _Waiting(id, kept, event.settled, event.message_format, transaction, came_s, refused)
+            )
         self.resume()
 
     def resume(self) -> None:
@@ -229,7 +238,9 @@ class RequestLink(RequestingLink):
                     conditions.NOT_IMPLEMENTED,
                     f"expected a message of format 0, found {request.message_format:#x}",
                 )
-            await self._execute(request.payload, request.transaction, request.refused_bytes)
+            wait_ms = None if request.refused_bytes else self.node.wait_ms(request.payload)
+            with within(None if wait_ms is None else request.came_s + wait_ms / 1000):
+                await self._execute(request.payload, request.transaction, request.refused_bytes)
         except ConditionError as error:
             self._connection.log_refused(error.condition, error.description)
             return _error(error.condition, error.description)

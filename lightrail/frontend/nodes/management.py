@@ -67,6 +67,10 @@ class Management:
         """False: every request has an answer."""
         return False
 
+    def wait_ms(self, payload: bytes) -> int | None:
+        """None: these requests do not say it."""
+        return None
+
     async def answer(self, connection: "ClientConnection", payload: bytes) -> Message:
         """Executes a request; its errors are in the answer."""
         caller_for = connection.client.caller_for

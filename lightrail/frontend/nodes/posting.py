@@ -1,6 +1,7 @@
 """A posting: sends single messages of the frontend to a queue, and waits until each is stored."""
 
-from collections.abc import Sequence
+import asyncio
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Final, Self
 
 from lightrail.frontend.errors import ConditionError
@@ -8,6 +9,7 @@ from lightrail.frontend.links.resolving import resolve
 from lightrail.model import conditions
 from lightrail.model.policy import Role
 from lightrail.namespace.records import Right
+from lightrail.shard_client.deadlines import left_ms
 from lightrail.shard_client.sending.queue_producer import QueueProducer
 from lightrail.shard_client.sending.window import MAYBE_STORED, NOT_STORED, Attributes
 from lightrail.wire.frames import UNKNOWN_SEQUENCE
@@ -62,9 +64,16 @@ class Posting:
 
     @classmethod
     async def open_at(cls, frontend: "Frontend", queue: str, *, sequences: bool = False) -> Self:
-        """Opens a queue for messages whose sender was checked before."""
+        """Opens a queue for messages whose sender was checked before.
+
+        Args:
+            sequences: see `open`. Then the posting is for messages that are stored at once: no shard opens
+                it when nobody waits for them any more.
+        """
         owner = await frontend.place(queue)
         producer = QueueProducer(owner, frontend.next_link(), sequences=sequences, is_whole=True)
+        if sequences:
+            producer.left_ms = _until(left_ms(NODE_POST_MS))
         producer.open()
         return cls(producer)
 
@@ -86,7 +95,7 @@ class Posting:
         queue = self._producer.queue
         if self.closed:
             raise PostingError(conditions.RESOURCE_DELETED, f"{queue} is no longer open")
-        sent = await self._producer.send([(attributes, messages)], NODE_POST_MS)
+        sent = await self._producer.send([(attributes, messages)], left_ms(NODE_POST_MS))
         if sent.refusal is NOT_STORED or sent.refusal is MAYBE_STORED:
             self.close()
             raise PostingError(conditions.INTERNAL_ERROR, f"the shard of {queue} did not answer in time")
@@ -97,3 +106,10 @@ class Posting:
     def close(self) -> None:
         """Closes the posting."""
         self._producer.close()
+
+
+def _until(wait_ms: int) -> Callable[[], int]:
+    """What is left of a time that begins now, in milliseconds."""
+    now_s = asyncio.get_running_loop().time
+    until_s = now_s() + wait_ms / 1000
+    return lambda: max(0, int(1000 * (until_s - now_s())))

@@ -62,7 +62,9 @@ class Committing:
 
     async def commit(self, transaction: Transaction) -> None:
         """Returns when all of it is on disk. Raises ConditionError: it had no effect."""
-        if not (transaction.posts or transaction.retirements or transaction.locks):
+        if not (
+            transaction.posts or transaction.retirements or transaction.locks or transaction.cancellations
+        ):
             return
         commits = self._parts_at_shards
         commits.begin()
@@ -107,6 +109,8 @@ class Committing:
         locked.update(each.queue for each in consumers if each.settlements.has_key)
         for queue in locked:
             guard.check(self._connection.client, Right.LISTEN, self._frontend.directory.get(queue))
+        for record in transaction.senders.values():
+            guard.demand_open(Right.SEND, guard.check(self._connection.client, Right.SEND, record))
 
     # --- queues and parts ------------------------------------------------------------------------------
 
@@ -226,9 +230,17 @@ class Committing:
         locks: dict[int, list[LockRetirement]] = {}
         for lock in transaction.locks.values():
             locks.setdefault((await self._frontend.find(lock.queue)).shard, []).append(lock)
+        cancelled: dict[int, list[tuple[str, int]]] = {}
+        for queue, sequence in transaction.cancellations:
+            cancelled.setdefault((await self._frontend.find(queue)).shard, []).append((queue, sequence))
         return {
-            shard: request_of(batches.get(shard, []), retirements.get(shard, []), locks.get(shard, []))
-            for shard in batches.keys() | retirements.keys() | locks.keys()
+            shard: request_of(
+                batches.get(shard, []),
+                retirements.get(shard, []),
+                locks.get(shard, []),
+                cancelled.get(shard, []),
+            )
+            for shard in batches.keys() | retirements.keys() | locks.keys() | cancelled.keys()
         }
 
 

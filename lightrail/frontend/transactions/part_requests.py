@@ -9,7 +9,7 @@ import json
 from array import array
 from collections.abc import Iterable, Sequence
 from itertools import accumulate
-from typing import Any
+from typing import Any, Final
 
 from lightrail.frontend.links.deliveries import ConsumerLink
 from lightrail.frontend.links.outcomes import encode_outcome
@@ -20,20 +20,29 @@ from lightrail.wire.bodies import ConsumerOpen
 
 Batch = tuple[frozenset[str], Post, Sequence[bytes]]
 """Queues, the post of the messages, and the messages."""
+Joined = tuple[frozenset[str], Attributes, list[bytes], int | None]
+"""Queues, attributes, messages, and the sequence of the first message if the queue has given it before."""
+CANCELLED: Final = "cancelled"
+"""In the place of the outcome of a scheduled message that is cancelled (docs/formats/wire.md)."""
 
 
 def request_of(
-    batches: Iterable[Batch], retirements: Iterable[Retirement], locks: Iterable[LockRetirement]
+    batches: Iterable[Batch],
+    retirements: Iterable[Retirement],
+    locks: Iterable[LockRetirement],
+    cancelled: Iterable[tuple[str, int]] = (),
 ) -> Request:
     """The fields and the blob of `transact` and `prepare` (docs/formats/wire.md)."""
     posts: list[list[Any]] = []
     blob: list[bytes] = []
-    for queues, attributes, payloads in _joined(batches):
+    for queues, attributes, payloads, sequence in _joined(batches):
         ends = array("I", accumulate(map(len, payloads)))
         durable, priority, expires_at_ms, message_format = attributes
         posts.append(
             [sorted(queues), durable, priority, expires_at_ms, message_format, len(payloads), ends[-1]]
         )
+        if sequence is not None:
+            posts[-1].append(sequence)
         blob += (ends.tobytes(), *payloads)
     settles: list[list[Any]] = []
     for consumer, first, last, outcome in _joined_ranges(retirements):
@@ -47,17 +56,25 @@ def request_of(
         code, detail = encode_outcome(lock.outcome, ConsumerOpen(lock.queue))
         found = json.loads(detail) if detail else {}
         settles.append([lock.queue, 0, lock.number, 1, int(code), found, lock.key])
+    settles += [[queue, 0, sequence, 1, CANCELLED, {}] for queue, sequence in cancelled]
     return {"posts": posts, "settles": settles}, b"".join(blob)
 
 
-def _joined(batches: Iterable[Batch]) -> list[tuple[frozenset[str], Attributes, list[bytes]]]:
-    """Queues, attributes and messages of batches; the messages of each queue stay in their order."""
-    found: list[tuple[frozenset[str], Attributes, list[bytes]]] = []
+def _joined(batches: Iterable[Batch]) -> list[Joined]:
+    """The batches, of which neighbours are one; the messages of each queue stay in their order.
+
+    Those with numbers are not joined, and are in no order with others.
+    """
+    found: list[Joined] = []
     sizes: list[int] = []
     newest: dict[str, int] = {}
     """By queue, the index of its last batch."""
     for queues, post, payloads in batches:
         size = sum(map(len, payloads))
+        if post.sequence is not None:
+            found.append((queues, post.attributes, [*payloads], post.sequence))
+            sizes.append(size)
+            continue
         index = -1
         if not newest.keys().isdisjoint(queues):
             index, *others = {newest.get(queue, -1) for queue in queues}
@@ -72,7 +89,7 @@ def _joined(batches: Iterable[Batch]) -> list[tuple[frozenset[str], Attributes, 
             sizes[index] += size
             continue
         newest.update(dict.fromkeys(queues, len(found)))
-        found.append((queues, post.attributes, [*payloads]))
+        found.append((queues, post.attributes, [*payloads], None))
         sizes.append(size)
     return found
 

@@ -11,6 +11,7 @@ other deliveries that are not unsettled (any more), an outcome makes the transac
 
 import asyncio
 from bisect import bisect_left
+from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 from operator import itemgetter
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
@@ -24,6 +25,7 @@ from lightrail.wire.bodies import Refusal
 if TYPE_CHECKING:
     from lightrail.amqp.link import Link
     from lightrail.frontend.links.deliveries import ConsumerLink
+    from lightrail.namespace.records import Name
 
 _last = itemgetter(1)
 
@@ -118,7 +120,9 @@ class Post:
     is_entity: bool = False
     """Whether the name is that of an entity (FrontendHooks.names_entities)."""
     hold: Hold | None = None
-    """The use of the name by the link that sent the messages; None for an address."""
+    """The use of the name by the link that sent the messages; None for an address, and for a request."""
+    sequence: int | None = None
+    """Of the first message in the queue, which has given the messages their numbers before the commit."""
 
     @property
     def payload_bytes(self) -> int:
@@ -208,6 +212,10 @@ class Transaction:
     """All deliveries that have an outcome in it, by their sessions."""
     locks: dict[tuple[str, int], LockRetirement] = field(default_factory=dict)
     """By the key and the number of the lock."""
+    cancellations: dict[tuple[str, int], None] = field(default_factory=dict)
+    """Scheduled messages that it cancels: queue and sequence."""
+    senders: dict[str, "Name"] = field(default_factory=dict)
+    """By name: what requests schedule or cancel messages at; the commit checks the right again."""
     requests: int = 0
     """Number of its requests to nodes that are not executed yet."""
     messages: int = 0
@@ -257,6 +265,7 @@ class Transaction:
         self.posts.clear()
         self.retirements.clear()
         self.locks.clear()
+        self.cancellations.clear()
         self.acquisitions.clear()
 
     def post(self, post: Post) -> None:
@@ -312,11 +321,12 @@ class Transaction:
                     self.retire(part)
 
     def _check_settlements(self) -> None:
-        if len(self.retirements) + len(self.locks) >= limits.TRANSACTION_PARTS_MAX:
+        parts = len(self.retirements) + len(self.locks) + len(self.cancellations)
+        if parts >= limits.TRANSACTION_PARTS_MAX:
             self.fail(
                 conditions.RESOURCE_LIMIT_EXCEEDED,
                 f"expected a transaction that settles at most {limits.TRANSACTION_PARTS_MAX} ranges of "
-                "deliveries, found more",
+                "deliveries, or scheduled messages that it cancels, found more",
             )
 
     # --- by requests (links/bound.py) -------------------------------------------------------------
@@ -342,6 +352,14 @@ class Transaction:
         if self.failure is None:
             self.locks[key, number] = LockRetirement(queue, key, number, outcome)
             self._charge(TRANSACTION_PART_OVERHEAD)
+
+    def cancel(self, queue: str, sequences: Iterable[int]) -> None:
+        """Adds scheduled messages of a queue that it cancels."""
+        for sequence in sequences:
+            self._check_settlements()
+            if self.failure is None:
+                self.cancellations[queue, sequence] = None
+                self._charge(TRANSACTION_PART_OVERHEAD)
 
     def has_lock(self, key: str, number: int) -> bool:
         """Whether it settles the message with this lock already."""

@@ -186,7 +186,7 @@ class Transactions:
                 link,
                 conditions.NOT_IMPLEMENTED,
                 "transactions send to queues and routers; of requests, only those to NAME/$management that "
-                "settle messages by lock tokens may be part of one",
+                "settle, schedule or cancel messages may be part of one",
             )
             return
         self._begin_work(transaction, now_ms)

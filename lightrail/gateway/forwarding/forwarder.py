@@ -17,6 +17,7 @@ import logging
 from collections.abc import Awaitable, Callable
 from typing import Final, Generic, TypeVar
 
+from lightrail.gateway.forwarding.room import ForwardingRoom
 from lightrail.shard_client.receiving.queue_consumer import Delivery, QueueConsumer
 from lightrail.shard_client.shard_connections import ShardConnections
 from lightrail.wire.bodies import ConsumerOpen, Refusal, SettleDetail
@@ -39,15 +40,39 @@ class Forwarder:
     Args:
         window: messages in flight at a time.
         lost: called when the shard closes the consumer: the queue was deleted, or has moved.
+        room: bytes of all forwarders.
     """
 
-    __slots__ = ("_is_closed", "_label", "_lost", "_mean_bytes", "_source", "_tasks", "_window", "queue")
+    __slots__ = (
+        "_held_bytes",
+        "_is_closed",
+        "_label",
+        "_lost",
+        "_mean_bytes",
+        "_room",
+        "_source",
+        "_tasks",
+        "_window",
+        "_window_max",
+        "queue",
+    )
 
-    def __init__(self, queue: str, *, window: int, label: str, lost: Callable[["Forwarder"], None]) -> None:
+    def __init__(
+        self,
+        queue: str,
+        *,
+        window: int,
+        label: str,
+        lost: Callable[["Forwarder"], None],
+        room: ForwardingRoom,
+    ) -> None:
         self.queue = queue
+        self._window_max = window
         self._window = window
         self._label = label
         self._lost = lost
+        self._room = room
+        self._held_bytes = 0
         self._source: QueueConsumer | None = None
         self._is_closed = False
         self._mean_bytes = 0.0
@@ -59,6 +84,18 @@ class Forwarder:
     def held(self) -> int:
         """Messages in flight."""
         return len(self._tasks)
+
+    @property
+    def is_waiting(self) -> bool:
+        """See MessageHolder."""
+        return False
+
+    def give_back(self) -> None:
+        """See MessageHolder."""
+        log.info("%s gets its messages back: those of all forwarders have no room", self.queue)
+        self._window = 1
+        self._leave()
+        self._lost(self)
 
     async def carry(self, delivery: Delivery) -> Settlement:
         """Sends a message to its target, however long that takes; returns its outcome for the queue."""
@@ -90,7 +127,13 @@ class Forwarder:
         self._note_sizes(deliveries)
         for delivery in deliveries:
             self._tasks[delivery.generation, delivery.number] = loop.create_task(self._work(delivery))
+        self._hold(sum(len(each.message) for each in deliveries))
         self._top_up()
+
+    def _hold(self, size: int) -> None:
+        """Notes bytes that have arrived, or, below 0, that are settled. May give all messages back."""
+        self._held_bytes += size
+        self._room.hold(self, self._held_bytes)
 
     def _note_sizes(self, deliveries: list[Delivery]) -> None:
         for delivery in deliveries:
@@ -117,14 +160,21 @@ class Forwarder:
         self._tasks.pop((delivery.generation, delivery.number), None)
         if self._source is not None:
             self._source.settle((delivery,), code, detail)
+            self._hold(-len(delivery.message))
+            self._widen()
             self._top_up()
+
+    def _widen(self) -> None:
+        """After progress, a window that was reduced grows again."""
+        self._window = min(2 * self._window, self._window_max)
 
     def _top_up(self) -> None:
         """Grants credit for the free part of the window, once per group of settlements."""
         if not self._mean_bytes:
             window = min(self._window, FORWARDER_WINDOW_FIRST)
         else:
-            window = min(self._window, max(1, int(FORWARDER_WINDOW_BYTES / self._mean_bytes)))
+            size = min(FORWARDER_WINDOW_BYTES, self._held_bytes + self._room.left)
+            window = min(self._window, max(1, int(size / self._mean_bytes)))
         room = window - self.held
         source = self._source
         if source is not None and room > 0 and source.granted <= room // 2:
@@ -140,6 +190,7 @@ class Forwarder:
         for task in self._tasks.values():
             task.cancel()
         self._tasks.clear()
+        self._hold(-self._held_bytes)
 
 
 FORWARDER_OPEN_PAUSE_MS: Final[int] = 1_000
@@ -257,18 +308,24 @@ class RepeatingForwarder(Forwarder):
         label: str,
         pause: Pause,
         lost: Callable[[Forwarder], None],
+        room: ForwardingRoom,
         *,
         log: logging.Logger,
         waiting: str,
         again: str,
     ) -> None:
-        super().__init__(queue, window=FORWARD_WINDOW, label=label, lost=lost)
+        super().__init__(queue, window=FORWARD_WINDOW, label=label, lost=lost, room=room)
         self._pause = pause
         self._log = log
         self._waiting = waiting
         self._again = again
         self._problem = ""
         """The last logged problem."""
+
+    @property
+    def is_waiting(self) -> bool:
+        """See MessageHolder."""
+        return bool(self._problem)
 
     def attempt(self, delivery: Delivery) -> Attempt:
         """The attempts of a message, which notes each problem."""

@@ -12,7 +12,11 @@ import asyncio
 import logging
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
+from typing import Final
 
+from lightrail.amqp.dead_letters import HOPS, REASON, count_of, history_of
+from lightrail.amqp.sections import with_annotations
+from lightrail.amqp.values import Symbol, UInt
 from lightrail.gateway.forwarding.counts import ForwardingCounts
 from lightrail.gateway.forwarding.forwarder import (
     ACCEPTED,
@@ -23,7 +27,9 @@ from lightrail.gateway.forwarding.forwarder import (
     Roster,
     Settlement,
 )
+from lightrail.gateway.forwarding.next_queues import TOO_MANY_HOPS
 from lightrail.gateway.forwarding.pushes import Pushers
+from lightrail.gateway.forwarding.room import ForwardingRoom
 from lightrail.gateway.forwarding.sink import NotSentError, Sink, due, moved
 from lightrail.gateway.forwarding.transferring import QueueForwarders
 from lightrail.gateway.forwarding.transfers import Transfers
@@ -43,6 +49,11 @@ from lightrail.wire.frames import OutcomeCode
 
 log = logging.getLogger("lightrail.gateway.forwarding.forwarding")
 
+DEAD_LETTERINGS_PLAIN: Final = 2
+"""Dead-letterings of a message that gateways do not count: with these it is forwarded as it is."""
+DEAD_LETTER_HOPS_MAX: Final[int] = 16
+"""Times that a message is forwarded as a dead letter after those."""
+
 
 @dataclass(eq=False, repr=False)
 class Forwarders:
@@ -52,6 +63,7 @@ class Forwarders:
     shards: ShardConnections
     sink: Sink
     counts: ForwardingCounts
+    room: ForwardingRoom
     pause: Pause = asyncio.sleep
 
     def __post_init__(self) -> None:
@@ -80,18 +92,31 @@ class DeadLetterForwarder(RepeatingForwarder):
         waiting = f"dead letters wait in {queue}, {target} refuses them"
         again = f"{target} accepts the dead letters of {queue} again"
         label = f"forwarder to {target}"
-        super().__init__(queue, label, host.pause, lost, log=log, waiting=waiting, again=again)
+        super().__init__(queue, label, host.pause, lost, host.room, log=log, waiting=waiting, again=again)
+        self._of = names.owner(queue)
         self._target = target
         self._sink = host.sink
         self._counts = host.counts
 
     def attempt(self, delivery: Delivery) -> Attempt:
-        """Accepted once the target has stored the message; there is no other outcome."""
+        """Accepted once the target has stored the message; there is no other outcome.
+
+        A message that has returned too often is set aside: the cycle goes through subscriptions, or was
+        closed by several administrators at once.
+        """
         message = moved(delivery)
+        notes = history_of(message.message, message.message_format)
+        hops = count_of(notes, HOPS) + 1 if count_of(notes) > DEAD_LETTERINGS_PLAIN else 0
+        is_set_aside = hops > DEAD_LETTER_HOPS_MAX
+        if hops:
+            message = message._replace(message=self._noted(message.message, hops, is_set_aside=is_set_aside))
 
         async def send() -> Settlement | None:
             try:
-                (problem,) = await self._sink.send(self._target, [message])
+                if is_set_aside:
+                    problem = await self._sink.set_aside(self._of, message)
+                else:
+                    (problem,) = await self._sink.send(self._target, [message])
                 text = str(problem) if problem is not None else ""
             except Exception as error:
                 log.exception("sending to %s failed", self._target)
@@ -104,6 +129,18 @@ class DeadLetterForwarder(RepeatingForwarder):
             return ACCEPTED
 
         return send
+
+    def _noted(self, message: bytes, hops: int, *, is_set_aside: bool) -> bytes:
+        notes: dict[Symbol, object] = {HOPS: UInt(hops)}
+        if is_set_aside:
+            why = f"the message was forwarded as a dead letter {hops - 1} times, which is the most"
+            notes = {
+                REASON: Symbol("rejected"),
+                Symbol("x-opt-dead-letter-condition"): Symbol(TOO_MANY_HOPS),
+                Symbol("x-opt-dead-letter-description"): why,
+            }
+            log.warning("a dead letter of %s is in %s: %s", self._of, names.transfer_name(self._of), why)
+        return with_annotations(message, notes)
 
 
 class DeadLetterForwarders(Forwarders):
@@ -134,7 +171,7 @@ class ScheduledForwarder(RepeatingForwarder):
         waiting = f"messages that are due wait in {queue}"
         again = f"{router} accepts its scheduled messages again"
         label = f"schedule of {router}"
-        super().__init__(queue, label, host.pause, lost, log=log, waiting=waiting, again=again)
+        super().__init__(queue, label, host.pause, lost, host.room, log=log, waiting=waiting, again=again)
         self._router = router
         self._shards = host.shards
         self._sink = host.sink
@@ -188,15 +225,15 @@ class Forwarding:
         self, service: Service, shards: ShardConnections, sender: NameSender, destinations: Destinations
     ) -> None:
         self.counts = ForwardingCounts()
-        sink = Sink(service, sender)
+        sink, room = Sink(service, sender), ForwardingRoom()
         self._directory = service.directory
         self._destinations = destinations
         self._endpoints = Endpoints(destinations)
         self.transfers = Transfers(service.directory, shards, sink, self.counts)
-        self._dead_letters = DeadLetterForwarders(service.directory, shards, sink, self.counts)
-        self._scheduled = ScheduledForwarders(service.directory, shards, sink, self.counts)
-        self._queues = QueueForwarders(service, shards, sender.routers, self.counts)
-        self._pushers = Pushers(service, shards, self._endpoints.post, self.counts)
+        self._dead_letters = DeadLetterForwarders(service.directory, shards, sink, self.counts, room)
+        self._scheduled = ScheduledForwarders(service.directory, shards, sink, self.counts, room)
+        self._queues = QueueForwarders(service, shards, sender.routers, self.counts, room)
+        self._pushers = Pushers(service, shards, self._endpoints.post, self.counts, room)
 
     def start(self) -> None:
         """Starts the forwarders that the namespace requires now; `changed` follows its changes."""

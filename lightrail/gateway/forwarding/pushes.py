@@ -18,6 +18,7 @@ from lightrail.cluster.coordinator import CoordinatorError
 from lightrail.gateway.bodies import rfc3339
 from lightrail.gateway.forwarding.counts import ForwardingCounts
 from lightrail.gateway.forwarding.forwarder import ACCEPTED, Forwarder, Roster, Settlement
+from lightrail.gateway.forwarding.room import ForwardingRoom
 from lightrail.gateway.http_client import Result
 from lightrail.gateway.messages import incoming
 from lightrail.gateway.paths import path_of
@@ -67,7 +68,8 @@ class Pusher(Forwarder):
     __slots__ = ("_host", "_push")
 
     def __init__(self, queue: str, push: Push, host: "Pushers", lost: Callable[[Forwarder], None]) -> None:
-        super().__init__(queue, window=PUSH_WINDOW, label=f"push to {push.url}"[:256], lost=lost)
+        label = f"push to {push.url}"[:256]
+        super().__init__(queue, window=PUSH_WINDOW, label=label, lost=lost, room=host.room)
         self._push = push
         self._host = host
 
@@ -119,11 +121,13 @@ class Pushers:
         shards: ShardConnections,
         post: Post,
         counts: ForwardingCounts,
+        room: ForwardingRoom,
         *,
         pause: Pause = asyncio.sleep,
         draw: Callable[[], float] = random.random,
     ) -> None:
         self.counts = counts
+        self.room = room
         self.post = post
         self.now_ms = shards.now_ms
         self.pause = pause

@@ -8,6 +8,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, Final
 
+from lightrail.amqp.dead_letters import HOPS, REASON
 from lightrail.amqp.lifetime import expiry_from
 from lightrail.amqp.sections import (
     attributes,
@@ -22,15 +23,17 @@ from lightrail.gateway.errors import ProblemError
 from lightrail.gateway.messages.outgoing import Outgoing
 from lightrail.gateway.messages.sending import Carried, NameSender, UnroutableError
 from lightrail.model import conditions
+from lightrail.model.names import dead_letter_name
 from lightrail.model.policy import Role
 from lightrail.namespace.service import Service
-from lightrail.namespace.statuses import ServiceError
+from lightrail.namespace.statuses import MissingError, ServiceError
+from lightrail.namespace.transfer_queues import transfer_queue
 from lightrail.shard_client.peers.requests import ShardDownError
 from lightrail.shard_client.receiving.queue_consumer import Delivery
 
 PRIORITY_DEFAULT: Final = 4
 SOURCE: Final = Symbol("x-opt-dead-letter-source")
-PRESENT: Final = (Symbol("x-opt-dead-letter-reason"), SOURCE, Symbol("x-opt-dead-letter-time"))
+PRESENT: Final = (REASON, SOURCE, Symbol("x-opt-dead-letter-time"), HOPS)
 """Annotations that a message has while it is a dead letter; its history (first error, count) stays."""
 
 
@@ -143,6 +146,18 @@ class Sink:
             return [problem] * len(messages)
         results = await self._sender.send_many(record, messages)
         return [_problem(each) if isinstance(each, BaseException) else None for each in results]
+
+    async def set_aside(self, source: str, message: Outgoing) -> NotSentError | None:
+        """Stores a dead letter that is not forwarded any more, among those of the transfers of its queue."""
+        try:
+            transfer = await transfer_queue(self._service, source)
+        except MissingError:
+            # With its queue the dead letter is deleted as well.
+            return None
+        except (ServiceError, CoordinatorError) as error:
+            return NotSentError(conditions.INTERNAL_ERROR, str(error))
+        (problem,) = await self.send(dead_letter_name(transfer.name), [message])
+        return problem
 
     async def route(self, router: str, message: Outgoing, carried: Carried) -> NotSentError | None:
         """Sends a message to a router, to those of its queues that are not in `carried`, and adds them."""

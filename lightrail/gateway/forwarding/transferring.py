@@ -26,6 +26,7 @@ from lightrail.gateway.forwarding.next_queues import (
     RefusedError,
     parts_of,
 )
+from lightrail.gateway.forwarding.room import ForwardingRoom
 from lightrail.gateway.forwarding.sink import moved
 from lightrail.gateway.messages.sending import RouterSender
 from lightrail.model import conditions, limits
@@ -77,6 +78,7 @@ class QueueForwarder(Forwarder):
         "_batch",
         "_commits",
         "_host",
+        "_is_paused",
         "_line",
         "_next_queues",
         "_shards",
@@ -86,7 +88,8 @@ class QueueForwarder(Forwarder):
     def __init__(
         self, queue: str, target: str, host: "QueueForwarders", lost: Callable[[Forwarder], None]
     ) -> None:
-        super().__init__(queue, window=TRANSFERRED_WINDOW, label=f"forwarder to {target}", lost=lost)
+        label = f"forwarder to {target}"
+        super().__init__(queue, window=TRANSFERRED_WINDOW, label=label, lost=lost, room=host.room)
         self._host = host
         shards = self._shards = host.shards
         self._next_queues = NextQueues(host.service.directory, host.routers, queue)
@@ -100,6 +103,12 @@ class QueueForwarder(Forwarder):
         self._batch: Sequence[Delivery] = ()
         """The deliveries of the transaction under way."""
         self._worker: asyncio.Task[None] | None = None
+        self._is_paused = False
+
+    @property
+    def is_waiting(self) -> bool:
+        """See MessageHolder."""
+        return self._is_paused
 
     @property
     def held(self) -> int:
@@ -120,6 +129,7 @@ class QueueForwarder(Forwarder):
         if self._worker is None:
             self._worker = asyncio.get_running_loop().create_task(self._work_through())
         self._note_sizes(deliveries)
+        self._hold(_size(deliveries))
         self._top_up()
 
     def _cancel(self) -> None:
@@ -137,6 +147,7 @@ class QueueForwarder(Forwarder):
         pause_ms = TRANSFER_PAUSE_MS
         while self._line:
             self._batch = self._next_batch()
+            self._is_paused = False
             try:
                 await self._pass_on(self._batch)
             except Exception as error:
@@ -154,11 +165,15 @@ class QueueForwarder(Forwarder):
                     return
                 self._line.extendleft(reversed(self._batch))
                 self._batch = ()
+                self._is_paused = True
+                self._hold(_size(self._line) - self._held_bytes)
                 await self._host.pause(pause_ms / 1000)
                 pause_ms = min(2 * pause_ms, TRANSFER_PAUSE_MS_MAX)
             else:
                 pause_ms = TRANSFER_PAUSE_MS
                 self._batch = ()
+                self._hold(_size(self._line) - self._held_bytes)
+                self._widen()
                 self._top_up()
         self._worker = None
 
@@ -290,6 +305,11 @@ class QueueForwarder(Forwarder):
         }
 
 
+def _size(deliveries: Iterable[Delivery]) -> int:
+    """Bytes of messages."""
+    return sum(len(each.message) for each in deliveries)
+
+
 def _ranges(batch: Sequence[Delivery]) -> list[tuple[int, int]]:
     """First number and count of consecutive deliveries."""
     found: list[tuple[int, int]] = []
@@ -328,6 +348,7 @@ class QueueForwarders:
         shards: ShardConnections,
         routers: RouterSender,
         counts: ForwardingCounts,
+        room: ForwardingRoom,
         *,
         pause: Pause = asyncio.sleep,
     ) -> None:
@@ -335,6 +356,7 @@ class QueueForwarders:
         self.shards = shards
         self.routers = routers
         self.counts = counts
+        self.room = room
         self.pause = pause
         self._roster: Roster[str] = Roster(
             shards, lambda queue, target, lost: QueueForwarder(queue, target, self, lost)

@@ -98,7 +98,10 @@ class Transfers:
             each.abandon()
 
     def _is_visible(self, caller: Caller, transfer: Transfer) -> bool:
-        return caller.everything or caller.user == transfer.task.caller.user
+        maker = transfer.task.caller
+        # Whoever has a key of a rule is nobody else, whatever the names of rules and users are.
+        is_maker = (caller.user, caller.by_rule) == (maker.user, maker.by_rule)
+        return caller.everything or is_maker
 
     # --- the request ----------------------------------------------------------------------------------
 

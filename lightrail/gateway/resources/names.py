@@ -15,9 +15,8 @@ from lightrail.gateway.rights import demand_name
 from lightrail.model import limits
 from lightrail.model.policy import InvalidPolicyError, Policy, Role
 from lightrail.namespace.listing import children, every_name, visible
-from lightrail.namespace.records import Name, Right
+from lightrail.namespace.records import Name, Right, policy_from
 from lightrail.namespace.rights import ForbiddenError, demand, may
-from lightrail.namespace.service import policy_from
 
 if TYPE_CHECKING:
     from lightrail.gateway.request import Request

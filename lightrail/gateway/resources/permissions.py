@@ -13,7 +13,7 @@ from lightrail.gateway.errors import ProblemError, invalid
 from lightrail.model import limits
 from lightrail.namespace import tokens
 from lightrail.namespace.records import Permission, Right
-from lightrail.namespace.rights import rights_of
+from lightrail.namespace.rights import may_grant
 
 if TYPE_CHECKING:
     from lightrail.gateway.request import Request
@@ -28,7 +28,7 @@ async def list_all(request: "Request") -> web.Response:
             each
             for each in request.directory.every_permission()
             if (user is None or each.user == user)
-            and Right.MANAGE in rights_of(request.directory, request.caller, each.prefix)
+            and may_grant(request.directory, request.caller, each.prefix)
         ),
         key=lambda each: (each.user, each.prefix),
     )
@@ -78,6 +78,8 @@ async def make(request: "Request") -> web.Response:
     """POST /!tokens: 201 with the token, which is stored nowhere."""
     if not request.http.headers.get("Authorization", "").lower().startswith("basic "):
         raise ProblemError(403, "expected a user name and a password (Basic) to make a token; found none")
+    if request.caller.by_rule is not None:
+        raise ProblemError(403, "a key of an authorization rule makes no tokens; log in as a user")
     record = await request.services.callers.user_record(request.caller)
     if record is None:
         raise ProblemError(

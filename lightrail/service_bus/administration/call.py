@@ -37,14 +37,16 @@ from lightrail.model.names import (
 )
 from lightrail.model.policy import Policy, Role
 from lightrail.namespace.directory import Directory
-from lightrail.namespace.records import Name, Right, Subscription
+from lightrail.namespace.records import Name, Right, Rules, Subscription
 from lightrail.namespace.rights import Caller, may
 from lightrail.namespace.rules import rules_of
 from lightrail.namespace.statuses import MissingError
 from lightrail.namespace.transfer_queues import transfer_queue
-from lightrail.service_bus.administration import entries
+from lightrail.service_bus.administration import authorization, entries
 from lightrail.service_bus.administration.entries import Entry
 from lightrail.service_bus.administration.properties import Server
+from lightrail.service_bus.rule_keys import SealedKeyError
+from lightrail.service_bus.spelling import PART_CHARACTERS_MAX
 
 if TYPE_CHECKING:
     from lightrail.gateway.request import Request
@@ -142,6 +144,8 @@ def _segment(text: str, *, is_rule: bool = False) -> str:
 
 ADMINISTRATION_PAGE_MAX: Final[int] = 100
 """Most entities in one answer to an administration client of Azure Service Bus, as there."""
+NAME_CHARACTERS_MAX: Final[int] = 260
+"""Characters of the name of a new queue or topic, as in Service Bus."""
 T = TypeVar("T")
 Figures = dict[str, dict[str, Any]]
 """Figures of queues by name (gateway/resources/queues.py)."""
@@ -222,6 +226,11 @@ class Call:
             raise ProblemError(404, f"{what} does not exist, so it can't be changed")
         if is_there and not updates:
             raise ProblemError(409, f"{what} exists already; a change has the header If-Match: *")
+        if not is_there:
+            name, most = self.place.rule or self.place.subscription, PART_CHARACTERS_MAX
+            name, most = (name, most) if name else (self.place.name, NAME_CHARACTERS_MAX)
+            if len(name) > most:
+                raise ProblemError(400, f"{what}: expected a name of at most {most} characters")
         return updates
 
     def forwarding(self, policy: Policy, before: Policy | None = None) -> Policy:
@@ -244,8 +253,8 @@ class Call:
                 )
         return Policy.parse({"role": str(policy.role), **policy.given, **found}) if found else policy
 
-    async def change(self, record: Name, policy: Policy) -> Name:
-        """Gives a name another policy, which was made from that of the record.
+    async def change(self, record: Name, policy: Policy, rules: Rules | None = None) -> Name:
+        """Gives a name another policy, which was made from that of the record, and perhaps other rules.
 
         Raises ChangedError if the name was changed since, or is not at the revision that the client has read.
         """
@@ -253,18 +262,37 @@ class Call:
         if revision is None:
             # The policy has fields that no property shows: those of a change in between would be lost.
             revision = record.revision
-        changed = await self.services.namespace.change(self.caller, record.name, policy, revision)
+        changed = await self.services.namespace.change(self.caller, record.name, policy, revision, rules)
         return await self._with_transfers(changed)
 
-    async def give(self, name: str, policy: Policy) -> Name:
+    async def give(self, name: str, policy: Policy, rules: Rules = ()) -> Name:
         """Creates a queue or topic. Raises TakenError, ForbiddenError, ServiceError and others."""
-        return await self._with_transfers(await self.services.namespace.give(self.caller, name, policy))
+        made = await self.services.namespace.give(self.caller, name, policy, rules=rules)
+        return await self._with_transfers(made)
 
     async def _with_transfers(self, record: Name) -> Name:
         """The record of a queue; if it forwards, clients find the dead letters of transfers at once."""
         if record.policy["forward_to"] is not None:
             await transfer_queue(self.services.namespace, record.name)
         return record
+
+    def rules_in(self, wanted: dict[str, Xml.Element], present: Rules) -> Rules | None:
+        """Takes the authorization rules out of the properties that a client sends; None without any.
+
+        Raises ProblemError, LimitExceededError.
+        """
+        return authorization.rules_in(wanted.pop(authorization.ELEMENT, None), self._secret, present)
+
+    def rules_shown(self, record: Name) -> Xml.Element:
+        """The authorization rules of an entity, with their keys. Raises ProblemError."""
+        try:
+            return authorization.shown(self._secret, record.authorization_rules)
+        except SealedKeyError as error:
+            raise ProblemError(500, f"{record.name}: {error}") from None
+
+    @property
+    def _secret(self) -> bytes:
+        return self.services.callers.secret
 
     # --- answers ---------------------------------------------------------------------------------------
 

@@ -1,6 +1,7 @@
 """Durations of ISO 8601, in the form of the administration clients of Azure Service Bus."""
 
 import re
+from collections.abc import Callable
 from typing import Final
 
 FOREVER: Final = "P10675199DT2H48M5.4775807S"
@@ -24,6 +25,19 @@ def seconds_of(text: str) -> float | None:
     days, hours, minutes, seconds = (float(part or 0) for part in found.groups())
     total = days * 86_400 + hours * 3_600 + minutes * 60 + seconds
     return None if total >= _FOREVER_S else total
+
+
+def between(least_s: float, most_s: float) -> Callable[[str], float]:
+    """Reads a duration within the bounds of Service Bus."""
+
+    def read(text: str) -> float:
+        seconds = seconds_of(text)
+        if seconds is None or not least_s <= seconds <= most_s:
+            least = f"from {duration_of(least_s)} " if least_s else ""
+            raise ValueError(f"a duration {least}up to {duration_of(most_s)}")
+        return seconds
+
+    return read
 
 
 def duration_of(seconds: float | None) -> str:

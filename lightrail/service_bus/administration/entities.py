@@ -15,7 +15,7 @@ from lightrail.namespace.listing import every_name
 from lightrail.namespace.records import Name, Right
 from lightrail.namespace.rights import ForbiddenError
 from lightrail.namespace.statuses import TakenError
-from lightrail.service_bus.administration import entries
+from lightrail.service_bus.administration import authorization, entries
 from lightrail.service_bus.administration.call import COUNTS, Call, Figures
 from lightrail.service_bus.administration.entries import Entry
 from lightrail.service_bus.administration.kept import with_bounds
@@ -53,17 +53,19 @@ async def put(call: Call) -> web.Response:
     is_there = record.role is not Role.NONE
     if not call.demand_present(is_there, name):
         _demand_ordinary(name)
+        rules = call.rules_in(wanted, ()) or ()
         policy = NEW_QUEUE if role is Role.QUEUE else NEW_TOPIC
         present = (queue_properties if role is Role.QUEUE else topic_properties)(policy, call.server)
         policy = call.forwarding(changed(policy, wanted, present))
-        made = await call.give(name, policy)
+        made = await call.give(name, policy, rules)
         await _keep_first_spelling(call, made)
         return await _answer(call, made, status=201)
     if record.role is not role:
         raise ProblemError(409, f"{name} is a {_word(record)}, and no {kind} can change it")
+    changed_rules = call.rules_in(wanted, record.authorization_rules)
     present = (queue_properties if role is Role.QUEUE else topic_properties)(record.policy, call.server)
     policy = call.forwarding(changed(record.policy, wanted, present), record.policy)
-    before, record = record.policy, await call.change(record, policy)
+    before, record = record.policy, await call.change(record, policy, changed_rules)
     if role is Role.ROUTER:
         await _bound_subscriptions(call, record, before)
     return await _answer(call, record)
@@ -164,8 +166,9 @@ def _entry(call: Call, record: Name, figures: Figures) -> Entry:
             figures_shown = call.counted(scheduled, figures)
             figures_shown.pop("MessageCount", None)
         figures_shown["SubscriptionCount"] = str(len(call.subscriptions(record.name)))
+    authorized: dict[str, str | Xml.Element] = {authorization.ELEMENT: call.rules_shown(record)}
     description = entries.described(
-        kind, {**properties, **figures_shown, **times, "EntityAvailabilityStatus": "Available"}
+        kind, {**properties, **authorized, **figures_shown, **times, "EntityAvailabilityStatus": "Available"}
     )
     return Entry(call.url(record.name), record.name, record.created_at_ms, record.changed_at_ms, description)
 

@@ -81,11 +81,12 @@ def error(status: int, detail: str) -> str:
 
 
 def answer(text: str, kind: str, status: int = 200, headers: Mapping[str, str] | None = None) -> web.Response:
-    """A response with an entry, a feed or an empty body of that kind."""
-    content = f"application/atom+xml;type={kind};charset=utf-8"
-    return web.Response(
-        status=status, body=text.encode(), headers={"Content-Type": content} | dict(headers or {})
-    )
+    """A response with an entry, a feed or an empty body of that kind; it may have keys."""
+    always = {
+        "Content-Type": f"application/atom+xml;type={kind};charset=utf-8",
+        "Cache-Control": "no-store",
+    }
+    return web.Response(status=status, body=text.encode(), headers=always | dict(headers or {}))
 
 
 # --- reading ----------------------------------------------------------------------------------------------

@@ -1,8 +1,8 @@
 """Properties of Service Bus's entities, and the fields of policies that are their counterparts.
 
-A client sends a description with all of its properties, or with some. A property with a counterpart changes
-it; a property without one may only have the value that is shown. Properties that only the broker sets are not
-read.
+A client sends a description with all of its properties, or with some; AuthorizationRules are no field of a
+policy (authorization.py). A property with a counterpart changes it; a property without one may only have the
+value that is shown. Properties that only the broker sets are not read.
 """
 
 from collections.abc import Callable, Mapping
@@ -14,11 +14,12 @@ from lightrail.gateway.errors import ProblemError, invalid
 from lightrail.model import limits
 from lightrail.model.names import InvalidNameError, queue_name
 from lightrail.model.policy import InvalidPolicyError, Policy, Role, field_value
-from lightrail.service_bus.administration.durations import FOREVER, duration_of, seconds_of
-from lightrail.service_bus.administration.entries import local, plain_text
+from lightrail.service_bus.administration.durations import FOREVER, between, duration_of, seconds_of
+from lightrail.service_bus.administration.entries import plain_text
 from lightrail.service_bus.administration.kept import (
     FLAGS,
     FLAGS_OF_TOPICS,
+    IDLE,
     MIB,
     SIZE,
     TOPIC_MB,
@@ -34,6 +35,11 @@ UNLIMITED_COUNT: Final = (1 << 31) - 1
 """MaxDeliveryCount of a queue that makes no dead letters after failed deliveries."""
 WINDOW_S: Final = 600.0
 """DuplicateDetectionHistoryTimeWindow if a client does not send it."""
+WINDOW_S_MIN: Final = 20
+WINDOW_S_MAX: Final[int] = 7 * 86_400
+"""Shortest and longest one that a client may set, as in Service Bus."""
+LOCK_S_MAX: Final[int] = 300
+"""Longest LockDuration that a client may set, as in Service Bus."""
 
 NEW_QUEUE: Final = Policy(
     Role.QUEUE,
@@ -71,10 +77,6 @@ READ_ONLY: Final = frozenset(
 """Properties that only the broker sets; clients send back what they have read."""
 _DETECTION: Final = "RequiresDuplicateDetection"
 """Read together with the window, as one field."""
-_CONSTANT: Final[Mapping[str, str]] = {
-    "AutoDeleteOnIdle": FOREVER,
-    "AuthorizationRules": "",
-}
 """Properties without a counterpart: the values that they always have, which are Service Bus's defaults."""
 
 
@@ -110,12 +112,12 @@ def queue_properties(policy: Policy, server: Server) -> Shown:
         "DefaultMessageTimeToLive": duration_of(policy["max_age"]),
         "DeadLetteringOnMessageExpiration": _flag(policy["expired"] == "dead_letter"),
         "MaxDeliveryCount": _delivery_count(policy, server),
+        IDLE: duration_of(policy["max_idle"]),
         "UserMetadata": policy["description"],
         "ForwardTo": _url(policy["forward_to"], server),
         "ForwardDeadLetteredMessagesTo": _url(policy["dead_letter"], server),
         "MaxMessageSizeInKilobytes": _kilobytes(policy, server),
         "Status": _STATUSES[policy["status"]],
-        **_CONSTANT,
         **flags(policy, FLAGS),
     }
 
@@ -125,11 +127,11 @@ def topic_properties(policy: Policy, server: Server) -> Shown:
     return {
         "DefaultMessageTimeToLive": duration_of(policy["max_age"]),
         SIZE: kept_of(policy).get(SIZE, TOPIC_MB),
+        IDLE: kept_of(policy).get(IDLE, FOREVER),
         **_duplicates(bounds_of(policy).get("duplicate_window")),
         "UserMetadata": policy["description"],
         "MaxMessageSizeInKilobytes": _kilobytes(policy, server),
         "Status": _STATUSES[policy["status"]],
-        **_CONSTANT,
         **flags(policy, FLAGS_OF_TOPICS),
     }
 
@@ -148,7 +150,6 @@ def subscription_properties(policy: Policy, server: Server, drops: bool = False)
         "SupportOrdering",
         "EnablePartitioning",
         "EnableExpress",
-        "AuthorizationRules",
     ):
         del of_queue[key]
     return {**of_queue, FAILURES: _flag(not drops)}
@@ -176,7 +177,7 @@ def changed(policy: Policy, wanted: Mapping[str, Xml.Element], present: Shown) -
         if name not in present:
             known = ", ".join(sorted(present))
             raise ProblemError(400, f"the property {name[:80]!a} is not known here; there are {known}")
-        value = "" if name == "AuthorizationRules" and not len(found) else _text(found)
+        value = plain_text(found)
         if _is_same(name, value, present[name]) or name in (_DETECTION, WINDOW):
             continue
         if name in FLAGS_OF_TOPICS:
@@ -185,15 +186,17 @@ def changed(policy: Policy, wanted: Mapping[str, Xml.Element], present: Shown) -
         if name == SIZE and policy.role is Role.ROUTER:
             kept[name] = str(_read(_Counterpart("", _whole), name, value))
             continue
+        if name == IDLE and policy.role is Role.ROUTER:
+            kept[name] = duration_of(_read(_COUNTERPARTS[name], name, value))
+            continue
         counterpart = _COUNTERPARTS.get(name) if policy.role is Role.QUEUE or name in _OF_TOPICS else None
         if counterpart is None:
             expected = present[name] or "none"
-            why = _WHY.get(name, "there is no counterpart for another value")
-            raise invalid(name, value, f"{expected}: {why}", 400)
+            raise invalid(name, value, f"{expected}: there is no counterpart for another value", 400)
         given[counterpart.field] = _read(counterpart, name, value)
     _take_window(given, kept, wanted, present)
     given["service_bus"] = " ".join(
-        f"{name}={value}" for name, value in sorted(kept.items()) if value != FLAGS_OF_TOPICS.get(name)
+        f"{name}={value}" for name, value in sorted(kept.items()) if value != _LEFT_OUT.get(name)
     )
     try:
         return Policy.parse(given)
@@ -264,12 +267,6 @@ class _Counterpart(NamedTuple):
     """The value of the field. Raises ValueError with the expected form."""
 
 
-def _text(found: Xml.Element) -> str:
-    if local(found) == "AuthorizationRules" and len(found):
-        return "a list of rules"
-    return plain_text(found)
-
-
 def _boolean(text: str) -> bool:
     if text.lower() not in ("true", "false", "1", "0"):
         raise ValueError("true or false")
@@ -312,10 +309,11 @@ def _status(text: str) -> str:
 
 
 _COUNTERPARTS: Final[Mapping[str, _Counterpart]] = {
-    "LockDuration": _Counterpart("lock_duration", seconds_of),
+    "LockDuration": _Counterpart("lock_duration", between(0, LOCK_S_MAX)),
     "MaxSizeInMegabytes": _Counterpart("max_bytes", _size),
     "RequiresSession": _Counterpart("groups", _boolean),
     "DefaultMessageTimeToLive": _Counterpart("max_age", seconds_of),
+    IDLE: _Counterpart("max_idle", seconds_of),
     "DeadLetteringOnMessageExpiration": _Counterpart(
         "expired", lambda text: "dead_letter" if _boolean(text) else "discard"
     ),
@@ -329,11 +327,9 @@ _COUNTERPARTS: Final[Mapping[str, _Counterpart]] = {
 _OF_TOPICS: Final = frozenset(
     ("DefaultMessageTimeToLive", "UserMetadata", "MaxMessageSizeInKilobytes", "Status")
 )
-_DURATIONS: Final = frozenset(("LockDuration", "DefaultMessageTimeToLive", "AutoDeleteOnIdle"))
-_WHY: Final[Mapping[str, str]] = {
-    "AuthorizationRules": "keys belong to users; make them with lightrail-admin key make",
-    "AutoDeleteOnIdle": "no queue is deleted for being idle",
-}
+_DURATIONS: Final = frozenset(("LockDuration", "DefaultMessageTimeToLive", IDLE))
+_LEFT_OUT: Final[Mapping[str, str]] = {**FLAGS_OF_TOPICS, IDLE: FOREVER}
+"""Values of kept properties that are not written, as they are the defaults."""
 
 
 def _is_same(name: str, value: str, present: str) -> bool:
@@ -379,7 +375,8 @@ def _take_window(
         given.pop("duplicate_window", None)
         kept.pop(WINDOW, None)
         return
-    seconds = _read(_Counterpart("duplicate_window", seconds_of), WINDOW, window)
+    reads = seconds_of if window == present[WINDOW] else between(WINDOW_S_MIN, WINDOW_S_MAX)
+    seconds = _read(_Counterpart("duplicate_window", reads), WINDOW, window)
     if given["role"] == Role.QUEUE:
         given["duplicate_window"] = seconds
     else:

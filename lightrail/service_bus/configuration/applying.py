@@ -32,6 +32,7 @@ from lightrail.namespace.records import Name
 from lightrail.namespace.rights import Caller
 from lightrail.namespace.rules import rules_of
 from lightrail.service_bus.administration import descriptions, entities, entries, subscriptions
+from lightrail.service_bus.administration.authorization import ELEMENT
 from lightrail.service_bus.administration.call import Call, Figures, Kind, Place
 from lightrail.service_bus.administration.entries import SCHEMA, Entry
 from lightrail.service_bus.administration.properties import (
@@ -100,12 +101,15 @@ class _FileRequest(Request):
 
 
 class _FileCall(Call):
-    """A call whose answer nobody reads, so that no shard is asked for figures."""
+    """A call whose answer nobody reads: no shard is asked for figures, and no key is unsealed."""
 
     __slots__ = ()
 
     async def figures(self, queues: list[str]) -> Figures:
         return {}
+
+    def rules_shown(self, record: Name) -> Xml.Element:
+        return element(ELEMENT)
 
 
 async def apply(services: "Services", wanted: list[ConfiguredEntity]) -> None:
@@ -169,13 +173,7 @@ class _Applying:
         found: list[tuple[str, str]] = []
         record = self._record(entity)
         if record is not None and record.role is not _ROLES[entity.kind]:
-            there = (
-                "queue"
-                if record.role is Role.QUEUE
-                else "topic"
-                if record.role is Role.ROUTER
-                else record.role
-            )
+            there = {Role.QUEUE: "queue", Role.ROUTER: "topic"}.get(record.role, record.role)
             found.append(
                 (
                     entity.place,

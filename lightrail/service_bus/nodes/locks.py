@@ -49,7 +49,8 @@ def queue_of(record: Name) -> str:
     if record.role is Role.NONE:
         raise RequestError(404, f"there is no queue {record.name}")
     if record.role is not Role.QUEUE:
-        raise RequestError(501, f"{record.name} has role {record.role}; expected a queue")
+        why = f"{record.name} has role {record.role}; expected a queue or a subscription"
+        raise RequestError(400, why, conditions.NOT_ALLOWED)
     return record.name
 
 

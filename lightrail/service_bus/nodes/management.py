@@ -6,10 +6,12 @@ links/deliveries.py.
 """
 
 from collections.abc import Awaitable, Callable, Iterator, Mapping
+from contextlib import suppress
 from functools import partial
 from typing import TYPE_CHECKING, Final
 
 from lightrail.amqp.messages import Message, read_message
+from lightrail.amqp.sections import decode_application_properties
 from lightrail.amqp.values import DecodeError, Int, Symbol
 from lightrail.frontend.errors import ConditionError
 from lightrail.frontend.nodes.requests import RequestError, error_of, reply
@@ -41,6 +43,8 @@ SESSION_PEEK_PAGES_MAX: Final[int] = 100
 DELETED_MAX: Final = 4_000
 """Messages that one request deletes, as in Service Bus and at the shard."""
 SUFFIX: Final = "/$management"
+SERVER_TIMEOUT: Final = b"com.microsoft:server-timeout"
+"""Application property of requests, in milliseconds."""
 PREFIX: Final = "com.microsoft:"
 SETTLE: Final = "update-disposition"
 BESIDE_TRANSACTIONS: Final = frozenset(
@@ -70,6 +74,7 @@ None is `com.microsoft:server-busy`, after which these clients wait for 10 s: sh
 ALREADY_EXISTS: Final = "com.microsoft:entity-already-exists"
 
 OnRules = Callable[["ClientConnection", str, Fields], Awaitable[Fields]]
+InTransaction = Callable[["Transaction", "ClientConnection", Name, Fields], Awaitable[Fields | None]]
 
 
 class EntityManagement:
@@ -90,17 +95,31 @@ class EntityManagement:
             "set-session-state": sessions.set_state,
             "get-message-sessions": sessions.list_sessions,
             "receive-by-sequence-number": receive,
-            "schedule-message": scheduling.schedule,
+            "schedule-message": self._schedule,
             "cancel-scheduled-message": scheduling.cancel,
             "batch-delete-messages": self._delete,
             "add-rule": partial(self._on_rules, rules.add),
             "remove-rule": partial(self._on_rules, rules.remove),
             "enumerate-rules": partial(self._on_rules, rules.enumerate),
         }
+        self._in_transactions: dict[str, InTransaction] = {
+            SETTLE: locks.settle_in,
+            "schedule-message": self._schedule_in,
+            "cancel-scheduled-message": scheduling.cancel_in,
+        }
+        """Operations that take effect with the commit of a transaction."""
 
     def silent(self, payload: bytes) -> bool:
         """False: every request has an answer."""
         return False
+
+    def wait_ms(self, payload: bytes) -> int | None:
+        """The client's time for the request: it has given up after that, and tries again."""
+        found: object = None
+        if SERVER_TIMEOUT in payload:
+            with suppress(DecodeError):
+                found = decode_application_properties(payload).get(SERVER_TIMEOUT.decode())
+        return found if isinstance(found, int) and not isinstance(found, bool) and found >= 0 else None
 
     async def answer(self, connection: "ClientConnection", payload: bytes) -> Message:
         """Executes a request; its errors are in the answer."""
@@ -117,7 +136,7 @@ class EntityManagement:
     async def answer_in(
         self, connection: "ClientConnection", payload: bytes, transaction: "Transaction"
     ) -> Message:
-        """Settles messages in a transaction, which fails with the request.
+        """Settles, schedules or cancels messages in a transaction, which fails with the request.
 
         Requests that change no message run beside the transaction, as in Service Bus: they have their effect
         at once, and are answered as others are, whatever becomes of it.
@@ -126,19 +145,21 @@ class EntityManagement:
             operation, body = _parse(payload)
             if operation in BESIDE_TRANSACTIONS:
                 return await self.answer(connection, payload)
-            if operation != SETTLE:
+            if operation not in self._in_transactions:
                 raise RequestError(
                     501,
-                    f"{PREFIX}{operation!a:.80} can't be part of a transaction; expected {PREFIX}{SETTLE}, "
-                    f"or one that runs beside it: {', '.join(sorted(BESIDE_TRANSACTIONS))}",
+                    f"{PREFIX}{operation!a:.80} can't be part of a transaction; expected one of "
+                    f"{', '.join(sorted(self._in_transactions))}, or one that runs beside it: "
+                    f"{', '.join(sorted(BESIDE_TRANSACTIONS))}",
                 )
-            await locks.settle_in(transaction, connection, self._record(connection), body)
+            work = self._in_transactions[operation]
+            found = await work(transaction, connection, self._record(connection), body)
         except Exception as error:
             made = _refused(connection, error)
             why = made.application["statusDescription"]
             transaction.fail(conditions.TRANSACTION_ROLLBACK, f"a request of the transaction failed: {why}")
             return made
-        return reply(200, "OK", {})
+        return reply(200, "OK", found or {})
 
     def _record(self, connection: "ClientConnection") -> Name:
         """The queue of the node. Raises RequestError."""
@@ -162,6 +183,14 @@ class EntityManagement:
         return await work(connection, self._path(), body)
 
     # --- operations ------------------------------------------------------------------------------------
+
+    async def _schedule(self, connection: "ClientConnection", record: Name, body: Fields) -> Fields | None:
+        return await scheduling.schedule(connection, record, body, self._path())
+
+    async def _schedule_in(
+        self, transaction: "Transaction", connection: "ClientConnection", record: Name, body: Fields
+    ) -> Fields | None:
+        return await scheduling.schedule_in(transaction, connection, record, body, self._path())
 
     async def _peek(self, connection: "ClientConnection", record: Name, body: Fields) -> Fields | None:
         """Messages from a sequence on, without locking or removing them; None if there are none."""

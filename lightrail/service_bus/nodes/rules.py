@@ -20,6 +20,7 @@ from lightrail.service_bus.rules import dialect
 from lightrail.service_bus.rules.changes import add_rule, remove_rule
 from lightrail.service_bus.rules.constants import from_amqp, to_amqp
 from lightrail.service_bus.rules.dialect import Sql
+from lightrail.service_bus.spelling import PART_CHARACTERS_MAX
 
 if TYPE_CHECKING:
     from lightrail.frontend.connection import ClientConnection
@@ -41,6 +42,10 @@ async def add(connection: "ClientConnection", name: str, body: Fields) -> Fields
     """add-rule: adds the rule `rule-description` under the name `rule-name`."""
     found, caller = _managed(connection, name)
     rule = _name(body)
+    if len(rule) > PART_CHARACTERS_MAX:
+        raise RequestError(
+            400, f"rule-name has {len(rule)} characters; expected at most {PART_CHARACTERS_MAX}"
+        )
     description = body.get("rule-description")
     if not isinstance(description, dict):
         raise RequestError(400, f"rule-description is {description!r:.80}; expected a map")

@@ -6,7 +6,7 @@ request.
 """
 
 import asyncio
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from itertools import groupby
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
@@ -17,12 +17,15 @@ from lightrail.frontend.errors import ConditionError
 from lightrail.frontend.links.scheduling import due_ms
 from lightrail.frontend.nodes.posting import Posting, PostingError
 from lightrail.frontend.nodes.requests import RequestError
+from lightrail.frontend.transactions.transaction import Attributes as PostAttributes
+from lightrail.frontend.transactions.transaction import Post
 from lightrail.model import conditions, limits
 from lightrail.model.names import scheduled_name
 from lightrail.model.policy import Role
 from lightrail.namespace.records import Name, Right
 from lightrail.namespace.rights import demand
 from lightrail.namespace.scheduled import scheduled_queue
+from lightrail.service_bus.links.refusals import sending_problem
 from lightrail.service_bus.links.sending import demand_session
 from lightrail.service_bus.messages import (
     FIRST_SEQUENCE,
@@ -40,6 +43,7 @@ from lightrail.wire.frames import UNKNOWN_SEQUENCE
 
 if TYPE_CHECKING:
     from lightrail.frontend.connection import ClientConnection
+    from lightrail.frontend.transactions.transaction import Transaction
 
 STORED_TOGETHER_MAX: Final[int] = 1_000
 """Messages that the shard stores in one step."""
@@ -68,14 +72,73 @@ class ScheduledMessage(NamedTuple):
     """The message-id; None without one."""
 
 
-async def schedule(connection: "ClientConnection", record: Name, body: Fields) -> Fields:
+async def schedule(connection: "ClientConnection", record: Name, body: Fields, path: str) -> Fields:
     """com.microsoft:schedule-message: stores messages until they are due; answers with their sequences.
 
     Those of a router wait in a queue of their own, and are routed when they are due. Raises RequestError.
+
+    Args:
+        path: the path for which the name of the record stands.
     """
+    messages = await _messages(connection, record, body, path)
+    queue, is_router = record.name, record.role is Role.ROUTER
+    if is_router:
+        queue = (await scheduled_queue(connection.frontend.service, queue)).name
+    has_ids = not is_router and bool(record.policy["duplicate_window"])
+    found = await _Storing(connection, queue, is_router=is_router, has_ids=has_ids).all(messages)
+    return _numbers(found)
+
+
+async def schedule_in(
+    transaction: "Transaction", connection: "ClientConnection", record: Name, body: Fields, path: str
+) -> Fields:
+    """com.microsoft:schedule-message in a transaction: stores messages with its commit.
+
+    The answer has their sequences, which their queue gives to no other message, whatever becomes of the
+    transaction. One with an id that the queue knows at the commit is dropped, and its sequence is of no
+    message. Raises RequestError; then nothing is added to the transaction.
+    """
+    messages = await _messages(connection, record, body, path)
+    frontend, is_router = connection.frontend, record.role is Role.ROUTER
+    queue = record.name
+    if is_router:
+        queue = (await scheduled_queue(frontend.service, queue)).name
+    answer = await frontend.ask_shard(queue, "reserve_numbers", {"count": len(messages)})
+    first = int(answer.fields["first"])
+    _demand_work(transaction)
+    # Of several in one batch, one with a known id would take the number of the next one.
+    is_alone = not is_router and bool(record.policy["duplicate_window"])
+    transaction.senders[record.name] = record
+    at = first
+    for key, group in groupby(enumerate(messages), key=lambda each: (each[1].attributes, each[0] * is_alone)):
+        payloads = [each.message for _, each in group]
+        attributes = PostAttributes(*key[0])
+        transaction.post(Post(queue, False, payloads, attributes, sequence=at))
+        at += len(payloads)
+    _demand_work(transaction)
+    return _numbers(range(first, at))
+
+
+def _demand_work(transaction: "Transaction") -> None:
+    """Raises RequestError if a transaction accepts no work."""
+    if transaction.refusal:
+        raise RequestError(400, transaction.refusal, conditions.TRANSACTION_ROLLBACK)
+
+
+def _numbers(found: Iterable[int]) -> Fields:
+    """The answer with the sequences of messages in their queue."""
+    return {"sequence-numbers": Array([Long(each + FIRST_SEQUENCE) for each in found], 0x81)}
+
+
+async def _messages(
+    connection: "ClientConnection", record: Name, body: Fields, path: str
+) -> list[ScheduledMessage]:
+    """The messages of a request that its sender may schedule there. Raises RequestError."""
     frontend = connection.frontend
     demand(frontend.directory, connection.client.caller_for(record.name), Right.SEND, record)
     demand_open(record, Right.SEND)
+    if problem := sending_problem(frontend.directory, record, path):
+        raise RequestError(400, problem, conditions.NOT_ALLOWED)
     is_router = record.role is Role.ROUTER
     if not is_router and not record.policy["delay"]:
         queue_of(record)
@@ -90,34 +153,19 @@ async def schedule(connection: "ClientConnection", record: Name, body: Fields) -
         messages.append(_scheduled(each, frontend.now_ms(), record))
         if not number % STORED_TOGETHER_MAX:
             await asyncio.sleep(0)
-    try:
-        if is_router:
-            queue = (await scheduled_queue(frontend.service, record.name)).name
-            posting = await Posting.open_at(frontend, queue, sequences=True)
-        else:
-            queue = record.name
-            posting = await Posting.open(connection, queue, sequences=True)
-    except PostingError as error:
-        raise _refused(error) from None
-    has_ids = not is_router and bool(record.policy["duplicate_window"])
-    try:
-        found = await _Storing(connection, queue, posting, has_ids=has_ids).all(messages)
-    finally:
-        posting.close()
-    return {"sequence-numbers": Array([Long(each + FIRST_SEQUENCE) for each in found], 0x81)}
+    return messages
 
 
 class _Storing:
     """The messages of one request on their way into their queue."""
 
-    __slots__ = ("_connection", "_has_ids", "_posting", "_queue", "_stored")
+    __slots__ = ("_connection", "_has_ids", "_is_checked", "_queue", "_stored")
 
-    def __init__(
-        self, connection: "ClientConnection", queue: str, posting: Posting, *, has_ids: bool
-    ) -> None:
+    def __init__(self, connection: "ClientConnection", queue: str, *, is_router: bool, has_ids: bool) -> None:
         self._connection = connection
         self._queue = queue
-        self._posting = posting
+        self._is_checked = is_router
+        """Whether the sender needs no right at the queue itself, or was found to have it."""
         self._has_ids = has_ids
         """Whether the queue drops messages whose ids it knows."""
         self._stored: list[int] = []
@@ -160,7 +208,16 @@ class _Storing:
 
     async def _store(self, run: list[ScheduledMessage]) -> list[int]:
         """The sequences of messages that are stored together. Raises PostingError, RequestError."""
-        first = await self._posting.store([each.message for each in run], run[0].attributes)
+        # One opening for each frame: the shard refuses what comes too late by its opening.
+        if self._is_checked:
+            posting = await Posting.open_at(self._connection.frontend, self._queue, sequences=True)
+        else:
+            posting = await Posting.open(self._connection, self._queue, sequences=True)
+            self._is_checked = True
+        try:
+            first = await posting.store([each.message for each in run], run[0].attributes)
+        finally:
+            posting.close()
         if first != UNKNOWN_SEQUENCE and (len(run) == 1 or not self._has_ids):
             found = list(range(first, first + len(run)))
             self._stored += found
@@ -250,12 +307,9 @@ def _scheduled(value: Any, now_ms: int, record: Name) -> ScheduledMessage:
 
 async def cancel(connection: "ClientConnection", record: Name, body: Fields) -> Fields:
     """com.microsoft:cancel-scheduled-message: removes messages before their time. Raises RequestError."""
-    directory = connection.frontend.directory
-    demand(directory, connection.client.caller_for(record.name), Right.SEND, record)
-    sequences = sequences_of(body, GONE)
-    queue = scheduled_name(record.name) if record.role is Role.ROUTER else queue_of(record)
+    queue, sequences = _cancelled(connection, record, body)
     cancelled = 0
-    if directory.get(queue).role is Role.QUEUE:
+    if connection.frontend.directory.get(queue).role is Role.QUEUE:
         cancelled = await cancel_all(connection, queue, [each for each in sequences if each >= 0])
     wanted = len(set(sequences))
     if cancelled < wanted:
@@ -266,6 +320,46 @@ async def cancel(connection: "ClientConnection", record: Name, body: Fields) -> 
             MESSAGE_NOT_FOUND,
         )
     return {}
+
+
+async def cancel_in(
+    transaction: "Transaction", connection: "ClientConnection", record: Name, body: Fields
+) -> None:
+    """com.microsoft:cancel-scheduled-message in a transaction: removes messages with its commit.
+
+    Raises RequestError if one is not scheduled (any more), or by this transaction, or cancelled in it; then
+    nothing is added to the transaction.
+    """
+    queue, sequences = _cancelled(connection, record, body)
+    wanted = list(dict.fromkeys(sequences))
+    found: list[bool] = []
+    if connection.frontend.directory.get(queue).role is Role.QUEUE and min(wanted) >= 0:
+        for at in range(0, len(wanted), CANCELLED_TOGETHER_MAX):
+            fields = {"sequences": wanted[at : at + CANCELLED_TOGETHER_MAX]}
+            found += (await connection.frontend.ask_shard(queue, "are_delayed", fields)).fields["found"]
+    left = [
+        each
+        for each, is_delayed in zip(wanted, found or [False] * len(wanted), strict=True)
+        if not is_delayed or (queue, each) in transaction.cancellations
+    ]
+    if left:
+        raise RequestError(
+            404,
+            f"{len(left)} of {len(wanted)} messages are not scheduled in {record.name} (any more), such as "
+            f"{left[0] + FIRST_SEQUENCE}",
+            MESSAGE_NOT_FOUND,
+        )
+    _demand_work(transaction)
+    transaction.senders[record.name] = record
+    transaction.cancel(queue, wanted)
+    _demand_work(transaction)
+
+
+def _cancelled(connection: "ClientConnection", record: Name, body: Fields) -> tuple[str, list[int]]:
+    """The queue and the sequences of a request to cancel. Raises RequestError."""
+    demand(connection.frontend.directory, connection.client.caller_for(record.name), Right.SEND, record)
+    sequences = sequences_of(body, GONE)
+    return scheduled_name(record.name) if record.role is Role.ROUTER else queue_of(record), sequences
 
 
 async def cancel_all(connection: "ClientConnection", queue: str, sequences: Sequence[int]) -> int:

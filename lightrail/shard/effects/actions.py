@@ -11,6 +11,7 @@ from typing import NamedTuple
 from lightrail.namespace.records import Name
 from lightrail.shard.journal.store import Store
 from lightrail.shard.queue.values.runs import Location, Run
+from lightrail.shard.queues.declarations import ExpiredName
 
 
 @dataclass(slots=True, eq=False, repr=False)
@@ -49,8 +50,8 @@ class Actions(NamedTuple):
     Otherwise records may gather for a moment."""
     reads: list[Read]
     """Messages to read back from the store, in a thread; the result is passed to `Engine.read_ended`."""
-    expired: list[Name]
-    """Names to delete because their last consumer has detached."""
+    expired: list[ExpiredName]
+    """Names to delete, as their last consumer has detached, or nobody has used them for their time."""
     kept: list[Name]
     """Names to keep, as the frontend that was about to delete them is lost; see closings.py."""
     wanted: list[str]

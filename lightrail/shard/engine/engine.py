@@ -196,6 +196,8 @@ class Engine:
             if receivers.by_queue:
                 receivers.touched(touched)
             for queue in touched:
+                if queue.notes_use:
+                    self._links.idle.touched(queue, now_ms)
                 view = queue.view
                 was_over = looks.left <= 0 or work.deliveries <= 0
                 performer.dispatch(queue, now_ms)
@@ -315,6 +317,7 @@ class Engine:
         self.freezing.tick(now_ms)
         self._follower.tick(now_ms)
         self._last_consumers.tick(now_ms)
+        self._links.idle.tick(now_ms)
         self._links.closings.tick(now_ms)
         self._relays.tick(now_ms)
         self.transactions.decisions.forget_aborted(now_ms)

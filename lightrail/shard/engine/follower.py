@@ -7,7 +7,7 @@ are deleted. If the history of the coordinator has changed, no queue is deleted 
 """
 
 import logging
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
@@ -23,7 +23,6 @@ from lightrail.namespace.directory import Changes
 from lightrail.namespace.records import Name
 from lightrail.shard.effects.actions import Read
 from lightrail.shard.effects.performer import Performer
-from lightrail.shard.journal.record import fields_of
 from lightrail.shard.journal.store import RecoveredQueue, Store, StoreError
 from lightrail.shard.links.links import Links
 from lightrail.shard.links.receiving.resuming import open_restored, receivers_of, report_kept
@@ -31,7 +30,6 @@ from lightrail.shard.links.relaying.relay import Relays
 from lightrail.shard.moving.exporting import Exports
 from lightrail.shard.moving.freezing import Freezing
 from lightrail.shard.queue.values import commands
-from lightrail.shard.queues.declarations import LAST_CONSUMER
 from lightrail.shard.queues.ownership import (
     Ownership,
     OwnershipEvent,
@@ -81,7 +79,7 @@ class Follower:
     def restore(
         self,
         found: Iterable[RecoveredQueue],
-        reserved: Callable[[str], Mapping[int, Sequence[tuple[int, int]]]],
+        reserved: Callable[[str], commands.Restore],
         now_ms: int,
     ) -> None:
         """Adds recovered queues whose names still exist, and that this shard owns.
@@ -106,32 +104,33 @@ class Follower:
             history = self._queues.names.history
             ownership = Ownership(*recovered(declared, named, history, placed, self._queues.tenancy.shard))
             queue = self._restore(each, ownership, reserved(each.name), now_ms)
+            queue.idle_since_ms = declared.idle_since_ms
             if ownership.state is OwnershipState.MOVED:
                 self._end(queue, moved(f"{each.name} is at another shard"))
             elif ownership.state is OwnershipState.DELETED:
                 self._end(queue, _deleted(f"{each.name} was deleted"))
             elif ownership.is_serving:
-                if declared.fields != fields_of(named, queue.epoch, frozen=queue.is_frozen):
+                if declared.fields != queue.declared_fields(frozen=False):
                     self._change(queue, named)
+                self._links.idle.follow(queue, now_ms)
                 self._performer.touch(queue)
-                if named.policy["lifetime"] == LAST_CONSUMER and rules.is_system(each.name):
-                    # A shared subscription: its links open again in a moment, or they ended with the broker,
-                    # and the queue would gather messages for ever. A user's queue may not have had a consumer
-                    # yet.
-                    self._links.last_consumers.await_first(queue, now_ms)
+                self._links.last_consumers.await_first(queue, now_ms)
             else:
                 self._house.memory.update(queue)
                 if queue.is_frozen:
                     self._freezing.restored(queue, now_ms)
-                if not queue.is_frozen or named.role is not Role.QUEUE:
+                if ownership.state is OwnershipState.LEAVING:
+                    self._links.idle.restored(queue, declared.leaving, now_ms)
+                elif not queue.is_frozen or named.role is not Role.QUEUE:
                     unknown.append(queue)
         report_kept(unknown)
+        self._links.idle.watch_all(now_ms)
 
     def _restore(
         self,
         found: RecoveredQueue,
         ownership: Ownership,
-        reserved: Mapping[int, Sequence[tuple[int, int]]],
+        reserved: commands.Restore,
         now_ms: int,
     ) -> Queue:
         """Adds a recovered queue, with the clients' links that are durable."""
@@ -180,6 +179,7 @@ class Follower:
                 self._follow(rules.dead_letter_name(rules.transfer_name(name)))
             self._links.closings.node_changed(name, self._now_ms)
             self._relays.name_changed(name)
+        self._links.idle.routers_changed(changes.routers, self._now_ms)
 
     def _follow(self, name: str) -> None:
         """Applies the change of a name."""
@@ -189,7 +189,9 @@ class Follower:
             copy = self._queues.copy_of(name)
             if copy is not None and (found.role is not Role.QUEUE or found.created != copy.record.created):
                 self._drop_arrival(name)
+            self._links.idle.watch(name, self._now_ms)
             return
+        self._links.idle.serve_changed(queue, self._now_ms)
         placed = self._queues.tenancy.placed_here(name)
         history = self._queues.names.history
         verdict = judge_name(queue.ownership, queue.record, found, history, is_placed=placed is not None)
@@ -206,6 +208,7 @@ class Follower:
         elif queue.is_serving:
             # Its deletion is guarded by the latest revision.
             queue.record = found
+            self._links.idle.follow(queue, self._now_ms)
 
     def _keep_unknown(self, queue: Queue) -> None:
         """Keeps a queue whose name is missing as the coordinator was set back; a frozen one keeps links."""
@@ -215,7 +218,7 @@ class Follower:
             queue.name,
             queue.view.held,
         )
-        if queue.is_serving:
+        if queue.is_serving or queue.state is OwnershipState.LEAVING:
             why = _deleted(f"the coordinator was set back and does not know {queue.name}")
             self._links.end_kept(queue, why, self._now_ms)
             queue.ownership.apply(OwnershipEvent.DISOWN)
@@ -225,6 +228,7 @@ class Follower:
             for each in (name, rules.dead_letter_name(name)):
                 self._follow_placement(each)
             self._open(name)
+            self._links.idle.watch(name, self._now_ms)
         for name in changes.moves:
             if name not in self._queues.tenancy.map.moves:
                 self._end_exports(name)
@@ -252,8 +256,8 @@ class Follower:
         if self._arrivals.find(arrival.name) is not arrival:
             return
         for queue in self._arrivals.open(arrival, now_ms):
-            if queue.record.policy["lifetime"] == LAST_CONSUMER and rules.is_system(queue.name):
-                self._links.last_consumers.await_first(queue, now_ms)
+            self._links.last_consumers.await_first(queue, now_ms)
+            self._links.idle.follow(queue, now_ms)
         log.info("queue %s is at this shard now, in epoch %d", arrival.name, arrival.epoch)
 
     def _drop_arrival(self, name: str) -> None:
@@ -349,6 +353,7 @@ class Follower:
         """Applies the policy of its name to a queue."""
         effects = self._queues.change(queue, found, self._now_ms)
         self._performer.perform(queue, effects, self._now_ms)
+        self._links.idle.follow(queue, self._now_ms)
 
     def _delete(self, queue: Queue, event: OwnershipEvent, why: Refusal) -> None:
         """Deletes a queue that this shard no longer owns."""

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Final
 
 from lightrail.model import conditions, limits
 from lightrail.model.links import Ending
-from lightrail.shard.effects.answers import Answers
+from lightrail.shard.effects.answers import Answers, answer, error_fields
 from lightrail.shard.effects.peers import NumberMissingError, Peer
 from lightrail.shard.journal.store import Position, StoreBrokenError, StoreBusyError
 from lightrail.shard.links.ingress.batches import Batches
@@ -15,7 +15,18 @@ from lightrail.shard.links.ingress.routes import Routes
 from lightrail.shard.links.relaying.relay import Relays
 from lightrail.shard.links.takeovers import LinkOpening
 from lightrail.wire.bodies import ConsumerOpen, Hello, ProducerOpen, Refusal, Targets
-from lightrail.wire.frames import COUNT_MASK, ENDING, FOR_GOOD, HEADER, HEADER_SIZE, Kind, frame
+from lightrail.wire.frames import (
+    COUNT_MASK,
+    DUE,
+    ENDING,
+    FOR_GOOD,
+    HEADER,
+    HEADER_SIZE,
+    TIMED,
+    Kind,
+    frame,
+    is_late,
+)
 
 if TYPE_CHECKING:
     from lightrail.shard.engine.follower import Follower
@@ -30,6 +41,7 @@ ENQUEUE: Final = int(Kind.ENQUEUE)
 SETTLE: Final = int(Kind.SETTLE)
 CREDIT: Final = int(Kind.CREDIT)
 ROUTE: Final = int(Kind.ROUTE)
+LATE: Final = "it came too late to the shard, which did not execute it; try again"
 CONSUMER_CLOSE: Final = int(Kind.CONSUMER_CLOSE)
 
 Apply = Callable[[Peer, bytes, int], None]
@@ -184,11 +196,15 @@ class Receiving:
             why = f"{number - peer.heard} of its messages were lost"
             self._frontends.ask_to_greet(peer, why, now_ms)
 
-    def _ping(self, peer: Peer, _part: bytes, _now_ms: int) -> None:
-        peer.out.append(frame(Kind.PONG, count=peer.said & COUNT_MASK, number=self._frontends.boot))
+    def _ping(self, peer: Peer, _part: bytes, now_ms: int) -> None:
+        said, boot = peer.said & COUNT_MASK, self._frontends.boot
+        peer.out.append(frame(Kind.PONG, flags=TIMED, epoch=now_ms, count=said, number=boot))
 
     def _open_producer(self, peer: Peer, part: bytes, now_ms: int) -> None:
-        _, _, _, epoch, link, _, number = HEADER.unpack_from(part)
+        _, flags, _, epoch, link, due, number = HEADER.unpack_from(part)
+        if flags & DUE and is_late(due, now_ms):
+            peer.end_link(link, Refusal(conditions.TIMEOUT, LATE))
+            return
         self._follower.refresh(now_ms)
         opening = ProducerOpen.decode(part[HEADER_SIZE:])
         if opening.relay:
@@ -270,7 +286,10 @@ class Receiving:
         self._routes.targets(peer, link, number, Targets.decode(part[HEADER_SIZE:]), now_ms)
 
     def _request(self, peer: Peer, part: bytes, now_ms: int) -> None:
-        number = HEADER.unpack_from(part)[6]
+        _, flags, _, due, _, _, number = HEADER.unpack_from(part)
+        if flags & DUE and is_late(due, now_ms):
+            answer(peer, number, error_fields(conditions.LATE, LATE))
+            return
         self._follower.refresh(now_ms)
         self._requests.receive(peer, number, part, now_ms, self._answers.failure)
 

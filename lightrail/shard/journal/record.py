@@ -47,12 +47,24 @@ class Declared(NamedTuple):
     """Whether all events of its messages are recorded from this record on."""
     history: str = ""
     """The coordinator's history in which `created` is a revision."""
+    idle_since_ms: int = 0
+    """Since when nobody has used the queue; 0 if somebody has, or may have. See shard/links/idle.py."""
+    leaving: int = 0
+    """The revision of the name at which the shard has requested its deletion; 0 if it has not."""
     fields: Mapping[str, Any] = NOTHING
     """All fields of the text, with the policy."""
 
 
-def fields_of(record: "Name", epoch: int = 1, *, copy: bool = False, frozen: bool = False) -> dict[str, Any]:
-    """The fields of the policy text of a Queue record in the journal."""
+def fields_of(
+    record: "Name",
+    epoch: int = 1,
+    *,
+    copy: bool = False,
+    frozen: bool = False,
+    idle_since_ms: int = 0,
+    leaving: int = 0,
+) -> dict[str, Any]:
+    """The fields of the policy text of a Queue record in the journal; see `Declared`."""
     text: dict[str, Any] = {"created": record.created, "policy": record.policy.to_json()}
     if epoch != 1:
         text["epoch"] = epoch
@@ -64,12 +76,21 @@ def fields_of(record: "Name", epoch: int = 1, *, copy: bool = False, frozen: boo
         text["capture"] = True
     if record.history:
         text["history"] = record.history
+    if idle_since_ms:
+        text["idle_since_ms"] = idle_since_ms
+    if leaving:
+        text["leaving"] = leaving
     return text
 
 
-def encode_declared(record: "Name", epoch: int = 1, *, copy: bool = False, frozen: bool = False) -> str:
+def encode_declared(record: "Name", epoch: int = 1, *, copy: bool = False) -> str:
     """The policy text of a Queue record in the journal."""
-    return json.dumps(fields_of(record, epoch, copy=copy, frozen=frozen), separators=(",", ":"))
+    return encode_fields(fields_of(record, epoch, copy=copy))
+
+
+def encode_fields(fields: Mapping[str, Any]) -> str:
+    """The text with these fields."""
+    return json.dumps(fields, separators=(",", ":"))
 
 
 def declared_of(text: str) -> Declared:
@@ -86,8 +107,14 @@ def declared_of(text: str) -> Declared:
         found.get("frozen") is True,
         found.get("capture") is True,
         history if isinstance(history, str) else "",
+        _whole(found.get("idle_since_ms")),
+        _whole(found.get("leaving")),
         found,
     )
+
+
+def _whole(found: object) -> int:
+    return found if isinstance(found, int) else 0
 
 
 @dataclass(slots=True)

@@ -148,6 +148,9 @@ class Tail:
             table = queues[queue]
             if sequence + count > table.next_sequence:
                 table.next_sequence = sequence + count
+            elif not record.flags & REWRITTEN and queue in self._tables.captured:
+                # It was enqueued under a number that was taken before.
+                segment.touched = True
         if record.producer and not record.flags & SPILLED:
             # Only numbers of batches whose messages a restart recovers are kept.
             self._tables.produced(record.producer, record.number)

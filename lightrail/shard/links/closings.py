@@ -25,7 +25,7 @@ from lightrail.model.policy import Role
 from lightrail.namespace.records import Name
 from lightrail.shard.effects.peers import Peer
 from lightrail.shard.effects.performer import Performer
-from lightrail.shard.queues.declarations import LAST_CONSUMER
+from lightrail.shard.queues.declarations import LAST_CONSUMER, ExpiredName
 from lightrail.shard.queues.queues import Queues
 from lightrail.shard.queues.shard_queue import Closing, Queue
 
@@ -136,7 +136,8 @@ class LastConsumers:
     _due_ms: dict[Queue, int] = field(default_factory=dict)
     _replaced: dict[Queue, None] = field(default_factory=dict)
     """Queues with another consumer in the place of their last one, unless it was refused."""
-    _expired: list[Name] = field(default_factory=list)
+    expired: list[ExpiredName] = field(default_factory=list)
+    """Names to delete at the end of this turn, also those of idle.py."""
 
     def left(self, queue: Queue, now_ms: int, *, lost: bool, replaced: bool = False) -> None:
         """Notes that a consumer has detached.
@@ -154,8 +155,13 @@ class LastConsumers:
                 self._close_if_due(queue, now_ms)
 
     def await_first(self, queue: Queue, now_ms: int) -> None:
-        """Notes that a queue is served from now on, and that its consumers have yet to attach again."""
-        self._due_ms[queue] = now_ms + limits.PEER_SILENCE_MS
+        """Notes that a queue is served from now on, and that its consumers have yet to attach again.
+
+        That of a shared subscription would gather messages for ever if its links have ended with the broker.
+        A user's queue may not have had a consumer yet.
+        """
+        if queue.record.policy["lifetime"] == LAST_CONSUMER and rules.is_system(queue.name):
+            self._due_ms[queue] = now_ms + limits.PEER_SILENCE_MS
 
     def forget(self, queue: Queue) -> None:
         """Removes a queue that is deleted here."""
@@ -175,13 +181,13 @@ class LastConsumers:
             # A consumer that has departed still has locked messages.
             self._due_ms[queue] = now_ms + limits.PEER_SILENCE_MS
             self._closings.close_for_shard(queue)
-            self._expired.append(queue.record)
+            self.expired.append(ExpiredName(queue.record))
 
-    def take_expired(self, now_ms: int) -> list[Name]:
+    def take_expired(self, now_ms: int) -> list[ExpiredName]:
         """Names to delete, each once, at the end of a turn."""
         while self._replaced:
             queue, _ = self._replaced.popitem()
             if queue in self._due_ms:
                 self._close_if_due(queue, now_ms)
-        found, self._expired = self._expired, []
+        found, self.expired = self.expired, []
         return found

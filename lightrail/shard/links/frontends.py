@@ -10,7 +10,7 @@ from lightrail.shard.effects.peers import Peer
 from lightrail.shard.links.links import Links
 from lightrail.shard.links.relaying.relay import Relays
 from lightrail.wire.bodies import Hello, Welcome
-from lightrail.wire.frames import HEADER_SIZE, VERSION, Kind, frame
+from lightrail.wire.frames import HEADER_SIZE, TIMED, VERSION, Kind, frame
 from lightrail.wire.versions import VERSIONS, unknown
 
 log = logging.getLogger("lightrail.shard.links.frontends")
@@ -56,7 +56,7 @@ class Frontends:
         if hello.version not in VERSIONS:
             # The frontend greets again if it speaks the version of the answer.
             log.warning("%s", unknown(f"frontend {hello.frontend}", hello.version))
-            self._strangers[identity] = self._welcome(VERSION, hello.attempt)
+            self._strangers[identity] = self._welcome(VERSION, hello.attempt, now_ms)
             return False
         for other in [peer for peer in self if peer.frontend == hello.frontend]:
             # The frontend was restarted: the deliveries of its former process return at once.
@@ -67,7 +67,7 @@ class Frontends:
     def greet(self, identity: bytes, hello: Hello, now_ms: int) -> None:
         """Adds a peer without links for a frontend that has greeted."""
         peer = Peer(identity, hello.frontend, hello.boot, hello.attempt, now_ms, hello.version)
-        peer.out.append(self._welcome(hello.version, hello.attempt))
+        peer.out.append(self._welcome(hello.version, hello.attempt, now_ms))
         self._by_identity[identity] = peer
 
     def greet_again(self, peer: Peer, hello: Hello, now_ms: int) -> None:
@@ -115,5 +115,6 @@ class Frontends:
                 output.append((peer.identity, peer.take()))
         return output
 
-    def _welcome(self, version: int, attempt: int) -> bytes:
-        return frame(Kind.WELCOME, body=Welcome(version, self._shard, self.boot, attempt).encode())
+    def _welcome(self, version: int, attempt: int, now_ms: int) -> bytes:
+        body = Welcome(version, self._shard, self.boot, attempt).encode()
+        return frame(Kind.WELCOME, flags=TIMED, epoch=now_ms, body=body)

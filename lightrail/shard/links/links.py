@@ -10,6 +10,7 @@ from lightrail.shard.effects.receiving_link import ReceivingLink
 from lightrail.shard.journal.store import Recovered, Store
 from lightrail.shard.links.client_links import STOLEN, ClientLinks, Opened
 from lightrail.shard.links.closings import Closings, LastConsumers
+from lightrail.shard.links.idle import IdleQueues
 from lightrail.shard.links.ingress.admission import Admission
 from lightrail.shard.links.receiving.consumer_options import admitted
 from lightrail.shard.links.receiving.durable_receivers import DurableReceivers
@@ -41,6 +42,7 @@ class Links:
     client_links: ClientLinks = field(default_factory=ClientLinks)
     closings: Closings = field(init=False)
     last_consumers: LastConsumers = field(init=False)
+    idle: IdleQueues = field(init=False)
     durable: DurableReceivers = field(init=False)
     resending: Resending = field(init=False)
     receiving: ReceivingLinks = field(init=False)
@@ -49,6 +51,7 @@ class Links:
     def __post_init__(self, admission: Admission, recovered: Recovered, store: Store) -> None:
         self.closings = Closings(self._queues, self._performer)
         self.last_consumers = LastConsumers(self.closings)
+        self.idle = IdleQueues(self._queues, self._performer, self, self._when_synced)
         self.durable = DurableReceivers(self._performer.links, store, self._counts, self._when_synced)
         self.resending = Resending(self._performer)
         self.receiving = ReceivingLinks(self._performer, self.client_links, self.durable, self.last_consumers)
@@ -209,6 +212,7 @@ class Links:
         if refusal.condition == conditions.MOVED:
             self.send_away(queue)
         self.forget_sent_away(queue, refusal)
+        self.idle.forget(queue)
 
     def end_kept(self, queue: Queue, refusal: Refusal, now_ms: int) -> None:
         """Ends all links of a queue that is kept here and not served; a restart locks no message for them."""

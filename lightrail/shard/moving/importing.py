@@ -22,7 +22,7 @@ from lightrail.model.policy import Role
 from lightrail.namespace.records import Name
 from lightrail.shard.effects.performer import Performer
 from lightrail.shard.effects.receiving_link import Origin
-from lightrail.shard.journal.record import Append, encode_declared
+from lightrail.shard.journal.record import Append
 from lightrail.shard.journal.store import Store, StoreError
 from lightrail.shard.moving.pieces import ColumnsError, decode_runs, unpack
 from lightrail.shard.moving.state import QueueState, decode_state
@@ -277,6 +277,7 @@ class Importing:
         queue.redelivered_before = max(queue.redelivered_before, state.redelivered_before)
         queue.may_have_lost, queue.recovered_to = state.may_have_lost, state.recovered_to
         shift = now_ms - state.source_ms
+        queue.idle_since_ms = state.idle_since_ms and state.idle_since_ms + shift
         for holder in state.holders:
             holder.renewed = {number: until_ms + shift for number, until_ms in holder.renewed.items()}
         locks = [(until_ms + shift, id, first, last) for until_ms, id, first, last in state.locks]
@@ -288,9 +289,7 @@ class Importing:
         self._links.sending.termini.restore(queue, state.termini)
         effects = queue.machine.apply(opened, now_ms)
         try:
-            self._store.append(
-                record.Queue(QueueEvent.POLICY, queue.id, queue.name, encode_declared(found, epoch)), now_ms
-            )
+            self._store.append(record.Queue(QueueEvent.POLICY, queue.id, queue.name, queue.declared), now_ms)
         except StoreError as error:
             log.error("the opening of queue %s could not be written: %s", queue.name, error)
         self._performer.perform(queue, effects, now_ms)

@@ -51,6 +51,8 @@ class QueueState:
     recovered_to: int = 0
     termini: list[RecoveredTerminus] = field(default_factory=list)
     """Links that may be resumed."""
+    idle_since_ms: int = 0
+    """As in the source's record."""
     source_ms: int = 0
     """The source's time when it sent the state."""
 
@@ -93,6 +95,7 @@ def encode_state(
         "redelivered_before": queue.redelivered_before,
         "may_have_lost": queue.may_have_lost,
         "recovered_to": queue.recovered_to,
+        "idle_since_ms": queue.idle_since_ms,
         "messages": view.held,
         "bytes": view.held_bytes,
         "pasts": [[of_journal(attempts), list(barred)] for attempts, barred in pasts],
@@ -291,6 +294,7 @@ def decode_state(
         bool(header.get("may_have_lost", False)),
         int(header.get("recovered_to", 0)),
         _termini(header, columns),
+        int(header.get("idle_since_ms", 0)),
         header["now_ms"],
     )
 

@@ -13,7 +13,7 @@ are per run and per range, never per message, except where messages are rewritte
 
 from lightrail.model import limits
 from lightrail.model.links import Ending
-from lightrail.shard.queue.changes import reserved
+from lightrail.shard.queue.changes import reserved, scheduling
 from lightrail.shard.queue.changes.arrangement import Arrangement
 from lightrail.shard.queue.changes.contents import Contents, Joining
 from lightrail.shard.queue.changes.copying import Copy
@@ -50,6 +50,7 @@ from lightrail.shard.queue.values.effects import Effect, Fetch, Purged, Reason, 
 from lightrail.shard.queue.values.keys import Look
 from lightrail.shard.queue.values.policy import PLAIN, Policy
 from lightrail.shard.queue.values.runs import Run
+from lightrail.shard.queue.values.schedules import ScheduleCommand
 from lightrail.shard.queue.view import View
 
 
@@ -139,6 +140,9 @@ class Machine:
                 self._purge(effects)
             case Peek():
                 effects.append(self.contents.peek(command))
+            case _ if isinstance(command, ScheduleCommand):
+                scheduling.apply(self.contents, command, effects)
+                self._trim(effects)
             case Cancel() | Delete():
                 self._removals.apply(command, effects)
             case Restore():
@@ -207,8 +211,7 @@ class Machine:
         self, command: Detach, now_ms: int, effects: list[Effect], *, has_timed_out: bool = False
     ) -> None:
         contents = self.contents
-        consumer = contents.consumers.detach(command.consumer)
-        if consumer is None:
+        if (consumer := contents.consumers.detach(command.consumer)) is None:
             return
         depart(
             contents, self.outcomes, consumer, command.ending, now_ms, effects, has_timed_out=has_timed_out

@@ -8,7 +8,7 @@ from collections.abc import Iterator, Sequence, Set
 from dataclasses import dataclass, field
 
 from lightrail.model.attempts import waits_until_ms
-from lightrail.shard.queue.changes import reserved
+from lightrail.shard.queue.changes import reserved, scheduling
 from lightrail.shard.queue.changes.arrangement import Arrangement
 from lightrail.shard.queue.changes.contents import Contents
 from lightrail.shard.queue.changes.outcomes import Outcomes
@@ -219,6 +219,14 @@ class View:
         return [] if duplicates is None else list(duplicates.groups())
 
     # --- messages ---------------------------------------------------------------------------------------
+
+    def is_delayed(self, sequence: int) -> bool:
+        """Whether a message is delayed."""
+        return self._contents.delayed.find(sequence, sequence + 1) >= 0
+
+    def is_free(self, first: int, last: int) -> bool:
+        """Whether sequences from `first` to before `last` were taken, and no message has one of them."""
+        return scheduling.is_free(self._contents, first, last)
 
     @property
     def lines(self) -> list[Ready]:

@@ -8,9 +8,10 @@ The fields that queue machines and filters of consumers need of messages are rea
 from collections.abc import Callable, Mapping
 from typing import Any, Final
 
+from lightrail.amqp.dead_letters import COUNT, REASON, count_of, history_of
 from lightrail.amqp.decoder import decode
 from lightrail.amqp.lifetime import expiry_from
-from lightrail.amqp.sections import decode_annotations, with_annotations
+from lightrail.amqp.sections import with_annotations
 from lightrail.amqp.values import DecodeError, Symbol, Timestamp, UInt
 from lightrail.filters.filter import compile_filter
 from lightrail.filters.matcher import BASE, Looks
@@ -55,18 +56,10 @@ def selector(spec: Mapping[str, Any], looks: Looks) -> Callable[[bytes], bool | 
 
 ANNOTATIONS_BYTES_MAX: Final[int] = 64 * 1024
 """Bytes of all message-annotations of a message after consumers added theirs with modified or rejected."""
-REASON: Final = Symbol("x-opt-dead-letter-reason")
 SOURCE: Final = Symbol("x-opt-dead-letter-source")
 TIME: Final = Symbol("x-opt-dead-letter-time")
 CONDITION: Final = Symbol("x-opt-dead-letter-condition")
 DESCRIPTION: Final = Symbol("x-opt-dead-letter-description")
-COUNT: Final = Symbol("x-opt-dead-letter-count")
-"""Number of times that the message was dead-lettered; the first condition and description are kept."""
-
-_MARK: Final = b"x-opt-dead-letter-"
-"""A message without these bytes was never dead-lettered, so its annotations need not be decoded. After a
-redrive a message has only its history, without a reason."""
-_COUNT_MAX: Final = (1 << 32) - 1
 
 
 def dead_letter_batch(run: Run, source: str, effect: DeadLetter, now_ms: int) -> Batch:
@@ -131,17 +124,11 @@ def _with_history(
 
     A message that was redriven from a dead-letter queue and failed again keeps its first error.
     """
-    earlier: dict[Any, Any] = {}
-    if not message_format and _MARK in message:
-        try:
-            earlier = decode_annotations(message)
-        except (DecodeError, ValueError):
-            earlier = {}
-    count = earlier.get(COUNT, 1 if REASON in earlier else 0)
+    earlier = history_of(message, message_format)
     found = dict(notes)
     if CONDITION not in earlier and DESCRIPTION not in earlier:
         found.update(error)
-    found[COUNT] = UInt(count + 1 if isinstance(count, int) and 0 <= count < _COUNT_MAX else 1)
+    found[COUNT] = UInt(count_of(earlier) + 1)
     return found
 
 

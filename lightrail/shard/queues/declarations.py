@@ -3,14 +3,15 @@
 `Names` is the port to the directory; `EveryName` is the one in memory, for which every name is a plain queue
 until a test changes it.
 
-`Deletions` writes to the directory: it deletes names whose last consumer has detached, and keeps names.
+`Deletions` writes to the directory: it deletes names whose last consumer has detached, or that nobody has
+used for their time, and keeps names.
 """
 
 import asyncio
 import logging
 from collections.abc import Callable, Coroutine, Iterable
 from dataclasses import dataclass, field, fields, replace
-from typing import Any, Final, Protocol
+from typing import Any, Final, NamedTuple, Protocol
 
 from lightrail.cluster.coordinator import CoordinatorError
 from lightrail.model import limits, orders
@@ -18,7 +19,14 @@ from lightrail.model import names as rules
 from lightrail.model.policy import QUEUE, Role
 from lightrail.model.policy import Policy as NamePolicy
 from lightrail.namespace.directory import Changes
-from lightrail.namespace.records import Name, Right, dead_letter_policy, refused_by_status, undefined
+from lightrail.namespace.records import (
+    Name,
+    Right,
+    Subscription,
+    dead_letter_policy,
+    refused_by_status,
+    undefined,
+)
 from lightrail.namespace.service import Service
 from lightrail.shard.queue.values.policy import Policy
 
@@ -39,6 +47,9 @@ class Names(Protocol):
     def get(self, name: str) -> Name:
         """The record of a name; its role is none if the name has no role."""
 
+    def subscription(self, router: str, id: str) -> Subscription | None:
+        """A subscription of a router; None if there is none."""
+
     def listen(self, listener: Callable[[Changes], None]) -> None:
         """Adds a listener for later changes."""
 
@@ -49,7 +60,10 @@ class EveryName:
 
     history: str = ""
     _given: dict[str, Name] = field(default_factory=dict)
+    _subscriptions: dict[tuple[str, str], Subscription] = field(default_factory=dict)
     _changed: dict[str, Name | None] = field(default_factory=dict)
+    _routers: set[str] = field(default_factory=set)
+    """Routers whose subscriptions have changed."""
     _listeners: list[Callable[[Changes], None]] = field(default_factory=list)
     _revision: int = 1
 
@@ -67,11 +81,21 @@ class EveryName:
         self._changed.setdefault(name, self.get(name))
         self._given[name] = undefined(name)
 
+    def subscribe(self, router: str, id: str, target: str) -> None:
+        """Makes a subscription, or writes it anew."""
+        self._revision += 1
+        self._subscriptions[router, id] = Subscription(router, id, target, revision=self._revision)
+        self._routers.add(router)
+
+    def subscription(self, router: str, id: str) -> Subscription | None:
+        """See `Names`."""
+        return self._subscriptions.get((router, id))
+
     def refresh(self) -> None:
         """See `Names`."""
-        if self._changed:
-            changes = Changes(names=self._changed)
-            self._changed = {}
+        if self._changed or self._routers:
+            changes = Changes(names=self._changed, routers=self._routers)
+            self._changed, self._routers = {}, set()
             for listener in self._listeners:
                 listener(changes)
 
@@ -143,6 +167,14 @@ def shard_policy(record: Name, max_delivery_count: int) -> Policy:
 log = logging.getLogger("lightrail.shard.queues.declarations")
 
 
+class ExpiredName(NamedTuple):
+    """A name to be deleted at its revision."""
+
+    record: Name
+    subscription: Subscription | None = None
+    """Whose own queue it is, to be deleted with it at its revision; None to delete what there is."""
+
+
 @dataclass(eq=False, repr=False)
 class Deletions:
     """The deletions under way; the shard requests a failed one again."""
@@ -150,9 +182,9 @@ class Deletions:
     _service: Service
     _tasks: set[asyncio.Task[None]] = field(default_factory=set)
 
-    def begin(self, names: Iterable[Name]) -> None:
+    def begin(self, names: Iterable[ExpiredName]) -> None:
         for name in names:
-            self._spawn(self._delete(name))
+            self._spawn(self._delete(*name))
 
     def keep(self, names: Iterable[Name]) -> None:
         """Keeps names that a lost frontend was about to delete, unless it has deleted them."""
@@ -176,8 +208,8 @@ class Deletions:
                 "%s stays closed: whether a lost frontend deletes it is not known: %s", record.name, error
             )
 
-    async def _delete(self, record: Name) -> None:
+    async def _delete(self, record: Name, subscription: Subscription | None) -> None:
         try:
-            await self._service.expire(record)
+            await self._service.expire(record, subscription)
         except CoordinatorError as error:
-            log.warning("%s has lost its last consumer and can't be deleted yet: %s", record.name, error)
+            log.warning("%s is not used any more and can't be deleted yet: %s", record.name, error)

@@ -12,6 +12,10 @@ shard has: an operator declared its disk lost, or the disk is an old copy. Such 
 until a placement names this shard again. So is a queue whose name is missing in the directory after a start:
 a lost directory must not delete messages.
 
+A queue that nobody has used for the time of its policy is LEAVING (links/idle.py): it accepts nothing while
+the coordinator deletes its name, so that no accepted message is deleted. The deletion is guarded by the
+revision of the name, and fails at a later one, with which the queue is served again.
+
     COPYING --OPEN----> SERVING     the placement names this shard, in the epoch that the copy was made for
     SERVING --FREEZE--> FROZEN      the destination requested it, and its record is appended
     FROZEN  --THAW----> SERVING     the placement names this shard in a later epoch: the move was cancelled
@@ -20,10 +24,15 @@ a lost directory must not delete messages.
     UNOWNED --RENEW---> UNOWNED     the same, while the name does not show that the queue belongs here
     SERVING, FROZEN --DISOWN--> UNOWNED   the placement names another shard, which lacks messages of this one
     FROZEN  --LEAVE---> MOVED       the placement names another shard, which has all messages
-    COPYING, SERVING, FROZEN, UNOWNED --DELETE--> DELETED   the name was deleted, or the copy is not needed
+    SERVING --RETIRE--> LEAVING     nobody has used the queue for its time, and its record is appended
+    LEAVING --RETURN--> SERVING     the name was changed, so that its deletion fails
+    LEAVING --RENEW---> LEAVING, LEAVING --DISOWN--> UNOWNED   as a queue that is SERVING
+    COPYING, SERVING, FROZEN, LEAVING, UNOWNED --DELETE--> DELETED   the name was deleted, or the copy is not
+                                                                     needed
 
 The module is pure. `Ownership` is the only writer of a queue's state and epoch. The modules that apply an
-event carry out its consequences: shard/engine/follower.py, moving/freezing.py and moving/arrivals.py.
+event carry out its consequences: shard/engine/follower.py, moving/freezing.py, moving/arrivals.py and
+links/idle.py.
 """
 
 from collections.abc import Mapping
@@ -48,6 +57,8 @@ class OwnershipState(Enum):
     """The shard owns the queue: links attach, messages are stored and delivered."""
     FROZEN = "frozen"
     """The queue does not change, because another shard is about to own it."""
+    LEAVING = "leaving"
+    """The queue does not change, because its name is about to be deleted, unless somebody changes it."""
     UNOWNED = "unowned"
     """The shard keeps the queue and does not serve it, until an operator or a placement decides."""
     MOVED = "moved"
@@ -66,6 +77,8 @@ class OwnershipEvent(Enum):
     RENEW = "renew"
     DISOWN = "disown"
     LEAVE = "leave"
+    RETIRE = "retire"
+    RETURN = "return"
     DELETE = "delete"
 
 
@@ -81,6 +94,11 @@ TRANSITIONS: Final[Mapping[tuple[OwnershipState, OwnershipEvent], OwnershipState
         (OwnershipState.FROZEN, OwnershipEvent.DISOWN): OwnershipState.UNOWNED,
         (OwnershipState.FROZEN, OwnershipEvent.LEAVE): OwnershipState.MOVED,
         (OwnershipState.FROZEN, OwnershipEvent.DELETE): OwnershipState.DELETED,
+        (OwnershipState.SERVING, OwnershipEvent.RETIRE): OwnershipState.LEAVING,
+        (OwnershipState.LEAVING, OwnershipEvent.RETURN): OwnershipState.SERVING,
+        (OwnershipState.LEAVING, OwnershipEvent.RENEW): OwnershipState.LEAVING,
+        (OwnershipState.LEAVING, OwnershipEvent.DISOWN): OwnershipState.UNOWNED,
+        (OwnershipState.LEAVING, OwnershipEvent.DELETE): OwnershipState.DELETED,
         (OwnershipState.UNOWNED, OwnershipEvent.CLAIM): OwnershipState.SERVING,
         (OwnershipState.UNOWNED, OwnershipEvent.RENEW): OwnershipState.UNOWNED,
         (OwnershipState.UNOWNED, OwnershipEvent.DELETE): OwnershipState.DELETED,
@@ -167,7 +185,7 @@ def judge(state: OwnershipState, epoch: int, placed: StoredPlacement | None, sha
     """The verdict of the placement on a queue: SERVE, STAY, KEEP or LEAVE.
 
     Args:
-        state: one of COPYING, SERVING, FROZEN and UNOWNED.
+        state: one of COPYING, SERVING, FROZEN, LEAVING and UNOWNED.
         epoch: the epoch that this shard stores with it; for a copy, the epoch after its move.
         placed: the placement; None if there is none.
     """
@@ -192,7 +210,7 @@ def judge(state: OwnershipState, epoch: int, placed: StoredPlacement | None, sha
 def judge_name(
     ownership: Ownership, stored: "Name", found: "Name", history: str, *, is_placed: bool
 ) -> QueueVerdict:
-    """The verdict of a changed name on a queue that is SERVING, FROZEN or UNOWNED.
+    """The verdict of a changed name on a queue that is SERVING, FROZEN, LEAVING or UNOWNED.
 
     Args:
         stored: the name with which the queue was opened.
@@ -237,7 +255,9 @@ def recovered(
         verdict = judge(before, declared.epoch, placed, shard)
         if verdict is QueueVerdict.SERVE:
             assert placed is not None
-            return OwnershipState.SERVING, placed.epoch
+            # A deletion that was requested before the start may be applied late, unless the name is changed.
+            is_leaving = is_comparable and declared.leaving and found.revision <= declared.leaving
+            return OwnershipState.LEAVING if is_leaving else OwnershipState.SERVING, placed.epoch
         after = {
             QueueVerdict.STAY: OwnershipState.FROZEN,
             QueueVerdict.LEAVE: OwnershipState.MOVED,

@@ -1,7 +1,7 @@
 """The queues of one shard by name: created on first use, declared in the journal, restored after a start."""
 
 import logging
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
@@ -118,8 +118,12 @@ class Queues:
 
     def _elsewhere(self, name: str, queue: Queue | None, epoch: int) -> Refusal | None:
         """Why a queue can't be opened at this shard in an epoch, or None if it can."""
-        if name in self._copies or (queue is not None and queue.is_frozen):
+        if name in self._copies:
             return moved(f"{name} is moving between shards")
+        # Without a dead-letter queue, its queue says where one is made.
+        found = queue or self._by_name.get(owner(name))
+        if found is not None and found.is_away:
+            return moved(f"{found.name} is {found.state.value}; it is served, or not found, in a moment")
         return self.tenancy.refusal(name, epoch)
 
     def is_absent_dead_letter(self, name: str) -> bool:
@@ -155,6 +159,8 @@ class Queues:
             return None
         ownership = Ownership(OwnershipState.SERVING, self.tenancy.epoch_of(name))
         queue = self._new(self._next, self.names.get(name), ownership)
+        above = self._by_name.get(owner(name))
+        queue.notes_use = above is not None and above.notes_use
         try:
             self._store.append(record.Queue(QueueEvent.DECLARED, queue.id, name, queue.declared), now_ms)
         except StoreError as error:
@@ -168,7 +174,7 @@ class Queues:
         self,
         found: RecoveredQueue,
         ownership: Ownership,
-        reserved: Mapping[int, Sequence[tuple[int, int]]],
+        reserved: commands.Restore,
         now_ms: int,
         *,
         is_copy: bool = False,
@@ -178,6 +184,7 @@ class Queues:
         A queue that is MOVED or DELETED is not found by its name; it is only needed to release its locations.
 
         Args:
+            reserved: has the messages of the queue that prepared transactions have.
             is_copy: whether the caller opens it with its consumers, as the copy of a queue that moves.
         """
         record = self.names.get(found.name)
@@ -189,8 +196,12 @@ class Queues:
         if ownership.state not in (OwnershipState.MOVED, OwnershipState.DELETED):
             self._by_name[found.name] = queue
             self.remember(found.queue)
-        restore = commands.Restore(
-            found.runs, found.next_sequence, found.ids, reserved, joins=not is_copy, is_copy=is_copy
+        restore = reserved._replace(
+            runs=found.runs,
+            next_sequence=found.next_sequence,
+            ids=found.ids,
+            joins=not is_copy,
+            is_copy=is_copy,
         )
         self._restore(queue, found, restore, now_ms)
         return queue

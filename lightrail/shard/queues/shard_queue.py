@@ -6,10 +6,10 @@ Beside it: what waits for its records (`Waiter`), and its figures for telemetry,
 from collections.abc import Callable, Sequence
 from dataclasses import KW_ONLY, dataclass, field
 from heapq import heappop, heappush, heapreplace
-from typing import TYPE_CHECKING, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 from lightrail.namespace.records import Name
-from lightrail.shard.journal.record import encode_declared
+from lightrail.shard.journal.record import encode_fields, fields_of
 from lightrail.shard.queue.footprint import NO_SIZES, Footprint, Sizes
 from lightrail.shard.queue.machine import Machine
 from lightrail.shard.queue.values.effects import Reason
@@ -111,6 +111,12 @@ class Queue:
     pace: Pace = field(default_factory=Pace)
     closings: tuple[Closing, ...] = ()
     """While there is one, the queue opens no link, as it is about to be deleted; see closings.py."""
+    notes_use: bool = False
+    """Whether the next step that changes it looks whether somebody uses it; set by links/idle.py."""
+    idle_since_ms: int = 0
+    """Since when nobody has used it, as its Queue record has it; 0 for a queue in use."""
+    leaving: int = 0
+    """While the queue is LEAVING, the revision of its name that guards the deletion."""
     sizes: Sizes = NO_SIZES
     """Of its footprint, as the memory of the shard has counted them; see Footprint.sizes."""
     parked: "Sequence[Parked] | None" = None
@@ -180,13 +186,24 @@ class Queue:
         return self.ownership.state is OwnershipState.FROZEN
 
     @property
+    def is_away(self) -> bool:
+        """Whether its links and requests wait elsewhere, until it is served here, at another shard, or
+        nowhere."""
+        return self.ownership.state in (OwnershipState.FROZEN, OwnershipState.LEAVING)
+
+    @property
     def declared(self) -> str:
         """The policy text of its Queue record in the journal."""
         return self.declared_as(frozen=self.is_frozen)
 
     def declared_as(self, *, frozen: bool) -> str:
         """Like `declared`, for a state that the queue is about to have."""
-        return encode_declared(self.record, self.epoch, frozen=frozen)
+        return encode_fields(self.declared_fields(frozen=frozen))
+
+    def declared_fields(self, *, frozen: bool) -> dict[str, Any]:
+        """The fields of `declared_as`."""
+        idle_since_ms, leaving = self.idle_since_ms, self.leaving
+        return fields_of(self.record, self.epoch, frozen=frozen, idle_since_ms=idle_since_ms, leaving=leaving)
 
     def answer_when_applied(self, waiter: Waiter, number: int, before: int) -> bool:
         """Keeps an answer to a settlement until the outcomes that it deferred are applied.

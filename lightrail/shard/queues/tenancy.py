@@ -4,7 +4,7 @@
 this shard in epoch 1. The rules for a queue that this shard stores are in ownership.py.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -29,6 +29,9 @@ class ClusterMap(Protocol):
     def placed(self, queue: str) -> Placed | None:
         """The placement of a queue, or None; ``NAME/$dlq`` has that of NAME."""
 
+    def queues_of(self, shard: int) -> Sequence[str]:
+        """The queues that a shard owns, of which it may not have all yet."""
+
     def listen(self, listener: Callable[[MapChanges], None]) -> None:
         """Adds a listener for later changes."""
 
@@ -46,6 +49,10 @@ class EverythingHere:
     def placed(self, queue: str) -> Placed | None:
         """See `ClusterMap`."""
         return self._placed
+
+    def queues_of(self, shard: int) -> Sequence[str]:
+        """See `ClusterMap`: it does not know their names."""
+        return []
 
     def listen(self, listener: Callable[[MapChanges], None]) -> None:
         """See `ClusterMap`."""

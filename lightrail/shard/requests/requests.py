@@ -20,12 +20,14 @@ from lightrail.shard.effects.answers import (
     check_waiting,
     error_fields,
     error_of,
+    name_of,
     named,
     numbers,
     whole,
 )
 from lightrail.shard.effects.peers import Peer
 from lightrail.shard.effects.performer import Performer
+from lightrail.shard.links.idle import USES
 from lightrail.shard.queue.values import commands
 from lightrail.shard.queues.queues import Queues
 from lightrail.shard.queues.shard_queue import CallWhenSynced, Queue
@@ -111,6 +113,8 @@ class Requests:
                     conditions.NOT_IMPLEMENTED,
                     f"the operation {str(fields.get('op'))[:80]!a} is not known; there are {known}",
                 )
+            if fields["op"] in USES:
+                self._links.idle.requested(name_of(fields), now_ms)
             found = operation(peer, number, fields, now_ms)
         except WireError as error:
             found = error_fields(conditions.DECODE_ERROR, str(error))

@@ -7,7 +7,7 @@ that ends it. Room for all records is reserved before anything is changed.
 Recovery applies the group whole or not at all.
 """
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, NamedTuple
@@ -24,6 +24,7 @@ from lightrail.shard.queue.values import commands
 from lightrail.shard.queue.values.commands import Command, Outcome, OutcomeKind
 from lightrail.shard.queue.values.effects import Effect, Fetch
 from lightrail.shard.queue.values.runs import Batch, Run
+from lightrail.shard.queue.values.schedules import EnqueueUnder
 from lightrail.shard.queues.queues import Queues
 from lightrail.shard.queues.shard_queue import Queue
 
@@ -32,6 +33,9 @@ if TYPE_CHECKING:
     from lightrail.shard.transactions.work import Loaded
 
 Record = Append | Ids | Numbers | TransactionStep
+Shares = list[tuple[Batch, list[Share], int | None]]
+"""Each batch with the messages that each queue stores of it, and the sequence of its first message if that
+was taken before."""
 
 
 @dataclass(slots=True, eq=False, repr=False)
@@ -76,18 +80,16 @@ class Records:
         self._performer.append_group(records, now_ms)
 
 
-def records_of_posts(
-    shares: Iterable[tuple[Batch, list[Share]]], next_sequences: dict[Queue, int], now_ms: int
-) -> list[Record]:
+def records_of_posts(shares: Shares, next_sequences: dict[Queue, int], now_ms: int) -> list[Record]:
     """The records of all batches; sets `next_sequences` to the sequences after them."""
     records: list[Record] = []
-    for batch, found in shares:
-        records += _records_of(batch, found, next_sequences, now_ms)
+    for batch, found, sequence in shares:
+        records += _records_of(batch, found, sequence, next_sequences, now_ms)
     return records
 
 
 def _records_of(
-    batch: Batch, found: list[Share], next_sequences: dict[Queue, int], now_ms: int
+    batch: Batch, found: list[Share], sequence: int | None, next_sequences: dict[Queue, int], now_ms: int
 ) -> list[Record]:
     """The records of one batch: queues that store it unchanged share one."""
     records: list[Record] = []
@@ -95,8 +97,11 @@ def _records_of(
     for queue, mine, digests, _, _ in found:
         if not mine.count:
             continue
-        first = next_sequences.setdefault(queue, queue.view.next_sequence)
-        next_sequences[queue] = first + mine.count
+        if sequence is not None and _keeps_number(queue):
+            first = sequence
+        else:
+            first = next_sequences.setdefault(queue, queue.view.next_sequence)
+            next_sequences[queue] = first + mine.count
         if mine is batch:
             together.append((queue.id, first))
         elif mine.durable or queue.captured:
@@ -109,12 +114,16 @@ def _records_of(
     return records
 
 
+def _keeps_number(queue: Queue) -> bool:
+    """Whether messages are stored under numbers that were taken before: not if the policy, since the
+    transaction was prepared, has no delays any more."""
+    return queue.view.policy.delay
+
+
 TRANSACTION_REWRITTEN_BYTES_MAX: Final[int] = 64 * 1024 * 1024
 """Bytes that one transaction writes at a shard for what it settles as rejected or modified: dead letters, and
 messages with annotations."""
 
-Shares = list[tuple[Batch, list[Share]]]
-"""Each batch with the messages that each queue stores of it."""
 Ending = Callable[[dict[Queue, int]], list[Record]]
 """Returns the last records of a group, from the next sequences of the queues that it sends to."""
 NOTE_BYTES: Final = 512
@@ -126,12 +135,18 @@ class SettledPart(NamedTuple):
 
     queue: Queue
     runs: Sequence[Run]
-    command: commands.Settle | commands.SettleDetached | commands.Conclude
-    """The command that applies the outcome."""
+    command: commands.Settle | commands.SettleDetached | commands.Conclude | commands.Cancel
+    """The command that applies the outcome; without runs, one that cancels a delayed message."""
 
     @property
     def outcome(self) -> Outcome:
-        return self.command.outcome
+        return commands.ACCEPTED if isinstance(self.command, commands.Cancel) else self.command.outcome
+
+
+def cancelling(message: tuple[Queue, int]) -> SettledPart:
+    """The part of the work that removes a delayed message of a queue, by its sequence."""
+    queue, sequence = message
+    return SettledPart(queue, (), commands.Cancel(sequence))
 
 
 class Applying:
@@ -238,12 +253,19 @@ class Applying:
             self._performer.perform(queue, others, now_ms)
 
     def _enqueue(self, shares: Shares, now_ms: int, *, repeated: bool) -> None:
-        for _, found in shares:
+        for _, found, sequence in shares:
             for mine in found:
                 queue = mine.queue
                 queue.machine.not_stored(duplicates=mine.duplicates, dropped=mine.dropped)
                 queue.machine.remember(mine.digests, ids_until_ms(queue, now_ms))
-                if mine.batch.count:
+                if not mine.batch.count:
+                    continue
+                if sequence is not None and _keeps_number(queue):
+                    if (note := self._performer.exports.get(queue)) is not None:
+                        # The copy of a queue that moves may have the messages behind these already.
+                        note(Run(mine.batch, 0, mine.batch.count, sequence))
+                    self._performer.apply(queue, EnqueueUnder(mine.batch, sequence), now_ms)
+                else:
                     if repeated:
                         queue.repeated(mine.batch.count)
                     self._performer.apply(queue, commands.Enqueue(mine.batch), now_ms)

@@ -20,7 +20,11 @@ from lightrail.shard.queues.shard_queue import Queue
 from lightrail.shard.transactions.applying import SettledPart, Shares
 
 if TYPE_CHECKING:
-    from lightrail.shard.transactions.work import Post, Retirement
+    from lightrail.shard.transactions.work import Cancellation, Post, Retirement
+
+
+Targets = list[tuple[list[Queue], Batch, int | None]]
+"""The queues of each post, its messages, and the sequence of the first if it was taken before."""
 
 
 class Settled(NamedTuple):
@@ -58,7 +62,33 @@ class Checks:
             found.append(queue)
         return found
 
-    def shares(self, posts: list[tuple[list[Queue], Batch]], now_ms: int) -> Shares:
+    def posts(self, posts: list["Post"], now_ms: int) -> Targets:
+        """The queues of all posts; those that take messages under numbers have them free."""
+        found = [(self.targets(post, now_ms), post.batch, post.sequence) for post in posts]
+        taken: dict[Queue, list[tuple[int, int]]] = {}
+        for queues, batch, sequence in found:
+            if sequence is not None:
+                taken.setdefault(queues[0], []).append((sequence, sequence + batch.count))
+        for queue, ranges in taken.items():
+            _check_numbers(queue, sorted(ranges))
+        return found
+
+    def cancelled(self, cancellations: list["Cancellation"]) -> list[tuple[Queue, int]]:
+        """The messages that a transaction cancels, all of which have to be delayed."""
+        found: dict[tuple[Queue, int], None] = {}
+        for each in cancellations:
+            queue = demand(self._queues.for_request(each.queue))
+            for sequence in range(each.first, each.last):
+                if not queue.view.is_delayed(sequence) or (queue, sequence) in found:
+                    raise RequestError(
+                        conditions.TRANSACTION_ROLLBACK,
+                        f"expected message {sequence} of {queue.name}, which the transaction cancels, to be "
+                        "scheduled; it was enqueued, or cancelled before",
+                    )
+                found[queue, sequence] = None
+        return list(found)
+
+    def shares(self, posts: Targets, now_ms: int) -> Shares:
         """What each queue stores of the batches, by the rules for batches outside of transactions.
 
         A queue has room for all of its messages, or discards what does not fit, if that is its policy.
@@ -94,14 +124,23 @@ class Checks:
         return Settled(queue, found, retirement, runs)
 
 
-def shares_of(
-    posts: list[tuple[list[Queue], Batch]], select: Callable[[Queue, Batch, int, Ahead], Share], now_ms: int
-) -> Shares:
+def _check_numbers(queue: Queue, ranges: list[tuple[int, int]]) -> None:
+    """Checks that a queue adds messages under these numbers. Raises RequestError."""
+    apart = all(end <= first for (_, end), (first, _) in pairwise(ranges))
+    if not (queue.view.policy.delay and apart and all(queue.view.is_free(*each) for each in ranges)):
+        raise RequestError(
+            conditions.TRANSACTION_ROLLBACK,
+            f"{queue.name} can't schedule messages under the numbers that it gave them: it was deleted and "
+            "created again, or delays no messages any more",
+        )
+
+
+def shares_of(posts: Targets, select: Callable[[Queue, Batch, int, Ahead], Share], now_ms: int) -> Shares:
     """What each queue stores of batches, which are stored one after the other."""
     ahead: dict[Queue, Ahead] = {}
     return [
-        (batch, [select(queue, batch, now_ms, ahead.setdefault(queue, Ahead())) for queue in queues])
-        for queues, batch in posts
+        (batch, [select(queue, batch, now_ms, ahead.setdefault(queue, Ahead())) for queue in queues], number)
+        for queues, batch, number in posts
     ]
 
 

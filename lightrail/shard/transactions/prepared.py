@@ -43,6 +43,8 @@ class Prepared:
     since_ms: int
     """Time of its preparation."""
     _: KW_ONLY
+    cancelled: dict[str, list[int]] = field(default_factory=dict)
+    """Sequences of the delayed messages that it cancels, by queue."""
     is_recovered: bool = False
     """Whether it is from the journal: a shard that was lost may have concluded it, without a record."""
     queues: set[str] = field(init=False)
@@ -54,10 +56,12 @@ class Prepared:
         self.queues = {name for post in self.posts for name in post.queues} | {
             each.queue for each in self.reserved
         }
+        self.queues |= self.cancelled.keys()
         self.size = (
             TRANSACTION_PREPARED_BYTES
             + sum(4 * post.batch.count + post.batch.size for post in self.posts)
             + TRANSACTION_PREPARED_PART_BYTES * (len(self.posts) + len(self.reserved))
+            + TRANSACTION_PREPARED_PART_BYTES * sum(map(len, self.cancelled.values()))
         )
 
     def shown(self, now_ms: int) -> dict[str, Any]:
@@ -79,6 +83,8 @@ class Prepared:
             "posts": fields["posts"],
             "reserved": [[each.queue, each.ranges, outcome_fields(each.outcome)] for each in self.reserved],
         }
+        if self.cancelled:
+            detail["cancelled"] = self.cancelled
         if self.user:
             detail["user"] = self.user
         # The bytes of the request, which the posts refer to as well.
@@ -102,6 +108,7 @@ def recovered(record: TransactionStep, holders: Iterator[int], now_ms: int) -> P
         posts,
         reserved,
         detail["since_ms"],
+        cancelled=detail.get("cancelled", {}),
         is_recovered=True,
     )
 

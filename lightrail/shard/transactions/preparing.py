@@ -22,11 +22,12 @@ from lightrail.shard.links.ingress.selection import share
 from lightrail.shard.queue.timed.aside import NOBODY_WITH_RETRIES
 from lightrail.shard.queue.values import commands
 from lightrail.shard.queue.values.commands import FAILED
+from lightrail.shard.queue.values.schedules import Release, Withhold
 from lightrail.shard.queues.memory import Memory, UserShares
 from lightrail.shard.queues.queues import Queues
 from lightrail.shard.queues.shard_queue import CallWhenSynced
-from lightrail.shard.transactions.applying import Applying, SettledPart, Shares
-from lightrail.shard.transactions.checks import Checks, check_apart, shares_of
+from lightrail.shard.transactions.applying import Applying, SettledPart, Shares, cancelling
+from lightrail.shard.transactions.checks import Checks, Targets, check_apart, shares_of
 from lightrail.shard.transactions.prepared import Prepared, ReservedDeliveries, recovered
 from lightrail.shard.transactions.work import Loaded, Loading, id_of, work_of
 
@@ -65,6 +66,8 @@ class Preparing:
     """Decided transactions whose messages are being read from disk, and requests that wait for them."""
     _reserved: dict[str, dict[int, list[tuple[int, int]]]] = field(default_factory=dict)
     """Of recovered transactions, by queue, until the queues are restored."""
+    _withheld: dict[str, list[int]] = field(default_factory=dict)
+    """The delayed messages that these cancel."""
 
     def __post_init__(self, found: Iterable[TransactionStep], now_ms: int) -> None:
         for record in found:
@@ -73,6 +76,8 @@ class Preparing:
                 self._add(prepared)
                 for each in prepared.reserved:
                     self._reserved.setdefault(each.queue, {})[each.holder] = each.ranges
+                for name, sequences in prepared.cancelled.items():
+                    self._withheld.setdefault(name, []).extend(sequences)
 
     @property
     def operations(self) -> Mapping[str, Operation]:
@@ -84,13 +89,14 @@ class Preparing:
             "transactions": self._prepared_ones,
         }
 
-    def reserved(self, queue: str) -> dict[int, list[tuple[int, int]]]:
-        """Messages of a queue in recovered transactions, in the form for `commands.Restore`."""
-        return self._reserved.get(queue, {})
+    def reserved(self, queue: str) -> commands.Restore:
+        """Messages of a queue in recovered transactions, in the fields of `commands.Restore`."""
+        reserved, withheld = self._reserved.get(queue, {}), self._withheld.get(queue, ())
+        return commands.Restore((), 0, reserved=reserved, withheld=withheld)
 
     def restored(self) -> None:
         """Called when the recovered queues are restored."""
-        self._reserved = {}
+        self._reserved, self._withheld = {}, {}
         for prepared in self._prepared.values():
             self._promise(prepared, 1)
 
@@ -118,7 +124,10 @@ class Preparing:
             self._when_synced(reply, 0)
             return
         work = work_of({"producer": 1, "number": 1, **fields}, now_ms)
-        posts = [(self._checks.targets(post, now_ms), post.batch) for post in work.posts]
+        posts = self._checks.posts(work.posts, now_ms)
+        cancelled: dict[str, list[int]] = {}
+        for queue, sequence in self._checks.cancelled(work.cancellations):
+            cancelled.setdefault(queue.name, []).append(sequence)
         settled = self._checks.all_settled(peer, work.retirements, now_ms)
         check_apart(settled)
         self._checks.shares(posts, now_ms)
@@ -132,13 +141,15 @@ class Preparing:
             )
             for each in settled
         ]
-        prepared = Prepared(id, shard, str(fields.get("user", "")), work.posts, reserved, now_ms)
+        user = str(fields.get("user", ""))
+        prepared = Prepared(id, shard, user, work.posts, reserved, now_ms, cancelled=cancelled)
         self._check_room(prepared)
         self._applying.records.write([prepared.record(fields)], now_ms)
         for each, deliveries in zip(settled, reserved, strict=True):
             first, last = each.retirement.first, each.retirement.last
             command = commands.Reserve(deliveries.holder, each.consumer.id, first, last)
             self._performer.apply(each.queue, command, now_ms)
+        self._apply_cancelled(prepared, Withhold, now_ms)
         self._add(prepared)
         self._promise(prepared, 1)
         self._when_synced(reply, 0)
@@ -259,9 +270,18 @@ class Preparing:
             self._promise(prepared, 1)
             raise
         self._remove(prepared)
+        self._apply_cancelled(prepared, Release, now_ms)
         if not commits:
             # After the last record, so that recovery never finds deliveries reserved twice.
             self._return(prepared, now_ms)
+
+    def _apply_cancelled(
+        self, prepared: Prepared, command: type[Withhold] | type[Release], now_ms: int
+    ) -> None:
+        """Keeps the messages delayed that the transaction cancels, or no longer."""
+        for name, sequences in prepared.cancelled.items():
+            if (queue := self._queues.find(name)) is not None:
+                self._performer.apply(queue, command(sequences), now_ms)
 
     def _return(self, prepared: Prepared, now_ms: int) -> None:
         """Gives reserved deliveries without an outcome back to their consumers."""
@@ -285,15 +305,19 @@ class Preparing:
             command = commands.Conclude(each.holder, each.outcome if commits else FAILED)
             runs = queue.view.reserved_runs(each.holder)
             parts.append(SettledPart(queue, runs, command))
+        for name, sequences in prepared.cancelled.items() if commits else ():
+            if (queue := self._queues.find(name)) is not None:
+                # One that was purged meanwhile is in the queue no longer.
+                parts += [cancelling((queue, each)) for each in sequences if queue.view.is_delayed(each)]
         return parts
 
     def _shares(self, prepared: Prepared, now_ms: int) -> Shares:
         """All messages of a prepared transaction by queue."""
-        posts = []
+        posts: Targets = []
         for post in prepared.posts:
             post.batch.enqueued_at_ms = now_ms
             queues = [queue for name in post.queues if (queue := self._queues.find(name)) is not None]
-            posts.append((queues, post.batch))
+            posts.append((queues, post.batch, post.sequence))
         return shares_of(posts, partial(share, promised=True), now_ms)
 
     # --- asked about -------------------------------------------------------------------------------------

@@ -24,14 +24,28 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from lightrail.journal.record import Numbers, TransactionState, TransactionStep
-from lightrail.shard.effects.answers import Fields, Operation, Reply, RequestError, answer, error_of
+from lightrail.model import conditions, limits
+from lightrail.shard.effects.answers import (
+    Fields,
+    Operation,
+    Reply,
+    RequestError,
+    answer,
+    demand,
+    error_of,
+    name_of,
+    named,
+    numbers,
+    whole,
+)
 from lightrail.shard.effects.peers import Peer
 from lightrail.shard.effects.performer import Performer
 from lightrail.shard.journal.store import Store, StoreBusyError
+from lightrail.shard.queue.values.schedules import TakeNumbers
 from lightrail.shard.queues.memory import Memory
 from lightrail.shard.queues.queues import Queues
 from lightrail.shard.queues.shard_queue import CallWhenSynced, Queue, WhenSynced
-from lightrail.shard.transactions.applying import Applying, Record
+from lightrail.shard.transactions.applying import Applying, Record, cancelling
 from lightrail.shard.transactions.checks import Checks, check_apart
 from lightrail.shard.transactions.decisions import Decisions
 from lightrail.shard.transactions.preparing import Preparing
@@ -49,7 +63,17 @@ class Transactions:
         found: transactions over several shards that recovery found.
     """
 
-    __slots__ = ("_applying", "_checks", "_links", "_loading", "_when_synced", "decisions", "prepared")
+    __slots__ = (
+        "_applying",
+        "_checks",
+        "_links",
+        "_loading",
+        "_performer",
+        "_queues",
+        "_when_synced",
+        "decisions",
+        "prepared",
+    )
 
     def __init__(
         self,
@@ -62,6 +86,8 @@ class Transactions:
         found: Sequence[TransactionStep],
         now_ms: int,
     ) -> None:
+        self._queues = queues
+        self._performer = performer
         self._links = links
         self._applying = Applying(queues, performer, store)
         self._loading = Loading(performer)
@@ -75,7 +101,13 @@ class Transactions:
     @property
     def operations(self) -> Mapping[str, Operation]:
         """The requests that this class answers."""
-        return {"transact": self.transact, "outcome": self._outcome, **self.prepared.operations}
+        return {
+            "transact": self.transact,
+            "outcome": self._outcome,
+            "reserve_numbers": self._reserve_numbers,
+            "are_delayed": self._are_delayed,
+            **self.prepared.operations,
+        }
 
     def transact(self, peer: Peer, number: int, fields: Fields, now_ms: int) -> None:
         """Applies a transaction; answered when it is on disk. Raises RequestError: nothing has changed."""
@@ -88,13 +120,14 @@ class Transactions:
             self._when_synced(reply, 0)
             return
         self.decisions.check(work.id)
-        posts = [(self._checks.targets(post, now_ms), post.batch) for post in work.posts]
+        posts = self._checks.posts(work.posts, now_ms)
+        cancelled = self._checks.cancelled(work.cancellations)
         settled = self._checks.all_settled(peer, work.retirements, now_ms)
         if any(each.key for each in work.retirements):
             # By its link and by its token, a message may be settled twice.
             check_apart(settled)
         shares = self._checks.shares(posts, now_ms)
-        parts = [each.part for each in settled]
+        parts = [*(each.part for each in settled), *map(cancelling, cancelled)]
         self._applying.check(parts)
         if loaded is None and (unread := self._applying.unread(parts)):
             retry = partial(self._transact_again, peer, number, fields, now_ms)
@@ -103,7 +136,7 @@ class Transactions:
         ending = partial(
             _ending,
             work,
-            [*(queue for queues, _ in posts for queue in queues), *(each.queue for each in settled)],
+            [*(queue for queues, *_ in posts for queue in queues), *(part.queue for part in parts)],
         )
         repeated = fields.get("repeated") is True
         self._applying.apply(
@@ -123,6 +156,26 @@ class Transactions:
             self._when_synced(WhenSynced(again), 0)
         except RequestError as error:
             answer(peer, number, error_of(error))
+
+    # --- schedules ---------------------------------------------------------------------------------------
+
+    def _reserve_numbers(self, peer: Peer, number: int, fields: Fields, now_ms: int) -> None:
+        """Takes sequences of a queue for messages that a transaction will schedule; answered when that is on
+        disk, so that nobody else gets them after a restart."""
+        queue = demand(self._queues.open(name_of(fields), now_ms))
+        count = whole(fields, "count", 1, limits.TRANSACTION_MESSAGES_MAX, None)
+        if not queue.view.policy.delay:
+            raise RequestError(conditions.NOT_ALLOWED, f"{queue.name} delays no messages")
+        first = queue.view.next_sequence
+        self._applying.records.write([Numbers(queue.id, first + count)], now_ms)
+        self._performer.apply(queue, TakeNumbers(count), now_ms)
+        self._when_synced(Reply(peer, number, {"first": first}), 0)
+
+    def _are_delayed(self, _peer: Peer, _number: int, fields: Fields, _now_ms: int) -> Fields:
+        """Whether messages are delayed now."""
+        queue = named(self._queues, fields)
+        sequences = numbers(fields, "sequences", limits.TRANSACTION_PARTS_MAX, "sequences")
+        return {"found": [queue.view.is_delayed(each) for each in sequences]}
 
     def _outcome(self, peer: Peer, number: int, fields: Fields, now_ms: int) -> None:
         """Answers whether this shard has committed a transaction; if not, it is aborted from now on."""

@@ -34,6 +34,21 @@ class Post(NamedTuple):
 
     queues: list[str]
     batch: Batch
+    sequence: int | None = None
+    """Of the first message, if the queue has given the messages their numbers before (`reserve_numbers`)."""
+
+
+class Cancellation(NamedTuple):
+    """Delayed messages that leave their queue before their time."""
+
+    queue: str
+    first: int
+    last: int
+    """Sequences from `first` to before `last`, all of which are delayed."""
+
+
+CANCELLED: Final = "cancelled"
+"""In the place of the outcome in the settlements of a request. Shards of former versions refuse it."""
 
 
 class Retirement(NamedTuple):
@@ -64,6 +79,7 @@ class TransactionWork(NamedTuple):
     """Number of the transaction among the committed ones of its producer; it rises."""
     posts: list[Post]
     retirements: list[Retirement]
+    cancellations: list[Cancellation]
 
 
 def work_of(fields: Fields, now_ms: int) -> TransactionWork:
@@ -71,8 +87,10 @@ def work_of(fields: Fields, now_ms: int) -> TransactionWork:
     blob = fields.get("blob", b"")
     try:
         posts = list(posts_of(fields["posts"], memoryview(blob), now_ms))
-        retirements = [_retirement(*each) for each in fields["settles"]]
-    except (KeyError, TypeError, ValueError) as error:
+        settles = fields["settles"]
+        retirements = [_retirement(*each) for each in settles if each[4] != CANCELLED]
+        cancellations = [_cancellation(*each) for each in settles if each[4] == CANCELLED]
+    except (KeyError, IndexError, TypeError, ValueError) as error:
         raise RequestError(
             conditions.INVALID_FIELD, f"expected the posts and settles of a transaction: {error!r:.200}"
         ) from error
@@ -88,6 +106,7 @@ def work_of(fields: Fields, now_ms: int) -> TransactionWork:
         whole(fields, "number", 1, _U64, None),
         posts,
         retirements,
+        cancellations,
     )
 
 
@@ -106,7 +125,8 @@ def id_of(fields: Fields) -> bytes:
 def posts_of(found: Any, blob: memoryview, now_ms: int) -> Iterator[Post]:
     """The posts; for each post the blob has the ends of its messages, u32 each, and then the messages."""
     at = 0
-    for queues, durable, priority, expires_at_ms, message_format, count, size in found:
+    for queues, durable, priority, expires_at_ms, message_format, count, size, *numbered in found:
+        sequence = _sequence(numbered, queues)
         if not (type(queues) is list and queues and all(type(each) is str for each in queues)):
             raise ValueError(f"queues are {queues!r:.80}, not names")
         base = at + 4 * count
@@ -128,8 +148,23 @@ def posts_of(found: Any, blob: memoryview, now_ms: int) -> Iterator[Post]:
             None,
             message_format,
         )
-        yield Post(queues, batch)
+        yield Post(queues, batch, sequence)
         at = base + size
+
+
+def _sequence(numbered: list[Any], queues: list[str]) -> int | None:
+    """The number of the first message of a post, if the post has one. Raises ValueError."""
+    if not numbered:
+        return None
+    if len(numbered) > 1 or type(numbered[0]) is not int or not 0 <= numbered[0] < 1 << 62 or len(queues) > 1:
+        raise ValueError(f"expected one queue and the number of its first message, found {numbered!r:.80}")
+    return numbered[0]
+
+
+def _cancellation(queue: str, link: int, first: int, count: int, _code: str, _detail: Any) -> Cancellation:
+    if type(first) is not int or type(count) is not int or link or first < 0 or count <= 0:
+        raise ValueError(f"{count!r:.40} messages from {first!r:.40} on are cancelled")
+    return Cancellation(queue, first, first + count)
 
 
 def _retirement(

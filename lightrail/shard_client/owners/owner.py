@@ -59,6 +59,10 @@ class Owner:
         """Whether a shard serves that owns, or may own, the queue."""
         return self.peer is not None and self.peer.state is ConnectionState.SERVING
 
+    def due(self, wait_ms: int) -> int | None:
+        """See ShardPeer.due."""
+        return None if self.peer is None else self.peer.due(wait_ms)
+
     @property
     def is_idle(self) -> bool:
         """Whether this owner is no longer needed."""

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from lightrail.model import conditions, limits, names
 from lightrail.model.placement import Placement
+from lightrail.shard_client.deadlines import left_ms
 from lightrail.shard_client.owners.owner import Owner
 from lightrail.shard_client.peers.requests import ShardDownError, ShardRefusedError, Watch
 from lightrail.shard_client.peers.shards import ShardPeer
@@ -270,16 +271,16 @@ class Owners(Watch[ShardPeer]):
             moves. ShardRefusedError: the answer is an error. CoordinatorError: the placement of the queue
             can't be read.
         """
-        until = self._loop.time() + wait_ms / 1000
+        until = self._loop.time() + left_ms(wait_ms) / 1000
         pause_ms = limits.OWNER_RETRY_MS
         while True:
             shard, _ = await self.resolver.place(queue)
             peer = self.resolver.peer(shard)
             if peer is None:
                 raise ShardDownError(f"{queue} is on shard {shard}, whose address is unknown; try again")
-            left_ms = max(1, int(1000 * (until - self._loop.time())))
+            wait_ms = max(1, int(1000 * (until - self._loop.time())))
             try:
-                return await peer.request(op, {"queue": queue, **fields}, wait_ms=left_ms)
+                return await peer.request(op, {"queue": queue, **fields}, wait_ms=wait_ms)
             except ShardRefusedError as refused:
                 if refused.condition != conditions.MOVED:
                     raise

@@ -8,8 +8,9 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Final, Generic, TypeVar
 
+from lightrail.model.conditions import LATE
 from lightrail.wire.bodies import Answer, decode_request
-from lightrail.wire.frames import HEADER, Kind, frame
+from lightrail.wire.frames import DUE, HEADER, Kind, frame
 
 Peer = TypeVar("Peer")
 
@@ -53,6 +54,10 @@ class ShardDownError(Exception):
     """The shard does not serve, or was lost before it answered: the request may have been executed."""
 
 
+class LateError(ShardDownError):
+    """The shard received the request too late, and did not execute it."""
+
+
 class ShardRefusedError(Exception):
     """The shard's answer to a request was an error."""
 
@@ -68,11 +73,14 @@ class Requests:
 
     Args:
         post: sends a frame to the shard.
+        due: until when the shard executes a request whose caller waits so many milliseconds, in the form of
+            DUE; None if that is unknown.
     """
 
     _loop: asyncio.AbstractEventLoop
     _shard: int
     _post: Callable[[bytes], None]
+    _due: Callable[[int], int | None]
     _waiting: dict[int, asyncio.Future[Answer]] = field(default_factory=dict)
     _last: int = 0
 
@@ -81,17 +89,23 @@ class Requests:
 
     async def ask(self, body: bytes, wait_ms: int) -> Answer:
         """Raises ShardDownError or ShardRefusedError."""
+        if not wait_ms:
+            raise LateError(f"the time of the request was over before it was sent to shard {self._shard}")
         if len(self._waiting) >= REQUESTS_MAX:
             raise ShardDownError(f"{REQUESTS_MAX} requests wait for shard {self._shard} already; try again")
         number = self._last = self._last + 1
         answer: asyncio.Future[Answer] = self._loop.create_future()
         self._waiting[number] = answer
-        self._post(frame(Kind.REQUEST, number=number, body=body))
+        due = self._due(wait_ms)
+        self._post(
+            frame(Kind.REQUEST, flags=DUE * (due is not None), epoch=due or 0, number=number, body=body)
+        )
         try:
             return await asyncio.wait_for(answer, wait_ms / 1000)
         except TimeoutError:
             raise ShardDownError(
-                f"shard {self._shard} did not answer within {wait_ms} ms; try again"
+                f"shard {self._shard} did not answer within {wait_ms} ms; it may have executed the request, "
+                "or not; try again"
             ) from None
         finally:
             self._waiting.pop(number, None)
@@ -103,7 +117,9 @@ class Requests:
             return
         fields, blob = decode_request(memoryview(part)[HEADER.size :])
         error = fields.get("error")
-        if error is not None:
+        if error is not None and error["condition"] == LATE:
+            waiting.set_exception(LateError(f"shard {self._shard}: {error['description']}"))
+        elif error is not None:
             waiting.set_exception(ShardRefusedError(str(error["condition"]), str(error["description"])))
         else:
             waiting.set_result(Answer(fields, blob if apart is None else apart))

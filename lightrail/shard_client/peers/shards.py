@@ -17,6 +17,7 @@ import zmq
 
 from lightrail.model import conditions, limits
 from lightrail.model.links import Ending
+from lightrail.shard_client.deadlines import ShardClock, due_ms, left_ms
 from lightrail.shard_client.links import (
     TO_CONSUMERS,
     TO_PRODUCERS,
@@ -90,7 +91,8 @@ class ShardPeer:
         """PINGs sent since the shard's WELCOME, and answered ones: they are answered in their order."""
         self._pongs = 0
         self._out: list[bytes] = []
-        self._requests = Requests(loop, shard, self.post)
+        self._clock = ShardClock()
+        self._requests = Requests(loop, shard, self.post, self.due)
         self._loop = loop
         self._context = context
         self._flush = flush
@@ -180,6 +182,11 @@ class ShardPeer:
         if self.consumers.pop(number, None) is not None:
             self.post(frame(Kind.CONSUMER_CLOSE, flags=flags, link=number))
 
+    def due(self, wait_ms: int) -> int | None:
+        """Until when the shard executes what is sent now by a caller that waits so long: lower 32 bits of its
+        clock, for DUE. None if that is unknown."""
+        return self._clock.at(due_ms(self._now_ms(), wait_ms))
+
     async def request(
         self, op: str, fields: dict[str, Any], *, blob: bytes = b"", wait_ms: int = limits.REQUEST_MS
     ) -> Answer:
@@ -190,7 +197,7 @@ class ShardPeer:
         """
         if self.state is not ConnectionState.SERVING:
             raise ShardDownError(f"shard {self.shard} is not connected; try again")
-        return await self._requests.ask(encode_request({"op": op, **fields}, blob), wait_ms)
+        return await self._requests.ask(encode_request({"op": op, **fields}, blob), left_ms(wait_ms))
 
     async def owns(self, queue: str) -> bool | None:
         """Whether the shard owns a queue; None if the queue does not exist. Raises ShardDownError."""
@@ -265,7 +272,7 @@ class ShardPeer:
             self._watch.lost(self)
             self._begin_greeting()
 
-    def _welcomed(self, welcome: Welcome) -> None:
+    def _welcomed(self, welcome: Welcome, part: bytes) -> None:
         if welcome.attempt != self._attempt or self.state is ConnectionState.SERVING:
             return
         if welcome.version not in VERSIONS:
@@ -276,6 +283,8 @@ class ShardPeer:
             self._begin_greeting()
             return
         self.state = ConnectionState.SERVING
+        self._clock.forget()
+        self._clock.read(part, self._now_ms())
         self._said = self._heard = self._pings = self._pongs = 0
         self._shard_boot = welcome.boot
         self.greetings += 1
@@ -296,7 +305,7 @@ class ShardPeer:
             try:
                 kind, _flags, _reserved, _epoch, link, count, number = HEADER.unpack_from(part)
                 if kind == Kind.WELCOME:
-                    self._welcomed(Welcome.decode(memoryview(part)[HEADER.size :]))
+                    self._welcomed(Welcome.decode(memoryview(part)[HEADER.size :]), part)
                 elif self.state is ConnectionState.SERVING:
                     self._apply(kind, link, count, number, part)
             except MissingDeliveriesError as missing:
@@ -328,6 +337,7 @@ class ShardPeer:
             if (consumer := consumers.get(link)) is not None:
                 consumer.drained(number)
         elif kind == Kind.PONG:
+            self._clock.read(part, self._now_ms())
             if number != self._shard_boot:
                 self.greet_again("it was started again")
             elif count and (lost := (count - self._heard) & COUNT_MASK):

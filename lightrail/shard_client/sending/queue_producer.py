@@ -16,7 +16,7 @@ from lightrail.shard_client.links import Producer
 from lightrail.shard_client.owners.owner import Owner
 from lightrail.shard_client.sending.window import MAYBE_STORED, NOT_STORED, Attributes, OrderedWindow
 from lightrail.wire.bodies import ProducerOpen, Refusal
-from lightrail.wire.frames import UNKNOWN_SEQUENCE, Kind, enqueue, frame
+from lightrail.wire.frames import DUE, UNKNOWN_SEQUENCE, Kind, enqueue, frame
 
 Part = tuple[Attributes, Sequence[bytes | memoryview]]
 """Messages of one frame: their common fields, and their bytes."""
@@ -83,6 +83,7 @@ class QueueProducer(Producer):
         identity: key of a named producer at the shard, of which two links exclude each other; 0 for none.
         is_routed: whether a router chose the queue, whose status refuses nothing then.
         first: number of the first frame.
+        left_ms: how long its user waits from now on, after which no shard opens it; None for no limit.
         on_ready: called when the shard has opened the producer.
         on_end: called when the shard has ended it.
     """
@@ -96,6 +97,7 @@ class QueueProducer(Producer):
     identity: int = 0
     is_routed: bool = False
     first: InitVar[int] = 1
+    left_ms: Callable[[], int] | None = None
     on_ready: Callable[[], None] | None = None
     on_end: Callable[[Refusal], None] | None = None
     _window: OrderedWindow[_SentFrame] = field(default_factory=OrderedWindow)
@@ -205,11 +207,14 @@ class QueueProducer(Producer):
         if self.identity:
             # Unanswered frames of a named producer have no gap, unless one of them was refused.
             number = 0 if any(each.sending.refusal for each in window) else window.first
+        due = None if self.left_ms is None else self._owner.due(self.left_ms())
         self._owner.post(
             frame(
                 Kind.PRODUCER_OPEN,
+                flags=DUE * (due is not None),
                 link=self.number,
                 epoch=self._owner.epoch,
+                count=due or 0,
                 number=number,
                 body=body.encode(),
             )

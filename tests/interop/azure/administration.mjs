@@ -83,4 +83,18 @@ while (copies.length < 2) copies.push(...(await receiver.receiveMessages(2, { ma
 found.copies = copies.map((each) => [each.body, each.subject ?? null]).sort();
 await messages.close();
 await client.deleteTopic(topic);
+
+// A key of a topic: this client signs for the path of each request, in small letters.
+const keys = { keyName: "own", primaryKey: "p".repeat(44), secondaryKey: "s".repeat(44) };
+const ruled = `${prefix}/Ruled`;
+const authorizationRules = [{ claimType: "SharedAccessKey", claimValue: "None", accessRights: ["Manage"], ...keys }];
+const authorized = await client.createTopic(ruled, { authorizationRules });
+found.authorized = authorized.authorizationRules.map((each) => [each.keyName, each.primaryKey, each.secondaryKey, each.accessRights]);
+const own = new ServiceBusAdministrationClient(
+  `${connectionString.split(";")[0]};SharedAccessKeyName=own;SharedAccessKey=${keys.secondaryKey}`, { retryOptions: { maxRetries: 0 } });
+await own.createSubscription(ruled, "First");
+found.owned = [(await own.getSubscription(ruled, "first")).subscriptionName, (await refused(own.createQueue(`${ruled}/below`))).statusCode];
+await own.updateTopic({ ...(await own.getTopic(ruled)), authorizationRules: [] });
+found.disowned = [(await refused(own.getTopic(ruled))).statusCode, (await client.getTopic(ruled)).authorizationRules ?? null];
+await client.deleteTopic(ruled);
 console.log(JSON.stringify(found));

@@ -25,6 +25,8 @@ class Bus:
     def __init__(self, client: Client, queue: str) -> None:
         self.client = client
         self.peer = client.peer
+        self.application: dict[str, Any] = {}
+        """Further application properties of requests."""
         node = f"{queue}/$management"
         self.peer.attach_sender(node, REQUESTS)
         self.peer.attach_receiver(node, ANSWERS, target=Target(address="me"))
@@ -32,9 +34,8 @@ class Bus:
 
     def send(self, operation: str, body: Any, txn_id: bytes | None = None, **fields: Any) -> None:
         """A request, which is settled as Azure's clients do, and part of a transaction or of none."""
-        request = Message(
-            Properties(message_id="request", reply_to="me"), {"operation": f"com.microsoft:{operation}"}, body
-        )
+        application = {"operation": f"com.microsoft:{operation}", **self.application}
+        request = Message(Properties(message_id="request", reply_to="me"), application, body)
         state = None if txn_id is None else TransactionalState(txn_id=txn_id)
         given = {"settled": True, "state": state} | fields
         self.peer.send(transfers(REQUESTS, [write_message(request)], self.client.next, **given))

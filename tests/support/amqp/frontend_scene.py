@@ -99,6 +99,10 @@ class Shard(FakeShard):
         self.producers: dict[int, ProducerLink] = {}
         self.consumers: dict[int, ConsumerLink] = {}
 
+    def due(self, wait_ms: int) -> int | None:
+        """See ShardPeer: this shard never said what its clock shows."""
+        return None
+
     def open_producer(self, producer: ProducerLink) -> None:
         self.producers[producer.number] = producer
         producer.reopen()

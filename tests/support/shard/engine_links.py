@@ -78,7 +78,7 @@ class EnginePeer(Peer):
         self._shard = scene
         self._loop = loop
         self._parts: list[bytes] = []
-        self.asked = Requests(loop, 0, self.post)
+        self.asked = Requests(loop, 0, self.post, lambda _: None)
         self.greet()
 
     def queue(self, name: str) -> EngineQueue:

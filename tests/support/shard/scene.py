@@ -20,7 +20,7 @@ from lightrail.shard.journal.store import Commit, Recovered, Store, StoreFullErr
 from lightrail.shard.queue.changes.contents import Contents
 from lightrail.shard.queue.values.runs import Location, Run
 from lightrail.shard.queue.view import View
-from lightrail.shard.queues.declarations import EveryName, Names
+from lightrail.shard.queues.declarations import EveryName, ExpiredName, Names
 from lightrail.shard.queues.delivery_marks import DeliveryMarks
 from lightrail.shard.queues.tenancy import ClusterMap
 from lightrail.telemetry.shard import ShardCounts
@@ -137,6 +137,8 @@ class Scene:
         self.names: Names = EveryName() if names is None else names
         self.wishes: list[str] = []
         """Names that the shard would like to be dropped."""
+        self.retired: list[ExpiredName] = []
+        """The same, with what guards their deletion."""
         self.wishes_to_keep: list[str] = []
         """Names that the shard would like to be kept."""
         self.wishes_back: list[str] = []
@@ -187,7 +189,8 @@ class Scene:
         link_laws.check(self.engine)
         self._deliver(actions.output)
         self.reads += actions.reads
-        self.wishes += [record.name for record in actions.expired]
+        self.wishes += [each.record.name for each in actions.expired]
+        self.retired += actions.expired
         self.wishes_to_keep += [record.name for record in actions.kept]
         self.wishes_back += actions.wanted
         return actions

@@ -40,6 +40,9 @@ class Names:
     def get(self, name: str) -> Name:
         return Name(name, QUEUE, 1)
 
+    def subscription(self, router: str, id: str) -> None:
+        """There is none."""
+
     def listen(self, listener: object) -> None:
         """Nothing changes."""
 

@@ -144,6 +144,44 @@ def test_users_that_come_later_are_seen_by_the_next_connection() -> None:
     run(test())
 
 
+@pytest.mark.parametrize("mechanism", ["ANONYMOUS", "MSSBCBS", "PLAIN"])
+def test_who_was_accepted_before_the_first_user_is_checked_when_it_logs_in_after(mechanism: str) -> None:
+    async def test() -> None:
+        owner = await authenticator()
+        ended: list[None] = []
+        owner.first_user = lambda: ended.append(None)
+        directory = Directory(owner.coordinator)
+        here, silent = (owner.begin_for("127.0.0.1", tls=False) for _ in range(2))
+        await owner.coordinator.add_user(UserRecord.make("ann", "secret", ITERATIONS))
+        step = await here.start(mechanism, b"\0ann\0wrong")
+        if mechanism == "PLAIN":
+            assert step.user is None
+            assert (await here.start(mechanism, b"\0ann\0secret")).user == "ann"
+        else:
+            here.chosen = mechanism
+            assert step.user == "anonymous"
+            assert here.awaits_token
+        assert not here.caller(step.user, directory).everything
+        assert not here.is_outdated
+        # One that says nothing about itself has the rights of nobody, and is closed.
+        assert silent.is_outdated
+        assert not silent.caller(None, directory).everything
+        await owner.refresh()
+        assert ended == [None], "it is called once"
+
+    run(test())
+
+
+def test_where_nobody_puts_tokens_anonymous_ends_with_the_first_user() -> None:
+    async def test() -> None:
+        owner = await authenticator(token_wait=0)
+        here = owner.begin_for("127.0.0.1", tls=False)
+        await owner.coordinator.add_user(UserRecord.make("ann", "secret", ITERATIONS))
+        assert "expected a user name" in (await here.start("ANONYMOUS", None)).reason
+
+    run(test())
+
+
 def test_a_client_certificate_is_a_name() -> None:
     async def test() -> None:
         subject = ((("organizationName", "acme"),), (("commonName", "robot"),))

@@ -2,6 +2,7 @@
 
 import asyncio
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import pytest
@@ -14,8 +15,8 @@ from lightrail.frontend.guard import Guard
 from lightrail.model import conditions
 from lightrail.model.policy import QUEUE, Policy
 from lightrail.namespace.directory import Directory
-from lightrail.namespace.records import NAMES, Name, Right
-from lightrail.namespace.rights import ANYBODY, Caller
+from lightrail.namespace.records import NAMES, AuthorizationRule, Name, Right, SealedKey
+from lightrail.namespace.rights import ANYBODY, Caller, RuleKey
 
 
 class Connection:
@@ -151,3 +152,46 @@ def test_a_router_refuses_no_listener_by_its_status() -> None:
     guard.demand_open(Right.LISTEN, disabled)
     with pytest.raises(ConditionError, match="r is disabled: its status is disabled"):
         guard.demand_open(Right.SEND, disabled)
+
+
+def test_another_rule_of_a_topic_ends_what_its_key_uses_at_subscriptions_and_nothing_else() -> None:
+    async def run() -> None:
+        coordinator = MemoryCoordinator()
+        keys = SealedKey(b"1" * 16, b"x"), SealedKey(b"2" * 16, b"x")
+        rules = (AuthorizationRule("listen", frozenset({Right.LISTEN}), *keys),)
+        topic = Name("t", Policy.parse({"role": "router"}), authorization_rules=rules)
+        queue = "t/Subscriptions/s"
+        await coordinator.write(
+            [Write(NAMES + "t", topic.to_value()), Write(NAMES + queue, Name(queue, QUEUE).to_value())]
+        )
+        directory = Directory(coordinator)
+        directory.refresh()
+        guard = Guard(directory, lambda _: None)
+        lost: list[str] = []
+        for digest in (b"1" * 16, b"2" * 16, None):
+            connection: Any = Connection()
+            if digest is not None:
+                connection.caller = Caller("key", by_rule=RuleKey("listen", digest, "t"))
+            guard.demand(connection, Right.LISTEN, directory.get(queue))
+            revoke = partial(_lose, lost, str(digest))
+            guard.hold(connection, Right.LISTEN, directory.get(queue), revoke)
+
+        async def change(*rules: AuthorizationRule) -> None:
+            changed = replace(topic, authorization_rules=rules)
+            await coordinator.write([Write(NAMES + "t", changed.to_value())])
+            directory.refresh()
+
+        await change(*rules)
+        assert lost == []
+        await change(rules[0]._replace(primary=SealedKey(b"3" * 16, b"x")))
+        assert lost == [f"{b'1' * 16!s} {conditions.UNAUTHORIZED_ACCESS}"]
+        lost.clear()
+        await change()
+        assert f"{b'2' * 16!s} {conditions.UNAUTHORIZED_ACCESS}" in lost
+        assert not any(each.startswith("None") for each in lost)
+
+    asyncio.run(run())
+
+
+def _lose(lost: list[str], who: str, condition: str, _why: str) -> None:
+    lost.append(f"{who} {condition}")

@@ -30,6 +30,9 @@ class Echo:
     def silent(self, payload: bytes) -> bool:
         return bool(read_message(payload).body == "silent")
 
+    def wait_ms(self, payload: bytes) -> int | None:
+        return None
+
     async def answer(self, connection: Any, payload: bytes) -> Message | None:
         body = read_message(payload).body
         self.asked.append(body)

@@ -63,13 +63,14 @@ def scene(check: Check, users: bool = True, **settings: Any) -> None:
         if users:
             await coordinator.add_user(UserRecord.make("alice", "secret", ITERATIONS))
         clock = Clock()
+        directory = Directory(coordinator)
         callers = Callers(
             coordinator,
             Settings(**settings),
             monotonic=clock,
             wall=clock,
-            schemes=HOOKS.schemes,
-            opens=partial(HOOKS.opens, Directory(coordinator)),
+            schemes={name: partial(verify, directory) for name, verify in HOOKS.schemes.items()},
+            opens=partial(HOOKS.opens, directory),
         )
         await callers.refresh()
         await check(callers, coordinator, clock)
@@ -226,6 +227,17 @@ def test_without_users_only_this_machine_gets_in() -> None:
     async def check(callers: Callers, coordinator: MemoryCoordinator, clock: Clock) -> None:
         assert (await callers.caller(request())).everything
         assert await status_of(callers, request(peer="192.0.2.1")) == 403
+
+    scene(check, users=False)
+
+
+def test_credentials_are_checked_from_the_first_user_on() -> None:
+    async def check(callers: Callers, coordinator: MemoryCoordinator, clock: Clock) -> None:
+        assert (await callers.caller(request(GOOD))).everything
+        await coordinator.add_user(UserRecord.make("alice", "secret", ITERATIONS))
+        assert await status_of(callers, request(basic("alice", "wrong"))) == 401
+        found = await callers.caller(request(GOOD))
+        assert (found.user, found.everything) == ("alice", False)
 
     scene(check, users=False)
 

@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import Awaitable, Callable
+from unittest.mock import Mock
 
 import pytest
 from hypothesis import given
@@ -324,6 +325,37 @@ def test_the_id_of_a_subscription_is_found_without_regard_to_case() -> None:
         assert [found("topic", id) for id in ("billing", "audit", "none")] == ["Billing", "audit", "none"]
         with pytest.raises(names.InvalidNameError, match="Audit and audit"):
             found("topic", "AUDIT")
+
+    run(check)
+
+
+def test_subscriptions_of_routers_that_differ_in_case_are_not_mixed_and_deleted_ones_are_forgotten() -> None:
+    async def check(scene: Scene) -> None:
+        for router, id in (("topic", "ONE"), ("Topic", "One"), ("Topic", "two")):
+            made = Subscription(router, id, "q")
+            await scene.coordinator.write([Write(made.key, made.to_value())])
+        scene.directory.refresh()
+        found = scene.directory.resolve_subscription
+        assert [found("topic", "one"), found("Topic", "one"), found("Topic", "TWO")] == ["ONE", "One", "two"]
+        await scene.coordinator.write([Write(Subscription("topic", "ONE", "q").key, None)])
+        scene.directory.refresh()
+        assert [found("topic", "one"), found("Topic", "one")] == ["one", "One"]
+
+    run(check)
+
+
+def test_an_id_that_nothing_has_costs_the_same_however_many_subscriptions_there_are(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    async def check(scene: Scene) -> None:
+        for number in range(300):
+            made = Subscription("topic", f"S{number}", "q")
+            await scene.coordinator.write([Write(made.key, made.to_value())])
+        scene.directory.refresh()
+        fold = Mock(wraps=names.folded)
+        monkeypatch.setattr(names, "folded", fold)
+        assert scene.directory.resolve_subscription("topic", "missing") == "missing"
+        assert fold.call_count <= 2
 
     run(check)
 

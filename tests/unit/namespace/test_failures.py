@@ -57,7 +57,8 @@ def test_a_subscription_may_drop_them(rule: Any) -> None:
     run(check)
 
 
-def test_dead_letters_go_where_those_of_the_queue_go() -> None:
+@pytest.mark.parametrize("rule", [FILTER, ACTION])
+def test_they_wait_in_the_queues_own_dead_letters_for_the_gateway_that_forwards_those(rule: Any) -> None:
     async def check(scene: Scene) -> None:
         await scene.router("r")
         await scene.router("failed")
@@ -66,12 +67,18 @@ def test_dead_letters_go_where_those_of_the_queue_go() -> None:
             policy = Policy.parse({"role": "queue", "dead_letter": target})
             await scene.service.give(ANYBODY, queue, policy)
         await scene.subscribe("failed", "d")
-        await scene.subscribe("r", "a", rules={"it": FILTER})
-        await scene.subscribe("r", "b", rules={"it": FILTER})
+        await scene.subscribe("r", "a", rules={"it": rule})
+        await scene.subscribe("r", "b", rules={"it": rule})
         found = scene.route(message(price=0))
-        assert {queue: notes_of(each[0])["source"] for queue, each in found.items()} == {"c": "a", "d": "b"}
+        sources = {queue: notes_of(each[0])["source"] for queue, each in found.items()}
+        assert sources == {"a/$dlq": "a", "b/$dlq": "b"}
 
     run(check)
+
+
+def test_a_message_that_returns_is_counted_as_a_dead_letter_each_time() -> None:
+    first = noted(message(), "a", "x")
+    assert [notes_of(each)["count"] for each in (first, noted(first, "a", "x"))] == [1, 2]
 
 
 def test_what_cannot_fail_makes_no_edge_for_failures() -> None:

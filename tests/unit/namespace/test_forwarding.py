@@ -174,13 +174,49 @@ def test_messages_do_not_return_by_queues_nor_by_subscriptions() -> None:
     run(check)
 
 
-def test_of_two_that_close_a_cycle_at_once_one_is_refused() -> None:
+@pytest.mark.parametrize(("field", "back"), [("dead_letter", "forward_to"), ("forward_to", "dead_letter")])
+def test_dead_letters_do_not_return_by_queues_that_forward(field: str, back: str) -> None:
+    async def check(scene: Scene) -> None:
+        await scene.queue("a", "b", "c")
+        await scene.router("r")
+        await scene.put("b", **{back: "r"})
+        await scene.subscribe("r", "c")
+        await scene.put("c", dead_letter="a")
+        with pytest.raises(InvalidPolicyError, match="a -> b -> r -> c -> a") as refused:
+            await scene.put("a", forward_to="b")
+        assert refused.value.field == "forward_to"
+        await scene.put("c")
+        await scene.put("b", **{back: "a"})
+        with pytest.raises(InvalidPolicyError, match="a -> b -> a") as refused:
+            await scene.put("a", **{field: "b"})
+        assert refused.value.field == field
+
+    run(check)
+
+
+def test_dead_letters_may_return_by_subscriptions_but_not_through_a_queue_that_forwards() -> None:
+    async def check(scene: Scene) -> None:
+        await scene.queue("work", "wait")
+        await scene.router("again")
+        await scene.subscribe("again", "wait")
+        await scene.put("work", dead_letter="again")
+        await scene.put("wait", dead_letter="work")
+        await scene.drop("wait")
+        await scene.put("wait", forward_to="work")
+        with pytest.raises(ServiceError, match="again -> wait -> work -> again"):
+            await scene.subscribe("again", "wait")
+
+    run(check)
+
+
+@pytest.mark.parametrize("field", ["forward_to", "dead_letter"])
+def test_of_two_that_close_a_cycle_at_once_one_is_refused(field: str) -> None:
     async def check(scene: Scene) -> None:
         await scene.queue("a", "b")
         other = Service(scene.coordinator, Directory(scene.coordinator, now_ms=lambda: scene.now_ms))
         other.directory.refresh()
         results = await asyncio.gather(
-            scene.service.change(ANYBODY, "a", Policy.parse({"role": "queue", "forward_to": "b"})),
+            scene.service.change(ANYBODY, "a", Policy.parse({"role": "queue", field: "b"})),
             other.change(ANYBODY, "b", Policy.parse({"role": "queue", "forward_to": "a"})),
             return_exceptions=True,
         )

@@ -17,10 +17,10 @@ from lightrail.model.policy import InvalidPolicyError, Policy, Role
 from lightrail.namespace import checks
 from lightrail.namespace.directory import Directory
 from lightrail.namespace.listing import every_name
-from lightrail.namespace.records import NAMES, Name, Right
+from lightrail.namespace.records import NAMES, Name, Right, policy_from
 from lightrail.namespace.rights import ANYBODY, Caller, ForbiddenError, demand, resource_of
 from lightrail.namespace.scheduled import scheduled_queue
-from lightrail.namespace.service import Service, policy_from
+from lightrail.namespace.service import Service
 from lightrail.namespace.statuses import (
     ChangedError,
     LimitExceededError,
@@ -793,6 +793,18 @@ def test_a_router_whose_policy_is_changed_meanwhile_is_subscribed_to_all_the_sam
         scene.coordinator.meanwhile = lambda: scene.two.unsubscribe(ANYBODY, "r", "s")
         with pytest.raises(ChangedError):
             await scene.one.subscribe(ANYBODY, "r", "q", id="s", replace_it=True)
+
+    run(check)
+
+
+def test_of_two_that_make_a_subscription_at_once_one_finds_that_it_exists() -> None:
+    async def check(scene: Scene) -> None:
+        await scene.one.give(ANYBODY, "r", policy("router"))
+        await scene.one.give(ANYBODY, "q", policy())
+        scene.coordinator.meanwhile = lambda: scene.two.subscribe(ANYBODY, "r", "q", id="s")
+        with pytest.raises(TakenError, match="s of r was made by somebody else"):
+            await scene.one.subscribe(ANYBODY, "r", "q", id="s")
+        assert scene.one.directory.subscription("r", "s") is not None
 
     run(check)
 

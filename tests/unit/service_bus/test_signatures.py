@@ -26,7 +26,7 @@ def test_a_signature_names_its_user_its_resource_and_its_end() -> None:
     token = signed("key")
     assert is_signature(token)
     found = read(token, NOW_MS)
-    assert (found.user, found.resource, found.expires_s) == ("shop", Resource("orders"), END_S)
+    assert (found.name, found.resource, found.expires_s) == ("shop", Resource("orders"), END_S)
     assert found.verify("key")
     assert not found.verify("kez")
 

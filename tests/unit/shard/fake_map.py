@@ -47,5 +47,8 @@ class FakeMap:
     def placed(self, queue: str) -> Placed | None:
         return self._placed.get(names.owner(queue))
 
+    def queues_of(self, shard: int) -> list[str]:
+        return [name for name, placed in self._placed.items() if placed.shard == shard]
+
     def listen(self, listener: Callable[[MapChanges], None]) -> None:
         self._listeners.append(listener)

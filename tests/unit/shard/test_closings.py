@@ -121,7 +121,7 @@ def test_a_queue_without_consumers_whose_entry_was_written_anew_is_deleted_at_it
     peer.ping()
     scene.now_ms += limits.PEER_SILENCE_MS
     scene.engine.tick(scene.now_ms)
-    assert [record.revision for record in scene.step().expired] == [later]
+    assert [each.record.revision for each in scene.step().expired] == [later]
     assert scene.wishes_to_keep == [], "its deletion is the shard's own"
 
 

@@ -30,13 +30,14 @@ OTHER = Policy.parse({"role": "queue", "max_length": 5})
 
 # Every state with every event: the state that follows, or a dash where the event is refused.
 TABLE = """
-            open     freeze  thaw     claim    renew    disown   leave  delete
-copying     serving  -       -        -        -        -        -      deleted
-serving     -        frozen  -        -        serving  unowned  -      deleted
-frozen      -        -       serving  -        -        unowned  moved  deleted
-unowned     -        -       -        serving  unowned  -        -      deleted
-moved       -        -       -        -        -        -        -      -
-deleted     -        -       -        -        -        -        -      -
+            open     freeze  thaw     claim    renew    disown   leave  retire   return   delete
+copying     serving  -       -        -        -        -        -      -        -        deleted
+serving     -        frozen  -        -        serving  unowned  -      leaving  -        deleted
+frozen      -        -       serving  -        -        unowned  moved  -        -        deleted
+leaving     -        -       -        -        leaving  unowned  -      -        serving  deleted
+unowned     -        -       -        serving  unowned  -        -      -        -        deleted
+moved       -        -       -        -        -        -        -      -        -        -
+deleted     -        -       -        -        -        -        -      -        -        -
 """
 ROWS = rows(TABLE, OwnershipState, OwnershipEvent)
 
@@ -135,6 +136,8 @@ CARRIED_OUT = {
     (OwnershipState.UNOWNED, QueueVerdict.SERVE): OwnershipEvent.CLAIM,
     (OwnershipState.COPYING, QueueVerdict.SERVE): OwnershipEvent.OPEN,
     (OwnershipState.SERVING, QueueVerdict.KEEP): OwnershipEvent.DISOWN,
+    (OwnershipState.LEAVING, QueueVerdict.SERVE): OwnershipEvent.RENEW,
+    (OwnershipState.LEAVING, QueueVerdict.KEEP): OwnershipEvent.DISOWN,
     (OwnershipState.FROZEN, QueueVerdict.KEEP): OwnershipEvent.DISOWN,
     (OwnershipState.UNOWNED, QueueVerdict.KEEP): None,
     (OwnershipState.FROZEN, QueueVerdict.LEAVE): OwnershipEvent.LEAVE,
@@ -145,7 +148,7 @@ CARRIED_OUT = {
 def test_every_verdict_on_a_placement_can_be_carried_out_and_no_messages_go_that_others_lack() -> None:
     """All placements within a few epochs, of all owners and losses, for all states."""
     seen: Counter[tuple[OwnershipState, QueueVerdict]] = Counter()
-    live = (OwnershipState.COPYING, OwnershipState.SERVING, OwnershipState.FROZEN, OwnershipState.UNOWNED)
+    live = [each for each in OwnershipState if each not in (OwnershipState.MOVED, OwnershipState.DELETED)]
     for state, shard, epoch, lost in product(live, (HERE, ELSEWHERE), range(1, 7), range(7)):
         placed = Placed(shard, epoch, 9, lost)
         verdict = judge(state, EPOCH, placed, HERE)
@@ -230,6 +233,22 @@ def test_what_the_journal_has_goes_on_as_name_and_placement_say(
 ) -> None:
     declared = Declared(created=5, epoch=EPOCH, frozen=frozen)
     assert recovered(declared, found, "", placed, HERE) == expected
+
+
+@pytest.mark.parametrize(
+    ("revision", "history", "expected"),
+    [
+        (8, "", OwnershipState.LEAVING),
+        (9, "", OwnershipState.SERVING),
+        (8, "later", OwnershipState.SERVING),
+    ],
+)
+def test_a_queue_that_was_leaving_is_leaving_until_its_name_is_changed(
+    revision: int, history: str, expected: OwnershipState
+) -> None:
+    declared = Declared(created=5, epoch=EPOCH, leaving=8)
+    found = Name("q", QUEUE, 5, revision)
+    assert recovered(declared, found, history, Placed(HERE, 4, 9), HERE) == (expected, 4)
 
 
 def test_in_another_history_no_queue_of_the_journal_is_deleted() -> None:

@@ -10,12 +10,13 @@ import pytest
 import zmq
 
 from lightrail.model import conditions, limits
+from lightrail.shard_client.deadlines import ANSWER_MS, within
 from lightrail.shard_client.links import MissingDeliveriesError
 from lightrail.shard_client.peers import requests, shards
-from lightrail.shard_client.peers.requests import ShardDownError
+from lightrail.shard_client.peers.requests import LateError, ShardDownError
 from lightrail.shard_client.peers.shards import GREETING_MS, GREETING_MS_MAX, ConnectionState, ShardPeer
 from lightrail.wire.bodies import Hello, Refusal, Welcome, encode_request
-from lightrail.wire.frames import VERSION, Kind, deliver, frame
+from lightrail.wire.frames import DUE, TIMED, VERSION, Kind, deliver, frame
 from tests.support.amqp.frontend_fakes import Said
 from tests.support.now import now
 
@@ -424,6 +425,33 @@ def test_without_a_welcome_there_is_nobody_to_say_goodbye_to(rig: Rig) -> None:
     rig.peer.close()
     assert rig.kinds() == []
     assert rig.socket.closed
+
+
+def test_a_request_has_its_deadline_by_the_clock_of_the_shard(rig: Rig) -> None:
+    async def check() -> None:
+        peer = rig.serving().peer
+        peer._requests._loop = asyncio.get_running_loop()
+        # A shard that never said what its clock shows, as one of a former version.
+        first = asyncio.ensure_future(peer.request("queue", {"queue": "q"}))
+        await asyncio.sleep(0)
+        peer.flush()
+        assert [(said.flags, said.epoch) for said in rig.socket.sent.pop()[1:]] == [(0, 0)]
+        rig.hear(frame(Kind.PONG, flags=TIMED, epoch=rig.now_ms + 5_000, number=42))
+        rig.now_ms += 100
+        second = asyncio.ensure_future(peer.request("purge", {"queue": "q"}, wait_ms=4_000))
+        await asyncio.sleep(0)
+        peer.flush()
+        due = 1_000_100 + 5_000 + 4_000 - ANSWER_MS
+        assert [(said.flags, said.epoch) for said in rig.socket.sent.pop()[1:]] == [(DUE, due)]
+        error = {"condition": conditions.LATE, "description": "too late"}
+        rig.hear(frame(Kind.RESPONSE, number=2, body=encode_request({"error": error})))
+        with pytest.raises(LateError, match="shard 0: too late"):
+            await second
+        with within(asyncio.get_running_loop().time() - 1), pytest.raises(LateError, match="was over before"):
+            await peer.request("purge", {"queue": "q"})
+        first.cancel()
+
+    asyncio.run(check())
 
 
 def test_at_most_so_many_requests_wait_for_a_shard(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:

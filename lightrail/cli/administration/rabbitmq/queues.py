@@ -161,8 +161,8 @@ RETRY_GROWTH: Final = "x-delayed-retry-multiplier"
 RETRIES: Final = (RETRY_TYPE, RETRY_MIN, RETRY_MAX, RETRY_GROWTH)
 READ_ELSEWHERE: Final = ("x-queue-type", "x-dead-letter-exchange", "x-dead-letter-routing-key", *RETRIES)
 HINTS: Final = {
-    "x-expires": "no counterpart: a queue is deleted with its last consumer (lifetime last_consumer) or at a "
-    "time (expires_at)",
+    "x-expires": "no counterpart: a queue is deleted with its last consumer (lifetime last_consumer), at a "
+    "time (expires_at), or when nobody uses it, senders included (max_idle)",
     "x-dead-letter-strategy": "dead letters are always forwarded at least once",
     "x-queue-mode": "needs no counterpart: messages beyond the memory mark are on disk",
     "x-queue-version": "needs no counterpart",

@@ -317,8 +317,8 @@ def _usable(producer: RouteProducer, set_: int) -> list[Queue] | Refusal:
     if isinstance(targets, Refusal):
         return targets
     for queue in targets:
-        if queue.state in (OwnershipState.FROZEN, OwnershipState.MOVED):
-            return moved(f"{queue.name} moves to another shard; find the targets again")
+        if queue.is_away or queue.state is OwnershipState.MOVED:
+            return moved(f"{queue.name} is {queue.state.value}; find the targets again")
         if not queue.is_serving:
             return Refusal(conditions.NOT_FOUND, f"{queue.name} was dropped; find the targets again")
     return targets

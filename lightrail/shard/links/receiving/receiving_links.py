@@ -318,7 +318,7 @@ class ReceivingLinks:
         """
         for found in self.of(queue):
             self._performer.apply(queue, commands.Suspend(found.id), now_ms)
-            if not queue.is_frozen:
+            if not queue.is_away:
                 found.apply(LinkEvent.SERVE)
                 if not self._suspend(found, now_ms):
                     self._detach(found, now_ms, lost=False)

@@ -75,6 +75,8 @@ class Arrangement:
         self._joining.begin(command.next_sequence)
         contents.deliveries.seen_to = command.seen_to
         if special is not None:
+            if special.delays is not None:
+                special.delays.withheld = dict.fromkeys(command.withheld)
             special.build(Past(), now_ms)
         if contents.deliveries.order is not None:
             contents.deliveries.order.enqueued(command.next_sequence)
@@ -159,6 +161,7 @@ class Arrangement:
         """Arranges the waiting messages for this policy."""
         contents = self._contents
         runs = contents.waiting()
+        delays = None if contents.special is None else contents.special.delays
         if contents.special is not None:
             contents.special.replacing.tell(self.effects)
             if self.effects:
@@ -191,6 +194,8 @@ class Arrangement:
                 contents.counters,
                 contents.work,
             )
+            if delays is not None and contents.special.delays is not None:
+                contents.special.delays.withheld = dict.fromkeys(delays.withheld)
             contents.special.build(past or Past(), now_ms)
             contents.deliveries.order = contents.special.order
             contents.special.order.enqueued(contents.next_sequence)

@@ -79,13 +79,16 @@ class Copy:
         """Replaces messages by others with the same sequences.
 
         Returns:
-            The new runs and the replaced ones; messages that are not in the copy are skipped.
+            The new runs and the replaced ones; messages that are not in the copy are added, as they were
+            enqueued under numbers of which the copy had later ones.
         """
         ready = self._contents.ready
         low = index = ready.index(run.sequence)
         old: list[Run] = []
         new: list[Run] = []
         window: list[Run] = []
+        at = run.sequence
+        """Messages of the run below are in the window."""
         while index < len(ready.runs) and ready.runs[index].sequence < run.end:
             each = ready.runs[index]
             index += 1
@@ -96,11 +99,20 @@ class Copy:
             if each.end > run.end:
                 each, behind = parts_of(each, run.end - each.sequence)
                 after = [behind]
+            if at < each.sequence:
+                new.append(run.cut(at - run.sequence, each.sequence - run.sequence))
+                window.append(new[-1])
+                self._contents.counters.restored += new[-1].count
+            at = each.end
             piece = run.cut(each.sequence - run.sequence, each.end - run.sequence)
             piece.attempts, piece.barred = each.attempts, each.barred
             old.append(each)
             new.append(piece)
             window += [piece, *after]
+        if at < run.end:
+            new.append(run.cut(at - run.sequence, run.count))
+            window.append(new[-1])
+            self._contents.counters.restored += new[-1].count
         ready.swap(low, index, window)
         return new, old
 

@@ -49,6 +49,7 @@ class Delays:
         "enqueues_due",
         "line",
         "scheduled",
+        "withheld",
     )
 
     def __init__(self, look: Look, *, enqueues_due: bool = False) -> None:
@@ -67,6 +68,8 @@ class Delays:
         """The same heap for these messages."""
         self.awaits = False
         """Whether the first of them that is due is being read from disk."""
+        self.withheld: dict[int, int | None] = {}
+        """Sequences of messages that stay delayed (commands.Withhold), and the due time that has come."""
 
     def due_ms(self, run: Run) -> int:
         """Due time of a message in memory in milliseconds since the epoch; 0 if it is not delayed."""
@@ -105,7 +108,8 @@ class Delays:
             return False
         due_ms = self.due_ms(run)
         if due_ms <= now_ms and not (
-            self.enqueues_due and due_ms > run.batch.enqueued_at_ms and self._is_scheduled(run)
+            (self.enqueues_due and due_ms > run.batch.enqueued_at_ms and self._is_scheduled(run))
+            or run.sequence in self.withheld
         ):
             return False
         keys.keep(run)
@@ -119,6 +123,7 @@ class Delays:
             return None
         run = self.line.take_single(index)[0]
         self.scheduled.discard(sequence)
+        self.withheld.pop(sequence, None)
         self.awaits = False
         if len(self._due) + len(self._scheduled_due) > limits.STALE_ENTRIES_MIN + 2 * len(self.line):
             for heap in (self._due, self._scheduled_due):
@@ -132,6 +137,7 @@ class Delays:
         self._due = []
         self._scheduled_due = []
         self.scheduled.clear()
+        self.withheld.clear()
         self.awaits = False
 
     def take_due(self, now_ms: int, work: TurnWork) -> list[Run]:
@@ -139,7 +145,11 @@ class Delays:
         due: list[Run] = []
         while self._due and self._due[0][0] <= now_ms and work.left > 0:
             work.left -= 2 * RUN
-            run = self.take(heappop(self._due)[1])
+            due_ms, sequence = heappop(self._due)
+            if sequence in self.withheld:
+                self.withheld[sequence] = due_ms
+                continue
+            run = self.take(sequence)
             if run is not None:
                 due.append(run)
         return due
@@ -155,6 +165,9 @@ class Delays:
                 break
             work.left -= LEAVING + LETTER
             sequence = self._scheduled_due[0][1]
+            if sequence in self.withheld:
+                self.withheld[sequence] = heappop(self._scheduled_due)[0]
+                continue
             if self.line.runs[self.line.find(sequence, sequence + 1)].batch.data is None:
                 self.awaits = True
                 break
@@ -163,6 +176,14 @@ class Delays:
             assert run is not None, "the first entry of the heap is in the line"
             due.append(run)
         return due
+
+    def release(self, sequences: Iterable[int]) -> None:
+        """No longer keeps messages delayed that are due."""
+        for sequence in sequences:
+            due_ms = self.withheld.pop(sequence, None)
+            if due_ms is not None and self.line.has(sequence):
+                heap = self._scheduled_due if sequence in self.scheduled else self._due
+                heappush(heap, (due_ms, sequence))
 
     def on_disk(self, count: int) -> list[Run]:
         """The messages to be enqueued next that are only on disk, of the first `count`, by sequence."""

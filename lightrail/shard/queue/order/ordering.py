@@ -168,6 +168,18 @@ class Ordering:
                 self.order.arrived(piece)
         return run
 
+    def enqueue_under(self, batch: Batch, sequence: int, delays: Delays) -> Run:
+        """Adds a batch under sequences below the next one, to the delayed messages."""
+        self._came_bytes += batch.size
+        run = Run(batch, 0, batch.count, sequence)
+        if self.loading.awaits(sequence):
+            self.ready.give_back(run)
+            return run
+        for piece in self.keys.pieces(run):
+            self.keys.keep(piece)
+            delays.add(piece, delays.due_ms(piece))
+        return run
+
     def give_back(self, run: Run) -> None:
         """Adds a run that was in flight or delayed; it is not delayed again."""
         keys = self.keys

@@ -17,6 +17,8 @@ from lightrail.shard.queue.values.counters import Counters
 
 RENEWED_LOCK_BYTES: Final[int] = 100
 """Bytes of the note of a lock that was renewed, beside its run."""
+RUNS_BETWEEN_COUNTS_MAX: Final[int] = 10_000
+"""Runs by which the count of a queue may be wrong, however many messages are in flight: 8 MB."""
 
 
 def runs_of(consumer: Consumer) -> int:
@@ -28,7 +30,8 @@ def runs_of(consumer: Consumer) -> int:
 
 @dataclass(slots=True, eq=False, repr=False)
 class RunCount:
-    """The number of runs in flight, about: it may differ by a fourth of the messages.
+    """The number of runs in flight, about: it may differ by a fourth of the messages, and by
+    RUNS_BETWEEN_COUNTS_MAX.
 
     A delivery adds one run at most, and so does a settlement, which may leave two parts of one. To count at
     each of them would cost more than to count all runs when many messages were delivered or settled.
@@ -54,7 +57,11 @@ class RunCount:
         if change > tolerance or -change > tolerance:
             self._at += change
             self._runs = sum(map(runs_of, consumers))
-            self.tolerance = max(messages >> 2, len(consumers.by_id), limits.RUNS_UNCOUNTED_MAX)
+            # To count them costs as much as there are consumers, so as many changes lie between two counts.
+            count = len(consumers.by_id) + (len(consumers.departed) >> 2)
+            self.tolerance = max(
+                min(messages >> 2, RUNS_BETWEEN_COUNTS_MAX), count, limits.RUNS_UNCOUNTED_MAX
+            )
         return min(self._runs, messages)
 
     def outdate(self) -> None:

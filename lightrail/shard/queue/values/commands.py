@@ -11,6 +11,7 @@ from typing import Any, Final, NamedTuple
 from lightrail.model.links import Ending, LockEnding
 from lightrail.shard.queue.values.policy import Policy
 from lightrail.shard.queue.values.runs import Batch, Run
+from lightrail.shard.queue.values.schedules import ScheduleCommand
 
 UNBOUNDED: Final = 1 << 62
 """Bytes of a credit that limits only the number of messages."""
@@ -178,8 +179,7 @@ class Conclude(NamedTuple):
 
 
 class Return(NamedTuple):
-    """Ends a reservation without a decision: its consumer has the deliveries again, and may settle them. They
-    have failed if it has detached."""
+    """Ends a reservation without a decision: its consumer has the deliveries again; detached, they failed."""
 
     holder: int
 
@@ -363,6 +363,8 @@ class Restore(NamedTuple):
     """Whether it is a copy: all messages, also deferred ones, are in the ready line until it is opened."""
     seen_to: int = 0
     """The sequence below which messages may have been delivered."""
+    withheld: Sequence[int] = ()
+    """Sequences of delayed messages that prepared transactions cancel; see Withhold."""
 
 
 Command = (
@@ -385,6 +387,7 @@ Command = (
     | RenewSession
     | SetState
     | SettleDeliveries
+    | ScheduleCommand
     | Tick
     | Purge
     | Cancel

@@ -32,7 +32,7 @@ def by_queue(request: tuple[dict[str, Any], bytes]) -> dict[str, list[tuple[int,
     """Priority and bytes of the messages of each queue, in the order in which a shard stores them."""
     fields, blob = request
     found: dict[str, list[tuple[int, bytes]]] = {}
-    for queues, stored in posts_of(fields["posts"], memoryview(blob), 0):
+    for queues, stored, _ in posts_of(fields["posts"], memoryview(blob), 0):
         ends = [0, *(stored.ends or ())]
         for index in range(stored.count):
             begin = stored.base + ends[index]

@@ -28,6 +28,10 @@ class FakeSink:
             await self.gate.wait()
         return answers
 
+    async def set_aside(self, source: str, message: Outgoing) -> NotSentError | None:
+        (problem,) = await self.send(f"{source}/$transfer/$dlq", [message])
+        return problem
+
     async def route(self, router: str, message: Outgoing, carried: Carried) -> NotSentError | None:
         (problem,) = await self.send(router, [message])
         return problem

@@ -6,6 +6,7 @@ from typing import Any, cast
 from lightrail.cluster.memory import MemoryCoordinator
 from lightrail.gateway.forwarding.counts import ForwardingCounts
 from lightrail.gateway.forwarding.forwarding import DeadLetterForwarders, ScheduledForwarders
+from lightrail.gateway.forwarding.room import ForwardingRoom
 from lightrail.namespace.directory import Directory
 from lightrail.namespace.service import Service
 from tests.support.shard.engine_links import EngineLinks
@@ -32,7 +33,8 @@ class ForwarderScene:
         self.pauses: list[float] = []
         self.go_on = asyncio.Semaphore(0)
         links, sink = cast(Any, self.links), cast(Any, self.sink)
-        self.forwarders = forwarders(self.directory, links, sink, self.counts, pause=self.pause)
+        self.room = ForwardingRoom()
+        self.forwarders = forwarders(self.directory, links, sink, self.counts, self.room, pause=self.pause)
         self.directory.listen(lambda changes: self.forwarders.changed(changes.names))
         self.queue = self.links.peer.queue(queue)
 

@@ -5,6 +5,10 @@ from collections.abc import Awaitable, Callable
 from functools import partial
 from typing import Any, cast
 
+from lightrail.amqp.dead_letters import COUNT as DEAD_LETTER_COUNT
+from lightrail.amqp.dead_letters import HOPS
+from lightrail.amqp.sections import decode_annotations, with_annotations
+from lightrail.amqp.values import UInt
 from lightrail.gateway.forwarding import forwarder
 from lightrail.gateway.forwarding.counts import ForwardingCounts
 from lightrail.gateway.forwarding.forwarder import (
@@ -12,10 +16,17 @@ from lightrail.gateway.forwarding.forwarder import (
     FORWARDER_WINDOW_BYTES,
     FORWARDER_WINDOW_FIRST,
 )
-from lightrail.gateway.forwarding.forwarding import DeadLetterForwarders
-from lightrail.gateway.forwarding.sink import NotSentError
+from lightrail.gateway.forwarding.forwarding import (
+    DEAD_LETTER_HOPS_MAX,
+    DEAD_LETTERINGS_PLAIN,
+    DeadLetterForwarders,
+)
+from lightrail.gateway.forwarding.next_queues import TOO_MANY_HOPS
+from lightrail.gateway.forwarding.room import ForwardingRoom
+from lightrail.gateway.forwarding.sink import NotSentError, redriven
 from lightrail.model.policy import Policy
 from lightrail.namespace.rights import ANYBODY
+from lightrail.shard_client.receiving.queue_consumer import Delivery
 from lightrail.wire.frames import OutcomeCode
 from tests.support.amqp.letters import dead_letter
 from tests.support.turns import until
@@ -52,6 +63,31 @@ def test_dead_letters_are_forwarded_as_they_are_and_in_order() -> None:
         assert [each.priority for each in scene.sink.letters["graves"]][:12] == [*range(10), 0, 1]
         assert {code for code, _ in scene.queue.outcomes.values()} == {OutcomeCode.ACCEPTED}
         assert (scene.counts.forwarders, scene.counts.forwarded) == (1, 250)
+
+    run(check)
+
+
+def test_a_dead_letter_that_returns_is_counted_and_set_aside_in_the_end() -> None:
+    async def check(scene: Scene) -> None:
+        await scene.give("q", dead_letter="graves")
+        returned = with_annotations(
+            dead_letter(b"x", "q"), {DEAD_LETTER_COUNT: UInt(DEAD_LETTERINGS_PLAIN + 1)}
+        )
+        aside = "q/$transfer/$dlq"
+        for hops in range(1, DEAD_LETTER_HOPS_MAX + 2):
+            scene.queue.add(returned)
+            await until(lambda hops=hops: len(scene.queue.outcomes) == hops)  # type: ignore[misc]
+            if hops <= DEAD_LETTER_HOPS_MAX:
+                returned = scene.sink.messages("graves")[-1]
+                assert decode_annotations(returned)[HOPS] == hops
+        assert len(scene.sink.messages("graves")) == DEAD_LETTER_HOPS_MAX
+        (rests,) = scene.sink.messages(aside)
+        notes = decode_annotations(rests)
+        assert notes["x-opt-dead-letter-condition"] == TOO_MANY_HOPS
+        assert notes["x-opt-dead-letter-source"] == "q"
+        # A redrive begins anew.
+        delivery = Delivery(1, 0, 0, 0, 0, 0, 0, rests)
+        assert HOPS not in decode_annotations(redriven(delivery, 0).message)
 
     run(check)
 
@@ -131,6 +167,7 @@ def test_those_who_are_there_at_the_start_are_found_and_a_queue_that_is_away_is_
             cast(Any, scene.links),
             cast(Any, scene.sink),
             ForwardingCounts(),
+            ForwardingRoom(),
             pause=scene.pause,
         )
         scene.forwarders.close()
@@ -158,6 +195,31 @@ def test_after_a_restart_of_the_shard_everything_that_was_not_settled_comes_agai
         assert len(scene.sink.letters["graves"]) == 40
         assert len(set(scene.sink.messages("graves"))) == 20
         await until(lambda: scene.links.peer.credit_limits[1] == 20 + FORWARD_WINDOW)
+
+    run(check)
+
+
+def test_dead_letters_that_wait_are_given_back_where_there_is_no_room(monkeypatch: Any) -> None:
+    monkeypatch.setattr(forwarder, "FORWARDER_OPEN_PAUSE_MS", 0)
+
+    async def check(scene: Scene) -> None:
+        full = True
+        scene.sink.refuse = lambda _name, _letter: NotSentError("amqp:x", "") if full else None
+        other = scene.links.peer.queue("r/$dlq")
+        sent = [dead_letter(b"%d" % number, "q") for number in range(10)]
+        scene.room.__init__(12 * len(sent[0]))  # type: ignore[misc]
+        for queue in (scene.queue, other):
+            queue.add(*sent)
+        await scene.give("q", dead_letter="graves")
+        await scene.give("r", dead_letter="graves")
+        await until(lambda: len(scene.pauses) > 20)
+        assert scene.room.held <= 12 * len(sent[0])
+        full = False
+        for _ in range(100):
+            scene.go_on.release()
+        await until(lambda: len(scene.queue.outcomes) + len(other.outcomes) == 20)
+        assert sorted(scene.sink.messages("graves")) == sorted(2 * sent)
+        assert scene.room.held == 0
 
     run(check)
 

@@ -14,6 +14,7 @@ from lightrail.cluster.memory import MemoryCoordinator
 from lightrail.gateway import http_client
 from lightrail.gateway.forwarding.counts import ForwardingCounts
 from lightrail.gateway.forwarding.pushes import PUSH_BACKOFF_FACTOR_MAX, PUSH_WINDOW, Pushers, signature
+from lightrail.gateway.forwarding.room import ForwardingRoom
 from lightrail.gateway.http_client import Endpoints, Result
 from lightrail.model.endpoint import Destinations
 from lightrail.model.names import subscription_name
@@ -168,6 +169,7 @@ class Scene:
             cast(Any, self.links),
             self.endpoints.post,
             self.counts,
+            ForwardingRoom(),
             pause=self.pause,
             draw=lambda: 1.0,
         )

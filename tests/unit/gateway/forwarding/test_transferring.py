@@ -12,6 +12,7 @@ from lightrail.cluster.memory import MemoryCoordinator
 from lightrail.gateway.forwarding import forwarder
 from lightrail.gateway.forwarding.counts import ForwardingCounts
 from lightrail.gateway.forwarding.next_queues import HOPS, TOO_MANY_HOPS, hops_of, with_hops
+from lightrail.gateway.forwarding.room import FORWARDING_BYTES_MAX, ForwardingRoom
 from lightrail.gateway.forwarding.transferring import (
     TRANSFER_PAUSE_MS,
     TRANSFER_PAUSE_MS_MAX,
@@ -82,7 +83,7 @@ class Resolver:
 class Scene:
     """A namespace, and a shard with all of its queues."""
 
-    def __init__(self) -> None:
+    def __init__(self, bytes_max: int) -> None:
         self.coordinator = MemoryCoordinator()
         self.directory = Directory(self.coordinator)
         self.service = Service(self.coordinator, self.directory)
@@ -101,6 +102,7 @@ class Scene:
             cast(Any, self.links),
             cast(Any, SimpleNamespace(routers=routers)),
             self.counts,
+            ForwardingRoom(bytes_max),
             pause=self.pause,
         )
         self.directory.listen(lambda changes: self.forwarders.changed(changes.names))
@@ -128,9 +130,9 @@ class Scene:
         self.links.peer.queue(name).add(*messages)
 
 
-def run(check: Callable[[Scene], Awaitable[None]]) -> None:
+def run(check: Callable[[Scene], Awaitable[None]], bytes_max: int = FORWARDING_BYTES_MAX) -> None:
     async def checked() -> None:
-        scene = Scene()
+        scene = Scene(bytes_max)
         await scene.coordinator.set_shards(1)
         await check(scene)
         scene.forwarders.close()
@@ -381,6 +383,33 @@ def test_a_shard_without_room_for_any_transaction_refuses_no_message() -> None:
         assert scene.counts.messages_not_forwarded == 0
 
     run(check)
+
+
+def test_sources_that_can_not_forward_give_back_what_has_no_room_and_go_on_later(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(forwarder, "FORWARDER_OPEN_PAUSE_MS", 0)
+    sent = letters(10)
+    bytes_max = 3 * len(sent[0])
+
+    async def check(scene: Scene) -> None:
+        await scene.give("target")
+        scene.links.refused = 1_000
+        for name in ("one", "two", "three"):
+            await scene.give(name)
+            scene.add(name, *sent)
+            await scene.give(name, forward_to="target")
+        room = scene.forwarders.room
+        await until(lambda: len(scene.pauses) > 3)
+        assert room.held <= bytes_max
+        scene.links.refused = 0
+        for _ in range(100):
+            scene.go_on.release()
+        await until(lambda: scene.counts.messages_forwarded == 30)
+        assert sorted(scene.bodies("target")) == sorted(3 * sent)
+        assert room.held == 0
+
+    run(check, bytes_max)
 
 
 @pytest.mark.parametrize("found", [b"", b"not a message x-opt-transfer-hops", with_hops(letter(b""), 0, 0)])

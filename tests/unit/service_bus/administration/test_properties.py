@@ -8,14 +8,17 @@ import pytest
 from lightrail.gateway.errors import ProblemError
 from lightrail.gateway.resources.atom import element
 from lightrail.model.policy import Policy
-from lightrail.service_bus.administration.durations import FOREVER
-from lightrail.service_bus.administration.kept import UNLIMITED_MB, bounds_of, with_bounds
+from lightrail.service_bus.administration.durations import FOREVER, duration_of
+from lightrail.service_bus.administration.kept import UNLIMITED_MB, WINDOW, bounds_of, with_bounds
 from lightrail.service_bus.administration.properties import (
+    LOCK_S_MAX,
     NEW_QUEUE,
     NEW_SUBSCRIPTION,
     NEW_TOPIC,
     READ_ONLY,
     UNLIMITED_COUNT,
+    WINDOW_S_MAX,
+    WINDOW_S_MIN,
     Server,
     changed,
     queue_properties,
@@ -37,7 +40,7 @@ def test_what_is_shown_and_sent_back_changes_nothing() -> None:
         {},
         NEW_QUEUE.given,
         {"duplicate_window": 7.5, "max_bytes": 1_000_001, "max_age": 3, "max_delivery_count": 0},
-        {"status": "send_disabled", "forward_to": "a/b"},
+        {"status": "send_disabled", "forward_to": "a/b", "max_idle": 86_401.5},
         {"dead_letter": "a/b", "groups": True, "expired": "discard", "description": "PT1M", "max_length": 9},
     ):
         policy = Policy.parse({"role": "queue", **fields})
@@ -60,6 +63,9 @@ def test_what_is_shown_and_sent_back_changes_nothing() -> None:
         ("RequiresSession", "true", "groups", True),
         ("DefaultMessageTimeToLive", "P14D", "max_age", 14 * 86_400),
         ("DefaultMessageTimeToLive", FOREVER, "max_age", None),
+        ("AutoDeleteOnIdle", "P427D", "max_idle", 427 * 86_400),
+        ("AutoDeleteOnIdle", "PT5M", "max_idle", 300),
+        ("AutoDeleteOnIdle", FOREVER, "max_idle", None),
         ("DeadLetteringOnMessageExpiration", "True", "expired", None),
         ("MaxDeliveryCount", "3", "max_delivery_count", 3),
         ("MaxDeliveryCount", str(UNLIMITED_COUNT), "max_delivery_count", 0),
@@ -98,9 +104,12 @@ def test_a_window_counts_with_detection_alone() -> None:
         ("EnableBatchedOperations", "perhaps"),
         ("SupportOrdering", "perhaps"),
         ("Status", "Renaming"),
-        ("AutoDeleteOnIdle", "PT5M"),
+        ("AutoDeleteOnIdle", "PT4M59.999S"),
+        ("AutoDeleteOnIdle", "five minutes"),
         ("ForwardTo", "a//b"),
         ("LockDuration", "PT0S"),
+        ("LockDuration", duration_of(LOCK_S_MAX + 0.001)),
+        ("LockDuration", FOREVER),
         ("LockDuration", "a minute"),
         ("LockDuration", FOREVER + "x"),
         ("MaxDeliveryCount", "0"),
@@ -118,6 +127,17 @@ def test_what_has_no_counterpart_is_refused_by_its_name(name: str, value: str) -
     with pytest.raises(ProblemError, match=name) as refused:
         queue({name: value})
     assert refused.value.status == 400
+
+
+def test_durations_have_the_bounds_of_service_bus_unless_they_are_as_shown() -> None:
+    assert queue({"LockDuration": duration_of(LOCK_S_MAX)})["lock_duration"] == LOCK_S_MAX
+    for seconds in (WINDOW_S_MIN - 1, WINDOW_S_MAX + 1):
+        window = {WINDOW: duration_of(seconds), "RequiresDuplicateDetection": "true"}
+        with pytest.raises(ProblemError, match="a duration from PT20S up to P7D"):
+            queue(window)
+    policy = Policy.parse({"role": "queue", "lock_duration": 3_600, "duplicate_window": 1})
+    shown = queue_properties(policy, SERVER)
+    assert queue(shown | {"MaxDeliveryCount": "3"}, policy) == {**policy.given, "max_delivery_count": 3}
 
 
 FLAGS = {
@@ -178,6 +198,19 @@ def test_the_bounds_of_a_topic_are_kept_and_are_those_of_its_subscriptions() -> 
             topic(MaxSizeInMegabytes=wrong)
 
 
+def test_the_idle_time_of_a_topic_is_kept_as_it_was_sent_and_is_not_that_of_its_subscriptions() -> None:
+    made = topic(AutoDeleteOnIdle="P427D")
+    assert made["service_bus"] == "AutoDeleteOnIdle=P427D"
+    assert topic_properties(made, SERVER)["AutoDeleteOnIdle"] == "P427D"
+    assert topic(made, UserMetadata="x")["service_bus"] == made["service_bus"]
+    assert bounds_of(made) == {}
+    assert topic(made, AutoDeleteOnIdle=FOREVER) == NEW_TOPIC
+    assert topic_properties(NEW_TOPIC, SERVER)["AutoDeleteOnIdle"] == FOREVER
+    for wrong in ("PT4M", "x"):
+        with pytest.raises(ProblemError, match="AutoDeleteOnIdle"):
+            topic(AutoDeleteOnIdle=wrong)
+
+
 @pytest.mark.parametrize(
     "text", ["MaxSizeInMegabytes=x", "x", "= =", "DuplicateDetectionHistoryTimeWindow=1"]
 )
@@ -194,15 +227,6 @@ def test_a_window_that_cannot_be_is_refused_by_its_name() -> None:
 
 def test_what_only_the_broker_sets_is_not_read() -> None:
     assert queue(dict.fromkeys(READ_ONLY, "whatever")) == NEW_QUEUE.given
-
-
-def test_keys_are_not_made_here() -> None:
-    rules = element("AuthorizationRules")
-    present = queue_properties(NEW_QUEUE, SERVER)
-    assert changed(NEW_QUEUE, {"AuthorizationRules": rules}, present) == NEW_QUEUE
-    rules.append(element("AuthorizationRule"))
-    with pytest.raises(ProblemError, match="lightrail-admin key make"):
-        changed(NEW_QUEUE, {"AuthorizationRules": rules}, present)
 
 
 @pytest.mark.parametrize(

@@ -16,6 +16,7 @@ from lightrail.gateway.processes.health import Health
 from lightrail.gateway.processes.members import Members
 from lightrail.gateway.services import Services
 from lightrail.model.settings import Settings
+from lightrail.namespace.records import AuthorizationRule, Right, SealedKey
 from lightrail.namespace.rights import ANYBODY
 from lightrail.namespace.rules import Rule, rules_of
 from lightrail.namespace.statuses import LimitExceededError
@@ -373,5 +374,20 @@ def test_without_a_file_nothing_is_applied(monkeypatch: pytest.MonkeyPatch) -> N
     async def check(scene: Scene) -> None:
         await plugged.HOOKS.before_ready(scene.services, False)
         assert await scene.coordinator.entry(KEY) is None
+
+    play(check, monkeypatch)
+
+
+def test_authorization_rules_of_an_application_survive_another_file(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def check(scene: Scene) -> None:
+        await scene.apply([queue()])
+        record = scene.services.directory.get("q")
+        key = SealedKey(b"d" * 16, b"sealed with a secret that is not needed for that")
+        rules = (AuthorizationRule("send", frozenset({Right.SEND}), key, key),)
+        await scene.services.namespace.change(ANYBODY, "q", record.policy, rules=rules)
+        await scene.apply([queue(MaxDeliveryCount=5)])
+        changed = scene.services.directory.get("q")
+        assert changed.policy["max_delivery_count"] == 5
+        assert changed.authorization_rules == rules
 
     play(check, monkeypatch)

@@ -153,6 +153,10 @@ OF_RULE = f"{AT}.Topics[0].Subscriptions[0].Rules[0].Properties"
             f"{AT}.Queues[0].Propertys: expected one of Name, Properties",
         ),
         (queue(LockDuratio="PT1M"), f"{AT}.Queues[0].Properties.LockDuratio: expected one of"),
+        (
+            queue(AuthorizationRules=[{"KeyName": "k"}]),
+            f"{AT}.Queues[0].Properties.AuthorizationRules: expected one of",
+        ),
         (queue(LockDuration="1m"), f"{AT}.Queues[0].Properties.LockDuration: expected a duration of days"),
         (queue(LockDuration="P1Y"), "expected a duration of days"),
         (queue(LockDuration="PT4S"), "a duration of PT5S or longer"),

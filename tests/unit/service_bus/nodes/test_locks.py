@@ -164,7 +164,7 @@ def test_locks_that_have_ended_are_named_and_the_other_messages_are_settled() ->
             {"deadletter-reason": "why", "deadletter-description": "x" * 2 * BUS_REASON_CHARACTERS},
             {"outcome": "rejected", "condition": str(DEAD_LETTERED)},
         ),
-        ("suspended", {}, {"outcome": "rejected", "condition": str(DEAD_LETTERED), "annotations": ""}),
+        ("suspended", {}, {"outcome": "rejected", "condition": str(DEAD_LETTERED)}),
     ],
 )
 def test_a_disposition_becomes_an_outcome(

@@ -10,6 +10,7 @@ from lightrail.model import limits
 from lightrail.model.policy import Policy
 from lightrail.namespace.rights import ANYBODY
 from lightrail.namespace.rules import rules_of
+from lightrail.service_bus.spelling import PART_CHARACTERS_MAX
 from tests.support.amqp.frontend_scene import Scene, play
 from tests.support.amqp.requests import Requester
 
@@ -159,6 +160,18 @@ def test_only_subscriptions_have_rules(node: str) -> None:
     async def test(scene: Scene) -> None:
         requester = await requester_at(scene, node)
         assert (await requester.ask({}, operation=LIST)).application["statusCode"] == 404
+
+    play(test)
+
+
+def test_the_name_of_a_rule_is_as_long_as_in_service_bus() -> None:
+    async def test(scene: Scene) -> None:
+        requester = await requester_at(scene)
+        name = "r" * PART_CHARACTERS_MAX
+        assert (await requester.ask(rule(name), operation=ADD)).application["statusCode"] == 200
+        found = (await requester.ask(rule(f"{name}r"), operation=ADD)).application
+        assert found["statusCode"] == 400
+        assert f"at most {PART_CHARACTERS_MAX}" in found["statusDescription"]
 
     play(test)
 

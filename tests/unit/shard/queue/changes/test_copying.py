@@ -41,14 +41,23 @@ def test_what_is_below_a_sequence_leaves_the_copy_also_out_of_the_middle_of_a_ru
     assert Copy(copy).drop_below(7) == []
 
 
-def test_messages_are_replaced_with_their_past_and_none_is_added() -> None:
+def test_messages_are_replaced_with_their_past_and_missing_ones_are_added() -> None:
     copy = copy_of((0, 2), (4, 8))
     copy.ready.runs[1].attempts = 3
     new, old = Copy(copy).put_over(run_of(1, 6, body=b"new %d"))
-    assert spans(new) == spans(old) == [(1, 2), (4, 6)]
-    assert [each.attempts for each in new] == [0, 3]
+    assert (spans(new), spans(old)) == ([(1, 2), (2, 4), (4, 6)], [(1, 2), (4, 6)])
+    assert [each.attempts for each in new] == [0, 0, 3]
+    assert spans(Copy(copy).put_over(run_of(7, 10, body=b"new %d"))[0]) == [(7, 8), (8, 10)]
     bodies = [body for run in copy.waiting() for body in run.messages()]
-    assert bodies == [b"0", b"new 1", b"new 4", b"new 5", b"6", b"7"]
+    assert bodies == [
+        b"0",
+        *(b"new %d" % number for number in range(1, 6)),
+        b"6",
+        b"new 7",
+        b"new 8",
+        b"new 9",
+    ]
+    assert copy.counters.restored == 10
 
 
 def test_a_copy_is_made_to_hold_what_the_source_has() -> None:

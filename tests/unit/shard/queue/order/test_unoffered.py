@@ -7,7 +7,8 @@ import pytest
 from lightrail.model import limits
 from lightrail.shard.queue.changes.locking import RENEWED_LOCKS_UNCOUNTED_MAX
 from lightrail.shard.queue.lines.sparse import Sparse
-from lightrail.shard.queue.order.unoffered import RENEWED_LOCK_BYTES, Unoffered
+from lightrail.shard.queue.order import unoffered
+from lightrail.shard.queue.order.unoffered import RENEWED_LOCK_BYTES, RUNS_BETWEEN_COUNTS_MAX, Unoffered
 from lightrail.shard.queue.values.commands import ACCEPTED, RenewDeliveries, Settle
 from lightrail.shard.queue.values.runs import Run, batch_of
 from tests.support.shard.checked_queue import PlainBench
@@ -48,6 +49,24 @@ def test_the_count_follows_deliveries_and_settlements(bench: PlainBench, size: i
         bench.do(Settle(1, number, number + 1, ACCEPTED))
         assert close(bench)
     assert bench.machine.contents.deliveries.runs == 0
+
+
+def test_the_count_is_not_wrong_by_more_however_many_are_in_flight(
+    bench: PlainBench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Every second message of a batch is settled, which leaves a run of each other one."""
+    most = 40
+    monkeypatch.setattr(unoffered, "RUNS_BETWEEN_COUNTS_MAX", most)
+    assert most < RUNS_BETWEEN_COUNTS_MAX
+    for consumer in (1, 2):
+        bench.consumer(consumer, MESSAGES)
+    bench.put(*[b"m"] * MESSAGES)
+    bench.dispatch()
+    deliveries = bench.machine.contents.deliveries
+    assert deliveries.runs <= most
+    for number in range(1, 500, 2):
+        bench.do(Settle(1, number, number + 1, ACCEPTED))
+        assert abs(deliveries.runs - lines(bench)) <= most, number
 
 
 def test_what_was_noted_as_outdated_is_counted_again(bench: PlainBench) -> None:

@@ -47,6 +47,7 @@ from lightrail.shard.queue.values.effects import (
     SettledDeliveries,
 )
 from lightrail.shard.queue.values.policy import Policy
+from lightrail.shard.queue.values.schedules import EnqueueUnder, Release, TakeNumbers, Withhold
 from tests.support.shard.checked_queue import PlainBench
 
 IDLE: list[tuple[Command, list[Effect]]] = [
@@ -77,12 +78,15 @@ IDLE: list[tuple[Command, list[Effect]]] = [
     (Peek(0, 10), [Peeked([], [])]),
     (Fetched(0, []), []),
     (Restore([], 7), []),
+    (TakeNumbers(3), []),
+    (Withhold([0, 1]), []),
+    (Release([0, 1]), []),
 ]
-"""Each command but Enqueue, for an empty queue without consumers, and the answer."""
+"""Each command but Enqueue and EnqueueUnder, for an empty queue without consumers, and the answer."""
 
 
 def test_every_command_is_tried() -> None:
-    assert {type(command) for command, _ in IDLE} | {Enqueue} == set(get_args(Command))
+    assert {type(command) for command, _ in IDLE} | {Enqueue, EnqueueUnder} == set(get_args(Command))
 
 
 @pytest.mark.parametrize(("command", "answer"), IDLE, ids=lambda each: type(each).__name__)

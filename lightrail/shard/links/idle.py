@@ -1,0 +1,368 @@
+"""Idle queues: those whose policy has max_idle leave when nobody has used them for that time.
+
+A queue is in use while a receiver of it, or of its dead letters, has credit or unsettled deliveries, while
+a message waits for its time, and while it forwards. Each send, delivery, settlement, peek, renewal and
+change of its name is a use; for the own queue of a subscription a change of its rules is one, and a message
+of its topic is none. An open link alone is no use.
+
+Nothing is done per message. A queue in use is looked at every IDLE_CHECK_MS: its counters are compared with
+those of the last look. Between two looks `notes_use` lets the first step that changes the queue look as
+well, so that a receiver which comes and goes in between is noticed. When nobody has used a queue for
+IDLE_NOTED_MS, its Queue record gets `idle_since_ms`, which a use removes again in the step in which it
+happens: the record is in the same commit as a durable message, and is synced at once after any other use.
+So the time goes on over restarts, and moves with the queue. After a start, a move and a pause of the
+process, clients have IDLE_AFTER_START_MS to return.
+
+A queue whose time is over is LEAVING: it changes no more, its links and requests wait as at a freeze, and
+when its record is synced, the shard requests the deletion of its name, guarded by the revisions of the name
+and of its subscription. Then the queue is deleted, or one of them has a later revision, with which it is
+served again.
+"""
+
+import logging
+from collections.abc import Hashable, Iterable
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Final
+
+from lightrail.model import limits
+from lightrail.model import names as rules
+from lightrail.model.clock import Timetable
+from lightrail.model.policy import Role
+from lightrail.namespace.deleting import OWN_QUEUE, has_own_queue
+from lightrail.namespace.records import Subscription
+from lightrail.shard.effects.performer import Performer
+from lightrail.shard.journal.store import StoreError
+from lightrail.shard.queue.values import commands
+from lightrail.shard.queues.declarations import ExpiredName
+from lightrail.shard.queues.ownership import OwnershipEvent, OwnershipState
+from lightrail.shard.queues.queues import Queues
+from lightrail.shard.queues.shard_queue import CallWhenSynced, Queue, WhenSynced
+
+if TYPE_CHECKING:
+    from lightrail.shard.links.links import Links
+
+IDLE_CHECK_MS: Final[int] = 10_000
+"""How often a queue in use is looked at; it is deleted at most that much later than its last use allows."""
+IDLE_NOTED_MS: Final[int] = 60_000
+"""Time without use after which a queue's record has it."""
+IDLE_AFTER_START_MS: Final[int] = 300_000
+"""No queue leaves sooner after this shard began to serve it, or was paused for longer than IDLE_PAUSE_MS."""
+IDLE_PAUSE_MS: Final[int] = 60_000
+LEAVING_QUEUES_MAX: Final[int] = 100
+"""Queues that leave at a time; others follow when the names of these are deleted."""
+USES: Final = frozenset(
+    (
+        *("peek", "cancel", "delete", "purge", "receive_deferred", "are_locked"),
+        *("renew", "renew_locks", "renew_deliveries", "settle", "settle_locks", "settle_deliveries"),
+        *("renew_session", "session_state", "set_session_state", "sessions"),
+    )
+)
+"""Requests that use the queue that they name; sends and transactions change its counters."""
+
+log = logging.getLogger("lightrail.shard.links.idle")
+
+
+@dataclass(slots=True, eq=False, repr=False)
+class Watched:
+    """A queue whose use is watched."""
+
+    used_ms: int
+    """When somebody was known to use it last."""
+    from_ms: int
+    """When this shard began to watch it."""
+    seen: Hashable
+    """Its counters and revisions at the last look."""
+    is_unwritten: bool = False
+    """Whether its record has a use less than it had, as the store had no room."""
+
+
+@dataclass(slots=True, eq=False, repr=False)
+class IdleQueues:
+    """The watched queues, and those that leave."""
+
+    _queues: Queues
+    _performer: Performer
+    _links: "Links"
+    _when_synced: CallWhenSynced
+    _watched: dict[Queue, Watched] = field(default_factory=dict)
+    _due: Timetable[Queue] = field(default_factory=Timetable)
+    """When each of them is looked at next."""
+    _by_router: dict[str, dict[Queue, None]] = field(default_factory=dict)
+    """The same ones by the router of which they may be own queues of subscriptions; the others by ""."""
+    _leaving: dict[Queue, int] = field(default_factory=dict)
+    """Queues that leave, and the time to request their deletion again."""
+    _unmade: dict[str, None] = field(default_factory=dict)
+    """Names of queues that nobody has used yet, for which this shard had no room."""
+    _ticked_ms: int = 0
+    _paused_ms: int = 0
+
+    # --- which queues are watched ----------------------------------------------------------------------
+
+    def watch(self, name: str, now_ms: int) -> None:
+        """Watches a queue that is placed here, though nobody may have used it yet: then it is made."""
+        self._unmade.pop(name, None)
+        queue = self._queues.find(name)
+        if queue is not None:
+            self.serve_changed(queue, now_ms)
+            return
+        found = self._queues.names.get(name)
+        if found.policy["max_idle"] is None or self._queues.tenancy.placed_here(name) is None:
+            return
+        if self._queues.copy_of(name) is None:
+            queue = self._queues.get(name, now_ms)
+            if queue is None:
+                self._unmade[name] = None
+            else:
+                self.follow(queue, now_ms)
+
+    def watch_all(self, now_ms: int) -> None:
+        """Watches all queues that are placed here."""
+        for name in self._queues.tenancy.map.queues_of(self._queues.tenancy.shard):
+            self.watch(name, now_ms)
+
+    def follow(self, queue: Queue, now_ms: int) -> None:
+        """A queue is served here from now on, or its name has changed."""
+        if queue.record.policy["max_idle"] is None or rules.is_dead_letter(queue.name):
+            self.forget(queue)
+            queue.idle_since_ms = 0
+            return
+        watched = self._watched.get(queue)
+        if watched is not None:
+            if self._is_used(queue, watched):
+                self._used(queue, watched, now_ms)
+            return
+        changed_ms = min(queue.record.changed_at_ms, now_ms)
+        since_ms = min(queue.idle_since_ms, now_ms)
+        watched = self._watched[queue] = Watched(since_ms or now_ms, now_ms, self._uses(queue))
+        self._by_router.setdefault(_subscription_of(queue)[0], {})[queue] = None
+        if since_ms and changed_ms > since_ms:
+            self._used(queue, watched, changed_ms)
+        self._note_uses(queue, True)
+        # Many queues that are restored at once are not looked at in one tick.
+        self._due.set(queue, now_ms + IDLE_CHECK_MS + queue.id % IDLE_CHECK_MS)
+
+    def routers_changed(self, routers: Iterable[str], now_ms: int) -> None:
+        """The subscriptions of some routers have changed."""
+        for router in routers:
+            for queue in list(self._by_router.get(router, ())):
+                self.serve_changed(queue, now_ms)
+                self.touched(queue, now_ms)
+
+    def forget(self, queue: Queue) -> None:
+        """The queue is not at this shard any more, or has no max_idle."""
+        queue.leaving = 0
+        if self._watched.pop(queue, None) is None:
+            return
+        self._leaving.pop(queue, None)
+        self._due.drop(queue)
+        self._note_uses(queue, False)
+        router = _subscription_of(queue)[0]
+        del self._by_router[router][queue]
+        if not self._by_router[router]:
+            del self._by_router[router]
+
+    # --- uses ------------------------------------------------------------------------------------------
+
+    def touched(self, queue: Queue, now_ms: int) -> None:
+        """A step changes a queue with `notes_use`."""
+        owner = self._queues.find(rules.owner(queue.name))
+        watched = None if owner is None else self._watched.get(owner)
+        if owner is None or watched is None:
+            queue.notes_use = False
+        elif owner.is_serving and self._is_used(owner, watched):
+            self._used(owner, watched, now_ms)
+
+    def requested(self, name: str, now_ms: int) -> None:
+        """Somebody makes one of the requests of `USES`."""
+        queue = self._queues.find(rules.owner(name))
+        watched = None if queue is None else self._watched.get(queue)
+        if queue is not None and watched is not None and queue.is_serving:
+            self._used(queue, watched, now_ms)
+
+    def _used(self, queue: Queue, watched: Watched, now_ms: int) -> None:
+        watched.used_ms = now_ms
+        watched.seen = self._uses(queue)
+        self._note_uses(queue, False)
+        self._due.set(queue, now_ms + IDLE_CHECK_MS)
+        if queue.idle_since_ms:
+            queue.idle_since_ms = 0
+            self._write(queue, watched, now_ms)
+
+    def _write(self, queue: Queue, watched: Watched, now_ms: int) -> None:
+        """Writes whether a queue is in use, at once."""
+        try:
+            self._queues.note(queue, now_ms)
+        except StoreError as error:
+            if not watched.is_unwritten:
+                log.error("whether queue %s is in use could not be recorded yet: %s", queue.name, error)
+            watched.is_unwritten = True
+        else:
+            watched.is_unwritten = False
+            self._when_synced(WhenSynced(_nothing), 0)
+
+    def _note_uses(self, queue: Queue, wanted: bool) -> None:
+        for each in self._family(queue):
+            each.notes_use = wanted
+
+    def _family(self, queue: Queue) -> list[Queue]:
+        dead_letters = self._queues.find(rules.dead_letter_name(queue.name))
+        return [queue] if dead_letters is None else [queue, dead_letters]
+
+    def _subscription(self, queue: Queue) -> Subscription | None:
+        router, id = _subscription_of(queue)
+        found = self._queues.names.subscription(router, id) if router else None
+        return found if found is not None and has_own_queue(found) else None
+
+    def _uses(self, queue: Queue) -> Hashable:
+        """Values that each use changes, besides those of `_is_in_use`."""
+        subscription = self._subscription(queue)
+        found = [queue.record.revision, 0 if subscription is None else subscription.revision]
+        for each in self._family(queue):
+            counts = each.view.counters
+            found += (counts.delivered, counts.browsed, counts.accepted, counts.released, counts.modified)
+            found += (counts.rejected, counts.purged, counts.cancelled)
+            if each is queue and subscription is None:
+                found += (counts.enqueued, counts.duplicates, counts.dropped, counts.refused)
+        return tuple(found)
+
+    def _is_used(self, queue: Queue, watched: Watched) -> bool:
+        return self._uses(queue) != watched.seen or self._is_in_use(queue)
+
+    def _is_in_use(self, queue: Queue) -> bool:
+        policy = queue.record.policy
+        if policy["forward_to"] is not None or queue.view.gauges.delayed:
+            return True
+        for each in self._family(queue):
+            view = each.view
+            if view.in_flight_count or view.is_returning or view.deferring or each.promised or each.parked:
+                return True
+            if self._performer.leaving.has(each):
+                return True
+            # The dead letters of a policy with `dead_letter` have a gateway as their receiver.
+            is_received = each is queue or policy["dead_letter"] is None
+            if is_received and any(consumer.limit > consumer.next for consumer in view.attached):
+                return True
+        return False
+
+    # --- time ------------------------------------------------------------------------------------------
+
+    def tick(self, now_ms: int) -> None:
+        """Looks at the queues that are due, and requests again what was not deleted."""
+        if self._ticked_ms and now_ms - self._ticked_ms > IDLE_PAUSE_MS:
+            self._paused_ms = now_ms
+        self._ticked_ms = now_ms
+        for queue in self._due.take_due(now_ms):
+            self._look(queue, self._watched[queue], now_ms)
+        for queue, again_ms in list(self._leaving.items()):
+            if again_ms <= now_ms:
+                self._leaving[queue] = now_ms + limits.PEER_SILENCE_MS
+                self._request(queue)
+        for name in list(self._unmade):
+            self.watch(name, now_ms)
+
+    def _look(self, queue: Queue, watched: Watched, now_ms: int) -> None:
+        next_ms = now_ms + IDLE_CHECK_MS
+        if queue.is_serving:
+            if watched.is_unwritten:
+                self._write(queue, watched, now_ms)
+            if not queue.notes_use or self._is_used(queue, watched):
+                self._used(queue, watched, now_ms)
+                self._note_uses(queue, True)
+            if not queue.idle_since_ms and now_ms - watched.used_ms >= IDLE_NOTED_MS:
+                queue.idle_since_ms = watched.used_ms
+                self._write(queue, watched, now_ms)
+            if queue.idle_since_ms:
+                over_ms = self._over_ms(queue, watched)
+                if now_ms >= over_ms and self._retire(queue, now_ms):
+                    return
+                next_ms = max(over_ms, now_ms + limits.HEARTBEAT_MS)
+        self._due.set(queue, next_ms)
+
+    def _over_ms(self, queue: Queue, watched: Watched) -> int:
+        """When the time of a queue is over."""
+        max_ms = queue.record.policy.milliseconds("max_idle")
+        assert max_ms is not None
+        back_ms = max(watched.from_ms, self._paused_ms)
+        return max(watched.used_ms + max_ms, back_ms + IDLE_AFTER_START_MS)
+
+    # --- LEAVING ---------------------------------------------------------------------------------------
+
+    def _retire(self, queue: Queue, now_ms: int) -> bool:
+        """Lets a queue leave, unless it moves, or too many others leave; returns whether it does."""
+        if queue.name in self._queues.tenancy.map.moves or len(self._leaving) >= LEAVING_QUEUES_MAX:
+            return False
+        family = self._family(queue)
+        subscription = self._subscription(queue)
+        revision = max(queue.record.revision, 0 if subscription is None else subscription.revision)
+        try:
+            for each in family:
+                self._performer.journal_removed(each, now_ms)
+                each.leaving = revision
+                self._queues.note(each, now_ms)
+        except StoreError as error:
+            log.error("that queue %s was not used for its time could not be recorded: %s", queue.name, error)
+            for each in family:
+                each.leaving = 0
+            return False
+        for each in family:
+            each.ownership.apply(OwnershipEvent.RETIRE)
+            self._links.send_away(each)
+            self._performer.cancel_dispatch(each)
+        log.info(
+            "queue %s is deleted, with %d messages: nobody has used it for its max_idle, %g seconds",
+            *(queue.name, queue.view.held, queue.record.policy["max_idle"]),
+        )
+        self._note_uses(queue, False)
+        self._leaving[queue] = now_ms + limits.PEER_SILENCE_MS
+        self._when_synced(WhenSynced(lambda: self._request(queue)), 0)
+        return True
+
+    def restored(self, queue: Queue, revision: int, now_ms: int) -> None:
+        """Adds a queue that was LEAVING before this process started, at this revision."""
+        queue.leaving = revision
+        if not rules.is_dead_letter(queue.name):
+            self._watched[queue] = Watched(queue.idle_since_ms, now_ms, self._uses(queue))
+            self._by_router.setdefault(_subscription_of(queue)[0], {})[queue] = None
+            self._leaving[queue] = now_ms
+
+    def serve_changed(self, queue: Queue, now_ms: int) -> None:
+        """Serves a queue again whose deletion fails, as its name or its subscription was changed.
+
+        Its consumers are awaited, as after a freeze.
+        """
+        if queue not in self._leaving:
+            return
+        found, subscription = self._queues.names.get(queue.name), self._subscription(queue)
+        if found.role is not Role.QUEUE or found.is_another(queue.record):
+            return
+        revision = max(found.revision, 0 if subscription is None else subscription.revision)
+        if revision <= queue.leaving and found.history == queue.record.history:
+            return
+        log.info("queue %s was changed as it was about to be deleted: it stays", queue.name)
+        del self._leaving[queue]
+        watched = self._watched[queue]
+        queue.idle_since_ms = 0
+        for each in self._family(queue):
+            if each.state is OwnershipState.LEAVING:
+                for id in each.view.consumer_ids:
+                    each.machine.apply(commands.Credit(id, 0), now_ms)
+                each.leaving = 0
+                each.ownership.apply(OwnershipEvent.RETURN)
+                self._links.await_sent_away(each, now_ms)
+                self._performer.touch(each)
+                self._write(each, watched, now_ms)
+        self._used(queue, watched, now_ms)
+
+    def _request(self, queue: Queue) -> None:
+        if queue in self._leaving:
+            self._links.last_consumers.expired.append(ExpiredName(queue.record, self._subscription(queue)))
+
+
+def _subscription_of(queue: Queue) -> tuple[str, str]:
+    """Router and id of the subscription whose own queue has this name; two empty texts for other names."""
+    router, _, id = queue.name.rpartition(f"/{OWN_QUEUE}/")
+    return router, id if router else ""
+
+
+def _nothing() -> None:
+    """The commit is all that is wanted."""

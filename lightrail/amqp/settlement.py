@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 class Settlement(Windows):
     """The part of a session that numbers deliveries and settles them."""
 
-    __slots__ = ("incoming", "next_delivery_id", "next_incoming_delivery", "outgoing")
+    __slots__ = ("incoming", "next_delivery_id", "next_incoming_delivery", "outgoing", "stale")
 
     def __init__(self, connection: "ConnectionEndpoint", channel: int) -> None:
         super().__init__(connection, channel)
@@ -29,6 +29,9 @@ class Settlement(Windows):
         """The unwrapped id of our next delivery."""
         self.next_incoming_delivery: int | None = None
         """The lowest unwrapped id that the peer's next delivery may have; None before its first."""
+        self.stale = b""
+        """The state, encoded, that answers a disposition of a receiver that waits to be settled, and whose
+        deliveries are settled already, all of them; b"" to pass it over."""
 
     def is_new_delivery(self, wire: int) -> bool:
         """Whether no delivery with this id has begun yet."""
@@ -124,7 +127,7 @@ class Settlement(Windows):
         """Apply the peer's disposition for wire ids first..last.
 
         Settled and unknown ids are passed over, except in a transaction, which must not be committed without
-        them: see Retire.
+        them: see Retire; and see `stale`.
         """
         if receiver:
             unsettled = self.outgoing
@@ -205,6 +208,8 @@ class Settlement(Windows):
             if settings.is_server:
                 return self._retire(low, high, settled, state)
         found = self.outgoing.take(low, high) if settled else self.outgoing.find(low, high)
+        if not found and self.stale and not settled and high < self.next_delivery_id:
+            self.write_disposition(False, low, high, True, self.stale)
         events = self.connection.events
         for part in found:
             # The caller knows deliveries by the link's own numbers, which dispositions of several links in

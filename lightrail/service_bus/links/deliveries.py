@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
 
 from lightrail.amqp.events import Outcome
+from lightrail.amqp.link_endpoint import encode_state
 from lightrail.amqp.performatives import Modified, Rejected, TransactionalState
 from lightrail.amqp.values import Symbol, Timestamp
 from lightrail.frontend.errors import ConditionError
@@ -43,6 +44,13 @@ KEY_BYTES: Final = 8
 """Length of the key of locks, which precedes the number of a delivery in a lock token, a UUID."""
 
 
+SETTLED: Final = encode_state(
+    rejected(
+        conditions.MESSAGE_LOCK_LOST,
+        "expected a locked message, found that another receiver has settled it by its lock token",
+    )
+)
+"""The answer, encoded, to an outcome of a message that the link no longer has."""
 STAYS_DEAD_TEXT: Final = (
     "expected a message of a queue, found a dead letter, which can't be dead-lettered again: it stays in its "
     "dead-letter queue, locked; complete or abandon it"
@@ -141,6 +149,8 @@ class BusConsumerLink(ConsumerLink):
         link.number_tags(key, 0, wide=True)
         # To these clients an error in the answer would be an error of the broker.
         self.settlements.confirms_plainly = True
+        # Another receiver of the connection may settle a message by its token in the meantime.
+        link.session.stale = SETTLED
         self.settlements.has_key = not options.presettled
         self.settlements.locks_lapse = self._locks_lapse
 

@@ -3,6 +3,9 @@ public static class FrameworkEntities
 {
     private static readonly TimeSpan Year = TimeSpan.FromDays(366);
 
+    // What MassTransit gives to what stays, and frameworks to queues of a process.
+    private static readonly TimeSpan Kept = TimeSpan.FromDays(427), Brief = TimeSpan.FromMinutes(5);
+
     public static async Task Run(Scene scene)
     {
         await Task.WhenAll(MassTransit(scene), NServiceBus(scene), Rebus(scene), Wolverine(scene));
@@ -25,15 +28,17 @@ public static class FrameworkEntities
     }
 
     private static CreateQueueOptions Queue(
-        string name, double minutes, long megabytes, int deliveries, bool sessions = false, TimeSpan? life = null, bool expired = false) => new(name)
+        string name, double minutes, long megabytes, int deliveries, bool sessions = false, TimeSpan? life = null, bool expired = false, TimeSpan? idle = null) => new(name)
     {
+        AutoDeleteOnIdle = idle ?? TimeSpan.MaxValue,
         LockDuration = TimeSpan.FromMinutes(minutes), MaxSizeInMegabytes = megabytes, MaxDeliveryCount = deliveries, RequiresSession = sessions,
         DefaultMessageTimeToLive = life ?? TimeSpan.MaxValue, DeadLetteringOnMessageExpiration = expired, RequiresDuplicateDetection = false,
         EnableBatchedOperations = true, EnablePartitioning = false, Status = EntityStatus.Active,
     };
 
-    private static CreateTopicOptions Topic(string name, long megabytes, TimeSpan? life = null) => new(name)
+    private static CreateTopicOptions Topic(string name, long megabytes, TimeSpan? life = null, TimeSpan? idle = null) => new(name)
     {
+        AutoDeleteOnIdle = idle ?? TimeSpan.MaxValue,
         MaxSizeInMegabytes = megabytes, DefaultMessageTimeToLive = life ?? TimeSpan.MaxValue, RequiresDuplicateDetection = false,
         EnableBatchedOperations = true, SupportOrdering = false, EnablePartitioning = false, Status = EntityStatus.Active,
     };
@@ -101,13 +106,13 @@ public static class FrameworkEntities
     {
         var maker = new Maker(scene, "MassTransit");
         foreach (var (name, sessions) in new[] { ("order", false), ("sess", true), ("order-state", false), ("order_error", false), ("vm_app_bus", false) })
-            await maker.Make(Queue(maker.Name(name), 5, 1024, 5, sessions, Year, expired: true));
+            await maker.Make(Queue(maker.Name(name), 5, 1024, 5, sessions, Year, expired: true, idle: name == "vm_app_bus" ? Brief : Kept));
         foreach (var (topic, target) in new[] { ("Shop/Order", "order"), ("Shop/Sess", "sess"), ("MassTransit/Fault--Shop/Bad--", "order-state") })
         {
-            await maker.Make(Topic(maker.Name(topic), 1024, Year));
+            await maker.Make(Topic(maker.Name(topic), 1024, Year, Kept));
             await maker.Make(Subscription(maker.Name(topic), target, maker.Name(target)), Everything);
         }
-        await maker.Make(Topic(maker.Name("MassTransit/Fault"), 1024, Year));
+        await maker.Make(Topic(maker.Name("MassTransit/Fault"), 1024, Year, Kept));
         await maker.Make(Subscription(maker.Name("MassTransit/Fault--Shop/Bad--"), "Fault-MassTransit", maker.Name("MassTransit/Fault")), Everything);
         // A subscription endpoint has no target.
         await maker.Make(Subscription(maker.Name("Shop/Order"), "subscriber", null), Everything);
@@ -117,7 +122,7 @@ public static class FrameworkEntities
         {
             LockDuration = TimeSpan.FromMinutes(1), RequiresSession = false, DefaultMessageTimeToLive = Year, DeadLetteringOnMessageExpiration = false,
             EnableDeadLetteringOnFilterEvaluationExceptions = true, MaxDeliveryCount = 10, EnableBatchedOperations = true,
-            Status = EntityStatus.Active, ForwardTo = target,
+            Status = EntityStatus.Active, ForwardTo = target, AutoDeleteOnIdle = target is null ? TimeSpan.MaxValue : Kept,
         };
     }
 
@@ -173,7 +178,7 @@ public static class FrameworkEntities
     {
         var maker = new Maker(scene, "Wolverine");
         foreach (var name in new[] { "ping", "wolverine.retries.app", "wolverine.response.app.1", "wolverine-dead-letter-queue" })
-            await maker.Make(Queue(maker.Name(name), 1, 1024, 10));
+            await maker.Make(Queue(maker.Name(name), 1, 1024, 10, idle: name.StartsWith("wolverine.response") ? Brief : null));
         await maker.Make(Queue(maker.Name("sess"), 1, 1024, 10, sessions: true));
         var topic = maker.Name("topic");
         await maker.Make(Topic(topic, 1024));

@@ -22,6 +22,8 @@ public static class Parts
             ("rules", RuleManagers.Run),
             ("administration", Administrations.Run),
         ];
+        // As many calls begin at once as a pool of threads takes a while to grow to.
+        ThreadPool.SetMinThreads(64, 64);
         var administration = new ServiceBusAdministrationClient(arguments[1]);
         await Task.WhenAll(parts.Select(part => part.Run(new Scene(arguments[0], administration, $"{arguments[2]}/{part.Name}"))));
     }

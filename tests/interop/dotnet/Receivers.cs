@@ -146,6 +146,10 @@ public static class Receivers
         await using var other = second.CreateReceiver(queue);
         scene.Found("settled by another", await Report.Failure(() => other.CompleteMessageAsync(messages[0])));
         scene.Found("and not twice", await Report.Failure(() => other.CompleteMessageAsync(messages[0])));
+        // And on the same one: the receiver itself is late then.
+        await using var neighbour = client.CreateReceiver(queue);
+        await neighbour.CompleteMessageAsync(messages[1]);
+        scene.Found("settled by a neighbour", await Report.Failure(() => receiver.CompleteMessageAsync(messages[1])));
         scene.Found("abandoned left", await scene.Left(queue));
     }
 }

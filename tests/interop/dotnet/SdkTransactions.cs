@@ -8,7 +8,7 @@ public static class SdkTransactions
         await using var client = new ServiceBusClient(scene.ConnectionString, Report.Once());
         await Task.WhenAll(
             Queue(scene, client, sessions: false), Queue(scene, client, sessions: true), Deferred(scene, client), Subscription(scene, client),
-            Clients(scene, client), ReceivesFirst(scene), SendsFirst(scene), Processor(scene), SessionProcessor(scene));
+            Schedules(scene, client), Clients(scene, client), ReceivesFirst(scene), SendsFirst(scene), Processor(scene), SessionProcessor(scene));
     }
 
     private static async Task Transacted(bool commits, params Func<Task>[] calls)
@@ -66,6 +66,23 @@ public static class SdkTransactions
         var message = await receiver.ReceiveMessageAsync(Scene.Patience);
         await Transacted(true, () => sender.SendMessageAsync(new ServiceBusMessage("two")), () => receiver.CompleteMessageAsync(message));
         scene.Found("subscription", await Scene.Texts(receiver, 1));
+    }
+
+    private static async Task Schedules(Scene scene, ServiceBusClient client)
+    {
+        var queue = await scene.Queue("schedules", options => options.RequiresSession = true);
+        var (sender, later) = (client.CreateSender(queue), DateTimeOffset.UtcNow.AddHours(1));
+        Func<Task> Schedule(string text, DateTimeOffset time) =>
+            () => sender.ScheduleMessageAsync(new ServiceBusMessage(text) { SessionId = text }, time);
+        await Transacted(false, () => sender.SendMessageAsync(Message("never", true)), Schedule("never", later));
+        await Transacted(true, () => sender.SendMessageAsync(Message("sent", true)), Schedule("soon", DateTimeOffset.UtcNow));
+        await using var soon = await client.AcceptSessionAsync(queue, "soon");
+        scene.Found("scheduled", await Scene.Texts(soon, 1));
+        var number = await sender.ScheduleMessageAsync(Message("later", true), later);
+        await Transacted(false, () => sender.CancelScheduledMessageAsync(number));
+        scene.Found("cancelled and rolled back", await scene.Left(queue));
+        await Transacted(true, () => sender.CancelScheduledMessageAsync(number));
+        scene.Found("cancelled", await scene.Left(queue));
     }
 
     // A transaction belongs to the connection of its client.

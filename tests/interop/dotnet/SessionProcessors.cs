@@ -47,7 +47,7 @@ public static class SessionProcessors
         await processor.StartProcessingAsync();
         await Scene.Until(() => handled >= 10 && ended.Distinct().Count() == 5, "each session has ended");
         await processor.StopProcessingAsync();
-        scene.Found("events", $"{begun == ended.Count} {handled} {string.Join(" ", ended.Distinct().Order())}");
+        scene.Found("events", $"{begun >= 5} {handled} {string.Join(" ", ended.Distinct().Order())}");
     }
 
     private static async Task Named(Scene scene, ServiceBusClient client)

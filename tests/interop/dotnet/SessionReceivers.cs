@@ -99,6 +99,9 @@ public static class SessionReceivers
         var plain = await scene.Queue("plain");
         scene.Found("of a queue without sessions", await Report.Failure(() => client.AcceptSessionAsync(plain, "s")));
         scene.Found("next of a queue without sessions", await Report.Failure(() => client.AcceptNextSessionAsync(plain)));
+        var other = await Queue(scene, "other");
+        await using var without = client.CreateReceiver(other);
+        scene.Found("without a session", await Report.Failure(() => without.ReceiveMessageAsync(Scene.Patience)));
         var topic = await scene.Topic("topic");
         await scene.Administration.CreateSubscriptionAsync(new CreateSubscriptionOptions(topic, "sub") { RequiresSession = true });
         await Send(client, topic, 4, "s");

@@ -6,6 +6,7 @@ import pytest
 
 from lightrail.amqp import events, receiver
 from lightrail.amqp.errors import LocalError
+from lightrail.amqp.link_endpoint import encode_state
 from lightrail.amqp.performatives import (
     Accepted,
     AmqpError,
@@ -175,6 +176,31 @@ def test_settle_sent_speaks_in_the_links_own_numbers() -> None:
     peer.hear()
     right.settle_sent(0, 1)
     assert [(body.first, body.last) for body in peer.hear()] == [(1, None), (3, None)]
+
+
+def test_a_receiver_that_waits_is_answered_about_deliveries_that_are_settled_already() -> None:
+    """Where its session says so: those that were sent, and no others of the range are unsettled."""
+    peer = opened()
+    link = peer.receiver()
+    session = session_of(link)
+    for _ in range(4):
+        link.send_one(data(b"x"))
+    link.forget_sent(0, 2)
+    peer.hear()
+
+    def answers(first: int, last: int, settled: bool) -> list[Any]:
+        outcome = Disposition(role=True, first=first, last=last, settled=settled, state=Accepted())
+        link_events = peer.say(outcome)
+        return [*link_events, *peer.hear()]
+
+    assert answers(0, 1, False) == []
+    session.stale = encode_state(Released())
+    assert answers(0, 1, True) == []
+    assert answers(9, 9, False) == []
+    (answer,) = answers(0, 1, False)
+    assert (answer.role, answer.first, answer.last, answer.settled) == (False, 0, 1, True)
+    assert answer.state == Released()
+    assert answers(2, 3, False) == [events.Outcome(link, 3, 3, events.ACCEPTED, False)]
 
 
 def test_presettled_deliveries_have_no_outcome() -> None:

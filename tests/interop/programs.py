@@ -38,21 +38,26 @@ def built_in_go(package: str, folder: Path) -> Path:
     return program
 
 
-def in_csharp(program: str, *arguments: str, seconds: float = 120.0, beside: Sequence[str] = ()) -> "Found":
-    """What a class of tests/interop/dotnet finds, run with arguments.
+def csharp(*files: str) -> list[str | Path]:
+    """The command that runs files of tests/interop/dotnet; empty where there is no .NET.
 
-    By csrun of ../shared, which compiles Program.cs with the file of that name and those beside it, or else
-    by an installed .NET of version 10 or later. A test is skipped where neither is there.
+    By csrun of ../shared, which compiles these files, or else by an installed .NET of version 10 or later.
     """
     project = HERE / "dotnet"
     csrun = HERE.parents[2] / "shared" / "dotnet" / "csrun"
-    files = [f"{name}.cs" for name in (program, *beside)]
     if csrun.exists():
-        sources = ",".join(str(project / name) for name in ("Program.cs", *files))
-        command: list[str | Path] = [csrun, sources]
-    elif found := shutil.which("dotnet"):
-        command = [Path(found), "run", "--project", project, "--"]
-    else:
+        return [csrun, ",".join(str(project / name) for name in files)]
+    found = shutil.which("dotnet")
+    return [Path(found), "run", "--project", project, "--"] if found else []
+
+
+def in_csharp(program: str, *arguments: str, seconds: float = 120.0, beside: Sequence[str] = ()) -> "Found":
+    """What a class of tests/interop/dotnet finds, run with arguments.
+
+    Of Program.cs, the file of that name and those beside it. A test is skipped where there is no .NET.
+    """
+    command = csharp(*(f"{name}.cs" for name in ("Program", program, *beside)))
+    if not command:
         pytest.skip("programs in C# need .NET: neither ../shared/dotnet/csrun nor dotnet was found")
     return Found.read("C#", finished([*command, program, *arguments], seconds))
 

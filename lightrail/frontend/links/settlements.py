@@ -17,6 +17,7 @@ from lightrail.frontend.links.outcomes import (
     FAILED,
     LOST,
     OUTCOMES,
+    RESTARTED,
     UNCONFIRMED,
     TooLarge,
     Unconfirmed,
@@ -328,8 +329,14 @@ class Settlements(UnsettledBytes):
             self._remove(self.count)
         if self._unconfirmed:
             # The shard may have stored these outcomes.
+            if self.has_key:
+                # Such clients expect the loss of a lock, not of a link: that would end a session, too.
+                for first, last, _ in self._unconfirmed.all():
+                    self._link.settle_sent(first, last, RESTARTED)
+                self._connection.touch()
+            else:
+                self._can_not_confirm()
             self._unconfirmed.clear()
-            self._can_not_confirm()
 
     def repeat(self) -> None:
         """Sends outcomes that the former shard has not confirmed to the new shard of the queue.

@@ -8,7 +8,7 @@ import pytest
 from lightrail.amqp.composite import write_composite
 from lightrail.amqp.decoder import decode
 from lightrail.amqp.events import ACCEPTED, Credit, Outcome
-from lightrail.amqp.link import DETACHED
+from lightrail.amqp.link import DETACHED, SETTLE_SECOND
 from lightrail.amqp.performatives import (
     AmqpError,
     Modified,
@@ -262,6 +262,21 @@ def test_after_a_loss_of_the_shard_it_is_asked_whether_earlier_messages_are_lock
         ("settle_locks", [f"{rig.consumer.lock_key}-0"])
     ]
     assert rig.link.settled_sent == [(0, 0, ACCEPTED)]
+
+
+def test_an_outcome_that_a_lost_shard_may_have_stored_is_a_lost_lock_and_the_link_goes_on() -> None:
+    rig = Rig(lock_duration=30)
+    rig.link.rcv_settle_mode = SETTLE_SECOND
+    rig.delivered(MESSAGE)
+    assert rig.outcome(ACCEPTED)
+    rig.consumer.reopen()
+    for _, call in rig.connection.frontend.calls:
+        call()
+    ((first, last, answer),) = rig.link.settled_sent
+    assert (first, last, answer.error.condition) == (0, 0, conditions.MESSAGE_LOCK_LOST)
+    assert rig.connection.lost == []
+    rig.consumer.settled(0, 1, True)
+    assert len(rig.link.settled_sent) == 1
 
 
 def test_what_is_no_message_is_delivered_as_it_is() -> None:

@@ -52,10 +52,10 @@ LOST: Final = rejected(
     "expected a locked message, found that its lock has ended; it is delivered again",
 )
 """The answer to an outcome that came after the end of its message's lock."""
-RESTARTED: Final = rejected(
+UNANSWERED: Final = rejected(
     conditions.MESSAGE_LOCK_LOST,
-    "expected the queue's shard to store the outcome, found that it was restarted, which ends locks: without "
-    "a stored outcome the message is delivered again",
+    "expected the queue's shard to store the outcome, found that it was lost before it answered; a restart "
+    "ends locks: without a stored outcome the message is delivered again",
 )
 """The answer to an outcome that a shard may have stored before it stopped."""
 

@@ -17,7 +17,7 @@ from lightrail.frontend.links.outcomes import (
     FAILED,
     LOST,
     OUTCOMES,
-    RESTARTED,
+    UNANSWERED,
     UNCONFIRMED,
     TooLarge,
     Unconfirmed,
@@ -300,8 +300,14 @@ class Settlements(UnsettledBytes):
                     answer = confirmed(state, plainly=self.confirms_plainly) if number in settled else LOST
                     self._link.settle_sent(number, number, answer)
                 self._connection.touch()
-        except (ShardDownError, ShardRefusedError):
+        except ShardDownError:
             # The shard may have stored these outcomes.
+            if not self.is_closed:
+                self._remove(sum(number >= self._lapsed for number in numbers[at:]))
+                for number in numbers[at:]:
+                    self._link.settle_sent(number, number, UNANSWERED)
+                self._connection.touch()
+        except ShardRefusedError:
             self._can_not_confirm()
         finally:
             self._doubtful.difference_update(numbers)
@@ -332,7 +338,7 @@ class Settlements(UnsettledBytes):
             if self.has_key:
                 # Such clients expect the loss of a lock, not of a link: that would end a session, too.
                 for first, last, _ in self._unconfirmed.all():
-                    self._link.settle_sent(first, last, RESTARTED)
+                    self._link.settle_sent(first, last, UNANSWERED)
                 self._connection.touch()
             else:
                 self._can_not_confirm()

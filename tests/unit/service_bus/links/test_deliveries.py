@@ -38,6 +38,7 @@ from lightrail.service_bus.messages import (
     annotated,
     annotations_of,
 )
+from lightrail.shard_client.peers.requests import ShardDownError
 from lightrail.wire.bodies import Answer, ConsumerOpen, SettleDetail
 from lightrail.wire.frames import Kind, OutcomeCode
 from tests.support.amqp.frontend_fakes import FakeConnection, FakeLink, FakeShard
@@ -277,6 +278,27 @@ def test_an_outcome_that_a_lost_shard_may_have_stored_is_a_lost_lock_and_the_lin
     assert rig.connection.lost == []
     rig.consumer.settled(0, 1, True)
     assert len(rig.link.settled_sent) == 1
+
+
+def test_an_outcome_whose_request_is_lost_with_its_shard_is_a_lost_lock_and_the_link_goes_on() -> None:
+    rig = Rig(lock_duration=30)
+    rig.link.rcv_settle_mode = SETTLE_SECOND
+    rig.delivered(MESSAGE)
+    rig.consumer.reopen()
+
+    async def ask(_queue: str, _op: str, _fields: dict[str, Any]) -> Answer:
+        raise ShardDownError
+
+    rig.connection.frontend.ask_shard = ask  # type: ignore[attr-defined]
+    tasks: list[Any] = []
+    rig.connection.frontend.spawn = tasks.append  # type: ignore[attr-defined]
+    assert rig.outcome(ACCEPTED) == []
+    asyncio.run(tasks.pop())
+    for _, call in rig.connection.frontend.calls:
+        call()
+    ((first, last, answer),) = rig.link.settled_sent
+    assert (first, last, answer.error.condition) == (0, 0, conditions.MESSAGE_LOCK_LOST)
+    assert rig.connection.lost == []
 
 
 def test_what_is_no_message_is_delivered_as_it_is() -> None:

@@ -23,6 +23,7 @@ from tests.benchmarks import (
     policies,
     rates,
     routers,
+    service_bus,
     suite,
     transactions,
 )
@@ -42,6 +43,7 @@ ROWS: tuple[Row, ...] = (
     *buses.ROWS,
     *clusters.ROWS,
     *transactions.ROWS,
+    *service_bus.ROWS,
     *archives.ROWS,
     *lakes.ROWS,
 )

@@ -13,6 +13,7 @@ from typing import Any, Self
 import pytest
 
 HERE = Path(__file__).parent
+CSRUN = HERE.parents[2] / "shared" / "dotnet" / "csrun"
 
 
 def finished(command: Sequence[str | Path], seconds: float, **options: Any) -> str:
@@ -38,20 +39,24 @@ def built_in_go(package: str, folder: Path) -> Path:
     return program
 
 
+def runs_csharp() -> bool:
+    """Whether there is csrun in ../shared, or an installed .NET."""
+    return CSRUN.exists() or shutil.which("dotnet") is not None
+
+
 def csharp(program: str, beside: Sequence[str] = ()) -> list[str | Path]:
     """The command of a class of tests/interop/dotnet, without its arguments.
 
-    By csrun of ../shared, which compiles Program.cs with the file of that name and those beside it, or else
-    by an installed .NET of version 10 or later. A test is skipped where neither is there.
+    By csrun, which compiles its file, Program.cs and those beside it, or else by an installed .NET of version
+    10 or later. The test is skipped where there is neither.
     """
     project = HERE / "dotnet"
-    csrun = HERE.parents[2] / "shared" / "dotnet" / "csrun"
-    if csrun.exists():
-        sources = (project / f"{name}.cs" for name in ("Program", program, *beside))
-        return [csrun, ",".join(map(str, sources)), program]
-    if found := shutil.which("dotnet"):
-        return [Path(found), "run", "--project", project, "--", program]
-    pytest.skip("programs in C# need .NET: neither ../shared/dotnet/csrun nor dotnet was found")
+    if not runs_csharp():
+        pytest.skip("programs in C# need .NET: neither ../shared/dotnet/csrun nor dotnet was found")
+    if not CSRUN.exists():
+        return ["dotnet", "run", "--project", project, "--", program]
+    sources = (project / f"{name}.cs" for name in ("Program", program, *beside))
+    return [CSRUN, ",".join(map(str, sources)), program]
 
 
 def in_csharp(program: str, *arguments: str, seconds: float = 120.0, beside: Sequence[str] = ()) -> "Found":

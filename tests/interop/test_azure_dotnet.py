@@ -24,6 +24,16 @@ def test_one_client_has_links_requests_and_tokens_for_hundreds_of_entities(guard
     assert found.scenarios == {"own": count, "renewed": count, "left": 0}
 
 
+def test_handlers_of_many_processors_and_sessions_outlive_their_locks(guarded: Broker, key: str) -> None:
+    count = 12
+    for number in range(count):
+        give(guarded.data, f"busy/{number}", role="queue", lock_duration=5)
+    give(guarded.data, "busy/sessions", role="queue", lock_duration=5, groups=True)
+    found = in_csharp("ManyProcessors", connection_string(guarded, key), "busy", str(count), str(count))
+    whole = {"calls": count, "messages": count, "at_once": count, "delivery_count": 1, "errors": []}
+    assert found.scenarios == {"processors": whole, "sessions": whole}
+
+
 def test_a_disabled_queue_refuses_what_its_status_says(guarded: Broker, key: str, queue: str) -> None:
     found = in_csharp("Disabled", connection_string(guarded, key), administration_string(guarded, key), queue)
     disabled, none, missing = "MessagingEntityDisabled", "none", "MessageNotFound"

@@ -52,6 +52,12 @@ LOST: Final = rejected(
     "expected a locked message, found that its lock has ended; it is delivered again",
 )
 """The answer to an outcome that came after the end of its message's lock."""
+UNANSWERED: Final = rejected(
+    conditions.MESSAGE_LOCK_LOST,
+    "expected the queue's shard to store the outcome, found that nobody can tell whether it did; if it did "
+    "not, the message is delivered again when its lock has ended",
+)
+"""The answer to an outcome that a shard may have stored before it stopped."""
 
 
 def encode_outcome(state: object, options: ConsumerOpen) -> tuple[OutcomeCode, bytes]:

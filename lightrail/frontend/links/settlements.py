@@ -17,6 +17,7 @@ from lightrail.frontend.links.outcomes import (
     FAILED,
     LOST,
     OUTCOMES,
+    UNANSWERED,
     UNCONFIRMED,
     TooLarge,
     Unconfirmed,
@@ -270,10 +271,13 @@ class Settlements(UnsettledBytes):
             locked = dict(zip(unsettled, answer.fields["locked_ms"], strict=True))
         return [0 if number is None else locked.get(number, 0) for number in numbers]
 
-    def settle_doubtful(self, first: int, last: int, state: object) -> None:
+    def settle_doubtful(self, first: int, last: int, state: object, *, is_counted: bool = True) -> None:
         """Settles deliveries whose locks may have ended, for a client that waits for the broker to settle.
 
         Those whose locks have ended are rejected towards the client: their messages are in the queue again.
+
+        Args:
+            is_counted: whether they count as unsettled still, as those without an outcome so far do.
         """
         if first < self._base:
             self._can_not_confirm()
@@ -285,25 +289,32 @@ class Settlements(UnsettledBytes):
         ]
         if numbers:
             self._doubtful.update(numbers)
-            self._connection.frontend.spawn(self._settle_doubtful(numbers, state))
+            self._connection.frontend.spawn(self._settle_doubtful(numbers, state, is_counted))
 
-    async def _settle_doubtful(self, numbers: list[int], state: object) -> None:
+    async def _settle_doubtful(self, numbers: list[int], state: object, is_counted: bool) -> None:
+        at = 0
         try:
             for at in range(0, len(numbers), limits.LOCKS_RENEWED_MAX):
                 part = numbers[at : at + limits.LOCKS_RENEWED_MAX]
                 settled = await self._settle_numbers(part, state)
                 if self.is_closed:
                     return
-                self._remove(sum(number >= self._lapsed for number in part))
                 for number in part:
                     answer = confirmed(state, plainly=self.confirms_plainly) if number in settled else LOST
-                    self._link.settle_sent(number, number, answer)
-                self._connection.touch()
+                    self._answered(number, number, answer, is_counted)
         except (ShardDownError, ShardRefusedError):
-            # The shard may have stored these outcomes.
-            self._can_not_confirm()
+            for number in numbers[at:]:
+                self._answered(number, number, UNANSWERED, is_counted)
         finally:
             self._doubtful.difference_update(numbers)
+
+    def _answered(self, first: int, last: int, answer: object, is_counted: bool) -> None:
+        """Settles deliveries towards the client."""
+        if not self.is_closed:
+            if is_counted:
+                self._remove(max(0, last + 1 - max(first, self._lapsed)))
+            self._link.settle_sent(first, last, answer)
+            self._connection.touch()
 
     async def _settle_numbers(self, numbers: list[int], state: object) -> set[int]:
         """Settles deliveries by a request; returns those that were locked, whose outcomes are on disk now.
@@ -328,8 +339,15 @@ class Settlements(UnsettledBytes):
             self._remove(self.count)
         if self._unconfirmed:
             # The shard may have stored these outcomes.
+            unconfirmed = list(self._unconfirmed.all())
             self._unconfirmed.clear()
-            self._can_not_confirm()
+            if not self.has_key:
+                self._can_not_confirm()
+                return
+            # The locks of others may have outlived the shard. The client expects the loss of a lock, not of
+            # a link, which would end its session, too.
+            for first, last, state in unconfirmed:
+                self.settle_doubtful(first, last, state, is_counted=False)
 
     def repeat(self) -> None:
         """Sends outcomes that the former shard has not confirmed to the new shard of the queue.
@@ -346,7 +364,11 @@ class Settlements(UnsettledBytes):
             return
         found = self._unconfirmed.take(number, count)
         if found and not is_certain:
-            self._can_not_confirm()
+            if self.has_key:
+                for first, last, _ in found:
+                    self._answered(first, last, UNANSWERED, False)
+            else:
+                self._can_not_confirm()
             return
         for first, last, state in found:
             self._link.settle_sent(first, last, confirmed(state, plainly=self.confirms_plainly))

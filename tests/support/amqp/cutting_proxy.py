@@ -3,6 +3,8 @@
 import contextlib
 import socket
 import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
 
 
 class CuttingProxy:
@@ -16,6 +18,7 @@ class CuttingProxy:
         """While it is set, what the server says is lost."""
         self.lost = threading.Event()
         """Something was lost."""
+        self._away = threading.Event()
         self.url = f"127.0.0.1:{self.port}"
         self._sockets: list[socket.socket] = []
         self._threads = [threading.Thread(target=self._accept)]
@@ -24,6 +27,16 @@ class CuttingProxy:
     def cut(self) -> None:
         """Ends the connections that there are; others may come."""
         self._end(*self._sockets)
+
+    @contextmanager
+    def away(self) -> Iterator[None]:
+        """Ends the connections, and each new one, for as long as the block runs."""
+        self._away.set()
+        try:
+            self.cut()
+            yield
+        finally:
+            self._away.clear()
 
     @staticmethod
     def _end(*sockets: socket.socket) -> None:
@@ -42,9 +55,17 @@ class CuttingProxy:
         while True:
             try:
                 client, _ = self._listener.accept()
-                server = socket.create_connection(("127.0.0.1", self._target))
             except OSError:
                 return
+            if self._away.is_set():
+                client.close()
+                continue
+            try:
+                server = socket.create_connection(("127.0.0.1", self._target))
+            except OSError:
+                # The server is being started: its client sees a connection that ends.
+                client.close()
+                continue
             self._sockets += [client, server]
             for source, sink, answers in ((client, server, False), (server, client, True)):
                 thread = threading.Thread(target=self._pass_on, args=(source, sink, answers))

@@ -8,7 +8,7 @@ import pytest
 from lightrail.amqp.composite import write_composite
 from lightrail.amqp.decoder import decode
 from lightrail.amqp.events import ACCEPTED, Credit, Outcome
-from lightrail.amqp.link import DETACHED
+from lightrail.amqp.link import DETACHED, SETTLE_SECOND
 from lightrail.amqp.performatives import (
     AmqpError,
     Modified,
@@ -38,6 +38,7 @@ from lightrail.service_bus.messages import (
     annotated,
     annotations_of,
 )
+from lightrail.shard_client.peers.requests import ShardDownError
 from lightrail.wire.bodies import Answer, ConsumerOpen, SettleDetail
 from lightrail.wire.frames import Kind, OutcomeCode
 from tests.support.amqp.frontend_fakes import FakeConnection, FakeLink, FakeShard
@@ -274,6 +275,61 @@ def test_after_a_loss_of_the_shard_it_is_asked_whether_earlier_messages_are_lock
         ("settle_locks", [f"{rig.consumer.lock_key}-0"])
     ]
     assert rig.link.settled_sent == [(0, 0, ACCEPTED)]
+
+
+@pytest.mark.parametrize("is_locked", [True, False])
+def test_an_outcome_that_a_lost_shard_may_have_stored_is_given_to_the_next_one(is_locked: bool) -> None:
+    rig = Rig(lock_duration=30)
+    rig.link.rcv_settle_mode = SETTLE_SECOND
+    rig.delivered(MESSAGE)
+    asked: list[dict[str, Any]] = []
+
+    async def ask(_queue: str, _op: str, fields: dict[str, Any]) -> Answer:
+        asked.append(fields)
+        return Answer({"found": [is_locked]}, b"")
+
+    rig.connection.frontend.ask_shard = ask  # type: ignore[attr-defined]
+    tasks: list[Any] = []
+    rig.connection.frontend.spawn = tasks.append  # type: ignore[attr-defined]
+    assert rig.outcome(ACCEPTED)
+    rig.consumer.reopen()
+    asyncio.run(tasks.pop())
+    for _, call in rig.connection.frontend.calls:
+        call()
+    assert [(each["locks"], each["outcome"]) for each in asked] == [
+        ([f"{rig.consumer.lock_key}-0"], "accepted")
+    ]
+    ((first, last, answer),) = rig.link.settled_sent
+    assert (first, last) == (0, 0)
+    if is_locked:
+        assert answer is ACCEPTED
+    else:
+        assert answer.error.condition == conditions.MESSAGE_LOCK_LOST
+    assert rig.consumer.settlements.count == 0
+    assert rig.connection.lost == []
+    rig.consumer.settled(0, 1, True)
+    assert len(rig.link.settled_sent) == 1
+
+
+def test_an_outcome_whose_request_is_lost_with_its_shard_is_a_lost_lock_and_the_link_goes_on() -> None:
+    rig = Rig(lock_duration=30)
+    rig.link.rcv_settle_mode = SETTLE_SECOND
+    rig.delivered(MESSAGE)
+    rig.consumer.reopen()
+
+    async def ask(_queue: str, _op: str, _fields: dict[str, Any]) -> Answer:
+        raise ShardDownError
+
+    rig.connection.frontend.ask_shard = ask  # type: ignore[attr-defined]
+    tasks: list[Any] = []
+    rig.connection.frontend.spawn = tasks.append  # type: ignore[attr-defined]
+    assert rig.outcome(ACCEPTED) == []
+    asyncio.run(tasks.pop())
+    for _, call in rig.connection.frontend.calls:
+        call()
+    ((first, last, answer),) = rig.link.settled_sent
+    assert (first, last, answer.error.condition) == (0, 0, conditions.MESSAGE_LOCK_LOST)
+    assert rig.connection.lost == []
 
 
 def test_what_is_no_message_is_delivered_as_it_is() -> None:

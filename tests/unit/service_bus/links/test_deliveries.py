@@ -286,7 +286,7 @@ def test_an_outcome_that_a_lost_shard_may_have_stored_is_given_to_the_next_one(i
 
     async def ask(_queue: str, _op: str, fields: dict[str, Any]) -> Answer:
         asked.append(fields)
-        return Answer({"found": [is_locked]}, b"")
+        return Answer({"found": [is_locked]}, memoryview(b""))
 
     rig.connection.frontend.ask_shard = ask  # type: ignore[attr-defined]
     tasks: list[Any] = []

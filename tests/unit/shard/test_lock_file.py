@@ -188,6 +188,25 @@ def test_a_file_that_can_not_be_written_is_removed_and_written_again_later(
     assert disk.killed().queue("q") == {"ready": 2, "in_flight": 4}
 
 
+def test_a_file_that_can_not_be_closed_is_left_and_written_anew(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    disk = disk_with_locks(tmp_path)
+    peer = disk.peer(8)
+    with monkeypatch.context() as patched:
+
+        def close(file: int) -> None:
+            raise OSError(5, "Input/output error")
+
+        patched.setattr(os, "close", close)
+        monkeypatch.setattr(disk.locks, "_is_outdated", True)
+        receive(peer, 5, 1, OTHER)
+    assert not (tmp_path / FILE).exists()
+    pass_time(disk.scene, peer, LOCK_FILE_PAUSE_MS)
+    ask(peer, "renew_locks", (OTHER, 0))
+    assert disk.killed().queue("q") == {"ready": 2, "in_flight": 4}
+
+
 def test_a_file_that_can_not_be_read_does_not_keep_the_shard_from_its_start(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:

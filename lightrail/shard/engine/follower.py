@@ -90,7 +90,7 @@ class Follower:
         """
         self._now_ms = now_ms
         unknown: list[Queue] = []
-        for each in found:
+        for each in sorted(found, key=lambda each: rules.is_dead_letter(each.name)):  # behind their queues
             self._queues.remember(each.queue)
             declared = each.declared
             if declared.copy:

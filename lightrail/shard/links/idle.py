@@ -322,7 +322,7 @@ class IdleQueues:
         subscription = self._subscription(queue)
         revision = max(queue.record.revision, 0 if subscription is None else subscription.revision)
         try:
-            for each in family:
+            for each in reversed(family):  # The record of the queue itself decides after a start.
                 self._performer.journal_removed(each, now_ms)
                 each.leaving = revision
                 self._queues.note(each, now_ms)

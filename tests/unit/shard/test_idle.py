@@ -433,6 +433,30 @@ def test_dead_letters_do_not_leave_without_their_queue_after_a_start(
     assert (story.state(), dead_letters.state) == (OwnershipState.SERVING, OwnershipState.SERVING)
 
 
+def test_a_queue_that_could_not_leave_as_the_disk_was_full_is_served_after_a_start(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    story = Story()
+    look_for_dead_letters(story)
+    story.wait(MAX_MS - 1)
+    note, left = Queues.note, 1
+
+    def full(queues: Queues, queue: Queue, now_ms: int) -> None:
+        nonlocal left
+        left -= 1
+        if left < 0:
+            raise StoreBusyError("the disk is full")
+        note(queues, queue, now_ms)
+
+    monkeypatch.setattr(Queues, "note", full)
+    story.wait(2 * IDLE_CHECK_MS)
+    assert (left < 0, story.state()) == (True, OwnershipState.SERVING)
+    send(story)
+    story.scene.settle_down()
+    story.restart()
+    assert story.state() is OwnershipState.SERVING
+
+
 def test_only_so_many_leave_at_a_time() -> None:
     story = Story()
     for number in range(LEAVING_QUEUES_MAX):

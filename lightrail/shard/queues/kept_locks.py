@@ -65,7 +65,10 @@ class KeptLine:
     """The locks of one queue, each message with one, in the order of their sequences."""
 
     locks: list[KeptLock] = field(default_factory=list)
-    _firsts: list[int] = field(default_factory=list)
+    _firsts: list[int] = field(init=False)
+
+    def __post_init__(self) -> None:
+        self._firsts = [each.sequence for each in self.locks]
 
     def put(self, first: int, last: int, lock: KeptLock | None) -> None:
         """Gives messages from sequence `first` to before `last` this lock, or none."""

@@ -14,7 +14,7 @@ from lightrail.model.links import LockEnding
 from lightrail.shard.journal.kept_links import joined
 from lightrail.shard.journal.store import RecoveredQueue
 from lightrail.shard.queue.values.commands import ConsumerOptions, Holder
-from lightrail.shard.queues.kept_locks import KeptLock
+from lightrail.shard.queues.kept_locks import KeptLine, KeptLock
 from lightrail.shard.queues.lock_file import KeptLocks
 
 LOCKED_AFTER_START_MS: Final[int] = 10_000
@@ -34,11 +34,14 @@ def lock_holders(
     """Adds holders of the locks that outlive the process; returns when the locks end.
 
     Args:
-        holders: the links that the store has.
+        holders: the links that the store has. Their deliveries are theirs: the file may lag behind.
     """
     known = {each.options.lock_key for each in holders}
     by_key: dict[str, list[KeptLock]] = {}
-    for lock in _present(found, kept_locks.before(found.queue)):
+    line = KeptLine([*kept_locks.before(found.queue)])
+    for _, sequence, count in [each for holder in holders if line.locks for each in holder.deliveries]:
+        line.put(sequence, sequence + count, None)
+    for lock in _present(found, line.locks):
         if lock.key.key not in known:
             by_key.setdefault(lock.key.key, []).append(lock)
     ends: list[Lock] = []

@@ -29,7 +29,9 @@ locks."""
 LOCK_BYTES_GATHERED_MAX: Final[int] = 16 * 1024 * 1024
 """Bytes of entries that wait for a slow disk; instead of more, the file is written anew afterwards."""
 LOCK_FILE_PAUSE_MS: Final[int] = 1_000
-"""Time after a failure until the file is written anew."""
+"""Time after a failure until the file is written anew; twice as long after each further one."""
+LOCK_FILE_PAUSE_MS_MAX: Final[int] = 60_000
+"""The longest such time: to gather very many locks takes a second."""
 
 log = logging.getLogger("lightrail.shard.queues.lock_file")
 
@@ -99,6 +101,7 @@ class FileLocks(KeptLocks):
         """Whether changes are missing from the file and from `_entries`."""
         self._failed_ms: int | None = None
         """When the file could not be written; None if it could."""
+        self._pause_ms = LOCK_FILE_PAUSE_MS
         self._found: dict[int, list[KeptLock]] = {}
         try:
             with open(self._path, "rb") as file:
@@ -200,7 +203,7 @@ class FileLocks(KeptLocks):
     def _submit(self, now_ms: int) -> None:
         if self._worker is None or self._writing:
             return
-        if self._failed_ms is not None and 0 <= now_ms - self._failed_ms < LOCK_FILE_PAUSE_MS:
+        if self._failed_ms is not None and 0 <= now_ms - self._failed_ms < self._pause_ms:
             return
         if self._file < 0 or self._is_outdated or self._size > self._rewrite_at:
             work = partial(self._make, _OPEN, self._all(), now_ms)
@@ -218,11 +221,13 @@ class FileLocks(KeptLocks):
             return
         if self._failed_ms is not None:
             log.warning("%s can be written again", self._path)
-        self._failed_ms = None
+        self._failed_ms, self._pause_ms = None, LOCK_FILE_PAUSE_MS
         self._submit(now_ms)
 
     def _failed(self, error: BaseException, now_ms: int) -> None:
-        if self._failed_ms is None:
+        if self._failed_ms is not None:
+            self._pause_ms = min(2 * self._pause_ms, LOCK_FILE_PAUSE_MS_MAX)
+        else:
             log.error("%s can't be written, so locks end with the next restart: %s", self._path, error)
         self._failed_ms = now_ms
 

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 from lightrail.amqp.events import ACCEPTED, RELEASED, Outcome
 from lightrail.amqp.link import SETTLE_SECOND
 from lightrail.amqp.performatives import Modified, Released
+from lightrail.cluster.coordinator import CoordinatorError
 from lightrail.frontend.links.outcomes import (
     ELSEWHERE,
     FAILED,
@@ -297,23 +298,21 @@ class Settlements(UnsettledBytes):
             for at in range(0, len(numbers), limits.LOCKS_RENEWED_MAX):
                 part = numbers[at : at + limits.LOCKS_RENEWED_MAX]
                 settled = await self._settle_numbers(part, state)
-                if self.is_closed:
-                    return
                 for number in part:
                     answer = confirmed(state, plainly=self.confirms_plainly) if number in settled else LOST
                     self._answered(number, number, answer, is_counted)
-        except (ShardDownError, ShardRefusedError):
+        except (ShardDownError, ShardRefusedError, CoordinatorError):
             for number in numbers[at:]:
                 self._answered(number, number, UNANSWERED, is_counted)
         finally:
             self._doubtful.difference_update(numbers)
 
     def _answered(self, first: int, last: int, answer: object, is_counted: bool) -> None:
-        """Settles deliveries towards the client."""
+        """Settles deliveries towards the client, which may have settled them meanwhile."""
         if not self.is_closed:
+            settled = self._link.settle_sent(first, last, answer)
             if is_counted:
-                self._remove(max(0, last + 1 - max(first, self._lapsed)))
-            self._link.settle_sent(first, last, answer)
+                self._remove(min(settled, max(0, last + 1 - max(first, self._lapsed))))
             self._connection.touch()
 
     async def _settle_numbers(self, numbers: list[int], state: object) -> set[int]:

@@ -328,8 +328,10 @@ class Engine:
         self._links.sending.termini.tick(now_ms)
         self.freezing.tick(now_ms)
         self._follower.tick(now_ms)
+        # Also without a change: the file may be missing since a failure.
+        self._kept_locks.write(now_ms)
         self._last_consumers.tick(now_ms)
-        self._links.idle.tick(now_ms)
+        self._links.idle.tick(now_ms, may_leave=self._follower.can_read)
         self._links.closings.tick(now_ms)
         self._relays.tick(now_ms)
         self.transactions.decisions.forget_aborted(now_ms)

@@ -67,7 +67,7 @@ class Follower:
     _arrivals: "Arrivals"
     _when_synced: CallWhenSynced
     _now_ms: int = 0
-    _failed: bool = False
+    can_read: bool = True  # The coordinator answered at the last look.
     _undeleted: list[Queue] = field(default_factory=list)
     """Deleted queues for whose record the journal had no room yet."""
 
@@ -90,7 +90,7 @@ class Follower:
         """
         self._now_ms = now_ms
         unknown: list[Queue] = []
-        for each in found:
+        for each in sorted(found, key=lambda each: rules.is_dead_letter(each.name)):  # behind their queues
             self._queues.remember(each.queue)
             declared = each.declared
             if declared.copy:
@@ -166,11 +166,11 @@ class Follower:
             self._queues.tenancy.map.refresh()
             self._queues.names.refresh()
         except CoordinatorError as error:
-            if not self._failed:
+            if self.can_read:
                 log.error("names can't be read, known queues are served as before: %s", error)
-            self._failed = True
+            self.can_read = False
         else:
-            self._failed = False
+            self.can_read = True
             self._open_recovered()
 
     def _changed(self, changes: Changes) -> None:

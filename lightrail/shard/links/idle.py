@@ -1,9 +1,9 @@
 """Idle queues: those whose policy has max_idle leave when nobody has used them for that time.
 
 A queue is in use while a receiver of it, or of its dead letters, has credit or unsettled deliveries, while
-a message waits for its time, and while it forwards. Each send, delivery, settlement, peek, renewal and
-change of its name is a use; for the own queue of a subscription a change of its rules is one, and a message
-of its topic is none. An open link alone is no use.
+a message waits for its time, and while it forwards, or its dead letters wait for that. Each send, delivery,
+settlement, peek, renewal and change of its name is a use; for the own queue of a subscription a change of its
+rules is one, and a message of its topic is none. An open link alone is no use.
 
 Nothing is done per message. A queue in use is looked at every IDLE_CHECK_MS: its counters are compared with
 those of the last look. Between two looks `notes_use` lets the first step that changes the queue look as
@@ -100,6 +100,8 @@ class IdleQueues:
     """Names of queues that nobody has used yet, for which this shard had no room."""
     _ticked_ms: int = 0
     _paused_ms: int = 0
+    _may_leave: bool = True
+    """Whether the coordinator answers, so that a queue which leaves does not wait for its deletion."""
 
     # --- which queues are watched ----------------------------------------------------------------------
 
@@ -252,16 +254,23 @@ class IdleQueues:
                 return True
             if self._performer.leaving.has(each):
                 return True
-            # The dead letters of a policy with `dead_letter` have a gateway as their receiver.
-            is_received = each is queue or policy["dead_letter"] is None
-            if is_received and any(consumer.limit > consumer.next for consumer in view.attached):
+            is_forwarded = each is not queue and policy["dead_letter"] is not None
+            if is_forwarded and view.held:
+                # They are for another queue, and wait for the gateway.
+                return True
+            if not is_forwarded and any(consumer.limit > consumer.next for consumer in view.attached):
                 return True
         return False
 
     # --- time ------------------------------------------------------------------------------------------
 
-    def tick(self, now_ms: int) -> None:
-        """Looks at the queues that are due, and requests again what was not deleted."""
+    def tick(self, now_ms: int, *, may_leave: bool = True) -> None:
+        """Looks at the queues that are due, and requests again what was not deleted.
+
+        Args:
+            may_leave: whether the coordinator answers.
+        """
+        self._may_leave = may_leave
         if self._ticked_ms and now_ms - self._ticked_ms > IDLE_PAUSE_MS:
             self._paused_ms = now_ms
         self._ticked_ms = now_ms
@@ -303,14 +312,17 @@ class IdleQueues:
     # --- LEAVING ---------------------------------------------------------------------------------------
 
     def _retire(self, queue: Queue, now_ms: int) -> bool:
-        """Lets a queue leave, unless it moves, or too many others leave; returns whether it does."""
-        if queue.name in self._queues.tenancy.map.moves or len(self._leaving) >= LEAVING_QUEUES_MAX:
+        """Lets a queue leave, unless it moves, too many others leave, or its deletion would have to wait for
+        the coordinator, and messages of its topic with it; returns whether it does."""
+        if queue.name in self._queues.tenancy.map.moves or not self._may_leave:
+            return False
+        if len(self._leaving) >= LEAVING_QUEUES_MAX:
             return False
         family = self._family(queue)
         subscription = self._subscription(queue)
         revision = max(queue.record.revision, 0 if subscription is None else subscription.revision)
         try:
-            for each in family:
+            for each in reversed(family):  # The record of the queue itself decides after a start.
                 self._performer.journal_removed(each, now_ms)
                 each.leaving = revision
                 self._queues.note(each, now_ms)
@@ -334,6 +346,12 @@ class IdleQueues:
 
     def restored(self, queue: Queue, revision: int, now_ms: int) -> None:
         """Adds a queue that was LEAVING before this process started, at this revision."""
+        owner = self._queues.find(rules.owner(queue.name))
+        if owner is not None and owner.is_serving:
+            # Dead letters leave with their queue, which has a later record.
+            queue.ownership.apply(OwnershipEvent.RETURN)
+            self._performer.touch(queue)
+            return
         queue.leaving = revision
         if not rules.is_dead_letter(queue.name):
             self._begin(queue, queue.idle_since_ms, now_ms)

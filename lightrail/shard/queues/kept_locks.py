@@ -4,6 +4,7 @@
 """
 
 import struct
+from bisect import bisect_left, bisect_right
 from dataclasses import dataclass, field
 from typing import Final, NamedTuple
 
@@ -36,14 +37,55 @@ class LockKey(NamedTuple):
 
 
 class KeptLock(NamedTuple):
-    """The lock of one message."""
+    """The locks of messages with consecutive sequences and delivery numbers."""
 
-    key: LockKey
+    sequence: int
     number: int
+    length: int
+    key: LockKey
     attempts: int
     until_ms: int
     counts: bool
     """Whether the end by time counts as a failed delivery, although the link has ended."""
+    left_ms: int = 0
+    """Time from when the file was written last to the end."""
+
+    @property
+    def end(self) -> int:
+        """The sequence behind the last one."""
+        return self.sequence + self.length
+
+    def part(self, first: int, last: int) -> "KeptLock":
+        """The locks of the messages from sequence `first` to before `last`."""
+        return self._replace(sequence=first, number=self.number + first - self.sequence, length=last - first)
+
+
+@dataclass(slots=True, eq=False, repr=False)
+class KeptLine:
+    """The locks of one queue, each message with one, in the order of their sequences."""
+
+    locks: list[KeptLock] = field(default_factory=list)
+    _firsts: list[int] = field(init=False)
+
+    def __post_init__(self) -> None:
+        self._firsts = [each.sequence for each in self.locks]
+
+    def put(self, first: int, last: int, lock: KeptLock | None) -> None:
+        """Gives messages from sequence `first` to before `last` this lock, or none."""
+        firsts, locks = self._firsts, self.locks
+        low = bisect_right(firsts, first)
+        if low and locks[low - 1].end > first:
+            low -= 1
+        high = bisect_left(firsts, last, low)
+        found = [] if lock is None else [lock]
+        if low < high:
+            before, after = locks[low], locks[high - 1]
+            if before.sequence < first:
+                found.insert(0, before.part(before.sequence, first))
+            if after.end > last:
+                found.append(after.part(last, after.end))
+        locks[low:high] = found
+        firsts[low:high] = [each.sequence for each in found]
 
 
 @dataclass(slots=True, eq=False, repr=False)
@@ -84,8 +126,7 @@ class LockEntries:
 class FoundLocks:
     """The locks of all queues according to entries, which are applied in their order."""
 
-    by_queue: dict[int, dict[int, KeptLock]] = field(default_factory=dict)
-    """By queue and sequence."""
+    by_queue: dict[int, KeptLine] = field(default_factory=dict)
     _keys: dict[int, LockKey] = field(default_factory=dict)
 
     def apply(self, data: bytes) -> None:
@@ -103,21 +144,21 @@ class FoundLocks:
                 )
                 at += _LOCK.size
                 key = self._keys[consumer]
-                locks = self.by_queue.setdefault(queue, {})
-                for index in range(count):
-                    locks[sequence + index] = KeptLock(key, number + index, attempts, until_ms, bool(counts))
+                lock = KeptLock(sequence, number, count, key, attempts, until_ms, bool(counts))
+                self.by_queue.setdefault(queue, KeptLine()).put(sequence, lock.end, lock)
             elif data[at] == _IS_FREED:
                 _, queue, sequence, count = _FREED.unpack_from(data, at)
                 at += _FREED.size
-                locks = self.by_queue.get(queue, {})
-                for each in range(sequence, sequence + count):
-                    locks.pop(each, None)
+                if (line := self.by_queue.get(queue)) is not None:
+                    line.put(sequence, sequence + count, None)
             else:
                 raise ValueError(f"expected an entry of kind 1 to 3, found {data[at]}")
 
-    def after(self, now_ms: int) -> dict[int, dict[int, KeptLock]]:
-        """The locks that had not ended at a time."""
+    def after(self, now_ms: int) -> dict[int, list[KeptLock]]:
+        """The locks that had not ended at a time, when the file was written last."""
         return {
-            queue: {sequence: lock for sequence, lock in locks.items() if lock.until_ms > now_ms}
-            for queue, locks in self.by_queue.items()
+            queue: [
+                lock._replace(left_ms=lock.until_ms - now_ms) for lock in line.locks if lock.until_ms > now_ms
+            ]
+            for queue, line in self.by_queue.items()
         }

@@ -11,7 +11,7 @@ import errno
 import logging
 import os
 import struct
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial
@@ -29,7 +29,9 @@ locks."""
 LOCK_BYTES_GATHERED_MAX: Final[int] = 16 * 1024 * 1024
 """Bytes of entries that wait for a slow disk; instead of more, the file is written anew afterwards."""
 LOCK_FILE_PAUSE_MS: Final[int] = 1_000
-"""Time after a failure until the file is written anew."""
+"""Time after a failure until the file is written anew; twice as long after each further one."""
+LOCK_FILE_PAUSE_MS_MAX: Final[int] = 60_000
+"""The longest such time: to gather very many locks takes a second."""
 
 log = logging.getLogger("lightrail.shard.queues.lock_file")
 
@@ -60,9 +62,9 @@ class KeptLocks:
         """What notes the changes of a queue, by its number in the journal; None if they are not kept."""
         return None
 
-    def before(self, queue: int) -> Mapping[int, KeptLock]:
-        """The locks of a queue before the start, by sequence."""
-        return {}
+    def before(self, queue: int) -> Sequence[KeptLock]:
+        """The locks of a queue before the start, in the order of their sequences."""
+        return ()
 
     def write(self, now_ms: int) -> None:
         """Writes the changes; called at the end of a step."""
@@ -99,7 +101,8 @@ class FileLocks(KeptLocks):
         """Whether changes are missing from the file and from `_entries`."""
         self._failed_ms: int | None = None
         """When the file could not be written; None if it could."""
-        self._found: dict[int, dict[int, KeptLock]] = {}
+        self._pause_ms = LOCK_FILE_PAUSE_MS
+        self._found: dict[int, list[KeptLock]] = {}
         try:
             with open(self._path, "rb") as file:
                 data = file.read()
@@ -151,8 +154,8 @@ class FileLocks(KeptLocks):
     def changes_of(self, queue: int) -> LockChanges | None:
         return LockChanges(queue, self.changed)
 
-    def before(self, queue: int) -> Mapping[int, KeptLock]:
-        return self._found.get(queue, {})
+    def before(self, queue: int) -> Sequence[KeptLock]:
+        return self._found.get(queue, ())
 
     def write(self, now_ms: int) -> None:
         for changes in self.changed:
@@ -200,7 +203,7 @@ class FileLocks(KeptLocks):
     def _submit(self, now_ms: int) -> None:
         if self._worker is None or self._writing:
             return
-        if self._failed_ms is not None and 0 <= now_ms - self._failed_ms < LOCK_FILE_PAUSE_MS:
+        if self._failed_ms is not None and 0 <= now_ms - self._failed_ms < self._pause_ms:
             return
         if self._file < 0 or self._is_outdated or self._size > self._rewrite_at:
             work = partial(self._make, _OPEN, self._all(), now_ms)
@@ -218,11 +221,13 @@ class FileLocks(KeptLocks):
             return
         if self._failed_ms is not None:
             log.warning("%s can be written again", self._path)
-        self._failed_ms = None
+        self._failed_ms, self._pause_ms = None, LOCK_FILE_PAUSE_MS
         self._submit(now_ms)
 
     def _failed(self, error: BaseException, now_ms: int) -> None:
-        if self._failed_ms is None:
+        if self._failed_ms is not None:
+            self._pause_ms = min(2 * self._pause_ms, LOCK_FILE_PAUSE_MS_MAX)
+        else:
             log.error("%s can't be written, so locks end with the next restart: %s", self._path, error)
         self._failed_ms = now_ms
 
@@ -232,8 +237,8 @@ class FileLocks(KeptLocks):
         """Makes a new file with these entries. Raises OSError: there is none."""
         head = _HEAD.pack(_MAGIC, _VERSION, state, self._boot_id, self._token).ljust(_CHUNKS_AT, b"\0")
         partial_path = f"{self._path}.new"
-        self._leave()
         try:
+            self._leave()
             self._file = os.open(partial_path, os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
             self._size = 0
             self._put(head + _chunk(entries, now_ms))
@@ -260,14 +265,16 @@ class FileLocks(KeptLocks):
 
     def _drop(self) -> None:
         """Removes the file: without the later changes it would have locks that have ended."""
-        self._leave()
+        with suppress(OSError):
+            self._leave()
         with suppress(FileNotFoundError):
             os.unlink(self._path)
 
     def _leave(self) -> None:
-        if self._file >= 0:
-            os.close(self._file)
-            self._file = -1
+        file, self._file = self._file, -1
+        if file >= 0:
+            # Its number may be another file's from now on, even if this fails.
+            os.close(file)
 
 
 def _chunk(entries: bytes, now_ms: int) -> bytes:

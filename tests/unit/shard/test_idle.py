@@ -5,9 +5,12 @@ from collections.abc import Callable
 
 import pytest
 
+from lightrail.cluster.coordinator import CoordinatorError
 from lightrail.model import conditions
+from lightrail.model.names import is_dead_letter
 from lightrail.model.policy import Policy
 from lightrail.shard.journal.journal import Journal
+from lightrail.shard.journal.store import StoreBusyError
 from lightrail.shard.links.idle import (
     IDLE_AFTER_START_MS,
     IDLE_CHECK_MS,
@@ -19,7 +22,9 @@ from lightrail.shard.links.idle import (
 )
 from lightrail.shard.queues.declarations import EveryName
 from lightrail.shard.queues.ownership import OwnershipState
-from lightrail.wire.frames import Kind
+from lightrail.shard.queues.queues import Queues
+from lightrail.shard.queues.shard_queue import Queue
+from lightrail.wire.frames import Kind, OutcomeCode
 from tests.support.shard.fake_files import FakeFiles
 from tests.support.shard.moving_scene import Cluster
 from tests.support.shard.scene import Peer, Scene, numbered_messages
@@ -141,7 +146,7 @@ def peek(story: Story) -> None:
 
 
 def look_for_dead_letters(story: Story) -> None:
-    story.peer.consume(2, "q/$dlq", 1)
+    story.peer.consume(2, f"{story.queue}/$dlq", 1)
     story.peer.close_consumer(2)
 
 
@@ -189,6 +194,20 @@ def test_never_while_a_delivery_is_not_settled_or_a_message_waits_for_its_time()
     forwarding = Story(forward_to="other")
     forwarding.wait(3 * MAX_MS)
     assert forwarding.state() is OwnershipState.SERVING
+
+
+def test_never_while_dead_letters_wait_for_the_gateway_that_forwards_them() -> None:
+    story = Story(dead_letter="graveyard")
+    send(story)
+    story.peer.consume(2, "q", 1)
+    story.peer.settle(2, 0, 1, OutcomeCode.REJECTED)
+    story.peer.close_consumer(2)
+    story.wait(3 * MAX_MS)
+    assert story.state() is OwnershipState.SERVING
+    story.peer.consume(3, "q/$dlq", 5)
+    story.peer.settle(3, 0, 1)
+    story.wait(MAX_MS + 2 * IDLE_CHECK_MS)
+    assert story.state() is OwnershipState.LEAVING, "a gateway that waits for others is no use"
 
 
 def test_messages_of_its_topic_are_no_use_of_a_subscription_and_its_rules_are() -> None:
@@ -364,6 +383,78 @@ def test_a_tick_looks_at_a_part_of_many_queues_and_the_next_one_at_the_others() 
         found = [story.scene.engine._queues.find(each) for each in [*queues, "q"]]
         counts.append(sum(each is not None and each.idle_since_ms > 0 for each in found))
     assert counts == [IDLE_LOOKS_OF_A_TICK, IDLE_LOOKS_OF_A_TICK + 1]
+
+
+def test_no_queue_begins_to_leave_while_the_coordinator_can_not_be_read(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    story = Story()
+    is_away = True
+
+    def refresh() -> None:
+        if is_away:
+            raise CoordinatorError("etcd is away")
+
+    monkeypatch.setattr(story.names, "refresh", refresh)
+    story.scene.refresh()
+    story.wait(2 * MAX_MS)
+    assert story.state() is OwnershipState.SERVING, "messages of its topic would wait for its deletion"
+    is_away = False
+    story.scene.refresh()
+    story.wait(IDLE_CHECK_MS)
+    assert story.state() is OwnershipState.LEAVING
+
+
+def test_dead_letters_do_not_leave_without_their_queue_after_a_start(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The disk is full when the queue is served again, as the rules of its subscription were changed."""
+    story = Story("t/Subscriptions/s")
+    story.names.give("t", Policy.parse({"role": "router"}))
+    story.names.subscribe("t", "s", story.queue)
+    story.scene.refresh()
+    look_for_dead_letters(story)
+    story.wait(MAX_MS + 2 * IDLE_CHECK_MS)
+    assert story.state() is OwnershipState.LEAVING
+    note = Queues.note
+
+    def full(queues: Queues, queue: Queue, now_ms: int) -> None:
+        if is_dead_letter(queue.name):
+            raise StoreBusyError("the disk is full")
+        note(queues, queue, now_ms)
+
+    monkeypatch.setattr(Queues, "note", full)
+    story.names.subscribe("t", "s", story.queue)
+    story.scene.refresh()
+    story.scene.settle_down()
+    story.restart()
+    dead_letters = story.scene.engine._queues.find(f"{story.queue}/$dlq")
+    assert dead_letters is not None
+    assert (story.state(), dead_letters.state) == (OwnershipState.SERVING, OwnershipState.SERVING)
+
+
+def test_a_queue_that_could_not_leave_as_the_disk_was_full_is_served_after_a_start(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    story = Story()
+    look_for_dead_letters(story)
+    story.wait(MAX_MS - 1)
+    note, left = Queues.note, 1
+
+    def full(queues: Queues, queue: Queue, now_ms: int) -> None:
+        nonlocal left
+        left -= 1
+        if left < 0:
+            raise StoreBusyError("the disk is full")
+        note(queues, queue, now_ms)
+
+    monkeypatch.setattr(Queues, "note", full)
+    story.wait(2 * IDLE_CHECK_MS)
+    assert (left < 0, story.state()) == (True, OwnershipState.SERVING)
+    send(story)
+    story.scene.settle_down()
+    story.restart()
+    assert story.state() is OwnershipState.SERVING
 
 
 def test_only_so_many_leave_at_a_time() -> None:

@@ -13,8 +13,6 @@ from tests.support.shard.kept_locks import LockDisk
 from tests.support.shard.moving import ask as move_piece
 from tests.support.shard.moving import exporting_of, importing_of
 from tests.support.shard.scene import Peer, Scene
-from tests.unit.shard.transactions.test_prepared import ID, answer, prepare
-from tests.unit.shard.transactions.test_transactions import settled
 
 KEY = "a1" * 8
 OTHER = "b2" * 8
@@ -162,6 +160,17 @@ def test_no_lock_ends_within_ten_seconds_after_a_restart_unless_it_had_ended_bef
     assert ask(other, "are_locked", (KEY, 0)) == [False]
     scene = after(disk, end)
     assert scene.queue("q") == {"ready": 6, "in_flight": 0}
+
+
+def test_no_lock_becomes_longer_as_the_clock_was_set_back_before_the_start(tmp_path: Path, end: str) -> None:
+    disk = LockDisk(tmp_path)
+    receive(disk.peer(7), 5, 1)
+    scene = after(disk, end, wait_ms=-500_000)
+    other = disk.peer(8)
+    pass_time(scene, other, 59_000)
+    assert ask(other, "are_locked", (KEY, 0)) == [True]
+    pass_time(scene, other, 1_000)
+    assert ask(other, "are_locked", (KEY, 0)) == [False]
 
 
 @pytest.mark.parametrize(
@@ -334,27 +343,3 @@ def test_locks_stay_through_a_restart_before_a_move_and_one_after_it(tmp_path: P
     pass_time(scene, other, 61_000)
     attempts = {each[3]: each[2] for each in scene.everything("q")}
     assert [attempts.get(body) for body in source.bodies[:3]] == [0, 1, None]
-
-
-# --- transactions ----------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("commits", [True, False])
-def test_what_a_transaction_has_prepared_is_its_own_after_a_restart(
-    tmp_path: Path, end: str, commits: bool
-) -> None:
-    disk = LockDisk(tmp_path)
-    peer = disk.peer(7)
-    receive(peer, 5, 3)
-    request = prepare(peer, settles=[[*settled("q", 0, 1, 1), KEY]])
-    assert answer(disk.scene, peer, request) == {"prepared": True}
-    scene = after(disk, end)
-    other = disk.peer(8)
-    assert ask(other, "are_locked", *((KEY, each) for each in range(3))) == [True, False, True]
-    assert receive(other, 6, 9, OTHER) == [3, 4, 5]
-    assert answer(scene, other, other.ask("conclude", id=ID, commit=commits)) == {"concluded": True}
-    # Nobody can have a lock of the former process again after the rollback: the message has failed.
-    assert [(each.sequence, each.attempts) for each in other.delivered[6][3:]] == (
-        [] if commits else [(1, 1)]
-    )
-    assert ask(other, "settle_locks", (KEY, 0), (KEY, 2)) == [True, True]

@@ -2,13 +2,14 @@
 
 import os
 from collections.abc import Callable
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
 
 from lightrail.shard.queues import lock_file
 from lightrail.shard.queues.delivery_marks import FILE as MARKS
-from lightrail.shard.queues.lock_file import FILE, LOCK_FILE_PAUSE_MS, FileLocks
+from lightrail.shard.queues.lock_file import FILE, LOCK_FILE_PAUSE_MS, LOCK_FILE_PAUSE_MS_MAX, FileLocks
 from lightrail.wire.frames import OutcomeCode
 from tests.support.shard.kept_locks import BOOT, LockDisk, WorkerAtOnce
 from tests.unit.shard.test_kept_locks import KEY, OTHER, ask, pass_time, receive
@@ -182,9 +183,49 @@ def test_a_file_that_can_not_be_written_is_removed_and_written_again_later(
     ask(peer, "renew_locks", (OTHER, 0))
     assert not (tmp_path / FILE).exists()
     full = False
+    # Also if no lock changes; after the second failure it waits twice as long.
+    pass_time(disk.scene, peer, LOCK_FILE_PAUSE_MS)
+    assert not (tmp_path / FILE).exists()
+    pass_time(disk.scene, peer, LOCK_FILE_PAUSE_MS)
+    assert caplog.records[-1].message.endswith("can be written again")
+    assert disk.killed().queue("q") == {"ready": 2, "in_flight": 4}
+
+
+def test_a_disk_that_stays_full_is_tried_less_and_less_often(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    disk = disk_with_locks(tmp_path)
+    tried: list[int] = []
+
+    def pwrite(file: int, data: bytes, at: int) -> int:
+        tried.append(disk.scene.now_ms)
+        return 0
+
+    monkeypatch.setattr(os, "pwrite", pwrite)
+    peer = disk.peer(8)
+    receive(peer, 5, 1, OTHER)
+    pass_time(disk.scene, peer, 5 * LOCK_FILE_PAUSE_MS_MAX)
+    pauses = [after - before for before, after in pairwise(tried)]
+    assert pauses[:3] == [LOCK_FILE_PAUSE_MS, 2 * LOCK_FILE_PAUSE_MS, 4 * LOCK_FILE_PAUSE_MS]
+    assert pauses[-2:] == [LOCK_FILE_PAUSE_MS_MAX] * 2
+
+
+def test_a_file_that_can_not_be_closed_is_left_and_written_anew(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    disk = disk_with_locks(tmp_path)
+    peer = disk.peer(8)
+    with monkeypatch.context() as patched:
+
+        def close(file: int) -> None:
+            raise OSError(5, "Input/output error")
+
+        patched.setattr(os, "close", close)
+        monkeypatch.setattr(disk.locks, "_is_outdated", True)
+        receive(peer, 5, 1, OTHER)
+    assert not (tmp_path / FILE).exists()
     pass_time(disk.scene, peer, LOCK_FILE_PAUSE_MS)
     ask(peer, "renew_locks", (OTHER, 0))
-    assert caplog.records[-1].message.endswith("can be written again")
     assert disk.killed().queue("q") == {"ready": 2, "in_flight": 4}
 
 

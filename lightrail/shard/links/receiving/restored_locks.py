@@ -4,8 +4,8 @@ A lock is for a message that recovery has found with the attempts that it had wh
 has failed, or was settled, since.
 """
 
-from bisect import bisect_right
-from collections.abc import Callable
+from bisect import bisect_left, bisect_right
+from collections.abc import Callable, Iterator, Sequence
 from operator import attrgetter
 from typing import Final
 
@@ -14,7 +14,7 @@ from lightrail.model.links import LockEnding
 from lightrail.shard.journal.kept_links import joined
 from lightrail.shard.journal.store import RecoveredQueue
 from lightrail.shard.queue.values.commands import ConsumerOptions, Holder
-from lightrail.shard.queues.kept_locks import KeptLock
+from lightrail.shard.queues.kept_locks import KeptLine, KeptLock
 from lightrail.shard.queues.lock_file import KeptLocks
 
 LOCKED_AFTER_START_MS: Final[int] = 10_000
@@ -34,46 +34,53 @@ def lock_holders(
     """Adds holders of the locks that outlive the process; returns when the locks end.
 
     Args:
-        holders: the links that the store has.
+        holders: the links that the store has. Their deliveries are theirs: the file may lag behind.
     """
-    kept, known = kept_locks.before(found.queue), {each.options.lock_key for each in holders}
-    runs = sorted(found.runs, key=attrgetter("sequence"))
-    firsts = [run.sequence for run in runs]
-    by_key: dict[str, list[tuple[int, int, KeptLock]]] = {}
-    for sequence, lock in kept.items():
-        index = bisect_right(firsts, sequence) - 1
-        run = runs[index] if index >= 0 else None
-        if run is None or sequence >= run.end or of_journal(run.attempts) != lock.attempts:
-            continue
+    known = {each.options.lock_key for each in holders}
+    by_key: dict[str, list[KeptLock]] = {}
+    line = KeptLine([*kept_locks.before(found.queue)])
+    for _, sequence, count in [each for holder in holders if line.locks for each in holder.deliveries]:
+        line.put(sequence, sequence + count, None)
+    for lock in _present(found, line.locks):
         if lock.key.key not in known:
-            by_key.setdefault(lock.key.key, []).append((lock.number, sequence, lock))
+            by_key.setdefault(lock.key.key, []).append(lock)
     ends: list[Lock] = []
     for locks in by_key.values():
         holder = _holder(next_number(), locks)
         holders.append(holder)
-        for number, _, lock in locks:
-            until_ms = max(lock.until_ms, now_ms + LOCKED_AFTER_START_MS)
-            if ends and ends[-1][:2] == (until_ms, holder.consumer) and ends[-1][3] == number:
-                ends[-1] = (until_ms, holder.consumer, ends[-1][2], number + 1)
-            else:
-                ends.append((until_ms, holder.consumer, number, number + 1))
+        for lock in locks:
+            # The clock of the machine may have been set back since, and no lock becomes longer by that.
+            until_ms = max(min(lock.until_ms, now_ms + lock.left_ms), now_ms + LOCKED_AFTER_START_MS)
+            ends.append((until_ms, holder.consumer, lock.number, lock.number + lock.length))
     return ends
 
 
-def _holder(number: int, locks: list[tuple[int, int, KeptLock]]) -> Holder:
-    locks.sort()
-    after = locks[-1][0] + 1
+def _present(found: RecoveredQueue, kept: Sequence[KeptLock]) -> Iterator[KeptLock]:
+    """The parts of locks that are for messages of the queue with the attempts that these had."""
+    runs = sorted(found.runs, key=attrgetter("sequence")) if kept else []
+    firsts = [run.sequence for run in runs]
+    for lock in kept:
+        for run in runs[max(0, bisect_right(firsts, lock.sequence) - 1) : bisect_left(firsts, lock.end)]:
+            first, last = max(lock.sequence, run.sequence), min(lock.end, run.end)
+            if first < last and of_journal(run.attempts) == lock.attempts:
+                yield lock.part(first, last)
+
+
+def _holder(number: int, locks: list[KeptLock]) -> Holder:
+    locks.sort(key=attrgetter("number"))
+    after = locks[-1].number + locks[-1].length
     # The lock time of the link may have changed.
-    key = max((lock.key for _, _, lock in locks), key=attrgetter("lock_ms"))
+    key = max((lock.key for lock in locks), key=attrgetter("lock_ms"))
     options = ConsumerOptions(first=after, lock_ms=key.own_lock_ms, lock_key=key.key, lock_ends=key.lock_ends)
     blame = None
     if key.lock_ends is LockEnding.BY_TIME:
-        blame = (None, [number for number, _, lock in locks if lock.counts])
+        counting = (lock for lock in locks if lock.counts)
+        blame = (None, [each for lock in counting for each in range(lock.number, lock.number + lock.length)])
     return Holder(
         number,
         options,
         after,
-        joined([(number, sequence, 1) for number, sequence, _ in locks]),
+        joined([(lock.number, lock.sequence, lock.length) for lock in locks]),
         lock_ms=key.lock_ms,
         departed=True,
         blame=blame,

@@ -36,7 +36,7 @@ class Arrangement:
         look: see `Look`; without it no message has a key, a group, a delay or an id.
     """
 
-    __slots__ = ("_contents", "_joining", "_look", "_name", "_selecting", "effects")
+    __slots__ = ("_contents", "_joining", "_look", "_name", "_selecting", "_withheld", "effects")
 
     def __init__(self, name: str, contents: Contents, joining: Joining, look: Look | None) -> None:
         self._name = name
@@ -45,6 +45,8 @@ class Arrangement:
         self._look = look or _no_fields
         self._selecting = 0
         """Number of consumers with selectors."""
+        self._withheld: Sequence[int] = ()
+        """Of a copy: sequences of messages that stay delayed when it is opened; see Withhold."""
         self.effects: list[Effect] = []
         """Effects of messages that left the queue under its last policy, for the next dispatch."""
 
@@ -78,6 +80,8 @@ class Arrangement:
             if special.delays is not None:
                 special.delays.withheld = dict.fromkeys(command.withheld)
             special.build(Past(), now_ms)
+        elif command.is_copy:
+            self._withheld = command.withheld
         if contents.deliveries.order is not None:
             contents.deliveries.order.enqueued(command.next_sequence)
         self._know(command.ids)
@@ -88,6 +92,9 @@ class Arrangement:
         active: Consumer | None = None
         deliveries = contents.deliveries
         for holder, consumer in holders_of(command.holders, contents.ready):
+            if consumer.departed and not len(consumer.in_flight):
+                # A transaction has reserved its deliveries, or they were removed.
+                continue
             contents.consumers.adopt(consumer)
             self._selecting += consumer.options.selects is not None and not consumer.departed
             if consumer.options.lock_key and consumer.departed:
@@ -106,6 +113,7 @@ class Arrangement:
         self._know(command.ids)
         self._joining.begin(contents.next_sequence)
         self.follow(command.policy, now_ms, command.past)
+        self._withheld = ()
         if active is not None:
             contents.consumers.activate(active)
         contents.deadlines.thin(contents.expiring())
@@ -164,6 +172,7 @@ class Arrangement:
         contents = self._contents
         runs = contents.waiting()
         delays = None if contents.special is None else contents.special.delays
+        withheld = self._withheld if delays is None else delays.withheld
         if contents.special is not None:
             contents.special.replacing.tell(self.effects)
             if self.effects:
@@ -197,8 +206,8 @@ class Arrangement:
                 contents.counters,
                 contents.work,
             )
-            if delays is not None and contents.special.delays is not None:
-                contents.special.delays.withheld = dict.fromkeys(delays.withheld)
+            if contents.special.delays is not None:
+                contents.special.delays.withheld = dict.fromkeys(withheld)
             contents.special.build(past or Past(), now_ms)
             contents.deliveries.order = contents.special.order
             contents.special.order.enqueued(contents.next_sequence)

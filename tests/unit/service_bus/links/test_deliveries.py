@@ -26,6 +26,7 @@ from lightrail.amqp.sections import (
     with_application_properties,
 )
 from lightrail.amqp.values import Symbol
+from lightrail.cluster.coordinator import CoordinatorError
 from lightrail.frontend.errors import ConditionError
 from lightrail.frontend.links.outcomes import Deferral
 from lightrail.model import conditions, limits
@@ -311,14 +312,17 @@ def test_an_outcome_that_a_lost_shard_may_have_stored_is_given_to_the_next_one(i
     assert len(rig.link.settled_sent) == 1
 
 
-def test_an_outcome_whose_request_is_lost_with_its_shard_is_a_lost_lock_and_the_link_goes_on() -> None:
+@pytest.mark.parametrize("error", [ShardDownError(), CoordinatorError("etcd is away")], ids=repr)
+def test_an_outcome_whose_request_is_lost_with_its_shard_is_a_lost_lock_and_the_link_goes_on(
+    error: Exception,
+) -> None:
     rig = Rig(lock_duration=30)
     rig.link.rcv_settle_mode = SETTLE_SECOND
     rig.delivered(MESSAGE)
     rig.consumer.reopen()
 
     async def ask(_queue: str, _op: str, _fields: dict[str, Any]) -> Answer:
-        raise ShardDownError
+        raise error
 
     rig.connection.frontend.ask_shard = ask  # type: ignore[attr-defined]
     tasks: list[Any] = []
@@ -330,6 +334,47 @@ def test_an_outcome_whose_request_is_lost_with_its_shard_is_a_lost_lock_and_the_
     ((first, last, answer),) = rig.link.settled_sent
     assert (first, last, answer.error.condition) == (0, 0, conditions.MESSAGE_LOCK_LOST)
     assert rig.connection.lost == []
+
+
+def doubtful(rig: Rig, count: int) -> tuple[list[Any], list[list[str]]]:
+    """Accepts messages whose locks may have ended; returns the work that asks the shard, and what it asks."""
+    rig.link.rcv_settle_mode = SETTLE_SECOND
+    rig.delivered(*[MESSAGE] * count)
+    rig.consumer.reopen()
+    asked: list[list[str]] = []
+
+    async def ask(_queue: str, _op: str, fields: dict[str, Any]) -> Answer:
+        asked.append(fields["locks"])
+        return Answer({"found": [True] * len(fields["locks"])}, memoryview(b""))
+
+    rig.connection.frontend.ask_shard = ask  # type: ignore[attr-defined]
+    work: list[Any] = []
+    rig.connection.frontend.spawn = work.append  # type: ignore[attr-defined]
+    rig.consumer.outcome(Outcome(rig.link, 0, count - 1, ACCEPTED, False))  # type: ignore[arg-type]
+    return work, asked
+
+
+def test_all_outcomes_reach_the_shard_also_of_a_link_that_ends_meanwhile() -> None:
+    rig = Rig(lock_duration=30)
+    count = limits.LOCKS_RENEWED_MAX + 1
+    work, asked = doubtful(rig, count)
+    rig.consumer.close()
+    asyncio.run(work.pop())
+    assert sum(map(len, asked)) == count
+    assert rig.link.settled_sent == []
+
+
+def test_what_the_client_settles_while_the_shard_is_asked_counts_once(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    rig = Rig(lock_duration=30)
+    work, _ = doubtful(rig, 1)
+    rig.consumer.outcome(Outcome(rig.link, 0, 0, ACCEPTED, True))  # type: ignore[arg-type]
+    rig.consumer.deliver(slice_of(1, [MESSAGE]), 1, 1)
+    # The link has no unsettled delivery of this number any more.
+    monkeypatch.setattr(rig.link, "settle_sent", lambda first, last, state: 0)
+    asyncio.run(work.pop())
+    assert rig.consumer.settlements.count == 1
 
 
 def test_what_is_no_message_is_delivered_as_it_is() -> None:

@@ -4,11 +4,14 @@ import json
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass, field
 from heapq import nsmallest
-from typing import Any, Final, NamedTuple
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from lightrail.journal.record import TransactionState, TransactionStep
 from lightrail.shard.queue.values.commands import Outcome, OutcomeKind
 from lightrail.shard.transactions.work import Post, posts_of
+
+if TYPE_CHECKING:
+    from lightrail.shard.queues.shard_queue import Queue
 
 TRANSACTION_PREPARED_BYTES: Final[int] = 3 * 1024
 """Bytes in memory for such a transaction beside its messages."""
@@ -47,6 +50,11 @@ class Prepared:
     """Sequences of the delayed messages that it cancels, by queue."""
     is_recovered: bool = False
     """Whether it is from the journal: a shard that was lost may have concluded it, without a record."""
+    ids: dict[str, int] = field(default_factory=dict)
+    """By name, the numbers in the journal of the queues with deliveries or cancelled messages of it; none in
+    records of former versions."""
+    counted_at: "dict[str, Queue]" = field(default_factory=dict)
+    """By name, the queues that keep room for it; one of them may have been deleted and made anew since."""
     queues: set[str] = field(init=False)
     """Names of all queues with work of this transaction."""
     size: int = field(init=False)
@@ -85,6 +93,8 @@ class Prepared:
         }
         if self.cancelled:
             detail["cancelled"] = self.cancelled
+        if self.ids:
+            detail["queues"] = self.ids
         if self.user:
             detail["user"] = self.user
         # The bytes of the request, which the posts refer to as well.
@@ -109,6 +119,7 @@ def recovered(record: TransactionStep, holders: Iterator[int], now_ms: int) -> P
         reserved,
         detail["since_ms"],
         cancelled=detail.get("cancelled", {}),
+        ids=detail.get("queues", {}),
         is_recovered=True,
     )
 

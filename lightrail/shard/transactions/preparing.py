@@ -25,9 +25,9 @@ from lightrail.shard.queue.values.commands import FAILED
 from lightrail.shard.queue.values.schedules import Release, Withhold
 from lightrail.shard.queues.memory import Memory, UserShares
 from lightrail.shard.queues.queues import Queues
-from lightrail.shard.queues.shard_queue import CallWhenSynced
+from lightrail.shard.queues.shard_queue import CallWhenSynced, Queue
 from lightrail.shard.transactions.applying import Applying, SettledPart, Shares, cancelling
-from lightrail.shard.transactions.checks import Checks, Targets, check_apart, shares_of
+from lightrail.shard.transactions.checks import Checks, Targets, check_apart, shares_of, takes_numbers
 from lightrail.shard.transactions.prepared import Prepared, ReservedDeliveries, recovered
 from lightrail.shard.transactions.work import Loaded, Loading, id_of, work_of
 
@@ -64,20 +64,16 @@ class Preparing:
     _count: UserShares = field(default_factory=UserShares)
     _concluding: dict[bytes, list[tuple[Peer, int]]] = field(default_factory=dict)
     """Decided transactions whose messages are being read from disk, and requests that wait for them."""
-    _reserved: dict[str, dict[int, list[tuple[int, int]]]] = field(default_factory=dict)
-    """Of recovered transactions, by queue, until the queues are restored."""
-    _withheld: dict[str, list[int]] = field(default_factory=dict)
-    """The delayed messages that these cancel."""
+    _recovered: dict[str, list[Prepared]] = field(default_factory=dict)
+    """Recovered transactions by queue, until the queues are restored."""
 
     def __post_init__(self, found: Iterable[TransactionStep], now_ms: int) -> None:
         for record in found:
             if record.state == TransactionState.PREPARED:
                 prepared = recovered(record, self._holders, now_ms)
                 self._add(prepared)
-                for each in prepared.reserved:
-                    self._reserved.setdefault(each.queue, {})[each.holder] = each.ranges
-                for name, sequences in prepared.cancelled.items():
-                    self._withheld.setdefault(name, []).extend(sequences)
+                for name in prepared.queues:
+                    self._recovered.setdefault(name, []).append(prepared)
 
     @property
     def operations(self) -> Mapping[str, Operation]:
@@ -89,14 +85,22 @@ class Preparing:
             "transactions": self._prepared_ones,
         }
 
-    def reserved(self, queue: str) -> commands.Restore:
-        """Messages of a queue in recovered transactions, in the fields of `commands.Restore`."""
-        reserved, withheld = self._reserved.get(queue, {}), self._withheld.get(queue, ())
+    def reserved(self, queue: str, id: int) -> commands.Restore:
+        """Messages of a queue in recovered transactions, in the fields of `commands.Restore`.
+
+        Args:
+            id: its number in the journal: one that was made anew under the name has another.
+        """
+        found = [each for each in self._recovered.get(queue, ()) if each.ids.get(queue, id) == id]
+        reserved = {
+            mine.holder: mine.ranges for each in found for mine in each.reserved if mine.queue == queue
+        }
+        withheld = [sequence for each in found for sequence in each.cancelled.get(queue, ())]
         return commands.Restore((), 0, reserved=reserved, withheld=withheld)
 
     def restored(self) -> None:
         """Called when the recovered queues are restored."""
-        self._reserved, self._withheld = {}, {}
+        self._recovered = {}
         for prepared in self._prepared.values():
             self._promise(prepared, 1)
 
@@ -126,9 +130,11 @@ class Preparing:
         work = work_of({"producer": 1, "number": 1, **fields}, now_ms)
         posts = self._checks.posts(work.posts, now_ms)
         cancelled: dict[str, list[int]] = {}
+        settled = self._checks.all_settled(peer, work.retirements, now_ms)
+        ids = {each.queue.name: each.queue.id for each in settled}
         for queue, sequence in self._checks.cancelled(work.cancellations):
             cancelled.setdefault(queue.name, []).append(sequence)
-        settled = self._checks.all_settled(peer, work.retirements, now_ms)
+            ids[queue.name] = queue.id
         check_apart(settled)
         self._checks.shares(posts, now_ms)
         self._applying.check([each.part for each in settled])
@@ -142,7 +148,7 @@ class Preparing:
             for each in settled
         ]
         user = str(fields.get("user", ""))
-        prepared = Prepared(id, shard, user, work.posts, reserved, now_ms, cancelled=cancelled)
+        prepared = Prepared(id, shard, user, work.posts, reserved, now_ms, cancelled=cancelled, ids=ids)
         self._check_room(prepared)
         self._applying.records.write([prepared.record(fields)], now_ms)
         for each, deliveries in zip(settled, reserved, strict=True):
@@ -190,16 +196,19 @@ class Preparing:
         Args:
             sign: 1, or -1 to count it no longer.
         """
-        for name in prepared.queues:
-            if (queue := self._queues.find(name)) is not None:
-                queue.promised += sign
+        if sign > 0:
+            found = ((name, self._queues.find(name)) for name in prepared.queues)
+            prepared.counted_at = {name: queue for name, queue in found if queue is not None}
+        for each in prepared.counted_at.values():
+            each.promised += sign
         for post in prepared.posts:
             for name in post.queues:
-                if (queue := self._queues.find(name)) is not None:
+                if (queue := prepared.counted_at.get(name)) is not None:
                     queue.promised_messages += sign * post.batch.count
                     queue.promised_bytes += sign * post.batch.size
-                    # Batches may wait for the room.
-                    self._performer.touch(queue)
+                    if self._queues.find(name) is queue:
+                        # Batches may wait for the room.
+                        self._performer.touch(queue)
 
     # --- concluded ---------------------------------------------------------------------------------------
 
@@ -307,17 +316,29 @@ class Preparing:
             parts.append(SettledPart(queue, runs, command))
         for name, sequences in prepared.cancelled.items() if commits else ():
             if (queue := self._queues.find(name)) is not None:
-                # One that was purged meanwhile is in the queue no longer.
-                parts += [cancelling((queue, each)) for each in sequences if queue.view.is_delayed(each)]
+                # One that was purged meanwhile is in the queue no longer, and of a queue that was deleted
+                # and made anew another message may have the number.
+                parts += [cancelling((queue, each)) for each in sequences if queue.view.is_withheld(each)]
         return parts
 
     def _shares(self, prepared: Prepared, now_ms: int) -> Shares:
-        """All messages of a prepared transaction by queue."""
+        """All messages of a prepared transaction by queue.
+
+        They get new numbers where those that were taken for them are of no use any more: the queue was
+        deleted and made anew, or has no delays.
+        """
         posts: Targets = []
+        taken: dict[Queue, list[tuple[int, int]]] = {}
         for post in prepared.posts:
             post.batch.enqueued_at_ms = now_ms
             queues = [queue for name in post.queues if (queue := self._queues.find(name)) is not None]
             posts.append((queues, post.batch, post.sequence))
+            if queues and post.sequence is not None:
+                taken.setdefault(queues[0], []).append((post.sequence, post.sequence + post.batch.count))
+        anew = {queue for queue, ranges in taken.items() if not takes_numbers(queue, sorted(ranges))}
+        posts = [
+            (queues, batch, None if anew.intersection(queues) else first) for queues, batch, first in posts
+        ]
         return shares_of(posts, partial(share, promised=True), now_ms)
 
     # --- asked about -------------------------------------------------------------------------------------

@@ -9,6 +9,7 @@ from lightrail.amqp.dead_letters import COUNT as DEAD_LETTER_COUNT
 from lightrail.amqp.dead_letters import HOPS
 from lightrail.amqp.sections import decode_annotations, with_annotations
 from lightrail.amqp.values import UInt
+from lightrail.filters.dead_letters import NOTED_DESCRIPTION, NOTED_REASON, service_bus_reason
 from lightrail.gateway.forwarding import forwarder
 from lightrail.gateway.forwarding.counts import ForwardingCounts
 from lightrail.gateway.forwarding.forwarder import (
@@ -71,7 +72,12 @@ def test_a_dead_letter_that_returns_is_counted_and_set_aside_in_the_end() -> Non
     async def check(scene: Scene) -> None:
         await scene.give("q", dead_letter="graves")
         returned = with_annotations(
-            dead_letter(b"x", "q"), {DEAD_LETTER_COUNT: UInt(DEAD_LETTERINGS_PLAIN + 1)}
+            dead_letter(b"x", "q"),
+            {
+                DEAD_LETTER_COUNT: UInt(DEAD_LETTERINGS_PLAIN + 1),
+                NOTED_REASON: "broken",
+                NOTED_DESCRIPTION: "",
+            },
         )
         aside = "q/$transfer/$dlq"
         for hops in range(1, DEAD_LETTER_HOPS_MAX + 2):
@@ -85,6 +91,8 @@ def test_a_dead_letter_that_returns_is_counted_and_set_aside_in_the_end() -> Non
         notes = decode_annotations(rests)
         assert notes["x-opt-dead-letter-condition"] == TOO_MANY_HOPS
         assert notes["x-opt-dead-letter-source"] == "q"
+        # Service Bus' clients do not find the reason of the receiver that rejected it before.
+        assert service_bus_reason(notes.get) == (TOO_MANY_HOPS, notes["x-opt-dead-letter-description"])
         # A redrive begins anew.
         delivery = Delivery(1, 0, 0, 0, 0, 0, 0, rests)
         assert HOPS not in decode_annotations(redriven(delivery, 0).message)

@@ -109,6 +109,11 @@ class QueueForwarder(Forwarder):
         """See MessageHolder."""
         return self._is_paused
 
+    def give_back(self) -> None:
+        """See MessageHolder. The first attempt after it comes before others that wait already."""
+        self._is_paused = False
+        super().give_back()
+
     @property
     def held(self) -> int:
         """Messages in flight."""

@@ -32,6 +32,7 @@ from lightrail.wire.frames import OutcomeCode
 from tests.support.amqp.letters import dead_letter
 from tests.support.turns import until
 from tests.unit.gateway.forwarding.forwarder_scene import ForwarderScene
+from tests.unit.gateway.forwarding.test_room import Source
 
 
 class Scene(ForwarderScene):
@@ -227,6 +228,26 @@ def test_dead_letters_that_wait_are_given_back_where_there_is_no_room(monkeypatc
             scene.go_on.release()
         await until(lambda: len(scene.queue.outcomes) + len(other.outcomes) == 20)
         assert sorted(scene.sink.messages("graves")) == sorted(2 * sent)
+        assert scene.room.held == 0
+
+    run(check)
+
+
+def test_what_was_given_back_is_tried_before_others_that_wait_still(monkeypatch: Any) -> None:
+    monkeypatch.setattr(forwarder, "FORWARDER_OPEN_PAUSE_MS", 0)
+
+    async def check(scene: Scene) -> None:
+        scene.sink.refuse = lambda _name, _letter: NotSentError("amqp:x", "") if not scene.pauses else None
+        sent = dead_letter(b"large" * 100, "q")
+        scene.room.__init__(len(sent) + 10)  # type: ignore[misc]
+        scene.queue.add(sent)
+        await scene.give("q", dead_letter="graves")
+        await until(lambda: len(scene.pauses) == 1)
+        # Another source, whose target refuses all, has less. It would have the room for as long.
+        other = Source(scene.room, is_waiting=True, held=1)
+        other.hold(len(sent) - 10)
+        await until(lambda: len(scene.queue.outcomes) == 1)
+        assert other.given_back == 1
         assert scene.room.held == 0
 
     run(check)

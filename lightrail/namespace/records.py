@@ -341,6 +341,7 @@ _OF_DEAD_LETTERS: Final = (
     "retry_growth",
     "retry_delay_max",
     "lock_ends",
+    "durable",
 )
 
 

@@ -7,9 +7,9 @@ differ in when: a link waits for its queues, in order and without an end; a requ
 
 import sys
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
 from lightrail.model import limits
 from lightrail.namespace.directory import Directory
@@ -193,9 +193,9 @@ def left_over(
         (positions[index], payload, queue)
         for group in groups
         for index, payload in zip(group.indices, group.payloads, strict=True)
-        for queue in group.queues
+        for queue in _places(group.queues, forwarded)
     }
-    # Where an action has changed since, a queue has the message with its former content.
+    # Where an action has changed since, or makes new ids, a queue has the message with its former content.
     former = Counter((position, queue) for position, _, queue in carried - wanted)
     for group in groups:
         parts: dict[frozenset[str], tuple[list[int], list[bytes]]] = {}
@@ -204,9 +204,8 @@ def left_over(
             left = frozenset(
                 queue
                 for queue in group.queues
-                if (position, payload, queue) not in carried
-                and (queue not in forwarded or (position, payload, forwarded[queue].source) not in carried)
-                and not _taken(former, (position, queue))
+                if not any((position, payload, each) in carried for each in _places([queue], forwarded))
+                and not any(taken(former, (position, each)) for each in _places([queue], forwarded))
             )
             if left:
                 indices, payloads = parts.setdefault(left, ([], []))
@@ -216,7 +215,15 @@ def left_over(
             yield queues, indices, payloads
 
 
-def _taken(former: Counter[tuple[int, str]], of: tuple[int, str]) -> bool:
-    """Whether there was one more of it."""
+def _places(queues: Iterable[str], forwarded: Mapping[str, ChainEnd]) -> Iterator[str]:
+    """Where messages for queues may be stored: in a queue, or in its source."""
+    for queue in queues:
+        yield queue
+        if queue in forwarded:
+            yield forwarded[queue].source
+
+
+def taken(former: Counter[Any], of: Hashable) -> bool:
+    """Whether there was one more of it, which is taken."""
     former[of] -= 1
     return former[of] >= 0

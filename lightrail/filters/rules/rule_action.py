@@ -67,8 +67,8 @@ class RuleAction:
     def apply(self, message: bytes, bytes_max: int = limits.MAX_MESSAGE_BYTES) -> bytes:
         """The changed message; a message with malformed sections before the body is returned unchanged.
 
-        Raises EvaluationError: a statement has no result for this message, or makes a larger one of it that
-        has more than `bytes_max`.
+        Raises EvaluationError: a statement has no result for this message, or all together make a larger one
+        of it that has more than `bytes_max`.
         """
         try:
             _, end = locate(message)
@@ -77,13 +77,12 @@ class RuleAction:
                 changes = statement(HeadView(head, beyond=beyond))
                 if changes:
                     head = changed(head, changes)
-                    if len(head) + beyond > max(bytes_max, len(message)):
-                        raise EvaluationError(
-                            f"the action makes a message of {len(head) + beyond} bytes; "
-                            f"its queue takes at most {bytes_max}"
-                        )
         except MALFORMED:
             return message
+        if (size := len(head) + beyond) > max(bytes_max, len(message)):
+            raise EvaluationError(
+                f"the action makes a message of {size} bytes; its queue takes at most {bytes_max}"
+            )
         return head + message[end:]
 
     def __repr__(self) -> str:

@@ -82,6 +82,9 @@ def _find(
             record = directory.get(name := frontend.hooks.name_at(directory, name, entity))
         except names.InvalidNameError as error:
             raise ConditionError(conditions.NOT_ALLOWED, str(error)) from None
+        except ConditionError:
+            frontend.guard.demand(connection.client, right, record)
+            raise
     if record.role is Role.NONE and not names.is_temporary(name):
         explicit = entity and not frontend.settings.service_bus_auto_create
         template = directory.template(names.owner(name), explicit=explicit)

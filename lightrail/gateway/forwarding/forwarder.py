@@ -321,11 +321,18 @@ class RepeatingForwarder(Forwarder):
         self._again = again
         self._problem = ""
         """The last logged problem."""
+        self._begins_anew = False
+        """Whether no attempt has ended since all messages were given back."""
 
     @property
     def is_waiting(self) -> bool:
         """See MessageHolder."""
-        return bool(self._problem)
+        return bool(self._problem) and not self._begins_anew
+
+    def give_back(self) -> None:
+        """See MessageHolder. The first attempt after it comes before others that wait already."""
+        self._begins_anew = True
+        super().give_back()
 
     def attempt(self, delivery: Delivery) -> Attempt:
         """The attempts of a message, which notes each problem."""
@@ -344,6 +351,7 @@ class RepeatingForwarder(Forwarder):
 
     def note(self, problem: str) -> None:
         """Logs the problem of an attempt, or "" after none, if it is another one than before."""
+        self._begins_anew = False
         if problem != self._problem:
             self._problem = problem
             if problem:

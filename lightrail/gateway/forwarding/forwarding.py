@@ -30,7 +30,7 @@ from lightrail.gateway.forwarding.forwarder import (
 from lightrail.gateway.forwarding.next_queues import TOO_MANY_HOPS
 from lightrail.gateway.forwarding.pushes import Pushers
 from lightrail.gateway.forwarding.room import ForwardingRoom
-from lightrail.gateway.forwarding.sink import NotSentError, Sink, due, moved
+from lightrail.gateway.forwarding.sink import NotSentError, Sink, due, moved, with_error
 from lightrail.gateway.forwarding.transferring import QueueForwarders
 from lightrail.gateway.forwarding.transfers import Transfers
 from lightrail.gateway.http_client import Endpoints
@@ -140,6 +140,7 @@ class DeadLetterForwarder(RepeatingForwarder):
                 Symbol("x-opt-dead-letter-description"): why,
             }
             log.warning("a dead letter of %s is in %s: %s", self._of, names.transfer_name(self._of), why)
+            return with_error(message, notes)
         return with_annotations(message, notes)
 
 

@@ -1,7 +1,8 @@
 """Room: the bytes of the unsettled messages of all forwarders and pushers of a gateway, and their bound.
 
 A source whose target refuses messages, or does not answer, keeps a window of them. Above the bound the source
-with the most gives its messages back to its queue, first of all one that waits for its target.
+with the most gives its messages back to its queue, first of all one that waits for its target, and last of
+all one with a single message, which would send that again and again.
 """
 
 from typing import Final, Protocol
@@ -12,6 +13,11 @@ FORWARDING_BYTES_MAX: Final[int] = 128 * 1024 * 1024
 
 class MessageHolder(Protocol):
     """What holds messages: a forwarder or a pusher."""
+
+    @property
+    def held(self) -> int:
+        """Messages in flight."""
+        ...
 
     @property
     def is_waiting(self) -> bool:
@@ -46,6 +52,10 @@ class ForwardingRoom:
             return
         self._by_holder[holder] = size
         while self.held > self._bytes_max and len(self._by_holder) > 1:
-            most = max(self._by_holder, key=lambda each: (each.is_waiting, self._by_holder[each]))
+            most = max(self._by_holder, key=self._rank)
             self.held -= self._by_holder.pop(most)
             most.give_back()
+
+    def _rank(self, holder: MessageHolder) -> tuple[bool, bool, int]:
+        """The greatest one gives back first."""
+        return holder.is_waiting, holder.held > 1, self._by_holder[holder]

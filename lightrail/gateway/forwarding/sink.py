@@ -3,7 +3,7 @@
 The messages that forwarding sends for deliveries.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, Final
@@ -14,11 +14,13 @@ from lightrail.amqp.sections import (
     attributes,
     decode_annotations,
     decode_header,
+    with_annotations,
     with_header,
     without_annotations,
 )
 from lightrail.amqp.values import DecodeError, Symbol
 from lightrail.cluster.coordinator import CoordinatorError
+from lightrail.filters.dead_letters import NOTED_DESCRIPTION, NOTED_REASON
 from lightrail.gateway.errors import ProblemError
 from lightrail.gateway.messages.outgoing import Outgoing
 from lightrail.gateway.messages.sending import Carried, NameSender, UnroutableError
@@ -78,6 +80,14 @@ def redriven(delivery: Delivery, now_ms: int) -> Outgoing:
             # The shard stored this message without decoding it, so it is forwarded unchanged.
             message = delivery.message
     return Outgoing(message, durable, priority, expires_at_ms, delivery.message_format)
+
+
+def with_error(message: bytes, notes: Mapping[Symbol, Any]) -> bytes:
+    """A dead letter with annotations of an error here, in place of the reason that a receiver gave earlier.
+
+    Raises DecodeError, ValueError.
+    """
+    return with_annotations(without_annotations(message, (NOTED_REASON, NOTED_DESCRIPTION)), notes)
 
 
 def dead_letter_source(delivery: Delivery) -> str | None:

@@ -14,7 +14,6 @@ from collections.abc import Callable, Iterable, Sequence
 from itertools import accumulate
 from typing import Any, Final
 
-from lightrail.amqp.sections import with_annotations
 from lightrail.amqp.values import DecodeError, Symbol, Timestamp
 from lightrail.cluster.coordinator import CoordinatorError
 from lightrail.gateway.forwarding.counts import ForwardingCounts
@@ -27,7 +26,7 @@ from lightrail.gateway.forwarding.next_queues import (
     parts_of,
 )
 from lightrail.gateway.forwarding.room import ForwardingRoom
-from lightrail.gateway.forwarding.sink import moved
+from lightrail.gateway.forwarding.sink import moved, with_error
 from lightrail.gateway.messages.sending import RouterSender
 from lightrail.model import conditions, limits
 from lightrail.model.names import dead_letter_name, transfer_name
@@ -109,6 +108,11 @@ class QueueForwarder(Forwarder):
     def is_waiting(self) -> bool:
         """See MessageHolder."""
         return self._is_paused
+
+    def give_back(self) -> None:
+        """See MessageHolder. The first attempt after it comes before others that wait already."""
+        self._is_paused = False
+        super().give_back()
 
     @property
     def held(self) -> int:
@@ -254,7 +258,7 @@ class QueueForwarder(Forwarder):
         if delivery.message_format:
             return delivery.message
         try:
-            return with_annotations(delivery.message, notes)
+            return with_error(delivery.message, notes)
         except (DecodeError, ValueError):
             return delivery.message
 

@@ -5,7 +5,8 @@ shard; a request is sent again within its time only.
 """
 
 import asyncio
-from collections.abc import Container, Iterable, Iterator, Sequence
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from time import monotonic
 from typing import Final, Self
@@ -19,7 +20,7 @@ from lightrail.namespace.records import Name
 from lightrail.namespace.router_plan import CopyGroup, Plan
 from lightrail.namespace.routers import Routers
 from lightrail.namespace.routing import UNROUTABLE
-from lightrail.namespace.spreading import Spread, Ways, left_over
+from lightrail.namespace.spreading import Spread, Ways, left_over, taken
 from lightrail.namespace.statuses import STATUS_OF
 from lightrail.shard_client.peers.requests import ShardDownError
 from lightrail.shard_client.peers.shards import ShardPeer
@@ -190,13 +191,16 @@ class RouterSender:
             self._ways.forget()
 
 
-def _at_sources(
-    groups: Iterable[CopyGroup], plan: Plan, carried: Container[tuple[bytes, str]]
-) -> Iterator[CopyGroup]:
-    """The groups with the sources of those ends of chains that do not have a message."""
+def _at_sources(groups: Sequence[CopyGroup], plan: Plan, carried: Carried) -> Iterator[CopyGroup]:
+    """The groups with the sources of those ends of chains that do not have a message, whatever an action has
+    made of it."""
+    wanted = {(payload, queue) for each in groups for payload in each.payloads for queue in each.queues}
+    former = Counter(queue for _, queue in carried - wanted)
     for group in groups:
         for index, payload in zip(group.indices, group.payloads, strict=True):
-            there = frozenset(queue for queue in group.queues if (payload, queue) in carried)
+            there = frozenset(
+                queue for queue in group.queues if (payload, queue) in carried or taken(former, queue)
+            )
             yield CopyGroup(there | plan.at_sources(group.queues - there), [index], [payload])
 
 

@@ -18,7 +18,7 @@ from lightrail.frontend.nodes.requests import RequestError, error_of, reply
 from lightrail.model import conditions, limits
 from lightrail.model.names import InvalidNameError, queue_name
 from lightrail.namespace.records import Name, Right
-from lightrail.namespace.rights import demand, demand_look
+from lightrail.namespace.rights import demand, demand_look, rights_of
 from lightrail.namespace.statuses import LimitExceededError, TakenError
 from lightrail.service_bus.messages import (
     DEFERRED,
@@ -166,12 +166,16 @@ class EntityManagement:
         directory = connection.frontend.directory
         directory.refresh()
         try:
-            name = entity_name(directory, self._path())
+            path = self._path()
+            return directory.get(entity_name(directory, path))
         except InvalidNameError as error:
             raise RequestError(404, str(error)) from None
         except ConditionError as error:
+            caller = connection.client.caller_for(path)
+            if not rights_of(directory, caller, path):
+                # A client without a right gets no information about what exists.
+                demand(directory, caller, Right.LISTEN, directory.get(path))
             raise RequestError(404, error.description) from None
-        return directory.get(name)
 
     def _path(self) -> str:
         """The path of the node. Raises InvalidNameError."""

@@ -88,6 +88,8 @@ def _managed(connection: "ClientConnection", name: str) -> tuple[Subscription, C
     directory.refresh()
     found = subscription_at(directory, name)
     if found is None:
+        # A client without the right gets no information about what exists.
+        demand(directory, connection.client.caller_for(name), Right.MANAGE, directory.get(name))
         raise RequestError(404, f"{name} is no subscription of a topic: only those have rules")
     # A token for the subscription is good for its rules, which belong to the topic.
     caller = connection.client.caller_for(found.target).at(found.router)

@@ -101,7 +101,9 @@ class Requests:
             frame(Kind.REQUEST, flags=DUE * (due is not None), epoch=due or 0, number=number, body=body)
         )
         try:
-            return await asyncio.wait_for(answer, wait_ms / 1000)
+            # Not wait_for, which in Python 3.11 loses a cancellation in the turn of the answer.
+            async with asyncio.timeout(wait_ms / 1000):
+                return await answer
         except TimeoutError:
             raise ShardDownError(
                 f"shard {self._shard} did not answer within {wait_ms} ms; it may have executed the request, "

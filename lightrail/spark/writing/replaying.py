@@ -18,10 +18,11 @@ from lightrail.spark.command import CommandError, UsageError
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
-FORMAT: Final = 1
+FORMAT: Final = 2
+"""1: messages were sent with their own headers, in other batches."""
 ORDER: Final = ("queue", "epoch", "sequence", "journal", "lsn")
 """Sequences of a queue rise across moves. They begin anew if a queue is deleted and created again."""
-COLUMNS: Final = (*ORDER, "event", "event_time", "message")
+COLUMNS: Final = (*ORDER, "event", "event_time", "message", "durable")
 """Columns that are read if there is no --where."""
 
 
@@ -197,7 +198,11 @@ def send(found: "DataFrame", run: ReplayRun, options: Mapping[str, str], rate: f
     Args:
         options: options of the sink: gateway, credentials, and target unless messages return to their queues.
     """
-    dealt = found.select(*ORDER, "message").repartition(run.tasks, "queue").sortWithinPartitions(*ORDER)
+    dealt = (
+        found.select(*ORDER, "message", "durable")
+        .repartition(run.tasks, "queue")
+        .sortWithinPartitions(*ORDER)
+    )
     writer = dealt.write.format("lightrail").options(**options)
     writer.option("id", run.producer).option("batchMessages", run.batch_messages).option(
         "messagesPerSecond", rate / run.tasks

@@ -18,7 +18,7 @@ from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamArrowW
 from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import StructType
 
-from lightrail.amqp.sections import with_annotations
+from lightrail.amqp.sections import decode_header, with_annotations, with_header
 from lightrail.amqp.values import DecodeError, Symbol, Timestamp, ULong
 from lightrail.model import limits
 from lightrail.spark.http import Access, GatewayClient, GatewayError, path_of
@@ -59,14 +59,22 @@ OPTIONS: Final = (
 
 def marked_rows(batch: pa.RecordBatch, began_ms: int) -> Iterator[tuple[str, bytes]]:
     """(queue, marked message) of the rows of a journal, in order. Raises BadRowError."""
-    columns = (batch.column(name).to_pylist() for name in ("queue", "sequence", "message"))
-    for queue, sequence, message in zip(*columns, strict=True):
-        yield queue, marked(message, queue, sequence, began_ms)
+    columns = (batch.column(name).to_pylist() for name in ("queue", "sequence", "message", "durable"))
+    for queue, sequence, message, durable in zip(*columns, strict=True):
+        yield queue, marked(message, queue, sequence, began_ms, durable=bool(durable))
 
 
-def marked(message: bytes, queue: str, sequence: int, began_ms: int) -> bytes:
-    """The message with the annotations of its origin. Raises BadRowError."""
+def marked(message: bytes, queue: str, sequence: int, began_ms: int, *, durable: bool) -> bytes:
+    """The message with the annotations of its origin. Raises BadRowError.
+
+    Args:
+        durable: whether its queue had it on disk, also if its header does not say so: then this one does.
+    """
     try:
+        header = decode_header(message)
+        if durable and not header.durable:
+            header.durable = True
+            message = with_header(message, header)
         return with_annotations(
             message, {REPLAYED: Timestamp(began_ms), FROM_QUEUE: queue, FROM_SEQUENCE: ULong(sequence)}
         )

@@ -137,6 +137,23 @@ def test_rights_are_those_at_the_name_that_is_found(asked: str) -> None:
     play(test, allow_anonymous=True)
 
 
+@pytest.mark.parametrize("properties", [AZURE, {}])
+@pytest.mark.parametrize("name", ["topic/Subscriptions/mine", *MISSING])
+def test_a_client_without_the_right_gets_no_information_about_what_exists(
+    name: str, properties: dict[Symbol, Any]
+) -> None:
+    async def test(scene: Scene) -> None:
+        await scene.coordinator.add_user(UserRecord.make("ann", "secret", 4_096))
+        await scene.authenticator.refresh()
+        service = scene.frontend.service
+        await service.give(ANYBODY, "topic", Policy.parse({"role": "router"}))
+        await service.give(ANYBODY, "q", QUEUE)
+        await service.subscribe(ANYBODY, "topic", "q", id="mine")
+        assert await attached(scene, properties, name, sends=False) == conditions.UNAUTHORIZED_ACCESS
+
+    play(test, allow_anonymous=True)
+
+
 def test_an_entity_that_another_process_has_just_created_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
     async def test(scene: Scene) -> None:
         directory, current = scene.frontend.directory, scene.coordinator.current

@@ -126,7 +126,7 @@ def test_what_an_action_makes_too_large_for_its_queue_is_a_dead_letter_and_no_re
     run(check)
 
 
-def test_no_statement_makes_a_message_larger_than_the_broker_takes() -> None:
+def test_no_action_makes_a_message_larger_than_the_broker_takes() -> None:
     action = compile_rule_action(
         {"sql": "SET b = a; " + "; ".join(f"SET c{n} = a" for n in range(60))}, uuid4
     )
@@ -137,6 +137,9 @@ def test_no_statement_makes_a_message_larger_than_the_broker_takes() -> None:
     # What was larger before may become smaller.
     removing = compile_rule_action({"sql": "REMOVE a"}, uuid4)
     assert len(removing.apply(sent, 10)) < 100
+    # What counts is the message in the end, and not what it is between two statements.
+    renaming = compile_rule_action({"sql": "SET b = a; REMOVE a"}, uuid4)
+    assert len(renaming.apply(sent, len(sent))) == len(sent)
 
 
 def test_failures_of_rules_do_not_expire() -> None:

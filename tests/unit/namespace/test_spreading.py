@@ -3,6 +3,7 @@
 import pytest
 
 from lightrail.model import conditions
+from lightrail.namespace.forwarding import ChainEnd
 from lightrail.namespace.router_plan import CopyGroup
 from lightrail.namespace.spreading import left_over
 from lightrail.shard_client.sending.lanes import Again, again
@@ -53,3 +54,23 @@ def test_each_queue_gets_what_no_other_load_has(
 ) -> None:
     found = left_over(groups, [7], {(7, content, queue) for content, queue in carried})
     assert [(set(queues), contents) for queues, indices, contents in found] == left
+
+
+@pytest.mark.parametrize(
+    ("contents", "carried", "left"),
+    [
+        ([b"m"], [(b"m", "source")], []),
+        # An action such as newid() gives another content each time.
+        ([b"changed"], [(b"m", "source")], []),
+        ([b"changed"], [(b"m", "end")], []),
+        ([b"m", b"n"], [(b"m", "source")], [b"n"]),
+        ([b"changed", b"other"], [(b"m", "source"), (b"n", "end")], []),
+        ([b"changed", b"other"], [(b"m", "source")], [b"other"]),
+    ],
+)
+def test_what_is_in_the_source_of_a_queue_is_not_sent_to_the_queue_as_well(
+    contents: list[bytes], carried: list[tuple[bytes, str]], left: list[bytes]
+) -> None:
+    taken = {(7, content, queue) for content, queue in carried}
+    found = left_over([group("end", *contents)], [7], taken, {"end": ChainEnd("source", 1)})
+    assert [content for _, _, contents in found for content in contents] == left

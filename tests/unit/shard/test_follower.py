@@ -705,3 +705,18 @@ def test_dead_letters_of_transfers_follow_the_policy_of_their_source() -> None:
     scene.refresh()
     assert scene.queue_contents(letters).policy.captured
     assert scene.has_queue(letters)
+
+
+@pytest.mark.parametrize("durable", ["default", "always", "never"])
+def test_a_message_for_which_a_rule_fails_is_on_disk_as_the_policy_of_its_queue_says(durable: str) -> None:
+    # Frontends send it to the dead letters themselves, as durable as its sender made it.
+    names = EveryName()
+    names.give("a", Policy.parse({"role": "queue", "durable": durable}))
+    scene = Scene(names=names)
+    peer = scene.peer()
+    peer.produce(1, "a/$dlq")
+    peer.send(1, 1, [b"transient"], durable=False)
+    peer.send(1, 2, [b"durable"], durable=True)
+    scene.settle_down()
+    kept = [run.batch.durable for run in scene.queue_contents("a/$dlq").ready.runs]
+    assert kept == {"default": [False, True], "always": [True, True], "never": [False, False]}[durable]

@@ -8,7 +8,7 @@ import pyarrow as pa
 import pytest
 
 from lightrail.amqp.decoder import read_value
-from lightrail.amqp.sections import decode_annotations, scan
+from lightrail.amqp.sections import Header, decode_annotations, decode_header, scan, with_header
 from lightrail.amqp.values import Timestamp, ULong
 from lightrail.spark.command import CommandError, UsageError
 from lightrail.spark.journals.listing import Listing
@@ -48,7 +48,7 @@ def test_a_run_goes_on_only_with_what_it_began_with(tmp_path: Path) -> None:
         load(path, {**ASKED, "where": None})
 
 
-@pytest.mark.parametrize("text", ["{", "[]", '{"format": 9}'])
+@pytest.mark.parametrize("text", ["{", "[]", '{"format": 9}', '{"format": 1}'])
 def test_a_file_that_can_not_be_read_is_named(tmp_path: Path, text: str) -> None:
     path = state_file(str(tmp_path), "friday")
     path.write_text(text)
@@ -68,10 +68,29 @@ def test_an_id_makes_a_file_name(id: str) -> None:
         state_file(".", id)
 
 
+def enqueued(sent: bytes, *, durable: bool) -> pa.RecordBatch:
+    return pa.record_batch(
+        {
+            "queue": ["q"],
+            "sequence": [7],
+            "message": pa.array([sent], pa.binary()),
+            "durable": pa.array([durable], pa.bool_()),
+        }
+    )
+
+
+@pytest.mark.parametrize("durable", [True, False])
+@pytest.mark.parametrize("stored", [True, False])
+def test_what_was_on_disk_is_durable_whatever_its_sender_wrote(durable: bool, stored: bool) -> None:
+    sent = with_header(message("hello"), Header(durable=durable, priority=9, ttl=1_000))
+    ((_, found),) = marked_rows(enqueued(sent, durable=stored), 1)
+    header = decode_header(found)
+    assert (header.durable, header.priority, header.ttl) == (durable or stored, 9, 1_000)
+
+
 def test_a_marked_message_says_where_it_was_and_is_else_the_same() -> None:
     sent = message("hello", priority=9, ttl_ms=1_000)
-    batch = pa.record_batch({"queue": ["q"], "sequence": [7], "message": pa.array([sent], pa.binary())})
-    ((queue, found),) = marked_rows(batch, 1_790_000_000_000)
+    ((queue, found),) = marked_rows(enqueued(sent, durable=False), 1_790_000_000_000)
     annotations = decode_annotations(found)
     assert (queue, annotations) == (
         "q",
@@ -91,7 +110,7 @@ def test_a_marked_message_says_where_it_was_and_is_else_the_same() -> None:
 
 def test_a_message_that_is_none_says_how_to_leave_it_out() -> None:
     with pytest.raises(BadRowError, match=r"--where \"not \(queue = 'q' and sequence = 7\)\""):
-        marked(b"\x01\x02", "q", 7, 0)
+        marked(b"\x01\x02", "q", 7, 0, durable=True)
 
 
 def test_what_is_read_is_pinned_when_a_run_begins(tmp_path: Path) -> None:
@@ -119,6 +138,7 @@ def test_the_sink_marks_what_it_is_told_to() -> None:
             "epoch": [1, 1],
             "sequence": [3, 4],
             "message": pa.array([message("x"), message("y")], pa.binary()),
+            "durable": [True, True],
         }
     )
     with FakeGateway() as gateway:

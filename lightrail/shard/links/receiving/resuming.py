@@ -174,6 +174,7 @@ def _deliver(consumer: Consumer, number: int, run: Run, now_ms: int) -> None:
             base,
             ends[run.first : run.last],
             batch.blob(run.first, run.last),
+            batch.durable,
         )
     )
 

@@ -9,6 +9,7 @@ from lightrail.amqp.dead_letters import COUNT as DEAD_LETTER_COUNT
 from lightrail.amqp.dead_letters import HOPS
 from lightrail.amqp.sections import decode_annotations, with_annotations
 from lightrail.amqp.values import UInt
+from lightrail.filters.dead_letters import NOTED_DESCRIPTION, NOTED_REASON, service_bus_reason
 from lightrail.gateway.forwarding import forwarder
 from lightrail.gateway.forwarding.counts import ForwardingCounts
 from lightrail.gateway.forwarding.forwarder import (
@@ -31,6 +32,7 @@ from lightrail.wire.frames import OutcomeCode
 from tests.support.amqp.letters import dead_letter
 from tests.support.turns import until
 from tests.unit.gateway.forwarding.forwarder_scene import ForwarderScene
+from tests.unit.gateway.forwarding.test_room import Source
 
 
 class Scene(ForwarderScene):
@@ -71,7 +73,12 @@ def test_a_dead_letter_that_returns_is_counted_and_set_aside_in_the_end() -> Non
     async def check(scene: Scene) -> None:
         await scene.give("q", dead_letter="graves")
         returned = with_annotations(
-            dead_letter(b"x", "q"), {DEAD_LETTER_COUNT: UInt(DEAD_LETTERINGS_PLAIN + 1)}
+            dead_letter(b"x", "q"),
+            {
+                DEAD_LETTER_COUNT: UInt(DEAD_LETTERINGS_PLAIN + 1),
+                NOTED_REASON: "broken",
+                NOTED_DESCRIPTION: "",
+            },
         )
         aside = "q/$transfer/$dlq"
         for hops in range(1, DEAD_LETTER_HOPS_MAX + 2):
@@ -85,6 +92,8 @@ def test_a_dead_letter_that_returns_is_counted_and_set_aside_in_the_end() -> Non
         notes = decode_annotations(rests)
         assert notes["x-opt-dead-letter-condition"] == TOO_MANY_HOPS
         assert notes["x-opt-dead-letter-source"] == "q"
+        # Service Bus' clients do not find the reason of the receiver that rejected it before.
+        assert service_bus_reason(notes.get) == (TOO_MANY_HOPS, notes["x-opt-dead-letter-description"])
         # A redrive begins anew.
         delivery = Delivery(1, 0, 0, 0, 0, 0, 0, rests)
         assert HOPS not in decode_annotations(redriven(delivery, 0).message)
@@ -219,6 +228,26 @@ def test_dead_letters_that_wait_are_given_back_where_there_is_no_room(monkeypatc
             scene.go_on.release()
         await until(lambda: len(scene.queue.outcomes) + len(other.outcomes) == 20)
         assert sorted(scene.sink.messages("graves")) == sorted(2 * sent)
+        assert scene.room.held == 0
+
+    run(check)
+
+
+def test_what_was_given_back_is_tried_before_others_that_wait_still(monkeypatch: Any) -> None:
+    monkeypatch.setattr(forwarder, "FORWARDER_OPEN_PAUSE_MS", 0)
+
+    async def check(scene: Scene) -> None:
+        scene.sink.refuse = lambda _name, _letter: NotSentError("amqp:x", "") if not scene.pauses else None
+        sent = dead_letter(b"large" * 100, "q")
+        scene.room.__init__(len(sent) + 10)  # type: ignore[misc]
+        scene.queue.add(sent)
+        await scene.give("q", dead_letter="graves")
+        await until(lambda: len(scene.pauses) == 1)
+        # Another source, whose target refuses all, has less. It would have the room for as long.
+        other = Source(scene.room, is_waiting=True, held=1)
+        other.hold(len(sent) - 10)
+        await until(lambda: len(scene.queue.outcomes) == 1)
+        assert other.given_back == 1
         assert scene.room.held == 0
 
     run(check)

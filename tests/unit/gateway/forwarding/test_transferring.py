@@ -34,6 +34,7 @@ from lightrail.wire.bodies import Answer, encode_request
 from tests.support.amqp.letters import message as letter
 from tests.support.shard.engine_links import WAIT_MS, EngineLinks
 from tests.support.turns import until
+from tests.unit.gateway.forwarding.test_room import Source
 from tests.unit.namespace.test_routing import message
 
 
@@ -410,6 +411,25 @@ def test_sources_that_can_not_forward_give_back_what_has_no_room_and_go_on_later
         assert room.held == 0
 
     run(check, bytes_max)
+
+
+def test_what_was_given_back_is_tried_before_others_that_wait_still(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(forwarder, "FORWARDER_OPEN_PAUSE_MS", 0)
+    (sent,) = letters(1)
+
+    async def check(scene: Scene) -> None:
+        await scene.give("target")
+        scene.links.refused = 1
+        await scene.give("source")
+        scene.add("source", sent)
+        await scene.give("source", forward_to="target")
+        await until(lambda: len(scene.pauses) == 1)
+        other = Source(scene.forwarders.room, is_waiting=True, held=1)
+        other.hold(len(sent) - 5)
+        await until(lambda: scene.counts.messages_forwarded == 1)
+        assert other.given_back == 1
+
+    run(check, len(sent) + 5)
 
 
 @pytest.mark.parametrize("found", [b"", b"not a message x-opt-transfer-hops", with_hops(letter(b""), 0, 0)])

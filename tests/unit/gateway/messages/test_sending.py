@@ -223,6 +223,34 @@ def test_what_is_in_the_source_of_a_full_queue_does_not_come_into_that_queue_at_
     asyncio.run(prepare())
 
 
+def test_what_the_end_of_a_chain_has_is_not_stored_in_its_source_as_an_action_writes_it_anew() -> None:
+    async def check(scene: Scene) -> None:
+        scene.message = MESSAGE._replace(message=b"\x00\x53\x75\xa0\x01x")
+        task = await scene.send()
+        assert scene.frames() == (1, 1)
+        scene.shards.peer.producer.answered(1, 1)
+        scene.shards.far.producer.refused(1, FULL)
+        await turn()
+        assert scene.frames() == (0, 1)
+        scene.shards.far.producer.answered(2, 1)
+        await task
+
+    async def prepare() -> None:
+        graph = Graph()
+        await graph.coordinator.set_shards(2)
+        await graph.router("r")
+        await graph.queue("source", "end", "far")
+        forwards = Policy.parse({"role": "queue", "forward_to": "end"})
+        await graph.service.change(ANYBODY, "source", forwards)
+        numbered = {"rule": {"sql": "SET sys.MessageId = newid()"}}
+        await graph.subscribe("r", "source", rules={"it": {"filter": None, "action": numbered}})
+        await graph.subscribe("r", "far")
+        graph.directory.refresh()
+        await check(Scene(graph))
+
+    asyncio.run(prepare())
+
+
 Q = Name("q", Policy.parse({"role": "queue", "max_message_bytes": 100}))
 
 

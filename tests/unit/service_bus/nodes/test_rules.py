@@ -8,7 +8,7 @@ from lightrail.amqp.messages import Message
 from lightrail.amqp.values import Described, Int, ULong
 from lightrail.model import limits
 from lightrail.model.policy import Policy
-from lightrail.namespace.rights import ANYBODY
+from lightrail.namespace.rights import ANYBODY, Caller
 from lightrail.namespace.rules import rules_of
 from lightrail.service_bus.spelling import PART_CHARACTERS_MAX
 from tests.support.amqp.frontend_scene import Scene, play
@@ -151,6 +151,20 @@ def test_what_cannot_be_done_says_why(
         assert text in found["statusDescription"]
         assert (found["statusCode"], found["errorCondition"]) == (status, condition)
         assert list(stored(scene)) == ["$Default"]
+
+    play(test)
+
+
+@pytest.mark.parametrize(
+    "node", [NODE, "q/$management", "topic/$management", "topic/Subscriptions/no/$management"]
+)
+def test_a_client_without_the_right_gets_no_information_about_subscriptions(node: str) -> None:
+    async def test(scene: Scene) -> None:
+        requester = await requester_at(scene, node)
+        scene.connections[0].client.caller = Caller("eve")
+        for operation in (ADD, REMOVE, LIST):
+            found = (await requester.ask(rule("r"), operation=operation)).application
+            assert (found["statusCode"], found["errorCondition"]) == (403, "amqp:unauthorized-access")
 
     play(test)
 

@@ -25,6 +25,8 @@ def forwarding(names: Names, **of_target: object) -> tuple[str, str, str, str]:
 def refused_transfers(names: Names, source: str, count: int) -> list[str]:
     """The dead letters of what a queue could not forward, waited for."""
     name = f"{source}/$transfer/$dlq"
+    # The first one may make the queue.
+    wait.until(lambda: names.http("GET", f"/{name}/!messages").status == 200, f"{name} is there")
     wait.until(lambda: len(names.peek(name)) == count, f"{count} messages are in {name}")
     return names.rest(name)
 

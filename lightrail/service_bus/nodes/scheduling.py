@@ -37,6 +37,7 @@ from lightrail.service_bus.nodes.locks import (
     queue_of,
     sequences_of,
 )
+from lightrail.shard_client.deadlines import within
 from lightrail.shard_client.peers.requests import ShardDownError, ShardRefusedError
 from lightrail.shard_client.sending.window import Attributes
 from lightrail.wire.frames import UNKNOWN_SEQUENCE
@@ -186,7 +187,9 @@ class _Storing:
             if self._has_ids or not self._stored:
                 raise refused from None
             try:
-                await cancel_all(self._connection, self._queue, self._stored)
+                # The client may have given up by now: it must not find them when it sends the list again.
+                with within(None):
+                    await cancel_all(self._connection, self._queue, self._stored)
             except (ShardDownError, ShardRefusedError):
                 raise RequestError(
                     refused.status,

@@ -7,7 +7,7 @@ import pytest
 
 from lightrail.amqp.composite import write_composite
 from lightrail.amqp.sections import Header, Properties
-from lightrail.amqp.values import Array, Long
+from lightrail.amqp.values import Array, Long, UInt
 from lightrail.frontend.nodes.posting import Posting, PostingError
 from lightrail.model import conditions, limits
 from lightrail.model.policy import Policy
@@ -18,6 +18,7 @@ from lightrail.service_bus.nodes.scheduling import (
     FIRST_PAGES_MAX,
     STORED_TOGETHER_MAX,
 )
+from lightrail.shard_client.deadlines import left_ms
 from lightrail.shard_client.sending.window import Attributes
 from lightrail.wire.bodies import Answer
 from lightrail.wire.frames import UNKNOWN_SEQUENCE
@@ -166,6 +167,24 @@ def test_a_list_is_stored_as_a_whole_or_not_at_all(monkeypatch: Any) -> None:
         assert len(queue.stored) == 3
 
     scheduling_at(monkeypatch, check, room=3, max_message_bytes=50)
+
+
+def test_what_was_stored_is_cancelled_also_when_the_time_of_its_client_is_over(monkeypatch: Any) -> None:
+    async def check(queue: Queue, requester: Requester) -> None:
+        times_ms: list[int] = []
+
+        async def ask(queue_name: str, op: str, fields: dict[str, Any]) -> Answer:
+            times_ms.append(left_ms(limits.REQUEST_MS))
+            return await queue.ask(queue_name, op, fields)
+
+        monkeypatch.setattr(requester.client.scene.frontend, "ask_shard", ask)
+        body = {"messages": [{"message": message(priority=each)} for each in (1, 2)]}
+        over = {"operation": SCHEDULE, "com.microsoft:server_timeout": UInt(0)}
+        answer = await requester.ask(body, **over)
+        assert answer.application["errorCondition"] == conditions.RESOURCE_LIMIT_EXCEEDED
+        assert (queue.stored, times_ms) == ([None], [limits.REQUEST_MS])
+
+    scheduling_at(monkeypatch, check, room=1)
 
 
 def test_what_a_queue_remembers_stays_and_the_repeated_list_has_its_numbers(monkeypatch: Any) -> None:

@@ -230,9 +230,14 @@ class View:
         """Whether a message is delayed."""
         return self._contents.delayed.find(sequence, sequence + 1) >= 0
 
-    def is_free(self, first: int, last: int) -> bool:
-        """Whether sequences from `first` to before `last` were taken, and no message has one of them."""
-        return scheduling.is_free(self._contents, first, last)
+    def is_withheld(self, sequence: int) -> bool:
+        """Whether a prepared transaction cancels a message, which is delayed until the decision."""
+        delays = scheduling.delays_of(self._contents)
+        return delays is not None and sequence in delays.withheld and self.is_delayed(sequence)
+
+    def are_free(self, ranges: Sequence[tuple[int, int]]) -> bool:
+        """See scheduling.are_free."""
+        return scheduling.are_free(self._contents, ranges)
 
     @property
     def lines(self) -> list[Ready]:

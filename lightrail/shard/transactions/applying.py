@@ -97,7 +97,7 @@ def _records_of(
     for queue, mine, digests, _, _ in found:
         if not mine.count:
             continue
-        if sequence is not None and _keeps_number(queue):
+        if sequence is not None:
             first = sequence
         else:
             first = next_sequences.setdefault(queue, queue.view.next_sequence)
@@ -112,12 +112,6 @@ def _records_of(
     if together:
         records.insert(0, Append(together, 0, 0, batch, 0, batch.count))
     return records
-
-
-def _keeps_number(queue: Queue) -> bool:
-    """Whether messages are stored under numbers that were taken before: not if the policy, since the
-    transaction was prepared, has no delays any more."""
-    return queue.view.policy.delay
 
 
 TRANSACTION_REWRITTEN_BYTES_MAX: Final[int] = 64 * 1024 * 1024
@@ -260,7 +254,7 @@ class Applying:
                 queue.machine.remember(mine.digests, ids_until_ms(queue, now_ms))
                 if not mine.batch.count:
                     continue
-                if sequence is not None and _keeps_number(queue):
+                if sequence is not None:
                     if (note := self._performer.exports.get(queue)) is not None:
                         # The copy of a queue that moves may have the messages behind these already.
                         note(Run(mine.batch, 0, mine.batch.count, sequence))

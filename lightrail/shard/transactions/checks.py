@@ -79,11 +79,13 @@ class Checks:
         for each in cancellations:
             queue = demand(self._queues.for_request(each.queue))
             for sequence in range(each.first, each.last):
-                if not queue.view.is_delayed(sequence) or (queue, sequence) in found:
+                view = queue.view
+                if not view.is_delayed(sequence) or view.is_withheld(sequence) or (queue, sequence) in found:
                     raise RequestError(
                         conditions.TRANSACTION_ROLLBACK,
                         f"expected message {sequence} of {queue.name}, which the transaction cancels, to be "
-                        "scheduled; it was enqueued, or cancelled before",
+                        "scheduled; it was enqueued, or cancelled before, or another transaction that waits "
+                        "for its decision cancels it",
                     )
                 found[queue, sequence] = None
         return list(found)
@@ -127,12 +129,17 @@ class Checks:
 def _check_numbers(queue: Queue, ranges: list[tuple[int, int]]) -> None:
     """Checks that a queue adds messages under these numbers. Raises RequestError."""
     apart = all(end <= first for (_, end), (first, _) in pairwise(ranges))
-    if not (queue.view.policy.delay and apart and all(queue.view.is_free(*each) for each in ranges)):
+    if not (apart and takes_numbers(queue, ranges)):
         raise RequestError(
             conditions.TRANSACTION_ROLLBACK,
             f"{queue.name} can't schedule messages under the numbers that it gave them: it was deleted and "
             "created again, or delays no messages any more",
         )
+
+
+def takes_numbers(queue: Queue, ranges: list[tuple[int, int]]) -> bool:
+    """Whether a queue adds messages under these sequences, which are in rising order and apart."""
+    return queue.view.policy.delay and queue.view.are_free(ranges)
 
 
 def shares_of(posts: Targets, select: Callable[[Queue, Batch, int, Ahead], Share], now_ms: int) -> Shares:

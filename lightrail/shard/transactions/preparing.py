@@ -25,9 +25,9 @@ from lightrail.shard.queue.values.commands import FAILED
 from lightrail.shard.queue.values.schedules import Release, Withhold
 from lightrail.shard.queues.memory import Memory, UserShares
 from lightrail.shard.queues.queues import Queues
-from lightrail.shard.queues.shard_queue import CallWhenSynced
+from lightrail.shard.queues.shard_queue import CallWhenSynced, Queue
 from lightrail.shard.transactions.applying import Applying, SettledPart, Shares, cancelling
-from lightrail.shard.transactions.checks import Checks, Targets, check_apart, shares_of
+from lightrail.shard.transactions.checks import Checks, Targets, check_apart, shares_of, takes_numbers
 from lightrail.shard.transactions.prepared import Prepared, ReservedDeliveries, recovered
 from lightrail.shard.transactions.work import Loaded, Loading, id_of, work_of
 
@@ -307,17 +307,29 @@ class Preparing:
             parts.append(SettledPart(queue, runs, command))
         for name, sequences in prepared.cancelled.items() if commits else ():
             if (queue := self._queues.find(name)) is not None:
-                # One that was purged meanwhile is in the queue no longer.
-                parts += [cancelling((queue, each)) for each in sequences if queue.view.is_delayed(each)]
+                # One that was purged meanwhile is in the queue no longer, and of a queue that was deleted
+                # and made anew another message may have the number.
+                parts += [cancelling((queue, each)) for each in sequences if queue.view.is_withheld(each)]
         return parts
 
     def _shares(self, prepared: Prepared, now_ms: int) -> Shares:
-        """All messages of a prepared transaction by queue."""
+        """All messages of a prepared transaction by queue.
+
+        They get new numbers where those that were taken for them are of no use any more: the queue was
+        deleted and made anew, or has no delays.
+        """
         posts: Targets = []
+        taken: dict[Queue, list[tuple[int, int]]] = {}
         for post in prepared.posts:
             post.batch.enqueued_at_ms = now_ms
             queues = [queue for name in post.queues if (queue := self._queues.find(name)) is not None]
             posts.append((queues, post.batch, post.sequence))
+            if queues and post.sequence is not None:
+                taken.setdefault(queues[0], []).append((post.sequence, post.sequence + post.batch.count))
+        anew = {queue for queue, ranges in taken.items() if not takes_numbers(queue, sorted(ranges))}
+        posts = [
+            (queues, batch, None if anew.intersection(queues) else first) for queues, batch, first in posts
+        ]
         return shares_of(posts, partial(share, promised=True), now_ms)
 
     # --- asked about -------------------------------------------------------------------------------------

@@ -1,5 +1,8 @@
 """Scheduling: messages that transactions add under numbers that were taken before, and those they cancel."""
 
+from bisect import bisect_right
+from collections.abc import Sequence
+
 from lightrail.shard.queue.changes.contents import Contents
 from lightrail.shard.queue.order.keyed import Delays
 from lightrail.shard.queue.values.effects import Effect, Stored
@@ -33,18 +36,24 @@ def delays_of(contents: Contents) -> Delays | None:
     return None if contents.special is None else contents.special.delays
 
 
-def is_free(contents: Contents, first: int, last: int) -> bool:
-    """Whether sequences from `first` to before `last` were taken, and no message has one of them."""
-    if last > contents.next_sequence:
+def are_free(contents: Contents, ranges: Sequence[tuple[int, int]]) -> bool:
+    """Whether sequences were taken, and no message has one of them.
+
+    Args:
+        ranges: first and before last, in rising order and apart.
+    """
+    firsts = [first for first, _ in ranges]
+    if ranges[-1][1] > contents.next_sequence:
         return False
-    lines = [contents.ready, contents.delayed]
-    if any(line.find(first, last) >= 0 for line in lines):
+    if any(line.find(*each) >= 0 for line in (contents.ready, contents.delayed) for each in ranges):
         return False
-    return not any(
-        run.sequence < last and first < run.end
-        for consumer in contents.consumers
-        for run in consumer.in_flight.runs[consumer.in_flight.head :]
-    )
+    for consumer in contents.consumers:
+        # Their keys are numbers of deliveries: all runs are looked at, once for all ranges.
+        for run in consumer.in_flight.runs[consumer.in_flight.head :]:
+            index = bisect_right(firsts, run.end - 1) - 1
+            if index >= 0 and run.sequence < ranges[index][1]:
+                return False
+    return True
 
 
 def _enqueue(contents: Contents, command: EnqueueUnder, effects: list[Effect]) -> None:

@@ -194,6 +194,44 @@ def test_until_the_decision_it_stays_delayed_and_the_decision_is_applied(
     assert sorted(contents(scene).values()) == left
 
 
+@pytest.mark.parametrize("op", ["transact", "prepare"])
+def test_what_one_transaction_cancels_no_other_one_cancels_before_the_decision(op: str) -> None:
+    scene, peer = opened()
+    prepared(scene, peer)
+    if op == "transact":
+        request = transact(peer, 1, post("a"), settles=cancels(1))
+    else:
+        request = prepare(peer, post("a"), settles=cancels(1), id="0e" * 16)
+    answer(scene, peer, request)
+    assert condition(peer, request) == conditions.TRANSACTION_ROLLBACK
+    assert answer(scene, peer, peer.ask("conclude", id=ID, commit=False)) == {"concluded": True}
+    assert committed(scene, peer, transact(peer, 2, settles=cancels(1)))
+    assert contents(scene) == {2: "two"}
+
+
+def test_the_decision_changes_nothing_in_a_queue_of_the_same_name_that_was_made_since() -> None:
+    scene, peer = opened()
+    reserved(scene, peer, 5)
+    scheduled(scene, peer, "one")
+    request = prepare(peer, under(4, "new"), settles=cancels(5))
+    assert answer(scene, peer, request) == {"prepared": True}
+    names = scene.names
+    assert isinstance(names, EveryName)
+    policy = names.get("q").policy
+    names.drop("q")
+    scene.refresh()
+    names.give("q", policy)
+    scene.refresh()
+    other = scene.peer("other")
+    other.produce(1, "q")
+    for number in range(1, 7):
+        other.send(1, number, [message(f"later {number}", due=DUE)], durable=True)
+    scene.settle_down()
+    assert answer(scene, peer, peer.ask("conclude", id=ID, commit=True)) == {"concluded": True}
+    scene.settle_down()
+    assert contents(scene) == {**{at: f"later {at + 1}" for at in range(6)}, 6: "new"}
+
+
 def test_what_was_purged_before_the_decision_is_not_in_the_way() -> None:
     scene, peer = opened()
     prepared(scene, peer)

@@ -95,7 +95,8 @@ class Posting:
         queue = self._producer.queue
         if self.closed:
             raise PostingError(conditions.RESOURCE_DELETED, f"{queue} is no longer open")
-        sent = await self._producer.send([(attributes, messages)], left_ms(NODE_POST_MS))
+        left = self._producer.left_ms
+        sent = await self._producer.send([(attributes, messages)], NODE_POST_MS if left is None else left())
         if sent.refusal is NOT_STORED or sent.refusal is MAYBE_STORED:
             self.close()
             raise PostingError(conditions.INTERNAL_ERROR, f"the shard of {queue} did not answer in time")

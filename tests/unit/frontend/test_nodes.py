@@ -27,12 +27,13 @@ class Echo:
 
     def __init__(self) -> None:
         self.asked: list[Any] = []
+        self.time_ms: int | None = None
 
     def silent(self, payload: bytes) -> bool:
         return bool(read_message(payload).body == "silent")
 
     def wait_ms(self, payload: bytes) -> int | None:
-        return None
+        return self.time_ms
 
     async def answer(self, connection: Any, payload: bytes) -> Message | None:
         body = read_message(payload).body
@@ -279,9 +280,10 @@ def test_properties_that_can_not_be_read_are_rejected() -> None:
     play(test)
 
 
-def test_an_answer_can_go_to_a_queue() -> None:
+@pytest.mark.parametrize("wait_ms", [None, 0])
+def test_an_answer_can_go_to_a_queue_also_when_the_time_of_its_request_is_over(wait_ms: int | None) -> None:
     async def test(scene: Scene) -> None:
-        echo(scene)
+        echo(scene).time_ms = wait_ms
         requester = await Requester.attach(scene.client(), "$echo")
         for number in (1, 2):
             await requester.send(Message(Properties(reply_to="replies", message_id="m"), {}, number))

@@ -52,6 +52,9 @@ def read(token: str, now_ms: int) -> Signature:
     """A signature that has not expired. Raises InvalidTokenError."""
     if len(token) > TOKEN_BYTES_MAX:
         raise InvalidTokenError(f"expected a token of at most {TOKEN_BYTES_MAX} bytes, found {len(token)}")
+    if any("\ud800" <= each <= "\udfff" for each in token):
+        # Octets of a header of HTTP that are no UTF-8: no name has them, and no entry can be looked up.
+        raise InvalidTokenError("expected a signature in UTF-8, or percent-encoded; found other octets")
     fields: dict[str, str] = {}
     for part in token.removeprefix(PREFIX).split("&"):
         name, _, value = part.partition("=")

@@ -47,6 +47,8 @@ def test_any_other_octet_of_the_signed_text_breaks_the_signature() -> None:
         (signed("key") + "&more=1", "once each"),
         (signed("key").partition("&skn")[0], "lacks skn"),
         ("SharedAccessSignature ", "once each"),
+        (signed("key").replace("&skn=", "&skn=\udcff"), "in UTF-8"),
+        (signed("key").replace("orders", "orders\udcff"), "in UTF-8"),
         (signed("key", "sb://host/" + "x" * TOKEN_BYTES_MAX), f"at most {TOKEN_BYTES_MAX} bytes"),
     ],
 )

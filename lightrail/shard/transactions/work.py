@@ -135,12 +135,16 @@ def posts_of(found: Any, blob: memoryview, now_ms: int) -> Iterator[Post]:
         ends = blob[at:base].cast("I")
         if ends[count - 1] != size or any(one > other for one, other in pairwise(ends)):
             raise ValueError("the ends of messages do not rise up to their size")
+        part, first = blob, base
+        if 2 * (base + size - at) < len(blob):
+            # Other messages of the transaction may leave long before these, which may be delayed for days.
+            part, first = memoryview(bytes(blob[at : base + size])), 4 * count
         batch = Batch(
-            blob,
-            ends,
+            part,
+            part[first - 4 * count : first].cast("I"),
             count,
             size,
-            base,
+            first,
             bool(durable),
             priority,
             expires_at_ms or None,

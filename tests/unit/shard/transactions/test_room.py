@@ -14,7 +14,7 @@ from tests.support.shard.scene import Peer, Scene
 from tests.unit.shard.test_special_memory import message as numbered
 from tests.unit.shard.test_special_memory import opened
 from tests.unit.shard.transactions.test_prepared import answer
-from tests.unit.shard.transactions.test_transactions import condition, post, ready
+from tests.unit.shard.transactions.test_transactions import condition, post, ready, transact
 
 MARK = 4_000_000
 LARGE = [bytes(1_000)] * 200
@@ -52,6 +52,27 @@ def test_prepared_transactions_count_against_the_memory_mark_until_they_are_conc
         assert memory.resident >= memory.prepared
         answer(scene, peer, peer.ask("conclude", id=f"{1:032x}", commit=commits))
         assert memory.prepared == 0
+
+
+@pytest.mark.parametrize("op", ["transact", "prepare"])
+def test_a_message_that_stays_keeps_nothing_else_of_its_transaction_in_memory(op: str) -> None:
+    scene = Scene()
+    peer = scene.peer()
+    posts = [post("a", messages=LARGE), post("b", messages=[b"one", b"two"]), post("c", messages=LARGE)]
+    if op == "transact":
+        answer(scene, peer, transact(peer, 1, *posts))
+    else:
+        body: dict[str, Any] = {"posts": [fields for fields, _ in posts], "settles": []}
+        blob = b"".join(part for _, part in posts)
+        answer(scene, peer, peer.ask("prepare", blob, id=f"{1:032x}", decides=1, **body))
+        answer(scene, peer, peer.ask("conclude", id=f"{1:032x}", commit=True))
+    assert ready(scene, "b") == [b"one", b"two"]
+    for name, most in (("a", 1 << 20), ("b", 100), ("c", 1 << 20)):
+        for run in scene.queue_view(name).runs:
+            data, _ = run.batch.loaded()
+            whole = memoryview(data).obj
+            assert isinstance(whole, bytes)
+            assert len(whole) < most
 
 
 def test_no_user_fills_the_room_for_all() -> None:

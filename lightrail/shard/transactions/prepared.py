@@ -4,11 +4,14 @@ import json
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass, field
 from heapq import nsmallest
-from typing import Any, Final, NamedTuple
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from lightrail.journal.record import TransactionState, TransactionStep
 from lightrail.shard.queue.values.commands import Outcome, OutcomeKind
 from lightrail.shard.transactions.work import Post, posts_of
+
+if TYPE_CHECKING:
+    from lightrail.shard.queues.shard_queue import Queue
 
 TRANSACTION_PREPARED_BYTES: Final[int] = 3 * 1024
 """Bytes in memory for such a transaction beside its messages."""
@@ -47,6 +50,8 @@ class Prepared:
     """Sequences of the delayed messages that it cancels, by queue."""
     is_recovered: bool = False
     """Whether it is from the journal: a shard that was lost may have concluded it, without a record."""
+    counted_at: "dict[str, Queue]" = field(default_factory=dict)
+    """By name, the queues that keep room for it; one of them may have been deleted and made anew since."""
     queues: set[str] = field(init=False)
     """Names of all queues with work of this transaction."""
     size: int = field(init=False)

@@ -190,16 +190,19 @@ class Preparing:
         Args:
             sign: 1, or -1 to count it no longer.
         """
-        for name in prepared.queues:
-            if (queue := self._queues.find(name)) is not None:
-                queue.promised += sign
+        if sign > 0:
+            found = ((name, self._queues.find(name)) for name in prepared.queues)
+            prepared.counted_at = {name: queue for name, queue in found if queue is not None}
+        for each in prepared.counted_at.values():
+            each.promised += sign
         for post in prepared.posts:
             for name in post.queues:
-                if (queue := self._queues.find(name)) is not None:
+                if (queue := prepared.counted_at.get(name)) is not None:
                     queue.promised_messages += sign * post.batch.count
                     queue.promised_bytes += sign * post.batch.size
-                    # Batches may wait for the room.
-                    self._performer.touch(queue)
+                    if self._queues.find(name) is queue:
+                        # Batches may wait for the room.
+                        self._performer.touch(queue)
 
     # --- concluded ---------------------------------------------------------------------------------------
 

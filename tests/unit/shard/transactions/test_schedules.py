@@ -230,6 +230,10 @@ def test_the_decision_changes_nothing_in_a_queue_of_the_same_name_that_was_made_
     assert answer(scene, peer, peer.ask("conclude", id=ID, commit=True)) == {"concluded": True}
     scene.settle_down()
     assert contents(scene) == {**{at: f"later {at + 1}" for at in range(6)}, 6: "new"}
+    # It is counted at the queue no longer that it was prepared for, and never was at this one.
+    queue = scene.engine._queues.find("q")
+    assert queue is not None
+    assert (queue.promised, queue.promised_messages, queue.promised_bytes) == (0, 0, 0)
 
 
 def test_what_was_purged_before_the_decision_is_not_in_the_way() -> None:

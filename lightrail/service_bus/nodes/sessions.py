@@ -9,6 +9,7 @@ Deferred messages of one queue, which clients of Azure Service Bus receive by th
 import asyncio
 import secrets
 from collections.abc import Sequence
+from contextlib import suppress
 from typing import TYPE_CHECKING, Final
 from uuid import UUID
 
@@ -39,6 +40,8 @@ from lightrail.service_bus.nodes.locks import (
     whole,
 )
 from lightrail.service_bus.paths import is_of_subscription
+from lightrail.shard_client.deadlines import within
+from lightrail.shard_client.peers.requests import ShardDownError, ShardRefusedError
 from lightrail.wire.bodies import Answer
 
 if TYPE_CHECKING:
@@ -162,7 +165,8 @@ AT_ONCE, LOCKED = 0, 1
 async def receive(connection: "ClientConnection", record: Name, body: Fields) -> Fields:
     """com.microsoft:receive-by-sequence-number: locks deferred messages, or removes them at once.
 
-    Raises RequestError if not all of them are deferred and unlocked; then none is locked.
+    Raises RequestError if not all of them are deferred and unlocked, ShardDownError or ShardRefusedError if
+    the shard does not answer; then none is locked.
     """
     demand(connection.frontend.directory, connection.client.caller_for(record.name), Right.LISTEN, record)
     demand_open(record, Right.LISTEN)
@@ -173,12 +177,18 @@ async def receive(connection: "ClientConnection", record: Name, body: Fields) ->
         mode = whole(body, "receiver-settle-mode", AT_ONCE, LOCKED)
     sequences = list(dict.fromkeys(sequences_of(body)))
     pages: list[tuple[bytes, Answer]] = []
+    tokens: list[UUID] = []
+    """Of all messages that may be locked: the shard may lock some whose answer is lost."""
     try:
         size = 0
         for at in range(0, len(sequences), LOCKED_TOGETHER_MAX):
             key = secrets.token_bytes(KEY_BYTES)
             part = sequences[at : at + LOCKED_TOGETHER_MAX]
+            tokens += (token_of(key, sequence) for sequence in part)
             answer = await _lock(connection, record, part, key, link)
+            if not answer.fields["messages"]:
+                del tokens[at:]
+            _demand_all(record, part, answer)
             pages.append((key, answer))
             size += len(answer.blob)
             if size > DEFERRED_BYTES_MAX:
@@ -190,12 +200,16 @@ async def receive(connection: "ClientConnection", record: Name, body: Fields) ->
                 )
             if session is not None:
                 _demand_session(session, answer)
-    except RequestError:
-        await _release(connection, record, pages)
+        found = [
+            message
+            for key, answer in pages
+            for message in _received(connection, record, key, answer, mode, of_session=link is not None)
+        ]
+        if mode == AT_ONCE:
+            found = await _removed(connection, record, found)
+    except (RequestError, ShardDownError, ShardRefusedError):
+        await _release(connection, record, tokens)
         raise
-    found: list[Fields] = []
-    for key, answer in pages:
-        found += await _received(connection, record, key, answer, mode, of_session=link is not None)
     return {"messages": found}
 
 
@@ -206,12 +220,16 @@ async def _lock(
     key: bytes,
     link: SessionLink | None,
 ) -> Answer:
-    """Locks deferred messages, all or none. Raises RequestError if one is not deferred, or is locked."""
+    """Locks deferred messages, all or none."""
     fields: Fields = {"sequences": sequences, "key": key.hex()}
     if link is not None:
         # The session's lock is that of its deferred messages.
         fields["link"] = link.number
-    answer = await connection.frontend.ask_shard(queue_of(record), "receive_deferred", fields)
+    return await connection.frontend.ask_shard(queue_of(record), "receive_deferred", fields)
+
+
+def _demand_all(record: Name, sequences: list[int], answer: Answer) -> None:
+    """Raises RequestError if one of the messages is not deferred, is locked, or can't be read."""
     rows = answer.fields["messages"]
     if len(rows) < len(sequences):
         there = {int(row["sequence"]) for row in rows}
@@ -222,22 +240,42 @@ async def _lock(
             + (f"that {', '.join(missing)} can't be read" if missing else "fewer"),
             MESSAGE_NOT_FOUND,
         )
-    return answer
 
 
-async def _release(
-    connection: "ClientConnection", record: Name, pages: Sequence[tuple[bytes, Answer]]
-) -> None:
-    """Releases messages that were locked for a request which fails."""
-    for key, answer in pages:
-        tokens = [token_of(key, int(row["sequence"])) for row in answer.fields["messages"]]
-        await settle_all(connection, record, tokens, RELEASED)
+async def _release(connection: "ClientConnection", record: Name, tokens: list[UUID]) -> None:
+    """Releases messages that were locked for a request which fails, also after the time of its client.
+
+    If the shard does not answer they are locked until their locks end.
+    """
+    with within(None), suppress(ShardDownError, ShardRefusedError):
+        for at in range(0, len(tokens), LOCKED_TOGETHER_MAX):
+            await settle_all(connection, record, tokens[at : at + LOCKED_TOGETHER_MAX], RELEASED)
 
 
-async def _received(
+async def _removed(connection: "ClientConnection", record: Name, messages: Sequence[Fields]) -> list[Fields]:
+    """Removes locked messages from their queue; returns those that it has removed, which only the client has.
+
+    Raises RequestError, ShardDownError, ShardRefusedError: none was removed, as far as is known.
+    """
+    removed: list[Fields] = []
+    for at in range(0, len(messages), LOCKED_TOGETHER_MAX):
+        part = {each["lock-token"]: each for each in messages[at : at + LOCKED_TOGETHER_MAX]}
+        try:
+            lost = await settle_all(connection, record, [*part], ACCEPTED)
+        except (ShardDownError, ShardRefusedError):
+            if not removed:
+                raise
+            break
+        removed += [each for token, each in part.items() if token not in lost]
+    if not removed:
+        raise RequestError(404, f"the messages of {record.name} were not removed in time", MESSAGE_NOT_FOUND)
+    return removed
+
+
+def _received(
     connection: "ClientConnection", record: Name, key: bytes, answer: Answer, mode: int, *, of_session: bool
 ) -> list[Fields]:
-    """Locked messages as clients read them, with their tokens. Raises RequestError."""
+    """Locked messages as clients read them, with their tokens."""
     until_ms = int(answer.fields["locked_until_ms"])
     if of_session:
         # The session's lock is renewed. The client for .NET forgets the token at this time.
@@ -261,10 +299,6 @@ async def _received(
             message = annotated(message, notes, life_ms=life_ms, attempts=int(row["attempts"]))
             if mode == LOCKED:
                 message = with_token(message, token)
-        if mode == AT_ONCE and await settle_all(connection, record, [token], ACCEPTED):
-            raise RequestError(
-                404, f"message {sequence + FIRST_SEQUENCE} was not removed in time", MESSAGE_NOT_FOUND
-            )
         found.append({"message": message, "lock-token": token})
     return found
 

@@ -16,6 +16,8 @@ from lightrail.service_bus.nodes import sessions
 from lightrail.service_bus.nodes.locks import key_of
 from lightrail.service_bus.nodes.sessions import DEFERRED_BYTES_MAX, LOCKED_TOGETHER_MAX
 from lightrail.shard.requests.lock_requests import DEFERRED_RECEIVED_MAX
+from lightrail.shard_client.deadlines import left_ms
+from lightrail.shard_client.peers.requests import LateError
 from lightrail.wire.bodies import Answer
 from tests.support.amqp.frontend_scene import Scene, play
 from tests.support.amqp.requests import Requester
@@ -100,7 +102,7 @@ def test_what_is_received_and_deleted_is_settled_before_the_answer() -> None:
     [
         ((), {}, "found fewer"),
         ((3,), {}, "that 9 can't be read"),
-        ((3, 8), {"receiver-settle-mode": 0}, "message 4 was not removed in time"),
+        ((3, 8), {"receiver-settle-mode": 0}, "were not removed in time"),
     ],
 )
 def test_messages_that_are_not_there_are_not_found(
@@ -144,6 +146,55 @@ def test_so_many_messages_are_locked_together_and_none_if_one_is_missing(monkeyp
         (released,) = (fields for op, fields in asked if op == "settle_locks")
         assert [lock.partition("-")[2] for lock in released["locks"]] == ["3", "8"]
         assert released["outcome"] == "released"
+
+    play(test)
+
+
+@pytest.mark.parametrize("fails", ["receive_deferred", "settle_locks"])
+def test_no_message_stays_locked_for_a_request_whose_time_is_over(monkeypatch: Any, fails: str) -> None:
+    monkeypatch.setattr(sessions, "LOCKED_TOGETHER_MAX", 1)
+
+    async def test(scene: Scene) -> None:
+        released: list[str] = []
+
+        async def ask(queue: str, op: str, fields: dict[str, Any]) -> Answer:
+            if op == "settle_locks" and fields["outcome"] == "released":
+                assert left_ms(limits.REQUEST_MS) == limits.REQUEST_MS
+                released.extend(lock.partition("-")[2] for lock in fields["locks"])
+                return Answer({"found": [True]}, memoryview(b""))
+            if op == fails and fields.get("sequences") != [3]:
+                raise LateError("it came too late")
+            (sequence,) = fields["sequences"]
+            row = {"sequence": sequence, "size": 0, "message_format": 1}
+            return Answer({"messages": [row], "locked_until_ms": UNTIL_MS}, memoryview(b""))
+
+        scene.frontend.ask_shard = ask  # type: ignore[method-assign]
+        answer = await receive(scene, 4, 9, **{"receiver-settle-mode": 0})
+        assert answer.application["errorCondition"] == "com.microsoft:timeout"
+        # Of the second one, the answer of the shard may have been lost.
+        assert released == ["3", "8"]
+
+    play(test)
+
+
+def test_what_was_removed_is_answered_also_if_more_was_not(monkeypatch: Any) -> None:
+    monkeypatch.setattr(sessions, "LOCKED_TOGETHER_MAX", 1)
+
+    async def test(scene: Scene) -> None:
+        async def ask(queue: str, op: str, fields: dict[str, Any]) -> Answer:
+            if op == "settle_locks":
+                (lock,) = fields["locks"]
+                if lock.endswith("-9"):
+                    raise LateError("it came too late")
+                return Answer({"found": [not lock.endswith("-8")]}, memoryview(b""))
+            (sequence,) = fields["sequences"]
+            row = {"sequence": sequence, "size": len(MESSAGE), "message_format": 1}
+            return Answer({"messages": [row], "locked_until_ms": UNTIL_MS}, memoryview(MESSAGE))
+
+        scene.frontend.ask_shard = ask  # type: ignore[method-assign]
+        answer = await receive(scene, 4, 9, 10, **{"receiver-settle-mode": 0})
+        assert answer.application["statusCode"] == 200
+        assert [key_of(each["lock-token"])[1] for each in answer.body["messages"]] == [3]
 
     play(test)
 

@@ -60,7 +60,7 @@ class Selection:
     _sent_to: int = 0
     """Messages with sequences below may have been in a piece."""
     _notes: dict[int, int] = field(default_factory=dict)
-    """First and last sequence of messages below `_sent_to` that were rewritten."""
+    """First and last sequence of messages below `_sent_to` that were rewritten, or came since."""
 
     @property
     def notes(self) -> int:
@@ -74,6 +74,13 @@ class Selection:
 
     def select(self, first: int, mark: int, bytes_max: int, messages_max: int, rewritten: bool) -> Selected:
         """The runs of a piece; the first and last one may be parts of runs."""
+        selected = self._select(first, mark, bytes_max, messages_max, rewritten)
+        if not rewritten:
+            # Also numbers that no message has yet: those that come under them are in no later piece.
+            self._sent_to = max(self._sent_to, mark if selected.next is None else selected.next)
+        return selected
+
+    def _select(self, first: int, mark: int, bytes_max: int, messages_max: int, rewritten: bool) -> Selected:
         found, stop = (
             (self._noted(first), None) if rewritten else self._live(first, mark, bytes_max, messages_max)
         )
@@ -91,8 +98,6 @@ class Selection:
                 if runs and run.cut(0, count).size > bytes_max:
                     return Selected(runs, run.sequence)
             runs.append(run.cut(0, count))
-            if not rewritten:
-                self._sent_to = max(self._sent_to, runs[-1].end)
             if count < run.count:
                 return Selected(runs, runs[-1].end)
             messages_max -= count

@@ -80,7 +80,7 @@ class Follower:
     def restore(
         self,
         found: Iterable[RecoveredQueue],
-        reserved: Callable[[str], commands.Restore],
+        reserved: Callable[[str, int], commands.Restore],
         now_ms: int,
     ) -> None:
         """Adds recovered queues whose names still exist, and that this shard owns.
@@ -104,7 +104,7 @@ class Follower:
             placed = self._queues.tenancy.map.placed(each.name)
             history = self._queues.names.history
             ownership = Ownership(*recovered(declared, named, history, placed, self._queues.tenancy.shard))
-            queue = self._restore(each, ownership, reserved(each.name), now_ms)
+            queue = self._restore(each, ownership, reserved(each.name, each.queue), now_ms)
             queue.idle_since_ms = declared.idle_since_ms
             if ownership.state is OwnershipState.MOVED:
                 self._end(queue, moved(f"{each.name} is at another shard"))

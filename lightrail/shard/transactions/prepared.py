@@ -50,6 +50,9 @@ class Prepared:
     """Sequences of the delayed messages that it cancels, by queue."""
     is_recovered: bool = False
     """Whether it is from the journal: a shard that was lost may have concluded it, without a record."""
+    ids: dict[str, int] = field(default_factory=dict)
+    """By name, the numbers in the journal of the queues with deliveries or cancelled messages of it; none in
+    records of former versions."""
     counted_at: "dict[str, Queue]" = field(default_factory=dict)
     """By name, the queues that keep room for it; one of them may have been deleted and made anew since."""
     queues: set[str] = field(init=False)
@@ -90,6 +93,8 @@ class Prepared:
         }
         if self.cancelled:
             detail["cancelled"] = self.cancelled
+        if self.ids:
+            detail["queues"] = self.ids
         if self.user:
             detail["user"] = self.user
         # The bytes of the request, which the posts refer to as well.
@@ -114,6 +119,7 @@ def recovered(record: TransactionStep, holders: Iterator[int], now_ms: int) -> P
         reserved,
         detail["since_ms"],
         cancelled=detail.get("cancelled", {}),
+        ids=detail.get("queues", {}),
         is_recovered=True,
     )
 

@@ -64,20 +64,16 @@ class Preparing:
     _count: UserShares = field(default_factory=UserShares)
     _concluding: dict[bytes, list[tuple[Peer, int]]] = field(default_factory=dict)
     """Decided transactions whose messages are being read from disk, and requests that wait for them."""
-    _reserved: dict[str, dict[int, list[tuple[int, int]]]] = field(default_factory=dict)
-    """Of recovered transactions, by queue, until the queues are restored."""
-    _withheld: dict[str, list[int]] = field(default_factory=dict)
-    """The delayed messages that these cancel."""
+    _recovered: dict[str, list[Prepared]] = field(default_factory=dict)
+    """Recovered transactions by queue, until the queues are restored."""
 
     def __post_init__(self, found: Iterable[TransactionStep], now_ms: int) -> None:
         for record in found:
             if record.state == TransactionState.PREPARED:
                 prepared = recovered(record, self._holders, now_ms)
                 self._add(prepared)
-                for each in prepared.reserved:
-                    self._reserved.setdefault(each.queue, {})[each.holder] = each.ranges
-                for name, sequences in prepared.cancelled.items():
-                    self._withheld.setdefault(name, []).extend(sequences)
+                for name in prepared.queues:
+                    self._recovered.setdefault(name, []).append(prepared)
 
     @property
     def operations(self) -> Mapping[str, Operation]:
@@ -89,14 +85,22 @@ class Preparing:
             "transactions": self._prepared_ones,
         }
 
-    def reserved(self, queue: str) -> commands.Restore:
-        """Messages of a queue in recovered transactions, in the fields of `commands.Restore`."""
-        reserved, withheld = self._reserved.get(queue, {}), self._withheld.get(queue, ())
+    def reserved(self, queue: str, id: int) -> commands.Restore:
+        """Messages of a queue in recovered transactions, in the fields of `commands.Restore`.
+
+        Args:
+            id: its number in the journal: one that was made anew under the name has another.
+        """
+        found = [each for each in self._recovered.get(queue, ()) if each.ids.get(queue, id) == id]
+        reserved = {
+            mine.holder: mine.ranges for each in found for mine in each.reserved if mine.queue == queue
+        }
+        withheld = [sequence for each in found for sequence in each.cancelled.get(queue, ())]
         return commands.Restore((), 0, reserved=reserved, withheld=withheld)
 
     def restored(self) -> None:
         """Called when the recovered queues are restored."""
-        self._reserved, self._withheld = {}, {}
+        self._recovered = {}
         for prepared in self._prepared.values():
             self._promise(prepared, 1)
 
@@ -126,9 +130,11 @@ class Preparing:
         work = work_of({"producer": 1, "number": 1, **fields}, now_ms)
         posts = self._checks.posts(work.posts, now_ms)
         cancelled: dict[str, list[int]] = {}
+        settled = self._checks.all_settled(peer, work.retirements, now_ms)
+        ids = {each.queue.name: each.queue.id for each in settled}
         for queue, sequence in self._checks.cancelled(work.cancellations):
             cancelled.setdefault(queue.name, []).append(sequence)
-        settled = self._checks.all_settled(peer, work.retirements, now_ms)
+            ids[queue.name] = queue.id
         check_apart(settled)
         self._checks.shares(posts, now_ms)
         self._applying.check([each.part for each in settled])
@@ -142,7 +148,7 @@ class Preparing:
             for each in settled
         ]
         user = str(fields.get("user", ""))
-        prepared = Prepared(id, shard, user, work.posts, reserved, now_ms, cancelled=cancelled)
+        prepared = Prepared(id, shard, user, work.posts, reserved, now_ms, cancelled=cancelled, ids=ids)
         self._check_room(prepared)
         self._applying.records.write([prepared.record(fields)], now_ms)
         for each, deliveries in zip(settled, reserved, strict=True):

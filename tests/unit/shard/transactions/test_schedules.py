@@ -14,7 +14,15 @@ from tests.support.shard.fake_files import FakeFiles
 from tests.support.shard.scene import Peer, Scene, SmallStore
 from tests.unit.shard.test_scheduled_messages import message, opened
 from tests.unit.shard.transactions.test_prepared import ID, answer, prepare
-from tests.unit.shard.transactions.test_transactions import committed, condition, post, transact
+from tests.unit.shard.transactions.test_transactions import (
+    committed,
+    condition,
+    post,
+    ready,
+    received,
+    settled,
+    transact,
+)
 
 DUE = 2_000_000
 
@@ -234,6 +242,34 @@ def test_the_decision_changes_nothing_in_a_queue_of_the_same_name_that_was_made_
     queue = scene.engine._queues.find("q")
     assert queue is not None
     assert (queue.promised, queue.promised_messages, queue.promised_bytes) == (0, 0, 0)
+
+
+def test_nor_does_a_decision_that_comes_after_a_kill() -> None:
+    files = FakeFiles()
+    scene, peer = opened(files)
+    scheduled(scene, peer, "one")
+    receiver = scene.peer("receiver")
+    received(scene, receiver, "in", b"1", b"2")
+    request = prepare(receiver, settles=[*cancels(0), settled("in", 2, 0, 1)])
+    assert answer(scene, receiver, request) == {"prepared": True}
+    names = scene.names
+    assert isinstance(names, EveryName)
+    for name in ("q", "in"):
+        policy = names.get(name).policy
+        names.drop(name)
+        scene.refresh()
+        names.give(name, policy)
+        scene.refresh()
+    other = scene.peer("other")
+    for link, name in ((1, "q"), (2, "in")):
+        other.produce(link, name)
+        other.send(link, 1, [message("later", due=DUE * (name == "q"))], durable=True)
+    scene.settle_down()
+    scene, peer, files = again(files)
+    assert contents(scene) == contents(scene, "in") == {0: "later"}
+    assert len(ready(scene, "in")) == 1
+    assert answer(scene, peer, peer.ask("conclude", id=ID, commit=True)) == {"concluded": True}
+    assert contents(scene) == contents(scene, "in") == {0: "later"}
 
 
 def test_what_was_purged_before_the_decision_is_not_in_the_way() -> None:

@@ -159,6 +159,9 @@ class Logins:
         self._logging = False
         self._tasks: set[asyncio.Task[None]] = set()
         self._sampled: list[str] = []
+        self._begun = self._ended = 0
+        """Numbers of the reading that began last, and of the latest one that has ended."""
+        self._has_users = False
         self.secret = b""
         """The coordinator's secret, from the first refresh on; salts of unknown users are derived from it."""
         self.rounds: tuple[int, ...] = (sasl.ROUNDS["sha256"],)
@@ -168,7 +171,16 @@ class Logins:
         """Passwords that were hashed."""
 
     async def refresh(self) -> bool:
-        """Reads the users again; returns whether any is defined."""
+        """Reads the users again; returns whether any is defined, by the latest reading that has ended."""
+        self._begun += 1
+        number = self._begun
+        has_users = await self._read()
+        if number > self._ended:
+            self._ended, self._has_users = number, has_users
+        return self._has_users
+
+    async def _read(self) -> bool:
+        """Reads the users; returns whether any is defined."""
         if not self.secret:
             self.secret = await self._coordinator.secret()
         names = await self._coordinator.users()

@@ -271,3 +271,25 @@ def test_of_the_users_so_many_are_read_to_answer_for_unknown_ones(monkeypatch: p
         assert read == ["ann", "ben"]
 
     run(check, "ann", "ben", "cat", "dan")
+
+
+def test_a_slow_reading_from_before_the_first_user_takes_none_away() -> None:
+    async def check(scene: Scene) -> None:
+        gate = asyncio.Event()
+        users = scene.coordinator.users
+
+        async def slow() -> list[str]:
+            found = await users()
+            await gate.wait()
+            return found
+
+        scene.coordinator.users = slow  # type: ignore[method-assign]
+        before = asyncio.ensure_future(scene.logins.refresh())
+        await asyncio.sleep(0)
+        scene.coordinator.users = users  # type: ignore[method-assign]
+        await scene.coordinator.add_user(UserRecord.make("ann", "good", ROUNDS))
+        assert await scene.logins.refresh()
+        gate.set()
+        assert await before
+
+    run(check)

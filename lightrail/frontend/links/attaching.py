@@ -333,7 +333,12 @@ async def open_address(sender: AnonymousLink, address: str, message: Buffer) -> 
         role = node_of_message(message, address)
         entity = names_entities(link, frontend)
         record = await resolve(connection, name_of(address), Right.SEND, owner, role, entity=entity)
-        queue_owner = await frontend.place(record.name) if record.role is Role.QUEUE else None
+        queue_owner = None
+        if record.role is Role.QUEUE:
+            queue_owner = await frontend.place(record.name)
+            # Nobody has watched the right meanwhile.
+            record = frontend.guard.check(connection.client, Right.SEND, record)
+            frontend.guard.demand_open(Right.SEND, record)
     except (ServiceError, InvalidPolicyError) as refusal:
         raise ConditionError(_condition_of(refusal), str(refusal)) from None
     except CoordinatorError as error:

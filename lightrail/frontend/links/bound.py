@@ -145,7 +145,7 @@ class Attach:
         None if the client has disconnected in the meantime.
 
         Raises:
-            ConditionError: the name was deleted in the meantime.
+            ConditionError: the name was deleted in the meantime, or the right to it removed.
         """
         name = self.record.name
         found = await self.frontend.place(name)
@@ -153,6 +153,9 @@ class Attach:
         if current.created != self.record.created or current.role is not self.record.role:
             self.frontend.forget_route(name)
             raise ConditionError(conditions.RESOURCE_DELETED, f"{name} was just deleted; attach again")
+        guard, right = self.frontend.guard, right_of(self.link)
+        guard.demand(self.connection.client, right, current)
+        guard.demand_open(right, current)
         return found if self.open else None
 
 

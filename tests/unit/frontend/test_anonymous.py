@@ -20,6 +20,7 @@ from lightrail.model import conditions
 from lightrail.model.placement import Placement
 from lightrail.model.policy import Policy
 from lightrail.namespace.rights import ANYBODY, Caller
+from lightrail.shard_client.owners.owner import Owner
 from lightrail.wire.frames import Kind
 from tests.support.amqp.frontend_scene import Client, Scene
 
@@ -136,6 +137,49 @@ def test_what_a_token_allowed_when_it_came_is_sent_after_the_connection_closed()
         await scene.settle()
         assert stored(scene) == 1
         answer_all(scene)
+
+    play(test)
+
+
+@pytest.mark.parametrize("target", [None, "q"])
+def test_who_loses_the_right_while_the_queue_is_looked_for_sends_nothing(
+    monkeypatch: pytest.MonkeyPatch, target: str | None
+) -> None:
+    async def test(scene: Scene, coordinator: Slow) -> None:
+        coordinator.gate.set()
+        await scene.frontend.service.give(ANYBODY, "q", Policy.parse({"role": "queue"}))
+        coordinator.gate.clear()
+        place = scene.frontend.place
+
+        async def slow(queue: str) -> Owner:
+            await coordinator.gate.wait()
+            return await place(queue)
+
+        monkeypatch.setattr(scene.frontend, "place", slow)
+        client = scene.client()
+        link = await attached(client)
+        (connection,) = scene.frontend.connections
+        connection.client.caller = Caller("nobody")
+        claims = connection.client.claims = Claims(scene.frontend, lambda _: None)
+        claims.put("", Claim(Caller("alice", everything=True), scene.time_ms + 60_000))
+        if target is None:
+            link.send_one(letter("q"), 0, False)
+        else:
+            link.session.attach("to q", True, target=Target(address=target))
+        await client.turn()
+        claims.delete("")
+        coordinator.gate.set()
+        await client.turn()
+        assert stored(scene) == 0
+        if target is None:
+            (outcome,) = client.take(events.Outcome)
+            assert isinstance(outcome.state, Rejected)
+            error = outcome.state.error
+        else:
+            (detached,) = client.take(events.Detached)
+            error = detached.error
+        assert error is not None
+        assert error.condition == conditions.UNAUTHORIZED_ACCESS
 
     play(test)
 

@@ -33,12 +33,9 @@ def by_queue(request: tuple[dict[str, Any], bytes]) -> dict[str, list[tuple[int,
     fields, blob = request
     found: dict[str, list[tuple[int, bytes]]] = {}
     for queues, stored, _ in posts_of(fields["posts"], memoryview(blob), 0):
-        ends = [0, *(stored.ends or ())]
         for index in range(stored.count):
-            begin = stored.base + ends[index]
-            message = bytes(blob[begin : stored.base + ends[index + 1]])
             for queue in queues:
-                found.setdefault(queue, []).append((stored.priority, message))
+                found.setdefault(queue, []).append((stored.priority, stored.message(index)))
     return found
 
 

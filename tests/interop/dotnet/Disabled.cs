@@ -7,7 +7,9 @@ public static class Disabled
     {
         var queue = arguments[2];
         var administration = new ServiceBusAdministrationClient(arguments[1]);
-        await using var client = new ServiceBusClient(arguments[0], Report.Once());
+        // A call whose link ends meanwhile is a ServiceCommunicationProblem to the SDK, which tries it again.
+        var again = new ServiceBusRetryOptions { Mode = ServiceBusRetryMode.Fixed, Delay = TimeSpan.FromMilliseconds(50), MaxRetries = 3, TryTimeout = TimeSpan.FromSeconds(20) };
+        await using var client = new ServiceBusClient(arguments[0], new ServiceBusClientOptions { RetryOptions = again });
         await administration.CreateQueueAsync(queue);
         await using var sender = client.CreateSender(queue);
         await using var receiver = client.CreateReceiver(queue);

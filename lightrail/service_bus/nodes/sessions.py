@@ -207,8 +207,12 @@ async def receive(connection: "ClientConnection", record: Name, body: Fields) ->
         ]
         if mode == AT_ONCE:
             found = await _removed(connection, record, found)
-    except (RequestError, ShardDownError, ShardRefusedError):
+    except RequestError:
         await _release(connection, record, tokens)
+        raise
+    except (ShardDownError, ShardRefusedError):
+        # The client does not wait until the shard answers again.
+        connection.frontend.spawn(_release(connection, record, tokens))
         raise
     return {"messages": found}
 

@@ -107,7 +107,7 @@ class Caller:
     supplements: "tuple[Caller, ...]" = ()
     """Callers by further signatures, each for a name to which this request forwards messages."""
     by_rule: RuleKey | None = None
-    """The key of an authorization rule, whose rights it has instead of those of a user."""
+    """The key of an authorization rule: the caller has the rights of the rule, and none of a user."""
     unproven: bool = False
     """No right at all, not even at names that are open to all: its connection has to put a token first."""
 

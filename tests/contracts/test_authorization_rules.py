@@ -84,7 +84,7 @@ class Transport:
 
 @dataclass
 class Holder:
-    """Whoever has a key, at a frontend and at a gateway of the same names."""
+    """A client with a key, at a frontend and at a gateway of the same names."""
 
     scene: Scene
     callers: Callers

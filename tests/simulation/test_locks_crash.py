@@ -1,8 +1,8 @@
 """Locks by time in random histories of links, frontends, restarts, kills and moves, against a model.
 
 The model has one object per message: who has it locked under which number until when, and how often it has
-failed. After every step the shard has exactly that: one owner at a time, no lock earlier than told, nothing
-lost, and each end counted by the rule of whose fault it is.
+failed. After every step the shard has exactly that: one owner at a time, no lock that ends before its time,
+nothing lost, and each end counted by the rule of whose fault it is.
 """
 
 import random

@@ -99,7 +99,7 @@ class Transfers:
 
     def _is_visible(self, caller: Caller, transfer: Transfer) -> bool:
         maker = transfer.task.caller
-        # Whoever has a key of a rule is nobody else, whatever the names of rules and users are.
+        # A caller by the key of a rule is no user, even one whose name is that of the rule.
         is_maker = (caller.user, caller.by_rule) == (maker.user, maker.by_rule)
         return caller.everything or is_maker
 

@@ -1,7 +1,7 @@
 """AuthorizationRules of queues and topics: their form in XML, and what a rule may be.
 
-Whoever may manage an entity reads its keys, as in Service Bus. They are sealed before anything else sees
-them, and are unsealed for the answer alone.
+A caller that may manage an entity reads its keys, as in Service Bus. The keys are sealed before anything else
+sees them, and are unsealed for the answer alone.
 """
 
 import base64

@@ -30,8 +30,8 @@ FILE: Final = "delivery-marks"
 TOKEN_BYTES: Final = 16
 EVERYTHING: Final = 1 << 62
 """The mark above every sequence, used if it is unknown which messages were delivered."""
-_HEAD: Final = struct.Struct("<8sHH16s16s")
-"""Magic, version, state, boot of the machine, token of the start."""
+HEAD: Final = struct.Struct("<8sHH16s16s")
+"""Magic, version, state, boot of the machine, token of the start; also of the file of locks."""
 _MAGIC: Final = b"LRDMARKS"
 _VERSION: Final = 1
 _OPEN: Final = 0
@@ -154,7 +154,7 @@ class FileMarks(DeliveryMarks):
             self._unknown = EVERYTHING
             self.is_after_kill = True
             return
-        _, version, state, boot_id, token = _HEAD.unpack_from(data)
+        _, version, state, boot_id, token = HEAD.unpack_from(data)
         if version != _VERSION:
             raise NewerFormatError(
                 f"expected delivery marks of version {_VERSION} in {self._path}, found version {version}: "
@@ -301,7 +301,7 @@ class FileMarks(DeliveryMarks):
             self._failed(error)
 
     def _head(self, state: int) -> bytes:
-        return _HEAD.pack(_MAGIC, _VERSION, state, self.boot_id, self.token).ljust(_SLOTS_AT, b"\0")
+        return HEAD.pack(_MAGIC, _VERSION, state, self.boot_id, self.token).ljust(_SLOTS_AT, b"\0")
 
 
 def machine_boot_id() -> bytes:

@@ -20,7 +20,7 @@ from zlib import crc32
 
 from lightrail.shard.journal.commit import Worker
 from lightrail.shard.queue.timed.lock_changes import KeyedLock, LockChanges
-from lightrail.shard.queues.delivery_marks import FileMarks
+from lightrail.shard.queues.delivery_marks import HEAD, FileMarks
 from lightrail.shard.queues.kept_locks import FoundLocks, KeptLock, LockEntries
 
 LOCK_FILE_BYTES_MIN: Final[int] = 1024 * 1024
@@ -36,8 +36,6 @@ LOCK_FILE_PAUSE_MS_MAX: Final[int] = 60_000
 log = logging.getLogger("lightrail.shard.queues.lock_file")
 
 FILE: Final = "locks"
-_HEAD: Final = struct.Struct("<8sHH16s16s")
-"""Magic, version, state, boot of the machine, token of the start."""
 _MAGIC: Final = b"LRLOCKS\0"
 _VERSION: Final = 1
 _OPEN: Final = 0
@@ -140,7 +138,7 @@ class FileLocks(KeptLocks):
         """Why a file can't be used; empty if it can."""
         if len(data) < _CHUNKS_AT or not data.startswith(_MAGIC):
             return f"expected a file of locks, found {len(data)} other bytes"
-        _, version, state, boot_id, found = _HEAD.unpack_from(data)
+        _, version, state, boot_id, found = HEAD.unpack_from(data)
         if version != _VERSION:
             return f"expected version {_VERSION}, found {version}: start the LightRail that has written it"
         if found != token or not any(token):
@@ -235,7 +233,7 @@ class FileLocks(KeptLocks):
 
     def _make(self, state: int, entries: bytes, now_ms: int) -> None:
         """Makes a new file with these entries. Raises OSError: there is none."""
-        head = _HEAD.pack(_MAGIC, _VERSION, state, self._boot_id, self._token).ljust(_CHUNKS_AT, b"\0")
+        head = HEAD.pack(_MAGIC, _VERSION, state, self._boot_id, self._token).ljust(_CHUNKS_AT, b"\0")
         partial_path = f"{self._path}.new"
         try:
             self._leave()

@@ -100,7 +100,7 @@ class Shard(FakeShard):
         self.consumers: dict[int, ConsumerLink] = {}
 
     def due(self, wait_ms: int) -> int | None:
-        """See ShardPeer: this shard never said what its clock shows."""
+        """See ShardPeer: this shard never sent the time of its clock."""
         return None
 
     def open_producer(self, producer: ProducerLink) -> None:

@@ -431,7 +431,7 @@ def test_a_request_has_its_deadline_by_the_clock_of_the_shard(rig: Rig) -> None:
     async def check() -> None:
         peer = rig.serving().peer
         peer._requests._loop = asyncio.get_running_loop()
-        # A shard that never said what its clock shows, as one of a former version.
+        # A shard that never sent the time of its clock, as one of a former version.
         first = asyncio.ensure_future(peer.request("queue", {"queue": "q"}))
         await asyncio.sleep(0)
         peer.flush()

@@ -41,7 +41,7 @@ def test_a_right_that_ends_while_a_request_waits_leaves_the_message_in_the_queue
         directory, released = Directory(coordinator), list[str]()
 
         async def receive(*_: object) -> Any:
-            # What arrives has waited until the rights were gone.
+            # The message arrives after the caller has lost its right.
             await coordinator.write([Write(NAMES + "q", Name("q", QUEUE).to_value()), Write(right.key, None)])
             return SimpleNamespace(release=lambda: released.append("message"))
 

@@ -62,10 +62,11 @@ WORKDIR /var/lib/lightrail
 VOLUME /var/lib/lightrail
 EXPOSE 5672 8080
 
-# /healthz says that the process lives. `serve` and `gateway` answer at 8080; for a shard or a frontend alone say where
-# its own metrics are: HEALTH_URL=http://127.0.0.1:9464/healthz
-ENV HEALTH_URL=http://127.0.0.1:8080/healthz
-HEALTHCHECK --interval=10s --timeout=5s --start-period=30s --retries=3 \
+# Healthy means that clients are served: containers that depend on this one connect as soon as it is healthy. `serve` and
+# `gateway` answer at 8080; for a shard or a frontend alone set where its own metrics are:
+# HEALTH_URL=http://127.0.0.1:9464/readyz. A journal may take minutes to read, which is no failure.
+ENV HEALTH_URL=http://127.0.0.1:8080/readyz
+HEALTHCHECK --interval=10s --timeout=5s --start-period=10m --retries=3 \
     CMD ["python", "-c", "import os, urllib.request; urllib.request.urlopen(os.environ['HEALTH_URL'], timeout=4)"]
 
 # SIGTERM ends every process in order: accepted messages are answered, journals are closed. The processes end their own

@@ -69,7 +69,7 @@ class Compiled:
                 if same is not None and same[0] == rule:
                     self.rules.append(same[1])
                     continue
-                filter, action = _compiled(rule)
+                filter, action = _compiled(name, rule)
                 self.rules.append((filter, action))
                 self.new_weight += 0 if filter is None else filter.weight
         except FilterError as error:
@@ -85,13 +85,13 @@ class Compiled:
         )
 
 
-def _compiled(rule: Rule) -> CompiledRule:
+def _compiled(name: str, rule: Rule) -> CompiledRule:
     """The filter and the action of a rule. Raises FilterError."""
     spec, action = rule.get("filter"), rule.get("action")
     filter = None if spec is None else compile_filter(spec, uuid4)
     made = None if action is None else compile_any_action(action, uuid4)
-    if isinstance(made, RuleAction) and made.is_empty:
-        made = None
+    if isinstance(made, RuleAction):
+        made = None if made.is_empty else made.of_rule(name)
     return None if filter is None or filter.is_always else filter, made
 
 

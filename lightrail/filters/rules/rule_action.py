@@ -7,9 +7,9 @@ that is set keeps its name as the message spells it, and its type of number wher
 """
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from decimal import Decimal
-from typing import Any, Final
+from typing import Any, Final, Self
 from uuid import UUID
 
 from lightrail.amqp.encoder import write_string, write_symbol, write_value
@@ -45,6 +45,8 @@ _WHOLE: Final[Mapping[type, tuple[int, int]]] = {
     **{kind: (0, (1 << bits) - 1) for kind, bits in ((UByte, 8), (UShort, 16), (UInt, 32), (ULong, 64))},
 }
 
+RULE_NAME: Final = "RuleName"
+"""The property that each message has which the action of a rule made, as Service Bus sets it."""
 Change = Callable[[MessageView], Changes]
 
 
@@ -63,6 +65,12 @@ class RuleAction:
     def is_empty(self) -> bool:
         """Whether it changes nothing."""
         return not self._statements
+
+    def of_rule(self, name: str) -> Self:
+        """The action of a rule with this name, which the message that it makes has as a property."""
+        return replace(
+            self, can_fail=True, _statements=[_set(RULE_NAME, lambda _: name, None), *self._statements]
+        )
 
     def apply(self, message: bytes, bytes_max: int = limits.MAX_MESSAGE_BYTES) -> bytes:
         """The changed message; a message with malformed sections before the body is returned unchanged.

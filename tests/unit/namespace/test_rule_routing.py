@@ -41,6 +41,34 @@ def test_each_rule_with_an_action_makes_a_message_of_its_own() -> None:
     run(check)
 
 
+def test_each_action_of_service_bus_makes_a_message_with_the_name_of_its_rule() -> None:
+    """Documented by Service Bus: five matching rules, two of them with actions, make three messages."""
+    same = {**COLOUR, "action": {"rule": {"sql": "SET x = 1"}}}
+    removes = {**COLOUR, "action": {"rule": {"sql": "REMOVE colour"}}}
+    named = {**COLOUR, "action": {"rule": {"sql": "SET RuleName = 'mine'"}}}
+    empty = {**COLOUR, "action": {"rule": {"sql": ""}}}
+
+    async def check(scene: Scene) -> None:
+        await scene.router("r")
+        await scene.queue("a")
+        rules = {"plain": COLOUR, "empty": empty, "a": same, "b": same, "gone": removes, "own": named}
+        await scene.subscribe("r", "a", rules=rules)
+        properties = []
+        for payload in scene.route(message(colour="red"))["a"]:
+            decoded = Message()
+            decoded.decode(payload)
+            properties.append(decoded.properties)
+        assert properties == [
+            {"colour": "red"},
+            {"colour": "red", "RuleName": "a", "x": 1},
+            {"colour": "red", "RuleName": "b", "x": 1},
+            {"RuleName": "gone"},
+            {"colour": "red", "RuleName": "mine"},
+        ]
+
+    run(check)
+
+
 def test_without_any_rule_nothing_matches() -> None:
     async def check(scene: Scene) -> None:
         await scene.router("r")

@@ -85,6 +85,7 @@ class Requests:
             "purge": self._purge,
             "cancel": self._cancel,
             "delete": self._delete,
+            "retire": self._retire,
         }
 
     def add(self, operations: Mapping[str, Operation]) -> None:
@@ -186,6 +187,16 @@ class Requests:
             "producer_count": self._links.sending.count(queue),
             "consumers": consumers,
         }
+
+    def _retire(self, peer: Peer, number: int, fields: Fields, now_ms: int) -> Fields | None:
+        """Lets a queue without messages leave; the caller deletes its name at this revision, or keeps it."""
+        revision = whole(fields, "revision", 1, NUMBER_MAX, None)
+        found = named(self._queues, fields)
+        queue = self._queues.get(found.name, now_ms)
+        if queue is None or not self._links.retiring.retire_empty(queue, revision, now_ms):
+            return {"retired": False}
+        self._wait(Reply(peer, number, {"retired": True}), 0)
+        return None
 
     def _has(self, queue: Queue, what: Sequence[str]) -> bool:
         """Whether a queue has links, or messages, if they are listed."""

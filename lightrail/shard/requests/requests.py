@@ -263,9 +263,19 @@ class Requests:
         self._performer.leaving.when_left(queue, lambda: self._wait(reply, 0))
 
     def _cancel(self, peer: Peer, number: int, fields: Fields, now_ms: int) -> None:
-        """Removes delayed messages before their time; skips messages that are not, or no longer, delayed."""
+        """Removes delayed messages before their time; skips messages that are not, or no longer, delayed.
+
+        All stay if one of them is cancelled by a prepared transaction, whose commit has to find it.
+        """
         queue = named(self._queues, fields)
         sequences = numbers(fields, "sequences", PEEK_MESSAGES_MAX, "sequences")
+        withheld = next((each for each in sequences if queue.view.is_withheld(each)), None)
+        if withheld is not None:
+            raise RequestError(
+                conditions.RESOURCE_LOCKED,
+                f"a transaction that waits for its decision cancels message {withheld} of {queue.name}; "
+                "nothing was cancelled, try again after the decision",
+            )
         before = queue.view.counters.cancelled
         for sequence in sequences:
             self._performer.apply(queue, commands.Cancel(sequence), now_ms)

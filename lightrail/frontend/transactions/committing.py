@@ -147,6 +147,8 @@ class Committing:
             role = node_of_message(post.payloads[0], post.name)
             owner = connection.client.owner
             record = await resolve(connection, name, Right.SEND, owner, role, entity=post.is_entity)
+            if post.is_entity:
+                connection.frontend.hooks.admit_address(self._frontend.directory, record, name)
         except ConditionError as error:
             raise ConditionError(conditions.TRANSACTION_ROLLBACK, str(error)) from None
         except ServiceError as error:

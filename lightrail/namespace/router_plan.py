@@ -119,26 +119,6 @@ _LIGHT: Final = 30
 Queues = frozenset[str]
 
 
-NEVER: Final = -1
-"""In place of an age: messages do not expire, since they are dead letters."""
-
-
-def expiry(expires_at_ms: int, came_ms: int, age_ms: int | None) -> int:
-    """When a message that came at a time expires in a queue by the age of its messages there (`ages_ms`).
-
-    Args:
-        expires_at_ms: by the message itself, 0 for never.
-    """
-    if age_ms is None:
-        return expires_at_ms
-    return 0 if age_ms == NEVER else earlier_expiry(expires_at_ms, came_ms + age_ms)
-
-
-def earlier_expiry(expires_at_ms: int, latest_ms: int) -> int:
-    """The earlier of an expiry (0 for none) and a time, in milliseconds since the epoch."""
-    return min(expires_at_ms, latest_ms) if expires_at_ms else latest_ms
-
-
 @dataclass(slots=True, eq=False, repr=False)
 class CopyGroup:
     """Messages of one batch for the same queues: their indices in the batch, and their bytes."""

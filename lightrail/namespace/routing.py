@@ -27,11 +27,12 @@ from lightrail.filters.rules.rule_action import RuleAction
 from lightrail.model import conditions, limits
 from lightrail.model import names as spelling
 from lightrail.model.policy import Policy, Role
+from lightrail.namespace.ages import NEVER, ages_behind
 from lightrail.namespace.directory import Changes, Directory
 from lightrail.namespace.failures import Noting
 from lightrail.namespace.forwarding import ChainEnd, chain_of
 from lightrail.namespace.records import Right, Subscription, refused_by_status
-from lightrail.namespace.router_plan import NEVER, Branch, Choose, Key, Plan, RouterNode
+from lightrail.namespace.router_plan import Branch, Choose, Key, Plan, RouterNode
 from lightrail.namespace.rules import AnyAction, Rule, compile_any_action, rules_of
 from lightrail.wire.bodies import Refusal
 
@@ -138,36 +139,13 @@ class Planner:
             until_ms=self._until_ms,
             problem=problem,
             no_local=self._no_local,
-            ages_ms=self._ages(router),
+            ages_ms=dict.fromkeys(self._dead, NEVER) | self._ages(router),
             forwarded=self._forwarded,
         )
 
     def _ages(self, router: str) -> dict[str, int]:
-        """The age at which messages expire in each queue behind a router; queues without one are missing.
-
-        It is the least of the routers and sources on a path, and with several paths to a queue the greatest
-        of these. A source has the age of those before it, for what the last queue of its chain refuses.
-        """
         ages = {name: self._directory.get(name).policy.milliseconds("max_age") for name in self._targets}
-        never = dict.fromkeys(self._dead, NEVER)
-        if not any(ages.values()):
-            return never
-        behind: dict[str, dict[str, int | None]] = {}
-        sources = {end.source for end in self._forwarded.values()}
-
-        def walk(name: str) -> dict[str, int | None]:
-            if name not in behind:
-                found: dict[str, int | None] = {}
-                for target in self._targets[name]:
-                    inner = walk(target) if target in self._targets else {target: None}
-                    stored = {target: None} if target in sources else {}
-                    for queue, age in (inner | stored).items():
-                        least = _least(ages[name], age)
-                        found[queue] = _greatest(found[queue], least) if queue in found else least
-                behind[name] = found
-            return behind[name]
-
-        return never | {queue: age for queue, age in walk(router).items() if age is not None}
+        return ages_behind(router, self._targets, {end.source for end in self._forwarded.values()}, ages)
 
     def _node(self, router: str) -> RouterNode | None:
         """The node of a router; None if no queue can be reached from it."""
@@ -290,17 +268,6 @@ class Planner:
         if self._until_ms is None or expires < self._until_ms:
             self._until_ms = expires
         return False
-
-
-def _least(one: int | None, other: int | None) -> int | None:
-    """The lesser of two ages; None is no bound."""
-    if one is None or other is None:
-        return one if other is None else other
-    return min(one, other)
-
-
-def _greatest(one: int | None, other: int | None) -> int | None:
-    return None if one is None or other is None else max(one, other)
 
 
 def _both(outer: Filter | None, inner: Filter | None) -> Filter | None:

@@ -12,9 +12,10 @@ from dataclasses import dataclass, field
 from typing import Any, Final, NamedTuple
 
 from lightrail.model import limits
+from lightrail.namespace.ages import expiry
 from lightrail.namespace.directory import Directory
 from lightrail.namespace.forwarding import ChainEnd
-from lightrail.namespace.router_plan import CopyGroup, expiry
+from lightrail.namespace.router_plan import CopyGroup
 from lightrail.shard_client.peers.shards import ShardPeer
 from lightrail.shard_client.sending.lanes import Lane, Load
 from lightrail.shard_client.sending.window import Attributes

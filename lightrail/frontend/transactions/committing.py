@@ -15,8 +15,9 @@ from lightrail.frontend.transactions.transaction import LockRetirement, Post, Re
 from lightrail.model import conditions, limits
 from lightrail.model.names import InvalidNameError
 from lightrail.model.policy import InvalidPolicyError, Role
+from lightrail.namespace.ages import expiry
 from lightrail.namespace.records import Right
-from lightrail.namespace.router_plan import CopyGroup, expiry
+from lightrail.namespace.router_plan import CopyGroup
 from lightrail.namespace.routing import NO_ROUTER, UNROUTABLE
 from lightrail.namespace.scheduled import scheduled_queue
 from lightrail.namespace.statuses import ServiceError

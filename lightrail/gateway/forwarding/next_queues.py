@@ -16,10 +16,11 @@ from lightrail.gateway.messages.outgoing import Outgoing
 from lightrail.gateway.messages.sending import RouterSender
 from lightrail.model import conditions
 from lightrail.model.policy import Role
+from lightrail.namespace.ages import expiry
 from lightrail.namespace.directory import Directory
 from lightrail.namespace.forwarding import HOPS_MAX, Chain, chain_of
 from lightrail.namespace.records import Right, refused_by_status
-from lightrail.namespace.router_plan import CopyGroup, Plan, expiry
+from lightrail.namespace.router_plan import CopyGroup, Plan
 from lightrail.namespace.routing import UNROUTABLE
 from lightrail.shard_client.receiving.queue_consumer import Delivery
 from lightrail.wire.bodies import Refusal

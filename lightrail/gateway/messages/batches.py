@@ -20,9 +20,9 @@ from lightrail.gateway.errors import AGAIN, ProblemError, problem_of, refused
 from lightrail.gateway.messages.sending import NameSender
 from lightrail.model import conditions, limits
 from lightrail.model.policy import Role
+from lightrail.namespace.ages import earlier_expiry, expiry
 from lightrail.namespace.directory import Directory
 from lightrail.namespace.records import Name
-from lightrail.namespace.router_plan import earlier_expiry, expiry
 from lightrail.namespace.routing import UNROUTABLE
 from lightrail.shard_client.owners.owner import Owner
 from lightrail.shard_client.sending.queue_producer import BatchAnswer, Part, QueueProducer

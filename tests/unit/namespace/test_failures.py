@@ -9,9 +9,9 @@ from lightrail.amqp.sections import decode_annotations
 from lightrail.filters.errors import EvaluationError
 from lightrail.filters.rules.rule_action import compile_rule_action
 from lightrail.model.policy import Policy
+from lightrail.namespace.ages import NEVER, expiry
 from lightrail.namespace.failures import FAILURE_CHARACTERS_MAX, REASON, noted
 from lightrail.namespace.rights import ANYBODY
-from lightrail.namespace.router_plan import NEVER, expiry
 from tests.unit.namespace.test_routing import Scene, message, run
 
 FILTER = {"filter": {"rule": {"sql": "10 / price = 5"}}}

@@ -4,9 +4,13 @@ Router nodes: a graph of routers, which is walked to find the queues of a messag
 """
 
 from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final, NamedTuple
 
+from lightrail.amqp.decoder import Buffer
+from lightrail.amqp.lifetime import life_of
+from lightrail.amqp.values import DecodeError
 from lightrail.filters.errors import EvaluationError
 from lightrail.filters.filter import Filter
 from lightrail.filters.matcher import Looks, Matcher, unlimited
@@ -15,6 +19,7 @@ from lightrail.filters.rules.rule_action import RuleAction
 from lightrail.model import limits
 from lightrail.model.names import dead_letter_name
 from lightrail.model.policy import Policy
+from lightrail.namespace.ages import NEVER, LivingCopy, life_of_copy, living
 from lightrail.namespace.failures import Noting, noted
 from lightrail.namespace.forwarding import ChainEnd
 from lightrail.wire.bodies import Refusal
@@ -44,8 +49,23 @@ class Branch:
 
 
 Key = str | Branch
-Contents = dict[bytes, dict[str, None]]
-"""Queues by encoded message, which actions may have changed, in the order of the walk."""
+
+
+@dataclass(slots=True, eq=False, repr=False)
+class Copies:
+    """The copies of one message, which are found on the way through routers."""
+
+    choose: Choose
+    looks: Looks
+    came_ms: int
+    """When the message came."""
+    queues: dict[bytes, dict[str, None]] = field(default_factory=dict)
+    """Queues by encoded message, which actions may have changed, in the order of the walk."""
+
+    def add(self, message: Buffer, queue: str) -> None:
+        """Adds a copy for a queue."""
+        content = message if isinstance(message, LivingCopy) else bytes(message)
+        self.queues.setdefault(content, {})[queue] = None
 
 
 class RouterNode:
@@ -60,28 +80,25 @@ class RouterNode:
         self.paths = paths
         """Number of paths from here to queues."""
 
-    def spread(
-        self, view: MessageView, contents: Contents, choose: Choose, looks: Looks
-    ) -> Generator[None, None, bool]:
-        """Adds the queues of a message to `contents`; returns False if there are none. Yields when the looks
+    def spread(self, view: MessageView, copies: Copies) -> Generator[None, None, bool]:
+        """Adds a message for its queues to `copies`; returns False if there are none. Yields when the looks
         are used up."""
-        keys: Sequence[Key] = yield from self.matcher.search(view, looks)
+        keys: Sequence[Key] = yield from self.matcher.search(view, copies.looks)
         if self.chooses:
             left = list(keys)
             while left:
-                if (yield from _follow(left.pop(choose(len(left))), view, contents, choose, looks)):
+                if (yield from _follow(left.pop(copies.choose(len(left))), view, copies)):
                     return True
             return False
         found = False
         for key in keys:
-            if (yield from _follow(key, view, contents, choose, looks)):
+            if (yield from _follow(key, view, copies)):
                 found = True
         return found
 
 
-def _follow(
-    key: Key, view: MessageView, contents: Contents, choose: Choose, looks: Looks
-) -> Generator[None, None, bool]:
+def _follow(key: Key, view: MessageView, copies: Copies) -> Generator[None, None, bool]:
+    looks = copies.looks
     looks.left -= _STEP + (len(view.data) >> 9)
     if type(key) is str:
         queue: str | RouterNode = key
@@ -91,7 +108,7 @@ def _follow(
         if key.action is not None:
             message = bytes(view.data)
             try:
-                view = MessageView(_changed(key, key.action, message))
+                view = MessageView(_changed(key, key.action, view.data, copies.came_ms))
             except EvaluationError as error:
                 if key.failing_at is None:
                     return False
@@ -101,15 +118,24 @@ def _follow(
     if looks.left <= 0:
         yield
     if isinstance(queue, RouterNode):
-        return (yield from queue.spread(view, contents, choose, looks))
-    contents.setdefault(bytes(view.data), {})[queue] = None
+        return (yield from queue.spread(view, copies))
+    copies.add(view.data, queue)
     return True
 
 
-def _changed(branch: Branch, action: "AnyAction | Noting", message: bytes) -> bytes:
-    if isinstance(action, RuleAction):
-        return action.apply(message, branch.bytes_max)
-    return action.apply(message)
+def _changed(branch: Branch, action: "AnyAction | Noting", message: Buffer, came_ms: int) -> bytes:
+    """What an action makes of a message, which keeps the time to live that a former action has set."""
+    life_ms = life_of_copy(message)
+    if not isinstance(action, RuleAction):
+        changed = action.apply(bytes(message))
+    else:
+        changed = action.apply(bytes(message), came_ms, branch.bytes_max)
+        if action.sets_life:
+            # A message with malformed sections is as it was sent.
+            with suppress(DecodeError):
+                found = life_of(changed)
+                life_ms = NEVER if found is None else found
+    return changed if life_ms is None else living(changed, life_ms)
 
 
 _NOWHERE: Final[frozenset[str]] = frozenset()
@@ -117,11 +143,16 @@ _LIGHT: Final = 30
 """Cost of a message beside its filters, in units of filters/matcher.py."""
 
 Queues = frozenset[str]
+GroupKey = Queues | tuple[Queues, int]
+"""Queues, and the time to live of copies that have one."""
 
 
 @dataclass(slots=True, eq=False, repr=False)
 class CopyGroup:
-    """Messages of one batch for the same queues: their indices in the batch, and their bytes."""
+    """Messages of one batch for the same queues: their indices in the batch, and their bytes.
+
+    All of them are a LivingCopy with the same time to live, or none is one.
+    """
 
     queues: Queues
     indices: list[int]
@@ -207,9 +238,9 @@ class Plan:
         """Whether no queue can be reached."""
         return self._node is None
 
-    def route(self, payloads: list[bytes]) -> Routed:
+    def route(self, payloads: list[bytes], came_ms: int = 0) -> Routed:
         """Routes a batch in one turn."""
-        walk = self.begin(payloads, unlimited())
+        walk = self.begin(payloads, unlimited(), came_ms)
         assert walk.route_more()
         assert walk.routed is not None
         return walk.routed
@@ -231,8 +262,8 @@ class Plan:
         """Routes a batch where a message costs next to nothing and only queues lie behind the router."""
         groups: list[CopyGroup] = []
         unroutable: list[int] = []
-        by_queues: dict[Queues, CopyGroup] = {}
-        by_queue: dict[str, CopyGroup] = {}
+        by_queues: dict[GroupKey, CopyGroup] = {}
+        by_queue: dict[str, GroupKey] = {}
         known = self._known
         targets = node.matcher.targets
         choose = self._choose if node.chooses else None
@@ -251,16 +282,19 @@ class Plan:
             group.payloads.append(payload)
         return Routed(groups, unroutable)
 
-    def begin(self, payloads: list[bytes], looks: Looks, choose: Choose | None = None) -> Walk:
+    def begin(self, payloads: list[bytes], looks: Looks, came_ms: int, choose: Choose | None = None) -> Walk:
         """Begins to route a batch.
 
         Args:
             looks: budget of the turn, which the walk keeps and spends in later turns.
+            came_ms: when the batch came; actions count times from then.
             choose: replaces the plan's random choice.
         """
-        return Walk(self, self._steps(payloads, looks, choose or self._choose))
+        return Walk(self, self._steps(payloads, looks, came_ms, choose or self._choose))
 
-    def _steps(self, payloads: list[bytes], looks: Looks, choose: Choose) -> Generator[None, None, Routed]:
+    def _steps(
+        self, payloads: list[bytes], looks: Looks, came_ms: int, choose: Choose
+    ) -> Generator[None, None, Routed]:
         if looks.left <= 0:
             yield
         node = self._node
@@ -270,8 +304,8 @@ class Plan:
             return routed
         groups: list[CopyGroup] = []
         unroutable: list[int] = []
-        by_queues: dict[Queues, CopyGroup] = {}
-        by_queue: dict[str, CopyGroup] = {}
+        by_queues: dict[GroupKey, CopyGroup] = {}
+        by_queue: dict[str, GroupKey] = {}
         known = self._known
         targets = node.matcher.targets
         is_light = node.matcher.is_light
@@ -307,32 +341,19 @@ class Plan:
                     group.payloads.append(payload)
                     continue
             looks.left = left
-            if not (yield from self._walk(node, view, index, groups, by_queues, by_queue, choose, looks)):
+            copies = Copies(choose, looks, came_ms)
+            if not (yield from node.spread(view, copies)):
                 unroutable.append(index)
+            for content, names in copies.queues.items():
+                queues = self._set(tuple(names))
+                life_ms = life_of_copy(content)
+                key = queues if life_ms is None else (queues, life_ms)
+                group = by_queues.get(key) or _begin(queues, groups, by_queues, by_queue, key)
+                group.indices.append(index)
+                group.payloads.append(content)
             left = looks.left - _LIGHT
         looks.left = left
         return Routed(groups, unroutable)
-
-    def _walk(
-        self,
-        node: RouterNode,
-        view: MessageView,
-        index: int,
-        groups: list[CopyGroup],
-        by_queues: dict[Queues, CopyGroup],
-        by_queue: dict[str, CopyGroup],
-        choose: Choose,
-        looks: Looks,
-    ) -> Generator[None, None, bool]:
-        """Groups one message by its queues behind actions and choices; returns False without queues."""
-        contents: Contents = {}
-        is_routed = yield from node.spread(view, contents, choose, looks)
-        for content, names in contents.items():
-            queues = self._set(tuple(names))
-            group = by_queues.get(queues) or _begin(queues, groups, by_queues, by_queue)
-            group.indices.append(index)
-            group.payloads.append(content)
-        return is_routed
 
     def _learn(self, keys: Sequence[Key]) -> Queues | None:
         self._known_kept += len(keys)
@@ -359,16 +380,18 @@ class Plan:
 def _begin(
     queues: Queues,
     groups: list[CopyGroup],
-    by_queues: dict[Queues, CopyGroup],
-    by_queue: dict[str, CopyGroup],
+    by_queues: dict[GroupKey, CopyGroup],
+    by_queue: dict[str, GroupKey],
+    key: GroupKey | None = None,
 ) -> CopyGroup:
     """Begins a group, and ends earlier groups with one of its queues, to keep the order of each queue."""
     group = CopyGroup(queues, [], [])
     groups.append(group)
+    key = key or queues
     for queue in queues:
         earlier = by_queue.get(queue)
         if earlier is not None:
-            by_queues.pop(earlier.queues, None)
-        by_queue[queue] = group
-    by_queues[queues] = group
+            by_queues.pop(earlier, None)
+        by_queue[queue] = key
+    by_queues[key] = group
     return group

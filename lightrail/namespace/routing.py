@@ -117,6 +117,8 @@ class Planner:
     _forwarded: dict[str, ChainEnd] = field(default_factory=dict)
     _dead: set[str] = field(default_factory=set)
     """Queues of dead letters that failing rules make, in which messages do not expire."""
+    _changed: set[str] = field(default_factory=set)
+    """Queues and routers for which actions set the time to live of messages."""
 
     def plan(self, router: str, choose: Choose) -> Plan:
         policy = self._directory.get(router).policy
@@ -145,7 +147,8 @@ class Planner:
 
     def _ages(self, router: str) -> dict[str, int]:
         ages = {name: self._directory.get(name).policy.milliseconds("max_age") for name in self._targets}
-        return ages_behind(router, self._targets, {end.source for end in self._forwarded.values()}, ages)
+        sources = {end.source for end in self._forwarded.values()}
+        return ages_behind(router, self._targets, sources, ages, self._changed)
 
     def _node(self, router: str) -> RouterNode | None:
         """The node of a router; None if no queue can be reached from it."""
@@ -192,6 +195,8 @@ class Planner:
                     if failing_at is not None or subscription.drop_failed:
                         # Without a place for what fails, the queue refuses it as before.
                         most = self._bytes_max(self._name_of(subscription), target)
+                    if isinstance(action, RuleAction) and action.sets_life:
+                        self._changed.add(self._name_of(subscription))
                     entries.append((Branch(action, target, failing_at, most), filter))
                 if failing_at is not None and filter is not None and filter.error is not None:
                     noting = Noting(filter.error, failing_at, filter.weight)

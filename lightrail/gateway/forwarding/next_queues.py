@@ -160,7 +160,7 @@ class NextQueues:
             why = f"{router} takes messages of at most {most} bytes, found {largest}"
             raise RefusedError(Refusal(conditions.MESSAGE_SIZE_EXCEEDED, why))
         plain = [with_hops(each, outgoing.message_format, 0) for each in messages]
-        groups, unroutable = await routers.routed(plan.begin(plain, routers.looks))
+        groups, unroutable = await routers.routed(plan.begin(plain, routers.looks, now_ms))
         if unroutable and plan.policy["unroutable"] == "reject":
             raise RefusedError(Refusal(conditions.NOT_FOUND, UNROUTABLE.format(router=router)))
         return [
@@ -186,7 +186,7 @@ class NextQueues:
                 payloads = [with_hops(each, outgoing.message_format, hops) for each in payloads]
             attributes = outgoing
             if age_ms is not None:
-                expires = expiry(outgoing.expires_at_ms, now_ms, age_ms)
+                expires = expiry(outgoing.expires_at_ms, now_ms, age_ms, group.payloads[0])
                 attributes = outgoing._replace(expires_at_ms=expires)
             yield PostedCopies(frozenset(queues), attributes, payloads)
 

@@ -131,15 +131,15 @@ def test_no_action_makes_a_message_larger_than_the_broker_takes() -> None:
         {"sql": "SET b = a; " + "; ".join(f"SET c{n} = a" for n in range(60))}, uuid4
     )
     sent = bytes(message(a="x" * 1_000))
-    assert len(action.apply(sent)) > 60_000
+    assert len(action.apply(sent, 0)) > 60_000
     with pytest.raises(EvaluationError, match=r"makes a message of \d+ bytes; its queue takes at most 5000"):
-        action.apply(sent, 5_000)
+        action.apply(sent, 0, 5_000)
     # What was larger before may become smaller.
     removing = compile_rule_action({"sql": "REMOVE a"}, uuid4)
-    assert len(removing.apply(sent, 10)) < 100
+    assert len(removing.apply(sent, 0, 10)) < 100
     # What counts is the message in the end, and not what it is between two statements.
     renaming = compile_rule_action({"sql": "SET b = a; REMOVE a"}, uuid4)
-    assert len(renaming.apply(sent, len(sent))) == len(sent)
+    assert len(renaming.apply(sent, 0, len(sent))) == len(sent)
 
 
 def test_failures_of_rules_do_not_expire() -> None:

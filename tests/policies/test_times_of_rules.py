@@ -1,13 +1,14 @@
 """Actions of rules that set times: what counts in the queue of a subscription."""
 
 import asyncio
+import time
 from typing import Any
 
 from proton import Message
 from proton.utils import BlockingConnection
 
 from lightrail.client import connect
-from tests.policies.driver import Names, outcome
+from tests.policies.driver import Names, outcome, seconds
 from tests.policies.laws import checks
 from tests.policies.test_routers import lives, near
 from tests.support import wait
@@ -23,6 +24,15 @@ def rules(*texts: str) -> dict[str, Any]:
 def until_stored(names: Names, queue: str, count: int) -> None:
     """Waits until a queue has so many messages."""
     wait.until(lambda: len(names.peek(queue)) == count, f"{count} messages are in {queue}")
+
+
+def until_ready(names: Names, queue: str, count: int) -> None:
+    """Waits until so many messages of a queue wait no longer."""
+
+    def are_ready() -> bool:
+        return [each["state"] for each in names.peek(queue)] == ["ready"] * count
+
+    wait.until(are_ready, f"{count} messages of {queue} are ready")
 
 
 def commit(names: Names, router: str, *bodies: str) -> None:
@@ -94,6 +104,47 @@ def test_so_does_one_of_a_topic_behind_a_queue_that_forwards(names: Names) -> No
     for queue, expected in ((plain, {"x": 200, "y": 200}), (changed, {"x": 30, "y": 30})):
         until_stored(names, queue, 2)
         assert lives(names, queue) == near(dict[str, float | None](expected))
+
+
+IN_A_MOMENT = (
+    "SET sys.TimeToLive = '00:00:00.6'; SET sys.ScheduledEnqueueTimeUtc = sys.ExpiresAtUtc; "
+    "SET sys.TimeToLive = '00:01:00'"
+)
+"""As rules of Azure Service Bus delay messages, since they have no function for the present time."""
+
+
+@checks("delay", "max_age", "forward_to")
+def test_a_message_that_a_rule_schedules_waits_in_its_subscription_and_lives_from_then_on(
+    names: Names, amqp: BlockingConnection
+) -> None:
+    router, second = names.router(max_age=40), names.router("second")
+    late, aged, end = (names.queue(each, delay=True) for each in ("late", "aged", "end"))
+    plain, behind = names.queue("plain"), names.queue("behind")
+    names.put(aged, delay=True, max_age=20)
+    names.subscribe(router, plain)
+    sources = [
+        names.queue("to_queue", forward_to=end),
+        names.queue("to_router", delay=True, forward_to=second),
+    ]
+    for target in (late, aged, *sources):
+        names.subscribe(router, target, rules=rules(IN_A_MOMENT))
+    names.subscribe(second, behind)
+    sender = amqp.create_sender(router)
+    began = time.time()
+    assert outcome(amqp, sender, Message(body="amqp", ttl=0.1)) == "accepted"
+    names.send(router, "http")
+    assert post(names.http, router, "p", 0, [batched("numbered")]).status == 200
+    commit(names, router, "committed")
+    bodies = ["amqp", "http", "numbered", "committed"]
+    for queue, life in ((late, 40), (aged, 20), (end, 40), (behind, 40)):
+        until_ready(names, queue, len(bodies))
+        assert lives(names, queue) == near(dict.fromkeys(bodies, life)), queue
+        # Numbered batches are always stored in sources, and forwarded from there.
+        assert sorted(names.texts(queue)) == sorted(bodies) if queue is end else names.texts(queue) == bodies
+        assert all(seconds(each["enqueued_at"]) >= began + 0.599 for each in names.peek(queue))
+    assert [each["sequence"] for each in names.peek(late)] == [4, 5, 6, 7]
+    # Elsewhere it is as its sender said.
+    assert names.texts(plain) in (bodies, bodies[1:])
 
 
 @checks("expired")

@@ -136,7 +136,7 @@ _ALL: Final = (
         _made(name, _annotation(note), value_of, name.endswith("PartitionKey"), True)
         for name, note in _NOTES.items()
     ),
-    *(_made(name, path, _time, False, False) for name, path in _TIMES.items()),
+    *(_made(name, path, _time, name.startswith("Scheduled"), False) for name, path in _TIMES.items()),
     _made("TimeToLive", parse_path("ttl"), _ttl, True, False),
     _made("DeliveryCount", parse_path("delivery-count"), value_of, False, False),
     System("Size", None, _size),

@@ -43,7 +43,7 @@ from lightrail.filters.rules.closures import Read, RuleCompiler
 from lightrail.filters.rules.constants import parameters_in
 from lightrail.filters.rules.fields import SYSTEM, HeadView, property_path
 from lightrail.filters.rules.parser import parse_statements
-from lightrail.filters.rules.values import NewId, decimal128, span_of, text_of
+from lightrail.filters.rules.values import NewId, decimal128, moment_of, span_of, text_of
 from lightrail.filters.sections import MALFORMED, locate, open_section
 from lightrail.filters.terms import OPAQUE, TICKS_OF_MS, TIMESPAN, Duration
 from lightrail.model import limits
@@ -67,6 +67,8 @@ class RuleAction:
     """Whether it has no result for some messages."""
     sets_life: bool
     """Whether it sets or removes the time to live."""
+    schedules: bool
+    """Whether it sets a time before which the message is not enqueued."""
     _statements: list[Change]
 
     @property
@@ -121,8 +123,15 @@ def compile_rule_action(spec: Any, new_id: NewId) -> RuleAction:
     except FilterError as error:
         raise error.within("sql") from None
     can_fail = any(each.value is not None for each in statements)
-    sets_life = any(each.target.is_system and each.target.name == _LIFE for each in statements)
-    return RuleAction({"rule": dict(spec)}, weight, can_fail, sets_life, changes)
+    system = {(each.target.name, each.value is not None) for each in statements if each.target.is_system}
+    return RuleAction(
+        {"rule": dict(spec)},
+        weight,
+        can_fail,
+        sets_life=not system.isdisjoint({(_LIFE, True), (_LIFE, False)}),
+        schedules=not system.isdisjoint((name, True) for name in _SCHEDULED),
+        _statements=changes,
+    )
 
 
 def _statement(statement: tree.Statement, compiler: RuleCompiler) -> Change:
@@ -241,13 +250,10 @@ def _write_symbol(value: Any) -> bytes:
     return write_symbol(text)
 
 
-_WRITERS: Final[Mapping[str, Callable[[Any], bytes]]] = {
-    "contenttype": _write_symbol,
-}
-
 # --- times of the message ----------------------------------------------------------------------------------
 
 _LIFE: Final = "timetolive"
+_SCHEDULED: Final = ("scheduledenqueuetimeutc", "scheduledenqueuetime")
 _FOREVER: Final = 10_675_199 * 86_400 * 1000 * TICKS_OF_MS
 """From here on a duration stands for none, as the longest one of .NET does."""
 
@@ -263,6 +269,7 @@ class _Time(NamedTuple):
 
 _TIMES: Final[Mapping[str, _Time]] = {
     _LIFE: _Time(Duration, "a duration above 0, such as '00:10:00' or 'PT10M'", span_of),
+    **dict.fromkeys(_SCHEDULED, _Time(Timestamp, "a time such as '2026-12-24T18:00:00Z'", moment_of)),
 }
 
 
@@ -315,6 +322,14 @@ def _set_life(name: str, read: Read) -> Change:
     return change
 
 
+def _writes_time(name: str) -> Callable[[Any], bytes]:
+    return lambda value: write_value(_time(name, value))
+
+
+_WRITERS: Final[Mapping[str, Callable[[Any], bytes]]] = {
+    "contenttype": _write_symbol,
+    **{name: _writes_time(name) for name in _TIMES},
+}
 _TTL: Final = parse_path("ttl").index
 _EXPIRY: Final = parse_path("absolute-expiry-time").index
 _CREATION: Final = parse_path("creation-time").index

@@ -117,6 +117,17 @@ def test_a_time_to_live_begins_when_a_message_is_due() -> None:
     assert [each["expires_at_ms"] - due for each in peeked(scene, peer)] == [5_000, 2_000]
 
 
+def test_what_bounded_a_life_when_a_message_came_bounds_it_when_it_is_due() -> None:
+    """The max_age of a router, which its shard does not know."""
+    scene, peer = opened()
+    begin = scene.now_ms
+    due = begin + 10_000
+    send(scene, peer, 1, [message("ttl", due=due, ttl=9_000)], expires_at_ms=begin + 2_000)
+    send(scene, peer, 2, [message("none", due=due)], expires_at_ms=begin + 3_000)
+    scene.tick(10_000)
+    assert [each["expires_at_ms"] - due for each in peeked(scene, peer)] == [2_000, 3_000]
+
+
 def test_what_is_due_moves_in_one_group() -> None:
     scene, peer = opened()
     store = scene.store

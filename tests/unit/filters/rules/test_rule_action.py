@@ -204,6 +204,30 @@ def test_an_action_counts_times_from_when_the_message_came() -> None:
     assert changed(text) == {"came": Timestamp(NOW), "ends": Timestamp(NOW + 7_000)}
 
 
+@pytest.mark.parametrize(
+    ("text", "due"),
+    [
+        ("SET sys.ScheduledEnqueueTimeUtc = '2027-01-15T08:00:00Z'", NOW),
+        ("SET sys.ScheduledEnqueueTime = '2027-01-15T10:00:00+02:00'", NOW),
+        ("SET sys.ScheduledEnqueueTimeUtc = @due", 7_000),
+        ("SET sys.ScheduledEnqueueTimeUtc = date", 1_000),
+        ("SET sys.ScheduledEnqueueTimeUtc = sys.EnqueuedTimeUtc + ts", NOW + 1_000),
+        # There is no function for the present time: this is how rules of Service Bus delay messages.
+        (
+            "SET sys.TimeToLive = '00:10:00'; SET sys.ScheduledEnqueueTimeUtc = sys.ExpiresAtUtc;"
+            "SET sys.TimeToLive = '01:00:00'",
+            NOW + 600_000,
+        ),
+        ("SET sys.ScheduledEnqueueTimeUtc = date; REMOVE sys.ScheduledEnqueueTimeUtc", None),
+        ("SET sys.ScheduledEnqueueTimeUtc = missing", None),
+    ],
+)
+def test_a_scheduled_time_is_the_annotation_that_clients_write(text: str, due: int | None) -> None:
+    made = action(text, **({"due": {"timestamp": "1970-01-01T00:00:07Z"}} if "@" in text else {}))
+    found = extract(made.apply(MESSAGE, NOW), parse_path("message-annotations.x-opt-scheduled-enqueue-time"))
+    assert _typed(found) == _typed(None if due is None else Timestamp(due))
+
+
 def test_without_a_time_to_live_no_section_is_added() -> None:
     assert action("REMOVE sys.TimeToLive").apply(message(), NOW) == message()
     assert not action("SET a = sys.TimeToLive").sets_life
@@ -248,6 +272,8 @@ def test_the_size_is_that_of_the_message() -> None:
         ("SET sys.TimeToLive = str", "for sys.TimeToLive, found 'Hello'"),
         ("SET sys.TimeToLive = ts - ts", "a duration above 0"),
         ("SET sys.TimeToLive = list", "a duration above 0"),
+        ("SET sys.ScheduledEnqueueTimeUtc = ts", "a time such as .* for sys.ScheduledEnqueueTimeUtc, found"),
+        ("SET sys.ScheduledEnqueueTime = quantity", "for sys.ScheduledEnqueueTime, found 11"),
     ],
 )
 def test_a_statement_without_a_result_is_an_error(text: str, what: str) -> None:
@@ -267,6 +293,8 @@ def test_a_statement_without_a_result_is_an_error(text: str, what: str) -> None:
         ("SET sys.ExpiresAtUtc = '2027-01-01'", "one of sys.", 5),
         ("SET sys.TimeToLive = 60", "a duration above 0, such as '00:10:00'", 22),
         ("SET sys.TimeToLive = 'soon'", "a duration above 0", 22),
+        ("SET sys.ScheduledEnqueueTimeUtc = '00:10:00'", "a time such as '2026-12-24T18:00:00Z'", 35),
+        ("SET sys.ScheduledEnqueueTime = 1", "a time such as", 32),
         ("SET sys.TimeToLive = -60 + 60", "a duration above 0", 22),
         ("SET a = 1; SET sys.TimeToLive = '00:00:00'", "a duration above 0", 33),
         ("SET sys.TimeToLive = '-00:01:00'", "a duration above 0", 22),

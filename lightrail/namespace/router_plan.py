@@ -3,7 +3,7 @@
 Router nodes: a graph of routers, which is walked to find the queues of a message.
 """
 
-from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
+from collections.abc import Generator, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final, NamedTuple
@@ -19,7 +19,8 @@ from lightrail.filters.rules.rule_action import RuleAction
 from lightrail.model import limits
 from lightrail.model.names import dead_letter_name
 from lightrail.model.policy import Policy
-from lightrail.namespace.ages import NEVER, LivingCopy, life_of_copy, living
+from lightrail.namespace.ages import NEVER, life_of_copy, living
+from lightrail.namespace.copies import Bound, Choose, Copies
 from lightrail.namespace.failures import Noting, noted
 from lightrail.namespace.forwarding import ChainEnd
 from lightrail.wire.bodies import Refusal
@@ -31,9 +32,6 @@ _STEP: Final = 10
 _ACTION: Final = 100
 """Cost of following one subscription, and of running its action, in units of filters/matcher.py."""
 
-Choose = Callable[[int], int]
-"""Draws a whole number from 0 to below the argument."""
-
 
 @dataclass(slots=True, eq=False, repr=False)
 class Branch:
@@ -43,29 +41,9 @@ class Branch:
     target: "str | RouterNode"
     failing_at: str | None = None
     """The queue whose dead letter a message becomes for which the action has no result; None for none."""
-    bytes_max: int = limits.MAX_MESSAGE_BYTES
-    """Bytes of the largest message that the target takes. If the queue refused a larger one that a rule's
-    action has made, the message would be in other queues already; so the action has no result."""
 
 
 Key = str | Branch
-
-
-@dataclass(slots=True, eq=False, repr=False)
-class Copies:
-    """The copies of one message, which are found on the way through routers."""
-
-    choose: Choose
-    looks: Looks
-    came_ms: int
-    """When the message came."""
-    queues: dict[bytes, dict[str, None]] = field(default_factory=dict)
-    """Queues by encoded message, which actions may have changed, in the order of the walk."""
-
-    def add(self, message: Buffer, queue: str) -> None:
-        """Adds a copy for a queue."""
-        content = message if isinstance(message, LivingCopy) else bytes(message)
-        self.queues.setdefault(content, {})[queue] = None
 
 
 class RouterNode:
@@ -98,38 +76,37 @@ class RouterNode:
 
 
 def _follow(key: Key, view: MessageView, copies: Copies) -> Generator[None, None, bool]:
-    looks = copies.looks
+    looks, failing_at = copies.looks, None
     looks.left -= _STEP + (len(view.data) >> 9)
     if type(key) is str:
         queue: str | RouterNode = key
     else:
         assert isinstance(key, Branch)
-        queue = key.target
+        queue, failing_at = key.target, key.failing_at
         if key.action is not None:
             message = bytes(view.data)
             try:
-                view = MessageView(_changed(key, key.action, view.data, copies.came_ms))
+                view = MessageView(_changed(key.action, view.data, copies.came_ms))
             except EvaluationError as error:
-                if key.failing_at is None:
+                if failing_at is None:
                     return False
-                queue = dead_letter_name(key.failing_at)
-                view = MessageView(noted(message, key.failing_at, str(error)))
+                queue = dead_letter_name(failing_at)
+                view = MessageView(noted(message, failing_at, str(error)))
             looks.left -= _ACTION + 2 * key.action.weight + (len(view.data) >> 6)
     if looks.left <= 0:
         yield
     if isinstance(queue, RouterNode):
         return (yield from queue.spread(view, copies))
-    copies.add(view.data, queue)
-    return True
+    return copies.add(view.data, queue, failing_at)
 
 
-def _changed(branch: Branch, action: "AnyAction | Noting", message: Buffer, came_ms: int) -> bytes:
+def _changed(action: "AnyAction | Noting", message: Buffer, came_ms: int) -> bytes:
     """What an action makes of a message, which keeps the time to live that a former action has set."""
     life_ms = life_of_copy(message)
     if not isinstance(action, RuleAction):
         changed = action.apply(bytes(message))
     else:
-        changed = action.apply(bytes(message), came_ms, branch.bytes_max)
+        changed = action.apply(bytes(message), came_ms)
         if action.sets_life:
             # A message with malformed sections is as it was sent.
             with suppress(DecodeError):
@@ -208,6 +185,8 @@ class Plan:
     """Age at which messages expire, by queue, or NEVER; queues without one are missing."""
     forwarded: Mapping[str, ChainEnd] = field(default_factory=dict)
     """Queues at the ends of chains of queues that forward; see `at_sources`."""
+    bounds: Mapping[str, Bound] = field(default_factory=dict)
+    """See Copies."""
     _known: dict[int, tuple[Sequence[Key], Queues | None]] = field(default_factory=dict)
     """Queues by identity of the matcher's result, or None where edges have to be followed."""
     _known_kept: int = 0
@@ -341,7 +320,7 @@ class Plan:
                     group.payloads.append(payload)
                     continue
             looks.left = left
-            copies = Copies(choose, looks, came_ms)
+            copies = Copies(payload, came_ms, choose, looks, self.bounds)
             if not (yield from node.spread(view, copies)):
                 unroutable.append(index)
             for content, names in copies.queues.items():

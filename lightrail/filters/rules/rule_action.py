@@ -76,14 +76,14 @@ class RuleAction:
         """Whether it changes nothing."""
         return not self._statements
 
-    def apply(self, message: bytes, came_ms: int, bytes_max: int = limits.MAX_MESSAGE_BYTES) -> bytes:
+    def apply(self, message: bytes, came_ms: int) -> bytes:
         """The changed message; a message with malformed sections before the body is returned unchanged.
 
         Args:
             came_ms: when it came, in milliseconds since 1970, from where its time to live counts.
 
         Raises EvaluationError: a statement has no result for this message, or all together make a larger one
-        of it that has more than `bytes_max`.
+        of it than the broker takes.
         """
         try:
             _, end = locate(message)
@@ -96,9 +96,9 @@ class RuleAction:
                     head = changed(head, changes)
         except MALFORMED:
             return message
-        if (size := len(head) + beyond) > max(bytes_max, len(message)):
+        if (size := len(head) + beyond) > max(limits.MAX_MESSAGE_BYTES, len(message)):
             raise EvaluationError(
-                f"the action makes a message of {size} bytes; its queue takes at most {bytes_max}"
+                f"the action makes a message of {size} bytes; expected at most {limits.MAX_MESSAGE_BYTES}"
             )
         return head + message[end:]
 

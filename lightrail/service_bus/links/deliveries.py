@@ -276,6 +276,10 @@ class BusConsumerLink(ConsumerLink):
             self.settlements.recount(event.first, event.last)
         super().outcome(event)
 
+    def not_locked(self, number: int, count: int) -> None:
+        """See Consumer."""
+        self.settlements.not_locked(number, count)
+
     def exceeds_share(self) -> bool:
         """See Bound; deliveries whose locks have ended do not count (Settlements.lapse)."""
         if not super().exceeds_share():

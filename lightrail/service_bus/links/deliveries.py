@@ -206,6 +206,9 @@ class BusConsumerLink(ConsumerLink):
                 frame(Kind.CREDIT, link=self.number, epoch=self._owner.epoch, count=1, number=unsent)
             )
             self.settlements.return_unsent(unsent)
+            if not self._owner.is_there:
+                # The next process of the shard knows no link, but perhaps the locks of what is lost.
+                self._owner.ask_late("return_unsent", {"locks": [f"{self.lock_key}-{unsent}"]})
         super()._close_at_shard()
 
     def deliver(self, part: bytes | memoryview, number: int, count: int) -> None:

@@ -233,6 +233,15 @@ def test_what_was_not_sent_to_the_client_returns_when_the_link_ends() -> None:
     assert settled.count > 3
 
 
+def test_what_was_not_sent_when_the_shard_was_lost_returns_when_it_serves_again() -> None:
+    rig = Rig(lock_duration=30)
+    rig.delivered(MESSAGE, MESSAGE)
+    rig.shard.serving = False
+    rig.consumer.ends(Ending.BY_CLIENT)
+    rig.consumer.close()
+    assert rig.shard.late == [("return_unsent", {"locks": [f"{rig.consumer.lock_key}-2"]})]
+
+
 def test_what_was_not_sent_returns_also_where_the_lock_time_was_removed_meanwhile() -> None:
     """The shard keeps locks that were given, whatever the policy says now."""
     rig = Rig(lock_duration=30)

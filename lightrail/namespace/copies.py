@@ -14,7 +14,7 @@ Choose = Callable[[int], int]
 """Draws a whole number from 0 to below the argument."""
 
 
-class Bound(NamedTuple):
+class Largest(NamedTuple):
     """The largest message that a queue takes, behind an action that may make a larger one.
 
     If the queue refused it, the message would be in other queues already. So it becomes a dead letter.
@@ -35,7 +35,7 @@ class Copies:
     """When it came."""
     choose: Choose
     looks: Looks
-    bounds: Mapping[str, Bound]
+    bounds: Mapping[str, Largest]
     """By queue; those that take every message, or behind no action, are missing."""
     queues: dict[bytes, dict[str, None]] = field(default_factory=dict)
     """Queues by encoded message, in the order of the walk."""

@@ -161,7 +161,7 @@ def _fail(group: list[_Waiting], error: Exception) -> None:
 
 
 @dataclass(slots=True, eq=False, repr=False)
-class Reading:
+class GroupedReads:
     """The calls of one process."""
 
     _read: Read

@@ -57,7 +57,6 @@ from lightrail.service_bus.configuration.file import (
     refusal,
 )
 from lightrail.service_bus.configuration.removing import Removing, mark_of
-from lightrail.service_bus.configuration.rules import rule_parts
 
 if TYPE_CHECKING:
     from lightrail.gateway.services import Services
@@ -209,7 +208,7 @@ class _Applying:
                 found.append((place, f"there is no queue or topic {target!a}, neither here nor in the file"))
         for at, (name, rule) in enumerate(entity.rules.items()):
             try:
-                descriptions.rule_of({part.tag: part for part in rule_parts(name, rule)})
+                descriptions.rule_of({part.tag: part for part in descriptions.rule_parts(name, rule)})
             except (ProblemError, FilterError) as error:
                 found.append((f"{entity.place}.Rules[{at}].Properties", str(error)))
         return found
@@ -328,7 +327,7 @@ class _Applying:
         if is_new and entity.subscription:
             name, rule = next(iter(entity.rules.items()))
             first = Xml.Element("DefaultRuleDescription")
-            first.extend(rule_parts(name, rule))
+            first.extend(descriptions.rule_parts(name, rule))
             content["DefaultRuleDescription"] = first
         if "DuplicateDetectionHistoryTimeWindow" in content:
             content["RequiresDuplicateDetection"] = entity.properties["RequiresDuplicateDetection"]
@@ -375,7 +374,7 @@ class _Applying:
             if (is_new and name in there) or (before.get(name) == rule and not is_new):
                 continue
             place = Place(Kind.RULE, entity.name, entity.subscription, name)
-            content = {part.tag: part for part in rule_parts(name, rule)}
+            content = {part.tag: part for part in descriptions.rule_parts(name, rule)}
             at = f"{entity.place}.Rules, {name}"
             await self._ask(
                 place, subscriptions.put_rule, descriptions.RULE, content, at, is_new=name not in there

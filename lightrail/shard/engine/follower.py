@@ -137,7 +137,7 @@ class Follower:
         """Adds a recovered queue, with the clients' links that are durable, and locks that outlive links."""
         queues, links = self._queues, self._links
         holders, origins = receivers_of(found, queues, links.receiving)
-        locks = lock_holders(found, queues.kept_locks, holders, links.receiving.next_number, now_ms)
+        locks = lock_holders(found, queues.kept_locks, holders, reserved, links.receiving.next_number, now_ms)
         if ownership.state in (OwnershipState.MOVED, OwnershipState.DELETED):
             holders = []
         queue = queues.restore(found, ownership, reserved, now_ms, is_copy=bool(holders))

@@ -7,7 +7,7 @@ import pytest
 
 from lightrail.cluster.coordinator import CoordinatorError
 from lightrail.cluster.entries import Entry
-from lightrail.cluster.etcd.grouping import ETCD_READ_KEYS, ETCD_READ_MS, ETCD_READS_WAITING, Reading
+from lightrail.cluster.etcd.grouping import ETCD_READ_KEYS, ETCD_READ_MS, ETCD_READS_WAITING, GroupedReads
 
 
 class Server:
@@ -21,7 +21,7 @@ class Server:
         self.error: BaseException | None = None
         loop = asyncio.get_running_loop()
         self.create_future, self.create_task = loop.create_future, loop.create_task
-        self.reading = Reading(self._read, self, self._sleep)  # type: ignore[arg-type]
+        self.reading = GroupedReads(self._read, self, self._sleep)  # type: ignore[arg-type]
 
     def time(self) -> float:
         return self.now

@@ -132,8 +132,9 @@ def test_a_server_that_was_killed_is_followed_again_without_threads_or_haste(
         with pytest.raises(CoordinatorError, match="does not answer"):
             await coordinator.write([Write("names/b", "1")])
         assert coordinator.news(revision) is None
-        with pytest.raises(CoordinatorError, match=r"does not answer .*nothing was written"):
+        with pytest.raises(CoordinatorError, match=r"does not answer .*nothing was written") as failed:
             await coordinator.write([Write("names/b", "1")])
+        assert not failed.value.may_be_written
         assert threading.active_count() <= threads + 2
         assert len(attempts) <= ATTEMPTS_MAX
         one.start()
@@ -330,8 +331,11 @@ def test_an_etcd_without_space_refuses_writes_with_a_word_to_its_operator_and_ta
             await asyncio.sleep(TIMES.lease * 1.5)
             assert "shards/0" in keys(coordinator)
             second = await opened(*cluster.endpoints)
-            with pytest.raises(CoordinatorFullError):
+            with pytest.raises(CoordinatorFullError) as failed:
                 await second.register("shards/1", "1", print)
+            assert not failed.value.may_be_written
+            # Names of queues that leave are deleted all the same.
+            await second.write([Write("names/0", None)])
             server.control("del", "--prefix", "/lightrail/lightrail/names/")
             server.compact()
             assert server.control("defrag").returncode == 0
@@ -429,8 +433,9 @@ def test_a_write_without_any_answer_is_said_to_be_unknown(one: EtcdCluster) -> N
         coordinator = await opened(f"127.0.0.1:{proxy.port}")
         await coordinator.write([Write("names/a", "1")])
         proxy.losing.set()
-        with pytest.raises(CoordinatorError, match="not known whether this was written"):
+        with pytest.raises(CoordinatorError, match="not known whether this was written") as failed:
             await coordinator.write([Write("names/a", "2")])
+        assert failed.value.may_be_written
         await coordinator.close()
         proxy.close()
 

@@ -77,7 +77,12 @@ class EtcdClient:
         lost = False
         pause = self._times.pause
         while True:
-            answer, problem = self._channels.attempt(ask, until)
+            try:
+                answer, problem = self._channels.attempt(ask, until)
+            except CoordinatorError as error:
+                # A former attempt may still be in progress.
+                error.may_be_written = lost
+                raise
             if answer is not None and answer.succeeded:
                 changed = any(
                     each.WhichOneof("response") == "response_put" or each.response_delete_range.deleted
@@ -101,7 +106,9 @@ class EtcdClient:
                     raise CoordinatorError(self._channels.away(problem))
             except CoordinatorError as error:
                 result = "it is not known whether this was written" if lost else "nothing was written"
-                raise CoordinatorError(f"{error}; {result}") from None
+                failure = CoordinatorError(f"{error}; {result}")
+                failure.may_be_written = lost
+                raise failure from None
             time.sleep(pause)
             pause = min(2 * pause, self._times.pause_max)
 

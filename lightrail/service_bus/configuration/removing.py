@@ -72,7 +72,12 @@ class Removing:
         left = self._find()
         while left:
             before = len(left)
-            left = [each for each in left if not await self._is_removed(each)]
+            sources: dict[str, set[str]] = {}
+            for source in self._services.directory.below(""):
+                for target in map(source.policy.given.get, FORWARDING):
+                    if target is not None:
+                        sources.setdefault(str(target), set()).add(source.name)
+            left = [each for each in left if not await self._is_removed(each, sources)]
             if len(left) == before:
                 return
 
@@ -96,9 +101,9 @@ class Removing:
                 found.append(_Doomed(record, (path,), (subscription,), (record,)))
         return found
 
-    async def _is_removed(self, doomed: _Doomed) -> bool:
+    async def _is_removed(self, doomed: _Doomed, sources: Mapping[str, set[str]]) -> bool:
         try:
-            self._demand_ours(doomed)
+            self._demand_ours(doomed, sources)
             await self._delete(doomed)
         except _StaysError as error:
             self.stays |= dict.fromkeys(doomed.paths, str(error))
@@ -109,7 +114,8 @@ class Removing:
 
     # --- what the file has made, and nobody else needs -------------------------------------------------
 
-    def _demand_ours(self, doomed: _Doomed) -> None:
+    def _demand_ours(self, doomed: _Doomed, sources: Mapping[str, set[str]]) -> None:
+        """Raises _StaysError. `sources` are names that forward messages or dead letters, by target."""
         self._services.directory.refresh()
         for path, record in self._records(doomed):
             if self._removed.get(path, {}).get("made") != mark_of(record):
@@ -124,9 +130,8 @@ class Removing:
             for each in self._services.directory.subscriptions_to(name):
                 if each not in doomed.subscriptions:
                     raise _StaysError(f"subscription {each.id} of {each.router} sends to it")
-        for source in self._services.directory.below(""):
-            if source.name not in ours and ours.intersection(map(source.policy.given.get, FORWARDING)):
-                raise _StaysError(f"{source.name} forwards to it")
+            for source in sorted(sources.get(name, set()) - ours):
+                raise _StaysError(f"{source} forwards to it")
 
     @staticmethod
     def _records(doomed: _Doomed) -> Iterable[tuple[str, Name]]:

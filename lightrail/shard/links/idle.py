@@ -39,6 +39,8 @@ IDLE_NOTED_MS: Final[int] = 60_000
 IDLE_AFTER_START_MS: Final[int] = 300_000
 """No queue leaves sooner after this shard began to serve it, or was paused for longer than IDLE_PAUSE_MS."""
 IDLE_PAUSE_MS: Final[int] = 60_000
+IDLE_REFUSED_MS: Final[int] = 60_000
+"""A queue whose deletion the coordinator has refused leaves again after this time."""
 IDLE_LOOKS_OF_A_TICK: Final[int] = 250
 """Queues that are looked at in a tick, about 20 microseconds each. Others that are due follow in the next
 one, and their last use counts from there."""
@@ -204,6 +206,9 @@ class IdleQueues:
         watched = self._watched.get(queue)
         if watched is None:
             self.follow(queue, now_ms)
+        elif queue.idle_since_ms:
+            self._note_uses(queue, True)
+            self._due.set(queue, now_ms + IDLE_REFUSED_MS)
         else:
             self._used(queue, watched, now_ms)
 

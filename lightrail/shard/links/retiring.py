@@ -7,10 +7,11 @@ by the revisions of the name and of its subscription, or answers the gateway, wh
 queue is deleted, or one of the two has a later revision, with which it is served again: so no accepted
 message is deleted.
 
-A deletion whose answer was lost may be applied late, so no time ends LEAVING. The shard requests the deletion
-again, also after a start; for a gateway that has not deleted the name in limits.PEER_SILENCE_MS it requests
-that the name is kept, which makes the later revision. Which of both it is, shows `idle_since_ms` of the
-queue's record: 0 for a gateway's.
+A deletion whose answer was lost may be applied late, so no time ends LEAVING. Where the coordinator has
+refused every attempt, as one does that can only be read, none can be applied: then the queue is served again,
+and leaves later. Otherwise the shard requests the deletion again, also after a start. For a gateway that has
+not deleted the name in limits.PEER_SILENCE_MS it requests that the name is kept, which makes the later
+revision. Which of both it is, shows `idle_since_ms` of the queue's record: 0 for a gateway's.
 """
 
 import logging
@@ -18,6 +19,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
 
+from lightrail.cluster.coordinator import CoordinatorError
 from lightrail.model import limits
 from lightrail.model import names as rules
 from lightrail.model.policy import Role
@@ -40,7 +42,7 @@ LEAVING_QUEUES_MAX: Final[int] = 100
 log = logging.getLogger("lightrail.shard.links.retiring")
 
 ServeAgain = Callable[[Queue, int], None]
-"""Notes that a queue is served again, and the time in milliseconds."""
+"""Notes that a queue is served again, and the time in milliseconds; its `idle_since_ms` is 0 after a use."""
 
 
 @dataclass(slots=True, eq=False, repr=False)
@@ -53,6 +55,10 @@ class RetiringQueues:
     _when_synced: CallWhenSynced
     _leaving: dict[Queue, int] = field(default_factory=dict)
     """Queues that leave, and the time to request again that they are deleted or kept."""
+    _asked: dict[Queue, int] = field(default_factory=dict)
+    """Attempts to delete a queue's name that have not ended."""
+    _uncertain: set[Queue] = field(default_factory=set)
+    """Queues of which a deletion may be applied late."""
     may_leave: bool = True
     """Whether the coordinator answers, so that a queue which leaves does not wait for its deletion."""
     when_returned: ServeAgain = lambda queue, now_ms: None
@@ -154,6 +160,7 @@ class RetiringQueues:
         queue.leaving = revision
         if not rules.is_dead_letter(queue.name):
             self._leaving[queue] = now_ms
+            self._uncertain.add(queue)
 
     # --- the end of leaving ----------------------------------------------------------------------------
 
@@ -171,11 +178,25 @@ class RetiringQueues:
         if revision <= queue.leaving and found.history == queue.record.history:
             return
         log.info("queue %s was changed as it was about to be deleted: it stays", queue.name)
+        queue.idle_since_ms = 0
         self._serve(queue, now_ms)
 
+    def deletion_ended(self, name: str, error: CoordinatorError | None, now_ms: int) -> None:
+        """An attempt to delete a name has ended; serves the queue again if none of them can be applied."""
+        queue = self._queues.find(name)
+        if queue is None or queue not in self._asked:
+            return
+        self._asked[queue] -= 1
+        if error is None:
+            return
+        if error.may_be_written:
+            self._uncertain.add(queue)
+        elif not self._asked[queue] and queue not in self._uncertain and queue in self._leaving:
+            log.warning("queue %s stays for now, as the coordinator refuses its deletion: %s", name, error)
+            self._serve(queue, now_ms)
+
     def _serve(self, queue: Queue, now_ms: int) -> None:
-        del self._leaving[queue]
-        queue.idle_since_ms = 0
+        self._forget(queue)
         for each in self.family(queue):
             if each.state is OwnershipState.LEAVING:
                 for id in each.view.consumer_ids:
@@ -200,7 +221,12 @@ class RetiringQueues:
     def forget(self, queue: Queue) -> None:
         """The queue is not at this shard any more."""
         queue.leaving = 0
+        self._forget(queue)
+
+    def _forget(self, queue: Queue) -> None:
         self._leaving.pop(queue, None)
+        self._asked.pop(queue, None)
+        self._uncertain.discard(queue)
 
     def tick(self, now_ms: int) -> None:
         """Requests again what was neither deleted nor kept."""
@@ -213,6 +239,7 @@ class RetiringQueues:
         if queue not in self._leaving:
             return
         if queue.idle_since_ms:
+            self._asked[queue] = self._asked.get(queue, 0) + 1
             self._links.last_consumers.expired.append(ExpiredName(queue.record, self.subscription(queue)))
             return
         found = self._queues.names.get(queue.name)

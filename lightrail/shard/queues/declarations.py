@@ -179,6 +179,8 @@ class Deletions:
     """The deletions under way; the shard requests a failed one again."""
 
     _service: Service
+    when_ended: Callable[[str, CoordinatorError | None], None] = lambda name, error: None
+    """Called with the name and the error of an attempt to delete one, or None."""
     _tasks: set[asyncio.Task[None]] = field(default_factory=set)
 
     def begin(self, names: Iterable[ExpiredName]) -> None:
@@ -208,7 +210,10 @@ class Deletions:
             )
 
     async def _delete(self, record: Name, subscription: Subscription | None) -> None:
+        failure: CoordinatorError | None = None
         try:
             await self._service.expire(record, subscription)
         except CoordinatorError as error:
             log.warning("%s is not used any more and can't be deleted yet: %s", record.name, error)
+            failure = error
+        self.when_ended(record.name, failure)

@@ -4,17 +4,20 @@ from collections.abc import Callable
 
 import pytest
 
+from lightrail.cluster.coordinator import CoordinatorError, CoordinatorFullError, CoordinatorRefusedError
 from lightrail.model import conditions, limits
 from lightrail.model.names import dead_letter_name
 from lightrail.model.policy import Policy
 from lightrail.namespace.deleting import own_queue
 from lightrail.shard.journal.journal import Journal
+from lightrail.shard.links.idle import IDLE_CHECK_MS, IDLE_REFUSED_MS
 from lightrail.shard.links.retiring import LEAVING_QUEUES_MAX
 from lightrail.shard.queues.declarations import EveryName
 from lightrail.shard.queues.ownership import OwnershipState
 from lightrail.wire.frames import Kind, OutcomeCode
 from tests.support.shard.fake_files import FakeFiles
 from tests.support.shard.scene import Peer, Scene
+from tests.unit.shard import test_idle as idle
 
 QUEUE = Policy.parse({"role": "queue", "delay": True})
 
@@ -190,6 +193,82 @@ def test_its_dead_letter_queue_leaves_with_it_and_returns_with_it() -> None:
     assert story.state(dead_letter_name("q")) is OwnershipState.LEAVING
     story.write_anew()
     assert story.state(dead_letter_name("q")) is OwnershipState.SERVING
+
+
+# --- a coordinator that does not delete --------------------------------------------------------------------
+
+
+class Idle(idle.Story):
+    """A queue whose time is over, with the deletions that its shard has requested."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.wait(idle.MAX_MS)
+        assert self.state() is OwnershipState.LEAVING
+
+    def end(self, error: CoordinatorError | None) -> None:
+        """The first attempt that is under way ends."""
+        assert self.scene.retired
+        self.scene.engine.deletion_ended("q", error, self.now_ms)
+        self.scene.settle_down()
+
+
+REFUSALS = CoordinatorRefusedError("permission denied"), CoordinatorFullError("no space")
+
+
+@pytest.mark.parametrize("error", REFUSALS)
+@pytest.mark.parametrize("is_used", [False, True])
+def test_a_queue_whose_deletion_is_refused_is_served_again_and_leaves_later(
+    error: CoordinatorError, is_used: bool
+) -> None:
+    story = Idle()
+    story.end(error)
+    assert story.state() is OwnershipState.SERVING
+    if is_used:
+        story.peer.produce(1, "q")
+        story.peer.send(1, 1, [b"a"])
+        story.scene.settle_down()
+        assert story.peer.accepted(1) == [1]
+    story.wait(IDLE_REFUSED_MS)
+    assert story.state() is (OwnershipState.SERVING if is_used else OwnershipState.LEAVING)
+    if not is_used:
+        story.end(error)
+    story.restart()
+    assert story.state() is OwnershipState.SERVING
+
+
+def test_while_an_attempt_is_under_way_or_may_be_applied_late_it_is_leaving() -> None:
+    story = Idle()
+    story.wait(limits.PEER_SILENCE_MS)
+    assert len(story.scene.retired) == 2
+    story.end(REFUSALS[0])
+    assert story.state() is OwnershipState.LEAVING, "another attempt has not ended"
+    story.end(REFUSALS[0])
+    assert story.state() is OwnershipState.SERVING
+    story = Idle()
+    story.end(CoordinatorError("it is not known whether this was written"))
+    story.wait(limits.PEER_SILENCE_MS)
+    story.end(REFUSALS[0])
+    assert story.state() is OwnershipState.LEAVING
+    story.restart()
+    story.wait(1_000)
+    story.end(REFUSALS[0])
+    assert story.state() is OwnershipState.LEAVING, "so may attempts before the start"
+    story.write_anew()
+    assert story.state() is OwnershipState.SERVING
+
+
+def test_no_queue_begins_to_leave_while_the_coordinator_does_not_answer() -> None:
+    story = idle.Story()
+    story.scene.engine.coordinator_answers = lambda: False
+    story.wait(idle.MAX_MS + IDLE_REFUSED_MS)
+    assert story.state() is OwnershipState.SERVING
+    number = story.peer.ask("retire", queue="q", revision=100)
+    story.scene.settle_down()
+    assert story.peer.answers[number][0] == {"retired": False}
+    story.scene.engine.coordinator_answers = lambda: True
+    story.wait(IDLE_CHECK_MS)
+    assert story.state() is OwnershipState.LEAVING
 
 
 def test_only_so_many_leave_at_a_time() -> None:

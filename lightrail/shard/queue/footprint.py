@@ -82,6 +82,8 @@ class Footprint:
         links = consumers.attached_bytes
         if consumers.departed:
             links += limits.CONSUMER_BYTES * len(consumers.departed)
+        if consumers.packed is not None:
+            links += limits.ENDED_LINK_BYTES * len(contents.locks.ended.by_key)
         return index + size, (index, unsettled, links, ids)
 
     def _timed_bytes(self) -> int:

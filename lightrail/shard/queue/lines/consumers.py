@@ -168,8 +168,9 @@ class Consumers:
     @property
     def are_attached(self) -> bool:
         """Whether nobody but attached consumers may have messages in flight."""
-        internal = self.deferred or self.aside or self.retries or self.states or self.packed
-        return not (internal or self.departed)
+        return not (
+            self.departed or self.packed or self.deferred or self.aside or self.retries or self.states
+        )
 
     def attach(self, identity: int, options: ConsumerOptions, policy: Policy) -> Refused | None:
         """Attaches a consumer, or returns why not."""
@@ -325,8 +326,7 @@ class Consumers:
 
     def detach(self, identity: int) -> Consumer | None:
         """Removes a consumer; the caller settles its deliveries."""
-        consumer = self.by_id.pop(identity, None)
-        if consumer is None:
+        if (consumer := self.by_id.pop(identity, None)) is None:
             return None
         self._count(consumer.options, -1)
         if consumer.draining:

@@ -20,7 +20,7 @@ from lightrail.model import limits
 from lightrail.model.names import dead_letter_name
 from lightrail.model.policy import Policy
 from lightrail.namespace.ages import NEVER, LivingCopy, life_of_copy, living
-from lightrail.namespace.copies import Largest, Choose, Copies
+from lightrail.namespace.copies import Choose, Copies, Largest
 from lightrail.namespace.failures import Noting, noted
 from lightrail.namespace.forwarding import ChainEnd
 from lightrail.wire.bodies import Refusal

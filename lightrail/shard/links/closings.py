@@ -177,8 +177,8 @@ class LastConsumers:
             return
         if queue.view.consumers.competing or queue.record.policy["lifetime"] != LAST_CONSUMER:
             del self._due_ms[queue]
-        elif self._due_ms[queue] <= now_ms and not queue.view.consumers.departed:
-            # A consumer that has departed still has locked messages.
+        elif self._due_ms[queue] <= now_ms and not queue.view.has_departed:
+            # Messages of former consumers are not locked any more.
             self._due_ms[queue] = now_ms + limits.PEER_SILENCE_MS
             self._closings.close_for_shard(queue)
             self.expired.append(ExpiredName(queue.record))

@@ -4,13 +4,16 @@ A file beside the journal has these locks, so that they outlive the process (sha
 outcome by which a message leaves the queue needs no note: the journal shows it.
 """
 
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 from lightrail.model.attempts import of_journal
 from lightrail.shard.queue.lines.consumers import Consumer
 from lightrail.shard.queue.values.runs import Run
+
+LOCKS_LISTED_AT_ONCE: Final[int] = 500
+"""Runs, and renewed locks, of one consumer that are listed at a time."""
 
 
 class KeyedLock(NamedTuple):
@@ -85,6 +88,29 @@ def keyed_locks(consumer: Consumer, first: int, last: int) -> Iterator[KeyedLock
                     counts = consumer.blame is not None and consumer.blame.counts(low)
                     sequence = run.sequence + low - number
                     yield KeyedLock(consumer, low, sequence, high - low, attempts, until_ms, counts)
+
+
+def all_keyed_locks(by_key: Mapping[str, Consumer]) -> Iterator[Sequence[KeyedLock]]:
+    """The locks of all consumers with a key, a few at a time; the consumers may change in between."""
+    for key in list(by_key):
+        number: int | None = 0
+        while number is not None:
+            locks, number = _some(by_key.get(key), number)
+            yield locks
+
+
+def _some(consumer: Consumer | None, number: int) -> tuple[Sequence[KeyedLock], int | None]:
+    """Locks of a consumer from a number on, and the number to continue from; None if those are all."""
+    line = None if consumer is None else consumer.in_flight
+    if line is None or consumer is None or (index := line.index(number)) == len(line.runs):
+        return (), None
+    last = min(index + LOCKS_LISTED_AT_ONCE, len(line.runs)) - 1
+    end = stop = line.keys[last] + line.runs[last].count
+    if consumer.renewed:
+        # Each of them may be a lock apart.
+        stop = min(stop, max(number, line.keys[index]) + LOCKS_LISTED_AT_ONCE)
+    is_all = stop == end and last + 1 == len(line.runs)
+    return [*keyed_locks(consumer, number, stop)], None if is_all else stop
 
 
 def _parted(consumer: Consumer, first: int, last: int) -> Iterator[tuple[int, int]]:

@@ -56,7 +56,7 @@ class ConnectionEndpoint:
     _channels: dict[int, Session] = field(default_factory=dict)
     _free_from: int = 0
     """No channel below is free."""
-    names: dict[tuple[str, bool], LinkEndpoint] = field(default_factory=dict)
+    names: dict[tuple[str, bool, str], LinkEndpoint] = field(default_factory=dict)
     peer_open: Open | None = None
     peer_max_frame_size: int = MIN_MAX_FRAME_SIZE
     peer_channel_max: int = 0
@@ -379,11 +379,11 @@ class ConnectionEndpoint:
 
     def forget_name(self, link: LinkEndpoint) -> None:
         """The link's name is free."""
-        key = (link.name, link.is_sender)
+        key = (link.name, link.is_sender, link.scope)
         if self.names.get(key) is link:
             del self.names[key]
 
-    def steal(self, key: tuple[str, bool]) -> None:
+    def steal(self, key: tuple[str, bool, str]) -> None:
         """Detach the attached link whose name and role the peer attaches again (2.6.1)."""
         link = self.names.get(key)
         if link is not None:

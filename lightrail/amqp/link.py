@@ -66,6 +66,9 @@ class Link:
     """Our own role: True when we send on this link."""
     max_message_size: int
     """Largest message that we accept, in bytes."""
+    scope: str = ""
+    """The address of the peer's terminus, where its links have names of their own at each; see
+    ConnectionSettings.names_at_termini."""
     state: int = ATTACHING
     handle: int = -1
     """The peer's handle (input handle)."""

@@ -56,6 +56,8 @@ from lightrail.amqp.values import Described, Symbol
 from lightrail.model import conditions
 
 if TYPE_CHECKING:
+    from lightrail.amqp.connection_endpoint import ConnectionEndpoint
+    from lightrail.amqp.performatives import Attach
     from lightrail.amqp.session import Session
 
 DROPPED_RANGES_A_FRAME: Final[int] = 256
@@ -80,6 +82,14 @@ def with_info(state: Any) -> Any:
     if error is None or error.info is not None:
         return state
     return Rejected(error=AmqpError(condition=error.condition, description=error.description, info={}))
+
+
+def scope_of(attach: "Attach", connection: "ConnectionEndpoint") -> str:
+    """The address within which the peer's link has its name; "" for the connection."""
+    if not connection.settings.names_at_termini(connection.peer_open, attach):
+        return ""
+    terminus = attach.source if attach.role else attach.target
+    return str(getattr(terminus, "address", None) or "")
 
 
 class LinkEndpoint(Link):

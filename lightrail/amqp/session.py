@@ -20,7 +20,7 @@ from lightrail.amqp.errors import (
 )
 from lightrail.amqp.events import Begun, Ended, Posting
 from lightrail.amqp.link import ATTACHED, CLOSING, REQUESTED
-from lightrail.amqp.link_endpoint import LinkEndpoint, errant
+from lightrail.amqp.link_endpoint import LinkEndpoint, errant, scope_of
 from lightrail.amqp.performatives import (
     AmqpError,
     Attach,
@@ -298,7 +298,7 @@ class Session(Settlement):
             return
         link = self._requests.pop(key, None) if self._requests else None
         if link is None:
-            self.connection.steal(key)
+            self.connection.steal((*key, scope_of(attach, self.connection)))
             self.connection.work -= ATTACH_FRAMES
             # A link whose closing detach waits for our answer has no handle of the peer, but our handle.
             most = min(self.peer_handle_max, settings.handle_max) + 1
@@ -316,7 +316,8 @@ class Session(Settlement):
                 link.fail(LinkProtocolError(conditions.RESOURCE_LIMIT_EXCEEDED, refusal), errant=False)
                 return
         self.inputs[handle] = link
-        self.connection.names[key] = link
+        link.scope = scope_of(attach, self.connection)
+        self.connection.names[(*key, link.scope)] = link
         link.keep(size)
         try:
             link.on_attach(attach)

@@ -1,11 +1,15 @@
 """Settings that the connections of one listener share: names, limits, security, times."""
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from lightrail.amqp.compiled import COMPILED
 from lightrail.amqp.values import Symbol
 from lightrail.model import limits
+
+if TYPE_CHECKING:
+    from lightrail.amqp.performatives import Attach, Open
 
 MAX_FRAME_SIZE: Final[int] = 65_536
 """Largest frame that we announce in open (spec 2.7.1); proton and rhea announce 32 KiB and 1 MiB."""
@@ -61,6 +65,9 @@ class ConnectionSettings:
     open_deciding: frozenset[str] = frozenset()
     """Capabilities: where a client desires one of them, the caller decides on its open (event OpenAsked)."""
     properties: dict[Symbol, Any] = field(default_factory=dict)
+    names_at_termini: "Callable[[Open | None, Attach], bool]" = lambda _open, _attach: False
+    """Whether links of a peer that have one name at different addresses are different links. In the
+    specification a name is that of one link between two containers (2.6.1)."""
     transactions: bool = False
     """Whether transfers and outcomes within transactions become events; else their links are detached."""
     initial_outgoing_id: int = 0

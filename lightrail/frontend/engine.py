@@ -296,6 +296,7 @@ class Frontend:
             idle_time_out_ms=self.settings.idle_timeout,
             max_message_size=self.settings.max_message_bytes,
             properties=dict(IDENTITY),
+            names_at_termini=self.hooks.names_at_termini,
             transactions=True,
             open_deciding=frozenset((sole_connections.CAPABILITY,)),
             offered_capabilities=(

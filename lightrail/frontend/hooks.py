@@ -82,6 +82,8 @@ class FrontendHooks:
     """Whether the client settles deliveries that it sent, after outcomes other than accepted."""
     reads_info: "Callable[[Link], bool]" = _never
     """Whether the client reads the info of each error of an outcome, which errors need not have."""
+    names_at_termini: "Callable[[Open | None, Attach], bool]" = _no_entities
+    """Whether links of a client that have one name at different addresses are different links (ADR 41)."""
     schedules: "Callable[[Link], bool]" = _never
     """Whether messages that a client sends to a router may wait for their time (links/scheduling.py)."""
     producer_link: "Callable[[AttachingLink], type[ProducerLink] | None]" = _none

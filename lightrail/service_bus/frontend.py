@@ -142,6 +142,8 @@ HOOKS: Final = FrontendHooks(
     lost=_lost,
     settles_itself=settles_itself,
     reads_info=reads_info,
+    # That for Java names the receiver of a session by the id of the session.
+    names_at_termini=is_bus_client,
     schedules=is_bus_link,
     producer_link=_producer_link,
     consumer_link=_consumer_link,

@@ -22,12 +22,15 @@ from typing import Any
 
 import pytest
 
+from lightrail.amqp.performatives import Accepted, Disposition
 from tests.chaos.scene import RECOVERY_S, hold
 from tests.chaos.service import Service
 from tests.interop.azure_scene import key_of
 from tests.interop.programs import Found, in_csharp
 from tests.support import wait
+from tests.support.amqp.bus_peer import VENDOR
 from tests.support.amqp.cutting_proxy import CuttingProxy
+from tests.support.amqp.frame_peer import Peer
 from tests.support.http_client import Http
 from tests.support.moves import move
 from tests.support.namespace import give
@@ -76,12 +79,13 @@ class Scene:
         )
 
 
-@pytest.fixture
-def scene(tmp_path: Path) -> Iterator[Scene]:
-    data = tmp_path / "data"
+@pytest.fixture(scope="module")
+def scene(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Scene]:
+    folder = tmp_path_factory.mktemp("scene")
+    data = folder / "data"
     name, _, key = key_of(data, "shop").removeprefix("SharedAccessKeyName=").partition(";SharedAccessKey=")
     with Service(data, "--shards", "2") as service:
-        found = Scene(service, name, key, tmp_path)
+        found = Scene(service, name, key, folder)
         try:
             yield found
         finally:
@@ -251,6 +255,77 @@ def test_soak_of_receivers_of_azure(scene: Scene) -> None:
             else chance.choices(FAULTS, k=chance.randrange(2, 7))
         )
         play(scene, f"round{number}", 150, faults, chance)
+
+
+FETCHED = 10
+
+
+def fetching(scene: Scene, queue: str) -> Peer:
+    """A client that fetches messages ahead and settles none."""
+    name, key = scene.key
+
+    def connected() -> Peer | None:
+        with suppress(OSError):
+            return Peer(scene.service.address)
+        return None
+
+    peer = wait.until(connected, "a frontend listens", RECOVERY_S)
+    assert peer is not None
+    peer.sasl("PLAIN", f"\0{name}\0{key}".encode())
+    peer.open()
+    peer.begin()
+    peer.attach_receiver(queue, properties=VENDOR)
+    peer.flow(FETCHED)
+    for _ in range(FETCHED):
+        peer.delivery()
+    return peer
+
+
+@pytest.mark.timeout(120)
+def test_what_was_fetched_ahead_counts_only_for_the_oldest_message_of_a_lost_client(
+    scene: Scene,
+) -> None:
+    service = scene.service
+    cut, killed, ended, lost = queues = [f"ahead/{each}" for each in ("cut", "killed", "ended", "lost")]
+    for queue in queues:
+        # Longer than a shard needs to notice that a frontend is lost: an end before that would count.
+        give(service.data, queue, role="queue", lock_duration=8, max_delivery_count=1)
+    with Http(service.gateway, *scene.key) as http:
+        for queue in queues:
+            for number in range(FETCHED):
+                assert http("POST", f"/{queue}", str(number)).status == 201
+        fetching(scene, cut).socket.close()
+        with fetching(scene, killed):
+            service.kill("frontend")
+        with fetching(scene, ended):
+            pid = service.find("frontend")
+            os.kill(pid, signal.SIGTERM)
+            wait.until(lambda: wait.gone(pid), "the frontend ends", RECOVERY_S)
+
+        def counts(queue: str) -> tuple[int, ...]:
+            answers = [http("GET", f"/{name}/!figures") for name in (queue, f"{queue}/$dlq")]
+            if any(each.status != 200 for each in answers):
+                # The gateway has not greeted the shard yet.
+                return ()
+            found = [each.json() for each in answers]
+            return (*(each["ready"] for each in found), found[0]["in_flight"])
+
+        for queue, dead in ((cut, 1), (killed, 0), (ended, 0)):
+            expected = (FETCHED - dead, dead, 0)
+            wait.until_with(queue, lambda queue: counts(queue)[2:] == (0,), f"the locks of {queue} end")
+            assert (queue, counts(queue)) == (queue, expected)
+        with fetching(scene, lost) as peer:
+            # The link opens again under its key, and settles what it has.
+            for shard in range(2):
+                service.kill("shard", shard)
+            for number in range(FETCHED):
+                peer.write(Disposition(role=True, first=number, settled=False, state=Accepted()))
+            left = FETCHED
+            while left:
+                found = peer.expect(Disposition)
+                assert (found.settled, found.state) == (True, Accepted())
+                left -= (found.first if found.last is None else found.last) - found.first + 1
+        assert wait.until(lambda: counts(lost), "the shard serves") == (0, 0, 0)
 
 
 HANDLERS = 32

@@ -9,11 +9,13 @@ from typing import Any
 
 import pytest
 
-from lightrail.amqp.performatives import Detach, Disposition, Source, Target, Transfer
+from lightrail.amqp.messages import read_message
+from lightrail.amqp.performatives import Attach, Detach, Disposition, Source, Target, Transfer
 from lightrail.amqp.sections import decode_header
 from lightrail.amqp.values import Symbol
 from lightrail.model import conditions
-from tests.support.amqp.frame_peer import Peer, value
+from tests.support.amqp.bus_peer import VENDOR
+from tests.support.amqp.frame_peer import Peer, receiver, value
 from tests.support.broker import Broker
 
 
@@ -129,3 +131,41 @@ def test_a_link_that_was_detached_steals_from_nobody(broker: Broker, queue: str)
         assert first.expect(Detach).error is None
         second.attach_sender(queue, name="link", target=Target(**kept(queue)))
         first.nothing_before_echo()
+
+
+def test_links_of_azures_clients_have_names_of_their_own_at_each_address(broker: Broker, queue: str) -> None:
+    """Azure's client for Java names the receiver of a session by the id of the session."""
+    with connected(broker) as peer:
+        peer.begin(channel=1)
+        peer.put(f"{queue}/0", value("zero"))
+        peer.put(f"{queue}/1", value("one"))
+        for channel in range(2):
+            source = Source(address=f"{queue}/{channel}")
+            peer.write(receiver(None, 0, name="s", source=source, properties=VENDOR), channel=channel)
+            peer.expect(Attach, channel)
+            peer.flow(1, channel=channel)
+            assert read_message(peer.delivery()[1]).body == ["zero", "one"][channel]
+        # At one address a name is that of one link, and at all addresses for other clients.
+        attach(peer, f"{queue}/0", 1, VENDOR, stolen_from=0)
+        attach(peer, f"{queue}/0", 2, None)
+        attach(peer, f"{queue}/1", 2, None, stolen_from=1, channel=0)
+
+
+def attach(
+    peer: Peer,
+    queue: str,
+    handle: int,
+    properties: Any,
+    *,
+    stolen_from: int | None = None,
+    channel: int = 1,
+) -> None:
+    """A receiver with the name s, which steals another one, in a session, or none."""
+    source = Source(address=queue)
+    peer.write(receiver(None, handle, name="s", source=source, properties=properties), channel=channel)
+    if stolen_from is not None:
+        detach = peer.expect(Detach, stolen_from)
+        assert detach.error is not None
+        assert str(detach.error.condition) == conditions.STOLEN
+        peer.write(Detach(handle=2 * stolen_from, closed=True), channel=stolen_from)
+    peer.expect(Attach, channel)

@@ -149,7 +149,7 @@ async def renew_locks(connection: "ClientConnection", request: Request) -> Messa
             "binaries",
         )
     engine = connection.amqp
-    link = None if engine is None else engine.names.get((name, True))
+    link = None if engine is None else engine.names.get((name, True, ""))
     consumer = None if link is None else link.context
     if not isinstance(consumer, ConsumerLink):
         raise RequestError(

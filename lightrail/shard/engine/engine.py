@@ -6,7 +6,7 @@ frames have been applied, so that slices are large.
 """
 
 import logging
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from lightrail.model import limits
@@ -289,11 +289,13 @@ class Engine:
         """By queue number, the sequence up to which messages are redelivered after an orderly end."""
         return {queue.id: queue.redelivered_after_start_before for queue in self._queues}
 
-    def keyed_locks(self) -> Iterator[tuple[int, KeyedLock]]:
-        """The locks that outlive the process, with the numbers of their queues in the journal."""
-        for queue in self._queues:
-            for lock in queue.view.keyed_locks():
-                yield queue.id, lock
+    def keyed_locks(self) -> Iterator[tuple[int, Sequence[KeyedLock]]]:
+        """The locks that outlive the process, with the numbers of their queues in the journal; see Locks of
+        queues/lock_file.py."""
+        for queue in list(self._queues):
+            yield queue.id, ()
+            for locks in queue.view.keyed_locks():
+                yield queue.id, locks
 
     def commit_failed(self, error: BaseException) -> None:
         """Stops all answers: after a failed write, only a restart finds out what is on disk."""

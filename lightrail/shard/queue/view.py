@@ -17,7 +17,7 @@ from lightrail.shard.queue.lines.consumers import Consumer, Consumers
 from lightrail.shard.queue.lines.ready import Ready
 from lightrail.shard.queue.order.deliveries import Deliveries
 from lightrail.shard.queue.order.sessions import Sessions
-from lightrail.shard.queue.timed.lock_changes import KeyedLock, keyed_locks
+from lightrail.shard.queue.timed.lock_changes import KeyedLock, all_keyed_locks
 from lightrail.shard.queue.timed.windows import Fresh
 from lightrail.shard.queue.values.commands import Outcome, Past
 from lightrail.shard.queue.values.counters import Counters, Gauges
@@ -166,10 +166,14 @@ class View:
         """Timed locks: end in milliseconds since the epoch, consumer, first and last delivery number."""
         return list(self._contents.locks.entries())
 
-    def keyed_locks(self) -> Iterator[KeyedLock]:
-        """The locks of durable messages that outlive their links."""
-        for consumer in self._contents.locks.keyed():
-            yield from keyed_locks(consumer, 0, consumer.next)
+    def keyed_locks(self) -> Iterator[Sequence[KeyedLock]]:
+        """The locks of durable messages that outlive their links, a few at a time.
+
+        The queue may change in between. What a transaction reserves meanwhile is found in one of the two
+        places, as reservations come last.
+        """
+        locks = self._contents.locks
+        yield from all_keyed_locks(locks.keys, locks.seen)
         yield from reserved.locks_of(self._contents)
 
     # --- transactions and outcomes --------------------------------------------------------------------------

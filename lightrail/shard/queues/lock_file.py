@@ -2,8 +2,9 @@
 
 A separate thread appends the changes of each step; no delivery waits for it, so a crash loses the locks of
 the last moment, whose messages come again. The file is written anew when it has much more than the present
-locks. It belongs to one start of the shard: the delivery marks beside it have the token of the same start,
-and a file of any other start is not used.
+locks, a few of them at a time: both files get the changes until the new one has all locks. It belongs to one
+start of the shard: the delivery marks beside it have the token of the same start, and a file of any other
+start is not used.
 """
 
 import asyncio
@@ -11,7 +12,7 @@ import errno
 import logging
 import os
 import struct
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial
@@ -31,7 +32,9 @@ LOCK_BYTES_GATHERED_MAX: Final[int] = 16 * 1024 * 1024
 LOCK_FILE_PAUSE_MS: Final[int] = 1_000
 """Time after a failure until the file is written anew; twice as long after each further one."""
 LOCK_FILE_PAUSE_MS_MAX: Final[int] = 60_000
-"""The longest such time: to gather very many locks takes a second."""
+"""The longest such time: to gather very many locks takes a second in all."""
+LOCKS_GATHERED_AT_ONCE: Final[int] = 500
+"""Locks, and keys and queues without one, that are gathered for a new file at a time: some 2 ms."""
 
 log = logging.getLogger("lightrail.shard.queues.lock_file")
 
@@ -45,8 +48,61 @@ _CHUNKS_AT: Final = 64
 _CHUNK: Final = struct.Struct("<IIQ")
 """Bytes of the entries, checksum of the rest of the chunk, time of writing in ms."""
 
-Locks = Callable[[], Iterable[tuple[int, KeyedLock]]]
-"""Returns the present locks that outlive the process, with the numbers of their queues."""
+Locks = Callable[[], Iterator[tuple[int, Sequence[KeyedLock]]]]
+"""Returns the locks that outlive the process, a few at a time, with the number of their queue: each as it is
+when the iterator reaches it. Locks that begin or change meanwhile may be missing."""
+
+
+@dataclass(slots=True, eq=False, repr=False)
+class OpenFile:
+    """A file that is being written."""
+
+    locks: Iterator[tuple[int, Sequence[KeyedLock]]]
+    """Those that it has not got yet."""
+    entries: LockEntries = field(default_factory=LockEntries)
+    """Entries to write: locks and changes in their order, so that the last one of a lock counts."""
+    size: int = 0
+    _file: int = -1
+
+    def gather(self) -> bool:
+        """Adds entries of some of the locks; returns whether it has all."""
+        left = LOCKS_GATHERED_AT_ONCE
+        for queue, locks in self.locks:
+            for lock in locks:
+                self.entries.add(queue, lock)
+            left -= 1 + len(locks)
+            if left <= 0:
+                return False
+        return True
+
+    # --- in the thread ----------------------------------------------------------------------------------
+
+    @property
+    def is_open(self) -> bool:
+        return self._file >= 0
+
+    def open(self, path: str, head: bytes) -> None:
+        """Makes the file. Raises OSError."""
+        self._file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
+        self.append(head)
+
+    def append(self, data: bytes) -> None:
+        """Writes at the end. Raises OSError: some of it may be missing."""
+        written = os.pwrite(self._file, data, self.size)
+        if written != len(data):
+            raise OSError(errno.ENOSPC, f"{written} of {len(data)} bytes were written")
+        self.size += len(data)
+
+    def sync(self) -> None:
+        """Raises OSError."""
+        os.fdatasync(self._file)
+
+    def close(self) -> None:
+        """Raises OSError; the file is left all the same."""
+        file, self._file = self._file, -1
+        if file >= 0:
+            # Its number may be another file's from now on, even if this fails.
+            os.close(file)
 
 
 @dataclass(eq=False, repr=False)
@@ -88,15 +144,16 @@ class FileLocks(KeptLocks):
         super().__init__()
         self._path = os.path.join(directory, FILE)
         self._boot_id, self._token = marks.boot_id, marks.token
-        self._entries = LockEntries()
-        self._file = -1
-        self._size = 0
+        self._present: OpenFile | None = None
+        """The file of the present process; None if there is none, or changes are missing from it."""
+        self._new: OpenFile | None = None
+        """Takes its place when it has all locks."""
+        self._left: list[OpenFile] = []
+        """Files that are still to be closed."""
         self._rewrite_at = 0
         """Size from which the file is written anew."""
         self._worker: Worker | None = None
         self._writing = False
-        self._is_outdated = False
-        """Whether changes are missing from the file and from `_entries`."""
         self._failed_ms: int | None = None
         """When the file could not be written; None if it could."""
         self._pause_ms = LOCK_FILE_PAUSE_MS
@@ -156,22 +213,20 @@ class FileLocks(KeptLocks):
         return self._found.get(queue, ())
 
     def write(self, now_ms: int) -> None:
+        files = self._files
         for changes in self.changed:
             for change in changes.take():
-                self._entries.add(changes.queue, change)
+                for each in files:
+                    each.entries.add(changes.queue, change)
         self.changed.clear()
-        if len(self._entries.data) > LOCK_BYTES_GATHERED_MAX:
-            self._entries = LockEntries()
-            self._is_outdated = True
+        if any(len(each.entries.data) > LOCK_BYTES_GATHERED_MAX for each in files):
+            self._leave()
         self._submit(now_ms)
 
     def begin(self, loop: asyncio.AbstractEventLoop, locks: Locks, now_ms: int) -> None:
         self._found = {}
         self._locks = locks
-        try:
-            self._make(_OPEN, self._all(), now_ms)
-        except OSError as error:
-            self._failed(error, now_ms)
+        self._make(_OPEN, now_ms)
         self._worker = Worker(loop, "locks")
 
     def close(self, now_ms: int) -> None:
@@ -179,48 +234,76 @@ class FileLocks(KeptLocks):
             return
         self._worker.close()
         self._worker = None
-        try:
-            self._make(_CLOSED, self._all(), now_ms)
-        except OSError as error:
-            self._failed(error, now_ms)
-        else:
-            self._leave()
+        self._make(_CLOSED, now_ms)
+        self._leave()
+        with suppress(OSError):
+            self._close_left()
 
     # --- writing ----------------------------------------------------------------------------------------
 
-    def _all(self) -> bytes:
-        """Entries of the present locks; those that wait are among them, and are forgotten."""
+    @property
+    def _files(self) -> list[OpenFile]:
+        return [each for each in (self._present, self._new) if each is not None]
+
+    def _make(self, state: int, now_ms: int) -> None:
+        """Makes a file with all locks at once, when the process begins or ends."""
         for changes in self.changed:
+            # The locks are as these leave them.
             list(changes.take())
         self.changed.clear()
-        self._entries, self._is_outdated = LockEntries(), False
-        for queue, lock in self._locks():
-            self._entries.add(queue, lock)
-        return self._entries.take()
+        if self._new is not None:
+            self._left.append(self._new)
+        new = self._new = OpenFile(self._locks())
+        while not new.gather():
+            pass
+        try:
+            self._perform([(new, new.entries.take())], new, state, now_ms)
+        except OSError as error:
+            self._leave()
+            self._failed(error, now_ms)
+        else:
+            self._replace(new)
+
+    def _leave(self) -> None:
+        """Uses the files no longer, as changes are missing from them."""
+        self._left += self._files
+        self._present = self._new = None
+
+    def _replace(self, new: OpenFile) -> None:
+        if self._present is not None:
+            self._left.append(self._present)
+        self._present, self._new = new, None
+        self._rewrite_at = max(LOCK_FILE_BYTES_MIN, 2 * new.size)
 
     def _submit(self, now_ms: int) -> None:
         if self._worker is None or self._writing:
             return
         if self._failed_ms is not None and 0 <= now_ms - self._failed_ms < self._pause_ms:
             return
-        if self._file < 0 or self._is_outdated or self._size > self._rewrite_at:
-            work = partial(self._make, _OPEN, self._all(), now_ms)
-        elif self._entries.data:
-            work = partial(self._append, self._entries.take(), now_ms)
-        else:
+        if self._new is None and (self._present is None or self._present.size > self._rewrite_at):
+            self._new = OpenFile(self._locks())
+        new = self._new
+        whole = new if new is not None and new.gather() else None
+        data = [(each, each.entries.take()) for each in self._files if each.entries.data]
+        if new is None and not data and not self._left:
             return
         self._writing = True
-        self._worker.submit(work, partial(self._written, now_ms))
+        work = partial(self._perform, data, whole, _OPEN, now_ms)
+        self._worker.submit(work, partial(self._written, whole, now_ms))
 
-    def _written(self, now_ms: int, error: BaseException | None) -> None:
+    def _written(self, whole: OpenFile | None, now_ms: int, error: BaseException | None) -> None:
         self._writing = False
         if error is not None:
+            self._leave()
             self._failed(error, now_ms)
             return
         if self._failed_ms is not None:
             log.warning("%s can be written again", self._path)
         self._failed_ms, self._pause_ms = None, LOCK_FILE_PAUSE_MS
-        self._submit(now_ms)
+        if whole is not None and whole is self._new:
+            self._replace(whole)
+        # Changes since the last step come before the locks that are gathered next.
+        self.write(now_ms)
 
     def _failed(self, error: BaseException, now_ms: int) -> None:
         if self._failed_ms is not None:
@@ -231,48 +314,44 @@ class FileLocks(KeptLocks):
 
     # --- in the thread ----------------------------------------------------------------------------------
 
-    def _make(self, state: int, entries: bytes, now_ms: int) -> None:
-        """Makes a new file with these entries. Raises OSError: there is none."""
+    def _perform(
+        self, data: list[tuple[OpenFile, bytes]], whole: OpenFile | None, state: int, now_ms: int
+    ) -> None:
+        """Appends entries to files, and lets a new one that has all take the place of the present one.
+
+        Raises OSError: there is no file.
+        """
+        try:
+            self._close_left()
+            if self._present is None:
+                # Without the later changes it would have locks that have ended.
+                self._remove()
+            for file, entries in data:
+                if not file.is_open:
+                    self._open(file, state)
+                file.append(_chunk(entries, now_ms))
+            if whole is not None:
+                if not whole.is_open:
+                    self._open(whole, state)
+                if state == _CLOSED:
+                    whole.sync()
+                os.rename(f"{self._path}.new", self._path)
+        except OSError:
+            self._remove()
+            raise
+
+    def _remove(self) -> None:
+        for path in (self._path, f"{self._path}.new"):
+            with suppress(FileNotFoundError):
+                os.unlink(path)
+
+    def _open(self, file: OpenFile, state: int) -> None:
         head = HEAD.pack(_MAGIC, _VERSION, state, self._boot_id, self._token).ljust(_CHUNKS_AT, b"\0")
-        partial_path = f"{self._path}.new"
-        try:
-            self._leave()
-            self._file = os.open(partial_path, os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
-            self._size = 0
-            self._put(head + _chunk(entries, now_ms))
-            if state == _CLOSED:
-                os.fdatasync(self._file)
-            os.rename(partial_path, self._path)
-        except OSError:
-            self._drop()
-            raise
-        self._rewrite_at = max(LOCK_FILE_BYTES_MIN, 2 * self._size)
+        file.open(f"{self._path}.new", head)
 
-    def _append(self, entries: bytes, now_ms: int) -> None:
-        try:
-            self._put(_chunk(entries, now_ms))
-        except OSError:
-            self._drop()
-            raise
-
-    def _put(self, data: bytes) -> None:
-        written = os.pwrite(self._file, data, self._size)
-        if written != len(data):
-            raise OSError(errno.ENOSPC, f"{written} of {len(data)} bytes were written")
-        self._size += len(data)
-
-    def _drop(self) -> None:
-        """Removes the file: without the later changes it would have locks that have ended."""
-        with suppress(OSError):
-            self._leave()
-        with suppress(FileNotFoundError):
-            os.unlink(self._path)
-
-    def _leave(self) -> None:
-        file, self._file = self._file, -1
-        if file >= 0:
-            # Its number may be another file's from now on, even if this fails.
-            os.close(file)
+    def _close_left(self) -> None:
+        while self._left:
+            self._left.pop().close()
 
 
 def _chunk(entries: bytes, now_ms: int) -> bytes:

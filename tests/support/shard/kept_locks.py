@@ -33,8 +33,10 @@ class WorkerAtOnce:
         if not self.is_slow:
             self.work()
 
-    def work(self) -> None:
-        while self.jobs:
+    def work(self, most: int = 1 << 30) -> None:
+        """Does up to so many jobs."""
+        while self.jobs and most > 0:
+            most -= 1
             work, done = self.jobs.pop(0)
             error = None
             try:

@@ -151,6 +151,33 @@ def test_a_link_is_stolen_by_its_name() -> None:
     assert event.link is attached.link
 
 
+def test_where_each_address_has_names_of_its_own_a_link_is_stolen_at_its_address_alone() -> None:
+    peer = Peer(names_at_termini=lambda _open, attach: attach.properties is not None)
+    peer.open()
+    for channel in range(3):
+        peer.begin(channel=channel)
+
+    def attached(channel: int, address: str, *, is_own: bool = True) -> list[object]:
+        attach = attach_sender("same", properties={Symbol("p"): 1} if is_own else None)
+        attach.target = Target(address=address)
+        return peer.say(attach, channel=channel)
+
+    (first,) = attached(0, "a")
+    (second,) = attached(1, "b")
+    stolen, _ = attached(2, "a")
+    assert isinstance(first, events.Attached)
+    assert isinstance(stolen, events.Detached)
+    assert isinstance(second, events.Attached)
+    assert stolen.link is first.link
+    peer.say(Detach(handle=0, closed=True), channel=0)
+    # A link of another kind has its name at all addresses, beside those.
+    (third,) = attached(0, "b", is_own=False)
+    assert isinstance(third, events.Attached)
+    # The name is free with its link.
+    peer.say(Detach(handle=0, closed=True), channel=1)
+    assert len(attached(1, "b")) == 1
+
+
 def test_a_link_is_stolen_within_its_session_too() -> None:
     peer = opened()
     first = peer.sender("same", 0)

@@ -7,12 +7,22 @@ from pathlib import Path
 
 import pytest
 
+from lightrail.model.links import Ending
+from lightrail.shard.queue.timed import lock_changes
 from lightrail.shard.queues import lock_file
 from lightrail.shard.queues.delivery_marks import FILE as MARKS
-from lightrail.shard.queues.lock_file import FILE, LOCK_FILE_PAUSE_MS, LOCK_FILE_PAUSE_MS_MAX, FileLocks
+from lightrail.shard.queues.lock_file import (
+    FILE,
+    LOCK_FILE_PAUSE_MS,
+    LOCK_FILE_PAUSE_MS_MAX,
+    FileLocks,
+    OpenFile,
+)
 from lightrail.wire.frames import OutcomeCode
 from tests.support.shard.kept_locks import BOOT, LockDisk, WorkerAtOnce
 from tests.unit.shard.test_kept_locks import KEY, OTHER, ask, pass_time, receive
+from tests.unit.shard.transactions.test_prepared import answer, prepare
+from tests.unit.shard.transactions.test_transactions import settled
 
 ALL_READY = {"ready": 6, "in_flight": 0}
 LOCKED = {"ready": 3, "in_flight": 3}
@@ -147,6 +157,64 @@ def test_a_file_with_much_more_than_the_present_locks_is_written_anew(
     assert disk.killed().queue("q") == {"ready": 4, "in_flight": 2}
 
 
+def test_a_file_is_written_anew_a_few_locks_at_a_time_and_misses_no_change(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(lock_file, "LOCKS_GATHERED_AT_ONCE", 3)
+    monkeypatch.setattr(lock_changes, "LOCKS_LISTED_AT_ONCE", 2)
+    disk = LockDisk(tmp_path, messages=20)
+    peer = disk.peer(7)
+    keys = [f"{number:016x}" for number in range(8)]
+    for number, key in enumerate(keys[:6]):
+        receive(peer, number, 3, key)
+    gathered: list[int] = []
+    gather = OpenFile.gather
+
+    def counted(file: OpenFile) -> bool:
+        before = len(file.entries.data)
+        is_whole = gather(file)
+        gathered.append(len(file.entries.data) - before)
+        return is_whole
+
+    monkeypatch.setattr(OpenFile, "gather", counted)
+    former = disk.locks._present
+    disk.worker.is_slow, disk.locks._rewrite_at = True, 0
+    ask(peer, "renew_locks", (keys[5], 0))
+    # The first key is in the new file, and the others are not: each change is after or before its lock.
+    for number in (0, 5):
+        peer.settle(number, 1, 1, OutcomeCode.RELEASED)
+        peer.close_consumer(number, Ending.FAILED)
+    disk.scene.settle_down()
+    disk.worker.work(1)
+    assert len(gathered) == 2
+    assert disk.locks._present is former
+    for number in (1, 4):
+        request = prepare(peer, settles=[[*settled("q", 0, 0, 2), keys[number]]], id=f"{number:032x}")
+        assert answer(disk.scene, peer, request) == {"prepared": True}
+    receive(peer, 6, 1, keys[6])
+    disk.worker.work(1)
+    receive(peer, 7, 1, keys[7])
+    while disk.locks._present is former:
+        disk.worker.work(1)
+    disk.worker.work()
+    # The entry of a key has up to 46 bytes, that of a lock 42.
+    assert len(gathered) > 6
+    assert max(gathered) <= 4 * (46 + 42)
+    scene = disk.killed()
+    other = disk.peer(9)
+    for number in (1, 4):
+        assert answer(scene, other, other.ask("conclude", id=f"{number:032x}", commit=False)) == {
+            "concluded": True
+        }
+    for number, key in enumerate(keys):
+        expected = [True, number not in (0, 5), True] if number < 6 else [True, False, False]
+        assert (key, ask(other, "are_locked", *((key, each) for each in range(3)))) == (key, expected)
+    pass_time(scene, other, 61_000)
+    attempts = {each[3]: each[2] for each in scene.everything("q")}
+    # The oldest of each client that failed.
+    assert [at for at, body in enumerate(disk.bodies) if attempts[body]] == [0, 15]
+
+
 def test_a_disk_that_hangs_gathers_no_more_than_a_bound(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -157,7 +225,7 @@ def test_a_disk_that_hangs_gathers_no_more_than_a_bound(
     receive(peer, 5, 2)
     for _ in range(100):
         ask(peer, "renew_locks", (KEY, 1))
-        assert len(disk.locks._entries.data) <= 1_000
+        assert all(len(each.entries.data) <= 1_000 for each in disk.locks._files)
     peer.settle(5, 0, 1)
     disk.worker.is_slow = False
     disk.worker.work()
@@ -221,7 +289,7 @@ def test_a_file_that_can_not_be_closed_is_left_and_written_anew(
             raise OSError(5, "Input/output error")
 
         patched.setattr(os, "close", close)
-        monkeypatch.setattr(disk.locks, "_is_outdated", True)
+        disk.locks._leave()
         receive(peer, 5, 1, OTHER)
     assert not (tmp_path / FILE).exists()
     pass_time(disk.scene, peer, LOCK_FILE_PAUSE_MS)

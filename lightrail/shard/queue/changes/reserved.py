@@ -278,12 +278,17 @@ def _sequence(delivery: tuple[int, int, int, Consumer]) -> int:
     return delivery[0]
 
 
-def locks_of(contents: Contents) -> Iterator[KeyedLock]:
-    """The locks of reserved durable messages that outlive the process."""
+def locks_of(contents: Contents) -> Iterator[Sequence[KeyedLock]]:
+    """The locks of reserved durable messages that outlive the process, by reservation; these may change in
+    between."""
     for each in _reservations(contents):
-        receiver = each.receiver
-        if not receiver.keeps_locks:
-            continue
+        if contents.consumers.departed.get(each.id) is each:
+            yield [*_locks_of(each)]
+
+
+def _locks_of(each: Reservation) -> Iterator[KeyedLock]:
+    receiver = each.receiver
+    if receiver.keeps_locks:
         line, counting = each.in_flight, set(each.counting)
         for number, run in zip(line.keys[line.head :], line.runs[line.head :], strict=True):
             attempts = of_journal(run.attempts)

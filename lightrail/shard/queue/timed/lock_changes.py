@@ -4,13 +4,16 @@ A file beside the journal has these locks, so that they outlive the process (sha
 outcome by which a message leaves the queue needs no note: the journal shows it.
 """
 
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 from lightrail.model.attempts import of_journal
 from lightrail.shard.queue.lines.consumers import Consumer
 from lightrail.shard.queue.values.runs import Run
+
+LOCKS_LISTED_AT_ONCE: Final[int] = 500
+"""Runs, and renewed locks, of one consumer that are listed at a time."""
 
 
 class KeyedLock(NamedTuple):
@@ -106,6 +109,35 @@ def parts_at(consumer: Consumer, index: int, first: int, last: int) -> Iterator[
             counts = blame is not None and blame.counts(low)
             sequence = run.sequence + low - number if low > number else run.sequence
             yield LockedPart(low, sequence, high - low, renewed.get(low, given_ms), counts)
+
+
+def all_keyed_locks(
+    keys: Iterable[str], seen: Callable[[str], Consumer | None]
+) -> Iterator[Sequence[KeyedLock]]:
+    """The locks of consumers with a key, a few at a time; the consumers may change in between.
+
+    Args:
+        seen: the consumer with a key now, to be read.
+    """
+    for key in keys:
+        number: int | None = 0
+        while number is not None:
+            locks, number = _some(seen(key), number)
+            yield locks
+
+
+def _some(consumer: Consumer | None, number: int) -> tuple[Sequence[KeyedLock], int | None]:
+    """Locks of a consumer from a number on, and the number to continue from; None if those are all."""
+    line = None if consumer is None else consumer.in_flight
+    if line is None or consumer is None or (index := line.index(number)) == len(line.runs):
+        return (), None
+    last = min(index + LOCKS_LISTED_AT_ONCE, len(line.runs)) - 1
+    end = stop = line.keys[last] + line.runs[last].count
+    if consumer.renewed:
+        # Each of them may be a lock apart.
+        stop = min(stop, max(number, line.keys[index]) + LOCKS_LISTED_AT_ONCE)
+    is_all = stop == end and last + 1 == len(line.runs)
+    return [*keyed_locks(consumer, number, stop)], None if is_all else stop
 
 
 def _parted(consumer: Consumer, first: int, last: int) -> Iterator[tuple[int, int]]:

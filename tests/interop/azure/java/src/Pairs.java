@@ -78,8 +78,8 @@ final class Pairs {
             found.put("sequence", sequence.getRawAmqpMessage().getBody().getSequence());
             found.put("scheduled", deferred.getBody().toString());
         }
-        // A connection of its own: the client names a link by the id of its session, at whatever queue.
-        try (ServiceBusSessionReceiverClient sessions = Azure.Scene.builder(scene.connectionString).sessionReceiver()
+        // Over the connection of all pairs: the client names a link by the id of its session, at whatever queue.
+        try (ServiceBusSessionReceiverClient sessions = scene.builder.sessionReceiver()
                 .queueName(queue + "/session").disableAutoComplete().buildClient();
                 ServiceBusReceiverClient session = sessions.acceptSession("s")) {
             StringBuilder texts = new StringBuilder();

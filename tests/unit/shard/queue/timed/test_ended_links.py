@@ -234,7 +234,8 @@ def states(machine: Machine) -> Any:
     there = {(identity, number) for identity, number, *_ in deliveries}
     kept = sorted(
         (lock.consumer.id, lock.number + at, lock.sequence + at, lock.attempts, lock.until_ms, lock.counts)
-        for lock in machine.view.keyed_locks()
+        for locks in machine.view.keyed_locks()
+        for lock in locks
         for at in range(lock.length)
     )
     return (

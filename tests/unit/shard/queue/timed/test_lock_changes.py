@@ -1,7 +1,10 @@
 """What is noted of locks under a key: which have begun, changed or been given up, and nothing of others."""
 
+import pytest
+
 from lightrail.model.links import Ending, LockEnding
 from lightrail.shard.queue.machine import Machine
+from lightrail.shard.queue.timed import lock_changes
 from lightrail.shard.queue.timed.lock_changes import Freed, LockChanges, keyed_locks, within
 from lightrail.shard.queue.values.commands import (
     ACCEPTED,
@@ -58,9 +61,26 @@ def test_a_lock_is_noted_where_it_is_given_renewed_or_given_up() -> None:
     consumer = queue.machine.contents.locks.seen("key")
     assert consumer is not None
     assert [each[1:4] for each in keyed_locks(consumer, 0, 9)] == [(2, 2, 1), (3, 3, 1)]
-    assert [each[1:4] for each in queue.machine.view.keyed_locks()] == [(2, 2, 1), (3, 3, 1)]
+    (found,) = queue.machine.view.keyed_locks()
+    assert [each[1:4] for each in found] == [(2, 2, 1), (3, 3, 1)]
     queue.machine.dispatch(150)
     assert queue.noted() == [Freed(2, 1), Freed(3, 1)]
+
+
+def test_locks_are_listed_a_few_at_a_time_while_they_change(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(lock_changes, "LOCKS_LISTED_AT_ONCE", 2)
+    queue = Noting()
+    for _ in range(3):
+        queue.machine.apply(Enqueue(batch_of([b"m"], durable=True)), 10)
+    queue.machine.apply(Credit(1, 9), 10)
+    queue.machine.dispatch(10)
+    parts = queue.machine.view.keyed_locks()
+    # A run with one end is one lock, however long.
+    assert [(each.number, each.length) for each in next(parts)] == [(0, 4), (4, 2)]
+    queue.machine.apply(Settle(1, 6, 7, RELEASED), 20)
+    queue.machine.apply(RenewByKeys([("key", 7)]), 50)
+    assert [(each.number, each.until_ms) for each in next(parts)] == [(7, 150), (8, 110)]
+    assert [*parts] == []
 
 
 def test_what_is_settled_in_the_step_of_its_delivery_is_not_noted() -> None:

@@ -32,6 +32,12 @@ def has_own_queue(subscription: Subscription) -> bool:
     return subscription.target == own_queue(subscription.router, subscription.id)
 
 
+def owner_of(queue: str) -> tuple[str, str]:
+    """Router and id of the subscription whose own queue may have this name; empty for other names."""
+    router, _, id = queue.rpartition(f"/{OWN_QUEUE}/")
+    return router, id if router else ""
+
+
 def own_queues(directory: Directory, router: str) -> Iterator[Name]:
     """The own queues of a router's subscriptions."""
     for each in directory.subscriptions(router):
@@ -42,7 +48,7 @@ def own_queues(directory: Directory, router: str) -> Iterator[Name]:
 
 def is_subscription_queue(directory: Directory, name: str) -> bool:
     """Whether a name is that of a subscription's own queue."""
-    router, _, id = name.rpartition(f"/{OWN_QUEUE}/")
+    router, id = owner_of(name)
     found = directory.subscription(router, id) if router else None
     return found is not None and has_own_queue(found)
 

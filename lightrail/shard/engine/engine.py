@@ -144,6 +144,8 @@ class Engine:
         """
         if self._takeovers.waiting:
             self._receiving.take_over(now_ms)
+        if self._last_consumers.left_queues:
+            self._last_consumers.retire(now_ms)
         self._dispatch(now_ms)
         receivers = self._links.durable
         if receivers.dirty or receivers.waiting:
@@ -165,7 +167,7 @@ class Engine:
             # Answers without a commit may have appended records.
             self._store.pending and answers.failure is None and answers.is_awaited,
             reads,
-            self._last_consumers.take_expired(now_ms),
+            self._links.leaving.take_expired(),
             closings.take_kept() if closings.kept else [],
             self.freezing.take_wanted() if self.freezing.wanted else [],
             self.deadline_ms,
@@ -330,8 +332,9 @@ class Engine:
         self._follower.tick(now_ms)
         # Also without a change: the file may be missing since a failure.
         self._kept_locks.write(now_ms)
+        self._links.leaving.tick(now_ms, may_begin=self._follower.can_read)
         self._last_consumers.tick(now_ms)
-        self._links.idle.tick(now_ms, may_leave=self._follower.can_read)
+        self._links.idle.tick(now_ms)
         self._links.closings.tick(now_ms)
         self._relays.tick(now_ms)
         self.transactions.decisions.forget_aborted(now_ms)

@@ -1,6 +1,7 @@
 """Links: those of all frontends at the queues of a shard; sending and receiving ones have a room each."""
 
 import logging
+from collections.abc import Collection
 from dataclasses import InitVar, dataclass, field
 
 from lightrail.model import conditions
@@ -12,6 +13,7 @@ from lightrail.shard.links.client_links import STOLEN, ClientLinks, Opened
 from lightrail.shard.links.closings import Closings, LastConsumers
 from lightrail.shard.links.idle import IdleQueues
 from lightrail.shard.links.ingress.admission import Admission
+from lightrail.shard.links.leaving_queues import LeavingQueues
 from lightrail.shard.links.receiving.consumer_options import admitted
 from lightrail.shard.links.receiving.durable_receivers import DurableReceivers
 from lightrail.shard.links.receiving.receiving_links import ReceivingLinks
@@ -41,6 +43,7 @@ class Links:
     _memory: Memory
     client_links: ClientLinks = field(default_factory=ClientLinks)
     closings: Closings = field(init=False)
+    leaving: LeavingQueues = field(init=False)
     last_consumers: LastConsumers = field(init=False)
     idle: IdleQueues = field(init=False)
     durable: DurableReceivers = field(init=False)
@@ -50,8 +53,9 @@ class Links:
 
     def __post_init__(self, admission: Admission, recovered: Recovered, store: Store) -> None:
         self.closings = Closings(self._queues, self._performer)
-        self.last_consumers = LastConsumers(self.closings)
-        self.idle = IdleQueues(self._queues, self._performer, self, self._when_synced)
+        self.leaving = LeavingQueues(self._queues, self._performer, self, self._when_synced)
+        self.last_consumers = LastConsumers(self.leaving)
+        self.idle = IdleQueues(self._queues, self._performer, self.leaving, self._when_synced)
         self.durable = DurableReceivers(self._performer.links, store, self._counts, self._when_synced)
         self.resending = Resending(self._performer)
         self.receiving = ReceivingLinks(self._performer, self.client_links, self.durable, self.last_consumers)
@@ -114,7 +118,7 @@ class Links:
                 self.sending.leave(former)
             else:
                 # Its deliveries go on with the new link, or return, and none counts as failed.
-                self.receiving.close(former, now_ms, for_good=not recovers, replaced=True)
+                self.receiving.close(former, now_ms, for_good=not recovers)
             former.peer.end_link(former.link, stolen)
         if opening.steals and not recovers:
             waiting = self.client_links.get(queue, client_link)
@@ -137,7 +141,7 @@ class Links:
         peer.moved.pop(link, None)
         earlier = peer.consumers.get(link)
         if earlier is not None:
-            self.receiving.close(earlier, now_ms, replaced=True)
+            self.receiving.close(earlier, now_ms)
         awaited = self.receiving.awaited(peer, link, queue, body, now_ms)
         if awaited is not None:
             self._continue_moved(awaited, peer, link, body, now_ms)
@@ -200,6 +204,23 @@ class Links:
         self.client_links.forget(queue)
         self.receiving.serve(queue, now_ms)
 
+    def restored_leaving(self, queue: Queue, revision: int, now_ms: int) -> None:
+        """Continues with a queue that was LEAVING at this revision before the start, or serves it again."""
+        if not self.leaving.restored(queue, revision, now_ms):
+            self.idle.follow(queue, now_ms)
+
+    def serve_changed(self, queue: Queue, now_ms: int) -> None:
+        """Serves a queue again whose deletion fails, as its name or its subscription was changed."""
+        if self.leaving.serve_changed(queue, now_ms):
+            self.idle.follow(queue, now_ms)
+            self.last_consumers.left(queue, now_ms, lost=True)
+
+    def routers_changed(self, routers: Collection[str], now_ms: int) -> None:
+        """The subscriptions of some routers have changed."""
+        for queue in self.leaving.of_routers(routers):
+            self.serve_changed(queue, now_ms)
+        self.idle.routers_changed(routers, now_ms)
+
     def forget_sent_away(self, queue: Queue, refusal: Refusal | None = None) -> None:
         """Removes the links of a queue that is at another shard; those that are left get the refusal."""
         self.sending.end_all(queue, refusal)
@@ -212,6 +233,7 @@ class Links:
         if refusal.condition == conditions.MOVED:
             self.send_away(queue)
         self.forget_sent_away(queue, refusal)
+        self.leaving.forget(queue)
         self.idle.forget(queue)
 
     def end_kept(self, queue: Queue, refusal: Refusal, now_ms: int) -> None:

@@ -93,7 +93,7 @@ class Closing(NamedTuple):
     to_messages: bool
     """Whether new messages wait as well: an accepted one would be deleted with the queue."""
     frontend: bytes
-    """Identity of the peer that deletes the node; empty for this shard."""
+    """Identity of the peer that deletes the node."""
 
 
 @dataclass(slots=True, eq=False, repr=False)

@@ -38,6 +38,12 @@ def owner_of(queue: str) -> tuple[str, str]:
     return router, id if router else ""
 
 
+def topic_of(queue: str) -> str:
+    """The router with which a queue of this name is deleted; empty for other names."""
+    name = spelling.transferring(queue)
+    return owner_of(name)[0] or spelling.router_of(name) or spelling.scheduled_router(name) or ""
+
+
 def own_queues(directory: Directory, router: str) -> Iterator[Name]:
     """The own queues of a router's subscriptions."""
     for each in directory.subscriptions(router):
@@ -53,6 +59,27 @@ def is_subscription_queue(directory: Directory, name: str) -> bool:
     return found is not None and has_own_queue(found)
 
 
+def deleted_with(directory: Directory, record: Name) -> list[Name]:
+    """The names that are deleted with a name, and the name itself, which is the first."""
+    found = [record]
+    if record.role is Role.ROUTER:
+        # The queues of its subscriptions are deleted as well.
+        found += _queues_of(directory, record.name)
+        for queue in own_queues(directory, record.name):
+            found += [queue, *_queues_of(directory, queue.name)]
+    elif record.role is Role.QUEUE:
+        found += _queues_of(directory, record.name)
+    return found
+
+
+def guarded_writes_of(directory: Directory, record: Name) -> list[Write]:
+    """`writes_of`, each of which fails if its name or subscription was changed since."""
+    revisions = {NAMES + each.name: each.revision for each in deleted_with(directory, record)}
+    revisions |= {each.key: each.revision for each in directory.subscriptions(record.name)}
+    writes = writes_of(directory, record)
+    return [each._replace(guard=revisions.get(each.key, each.guard)) for each in writes]
+
+
 def writes_of(directory: Directory, record: Name, guarded: Subscription | None = None) -> list[Write]:
     """The writes that delete a name, its subscriptions and those to it, and for a router their queues.
 
@@ -60,14 +87,7 @@ def writes_of(directory: Directory, record: Name, guarded: Subscription | None =
     `guarded`, at its revision.
     """
     name = record.name
-    leaving = [record]
-    if record.role is Role.ROUTER:
-        # The queues of its subscriptions are deleted as well.
-        leaving += _queues_of(directory, name)
-        for queue in own_queues(directory, name):
-            leaving += [queue, *_queues_of(directory, queue.name)]
-    elif record.role is Role.QUEUE:
-        leaving += _queues_of(directory, name)
+    leaving = deleted_with(directory, record)
     gone = {each.name for each in leaving} | {spelling.dead_letter_name(each.name) for each in leaving}
     writes = [Write(NAMES + each.name, None) for each in leaving[1:]]
     ended = {each.key: None for each in directory.subscriptions(name)}

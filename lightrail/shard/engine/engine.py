@@ -38,6 +38,7 @@ from lightrail.shard.queues.shard_queue import Queue, Waiter
 from lightrail.shard.queues.tenancy import ClusterMap, EverythingHere, Tenancy
 from lightrail.shard.requests.lock_requests import LockRequests
 from lightrail.shard.requests.requests import Requests
+from lightrail.shard.requests.retirements import Retirements
 from lightrail.shard.requests.session_requests import SessionRequests
 from lightrail.shard.transactions.transactions import Transactions
 from lightrail.shard.upkeep.cleaner import Housekeeping
@@ -88,6 +89,7 @@ class Engine:
         )
         requests.add(self.transactions.operations)
         requests.add(LockRequests(queues, performer, links, answers.when_synced).operations)
+        requests.add(Retirements(queues, links, answers.when_synced).operations)
         sessions = SessionRequests(queues, performer, links, store, memory, answers.when_synced)
         requests.add(sessions.operations)
         relays = self._relays = Relays(names, tenancy, memory)

@@ -6,6 +6,10 @@ accepted that would be deleted. When its record is synced, the shard requests th
 revisions of the name and of the subscription whose own queue it is. Then the queue is deleted, or one of the
 two has a later revision, with which it is served again.
 
+It also leaves at the request of a gateway, which deletes its topic when all queues of that leave. Then the
+revision of the topic guards the deletion as well, and the shard requests after LEAVES_WITH_MS that the topic
+is kept, by a later revision, since the gateway may have been lost.
+
 The deletion is a write to the coordinator that can seem lost and be applied late. So no time ends this state,
 and a restarted shard continues with it.
 """
@@ -13,23 +17,27 @@ and a restarted shard continues with it.
 import logging
 from collections.abc import Collection
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from lightrail.model import limits
 from lightrail.model import names as rules
 from lightrail.model.policy import Role
 from lightrail.namespace.deleting import has_own_queue, owner_of
 from lightrail.shard.effects.performer import Performer
+from lightrail.shard.journal.record import Declared
 from lightrail.shard.journal.store import StoreError
 from lightrail.shard.queue.values import commands
 from lightrail.shard.queues.declarations import ExpiredName
 from lightrail.shard.queues.ownership import OwnershipEvent, OwnershipState
 from lightrail.shard.queues.queues import Queues
-from lightrail.shard.queues.shard_queue import CallWhenSynced, Queue, WhenSynced
+from lightrail.shard.queues.shard_queue import CallWhenSynced, Queue, Waiter, WhenSynced
 
 if TYPE_CHECKING:
-    from lightrail.namespace.records import Subscription
+    from lightrail.namespace.records import Name, Subscription
     from lightrail.shard.links.links import Links
+
+LEAVES_WITH_MS: Final[int] = 10_000
+"""How long queues of a topic wait for its deletion before their shards request that it is kept."""
 
 log = logging.getLogger("lightrail.shard.links.leaving_queues")
 
@@ -43,7 +51,7 @@ class LeavingQueues:
     _links: "Links"
     _when_synced: CallWhenSynced
     _again_ms: dict[Queue, int] = field(default_factory=dict)
-    """By queue, the time to request its deletion again."""
+    """By queue, the time to request its deletion again, or that its topic is kept."""
     _unwritten: dict[Queue, None] = field(default_factory=dict)
     """Queues that are served again, for whose record the store had no room yet."""
     _expired: list[ExpiredName] = field(default_factory=list)
@@ -54,11 +62,22 @@ class LeavingQueues:
     def __len__(self) -> int:
         return len(self._again_ms)
 
-    def retire(self, queue: Queue, now_ms: int, why: str) -> bool:
+    def retire(
+        self,
+        queue: Queue,
+        now_ms: int,
+        why: str,
+        *,
+        topic: "Name | None" = None,
+        waiter: Waiter | None = None,
+        number: int = 0,
+    ) -> bool:
         """Lets a queue leave, unless it moves, or its deletion would have to wait for the coordinator.
 
         Args:
             why: for the log, the reason of the deletion.
+            topic: that a gateway deletes with the queue; without it the shard requests the deletion.
+            waiter: gets this number when the queue leaves and its record is synced; needed with a topic.
 
         Returns:
             Whether the queue leaves; otherwise nothing has changed.
@@ -68,15 +87,18 @@ class LeavingQueues:
         family = self._queues.family(queue)
         subscription = self.subscription(queue)
         revision = max(queue.record.revision, 0 if subscription is None else subscription.revision)
+        if topic is not None:
+            revision = max(revision, topic.revision)
         try:
             for each in reversed(family):  # The record of the queue itself decides after a start.
                 self._performer.journal_removed(each, now_ms)
                 each.leaving = revision
+                each.leaves_with = "" if topic is None else topic.name
                 self._queues.note(each, now_ms)
         except StoreError as error:
             log.error("that queue %s is about to be deleted could not be recorded: %s", queue.name, error)
             for each in family:
-                each.leaving = 0
+                each.leaving, each.leaves_with = 0, ""
             return False
         for each in family:
             each.ownership.apply(OwnershipEvent.RETIRE)
@@ -84,21 +106,21 @@ class LeavingQueues:
             self._performer.cancel_dispatch(each)
         log.info("queue %s is deleted, with %d messages: %s", queue.name, queue.view.held, why)
         self._unwritten.pop(queue, None)
-        self._again_ms[queue] = now_ms + limits.PEER_SILENCE_MS
-        self._when_synced(WhenSynced(lambda: self._request(queue)), 0)
+        self._again_ms[queue] = now_ms + (limits.PEER_SILENCE_MS if topic is None else LEAVES_WITH_MS)
+        self._when_synced(waiter or WhenSynced(lambda: self._request(queue)), number)
         return True
 
-    def restored(self, queue: Queue, revision: int, now_ms: int) -> bool:
-        """Adds a queue that was LEAVING before this process started, at this revision.
+    def restored(self, queue: Queue, declared: Declared, now_ms: int) -> bool:
+        """Adds a queue that was LEAVING before this process started, by its record.
 
         Returns:
             False if it is served, as its deletion fails, or its dead letters, as it stays.
         """
         owner = self._queues.find(rules.owner(queue.name))
-        queue.leaving = revision
+        queue.leaving, queue.leaves_with = declared.leaving, declared.leaves_with
         is_kept = owner is not None and owner.is_serving
         if is_kept or self._is_changed(queue):
-            queue.leaving = 0
+            queue.leaving, queue.leaves_with = 0, ""
             queue.ownership.apply(OwnershipEvent.RETURN)
             self._performer.touch(queue)
             return False
@@ -123,6 +145,7 @@ class LeavingQueues:
                 for id in each.view.consumer_ids:
                     each.machine.apply(commands.Credit(id, 0), now_ms)
                 each.leaving = each.idle_since_ms = 0
+                each.leaves_with = ""
                 each.ownership.apply(OwnershipEvent.RETURN)
                 self._links.await_sent_away(each, now_ms)
                 self._performer.touch(each)
@@ -135,6 +158,8 @@ class LeavingQueues:
         if found.role is not Role.QUEUE or found.is_another(queue.record):
             return False
         revision = max(found.revision, 0 if subscription is None else subscription.revision)
+        if queue.leaves_with:
+            revision = max(revision, self._queues.names.get(queue.leaves_with).revision)
         return revision > queue.leaving or found.history != queue.record.history
 
     def _write(self, queue: Queue, now_ms: int) -> None:
@@ -149,8 +174,9 @@ class LeavingQueues:
             self._when_synced(WhenSynced(_nothing), 0)
 
     def of_routers(self, routers: Collection[str]) -> list[Queue]:
-        """The queues that may be own queues of subscriptions of some routers."""
-        return [queue for queue in self._again_ms if owner_of(queue.name)[0] in routers]
+        """The queues that may be own queues of subscriptions of some routers, or leave with them."""
+        leaving = self._again_ms
+        return [each for each in leaving if each.leaves_with in routers or owner_of(each.name)[0] in routers]
 
     def subscription(self, queue: Queue) -> "Subscription | None":
         """The subscription whose own queue this is."""
@@ -160,7 +186,7 @@ class LeavingQueues:
 
     def forget(self, queue: Queue) -> None:
         """The queue is not at this shard any more."""
-        queue.leaving = 0
+        queue.leaving, queue.leaves_with = 0, ""
         self._again_ms.pop(queue, None)
         self._unwritten.pop(queue, None)
 
@@ -179,7 +205,11 @@ class LeavingQueues:
             self._write(queue, now_ms)
 
     def _request(self, queue: Queue) -> None:
-        if queue in self._again_ms:
+        if queue.leaves_with:
+            topic = self._queues.names.get(queue.leaves_with)
+            if topic.role is Role.ROUTER:
+                self._links.closings.kept[topic.name] = topic
+        elif queue in self._again_ms:
             self._expired.append(ExpiredName(queue.record, self.subscription(queue)))
 
     def take_expired(self) -> list[ExpiredName]:

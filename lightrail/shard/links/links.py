@@ -1,13 +1,15 @@
 """Links: those of all frontends at the queues of a shard; sending and receiving ones have a room each."""
 
 import logging
-from collections.abc import Collection
 from dataclasses import InitVar, dataclass, field
+from typing import TYPE_CHECKING
 
 from lightrail.model import conditions
+from lightrail.namespace.topic_uses import idle_s
 from lightrail.shard.effects.peers import Consumer, Peer, Producer
 from lightrail.shard.effects.performer import Performer
 from lightrail.shard.effects.receiving_link import ReceivingLink
+from lightrail.shard.journal.record import Declared
 from lightrail.shard.journal.store import Recovered, Store
 from lightrail.shard.links.client_links import STOLEN, ClientLinks, Opened
 from lightrail.shard.links.closings import Closings, LastConsumers
@@ -25,6 +27,9 @@ from lightrail.shard.queues.shard_queue import CallWhenSynced, Queue
 from lightrail.telemetry.shard import ShardCounts
 from lightrail.wire.bodies import ConsumerOpen, ProducerOpen, Refusal
 from lightrail.wire.frames import Kind, frame
+
+if TYPE_CHECKING:
+    from lightrail.namespace.directory import Changes
 
 log = logging.getLogger("lightrail.shard.links.links")
 
@@ -204,9 +209,9 @@ class Links:
         self.client_links.forget(queue)
         self.receiving.serve(queue, now_ms)
 
-    def restored_leaving(self, queue: Queue, revision: int, now_ms: int) -> None:
-        """Continues with a queue that was LEAVING at this revision before the start, or serves it again."""
-        if not self.leaving.restored(queue, revision, now_ms):
+    def restored_leaving(self, queue: Queue, declared: Declared, now_ms: int) -> None:
+        """Continues with a queue that was LEAVING before the start, or serves it again."""
+        if not self.leaving.restored(queue, declared, now_ms):
             self.idle.follow(queue, now_ms)
 
     def serve_changed(self, queue: Queue, now_ms: int) -> None:
@@ -215,11 +220,14 @@ class Links:
             self.idle.follow(queue, now_ms)
             self.last_consumers.left(queue, now_ms, lost=True)
 
-    def routers_changed(self, routers: Collection[str], now_ms: int) -> None:
-        """The subscriptions of some routers have changed."""
-        for queue in self.leaving.of_routers(routers):
+    def routers_changed(self, changes: "Changes", now_ms: int) -> None:
+        """Some routers, or their subscriptions, may have changed."""
+        for queue in self.leaving.of_routers(changes.routers.union(changes.names)):
             self.serve_changed(queue, now_ms)
-        self.idle.routers_changed(routers, now_ms)
+        self.idle.routers_changed(changes.routers, now_ms)
+        for name, before in changes.names.items():
+            if idle_s(self._queues.names.get(name)) is not (None if before is None else idle_s(before)):
+                self.idle.watch_family(name, now_ms)
 
     def forget_sent_away(self, queue: Queue, refusal: Refusal | None = None) -> None:
         """Removes the links of a queue that is at another shard; those that are left get the refusal."""

@@ -2,7 +2,7 @@
 
 from proton import Message
 
-from lightrail.namespace.routing import Compiled
+from lightrail.namespace.rules import Compiled
 from tests.unit.namespace.test_routing import Scene, message, run
 
 COLOUR = {"filter": {"properties": {"application-properties.colour": "red"}}}

@@ -323,8 +323,9 @@ class Service:
         now_ms = self._now_ms()
         value = replace(record, created_at_ms=now_ms, changed_at_ms=now_ms).to_value()
         write = Write(NAMES + name, value, guard.revision if guard is not None else 0)
+        use = use_write(self.directory.get(deleting.topic_of(name)), now_ms)
         try:
-            await self._coordinator.write([write, *checks.depends_on(self.directory, name, policy)])
+            await self._coordinator.write([write, *use, *checks.depends_on(self.directory, name, policy)])
         except ConflictError as conflict:
             if write.key not in conflict.keys:
                 # Only what the policy refers to was changed: it is checked anew.

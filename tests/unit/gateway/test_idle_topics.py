@@ -317,7 +317,7 @@ def test_a_topic_with_a_subscription_that_passes_messages_on_is_in_use() -> None
 # --- between the decision and the write ------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("use", ["send", "policy", "rules", "subscription"])
+@pytest.mark.parametrize("use", ["send", "policy", "rules", "subscription", "first schedule"])
 def test_a_use_between_the_decision_and_the_write_wins_and_its_links_go_on(use: str) -> None:
     async def check(story: Story) -> None:
         left: list[str] = []
@@ -334,6 +334,8 @@ def test_a_use_between_the_decision_and_the_write_wins_and_its_links_go_on(use: 
                 await admin.change(ANYBODY, "t", policy)
             elif use == "rules":
                 await admin.subscribe(ANYBODY, "t", QUEUE, id="s", replace_it=True, filter={"sql": "x = 1"})
+            elif use == "first schedule":
+                await admin.give(ANYBODY, "t/$scheduled", Policy.parse({"role": "queue", "delay": True}))
             else:
                 await admin.give(ANYBODY, own_queue("t", "new"), Policy.parse({"role": "queue"}))
                 await admin.subscribe(ANYBODY, "t", own_queue("t", "new"), id="new")

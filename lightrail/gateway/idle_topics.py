@@ -161,7 +161,7 @@ class IdleTopics:
         try:
             await self._delete(record)
         except UsedError as used:
-            log.info("%s stays: %s", record.name, used)
+            log.log(logging.DEBUG if used.over_ms else logging.INFO, "%s stays: %s", record.name, used)
             self._not_before_ms[record.name] = max(used.over_ms, now_ms + TOPIC_AGAIN_MS)
 
     async def _delete(self, record: Name) -> None:

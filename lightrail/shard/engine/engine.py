@@ -162,14 +162,14 @@ class Engine:
             receivers.send()
         output = [] if waits else self._frontends.take_output()
         reads, self._performer.reads = self._performer.reads, []
-        closings = self._links.closings
+        closings, leaving = self._links.closings, self._links.leaving
         return Actions(
             answers.failure,
             output,
             # Answers without a commit may have appended records.
             self._store.pending and answers.failure is None and answers.is_awaited,
             reads,
-            self._links.leaving.take_expired(),
+            leaving.take_expired() if leaving.expired else [],
             closings.take_kept() if closings.kept else [],
             self.freezing.take_wanted() if self.freezing.wanted else [],
             self.deadline_ms,

@@ -54,7 +54,7 @@ class LeavingQueues:
     """By queue, the time to request its deletion again, or that its topic is kept."""
     _unwritten: dict[Queue, None] = field(default_factory=dict)
     """Queues that are served again, for whose record the store had no room yet."""
-    _expired: list[ExpiredName] = field(default_factory=list)
+    expired: list[ExpiredName] = field(default_factory=list)
     """Names to delete at the end of this turn."""
     may_begin: bool = True
     """Whether the coordinator answers, so that a queue which leaves does not wait for its deletion."""
@@ -210,11 +210,11 @@ class LeavingQueues:
             if topic.role is Role.ROUTER:
                 self._links.closings.kept[topic.name] = topic
         elif queue in self._again_ms:
-            self._expired.append(ExpiredName(queue.record, self.subscription(queue)))
+            self.expired.append(ExpiredName(queue.record, self.subscription(queue)))
 
     def take_expired(self) -> list[ExpiredName]:
         """Names to delete, at the end of a turn."""
-        found, self._expired = self._expired, []
+        found, self.expired = self.expired, []
         return found
 
 

@@ -42,15 +42,18 @@ imports: setup ## layers and purity, by import-linter; and that no count of the 
 	$(BIN)/lint-imports
 	$(BIN)/python scripts/structure.py
 
-# Both processors are used: test by test where tests compute, file by file where they have processes of their own. Those that
-# kill and freeze processes mostly wait, for leases to expire and for peers to be silent. Docker's are one after the other.
+# Both processors are used: test by test where tests compute, file by file where they have processes of their own. The slower
+# half is one run, so that processes that mostly wait, for leases to expire and for peers to be silent, share the processors
+# with those that compute, and so that only its last file leaves a processor idle. Its order is from files with few long
+# tests to files with many short ones; last is Spark, whose processes stay until the end.
 COMPUTING := tests/unit tests/model
 SIMULATED := tests/simulation
 TALKING := tests/bus tests/client tests/conformance tests/contracts tests/http tests/transport
+FAULTS := tests/brokers tests/chaos tests/cluster
 FOREIGN := tests/interop tests/policies tests/ui
 PIPELINES := tests/kombu tests/spark
-FAULTS := tests/brokers tests/chaos tests/cluster
-DEPLOYED := $(filter-out %/test_image.py %/test_compose.py,$(wildcard tests/deploy/test_*.py))
+OTHERS := $(filter-out $(COMPUTING) $(SIMULATED) $(TALKING) $(FAULTS) $(FOREIGN) $(PIPELINES) tests/benchmarks, \
+	$(patsubst %/,%,$(wildcard tests/*/)))
 unit: setup ## the faster half of the tests, examples with real files included; ARGS chooses: make unit ARGS="tests/unit -k names"
 ifeq ($(ARGS),)
 	$(BIN)/pytest -m "not soak" -n 2 $(COMPUTING)
@@ -62,13 +65,7 @@ endif
 
 test-slow: setup ## set up, then the slower half: simulated crashes, clients and browsers of others, Celery, Spark, faults, containers
 	$(BIN)/pytest -m "not soak" -n 2 $(SIMULATED) $(ARGS)
-	$(BIN)/pytest -m "not soak" -n 2 --dist loadfile $(FOREIGN) $(ARGS)
-	$(BIN)/pytest -m "not soak" -n 2 --dist loadfile $(PIPELINES) $(ARGS)
-	$(BIN)/pytest -m "not soak" -n 2 --dist loadfile $(FAULTS) $(ARGS)
-	$(BIN)/pytest -m "not soak" -n 2 --dist loadfile $(DEPLOYED) $(ARGS)
-	$(BIN)/pytest -m "not soak" --ignore=tests/benchmarks $(COMPUTING:%=--ignore=%) $(TALKING:%=--ignore=%) \
-		$(SIMULATED:%=--ignore=%) $(FOREIGN:%=--ignore=%) $(PIPELINES:%=--ignore=%) $(FAULTS:%=--ignore=%) \
-		$(DEPLOYED:%=--ignore=%) $(ARGS)
+	$(BIN)/pytest -m "not soak" -n 2 --dist loadfile --no-loadscope-reorder $(FAULTS) $(OTHERS) $(FOREIGN) $(PIPELINES) $(ARGS)
 
 docs: ## the documents as a site, in build/site; a broken link is an error
 	@scripts/setup.sh docs

@@ -5,6 +5,7 @@
 
 import os
 from collections.abc import Iterator
+from typing import Any, Final
 
 import pytest
 from hypothesis import settings
@@ -21,3 +22,25 @@ def shared_broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Broker]:
     """One for all tests that name it: they neither stop nor freeze it, and use names of their own."""
     with Broker(tmp_path_factory.mktemp("shared") / "data") as started:
         yield started
+
+
+CONTAINERS: Final = frozenset(
+    f"tests/deploy/test_{name}.py" for name in ("compose", "emulator_image", "image")
+)
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
+    """With --dist loadfile: one process runs all tests of containers, as there is one engine for them."""
+    if config.getoption("dist") != "loadfile":
+        return None
+    from xdist.scheduler import LoadFileScheduling
+
+    scheduling = LoadFileScheduling(config, log)
+
+    def scope(nodeid: str) -> str:
+        file = nodeid.split("::", 1)[0]
+        return "containers" if file in CONTAINERS else file
+
+    scheduling._split_scope = scope
+    return scheduling

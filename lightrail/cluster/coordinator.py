@@ -29,13 +29,20 @@ class CoordinatorError(Exception):
     """The coordinator can't or must not carry out the request now; the message has the reason and the
     remedy."""
 
+    may_be_written: bool = True
+    """Whether a write that fails so may be applied all the same, even later."""
+
 
 class CoordinatorRefusedError(CoordinatorError):
     """The coordinator refuses this process, for example its credentials; a retry is useless."""
 
+    may_be_written = False
+
 
 class CoordinatorFullError(CoordinatorError):
     """The coordinator has no space for a write; an operator has to free some."""
+
+    may_be_written = False
 
 
 class NotSetBackError(CoordinatorError):

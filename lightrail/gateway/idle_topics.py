@@ -14,7 +14,7 @@ ends the attempt if somebody uses the topic:
    about thirty, which is guarded by the revisions of all of these, and of its entry, at the beginning.
 
 If a step fails after the fourth began, the topic's record is written anew, by which its queues are served
-again; if this gateway is lost, the shards do that (shard/links/leaving_queues.py).
+again; if this gateway is lost, the shards do that (shard/links/retiring.py).
 """
 
 import asyncio
@@ -23,13 +23,14 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
 
-from lightrail.cluster.coordinator import WRITES_MAX, ConflictError, CoordinatorError, Write, unchanged
+from lightrail.cluster.coordinator import ConflictError, CoordinatorError, Write, unchanged
 from lightrail.gateway.services import Services
 from lightrail.model import limits
 from lightrail.model.policy import Role
 from lightrail.namespace import deleting
 from lightrail.namespace.directory import Changes
 from lightrail.namespace.records import NAMES, Name
+from lightrail.namespace.statuses import ChangedError
 from lightrail.namespace.topic_uses import USES, TopicUses, idle_s
 from lightrail.shard_client.peers.requests import ShardDownError, ShardRefusedError
 
@@ -168,14 +169,17 @@ class IdleTopics:
         """Deletes a topic whose time is over as far as this process knows. Raises UsedError."""
         directory, use = self._services.directory, self._uses.of(record.name)
         queues = self._queues(record)
-        # Their guards have the revisions of this moment: whatever is changed from now on wins.
-        writes = deleting.guarded_writes_of(directory, record)
-        guard = Write(USES + record.name, None, use.revision)
+        # The revisions of this moment: whatever is changed from now on wins.
+        guards = {NAMES + each.name: each.revision for each in deleting.deleted_with(directory, record)[1:]}
+        guards |= {each.key: each.revision for each in directory.subscriptions(record.name)}
+        guards[USES + record.name] = use.revision
         await self._ask_shards(record, queues, leaves=False)
         try:
             await self._ask_shards(record, queues, leaves=True)
-            if not await self._write_all(writes, guard, record):
-                raise UsedError("somebody has used or changed it, or one of its subscriptions, meanwhile")
+            try:
+                await self._services.namespace.drop_as_read(record, guards)
+            except ChangedError as error:
+                raise UsedError(f"somebody has used it, or a subscription, meanwhile: {error}") from None
         except (UsedError, CoordinatorError):
             await self._services.namespace.keep(record)
             raise
@@ -183,8 +187,6 @@ class IdleTopics:
             "topic %s is deleted, with %d queues: nobody has used it for its max_idle, %g seconds",
             *(record.name, len(queues), record.policy["max_idle"]),
         )
-        for part in deleting.left_behind(directory, record):
-            await self._write(part)
 
     def _queues(self, record: Name) -> list[str]:
         """The queues that are deleted with a topic. Raises UsedError: a subscription passes messages on."""
@@ -208,24 +210,7 @@ class IdleTopics:
     async def _ask_shard(self, queue: str, fields: dict[str, Any]) -> int:
         """When the time of a queue is over; 0 if it leaves. Raises UsedError."""
         try:
-            answer = await self._services.shards.request(queue, "retire", {"queue": queue, **fields})
+            answer = await self._services.shards.request(queue, "leave", {"queue": queue, **fields})
         except (ShardDownError, ShardRefusedError, CoordinatorError) as error:
             raise UsedError(f"whether {queue} is in use is not known: {error}") from None
         return int(answer.fields.get("over_ms", 0))
-
-    async def _write_all(self, writes: list[Write], guard: Write, record: Name) -> bool:
-        """Makes the writes of a deletion; returns False if somebody has changed something.
-
-        What does not fit into one transaction is deleted before, subscription by subscription; the topic
-        itself with the last part.
-        """
-        *before, last = writes
-        most = WRITES_MAX - 2
-        rest = len(before) % most
-        parts = [before[:rest]] if rest else []
-        parts += [before[first : first + most] for first in range(rest, len(before), most)]
-        still = [unchanged(guard.key, guard.guard or 0), unchanged(NAMES + record.name, record.revision)]
-        for part in parts[:-1]:
-            if not await self._write([*part, *still]):
-                return False
-        return await self._write([*(parts[-1] if parts else []), guard, last])

@@ -3,7 +3,8 @@
     {"$Default": {"filter": null}, "dear": {"filter": {"sql": "price > 100"}, "action": {"set": {...}}}}
 
 A message is sent to the target once for all matching rules without an action, and once more for each content
-that the action of a matching rule makes. Most subscriptions have one rule, which is stored as the fields
+that the action of a matching rule makes; actions of Service Bus' rules set the property RuleName, so each
+makes its own. Most subscriptions have one rule, which is stored as the fields
 `filter` and `action` and has the name $Default; `rules` is None then. Without a rule no message matches.
 """
 
@@ -151,7 +152,7 @@ class Compiled:
                 if same is not None and same[0] == rule:
                     self.rules.append(same[1])
                     continue
-                filter, action = _compiled(rule)
+                filter, action = _compiled(name, rule)
                 self.rules.append((filter, action))
                 self.new_weight += 0 if filter is None else filter.weight
         except FilterError as error:
@@ -167,11 +168,11 @@ class Compiled:
         )
 
 
-def _compiled(rule: Rule) -> CompiledRule:
+def _compiled(name: str, rule: Rule) -> CompiledRule:
     """The filter and the action of a rule. Raises FilterError."""
     spec, action = rule.get("filter"), rule.get("action")
     filter = None if spec is None else compile_filter(spec, uuid4)
     made = None if action is None else compile_any_action(action, uuid4)
-    if isinstance(made, RuleAction) and made.is_empty:
-        made = None
+    if isinstance(made, RuleAction):
+        made = None if made.is_empty else made.of_rule(name)
     return None if filter is None or filter.is_always else filter, made

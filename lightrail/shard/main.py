@@ -8,7 +8,7 @@ from typing import Final
 
 import zmq
 
-from lightrail.cluster.coordinator import Coordinator
+from lightrail.cluster.coordinator import Coordinator, CoordinatorError
 from lightrail.cluster.counts import COORDINATOR_FAMILIES
 from lightrail.cluster.history import begin
 from lightrail.cluster.joining import Joining, patiently
@@ -72,6 +72,13 @@ async def serve(process: Process) -> None:
         server = Server(loop, engine, store, counts, address, joining.key, storage.archiver, ask=ask)
     except zmq.ZMQError as error:
         raise joining.cannot_bind(error) from None
+
+    def deletion_ended(name: str, error: CoordinatorError | None) -> None:
+        engine.deletion_ended(name, error, server.now_ms())
+        server.turn()
+
+    deletions.when_ended = deletion_ended
+    engine.coordinator_answers = lambda: bool(coordinator.counts.up)
     marks.begin(loop, server.turn)
     storage.locks.begin(loop, engine.keyed_locks, server.now_ms())
     reading = None if storage.journals is None else JournalRequests(loop, storage.journals, server.turn)

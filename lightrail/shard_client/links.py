@@ -5,7 +5,7 @@ from typing import Final
 
 from lightrail.wire.bodies import Refusal, SettleDetail
 from lightrail.wire.columns import Range, decode_suspended, decode_tags
-from lightrail.wire.frames import DURABILITY_SHIFT, HEADER, KEPT, SEQUENCE, UNCERTAIN, Kind
+from lightrail.wire.frames import DURABILITY_SHIFT, HEADER, KEPT, NOT_LOCKED, SEQUENCE, UNCERTAIN, Kind
 
 
 class Producer:
@@ -109,6 +109,10 @@ class Consumer:
         Unless it is certain, some of them may be delivered again after a restart of the shard.
         """
 
+    def not_locked(self, number: int, count: int) -> None:
+        """Such a SETTLE changed nothing for these deliveries: their locks have ended, or others have settled
+        them by the key of the locks."""
+
     def recovered(self, terminus: int, number: int, ranges: list[Range], durability: int) -> None:
         """Called before `ready` for a link that may be resumed: its unsettled deliveries of a former attach.
 
@@ -164,7 +168,10 @@ def _larger(consumer: Consumer, part: bytes) -> None:
 
 def _settled(consumer: Consumer, part: bytes) -> None:
     _, flags, _, _, _, count, number = HEADER.unpack_from(part)
-    consumer.settled(number, count, not flags & UNCERTAIN)
+    if flags & NOT_LOCKED:
+        consumer.not_locked(number, count)
+    else:
+        consumer.settled(number, count, not flags & UNCERTAIN)
 
 
 def _recovered(consumer: Consumer, part: bytes) -> None:

@@ -115,6 +115,7 @@ MORE: Final = 4
 """The client has granted credit beyond `number`, at which the frontend's window ends now; it will advance."""
 # The reserved field of SETTLE.
 ASKED: Final = 1
+REPEATED: Final = 2
 """The frame is answered with SETTLED when the outcomes are on disk."""
 # Flags of ACCEPTED.
 HELD: Final = 1
@@ -134,6 +135,9 @@ CLOCK_BEHIND_MS: Final = 5_000
 # Flags of SETTLED.
 UNCERTAIN: Final = 1
 """The store has failed meanwhile: after a restart some of the messages may be in their queue again."""
+NOT_LOCKED: Final = 2
+"""The messages were not locked for the link any more, so that the SETTLE changed nothing; former versions
+never set it, and take it for a success."""
 # Flags of RESPONSE.
 BLOB_FOLLOWS: Final = 1
 """The blob is the next part of the ZeroMQ message: only for operations with this in their documentation."""
@@ -166,7 +170,7 @@ def frame(
     """Any frame that is not on the hot path: header and a body of bytes (text or JSON).
 
     Args:
-        asked: ASKED in a SETTLE that is to be answered.
+        asked: ASKED in a SETTLE that is to be answered, with REPEATED if it was sent before.
     """
     return HEADER.pack(kind, flags, asked, epoch & EPOCHS, link, count, number) + body
 

@@ -1,4 +1,4 @@
-"""What the conformance tests share: one broker per module, a peer that speaks in frames, a fresh queue."""
+"""What the conformance tests share: one broker, a peer that speaks in frames, a fresh queue."""
 
 import itertools
 from collections.abc import Iterator
@@ -11,7 +11,7 @@ from tests.support.broker import Broker
 _numbers = itertools.count(1)
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="session")
 def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Broker]:
     """Without users: ANONYMOUS on loopback. Small messages only, so that the limit can be reached."""
     with Broker(tmp_path_factory.mktemp("broker") / "data", "--max-message-bytes", "100kB") as started:

@@ -177,16 +177,7 @@ def test_an_application_handles_each_message_once_over_moves_and_kills(broker: B
             application.go_on(peer, COUNT * part // 3)
             if part < 3:
                 move_and_kill(broker, queue)
-    application.tags = {}
-    with application.attach(broker) as peer:
-        while application.unsettled:
-            frame = peer.read()
-            if type(frame.body) is Disposition:
-                application.settled(frame.body)
-            elif type(frame.body) is Transfer:
-                application.came(peer, frame.body, frame.payload)
-                for number in application.tags:
-                    peer.write(Disposition(role=True, first=number, state=Accepted()))
+    application.finish(broker)
     assert sorted(application.handled) == sorted(messages)
     assert stored(broker, queue) == []
 

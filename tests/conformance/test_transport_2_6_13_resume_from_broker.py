@@ -574,6 +574,19 @@ class Application:
             elif type(frame.body) is Transfer:
                 self.came(peer, frame.body, frame.payload)
 
+    def finish(self, broker: Broker) -> None:
+        """Attaches again, and accepts everything until its map is empty."""
+        self.tags = {}
+        with self.attach(broker) as peer:
+            while self.unsettled:
+                frame = peer.read()
+                if type(frame.body) is Disposition:
+                    self.settled(frame.body)
+                elif type(frame.body) is Transfer:
+                    self.came(peer, frame.body, frame.payload)
+                    for number in self.tags:
+                        peer.write(Disposition(role=True, first=number, state=Accepted()))
+
     def settled(self, found: Disposition) -> None:
         for number in range(found.first, (found.first if found.last is None else found.last) + 1):
             self.unsettled.pop(self.tags.pop(number), None)
@@ -632,16 +645,7 @@ def test_a_durable_receiver_gets_each_message_once_over_kills(
                 peer.socket.close()
             else:
                 peer.socket.close()
-        application.tags = {}
-        with application.attach(broker) as peer:
-            while application.unsettled:
-                frame = peer.read()
-                if type(frame.body) is Disposition:
-                    application.settled(frame.body)
-                elif type(frame.body) is Transfer:
-                    application.came(peer, frame.body, frame.payload)
-                    for number in application.tags:
-                        peer.write(Disposition(role=True, first=number, state=Accepted()))
+        application.finish(broker)
         assert sorted(application.handled) == sorted(messages)
         assert stored(broker, queue) == []
     finally:

@@ -2,35 +2,21 @@
 
 import asyncio
 import time
-from collections.abc import Callable, Coroutine, Iterator
-from pathlib import Path
-from typing import Any
+from collections.abc import Callable
 
 import pytest
 
 from lightrail.cluster.coordinator import ConflictError, CoordinatorError, Write
 from lightrail.cluster.counts import COORDINATOR_FAMILIES
-from lightrail.cluster.etcd.channels import EtcdSettings, EtcdTimes
+from lightrail.cluster.etcd.channels import EtcdSettings
 from lightrail.cluster.etcd.coordinator import EtcdCoordinator
 from lightrail.telemetry.metrics import registry
-from tests.support.deploy.etcd import EtcdCluster, etcd
+from tests.contracts.etcd_scene import TIMES, run
+from tests.support.deploy.etcd import EtcdCluster
 from tests.support.wait import until
 
-TIMES = EtcdTimes(
-    call=2.0, attempt=0.5, lease=2.0, behind=1.0, pause=0.05, pause_max=0.3, ping=1.0, ping_answer=0.5
-)
 SOON_S = 5.0
 """Within what people call at once: longer than a ping, its answer, and a refresh of the lease in vain."""
-
-
-@pytest.fixture
-def one(tmp_path: Path) -> Iterator[EtcdCluster]:
-    with etcd(tmp_path, 1, "--grpc-keepalive-min-time=500ms") as cluster:
-        yield cluster
-
-
-def run(work: Coroutine[Any, Any, None]) -> None:
-    asyncio.run(work)
 
 
 async def soon(condition: Callable[[], object], what: str) -> None:

@@ -103,14 +103,14 @@ def router(http: Http, name: str, *targets: tuple[str, str | None], **policy: An
 
 
 def test_every_queue_behind_a_router_gets_its_share_once(http: Http) -> None:
-    names = [f"fan{index}" for index in range(5)]
+    names = [f"shares{index}" for index in range(5)]
     for name in names:
         queue(http, name)
     queue(http, "urgent")
-    router(http, "fan", *((name, None) for name in names), ("urgent", "JMSPriority > 4"))
+    router(http, "shares", *((name, None) for name in names), ("urgent", "JMSPriority > 4"))
     batch = [message("a"), message("b", priority=9), message("c")]
-    assert post(http, "fan", "p", 0, batch).json() == {"stored": 16, "duplicate": False}
-    assert post(http, "fan", "p", 0, batch).json() == {"stored": 0, "duplicate": True}
+    assert post(http, "shares", "p", 0, batch).json() == {"stored": 16, "duplicate": False}
+    assert post(http, "shares", "p", 0, batch).json() == {"stored": 0, "duplicate": True}
     for name in names:
         assert texts(http, name) == ["a", "b", "c"]
     assert texts(http, "urgent") == ["b"]

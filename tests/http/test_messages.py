@@ -199,9 +199,9 @@ def test_properties_that_are_no_json_are_said(http: Http) -> None:
 
 
 def test_a_message_that_is_too_large_for_its_queue_is_413(http: Http) -> None:
-    queue(http, "small", max_message_bytes=100)
-    assert http("POST", "/small", b"x" * 200).status == 413
-    assert http("POST", "/small", b"x").status == 201
+    queue(http, "messages/small", max_message_bytes=100)
+    assert http("POST", "/messages/small", b"x" * 200).status == 413
+    assert http("POST", "/messages/small", b"x").status == 201
 
 
 def test_a_body_may_come_in_chunks(http: Http) -> None:

@@ -18,14 +18,14 @@ def queue(http: Http, name: str, **policy: object) -> None:
 
 
 def test_a_full_queue_is_503_with_retry_after(http: Http) -> None:
-    queue(http, "full", max_length=2)
-    assert [http("POST", "/full", "x").status for _ in range(2)] == [201, 201]
-    refused = http("POST", "/full", "x")
+    queue(http, "policies/full", max_length=2)
+    assert [http("POST", "/policies/full", "x").status for _ in range(2)] == [201, 201]
+    refused = http("POST", "/policies/full", "x")
     assert refused.status == 503
     assert refused.headers["retry-after"]
     assert refused.json()["condition"] == "amqp:resource-limit-exceeded"
-    assert http("DELETE", "/full/!head?timeout=10").status == 200
-    assert http("POST", "/full", "x").status == 201
+    assert http("DELETE", "/policies/full/!head?timeout=10").status == 200
+    assert http("POST", "/policies/full", "x").status == 201
 
 
 def test_a_sender_waits_for_room_as_long_as_the_policy_says(http: Http, broker: Broker) -> None:
@@ -41,11 +41,11 @@ def test_a_sender_waits_for_room_as_long_as_the_policy_says(http: Http, broker: 
 
 
 def test_the_same_message_id_is_stored_once(http: Http) -> None:
-    queue(http, "once", duplicate_window=60)
+    queue(http, "policies/once", duplicate_window=60)
     once = {"BrokerProperties": '{"MessageId": "m"}'}
-    assert [http("POST", "/once", "x", once).status for _ in range(3)] == [201, 201, 201]
-    assert http("DELETE", "/once/!head?timeout=10").status == 200
-    assert http("DELETE", "/once/!head").status == 204
+    assert [http("POST", "/policies/once", "x", once).status for _ in range(3)] == [201, 201, 201]
+    assert http("DELETE", "/policies/once/!head?timeout=10").status == 200
+    assert http("DELETE", "/policies/once/!head").status == 204
 
 
 def test_a_scheduled_message_comes_when_it_is_due_or_is_cancelled(http: Http) -> None:
@@ -65,10 +65,10 @@ def test_a_scheduled_message_comes_when_it_is_due_or_is_cancelled(http: Http) ->
 
 
 def test_what_is_too_old_is_not_received(http: Http) -> None:
-    queue(http, "old", max_age=0.2)
-    http("POST", "/old", "x")
-    wait.until(lambda: http("GET", "/old/!figures").json()["ready"] == 0, "it expires")
-    assert http("DELETE", "/old/!head").status == 204
+    queue(http, "policies/old", max_age=0.2)
+    http("POST", "/policies/old", "x")
+    wait.until(lambda: http("GET", "/policies/old/!figures").json()["ready"] == 0, "it expires")
+    assert http("DELETE", "/policies/old/!head").status == 204
 
 
 def test_priorities_and_last_values_decide_what_is_next(http: Http) -> None:
@@ -122,18 +122,18 @@ def test_a_shard_that_is_started_again_is_found_by_those_who_wait(tmp_path: Path
 def test_requests_are_refused_by_the_status_of_a_queue_those_that_wait_too(
     http: Http, broker: Broker
 ) -> None:
-    assert http("POST", "/status/q", {"role": "queue"}).status == 201
+    assert http("POST", "/policies/q", {"role": "queue"}).status == 201
     with ThreadPoolExecutor(1) as pool, Http(broker.http) as other:
-        waiting = pool.submit(other, "DELETE", "/status/q/!head?timeout=30")
-        wait.until(lambda: http("GET", "/status/q/!figures").json()["consumers"] == 1, "the request waits")
-        assert http("PUT", "/status/q/!policy", {"role": "queue", "status": "disabled"}).status == 200
+        waiting = pool.submit(other, "DELETE", "/policies/q/!head?timeout=30")
+        wait.until(lambda: http("GET", "/policies/q/!figures").json()["consumers"] == 1, "the request waits")
+        assert http("PUT", "/policies/q/!policy", {"role": "queue", "status": "disabled"}).status == 200
         assert waiting.result(20).status == 409
-    refused = http("POST", "/status/q", "message")
+    refused = http("POST", "/policies/q", "message")
     assert (refused.status, refused.json()["condition"]) == (409, "com.microsoft:entity-disabled")
-    assert http("DELETE", "/status/q/!head").status == 409
-    assert http("PUT", "/status/q/!policy", {"role": "queue"}).status == 200
-    assert http("POST", "/status/q", "message").status == 201
-    assert http("DELETE", "/status/q/!head").body == b"message"
+    assert http("DELETE", "/policies/q/!head").status == 409
+    assert http("PUT", "/policies/q/!policy", {"role": "queue"}).status == 200
+    assert http("POST", "/policies/q", "message").status == 201
+    assert http("DELETE", "/policies/q/!head").body == b"message"
 
 
 def test_a_disabled_router_routes_no_request(http: Http) -> None:

@@ -7,9 +7,11 @@ import pytest
 from azure.servicebus import ServiceBusClient
 
 from tests.interop.azure_scene import administration_string, client_for, connection_string, key_of
+from tests.support.amqp import azure_pauses
 from tests.support.broker import Broker
 
 _numbers = itertools.count(1)
+azure_pauses.shorten()
 
 
 @pytest.fixture(scope="module")

@@ -446,6 +446,7 @@ def test_rules_have_the_language_of_service_bus(
         client.delete_rule(queue, f"s{number}", "$Default")
         action = SqlRuleAction("SET Number = number / 2 SET [made by] = newid(); REMOVE gone")
         client.create_rule(queue, f"s{number}", "it", filter=SqlRuleFilter(expression), action=action)
+        client.create_rule(queue, f"s{number}", "end", filter=CorrelationRuleFilter(label="end"))
         found = client.get_rule(queue, f"s{number}", "it")
         assert isinstance(found.filter, SqlRuleFilter)
         assert isinstance(found.action, SqlRuleAction)
@@ -462,17 +463,21 @@ def test_rules_have_the_language_of_service_bus(
                                 body, subject="l", application_properties=own, time_to_live=timedelta(hours=1)
                             )
                         )
+            sender.send_messages(ServiceBusMessage("end", subject="end", application_properties={"for": -1}))
         for number in range(len(EXPRESSIONS)):
             with messages.get_subscription_receiver(queue, f"s{number}") as receiver:
-                mine = []
-                while some := receiver.receive_messages(100, max_wait_time=1):
-                    pairs = [(str(each), each.application_properties or {}) for each in some]
-                    mine += [(body, properties) for body, properties in pairs if properties[b"for"] == number]
+                pairs: list[tuple[str, dict[Any, Any]]] = []
+                while not pairs or pairs[-1][0] != "end":
+                    some = receiver.receive_messages(100, max_wait_time=10)
+                    assert some, f"s{number} has no last message after {pairs}"
+                    pairs += [(str(each), each.application_properties or {}) for each in some]
+            mine = [(body, properties) for body, properties in pairs if properties[b"for"] == number]
             ((body, changed),) = mine
             assert body == "yes"
             assert changed[b"NUMBER"] == 3
             assert isinstance(changed[b"made by"], UUID)
             assert b"gone" not in changed
+            assert changed[b"RuleName"] == b"it"
 
 
 def test_a_message_for_which_a_filter_fails_is_a_dead_letter_unless_the_subscription_says_otherwise(

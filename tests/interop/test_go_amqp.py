@@ -4,29 +4,14 @@ import os
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
-from uuid import UUID
 
 import pytest
-from proton import (
-    UNDESCRIBED,
-    Array,
-    Data,
-    byte,
-    float32,
-    int32,
-    short,
-    symbol,
-    timestamp,
-    ubyte,
-    uint,
-    ulong,
-    ushort,
-)
+from proton import ulong
 
 from tests.interop.programs import Found, built_in_go, finished
 from tests.interop.test_proton_security import admin
 from tests.support.amqp.proton_blocking import connected, received
-from tests.support.amqp.proton_messages import same
+from tests.support.amqp.proton_messages import COMMON_VALUES, same
 from tests.support.broker import Broker
 from tests.support.certificates import Authority
 
@@ -93,39 +78,6 @@ def test_every_type_arrives_as_it_was_sent(found: Found) -> None:
     assert types["count"] > 70
 
 
-VALUES: dict[str, Any] = {
-    "true": True,
-    "false": False,
-    "ubyte": ubyte(255),
-    "ushort": ushort(65_535),
-    "uint-0": uint(0),
-    "uint-small": uint(200),
-    "uint-max": uint(2**32 - 1),
-    "ulong-0": ulong(0),
-    "ulong-small": ulong(200),
-    "ulong": ulong(2**40),
-    "byte": byte(-128),
-    "short": short(-(2**15)),
-    "int-small": int32(-1),
-    "int": int32(-(2**31)),
-    "long-small": -1,
-    "long": -(2**40),
-    "float": float32(0.5),
-    "double": 3.25,
-    "timestamp": timestamp(1_700_000_000_123),
-    "uuid": UUID("01234567-89ab-cdef-0123-456789abcdef"),
-    "binary": memoryview(b"\x00\x01\xff"),
-    "string": "Zug \U0001f682",
-    "string-long": "x" * 300,
-    "symbol": symbol("amqp:accepted:list"),
-    "list": [ubyte(1), "two", None, [symbol("three")]],
-    "map": {"a": 1, "b": {"c": symbol("d")}},
-    "array-of-int": Array(UNDESCRIBED, Data.INT, int32(1), int32(-2), int32(3)),
-    "array-of-symbol": Array(UNDESCRIBED, Data.SYMBOL, symbol("a"), symbol("b")),
-}
-"""What types.go sends, as python-qpid-proton has to see it."""
-
-
 def ordered(value: Any) -> Any:
     """A value with the keys of its maps in order: Go writes those of a map in any."""
     return {key: ordered(value[key]) for key in sorted(value)} if isinstance(value, dict) else value
@@ -136,7 +88,7 @@ def test_every_type_arrives_at_proton(broker: Broker, found: Found) -> None:
     with connected(f"amqp://alice:secret@{broker.amqp}", allowed_mechs="PLAIN") as connection:
         messages = received(connection.create_receiver("go/send_types", credit=len(names)), len(names))
     by_name = dict(zip(names, messages, strict=True))
-    for name, value in VALUES.items():
+    for name, value in COMMON_VALUES.items():
         assert same(ordered(by_name[f"body-{name}"].body), value), name
         (annotation,) = by_name[f"annotation-{name}"].annotations.values()
         assert same(ordered(annotation), value), f"annotation {name}"

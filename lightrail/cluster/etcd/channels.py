@@ -123,6 +123,8 @@ class LeaseLostError(CoordinatorError):
 class NotAskedError(CoordinatorError):
     """A call waited for longer than its time limit; it was never sent to etcd."""
 
+    may_be_written = False
+
 
 @dataclass(eq=False, repr=False)
 class EtcdChannels:

@@ -77,7 +77,12 @@ class EtcdClient:
         lost = False
         pause = self._times.pause
         while True:
-            answer, problem = self._channels.attempt(ask, until)
+            try:
+                answer, problem = self._channels.attempt(ask, until)
+            except CoordinatorError as error:
+                # A former attempt may still be in progress.
+                error.may_be_written = lost
+                raise
             if answer is not None and answer.succeeded:
                 changed = any(
                     each.WhichOneof("response") == "response_put" or each.response_delete_range.deleted
@@ -101,7 +106,9 @@ class EtcdClient:
                     raise CoordinatorError(self._channels.away(problem))
             except CoordinatorError as error:
                 result = "it is not known whether this was written" if lost else "nothing was written"
-                raise CoordinatorError(f"{error}; {result}") from None
+                failure = CoordinatorError(f"{error}; {result}")
+                failure.may_be_written = lost
+                raise failure from None
             time.sleep(pause)
             pause = min(2 * pause, self._times.pause_max)
 
@@ -140,10 +147,7 @@ class EtcdClient:
         it deletes are absent. A later write to one of them hides this, and the next attempt conflicts.
         """
         writes = [each for each in writes if not each.is_check]
-        request = rpc.TxnRequest()
-        for each in writes:
-            request.success.add().request_range.key = (self._prefix + each.key).encode()
-        answer = self._channels.read(_asking("kvstub.Txn", request), until)
+        answer = self._ranges([each.key for each in writes], until)
         revisions: set[int] = set()
         made: list[int] = []
         for write, response in zip(writes, answer.responses, strict=True):
@@ -169,6 +173,12 @@ class EtcdClient:
         answer = self._range(key, until)
         return self._entry(answer.kvs[0]) if answer.kvs else None
 
+    def get_all(self, keys: Sequence[str], until: float) -> list[Entry | None]:
+        """The entries of different keys, as they are now."""
+        answer = self._ranges(keys, until)
+        found = (next(iter(each.response_range.kvs), None) for each in answer.responses)
+        return [None if pair is None else self._entry(pair) for pair in found]
+
     def revision(self, until: float) -> int:
         """Etcd's newest revision."""
         return int(self._range("", until).header.revision)
@@ -188,6 +198,12 @@ class EtcdClient:
     def _range(self, key: str, until: float) -> Any:
         request = rpc.RangeRequest(key=(self._prefix + key).encode())
         return self._channels.read(_asking("kvstub.Range", request), until)
+
+    def _ranges(self, keys: Sequence[str], until: float) -> Any:
+        request = rpc.TxnRequest()
+        for key in keys:
+            request.success.add().request_range.key = (self._prefix + key).encode()
+        return self._channels.read(_asking("kvstub.Txn", request), until)
 
     # --- leases -------------------------------------------------------------------------------------------
 

@@ -49,9 +49,9 @@ def rejected(condition: str, description: str) -> Rejected:
 
 LOST: Final = rejected(
     conditions.MESSAGE_LOCK_LOST,
-    "expected a locked message, found that its lock has ended; it is delivered again",
+    "expected a locked message, found that its lock has ended, or that it was settled by its lock token",
 )
-"""The answer to an outcome that came after the end of its message's lock."""
+"""The answer to an outcome of a message that is not locked for the link any more."""
 UNANSWERED: Final = rejected(
     conditions.MESSAGE_LOCK_LOST,
     "expected the queue's shard to store the outcome, found that nobody can tell whether it did; if it did "

@@ -30,7 +30,7 @@ from lightrail.model import conditions, limits
 from lightrail.shard_client.peers.requests import ShardDownError, ShardRefusedError
 from lightrail.telemetry.frontend import FrontendCounts
 from lightrail.wire.bodies import ConsumerOpen
-from lightrail.wire.frames import ASKED, COUNT_MASK, Kind, OutcomeCode, frame
+from lightrail.wire.frames import ASKED, COUNT_MASK, REPEATED, Kind, OutcomeCode, frame
 
 if TYPE_CHECKING:
     from lightrail.frontend.transactions.transaction import Retirement
@@ -355,7 +355,7 @@ class Settlements(UnsettledBytes):
         """
         if self._unconfirmed:
             for each in self._unconfirmed.all():
-                self._post(*each, ASKED)
+                self._post(*each, ASKED | REPEATED)
 
     def confirmed(self, number: int, count: int, is_certain: bool) -> None:
         """See Consumer.settled: settles the deliveries for which the client waits."""
@@ -372,6 +372,11 @@ class Settlements(UnsettledBytes):
         for first, last, state in found:
             self._link.settle_sent(first, last, confirmed(state, plainly=self.confirms_plainly))
             self._connection.touch()
+
+    def not_locked(self, number: int, count: int) -> None:
+        """See Consumer: the client has lost the locks of these deliveries."""
+        for first, last, _ in self._unconfirmed.take(number, count) if self._unconfirmed else ():
+            self._answered(first, last, LOST, False)
 
     def close(self) -> None:
         """The link has ended."""

@@ -5,12 +5,11 @@ has waited longest; without one it is released at once. A request that is cancel
 """
 
 import asyncio
-import logging
 from collections import deque
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from heapq import heapify, heappop, heappush
-from typing import Any, Final, Generic, TypeVar
+from typing import Final, Generic, TypeVar
 
 from lightrail.gateway.errors import AGAIN, ProblemError, refused
 from lightrail.model import conditions
@@ -31,8 +30,6 @@ STALE_MIN: Final = 64
 """Cancelled waiters that may stay in the line; if there are more, they are removed."""
 
 Answer = TypeVar("Answer")
-
-log = logging.getLogger("lightrail.gateway.messages.receiving")
 
 Waiter = asyncio.Future["LockedMessage | None"]
 
@@ -204,18 +201,20 @@ class RequestLine:
             message.release()
 
     def settle(self, message: LockedMessage, code: OutcomeCode) -> None:
-        """Settles the message of a request: by the id of its lock, if the consumer was opened again since."""
-        if message.key == self._consumer.lock_key and not self.closed:
-            self._consumer.settle((message.delivery,), code)
+        """Settles the message of a request: by the id of its lock, if the consumer was opened again since, or
+        its shard is lost."""
+        is_current = message.key == self._consumer.lock_key and not self.closed
+        if is_current:
             self._answered()
+        if is_current and not self.disconnected:
+            self._consumer.settle((message.delivery,), code)
         else:
             fields = {
                 "lock": message.lock,
                 "sequence": message.delivery.sequence,
                 "outcome": code.name.lower(),
             }
-            task = self._host.loop.create_task(self._host.shards.request(self.queue, "settle", fields))
-            task.add_done_callback(_noted)
+            self._owner.ask_late("settle", fields)
 
     def keep(self, message: LockedMessage) -> None:
         """The client received the lock of a message: the consumer may be closed."""
@@ -332,11 +331,6 @@ class RequestLine:
             self.close()
         else:
             self._idle_timer = self._host.loop.call_later(left_s, self._close_idle)
-
-
-def _noted(task: "asyncio.Task[Any]") -> None:
-    if not task.cancelled() and (error := task.exception()) is not None:
-        log.warning("a delivery could not be settled, its lock will expire: %s", error)
 
 
 @dataclass(eq=False, repr=False)

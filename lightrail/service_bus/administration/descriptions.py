@@ -9,7 +9,14 @@ from lightrail.filters.rules.rule_filter import CORRELATED
 from lightrail.gateway.errors import ProblemError
 from lightrail.gateway.resources.atom import element
 from lightrail.namespace.rules import Rule
-from lightrail.service_bus.administration.entries import SCHEMA, children, local, plain_text, type_of
+from lightrail.service_bus.administration.entries import (
+    INSTANCE,
+    SCHEMA,
+    children,
+    local,
+    plain_text,
+    type_of,
+)
 from lightrail.service_bus.rules import dialect
 from lightrail.service_bus.rules.constants import Typed, from_xml, to_xml
 from lightrail.service_bus.rules.dialect import Correlation, Sql
@@ -21,6 +28,7 @@ _ELEMENTS: Final[Mapping[str, str]] = {
 }
 """Elements of a CorrelationFilter, by names of fields."""
 _FIELDS: Final = {found: name for name, found in _ELEMENTS.items()}
+CORRELATION: Final = tuple(_FIELDS)
 _EXPRESSIONS: Final[Mapping[bool, str]] = {True: "1=1", False: dialect.FALSE}
 """What clients expect in a TrueFilter and a FalseFilter."""
 _LEVEL: Final = "20"
@@ -180,4 +188,39 @@ def _pair(key: str, value: Any) -> Xml.Element:
     made = element(_PAIR)
     made.append(element("Key", key))
     made.append(element("Value", text, **{"i:type": f"d6p1:{kind}", "xmlns:d6p1": SCHEMA}))
+    return made
+
+
+# --- of the configuration file ------------------------------------------------------------------------------
+
+
+def rule_parts(name: str, rule: Mapping[str, Any]) -> list[Xml.Element]:
+    """The elements of a rule; `rule` is its property `Properties` in the file."""
+    kind = f"{rule['FilterType']}Filter"
+    filter = rule.get(kind, {})
+    made = element("Filter", **{f"{{{INSTANCE}}}type": kind})
+    if kind == "SqlFilter":
+        made.append(element("SqlExpression", filter["SqlExpression"]))
+    elif kind == "CorrelationFilter":
+        made.extend(element(key, filter[key]) for key in CORRELATION if key in filter)
+    if "Properties" in filter:
+        made.append(_configured_pairs(filter["Properties"]))
+    action = element("Action", **{f"{{{INSTANCE}}}type": "EmptyRuleAction"})
+    if "Action" in rule:
+        action = element("Action", **{f"{{{INSTANCE}}}type": "SqlRuleAction"})
+        action.append(element("SqlExpression", rule["Action"]["SqlExpression"]))
+    return [made, action, element("Name", name)]
+
+
+def _configured_pairs(values: Mapping[str, Any]) -> Xml.Element:
+    made = element("Properties")
+    for key, value in values.items():
+        kind = "boolean" if isinstance(value, bool) else "long" if isinstance(value, int) else "string"
+        kind = "double" if isinstance(value, float) else kind
+        pair = element(_PAIR)
+        pair.append(element("Key", key))
+        text = str(value).lower() if isinstance(value, bool) else str(value)
+        typed = {f"{{{INSTANCE}}}type": f"d6p1:{kind}", "xmlns:d6p1": SCHEMA}
+        pair.append(element("Value", text, **typed))
+        made.append(pair)
     return made

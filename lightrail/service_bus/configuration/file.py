@@ -16,6 +16,7 @@ from dataclasses import dataclass, field
 from typing import Any, Final
 
 from lightrail.model.names import InvalidNameError, check, check_spelling
+from lightrail.service_bus.administration.descriptions import CORRELATION
 from lightrail.service_bus.administration.durations import seconds_of
 from lightrail.service_bus.administration.properties import UNLIMITED_COUNT
 
@@ -205,9 +206,6 @@ DEFAULTS: Final[Mapping[str, Mapping[str, str]]] = {
 
 # --- rules ------------------------------------------------------------------------------------------------
 
-CORRELATION: Final = (
-    *("ContentType", "CorrelationId", "Label", "MessageId", "ReplyTo", "ReplyToSessionId", "SessionId", "To"),
-)
 _KINDS_OF_FILTER: Final = {
     "Sql": "Sql",
     "SqlFilter": "Sql",

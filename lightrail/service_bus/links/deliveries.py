@@ -206,6 +206,9 @@ class BusConsumerLink(ConsumerLink):
                 frame(Kind.CREDIT, link=self.number, epoch=self._owner.epoch, count=1, number=unsent)
             )
             self.settlements.return_unsent(unsent)
+            if not self._owner.is_there:
+                # The next process of the shard knows no link, but perhaps the locks of what is lost.
+                self._owner.ask_late("return_unsent", {"locks": [f"{self.lock_key}-{unsent}"]})
         super()._close_at_shard()
 
     def deliver(self, part: bytes | memoryview, number: int, count: int) -> None:
@@ -275,6 +278,10 @@ class BusConsumerLink(ConsumerLink):
         elif event.settled:
             self.settlements.recount(event.first, event.last)
         super().outcome(event)
+
+    def not_locked(self, number: int, count: int) -> None:
+        """See Consumer."""
+        self.settlements.not_locked(number, count)
 
     def exceeds_share(self) -> bool:
         """See Bound; deliveries whose locks have ended do not count (Settlements.lapse)."""

@@ -1,13 +1,23 @@
 """Peers: a frontend's producers and consumers at this shard, and the frames to send to it."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, ClassVar, Final
 
 from lightrail.journal.record import Terminus
 from lightrail.model import limits
 from lightrail.wire.bodies import ConsumerOpen, Refusal
-from lightrail.wire.frames import HELD, IDENTITY, SEQUENCE, UNCERTAIN, UNKNOWN_SEQUENCE, VERSION, Kind, frame
+from lightrail.wire.frames import (
+    HELD,
+    IDENTITY,
+    NOT_LOCKED,
+    SEQUENCE,
+    UNCERTAIN,
+    UNKNOWN_SEQUENCE,
+    VERSION,
+    Kind,
+    frame,
+)
 from lightrail.wire.versions import for_version
 
 if TYPE_CHECKING:
@@ -185,23 +195,41 @@ class Settlement:
 
     Args:
         failures: returns the number of failures of the store so far.
+        not_locked: ranges of deliveries that were not locked for the link, as (first, behind the last).
     """
 
-    __slots__ = ("_before", "_count", "_failures", "_link", "_peer")
+    __slots__ = ("_before", "_count", "_failures", "_link", "_not_locked", "_peer")
 
-    def __init__(self, peer: "Peer", link: int, count: int, failures: Callable[[], int]) -> None:
+    def __init__(
+        self,
+        peer: "Peer",
+        link: int,
+        count: int,
+        failures: Callable[[], int],
+        not_locked: Sequence[tuple[int, int]] = (),
+    ) -> None:
         self._peer = peer
         self._link = link
         self._count = count
         self._failures = failures
         self._before = failures()
+        self._not_locked = not_locked
 
     def accept(self, number: int) -> None:
         """See Waiter: the outcomes from this number on are on disk, unless the store had no room for them."""
         flags = 0 if self._failures() == self._before else UNCERTAIN
-        self._peer.out.append(
-            frame(Kind.SETTLED, flags=flags, link=self._link, count=self._count, number=number)
-        )
+        last = number + self._count
+        for start, stop in self._not_locked:
+            self._answer(number, start, flags)
+            self._answer(start, stop, NOT_LOCKED)
+            number = stop
+        self._answer(number, last, flags)
+
+    def _answer(self, first: int, last: int, flags: int) -> None:
+        if first < last:
+            self._peer.out.append(
+                frame(Kind.SETTLED, flags=flags, link=self._link, count=last - first, number=first)
+            )
 
 
 @dataclass(slots=True, eq=False, repr=False)

@@ -6,7 +6,8 @@ frames have been applied, so that slices are large.
 """
 
 import logging
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from typing import TYPE_CHECKING
 
 from lightrail.model import limits
 from lightrail.shard.effects.actions import Actions, Read
@@ -44,6 +45,9 @@ from lightrail.shard.transactions.transactions import Transactions
 from lightrail.shard.upkeep.cleaner import Housekeeping
 from lightrail.telemetry.shard import ShardCounts
 
+if TYPE_CHECKING:
+    from lightrail.cluster.coordinator import CoordinatorError
+
 log = logging.getLogger("lightrail.shard.engine.engine")
 
 
@@ -67,6 +71,7 @@ class Engine:
         kept_locks: KeptLocks | None = None,
     ) -> None:
         self.shard, self.boot = shard, boot
+        self.coordinator_answers: Callable[[], bool] = lambda: True
         self._store, self._counts = store, counts
         names = EveryName() if names is None else names
         tenancy = Tenancy(shard, EverythingHere(shard) if map is None else map, names)
@@ -117,6 +122,10 @@ class Engine:
         counts.queues = queues.figures
         counts.store_usage = self._usage
 
+    def deletion_ended(self, name: str, error: "CoordinatorError | None", now_ms: int) -> None:
+        """An attempt to delete a name that this shard has requested has ended."""
+        self._links.retiring.deletion_ended(name, error, now_ms)
+
     # --- the interface to the server -------------------------------------------------------------------
 
     def answer(self, operations: Mapping[str, Operation]) -> None:
@@ -162,14 +171,14 @@ class Engine:
             receivers.send()
         output = [] if waits else self._frontends.take_output()
         reads, self._performer.reads = self._performer.reads, []
-        closings, leaving = self._links.closings, self._links.leaving
+        closings, retiring = self._links.closings, self._links.retiring
         return Actions(
             answers.failure,
             output,
             # Answers without a commit may have appended records.
             self._store.pending and answers.failure is None and answers.is_awaited,
             reads,
-            leaving.take_expired() if leaving.expired else [],
+            retiring.take_expired() if retiring.expired else [],
             closings.take_kept() if closings.kept else [],
             self.freezing.take_wanted() if self.freezing.wanted else [],
             self.deadline_ms,
@@ -334,7 +343,8 @@ class Engine:
         self._follower.tick(now_ms)
         # Also without a change: the file may be missing since a failure.
         self._kept_locks.write(now_ms)
-        self._links.leaving.tick(now_ms, may_begin=self._follower.can_read)
+        self._links.retiring.may_leave = self._follower.can_read and self.coordinator_answers()
+        self._links.retiring.tick(now_ms)
         self._last_consumers.tick(now_ms)
         self._links.idle.tick(now_ms)
         self._links.closings.tick(now_ms)

@@ -121,7 +121,7 @@ class Follower:
                 if queue.is_frozen:
                     self._freezing.restored(queue, now_ms)
                 if ownership.state is OwnershipState.LEAVING:
-                    self._links.restored_leaving(queue, declared, now_ms)
+                    self._links.retiring.restored(queue, declared, now_ms)
                 elif not queue.is_frozen or named.role is not Role.QUEUE:
                     unknown.append(queue)
         report_kept(unknown)
@@ -137,7 +137,7 @@ class Follower:
         """Adds a recovered queue, with the clients' links that are durable, and locks that outlive links."""
         queues, links = self._queues, self._links
         holders, origins = receivers_of(found, queues, links.receiving)
-        locks = lock_holders(found, queues.kept_locks, holders, links.receiving.next_number, now_ms)
+        locks = lock_holders(found, queues.kept_locks, holders, reserved, links.receiving.next_number, now_ms)
         if ownership.state in (OwnershipState.MOVED, OwnershipState.DELETED):
             holders = []
         queue = queues.restore(found, ownership, reserved, now_ms, is_copy=bool(holders))
@@ -193,7 +193,7 @@ class Follower:
                 self._drop_arrival(name)
             self._links.idle.watch(name, self._now_ms)
             return
-        self._links.serve_changed(queue, self._now_ms)
+        self._links.retiring.serve_changed(queue, self._now_ms)
         placed = self._queues.tenancy.placed_here(name)
         history = self._queues.names.history
         verdict = judge_name(queue.ownership, queue.record, found, history, is_placed=placed is not None)

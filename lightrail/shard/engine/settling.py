@@ -1,5 +1,6 @@
 """Settling: SETTLE and CREDIT frames of consumers, and the return of deliveries of closing consumers."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -17,7 +18,7 @@ from lightrail.shard.queue.changes.removals import fails_oldest, outcome_of_rest
 from lightrail.shard.queue.values import commands
 from lightrail.shard.queues.shard_queue import Queue
 from lightrail.telemetry.shard import ShardCounts
-from lightrail.wire.frames import DRAIN, ENDING, EXACT, HEADER, HEADER_SIZE, Kind
+from lightrail.wire.frames import DRAIN, ENDING, EXACT, HEADER, HEADER_SIZE, REPEATED, Kind
 
 SETTLE_SLICE: Final[int] = 4_000
 """Runs of deliveries that a range settles, or a closing consumer returns, in one turn."""
@@ -75,7 +76,11 @@ class Settling:
         if count > (min(most, SETTLE_SLICE_REWRITTEN) if code else SETTLE_SLICE):
             rest, count = _sliced(queue, consumer.id, part, code, number, count, most)
         # The settlement counts failures of the store from here on.
-        answer = self._settlement(peer, link, count) if asked else None
+        answer = None
+        if asked:
+            # What was sent before may have settled them then.
+            lost = () if asked & REPEATED else _not_locked(queue, consumer.id, number, number + count)
+            answer = self._settlement(peer, link, count, lost)
         deferred = queue.view.deferred_number if asked else 0
         command = commands.Settle(consumer.id, number, number + count, outcome)
         self._performer.apply(queue, command, now_ms)
@@ -120,9 +125,18 @@ class Settling:
             self._performer.apply(consumer.queue, command, now_ms)
         return HEADER.pack(kind, flags, reserved, epoch, link, count, number)
 
-    def _settlement(self, peer: Peer, link: int, count: int) -> Settlement:
+    def _settlement(
+        self, peer: Peer, link: int, count: int, not_locked: Sequence[tuple[int, int]] = ()
+    ) -> Settlement:
         """The answer by which the frontend confirms settlements to its client once they are on disk."""
-        return Settlement(peer, link, count, lambda: self._counts.store_failures)
+        return Settlement(peer, link, count, lambda: self._counts.store_failures, not_locked)
+
+
+def _not_locked(queue: Queue, consumer: int, first: int, last: int) -> Sequence[tuple[int, int]]:
+    """Deliveries of a consumer whose locks have a key that are locked no longer: their locks have ended, or
+    they were settled by the key."""
+    found = queue.view.consumer(consumer)
+    return () if found is None or not found.options.lock_key else found.in_flight.missing(first, last)
 
 
 def _sliced(

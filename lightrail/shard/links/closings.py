@@ -13,7 +13,7 @@ Last consumers: queues that are deleted after their last consumer has detached, 
 
 A consumer whose frontend was lost may attach again in a moment. So its queue waits for
 limits.PEER_SILENCE_MS. At the end of that time, or of the turn in which the last consumer has detached, the
-queue is LEAVING (leaving_queues.py): what a sender or receiver sends from then on waits, and is for the queue
+queue is LEAVING (retiring.py): what a sender or receiver sends from then on waits, and is for the queue
 that is made anew, or is refused.
 """
 
@@ -31,7 +31,7 @@ from lightrail.shard.queues.queues import Queues
 from lightrail.shard.queues.shard_queue import Closing, Queue
 
 if TYPE_CHECKING:
-    from lightrail.shard.links.leaving_queues import LeavingQueues
+    from lightrail.shard.links.retiring import RetiringQueues
 
 
 @dataclass(slots=True, eq=False, repr=False)
@@ -130,7 +130,7 @@ class Closings:
 class LastConsumers:
     """The queues without consumers, and the times at which they leave."""
 
-    _leaving: "LeavingQueues"
+    _retiring: "RetiringQueues"
     _due_ms: dict[Queue, int] = field(default_factory=dict)
     left_queues: dict[Queue, None] = field(default_factory=dict)
     """Queues whose last consumer has detached in this turn, and may have been replaced."""
@@ -178,5 +178,5 @@ class LastConsumers:
             del self._due_ms[queue]
         elif self._due_ms[queue] > now_ms or queue.view.consumers.departed:
             return  # A consumer that has departed still has locked messages.
-        elif self._leaving.retire(queue, now_ms, "its last consumer has detached"):
+        elif self._retiring.retire_left(queue, now_ms):
             del self._due_ms[queue]

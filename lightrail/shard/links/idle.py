@@ -13,7 +13,7 @@ happens: the record is in the same commit as a durable message, and is synced at
 So the time goes on over restarts, and moves with the queue. After a start, a move and a pause of the
 process, clients have IDLE_AFTER_START_MS to return.
 
-A queue whose time is over is LEAVING, until it is deleted or its name is changed (leaving_queues.py).
+A queue whose time is over is LEAVING (retiring.py).
 """
 
 import logging
@@ -25,16 +25,16 @@ from lightrail.model import limits
 from lightrail.model import names as rules
 from lightrail.model.clock import Timetable
 from lightrail.model.policy import Role
-from lightrail.namespace.deleting import owner_of, topic_of
+from lightrail.namespace.deleting import topic_of
 from lightrail.namespace.topic_uses import idle_s
 from lightrail.shard.effects.performer import Performer
 from lightrail.shard.journal.store import StoreError
 from lightrail.shard.queues.queues import Queues
-from lightrail.shard.queues.shard_queue import CallWhenSynced, Queue, Waiter, WhenSynced
+from lightrail.shard.queues.shard_queue import CallWhenSynced, Queue, WhenSynced
 
 if TYPE_CHECKING:
     from lightrail.namespace.records import Name
-    from lightrail.shard.links.leaving_queues import LeavingQueues
+    from lightrail.shard.links.retiring import RetiringQueues
 
 IDLE_CHECK_MS: Final[int] = 10_000
 """How often a queue in use is looked at; it is deleted at most that much later than its last use allows."""
@@ -43,11 +43,11 @@ IDLE_NOTED_MS: Final[int] = 60_000
 IDLE_AFTER_START_MS: Final[int] = 300_000
 """No queue leaves sooner after this shard began to serve it, or was paused for longer than IDLE_PAUSE_MS."""
 IDLE_PAUSE_MS: Final[int] = 60_000
+IDLE_REFUSED_MS: Final[int] = 60_000
+"""A queue whose deletion the coordinator has refused leaves again after this time."""
 IDLE_LOOKS_OF_A_TICK: Final[int] = 250
 """Queues that are looked at in a tick, about 20 microseconds each. Others that are due follow in the next
 one, and their last use counts from there."""
-LEAVING_QUEUES_MAX: Final[int] = 100
-"""Queues that leave at a time because they are idle; others follow when the names of these are deleted."""
 USES: Final = frozenset(
     (
         *("peek", "cancel", "delete", "purge", "receive_deferred", "are_locked"),
@@ -86,8 +86,8 @@ class IdleQueues:
 
     _queues: Queues
     _performer: Performer
-    _leaving: "LeavingQueues"
     _when_synced: CallWhenSynced
+    _retiring: "RetiringQueues"
     _watched: dict[Queue, Watched] = field(default_factory=dict)
     _due: Timetable[Queue] = field(default_factory=Timetable)
     """When each of them is looked at next."""
@@ -103,7 +103,9 @@ class IdleQueues:
     def watch(self, name: str, now_ms: int) -> None:
         """Watches a queue that is placed here, though nobody may have used it yet: then it is made."""
         self._unmade.pop(name, None)
-        if self._queues.find(name) is not None:
+        queue = self._queues.find(name)
+        if queue is not None:
+            self._retiring.serve_changed(queue, now_ms)
             return
         found = self._queues.names.get(name)
         if found.role is not Role.QUEUE or not self._is_watched(found):
@@ -163,17 +165,17 @@ class IdleQueues:
         self._due.set(queue, now_ms + IDLE_CHECK_MS + queue.id % IDLE_CHECK_MS)
 
     def _begin(self, queue: Queue, used_ms: int, now_ms: int) -> Watched:
-        is_own = self._leaving.subscription(queue) is not None
+        is_own = self._retiring.subscription(queue) is not None
         enqueued = queue.view.counters.enqueued
         watched = self._watched[queue] = Watched(used_ms, now_ms, self._uses(queue), is_own, enqueued)
-        self._by_router.setdefault(owner_of(queue.name)[0], {})[queue] = None
+        self._by_router.setdefault(self._retiring.router_of(queue), {})[queue] = None
         return watched
 
     def routers_changed(self, routers: Iterable[str], now_ms: int) -> None:
         """The subscriptions of some routers have changed."""
         for router in routers:
             for queue in list(self._by_router.get(router, ())):
-                self._watched[queue].is_own = self._leaving.subscription(queue) is not None
+                self._watched[queue].is_own = self._retiring.subscription(queue) is not None
                 if queue.is_serving:
                     self.follow(queue, now_ms)
 
@@ -183,7 +185,7 @@ class IdleQueues:
             return
         self._due.drop(queue)
         self._note_uses(queue, False)
-        router = owner_of(queue.name)[0]
+        router = self._retiring.router_of(queue)
         del self._by_router[router][queue]
         if not self._by_router[router]:
             del self._by_router[router]
@@ -229,15 +231,26 @@ class IdleQueues:
             watched.is_unwritten = False
             self._when_synced(WhenSynced(_nothing), 0)
 
+    def returned(self, queue: Queue, now_ms: int) -> None:
+        """A queue that was LEAVING is served again."""
+        watched = self._watched.get(queue)
+        if watched is None:
+            self.follow(queue, now_ms)
+        elif queue.idle_since_ms:
+            self._note_uses(queue, True)
+            self._due.set(queue, now_ms + IDLE_REFUSED_MS)
+        else:
+            self._used(queue, watched, now_ms)
+
     def _note_uses(self, queue: Queue, wanted: bool) -> None:
-        for each in self._queues.family(queue):
+        for each in self._retiring.family(queue):
             each.notes_use = wanted
 
     def _uses(self, queue: Queue) -> Hashable:
         """Values that each use changes, besides those of `_is_in_use`."""
-        subscription = self._leaving.subscription(queue)
+        subscription = self._retiring.subscription(queue)
         found = [queue.record.revision, 0 if subscription is None else subscription.revision]
-        for each in self._queues.family(queue):
+        for each in self._retiring.family(queue):
             counts = each.view.counters
             found += (counts.delivered, counts.browsed, counts.accepted, counts.released, counts.modified)
             found += (counts.rejected, counts.purged, counts.cancelled)
@@ -252,7 +265,7 @@ class IdleQueues:
         policy = queue.record.policy
         if policy["forward_to"] is not None or queue.view.gauges.delayed:
             return True
-        for each in self._queues.family(queue):
+        for each in self._retiring.family(queue):
             view = each.view
             if view.in_flight_count or view.is_returning or view.deferring or each.promised or each.parked:
                 return True
@@ -294,11 +307,8 @@ class IdleQueues:
             max_ms = queue.record.policy.milliseconds("max_idle")
             if queue.idle_since_ms and max_ms is not None:
                 over_ms = self._over_ms(watched, max_ms)
-                if now_ms >= over_ms and len(self._leaving) < LEAVING_QUEUES_MAX:
-                    why = f"nobody has used it for its max_idle, {queue.record.policy['max_idle']:g} seconds"
-                    if self._leaving.retire(queue, now_ms, why):
-                        self._note_uses(queue, False)
-                        return
+                if now_ms >= over_ms and self._retiring.retire_idle(queue, now_ms):
+                    return
                 next_ms = max(over_ms, now_ms + limits.HEARTBEAT_MS)
         self._due.set(queue, next_ms)
 
@@ -316,14 +326,6 @@ class IdleQueues:
         enqueued = queue.view.counters.enqueued
         if enqueued != watched.enqueued:
             watched.enqueued, watched.fed_ms = enqueued, now_ms
-
-    def retire(self, queue: Queue, topic: "Name", now_ms: int, waiter: Waiter, number: int) -> bool:
-        """Lets a queue leave as its topic is deleted; see LeavingQueues.retire."""
-        why = f"nobody has used its topic {topic.name} for its max_idle, {topic.policy['max_idle']:g} seconds"
-        leaves = self._leaving.retire(queue, now_ms, why, topic=topic, waiter=waiter, number=number)
-        if leaves:
-            self._note_uses(queue, False)
-        return leaves
 
     def _over_ms(self, watched: Watched, max_ms: int) -> int:
         """When the time of a queue is over."""

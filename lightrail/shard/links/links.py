@@ -9,17 +9,16 @@ from lightrail.namespace.topic_uses import idle_s
 from lightrail.shard.effects.peers import Consumer, Peer, Producer
 from lightrail.shard.effects.performer import Performer
 from lightrail.shard.effects.receiving_link import ReceivingLink
-from lightrail.shard.journal.record import Declared
 from lightrail.shard.journal.store import Recovered, Store
 from lightrail.shard.links.client_links import STOLEN, ClientLinks, Opened
 from lightrail.shard.links.closings import Closings, LastConsumers
 from lightrail.shard.links.idle import IdleQueues
 from lightrail.shard.links.ingress.admission import Admission
-from lightrail.shard.links.leaving_queues import LeavingQueues
 from lightrail.shard.links.receiving.consumer_options import admitted
 from lightrail.shard.links.receiving.durable_receivers import DurableReceivers
 from lightrail.shard.links.receiving.receiving_links import ReceivingLinks
 from lightrail.shard.links.receiving.resuming import Recovery, Resending
+from lightrail.shard.links.retiring import RetiringQueues
 from lightrail.shard.links.sending.sending_links import SendingLinks
 from lightrail.shard.queues.memory import Memory
 from lightrail.shard.queues.queues import Queues
@@ -48,8 +47,8 @@ class Links:
     _memory: Memory
     client_links: ClientLinks = field(default_factory=ClientLinks)
     closings: Closings = field(init=False)
-    leaving: LeavingQueues = field(init=False)
     last_consumers: LastConsumers = field(init=False)
+    retiring: RetiringQueues = field(init=False)
     idle: IdleQueues = field(init=False)
     durable: DurableReceivers = field(init=False)
     resending: Resending = field(init=False)
@@ -58,9 +57,10 @@ class Links:
 
     def __post_init__(self, admission: Admission, recovered: Recovered, store: Store) -> None:
         self.closings = Closings(self._queues, self._performer)
-        self.leaving = LeavingQueues(self._queues, self._performer, self, self._when_synced)
-        self.last_consumers = LastConsumers(self.leaving)
-        self.idle = IdleQueues(self._queues, self._performer, self.leaving, self._when_synced)
+        self.retiring = RetiringQueues(self._queues, self._performer, self, self._when_synced)
+        self.last_consumers = LastConsumers(self.retiring)
+        self.idle = IdleQueues(self._queues, self._performer, self._when_synced, self.retiring)
+        self.retiring.when_returned = self._returned
         self.durable = DurableReceivers(self._performer.links, store, self._counts, self._when_synced)
         self.resending = Resending(self._performer)
         self.receiving = ReceivingLinks(self._performer, self.client_links, self.durable, self.last_consumers)
@@ -209,21 +209,14 @@ class Links:
         self.client_links.forget(queue)
         self.receiving.serve(queue, now_ms)
 
-    def restored_leaving(self, queue: Queue, declared: Declared, now_ms: int) -> None:
-        """Continues with a queue that was LEAVING before the start, or serves it again."""
-        if not self.leaving.restored(queue, declared, now_ms):
-            self.idle.follow(queue, now_ms)
-
-    def serve_changed(self, queue: Queue, now_ms: int) -> None:
-        """Serves a queue again whose deletion fails, as its name or its subscription was changed."""
-        if self.leaving.serve_changed(queue, now_ms):
-            self.idle.follow(queue, now_ms)
-            self.last_consumers.left(queue, now_ms, lost=True)
+    def _returned(self, queue: Queue, now_ms: int) -> None:
+        """A queue that was LEAVING is served again."""
+        self.idle.returned(queue, now_ms)
+        self.last_consumers.left(queue, now_ms, lost=True)
 
     def routers_changed(self, changes: "Changes", now_ms: int) -> None:
         """Some routers, or their subscriptions, may have changed."""
-        for queue in self.leaving.of_routers(changes.routers.union(changes.names)):
-            self.serve_changed(queue, now_ms)
+        self.retiring.routers_changed(changes.routers.union(changes.names), now_ms)
         self.idle.routers_changed(changes.routers, now_ms)
         for name, before in changes.names.items():
             if idle_s(self._queues.names.get(name)) is not (None if before is None else idle_s(before)):
@@ -241,7 +234,7 @@ class Links:
         if refusal.condition == conditions.MOVED:
             self.send_away(queue)
         self.forget_sent_away(queue, refusal)
-        self.leaving.forget(queue)
+        self.retiring.forget(queue)
         self.idle.forget(queue)
 
     def end_kept(self, queue: Queue, refusal: Refusal, now_ms: int) -> None:

@@ -153,6 +153,7 @@ class View:
         """The locks of durable messages that outlive their links."""
         for consumer in self._contents.locks.by_key.values():
             yield from keyed_locks(consumer, 0, consumer.next)
+        yield from reserved.locks_of(self._contents)
 
     # --- transactions and outcomes --------------------------------------------------------------------------
 

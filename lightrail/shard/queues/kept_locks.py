@@ -48,7 +48,7 @@ class KeptLock(NamedTuple):
     counts: bool
     """Whether the end by time counts as a failed delivery, although the link has ended."""
     left_ms: int = 0
-    """Time from when the file was written last to the end."""
+    """Time from when the file was written last to the end; not above 0 if that had passed."""
 
     @property
     def end(self) -> int:
@@ -86,6 +86,14 @@ class KeptLine:
                 found.append(after.part(last, after.end))
         locks[low:high] = found
         firsts[low:high] = [each.sequence for each in found]
+
+    def between(self, first: int, last: int) -> list[KeptLock]:
+        """The locks of messages from sequence `first` to before `last`."""
+        low = max(0, bisect_right(self._firsts, first) - 1)
+        found = self.locks[low : bisect_left(self._firsts, last, low)]
+        return [
+            each.part(max(first, each.sequence), min(last, each.end)) for each in found if each.end > first
+        ]
 
 
 @dataclass(slots=True, eq=False, repr=False)
@@ -155,10 +163,8 @@ class FoundLocks:
                 raise ValueError(f"expected an entry of kind 1 to 3, found {data[at]}")
 
     def after(self, now_ms: int) -> dict[int, list[KeptLock]]:
-        """The locks that had not ended at a time, when the file was written last."""
+        """The locks with the time that they had left when the file was written last."""
         return {
-            queue: [
-                lock._replace(left_ms=lock.until_ms - now_ms) for lock in line.locks if lock.until_ms > now_ms
-            ]
+            queue: [lock._replace(left_ms=lock.until_ms - now_ms) for lock in line.locks]
             for queue, line in self.by_queue.items()
         }

@@ -9,7 +9,7 @@ from lightrail.filters.matcher import Looks
 from lightrail.journal import record
 from lightrail.journal.record import QueueEvent
 from lightrail.model import conditions, limits
-from lightrail.model.names import dead_letter_name, is_dead_letter, owner
+from lightrail.model.names import is_dead_letter, owner
 from lightrail.model.policy import Policy as NamePolicy
 from lightrail.model.policy import Role
 from lightrail.namespace.records import Name
@@ -127,11 +127,6 @@ class Queues:
         if found is not None and found.is_away:
             return moved(f"{found.name} is {found.state.value}; it is served, or not found, in a moment")
         return self.tenancy.refusal(name, epoch)
-
-    def family(self, queue: Queue) -> list[Queue]:
-        """A queue, and that of its dead letters if it exists."""
-        dead_letters = self._by_name.get(dead_letter_name(queue.name))
-        return [queue] if dead_letters is None else [queue, dead_letters]
 
     def is_absent_dead_letter(self, name: str) -> bool:
         """Whether this is a dead-letter queue that does not exist yet, of a queue of this shard."""

@@ -64,6 +64,7 @@ class LockRequests:
             "renew": self._renew,
             "renew_locks": self._renew_locks,
             "renew_deliveries": self._renew_deliveries,
+            "return_unsent": self._return_unsent,
             "settle": self._settle,
             "settle_locks": self._settle_locks,
             "settle_deliveries": self._settle_deliveries,
@@ -111,6 +112,16 @@ class LockRequests:
         found = self._performer.apply(queue, commands.RenewByKeys(_locks(fields)), now_ms)
         (answer,) = [effect for effect in found if isinstance(effect, Renewed)]
         return {"locked_ms": answer.locked_ms}
+
+    def _return_unsent(self, _peer: Peer, _number: int, fields: Fields, now_ms: int) -> Fields:
+        """Returns deliveries of links that have ended, from a number on: they did not reach their process."""
+        queue = named(self._queues, fields)
+        for key, number in _locks(fields):
+            holder = queue.view.holder_of(key)
+            if holder is not None and holder.departed:
+                returned = commands.SettleDetached(holder.id, number, holder.next, commands.RELEASED)
+                self._performer.apply(queue, returned, now_ms)
+        return {}
 
     # --- by the deliveries of a link -------------------------------------------------------------------
 

@@ -1,7 +1,7 @@
 """Retirements: requests of a gateway that deletes a topic which nobody has used, about the topic's queues.
 
 The gateway first asks each queue when its time is over, and then lets all of them leave. A queue that leaves
-changes no more (links/leaving_queues.py), so the gateway may delete it with its topic.
+changes no more (links/retiring.py), so the gateway may delete it with its topic.
 """
 
 from collections.abc import Mapping
@@ -32,9 +32,9 @@ class Retirements:
 
     @property
     def operations(self) -> Mapping[str, Operation]:
-        return {"retire": self._retire}
+        return {"leave": self._leave}
 
-    def _retire(self, peer: Peer, number: int, fields: Fields, now_ms: int) -> Fields | None:
+    def _leave(self, peer: Peer, number: int, fields: Fields, now_ms: int) -> Fields | None:
         """When the time of a queue is over, or, with `leaves`, that it leaves."""
         topic = self._queues.names.get(str(fields.get("topic")))
         revision = whole(fields, "revision", 0, REVISION_MAX, None)
@@ -53,6 +53,7 @@ class Retirements:
         over_ms = self._links.idle.over_ms(queue, max_ms, now_ms)
         if over_ms > now_ms or not fields.get("leaves"):
             return {"over_ms": over_ms}
-        if not self._links.idle.retire(queue, topic, now_ms, Reply(peer, number, LEAVES), number):
+        if not self._links.retiring.retire_with(queue, topic, now_ms):
             raise RequestError(conditions.RESOURCE_LOCKED, f"{queue.name} moves, or can't be recorded now")
+        self._wait(Reply(peer, number, LEAVES), number)
         return None

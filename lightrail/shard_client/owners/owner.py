@@ -129,6 +129,10 @@ class Owner:
                 self._held.add(close)
         self.ended(number)
 
+    def ask_late(self, operation: str, fields: dict[str, object]) -> None:
+        """See LateRequests."""
+        self._owners.late.add(self.queue, operation, fields)
+
     def replace_consumer(self, consumer: Consumer) -> None:
         self._links.replace_consumer(consumer)
 

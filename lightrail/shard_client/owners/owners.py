@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, Final
 from lightrail.model import conditions, limits, names
 from lightrail.model.placement import Placement
 from lightrail.shard_client.deadlines import left_ms
+from lightrail.shard_client.owners.late import LateRequests
 from lightrail.shard_client.owners.owner import Owner
 from lightrail.shard_client.peers.requests import ShardDownError, ShardRefusedError, Watch
 from lightrail.shard_client.peers.shards import ShardPeer
@@ -70,6 +71,7 @@ class Owners(Watch[ShardPeer]):
         self._change: asyncio.Future[None] | None = None
         """Completed when a placement or a shard changes."""
         self._tasks: set[asyncio.Task[None]] = set()
+        self.late = LateRequests(self.request, self.spawn)
         self._closed = False
 
     # --- owners and links -------------------------------------------------------------------------------
@@ -167,6 +169,7 @@ class Owners(Watch[ShardPeer]):
             owner.welcomed()
             if owner.is_idle:
                 self.drop(owner)
+        self.late.retry()
 
     def silent(self, peer: ShardPeer, silent_ms: int) -> None:
         """See Watch. Senders treat a silent shard as lost, but it may store batches that it received."""
@@ -244,6 +247,7 @@ class Owners(Watch[ShardPeer]):
                 owner.follow_placement()
             if owner.peer is None and owner.lacks_peer and self.resolver.peer(owner.shard) is not None:
                 owner.open_at(Placement(owner.shard, owner.epoch))
+        self.late.retry()
         change, self._change = self._change, None
         if change is not None and not change.done():
             change.set_result(None)

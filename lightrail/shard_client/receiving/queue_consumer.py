@@ -16,6 +16,7 @@ from lightrail.shard_client.links import Consumer, MissingDeliveriesError
 from lightrail.shard_client.owners.owner import Owner
 from lightrail.wire.bodies import ConsumerOpen, Refusal, SettleDetail
 from lightrail.wire.frames import (
+    COUNT_MASK,
     DELIVER_COLUMNS,
     DELIVER_ENDS,
     DRAIN,
@@ -124,7 +125,8 @@ class QueueConsumer(Consumer):
     """A consumer; closing it releases its unsettled deliveries as if they had never been delivered.
 
     Where `options` have `lock_ms`, each opening has a new random lock key. The lock of a delivery is
-    KEY-NUMBER and outlives the consumer: any process may settle the delivery by that id.
+    KEY-NUMBER and outlives the consumer: any process may settle the delivery by that id. What has not arrived
+    when the consumer closes, or when its shard is lost, is locked for nobody and returns.
 
     Args:
         number: of the link, unique in the lifetime of this process.
@@ -224,9 +226,22 @@ class QueueConsumer(Consumer):
 
     def close(self) -> None:
         """Ends deliveries; unsettled messages return to the queue, unless they have locks."""
-        if not self.is_closed:
-            self.is_closed = True
-            self._owner.close_consumer(self.number, Ending.BY_BROKER)
+        if self.is_closed:
+            return
+        self.is_closed = True
+        if self.lock_key:
+            # Locks outlive the consumer, also of what is on its way.
+            self._window.withdraw()
+            self._drains = False
+            self._post_credit()
+            self._post_settle(self._window.next, COUNT_MASK, OutcomeCode.RELEASED, b"")
+            if not self._owner.is_there:
+                self._return_unsent()
+        self._owner.close_consumer(self.number, Ending.BY_BROKER)
+
+    def _return_unsent(self) -> None:
+        """The shard was lost, and with it perhaps deliveries on their way."""
+        self._owner.ask_late("return_unsent", {"locks": [f"{self.lock_key}-{self._window.next}"]})
 
     # --- from the shard --------------------------------------------------------------------------------
 
@@ -235,6 +250,8 @@ class QueueConsumer(Consumer):
         options = self._options
         resumes = options.resume = self._owner.resumes(self.number) and self.generation > 0
         if not resumes and options.lock_ms:
+            if self.lock_key:
+                self._return_unsent()
             options.lock_key = secrets.token_hex(16)
             self._window = ReceiveWindow()
         options.first = self._window.next

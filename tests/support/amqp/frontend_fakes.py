@@ -260,6 +260,8 @@ class FakeShard:
         self.endings: list[int] = []
         """Flags with which consumers were closed."""
         self.serving = True
+        self.late: list[tuple[str, dict[str, Any]]] = []
+        """Requests that wait for the shard."""
         self.replaced: Any = None
         """The latest object that took the place of a consumer."""
 
@@ -269,6 +271,13 @@ class FakeShard:
     def post(self, part: bytes) -> None:
         if self.serving:
             self.said.append(Said(part))
+
+    @property
+    def is_there(self) -> bool:
+        return self.serving
+
+    def ask_late(self, operation: str, fields: dict[str, Any]) -> None:
+        self.late.append((operation, fields))
 
     def open_producer(self, producer: Any) -> None:
         self.opened[producer.number] = producer

@@ -113,6 +113,38 @@ COMPOUND: dict[str, Any] = {
 
 VALUES: dict[str, Any] = SCALARS | COMPOUND
 
+COMMON_VALUES: dict[str, Any] = {
+    "true": True,
+    "false": False,
+    "ubyte": ubyte(255),
+    "ushort": ushort(65_535),
+    "uint-0": uint(0),
+    "uint-small": uint(200),
+    "uint-max": uint(2**32 - 1),
+    "ulong-0": ulong(0),
+    "ulong-small": ulong(200),
+    "ulong": ulong(2**40),
+    "byte": byte(-128),
+    "short": short(-(2**15)),
+    "int-small": int32(-1),
+    "int": int32(-(2**31)),
+    "long-small": -1,
+    "long": -(2**40),
+    "float": float32(0.5),
+    "double": 3.25,
+    "timestamp": timestamp(1_700_000_000_123),
+    "uuid": UUID("01234567-89ab-cdef-0123-456789abcdef"),
+    "binary": memoryview(b"\x00\x01\xff"),
+    "string": "Zug \U0001f682",
+    "string-long": "x" * 300,
+    "symbol": symbol("amqp:accepted:list"),
+    "list": [ubyte(1), "two", None, [symbol("three")]],
+    "map": {"a": 1, "b": {"c": symbol("d")}},
+    "array-of-int": Array(UNDESCRIBED, Data.INT, int32(1), int32(-2), int32(3)),
+    "array-of-symbol": Array(UNDESCRIBED, Data.SYMBOL, symbol("a"), symbol("b")),
+}
+"""What programs in Go and JavaScript (types.go, messages.js) send, as python-qpid-proton has to see it."""
+
 PROPERTY_MESSAGES: dict[str, Message] = {
     "header": Message(durable=True, priority=9, first_acquirer=True, delivery_count=3, body="header"),
     "every-property": Message(

@@ -21,6 +21,8 @@ class FakePeer:
         self.resuming = False
         self.state = ConnectionState.SERVING
         self.parts: list[bytes] = []
+        self.late: list[tuple[str, dict[str, Any]]] = []
+        """Requests that wait for the shard."""
         self.producers: dict[int, Producer] = {}
         self.consumers: dict[int, Consumer] = {}
 
@@ -33,6 +35,9 @@ class FakePeer:
 
     def post(self, part: bytes) -> None:
         self.parts.append(part)
+
+    def ask_late(self, operation: str, fields: dict[str, Any]) -> None:
+        self.late.append((operation, fields))
 
     def open_producer(self, producer: Producer) -> None:
         self.producers[producer.number] = producer

@@ -45,8 +45,8 @@ from lightrail.wire.frames import (
     HEADER,
     HEADER_SIZE,
     KEPT,
+    NOT_LOCKED,
     SEQUENCE,
-    UNCERTAIN,
     VERSION,
     Kind,
     OutcomeCode,
@@ -313,6 +313,8 @@ class Peer:
         self.granted: dict[int, int] = {}
         """By link of a sender of a connection point."""
         self.outcomes: list[Outcome] = []
+        self.not_locked: list[tuple[int, int, int]] = []
+        """(link, first, count) of settlements that changed nothing."""
         self.uncertain: list[tuple[int, int, int]] = []
         """(link, first, count) of settlements that the store perhaps does not have."""
         self.stored: list[tuple[int, int, int]] = []
@@ -434,8 +436,8 @@ class Peer:
             elif kind == Kind.BOUNCED:
                 fields, back = decode_request(memoryview(part)[HEADER_SIZE:])
                 self.bounced.append((fields, bytes(back)))
-            elif kind == Kind.SETTLED and flags & UNCERTAIN:
-                self.uncertain.append((link, number, count))
+            elif kind == Kind.SETTLED and flags:
+                (self.not_locked if flags & NOT_LOCKED else self.uncertain).append((link, number, count))
             elif kind == Kind.GRANT:
                 self.granted[link] = number
             elif kind == Kind.OUTCOME:

@@ -13,8 +13,8 @@ from lightrail.frontend.links.scheduling import SchedulingRouterLink
 from lightrail.model.policy import Policy
 from lightrail.namespace.rights import ANYBODY
 from lightrail.wire.bodies import Refusal
+from tests.support.amqp.router_links import Rig, RouterFrontend, fan_out, message
 from tests.support.routers import Graph
-from tests.unit.frontend.test_routing import Rig, RouterFrontend, fan_out, message
 
 SCHEDULED = "r/$scheduled"
 

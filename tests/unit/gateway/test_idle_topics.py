@@ -24,7 +24,7 @@ from lightrail.namespace.rights import ANYBODY
 from lightrail.namespace.routing import Routing
 from lightrail.namespace.service import Service
 from lightrail.namespace.topic_uses import USE_LOOK_MS, USE_MS, TopicUses, UseNotes
-from lightrail.shard.links.leaving_queues import LEAVES_WITH_MS
+from lightrail.shard.links.retiring import LEAVES_WITH_MS
 from lightrail.shard.queues.declarations import Deletions
 from lightrail.shard.queues.ownership import OwnershipState
 from lightrail.shard_client.peers.requests import ShardDownError, ShardRefusedError
@@ -195,6 +195,7 @@ def run(check: Callable[[Story], Awaitable[None]], *subscriptions: str, **topic:
 def test_a_topic_is_there_for_its_time_to_the_millisecond_and_is_deleted_with_its_subscriptions() -> None:
     async def check(story: Story) -> None:
         await story.is_there_for(USE_MS + MAX_MS)
+        await story.wait(1_000)
         for prefix in ("names/", "subscriptions/", "uses/", "placement/"):
             assert await story.graph.coordinator.entries(prefix) == []
 

@@ -130,6 +130,27 @@ def test_a_renewed_lock_ends_when_the_renewal_said_and_counts_then(tmp_path: Pat
     assert [attempts[body] for body in disk.bodies[:3]] == [0, 1, 0]
 
 
+def test_what_did_not_reach_a_process_whose_link_has_ended_returns_and_counts_nothing(
+    tmp_path: Path, end: str
+) -> None:
+    disk = LockDisk(tmp_path)
+    receive(disk.peer(7), 5, 2, lock_ends="", lock_ms=30_000)
+    receive(disk.peer(8), 5, 3, OTHER)
+    scene = after(disk, end)
+    other = disk.peer(9)
+    other.ask("return_unsent", queue="q", locks=[f"{KEY}-1", f"{OTHER}-1", f"{'c3' * 8}-0"])
+    scene.settle_down()
+    assert scene.queue("q") == {"ready": 4, "in_flight": 2}
+    assert ask(other, "are_locked", (KEY, 0), (OTHER, 0)) == [True, True]
+    assert [each[2] for each in scene.everything("q")] == [0] * 6
+    # Those of a link that is there are its own.
+    assert receive(other, 5, 1, "d4" * 8) == [1]
+    other.ask("return_unsent", queue="q", locks=[f"{'d4' * 8}-0"])
+    assert scene.queue("q") == {"ready": 3, "in_flight": 3}
+    scene = after(disk, end)
+    assert scene.queue("q") == {"ready": 3, "in_flight": 3}
+
+
 def test_the_oldest_delivery_of_a_client_that_failed_counts_after_a_restart_too(
     tmp_path: Path, end: str
 ) -> None:

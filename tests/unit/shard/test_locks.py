@@ -11,7 +11,7 @@ from lightrail.shard.queue.values.effects import LockAnswer
 from lightrail.shard.queue.values.policy import Policy
 from lightrail.shard.queues.shard_queue import Queue
 from lightrail.wire.bodies import SettleDetail
-from lightrail.wire.frames import Kind, OutcomeCode, frame
+from lightrail.wire.frames import ASKED, REPEATED, Kind, OutcomeCode, frame
 from tests.support.shard.scene import Peer, Scene
 
 KEY = "0123456789abcdef0123456789abcdef"
@@ -296,3 +296,40 @@ def test_figures_say_what_is_locked_and_parked() -> None:
     peer.settle(5, 0, 1, OutcomeCode.MODIFIED, SettleDetail(delivery_failed=True))
     figures = dict(scene.engine._queues.figures(""))["q"]()
     assert (figures.ready, figures.locked, figures.parked) == (2, 0, 3)
+
+
+def answers(scene: Scene, peer: Peer) -> list[tuple[int, int]]:
+    """First delivery and count of each answer to settlements."""
+    scene.settle_down()
+    return [(each.number, each.count) for each in peer.take(Kind.SETTLED)]
+
+
+def test_an_outcome_of_what_is_locked_no_longer_is_answered_so() -> None:
+    scene, peer, queue = scene_with(8)
+    peer.consume(5, "q", 8, lock_ms=500, lock_key=KEY)
+    peer.ask("settle_locks", queue="q", locks=[f"{KEY}-2", f"{KEY}-3", f"{KEY}-6"])
+    peer.settle(5, 1, 4, asked=ASKED)
+    peer.settle(5, 6, 1, OutcomeCode.MODIFIED, SettleDetail(delivery_failed=True), asked=ASKED)
+    assert answers(scene, peer) == [(1, 1), (2, 2), (4, 1), (6, 1)]
+    assert peer.not_locked == [(5, 2, 2), (5, 6, 1)]
+    assert scene.queue("q") == {"ready": 0, "in_flight": 3}
+    scene.tick(500)
+    # What has ended, and comes again under another number, is not settled by the former one.
+    peer.settle(5, 0, 1, asked=ASKED)
+    assert answers(scene, peer) == [(0, 1)]
+    assert peer.not_locked[2:] == [(5, 0, 1)]
+    # What a frontend has sent before may have settled them then.
+    peer.settle(5, 1, 4, asked=ASKED | REPEATED)
+    assert answers(scene, peer) == [(1, 4)]
+    assert len(peer.not_locked) == 3
+    assert queue.machine.contents.counters.accepted == 5
+
+
+def test_an_outcome_of_a_link_without_a_key_is_answered_whatever_it_settles() -> None:
+    scene, peer, _ = scene_with(2)
+    peer.consume(5, "q", 2)
+    for _ in range(2):
+        peer.settle(5, 0, 2, asked=ASKED)
+    assert answers(scene, peer) == [(0, 2)] * 2
+    assert peer.not_locked == []
+    assert scene.queue("q") == {"ready": 0, "in_flight": 0}

@@ -8,7 +8,7 @@ import pytest
 from lightrail.model.links import LockEnding
 from lightrail.shard.journal.store import RecoveredQueue
 from lightrail.shard.links.receiving.restored_locks import LOCKED_AFTER_START_MS, lock_holders
-from lightrail.shard.queue.values.commands import ConsumerOptions, Holder
+from lightrail.shard.queue.values.commands import ConsumerOptions, Holder, Restore
 from lightrail.shard.queue.values.runs import Batch, Run
 from lightrail.shard.queues.kept_locks import KeptLock, LockKey
 
@@ -25,11 +25,15 @@ def found(*stretches: tuple[int, int, int]) -> RecoveredQueue:
 
 
 def restored(
-    queue: RecoveredQueue, *kept: KeptLock, holders: tuple[Holder, ...] = ()
+    queue: RecoveredQueue,
+    *kept: KeptLock,
+    holders: tuple[Holder, ...] = (),
+    reserved: tuple[list[tuple[int, int]], ...] = (),
 ) -> tuple[list[tuple[int, int, int]], list[tuple[int, int, int, int]]]:
     """(number, sequence, count) of the deliveries, and the ends of their locks."""
     locks, all_holders = Mock(before=lambda number: kept), list(holders)
-    ends = lock_holders(queue, locks, all_holders, count(7).__next__, NOW_MS)
+    taken = Restore((), 0, reserved=dict(enumerate(reserved)))
+    ends = lock_holders(queue, locks, all_holders, taken, count(7).__next__, NOW_MS)
     new = all_holders[len(holders) :]
     return [each for holder in new for each in holder.deliveries], ends
 
@@ -43,6 +47,18 @@ def test_each_message_that_has_the_attempts_of_its_lock_is_locked() -> None:
     deliveries, ends = restored(queue, lock(5, 30), lock(50, 3, number=90))
     assert deliveries == [(0, 5, 5), (25, 30, 5)]
     assert ends == [(NOW_MS + 30_000, 7, 0, 5), (NOW_MS + 30_000, 7, 25, 30)]
+
+
+def test_of_locks_that_had_ended_those_of_prepared_transactions_have_their_ends() -> None:
+    kept = lock(0, 4), lock(4, 8, number=4, left_ms=-5), lock(12, 2, number=12, left_ms=0)
+    deliveries, ends = restored(found((0, 20, 0)), *kept, reserved=([(3, 5), (7, 9)], [(13, 14)]))
+    assert deliveries == [(0, 0, 5), (7, 7, 2), (13, 13, 1)]
+    assert ends == [
+        (NOW_MS + 30_000, 7, 0, 4),
+        (NOW_MS - 5, 7, 4, 5),
+        (NOW_MS - 5, 7, 7, 9),
+        (NOW_MS, 7, 13, 14),
+    ]
 
 
 def test_deliveries_of_a_link_that_the_store_has_stay_its_own() -> None:

@@ -8,7 +8,7 @@ from lightrail.model import conditions
 from lightrail.model.policy import Policy
 from lightrail.shard.journal.journal import Journal
 from lightrail.shard.links.idle import IDLE_CHECK_MS
-from lightrail.shard.links.leaving_queues import LEAVES_WITH_MS
+from lightrail.shard.links.retiring import LEAVES_WITH_MS
 from lightrail.shard.queues.declarations import EveryName
 from lightrail.shard.queues.ownership import OwnershipState
 from lightrail.wire.frames import Kind
@@ -59,7 +59,7 @@ class Story:
             "revision": self.names.get("t").revision,
             "leaves": True,
         }
-        number = self.peer.ask("retire", **given | fields)
+        number = self.peer.ask("leave", **given | fields)
         self.scene.settle_down()
         return self.peer.answers[number][0]
 

@@ -622,6 +622,30 @@ def test_a_request_does_not_follow_for_ever(play: Play) -> None:
     play(check)
 
 
+def test_a_late_request_is_sent_when_a_shard_serves_the_queue_again(play: Play) -> None:
+    async def check(scene: OwnerScene) -> None:
+        queue = scene.queue("q")
+        scene.receiver()
+        await scene.settle()
+        scene.lose(0)
+        scene.owner().ask_late("queue", {})
+        await scene.settle()
+        assert scene.owners.late.count == 1
+        scene.shards[1].open(queue, 2)
+        scene.placed("q", 1, 2)
+        await scene.settle()
+        assert scene.owners.late.count == 0
+        scene.lose(1)
+        scene.owner().ask_late("queue", {})
+        await scene.settle()
+        assert scene.owners.late.count == 1
+        scene.revive(1)
+        await scene.settle()
+        assert scene.owners.late.count == 0
+
+    play(check)
+
+
 # --- bounds --------------------------------------------------------------------------------------------
 
 

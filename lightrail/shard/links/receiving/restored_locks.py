@@ -6,6 +6,7 @@ has failed, or was settled, since.
 
 from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Iterator, Sequence
+from itertools import chain
 from operator import attrgetter
 from typing import Final
 
@@ -13,7 +14,7 @@ from lightrail.model.attempts import of_journal
 from lightrail.model.links import LockEnding
 from lightrail.shard.journal.kept_links import joined
 from lightrail.shard.journal.store import RecoveredQueue
-from lightrail.shard.queue.values.commands import ConsumerOptions, Holder
+from lightrail.shard.queue.values.commands import ConsumerOptions, Holder, Restore
 from lightrail.shard.queues.kept_locks import KeptLine, KeptLock
 from lightrail.shard.queues.lock_file import KeptLocks
 
@@ -28,6 +29,7 @@ def lock_holders(
     found: RecoveredQueue,
     kept_locks: KeptLocks,
     holders: list[Holder],
+    reserved: Restore,
     next_number: Callable[[], int],
     now_ms: int,
 ) -> list[Lock]:
@@ -35,12 +37,23 @@ def lock_holders(
 
     Args:
         holders: the links that the store has. Their deliveries are theirs: the file may lag behind.
+        reserved: has the messages of the queue that prepared transactions have: their locks end after a
+            rollback.
     """
+    kept = kept_locks.before(found.queue)
+    if not kept:
+        return []
     known = {each.options.lock_key for each in holders}
     by_key: dict[str, list[KeptLock]] = {}
-    line = KeptLine([*kept_locks.before(found.queue)])
-    for _, sequence, count in [each for holder in holders if line.locks for each in holder.deliveries]:
+    line = KeptLine([*kept])
+    for _, sequence, count in [each for holder in holders for each in holder.deliveries]:
         line.put(sequence, sequence + count, None)
+    ended = KeptLine([lock for lock in line.locks if lock.left_ms <= 0])
+    for lock in ended.locks[:]:
+        line.put(lock.sequence, lock.end, None)
+    for first, last in chain(*reserved.reserved.values()) if ended.locks else ():
+        for lock in ended.between(first, last):
+            line.put(lock.sequence, lock.end, lock)
     for lock in _present(found, line.locks):
         if lock.key.key not in known:
             by_key.setdefault(lock.key.key, []).append(lock)
@@ -50,14 +63,16 @@ def lock_holders(
         holders.append(holder)
         for lock in locks:
             # The clock of the machine may have been set back since, and no lock becomes longer by that.
-            until_ms = max(min(lock.until_ms, now_ms + lock.left_ms), now_ms + LOCKED_AFTER_START_MS)
+            until_ms = min(lock.until_ms, now_ms + lock.left_ms)
+            if lock.left_ms > 0:
+                until_ms = max(until_ms, now_ms + LOCKED_AFTER_START_MS)
             ends.append((until_ms, holder.consumer, lock.number, lock.number + lock.length))
     return ends
 
 
 def _present(found: RecoveredQueue, kept: Sequence[KeptLock]) -> Iterator[KeptLock]:
     """The parts of locks that are for messages of the queue with the attempts that these had."""
-    runs = sorted(found.runs, key=attrgetter("sequence")) if kept else []
+    runs = sorted(found.runs, key=attrgetter("sequence"))
     firsts = [run.sequence for run in runs]
     for lock in kept:
         for run in runs[max(0, bisect_right(firsts, lock.sequence) - 1) : bisect_left(firsts, lock.end)]:

@@ -91,7 +91,9 @@ class Arrangement:
         contents = self._contents
         active: Consumer | None = None
         deliveries = contents.deliveries
-        for holder, consumer in holders_of(command.holders, contents.ready):
+        found = [*holders_of(command.holders, contents.ready)]
+        reserved.own_again(contents, [each for each in found if each[1].keeps_locks], command.locks)
+        for holder, consumer in found:
             if consumer.departed and not len(consumer.in_flight):
                 # A transaction has reserved its deliveries, or they were removed.
                 continue

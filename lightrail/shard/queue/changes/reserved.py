@@ -6,17 +6,20 @@ delivered to, where the order of the queue counts them.
 A lock under a key outlives its link (timed/locks.py), and so does that of a deferred message, whose consumer
 is detached from the beginning (locking.py). A transaction settles or reserves such deliveries by the key.
 While they are reserved, the end of the lock does not matter; after a rollback they are locked as before, and
-fail if that end is over.
+fail if that end is over. So they are if the process ended meanwhile (lock_changes.py).
 """
 
-from collections.abc import Mapping, Sequence
+from bisect import bisect_right
+from collections.abc import Iterator, Mapping, Sequence
 
+from lightrail.model.attempts import of_journal
 from lightrail.model.links import LockEnding
 from lightrail.shard.queue.changes.contents import Contents
 from lightrail.shard.queue.changes.copying import holders_of
 from lightrail.shard.queue.lines.consumers import Consumer, Consumers
 from lightrail.shard.queue.lines.ends import Blame
 from lightrail.shard.queue.lines.line import InFlight
+from lightrail.shard.queue.timed.lock_changes import KeyedLock
 from lightrail.shard.queue.values import commands
 from lightrail.shard.queue.values.runs import Run
 
@@ -24,6 +27,8 @@ ReservedCommand = commands.Reserve | commands.Conclude | commands.Return | comma
 """Commands of transactions."""
 Settled = tuple[Consumer, list[Run], commands.Outcome]
 """Deliveries that get an outcome, and the consumer that received them."""
+Locked = Sequence[tuple[int, int, int, int]]
+"""As in commands.Open."""
 
 
 class Reservation(Consumer):
@@ -205,6 +210,81 @@ def _reserve_aside(contents: Contents, holder: commands.Holder, reservation: Res
 
 def _number(delivery: tuple[int, Run]) -> int:
     return delivery[0]
+
+
+def own_again(contents: Contents, holders: Sequence[tuple[commands.Holder, Consumer]], locks: Locked) -> None:
+    """Gives reservations that a start has restored their receivers, if the locks of all of their deliveries
+    outlived the process.
+
+    Args:
+        holders: detached consumers; their deliveries include the reserved ones, which are not in flight.
+        locks: as in commands.Open.
+    """
+    deliveries = sorted(
+        (
+            (sequence, number, count, consumer)
+            for holder, consumer in holders
+            for number, sequence, count in holder.deliveries
+        ),
+        key=_sequence,
+    )
+    for each in _reservations(contents):
+        found = [*_deliveries_of(each, deliveries)]
+        receivers = {consumer.id: consumer for _, _, consumer in found}
+        if len(receivers) != 1 or sum(run.count for _, run, _ in found) != _count(each):
+            continue
+        (each.receiver,) = receivers.values()
+        each.in_flight = InFlight()
+        for number, run, _ in found:
+            each.in_flight.append(number, run)
+            each.next = number + run.count
+        first = each.in_flight.keys[0]
+        for until_ms, consumer, start, stop in locks:
+            if consumer == each.receiver.id:
+                span = range(max(first, start), min(each.next, stop))
+                each.locked_until.update(dict.fromkeys(span, until_ms))
+
+
+def _reservations(contents: Contents) -> list[Reservation]:
+    return [each for each in contents.consumers.departed.values() if isinstance(each, Reservation)]
+
+
+def _count(reservation: Reservation) -> int:
+    return sum(run.count for run in reservation.in_flight.runs)
+
+
+def _deliveries_of(
+    reservation: Reservation, deliveries: Sequence[tuple[int, int, int, Consumer]]
+) -> Iterator[tuple[int, Run, Consumer]]:
+    """Delivery numbers and receivers of reserved runs, as far as they are among some deliveries."""
+    for run in reservation.in_flight.runs:
+        at = max(0, bisect_right(deliveries, run.sequence, key=_sequence) - 1)
+        while at < len(deliveries) and deliveries[at][0] < run.end:
+            sequence, number, count, consumer = deliveries[at]
+            at += 1
+            low, high = max(sequence, run.sequence), min(sequence + count, run.end)
+            if low < high:
+                yield number + low - sequence, run.cut(low - run.sequence, high - run.sequence), consumer
+
+
+def _sequence(delivery: tuple[int, int, int, Consumer]) -> int:
+    return delivery[0]
+
+
+def locks_of(contents: Contents) -> Iterator[KeyedLock]:
+    """The locks of reserved durable messages that outlive the process."""
+    for each in _reservations(contents):
+        receiver = each.receiver
+        if not receiver.keeps_locks:
+            continue
+        line, blame = each.in_flight, receiver.blame
+        for number, run in zip(line.keys[line.head :], line.runs[line.head :], strict=True):
+            attempts = of_journal(run.attempts)
+            for index in range(run.count if run.batch.durable else 0):
+                if until_ms := each.locked_until.get(number + index):
+                    counts = blame is not None and blame.counts(number + index)
+                    sequence = run.sequence + index
+                    yield KeyedLock(receiver, number + index, sequence, 1, attempts, until_ms, counts)
 
 
 def disown(consumers: Consumers) -> None:

@@ -94,6 +94,20 @@ class Line:
             index += 1
         return found
 
+    def missing(self, first: int, last: int) -> list[tuple[int, int]]:
+        """The ranges (first, behind the last) of keys from `first` to before `last` that have no message."""
+        found: list[tuple[int, int]] = []
+        index = self.index(first)
+        while first < last:
+            key = self.keys[index] if index < len(self.keys) else last
+            if first < key:
+                found.append((first, min(key, last)))
+            if index < len(self.keys):
+                key += self.runs[index].count
+                index += 1
+            first = max(first, key)
+        return found
+
     def take(self, first: int, last: int) -> list[Run]:
         """Removes and returns the runs under the keys from `first` to before `last`; holes are skipped.
 

@@ -14,7 +14,7 @@ from lightrail.model.policy import Policy
 from lightrail.namespace.records import Name
 from lightrail.shard_client.peers.shards import ConnectionState
 from lightrail.wire.bodies import ConsumerOpen, Refusal
-from lightrail.wire.frames import DRAIN, Kind, OutcomeCode
+from lightrail.wire.frames import COUNT_MASK, DRAIN, HEADER, Kind, OutcomeCode
 from tests.support.shard.fake_shards import FakePeer, FakeShards
 
 LONG_MS = 60_000
@@ -202,11 +202,51 @@ def test_after_a_new_greeting_old_deliveries_are_settled_by_their_lock() -> None
         assert credit(shards.peer) == [(0, 1)]
         delivery.accept()
         await turn()
-        assert shards.requests == [
-            ("q", "settle", {"lock": delivery.lock, "sequence": 4, "outcome": "accepted"})
+        assert shards.peer.late == [
+            # What has not arrived is nobody's.
+            ("return_unsent", {"locks": [f"{delivery.key}-1"]}),
+            ("settle", {"lock": delivery.lock, "sequence": 4, "outcome": "accepted"}),
         ]
         shards.peer.deliver(0, b"b")
         assert (await other).delivery.message == b"b"
+
+    scene(check)
+
+
+def test_what_a_request_left_while_the_shard_is_lost_is_released_when_it_serves_again() -> None:
+    async def check(receivers: Receivers, shards: FakeShards) -> None:
+        leaving, done = waiting(receivers), waiting(receivers)
+        await turn()
+        shards.peer.deliver(0, b"a", b"b", sequence=4)
+        leaving.cancel()
+        shards.peer.state = ConnectionState.GREETING
+        await turn()
+        message = done.result()
+        released = {"lock": f"{message.key}-0", "sequence": 4, "outcome": "released"}
+        assert shards.peer.late == [("settle", released)]
+        message.keep()
+        shards.peer.said()
+        receivers.close()
+        assert shards.peer.late[1:] == [("return_unsent", {"locks": [f"{message.key}-2"]})]
+
+    scene(check)
+
+
+def test_what_is_on_its_way_to_a_consumer_that_closes_returns() -> None:
+    async def check(receivers: Receivers, shards: FakeShards) -> None:
+        task = waiting(receivers)
+        await turn()
+        shards.peer.deliver(0, b"a")
+        (await task).keep()
+        shards.peer.said()
+        receivers.close()
+        kinds = [HEADER.unpack_from(part)[0] for part in shards.peer.parts]
+        assert kinds == [Kind.CREDIT, Kind.SETTLE, Kind.CONSUMER_CLOSE]
+        assert shards.peer.said(Kind.CREDIT, Kind.SETTLE) == [
+            (0, 0, 1),
+            (OutcomeCode.RELEASED, COUNT_MASK, 1),
+        ]
+        assert shards.peer.late == []
 
     scene(check)
 
@@ -250,10 +290,11 @@ def test_the_lock_is_as_long_as_the_policy_says_and_follows_it() -> None:
         assert opened.lock_ms == 1_500
         shards.peer.said()
         receivers.changed([queue(lock_duration=2)])
-        assert ConsumerOpen.decode(shards.peer.parts[1][24:]).lock_ms == 2_000
+        assert ConsumerOpen.decode(shards.peer.parts[3][24:]).lock_ms == 2_000
         receivers.changed([queue(lock_duration=2, max_length=5)])
         await turn()
-        assert credit(shards.peer) == [(0, 1)]
+        # That of the former consumer ends.
+        assert credit(shards.peer) == [(0, 0), (0, 1)]
         shards.peer.deliver(0, b"a")
         assert (await task).locked_until_ms == 1_002_000
 

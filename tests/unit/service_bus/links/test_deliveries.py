@@ -39,9 +39,10 @@ from lightrail.service_bus.messages import (
     annotated,
     annotations_of,
 )
+from lightrail.shard_client.links import TO_CONSUMERS
 from lightrail.shard_client.peers.requests import ShardDownError
 from lightrail.wire.bodies import Answer, ConsumerOpen, SettleDetail
-from lightrail.wire.frames import Kind, OutcomeCode
+from lightrail.wire.frames import NOT_LOCKED, Kind, OutcomeCode, frame
 from tests.support.amqp.frontend_fakes import FakeConnection, FakeLink, FakeShard
 from tests.unit.amqp.peer import data
 from tests.unit.frontend.test_deliveries import slice_of
@@ -230,6 +231,15 @@ def test_what_was_not_sent_to_the_client_returns_when_the_link_ends() -> None:
     assert (credit.kind, credit.number) == (Kind.CREDIT, 1)
     assert (settled.kind, settled.flags, settled.number) == (Kind.SETTLE, OutcomeCode.RELEASED, 1)
     assert settled.count > 3
+
+
+def test_what_was_not_sent_when_the_shard_was_lost_returns_when_it_serves_again() -> None:
+    rig = Rig(lock_duration=30)
+    rig.delivered(MESSAGE, MESSAGE)
+    rig.shard.serving = False
+    rig.consumer.ends(Ending.BY_CLIENT)
+    rig.consumer.close()
+    assert rig.shard.late == [("return_unsent", {"locks": [f"{rig.consumer.lock_key}-2"]})]
 
 
 def test_what_was_not_sent_returns_also_where_the_lock_time_was_removed_meanwhile() -> None:
@@ -679,6 +689,20 @@ def test_only_the_shard_knows_whether_a_message_is_locked_when_its_lock_may_have
         assert lost.error.condition == conditions.MESSAGE_LOCK_LOST
 
     asyncio.run(test())
+
+
+def test_an_outcome_of_a_message_that_the_link_no_longer_has_is_a_lost_lock() -> None:
+    rig = Rig(lock_duration=30)
+    rig.link.rcv_settle_mode = SETTLE_SECOND
+    rig.delivered(MESSAGE, MESSAGE, MESSAGE)
+    rig.consumer.outcome(Outcome(rig.link, 0, 2, ACCEPTED, False))  # type: ignore[arg-type]
+    for first, count, flags in ((0, 1, 0), (1, 1, NOT_LOCKED), (2, 1, 0), (1, 1, NOT_LOCKED)):
+        to_consumer = TO_CONSUMERS[Kind.SETTLED]
+        to_consumer(rig.consumer, frame(Kind.SETTLED, flags=flags, link=6, number=first, count=count))
+    (_, _, before), (first, last, lost), (_, _, behind) = rig.link.settled_sent
+    assert (before, behind) == (ACCEPTED, ACCEPTED)
+    assert (first, last, lost.error.condition) == (1, 1, conditions.MESSAGE_LOCK_LOST)
+    assert rig.consumer.settlements.count == 0
 
 
 def test_a_client_that_waits_for_no_answer_asks_nothing() -> None:

@@ -4,6 +4,8 @@ from pathlib import Path
 
 import pytest
 
+from lightrail.wire.bodies import SettleDetail
+from lightrail.wire.frames import OutcomeCode
 from tests.support.shard.kept_locks import LockDisk
 from tests.unit.shard.test_kept_locks import KEY, OTHER, after, ask, end, pass_time, receive
 from tests.unit.shard.test_scheduled_messages import message
@@ -27,12 +29,70 @@ def test_what_a_transaction_has_prepared_is_its_own_after_a_restart(
     other = disk.peer(8)
     assert ask(other, "are_locked", *((KEY, each) for each in range(3))) == [True, False, True]
     assert receive(other, 6, 9, OTHER) == [3, 4, 5]
+    # The file has the locks of what is reserved, also when it was written anew.
+    scene = after(disk, end)
+    other = disk.peer(9)
     assert answer(scene, other, other.ask("conclude", id=ID, commit=commits)) == {"concluded": True}
-    # Nobody can have a lock of the former process again after the rollback: the message has failed.
-    assert [(each.sequence, each.attempts) for each in other.delivered[6][3:]] == (
-        [] if commits else [(1, 1)]
-    )
-    assert ask(other, "settle_locks", (KEY, 0), (KEY, 2)) == [True, True]
+    assert ask(other, "settle_locks", *((KEY, each) for each in range(3))) == [True, not commits, True]
+    assert scene.queue("q") == {"ready": 0, "in_flight": 3}
+
+
+@pytest.mark.parametrize("renews", [True, False])
+def test_a_lock_that_has_ended_when_a_rollback_follows_a_restart_ends_by_its_own_rule(
+    tmp_path: Path, end: str, renews: bool
+) -> None:
+    disk = LockDisk(tmp_path)
+    peer = disk.peer(7)
+    receive(peer, 5, 3)
+    peer.close_consumer(5)
+    if renews:
+        assert ask(peer, "renew_locks", (KEY, 1)) == [60_000]
+    # Two of them, in the middle of others.
+    request = prepare(peer, settles=[[*settled("q", 0, 0, 2), KEY]])
+    assert answer(disk.scene, peer, request) == {"prepared": True}
+    scene = after(disk, end)
+    other = disk.peer(8)
+    pass_time(scene, other, 61_000)
+    scene = after(disk, end)
+    other = disk.peer(9)
+    assert scene.queue("q") == {"ready": 4, "in_flight": 2}
+    assert answer(scene, other, other.ask("conclude", id=ID, commit=False)) == {"concluded": True}
+    scene.tick()
+    assert scene.queue("q") == {"ready": 6, "in_flight": 0}
+    attempts = {each[3]: each[2] for each in scene.everything("q")}
+    assert [attempts[body] for body in disk.bodies[:3]] == [0, int(renews), 0]
+    assert ask(other, "are_locked", (KEY, 0), (KEY, 1)) == [False, False]
+
+
+def test_a_deferred_message_is_locked_again_by_a_rollback_after_a_restart(tmp_path: Path, end: str) -> None:
+    disk = LockDisk(tmp_path)
+    peer = disk.peer(7)
+    receive(peer, 5, 2)
+    peer.settle(5, 0, 2, OutcomeCode.MODIFIED, SettleDetail(undeliverable_here=True, deferred=True))
+    disk.scene.settle_down()
+    peer.ask("receive_deferred", queue="q", key=OTHER, sequences=[0, 1])
+    request = prepare(peer, settles=[[*settled("q", 0, 1, 1), OTHER]])
+    assert answer(disk.scene, peer, request) == {"prepared": True}
+    scene = after(disk, end)
+    other = disk.peer(8)
+    assert ask(other, "are_locked", (OTHER, 0), (OTHER, 1)) == [True, False]
+    assert answer(scene, other, other.ask("conclude", id=ID, commit=False)) == {"concluded": True}
+    assert ask(other, "settle_locks", (OTHER, 0), (OTHER, 1)) == [True, True]
+
+
+def test_what_is_reserved_without_a_lock_in_the_file_has_failed_after_a_rollback(tmp_path: Path) -> None:
+    disk = LockDisk(tmp_path)
+    peer = disk.peer(7)
+    receive(peer, 5, 3)
+    request = prepare(peer, settles=[[*settled("q", 0, 0, 2), KEY]])
+    assert answer(disk.scene, peer, request) == {"prepared": True}
+    disk.spoil = (tmp_path / "locks").unlink
+    scene = after(disk, "killed")
+    other = disk.peer(8)
+    assert answer(scene, other, other.ask("conclude", id=ID, commit=False)) == {"concluded": True}
+    attempts = {each[3]: each[2] for each in scene.everything("q")}
+    assert [attempts[body] for body in disk.bodies[:3]] == [1, 1, 0]
+    assert ask(other, "are_locked", (KEY, 0)) == [False]
 
 
 def test_a_key_whose_deliveries_are_all_reserved_is_not_known_after_a_restart(

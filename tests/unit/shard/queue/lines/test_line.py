@@ -171,3 +171,15 @@ def test_everything_leaves_in_the_order_of_delivery() -> None:
     line.take(0, 1)
     assert [run.sequence for run in line.everything()] == [1_001]
     assert len(line) == 0
+
+
+def test_a_range_is_missing_where_it_has_no_run() -> None:
+    line, _ = line_of([2, 1, 3, 4])
+    line.take(0, 1)
+    line.take(3, 5)
+    assert line.missing(0, 12) == [(0, 1), (3, 5), (10, 12)]
+    assert line.missing(2, 6) == [(3, 5)]
+    assert line.missing(5, 8) == line.missing(7, 7) == []
+    assert line.missing(4, 5) == [(4, 5)]
+    assert line.missing(11, 13) == [(11, 13)]
+    assert Line().missing(1, 2) == [(1, 2)]

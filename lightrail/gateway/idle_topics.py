@@ -194,7 +194,8 @@ class IdleTopics:
         found = [each.name for each in deleting.deleted_with(directory, record) if each.role is Role.QUEUE]
         for each in directory.subscriptions(record.name):
             if each.push or each.target not in found:
-                raise UsedError(f"its subscription {each.id} passes messages on to {each.target}")
+                over_ms = self._services.now_ms() + (record.policy.milliseconds("max_idle") or 0)
+                raise UsedError(f"its subscription {each.id} passes messages on to {each.target}", over_ms)
         return found
 
     async def _ask_shards(self, record: Name, queues: Sequence[str], *, leaves: bool) -> None:

@@ -301,8 +301,10 @@ def test_a_topic_with_a_subscription_that_passes_messages_on_is_in_use() -> None
     async def check(story: Story) -> None:
         await story.graph.queue("q")
         made = await story.graph.subscribe("t", "q")
+        revision = story.graph.coordinator._revision
         await story.wait(3 * MAX_MS)
         assert (story.is_there(), story.state()) == (True, OwnershipState.SERVING)
+        assert story.graph.coordinator._revision - revision <= 3, "it is looked at once in its time"
         await story.graph.unsubscribe(made)
         forwards = Policy.parse({"role": "queue", "forward_to": "q"})
         await story.graph.service.change(ANYBODY, QUEUE, forwards)

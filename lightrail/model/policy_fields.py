@@ -185,7 +185,8 @@ FIELDS: Final[tuple[Field, ...]] = (
     _flag(
         "delay",
         _QUEUE,
-        "x-opt-delivery-time and x-opt-delivery-delay delay messages; a first delay by JMS sets it",
+        "x-opt-delivery-time and x-opt-delivery-delay delay messages; a first delay by JMS sets it, and "
+        "a rule that schedules, by Azure's clients",
     ),
     _count("max_consumers", _QUEUE, None, 1, COUNT_MAX, "most consumers at a time"),
     _flag("single_active", _QUEUE, "one consumer gets all messages; when it closes, the next takes over"),

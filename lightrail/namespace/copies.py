@@ -7,7 +7,6 @@ from typing import NamedTuple
 from lightrail.amqp.decoder import Buffer
 from lightrail.filters.matcher import Looks
 from lightrail.model.names import dead_letter_name
-from lightrail.namespace.ages import LivingCopy
 from lightrail.namespace.failures import noted
 
 Choose = Callable[[int], int]
@@ -27,33 +26,33 @@ class Largest(NamedTuple):
 
 @dataclass(slots=True, eq=False, repr=False)
 class Copies:
-    """The copies of one message, which are found on the way through routers."""
+    """The copies of one message, which are found on the way through routers; used again for the next one."""
 
-    message: Buffer
-    """The message as it came."""
     came_ms: int
-    """When it came."""
+    """When the message came."""
     choose: Choose
     looks: Looks
     bounds: Mapping[str, Largest]
     """By queue; those that take every message, or behind no action, are missing."""
+    message: Buffer = b""
+    """The message as it came."""
     queues: dict[bytes, dict[str, None]] = field(default_factory=dict)
     """Queues by encoded message, in the order of the walk."""
 
-    def add(self, message: Buffer, queue: str, failing_at: str | None) -> bool:
-        """Adds a copy for a queue; returns False if it is dropped.
+    def add_bounded(self, message: Buffer, queue: str, failing_at: str | None) -> bool:
+        """Adds a copy that is larger than a queue takes; returns False if it is dropped.
 
         Args:
             failing_at: see Branch; that of the bound counts without one.
         """
-        bound = self.bounds.get(queue)
+        bound = self.bounds[queue]
+        content = message if isinstance(message, bytes) else bytes(message)
         # What was as large before is refused, as where no action is in between.
-        if bound is not None and len(message) > max(bound.bytes_max, len(self.message)):
+        if len(content) > len(self.message):
             place = failing_at or bound.failing_at
             if place is None:
                 return False
-            why = f"actions make a message of {len(message)} bytes; its queue takes at most {bound.bytes_max}"
-            message, queue = noted(bytes(self.message), place, why), dead_letter_name(place)
-        content = message if isinstance(message, LivingCopy) else bytes(message)
+            why = f"actions make a message of {len(content)} bytes; its queue takes at most {bound.bytes_max}"
+            content, queue = noted(bytes(self.message), place, why), dead_letter_name(place)
         self.queues.setdefault(content, {})[queue] = None
         return True

@@ -19,7 +19,7 @@ from lightrail.filters.rules.rule_action import RuleAction
 from lightrail.model import limits
 from lightrail.model.names import dead_letter_name
 from lightrail.model.policy import Policy
-from lightrail.namespace.ages import NEVER, life_of_copy, living
+from lightrail.namespace.ages import NEVER, LivingCopy, life_of_copy, living
 from lightrail.namespace.copies import Choose, Copies, Largest
 from lightrail.namespace.failures import Noting, noted
 from lightrail.namespace.forwarding import ChainEnd
@@ -86,7 +86,7 @@ def _follow(key: Key, view: MessageView, copies: Copies) -> Generator[None, None
         if key.action is not None:
             message = bytes(view.data)
             try:
-                view = MessageView(_changed(key.action, view.data, copies.came_ms))
+                view = MessageView(_changed(key.action, view.data, message, copies.came_ms))
             except EvaluationError as error:
                 if failing_at is None:
                     return False
@@ -97,21 +97,27 @@ def _follow(key: Key, view: MessageView, copies: Copies) -> Generator[None, None
         yield
     if isinstance(queue, RouterNode):
         return (yield from queue.spread(view, copies))
-    return copies.add(view.data, queue, failing_at)
+    data = view.data
+    if queue in copies.bounds and len(data) > copies.bounds[queue].bytes_max:
+        return copies.add_bounded(data, queue, failing_at)
+    # A LivingCopy stays what it is.
+    content = data if isinstance(data, bytes) else bytes(data)
+    copies.queues.setdefault(content, {})[queue] = None
+    return True
 
 
-def _changed(action: "AnyAction | Noting", message: Buffer, came_ms: int) -> bytes:
+def _changed(action: "AnyAction | Noting", data: Buffer, message: bytes, came_ms: int) -> bytes:
     """What an action makes of a message, which keeps the time to live that a former action has set."""
-    life_ms = life_of_copy(message)
     if not isinstance(action, RuleAction):
-        changed = action.apply(bytes(message))
-    else:
-        changed = action.apply(bytes(message), came_ms)
-        if action.sets_life:
-            # A message with malformed sections is as it was sent.
-            with suppress(DecodeError):
-                found = life_of(changed)
-                life_ms = NEVER if found is None else found
+        changed = action.apply(message)
+        return living(changed, data.life_ms) if isinstance(data, LivingCopy) else changed
+    changed = action.apply(message, came_ms)
+    life_ms = life_of_copy(data)
+    if action.sets_life:
+        # A message with malformed sections is as it was sent.
+        with suppress(DecodeError):
+            found = life_of(changed)
+            life_ms = NEVER if found is None else found
     return changed if life_ms is None else living(changed, life_ms)
 
 
@@ -256,7 +262,7 @@ class Plan:
             if not queues:
                 unroutable.append(index)
                 continue
-            group = by_queues.get(queues) or _begin(queues, groups, by_queues, by_queue)
+            group = by_queues.get(queues) or _begin(queues, queues, groups, by_queues, by_queue)
             group.indices.append(index)
             group.payloads.append(payload)
         return Routed(groups, unroutable)
@@ -289,6 +295,7 @@ class Plan:
         targets = node.matcher.targets
         is_light = node.matcher.is_light
         walks = node.chooses
+        copies: Copies | None = None
         left = looks.left
         for index, payload in enumerate(payloads):
             view = MessageView(payload)
@@ -315,19 +322,21 @@ class Plan:
                     if not queues:
                         unroutable.append(index)
                         continue
-                    group = by_queues.get(queues) or _begin(queues, groups, by_queues, by_queue)
+                    group = by_queues.get(queues) or _begin(queues, queues, groups, by_queues, by_queue)
                     group.indices.append(index)
                     group.payloads.append(payload)
                     continue
             looks.left = left
-            copies = Copies(payload, came_ms, choose, looks, self.bounds)
+            if copies is None:
+                copies = Copies(came_ms, choose, looks, self.bounds)
+            copies.message, copies.queues = payload, {}
             if not (yield from node.spread(view, copies)):
                 unroutable.append(index)
             for content, names in copies.queues.items():
                 queues = self._set(tuple(names))
                 life_ms = life_of_copy(content)
                 key = queues if life_ms is None else (queues, life_ms)
-                group = by_queues.get(key) or _begin(queues, groups, by_queues, by_queue, key)
+                group = by_queues.get(key) or _begin(key, queues, groups, by_queues, by_queue)
                 group.indices.append(index)
                 group.payloads.append(content)
             left = looks.left - _LIGHT
@@ -357,16 +366,15 @@ class Plan:
 
 
 def _begin(
+    key: GroupKey,
     queues: Queues,
     groups: list[CopyGroup],
     by_queues: dict[GroupKey, CopyGroup],
     by_queue: dict[str, GroupKey],
-    key: GroupKey | None = None,
 ) -> CopyGroup:
     """Begins a group, and ends earlier groups with one of its queues, to keep the order of each queue."""
     group = CopyGroup(queues, [], [])
     groups.append(group)
-    key = key or queues
     for queue in queues:
         earlier = by_queue.get(queue)
         if earlier is not None:

@@ -135,7 +135,7 @@ class TopicUses:
         raise CoordinatorError("topics were changed while their use was written; this is tried again")
 
 
-class Waiting(Protocol):
+class RoutingSender(Protocol):
     """A sender with batches that wait."""
 
     def route_waiting(self) -> None:
@@ -158,7 +158,7 @@ class UseNotes:
     """Used topics whose use could not be written."""
     is_writing: bool = False
     _is_looking: bool = False
-    _senders: dict[Waiting, None] = field(default_factory=dict)
+    _senders: dict[RoutingSender, None] = field(default_factory=dict)
     _futures: list[asyncio.Future[None]] = field(default_factory=list)
 
     def admits(self, topics: Iterable[str], now_ms: int) -> bool:
@@ -186,7 +186,7 @@ class UseNotes:
             self._is_looking = True
             self._later(USE_LOOK_MS, self._look)
 
-    def wait(self, sender: Waiting) -> None:
+    def wait(self, sender: RoutingSender) -> None:
         """Calls the sender when what is being written is written, or can't be."""
         self._senders[sender] = None
 

@@ -57,6 +57,9 @@ def test_a_scheduled_message_gets_to_the_subscriptions_that_there_are_when_it_is
 ) -> None:
     give(guarded.data, queue, role="router", unroutable="drop")
     add(guarded, queue, "before")
+    timed = {"filter": None, "action": {"rule": {"sql": "SET sys.TimeToLive = '00:00:50'"}}}
+    give(guarded.data, f"{queue}/timed", role="queue")
+    subscribe(guarded.data, queue, f"{queue}/timed", id="timed", rules={"it": timed})
     with client.get_topic_sender(queue) as sender:
         soon = datetime.now(UTC) + timedelta(seconds=4)
         assert sender.schedule_messages([ServiceBusMessage("1"), ServiceBusMessage("2")], soon) == [1, 2]
@@ -67,13 +70,16 @@ def test_a_scheduled_message_gets_to_the_subscriptions_that_there_are_when_it_is
         assert left(client, f"{queue}/before") == ["now"]
         add(guarded, queue, "after")
         assert datetime.now(UTC) < soon
-        for id, expected in (("before", ["1", "2", "3", "4", "now"]), ("after", ["1", "2", "3", "4"])):
+        everything = ["1", "2", "3", "4", "now"]
+        for id, expected in (("before", everything), ("after", everything[:4]), ("timed", everything)):
             with client.get_subscription_receiver(queue, id) as receiver:
                 found = received(receiver, len(expected))
                 assert sorted(texts(found)) == expected
                 for each in found:
                     if str(each) != "now":
                         assert each.enqueued_time_utc >= soon - timedelta(milliseconds=1)
+                    # The time to live that a rule sets counts from then, too.
+                    assert each.time_to_live == (timedelta(seconds=50) if id == "timed" else None)
                     receiver.complete_message(each)
     assert datetime.now(UTC) >= soon
 

@@ -8,7 +8,8 @@ from typing import Any
 from lightrail.amqp.encoder import encode
 from lightrail.amqp.values import Symbol
 from lightrail.model.attempts import DEFERRED, failures
-from lightrail.shard.queue.timed.aside import NOBODY, NOBODY_WITH_STATES
+from lightrail.shard.queue.timed.aside import NOBODY
+from lightrail.shard.queue.timed.ended_links import NOBODY_WITH_ENDED_LINKS
 from lightrail.wire.frames import OutcomeCode
 from tests.support.shard.scene import Scene, numbered_messages
 from tests.unit.shard.transactions.test_transactions import post
@@ -205,7 +206,7 @@ def found(scene: Scene) -> list[tuple[Any, ...]]:
             mark = MARK.encode() in message
             is_deferred = bool(attempts & DEFERRED)
             attempts = failures(attempts) if queue == SOURCE else 0
-            is_reserved = consumer is not None and consumer < NOBODY_WITH_STATES
+            is_reserved = consumer is not None and consumer < NOBODY_WITH_ENDED_LINKS
             locked = None if consumer is None or consumer < 0 else number
             found.append((name_of(message), queue, attempts, mark, locked, is_reserved, is_deferred))
     return sorted(found, key=lambda each: each[0])

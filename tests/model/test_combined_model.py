@@ -162,14 +162,14 @@ class CombinedModel(RuleBasedStateMachine):
                     self.gone(sequence, effect.reason)
         # What has come back is what is neither gone nor in flight: the machine is asked.
         # What comes back in pieces from a consumer that has detached is locked no more.
-        for consumer in self.machine.contents.consumers:
+        for consumer in self.machine.view.holders():
             for run in consumer.in_flight.runs:
                 if run.is_deferred:
                     for sequence in range(run.sequence, run.end):
                         self.live[sequence].is_deferred = True
         held = {
             s: consumer.id
-            for consumer in self.machine.contents.consumers
+            for consumer in self.machine.view.holders()
             if consumer not in self.machine.outcomes.returning
             for s in held_by(consumer.in_flight.runs)
         }
@@ -309,7 +309,7 @@ class CombinedModel(RuleBasedStateMachine):
 
     @rule(key=st.sampled_from(["a", "b"]), back=st.integers(0, 5), outcome=outcomes, renews=st.booleans())
     def use_key(self, key: str, back: int, outcome: Outcome, renews: bool) -> None:
-        consumer = self.machine.contents.locks.by_key.get(key)
+        consumer = self.machine.contents.locks.seen(key)
         number = 0 if consumer is None else consumer.next - back
         command: Command = RenewLock(key, number) if renews else SettleLocked(key, number, outcome)
         *_, answer = self.do(command)

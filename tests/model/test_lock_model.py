@@ -428,7 +428,7 @@ class LockModel(RuleBasedStateMachine):
         ready = {(s, run.attempts) for run in self.machine.contents.ready.waiting() for s in sequences(run)}
         assert ready == {(s, m.attempts) for s, m in self.live.items() if m.holder is None}
         found = []
-        for consumer in self.machine.contents.consumers:
+        for consumer in self.machine.view.holders():
             line = consumer.in_flight
             for key, run in zip(line.keys[line.head :], line.runs[line.head :], strict=True):
                 found += [(consumer.id, key + at, run.sequence + at) for at in range(run.count)]

@@ -312,7 +312,7 @@ class History:
         locked = {body: each.number for body, each in self.there.items() if each.key}
         assert numbers == locked, "these are locked, under these numbers, and no others"
         holders: dict[bytes, str] = {}
-        for consumer in self.scene.queue_contents("q").consumers:
+        for consumer in self.scene.queue_contents("q").locks.keyed():
             holders |= dict.fromkeys(
                 (body for number, body in self.of(consumer.options.lock_key)), consumer.options.lock_key
             )

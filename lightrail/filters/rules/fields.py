@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 from uuid import UUID
 
+from lightrail.amqp.lifetime import TTL_MAX
 from lightrail.amqp.values import Timestamp
 from lightrail.filters.message import MessageView
 from lightrail.filters.path import FIELD_NAMES, FOLDED, MESSAGE_ANNOTATIONS, Path, entry, parse_path
@@ -72,7 +73,7 @@ def _ttl(milliseconds: Any) -> Duration:
     return Duration(INTEGER_MAX if milliseconds is None else int(milliseconds) * TICKS_OF_MS)
 
 
-def _time(milliseconds: Any) -> Any:
+def _time(milliseconds: Any) -> Timestamp | None:
     return Timestamp(milliseconds) if isinstance(milliseconds, int) else None
 
 
@@ -87,6 +88,14 @@ def _made(name: str, path: Path, make: Callable[[Any], Any], is_settable: bool, 
 
 def _came(view: MessageView) -> Timestamp | None:
     return Timestamp(view.came_ms) if isinstance(view, HeadView) else None
+
+
+def _expires(view: MessageView) -> Timestamp | None:
+    """The end of a message: for an action that of its ttl, which begins when it came."""
+    ttl = view.field(_TTL) if isinstance(view, HeadView) else None
+    if isinstance(view, HeadView) and isinstance(ttl, int) and ttl < TTL_MAX:
+        return Timestamp(view.came_ms + ttl)
+    return _time(view.field(_EXPIRY))
 
 
 def _size(view: MessageView) -> int:
@@ -108,6 +117,8 @@ _TEXTS: Final = {
     "ReplyTo": "reply-to",
     "ContentType": "content-type",
 }
+_TTL: Final = parse_path("ttl")
+_EXPIRY: Final = parse_path("absolute-expiry-time")
 _NOTES: Final = {
     "PartitionKey": "x-opt-partition-key",
     "ViaPartitionKey": "x-opt-via-partition-key",
@@ -115,8 +126,6 @@ _NOTES: Final = {
     "DeadLetterSource": "x-opt-dead-letter-source",
 }
 _TIMES: Final = {
-    "ExpiresAtUtc": parse_path("absolute-expiry-time"),
-    "ExpiresAt": parse_path("absolute-expiry-time"),
     "ScheduledEnqueueTimeUtc": _annotation("x-opt-scheduled-enqueue-time"),
     "ScheduledEnqueueTime": _annotation("x-opt-scheduled-enqueue-time"),
 }
@@ -137,9 +146,10 @@ _ALL: Final = (
         for name, note in _NOTES.items()
     ),
     *(_made(name, path, _time, name.startswith("Scheduled"), False) for name, path in _TIMES.items()),
-    _made("TimeToLive", parse_path("ttl"), _ttl, True, False),
+    _made("TimeToLive", _TTL, _ttl, True, False),
     _made("DeliveryCount", parse_path("delivery-count"), value_of, False, False),
     System("Size", None, _size),
+    *(System(name, _EXPIRY, _expires) for name in ("ExpiresAtUtc", "ExpiresAt")),
     *(System(name, None, _came) for name in ("EnqueuedTimeUtc", "EnqueuedTime")),
     *(System(name, None, lambda view: None) for name in _OF_QUEUES),
 )

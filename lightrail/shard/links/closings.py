@@ -176,7 +176,7 @@ class LastConsumers:
             return
         if queue.view.consumers.competing or queue.record.policy["lifetime"] != LAST_CONSUMER:
             del self._due_ms[queue]
-        elif self._due_ms[queue] > now_ms or queue.view.consumers.departed:
-            return  # A consumer that has departed still has locked messages.
+        elif self._due_ms[queue] > now_ms or queue.view.has_departed:
+            return  # Messages of former consumers are still locked.
         elif self._retiring.retire_left(queue, now_ms):
             del self._due_ms[queue]

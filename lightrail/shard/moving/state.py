@@ -171,7 +171,7 @@ def _put_producers(columns: Columns, known: Known) -> None:
 def _consumers(queue: Queue, performer: Performer) -> list[tuple[Consumer, dict[str, Any]]]:
     """Consumers in the order of their attaches, then those that detached and still have locks."""
     found: list[tuple[Consumer, dict[str, Any]]] = []
-    for consumer in queue.view.consumers:
+    for consumer in queue.view.holders():
         fields: dict[str, Any] = {
             "next": consumer.next,
             "lock_ms": consumer.lock_ms,

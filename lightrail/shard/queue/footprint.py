@@ -73,21 +73,22 @@ class Footprint:
                     size += unsettled
                 else:
                     unsettled = limits.SINGLE_BYTES * runs
+        links = self.consumers.attached_bytes
         if contents.deadlines.heap or contents.locks.heap:
             index += self._timed_bytes()
+            links += limits.ENDED_LINK_BYTES * len(contents.locks.ended.by_key)
         if contents.duplicates is not None:
             ids = len(contents.duplicates)
             size += limits.REMEMBERED_ID_BYTES * ids
-        consumers = self.consumers
-        links = consumers.attached_bytes
-        if consumers.departed:
-            links += limits.CONSUMER_BYTES * len(consumers.departed)
+        if self.consumers.departed:
+            links += limits.CONSUMER_BYTES * len(self.consumers.departed)
         return index + size, (index, unsettled, links, ids)
 
     def _timed_bytes(self) -> int:
         """Bytes of the times of messages and of locks."""
-        heaps = (self._contents.deadlines.heap, self._contents.locks.heap)
-        return limits.TIMED_BYTES * sum(len(heap) for heap in heaps if len(heap) > limits.STALE_ENTRIES_MIN)
+        least = limits.STALE_ENTRIES_MIN
+        expiring, locked = len(self._contents.deadlines.heap), len(self._contents.locks.heap)
+        return limits.TIMED_BYTES * (expiring * (expiring > least) + locked * (locked > least))
 
     @property
     def message_bytes(self) -> int:

@@ -109,7 +109,7 @@ class View:
         contents = self._contents
         if not contents.locks.heap:
             return 0
-        return sum(
+        return contents.locks.ended.count + sum(
             run.count
             for consumer in contents.consumers
             if consumer.lock_ms
@@ -139,10 +139,27 @@ class View:
 
     def holder_of(self, key: str) -> Consumer | None:
         """The consumer whose messages are locked under a key, with a link or without."""
-        found = self._contents.locks.by_key.get(key)
+        found = self._contents.locks.seen(key)
         # The locks of an attached link of a gateway are those of requests that wait for their answers.
         is_free = found is not None and (found.departed or found.options.lock_ends)
         return found if is_free else None
+
+    def holders(self) -> Iterator[Consumer]:
+        """All consumers with messages in flight, and the attached ones; those of ended links one by one."""
+        packed = self.consumers.packed
+        yield from (each for each in self.consumers if each is not packed)
+        yield from self._contents.locks.ended.copies()
+
+    @property
+    def has_departed(self) -> bool:
+        """Whether messages are locked for consumers without a link, or reserved."""
+        return bool(self.consumers.departed or self.consumers.packed)
+
+    @property
+    def lock_state(self) -> tuple[int, ...]:
+        """Differs after a lock of an attached consumer has begun or ended."""
+        heap = self._contents.locks.heap
+        return (len(heap), *heap[0]) if heap else ()
 
     @property
     def locks(self) -> Sequence[tuple[int, int, int, int]]:
@@ -151,7 +168,7 @@ class View:
 
     def keyed_locks(self) -> Iterator[KeyedLock]:
         """The locks of durable messages that outlive their links."""
-        for consumer in self._contents.locks.by_key.values():
+        for consumer in self._contents.locks.keyed():
             yield from keyed_locks(consumer, 0, consumer.next)
         yield from reserved.locks_of(self._contents)
 

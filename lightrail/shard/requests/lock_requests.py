@@ -119,7 +119,7 @@ class LockRequests:
         for key, number in _locks(fields):
             holder = queue.view.holder_of(key)
             if holder is not None and holder.departed:
-                returned = commands.SettleDetached(holder.id, number, holder.next, commands.RELEASED)
+                returned = commands.SettleDetached(key, number, holder.next, commands.RELEASED)
                 self._performer.apply(queue, returned, now_ms)
         return {}
 

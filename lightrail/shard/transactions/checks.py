@@ -39,8 +39,12 @@ class Settled(NamedTuple):
     def part(self) -> SettledPart:
         """Their part of the work."""
         first, last, outcome = self.retirement.first, self.retirement.last, self.retirement.outcome
-        kind = commands.SettleDetached if self.retirement.key else commands.Settle
-        return SettledPart(self.queue, self.runs, kind(self.consumer.id, first, last, outcome))
+        command: commands.Settle | commands.SettleDetached
+        if self.retirement.key:
+            command = commands.SettleDetached(self.retirement.key, first, last, outcome)
+        else:
+            command = commands.Settle(self.consumer.id, first, last, outcome)
+        return SettledPart(self.queue, self.runs, command)
 
 
 @dataclass(slots=True, eq=False, repr=False)

@@ -19,7 +19,7 @@ from lightrail.shard.effects.peers import Peer
 from lightrail.shard.effects.performer import Performer
 from lightrail.shard.journal.store import StoreBusyError
 from lightrail.shard.links.ingress.selection import share
-from lightrail.shard.queue.timed.aside import NOBODY_WITH_RETRIES
+from lightrail.shard.queue.timed.ended_links import NOBODY_WITH_ENDED_LINKS
 from lightrail.shard.queue.values import commands
 from lightrail.shard.queue.values.commands import FAILED
 from lightrail.shard.queue.values.schedules import Release, Withhold
@@ -58,7 +58,7 @@ class Preparing:
     _when_synced: CallWhenSynced
     found: InitVar[Iterable[TransactionStep]]
     now_ms: InitVar[int]
-    _holders: "count[int]" = field(default_factory=lambda: count(NOBODY_WITH_RETRIES - 1, -1))
+    _holders: "count[int]" = field(default_factory=lambda: count(NOBODY_WITH_ENDED_LINKS - 1, -1))
     _prepared: dict[bytes, Prepared] = field(default_factory=dict)
     _bytes: UserShares = field(default_factory=UserShares)
     _count: UserShares = field(default_factory=UserShares)
@@ -153,7 +153,7 @@ class Preparing:
         self._applying.records.write([prepared.record(fields)], now_ms)
         for each, deliveries in zip(settled, reserved, strict=True):
             first, last = each.retirement.first, each.retirement.last
-            command = commands.Reserve(deliveries.holder, each.consumer.id, first, last)
+            command = commands.Reserve(deliveries.holder, each.consumer.id, first, last, each.retirement.key)
             self._performer.apply(each.queue, command, now_ms)
         self._apply_cancelled(prepared, Withhold, now_ms)
         self._add(prepared)

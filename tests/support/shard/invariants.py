@@ -106,6 +106,8 @@ def _check_consumers(contents: Contents) -> None:
             or is_returning
             or (contents.locks.by_key[consumer.options.lock_key] is consumer)
         )
+    count += _check_ended_links(contents)
+    size += 0 if consumers.packed is None else sum(run.size for run in consumers.packed.in_flight.runs)
     for apart in contents.set_apart:
         assert apart.count == sum(run.count for run in apart)
         _check_line(apart.consumer.in_flight)
@@ -146,6 +148,30 @@ def _check_consumers(contents: Contents) -> None:
     linked = [each for each in competing if not each.suspended]
     assert len(active) == ((1 if linked else 0) if consumers.single_active else len(competing))
     assert consumers.suspended == sum(each.suspended for each in consumers.by_id.values())
+
+
+def _check_ended_links(contents: Contents) -> int:
+    """Each packed delivery is of one ended link; returns how many there are."""
+    ended, packed = contents.locks.ended, contents.consumers.packed
+    assert not contents.locks._to_pack, "a command has not packed what it unpacked"
+    assert (packed is None) == (not ended.by_key)
+    assert not ended.by_key.keys() & contents.locks.by_key.keys()
+    parts = sorted((part.sequence, part.length) for link in ended.by_key.values() for part in link.parts)
+    assert all(length > 0 for _, length in parts)
+    sequences = [sequence + at for sequence, length in parts for at in range(length)]
+    runs = [] if packed is None else packed.in_flight.runs[packed.in_flight.head :]
+    assert sequences == [each for run in runs for each in range(run.sequence, run.end)]
+    assert ended.count == len(sequences)
+    for key, link in ended.by_key.items():
+        assert (link.until_ms, key) in ended._heap, "nobody ends its locks"
+        assert link.until_ms == min(part.until_ms for part in link.parts) > 0
+        assert all(part.number + part.length <= link.next for part in link.parts)
+    if packed is not None:
+        _check_line(packed.in_flight)
+        first_ms = min(link.until_ms for link in ended.by_key.values())
+        assert 0 < ended.wakes_ms <= first_ms
+        assert (ended.wakes_ms, packed.id, 0, 0) in contents.locks.heap
+    return ended.count
 
 
 def _check_deferred(contents: Contents) -> None:

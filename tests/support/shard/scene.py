@@ -261,7 +261,7 @@ class Scene:
         assert queue is not None
         contents = queue.machine.contents
         found: list[tuple[int | None, int, Run]] = [(None, 0, run) for run in contents.ready.waiting()]
-        for consumer in contents.consumers:
+        for consumer in queue.machine.view.holders():
             line = consumer.in_flight
             numbers = zip(line.keys[line.head :], line.runs[line.head :], strict=True)
             found += [(consumer.id, number, run) for number, run in numbers]

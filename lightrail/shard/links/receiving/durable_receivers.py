@@ -60,8 +60,7 @@ class OfQueue:
     def to_compare(self, queue: Queue) -> dict[ReceivingLink, Consumer | None]:
         """Receivers whose deliveries may differ from the recorded ones, with the frontend's link that has
         them, or had them in the last step."""
-        heap = queue.view.locks
-        locks, changed = (len(heap), *heap[:1]), self.changed
+        locks, changed = queue.view.lock_state, self.changed
         if locks != self.locks:
             changed = dict.fromkeys(self.by_client_link.values())
         found = {**changed, **self.linked}

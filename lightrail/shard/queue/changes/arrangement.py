@@ -108,7 +108,7 @@ class Arrangement:
             for run in consumer.in_flight.runs:
                 deliveries.take_over(run)
         contents.locks.restore(command.locks)
-        for consumer in contents.locks.by_key.values():
+        for consumer in contents.locks.keyed():
             contents.locks.note(consumer)
         self._set_all_aside(command.policy, now_ms)
         deliveries.seen_to = command.seen_to
@@ -116,6 +116,7 @@ class Arrangement:
         self._joining.begin(contents.next_sequence)
         self.follow(command.policy, now_ms, command.past)
         self._withheld = ()
+        contents.locks.pack()
         if active is not None:
             contents.consumers.activate(active)
         contents.deadlines.thin(contents.expiring())
@@ -162,6 +163,7 @@ class Arrangement:
             self._wait_anew(policy, now_ms)
         if past is not None or policy.arrangement != before.arrangement:
             self._arrange(policy, now_ms, past)
+        contents.locks.ended.follow(policy.lock_ms)
         for consumer in contents.consumers.follow(policy):
             contents.locks.begin(consumer, now_ms)
         if policy.duplicate_window_ms is None:
@@ -191,7 +193,6 @@ class Arrangement:
             consumer.in_flight.evicted_to = 0
             if consumer.ring is not None:
                 consumer.cursor = 0
-        contents.consumers.departed.look_again()
         contents.consumers.passed_over = False
         contents.special = contents.deliveries.order = None
         if policy.groups:

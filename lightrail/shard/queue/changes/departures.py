@@ -46,6 +46,7 @@ def depart(
         outcome = outcome_of_rest(options.default_outcome, ending)
         outcomes.settle(consumer, endless, outcome, now_ms, effects)
         contents.locks.settled(consumer)
+    contents.locks.pack()
 
 
 def _return(

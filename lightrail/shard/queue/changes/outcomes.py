@@ -187,7 +187,7 @@ class Outcomes:
                 self.settle(consumer, runs, consumer.options.default_outcome, now_ms, effects)
             if not len(consumer.in_flight):
                 self.returning.pop(0)
-                self._contents.consumers.departed.take(consumer.id)
+                self._contents.consumers.departed.pop(consumer.id, None)
 
     # --- back to the queue --------------------------------------------------------------------------------
 

@@ -10,7 +10,7 @@ fail if that end is over. So they are if the process ended meanwhile (lock_chang
 """
 
 from bisect import bisect_right
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 
 from lightrail.model.attempts import of_journal
 from lightrail.model.links import LockEnding
@@ -34,51 +34,44 @@ Locked = Sequence[tuple[int, int, int, int]]
 class Reservation(Consumer):
     """Has deliveries of one consumer in flight for a transaction."""
 
-    __slots__ = ("locked_until", "receiver")
+    __slots__ = ("counting", "locked_until", "receiver")
 
     def __init__(self, identity: int, receiver: Consumer | None) -> None:
         super().__init__(identity, commands.ConsumerOptions(), None)
         self.departed = True
         self.locked_until: dict[int, int] = {}
         """The ends of their locks, if these have a key, by delivery number."""
+        self.counting: list[int] = []
+        """Delivery numbers whose ends count after the end of the link; see Blame."""
         self.receiver: Consumer = self if receiver is None else receiver
         """The consumer that received the messages; itself after a restart, when that one is unknown."""
 
 
 def apply(contents: Contents, command: ReservedCommand, now_ms: int) -> Settled | None:
     """Applies a command; returns the deliveries that the caller settles, or None."""
+    settled: Settled | None = None
     match command:
         case commands.Reserve():
             _reserve(contents, command)
-            return None
         case commands.Conclude():
-            return _conclude(contents.consumers, command)
+            settled = _conclude(contents.consumers, command)
         case commands.Return():
-            return _return(contents, command, now_ms)
+            settled = _return(contents, command, now_ms)
         case commands.SettleDetached():
-            consumer, runs = _take(contents, command)
-            if consumer is None:
-                return None
-            # The key of a lock ends with its last delivery.
-            contents.locks.settled(consumer)
-            return consumer, runs, command.outcome
-
-
-def _take(
-    contents: Contents, command: commands.Reserve | commands.SettleDetached
-) -> tuple[Consumer | None, list[Run]]:
-    """Removes deliveries of a consumer, attached or not."""
-    consumers = contents.consumers
-    consumer = consumers.by_id.get(command.consumer)
-    if consumer is None:
-        consumer = consumers.departed.get(command.consumer)
-    runs = [] if consumer is None else consumer.in_flight.take(command.first, command.last)
-    return consumer, runs
+            consumer = contents.locks.find(command.key)
+            if consumer is not None:
+                settled = consumer, consumer.in_flight.take(command.first, command.last), command.outcome
+                # The key of a lock ends with its last delivery.
+                contents.locks.settled(consumer)
+    contents.locks.pack()
+    return settled
 
 
 def _reserve(contents: Contents, command: commands.Reserve) -> None:
     """Reserves deliveries of a consumer, which can then no longer settle them."""
-    consumer, runs = _take(contents, command)
+    consumers = contents.consumers
+    consumer = contents.locks.find(command.key) if command.key else consumers.by_id.get(command.consumer)
+    runs = [] if consumer is None else consumer.in_flight.take(command.first, command.last)
     if consumer is None or not runs:
         return
     reservation = Reservation(command.holder, consumer)
@@ -86,17 +79,19 @@ def _reserve(contents: Contents, command: commands.Reserve) -> None:
         locks = contents.locks
         for number in range(command.first, command.last):
             reservation.locked_until[number] = locks.end_of(consumer, number)
+            if consumer.blame is not None and consumer.blame.counts(number):
+                reservation.counting.append(number)
         locks.settled(consumer)
     reservation.next = command.first
     for run in runs:
         reservation.in_flight.append(reservation.next, run)
         reservation.next += run.count
-    contents.consumers.departed[command.holder] = reservation
+    consumers.departed[command.holder] = reservation
 
 
 def _conclude(consumers: Consumers, command: commands.Conclude) -> Settled | None:
     """Ends a reservation; returns its deliveries with their receiver, or None."""
-    found = consumers.departed.take(command.holder)
+    found = consumers.departed.pop(command.holder, None)
     if not isinstance(found, Reservation):
         return None
     return found.receiver, found.in_flight.everything(), command.outcome
@@ -106,12 +101,15 @@ def _return(contents: Contents, command: commands.Return, now_ms: int) -> Settle
     """Gives deliveries back to their receiver, under their numbers; those of a detached one have failed."""
     consumers, locks = contents.consumers, contents.locks
     found = consumers.departed.get(command.holder)
-    receiver = _receiver_now(contents, command.holder)
+    receiver = _receiver_now(contents, command.holder, locks.find)
     if receiver is None or not isinstance(found, Reservation):
         return _conclude(consumers, commands.Conclude(command.holder, commands.FAILED))
     line = found.in_flight
     del consumers.departed[command.holder]
     if receiver.departed:
+        if locks.by_key.get(receiver.options.lock_key) is not receiver:
+            # What it had beside the reserved deliveries, when it was packed, has left it since.
+            receiver.in_flight = InFlight()
         locks.restored(receiver)
     first = line.keys[line.head]
     into = receiver.in_flight
@@ -122,6 +120,9 @@ def _return(contents: Contents, command: commands.Return, now_ms: int) -> Settle
         # Locks without an end would have ended with the link, or have got one with a lock time of the policy.
         lock_ms = max(receiver.lock_ms, receiver.lock_ms_before * receiver.departed)
         endless_ms = now_ms + lock_ms if lock_ms else 0
+        if receiver.blame is not None:
+            for number in found.counting:
+                receiver.blame.renew(number)
         for number, until_ms in found.locked_until.items():
             # While it was reserved, those beside it may have got an end.
             locks.lock_again(receiver, number, until_ms or endless_ms or locks.end_of(receiver, number))
@@ -133,8 +134,12 @@ def _return(contents: Contents, command: commands.Return, now_ms: int) -> Settle
     return None
 
 
-def _receiver_now(contents: Contents, holder: int) -> Consumer | None:
-    """Who can have reserved deliveries again: their receiver, while it is attached, or who has its key."""
+def _receiver_now(contents: Contents, holder: int, find: Callable[[str], Consumer | None]) -> Consumer | None:
+    """Who can have reserved deliveries again: their receiver, while it is attached, or who has its key.
+
+    Args:
+        find: `find` or `seen` of the locks.
+    """
     found = contents.consumers.departed.get(holder)
     if not isinstance(found, Reservation):
         return None
@@ -145,17 +150,17 @@ def _receiver_now(contents: Contents, holder: int) -> Consumer | None:
     if not (receiver.departed and (receiver.keeps_locks or in_session)):
         return None
     # Its link may have opened again.
-    return contents.locks.by_key.get(receiver.options.lock_key, receiver)
+    return find(receiver.options.lock_key) or receiver
 
 
 def may_return(contents: Contents, holder: int) -> bool:
     """Whether the receiver of reserved deliveries is attached, or has its key, and can have them again."""
-    return _receiver_now(contents, holder) is not None
+    return _receiver_now(contents, holder, contents.locks.seen) is not None
 
 
 def outlives_link(contents: Contents, holder: int) -> bool:
     """Whether reserved deliveries are locked under a key: they are again after a rollback."""
-    receiver = _receiver_now(contents, holder)
+    receiver = _receiver_now(contents, holder, contents.locks.seen)
     if receiver is None or not receiver.options.lock_key:
         return False
     return receiver.departed or receiver.options.lock_ends is not LockEnding.ALWAYS_BY_TIME
@@ -238,7 +243,9 @@ def own_again(contents: Contents, holders: Sequence[tuple[commands.Holder, Consu
         for number, run, _ in found:
             each.in_flight.append(number, run)
             each.next = number + run.count
-        first = each.in_flight.keys[0]
+        first, blame = each.in_flight.keys[0], each.receiver.blame
+        if blame is not None:
+            each.counting = [number for number in range(first, each.next) if blame.counts(number)]
         for until_ms, consumer, start, stop in locks:
             if consumer == each.receiver.id:
                 span = range(max(first, start), min(each.next, stop))
@@ -277,13 +284,12 @@ def locks_of(contents: Contents) -> Iterator[KeyedLock]:
         receiver = each.receiver
         if not receiver.keeps_locks:
             continue
-        line, blame = each.in_flight, receiver.blame
+        line, counting = each.in_flight, set(each.counting)
         for number, run in zip(line.keys[line.head :], line.runs[line.head :], strict=True):
             attempts = of_journal(run.attempts)
             for index in range(run.count if run.batch.durable else 0):
                 if until_ms := each.locked_until.get(number + index):
-                    counts = blame is not None and blame.counts(number + index)
-                    sequence = run.sequence + index
+                    sequence, counts = run.sequence + index, number + index in counting
                     yield KeyedLock(receiver, number + index, sequence, 1, attempts, until_ms, counts)
 
 

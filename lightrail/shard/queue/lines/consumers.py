@@ -6,7 +6,6 @@ from dataclasses import dataclass, field
 
 from lightrail.model import conditions, limits
 from lightrail.model.links import LockEnding
-from lightrail.shard.queue.lines.departed import Departed
 from lightrail.shard.queue.lines.ends import Blame, Ends
 from lightrail.shard.queue.lines.line import InFlight
 from lightrail.shard.queue.values.commands import UNBOUNDED, ConsumerOptions
@@ -80,9 +79,8 @@ class Consumer:
     @property
     def keeps_locks(self) -> bool:
         """Whether locks of its deliveries outlive its link."""
-        if not self.options.lock_key or self.options.lock_ends is LockEnding.BY_LINK:
-            return False
-        return bool(self.lock_ms or self.lock_ms_before)
+        outlive = self.options.lock_key and self.options.lock_ends is not LockEnding.BY_LINK
+        return bool(outlive and (self.lock_ms or self.lock_ms_before))
 
     @property
     def turn_bytes(self) -> int:
@@ -130,7 +128,8 @@ class Consumers:
     """Bytes of memory of these consumers, without their deliveries."""
     changed: dict[str, int] | None = None
     """By user: by how much these bytes have changed since the shard counted them; None: not at all."""
-    departed: Departed = field(default_factory=Departed)
+    departed: dict[int, Consumer] = field(default_factory=dict)
+    """Detached consumers with deliveries, by number: reserved, returning, or locked and not packed."""
     deferred: Consumer | None = None
     """The internal consumer of deliveries that wait for their outcome (deferred.py)."""
     aside: Consumer | None = None
@@ -139,6 +138,8 @@ class Consumers:
     """The internal consumer of messages that wait after a failed delivery (aside.py)."""
     states: Consumer | None = None
     """The internal consumer of states (states.py)."""
+    packed: Consumer | None = None
+    """The internal consumer of the deliveries of ended links (ended_links.py)."""
     single_active: bool = False
     disabled: bool = False
     """Whether nobody gets messages: all that compete are on standby."""
@@ -162,13 +163,14 @@ class Consumers:
     @property
     def internal(self) -> list[Consumer]:
         """The internal consumers that there are."""
-        found = (self.deferred, self.aside, self.retries, self.states)
-        return [each for each in found if each is not None]
+        return list(filter(None, (self.deferred, self.aside, self.retries, self.states, self.packed)))
 
     @property
     def are_attached(self) -> bool:
         """Whether nobody but attached consumers may have messages in flight."""
-        return not (self.departed or self.deferred or self.aside or self.retries or self.states)
+        return not (
+            self.departed or self.packed or self.deferred or self.aside or self.retries or self.states
+        )
 
     def attach(self, identity: int, options: ConsumerOptions, policy: Policy) -> Refused | None:
         """Attaches a consumer, or returns why not."""
@@ -281,9 +283,8 @@ class Consumers:
         competing = [each for each in self.by_id.values() if each.ring is not None]
         timed: list[Consumer] = []
         for consumer in self.departed.values():
-            if consumer.ends is None or consumer.session_of is not None:
-                continue
-            if lock_ms := consumer.options.lock_ms or policy.lock_ms:
+            lock_ms = consumer.options.lock_ms or policy.lock_ms
+            if lock_ms and consumer.ends is not None and consumer.session_of is None:
                 # Its locks are renewed for this time; their ends stay.
                 consumer.locks(lock_ms)
         for consumer in competing:
@@ -325,8 +326,7 @@ class Consumers:
 
     def detach(self, identity: int) -> Consumer | None:
         """Removes a consumer; the caller settles its deliveries."""
-        consumer = self.by_id.pop(identity, None)
-        if consumer is None:
+        if (consumer := self.by_id.pop(identity, None)) is None:
             return None
         self._count(consumer.options, -1)
         if consumer.draining:

@@ -5,7 +5,6 @@ from typing import TYPE_CHECKING, Final
 
 from lightrail.model import limits
 from lightrail.shard.queue.lines.consumers import Consumer, Consumers
-from lightrail.shard.queue.lines.departed import resident
 from lightrail.shard.queue.lines.ready import Ready, fitting
 from lightrail.shard.queue.memory.eviction import Eviction
 from lightrail.shard.queue.order.order import Order
@@ -71,7 +70,7 @@ class Deliveries:
         """
         freed = 0
         left = limits.LOADING_LOOKS
-        for consumer in resident(self._consumers):
+        for consumer in self._consumers:
             line = consumer.in_flight
             if line.is_evicted:
                 continue
@@ -89,7 +88,7 @@ class Deliveries:
         """Runs in flight that can be evicted once they have a location; the caller writes and sets it."""
         found: list[Run] = []
         left = limits.LOADING_LOOKS
-        for consumer in resident(self._consumers):
+        for consumer in self._consumers:
             if bytes_wanted <= 0 or left <= 0:
                 break
             if not consumer.in_flight.is_evicted:
@@ -103,6 +102,8 @@ class Deliveries:
         """Copies deliveries that are a small part of their batch, each once."""
         for consumer in self._parted:
             consumer.in_flight.slim()
+        if (packed := self._consumers.packed) is not None:
+            packed.in_flight.slim()
         self._parted.clear()
         self.spare_bytes = 0
 

@@ -48,9 +48,9 @@ class RunCount:
         """The number of runs, if so many messages are in flight."""
         consumers = self._consumers
         if len(consumers.by_id) == 1 and consumers.are_attached:
-            for consumer in consumers.by_id.values():
-                # As nearly every queue has one consumer, its runs are counted each time.
-                return min(runs_of(consumer), messages)
+            # As nearly every queue has one consumer, its runs are counted each time.
+            (consumer,) = consumers.by_id.values()
+            return min(runs_of(consumer), messages)
         # Twice the deliveries minus the growth is the number of deliveries and settlements.
         change = 2 * self._counters.delivered - messages - self._at
         tolerance = self.tolerance

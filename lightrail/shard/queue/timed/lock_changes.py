@@ -64,27 +64,48 @@ class LockChanges:
                 yield from keyed_locks(*note)
 
 
+class LockedPart(NamedTuple):
+    """Deliveries of consecutive numbers and sequences whose locks have one end."""
+
+    number: int
+    sequence: int
+    length: int
+    until_ms: int
+    """0 for locks without an end."""
+    counts: bool
+    """As in KeyedLock."""
+
+
 def keyed_locks(consumer: Consumer, first: int, last: int) -> Iterator[KeyedLock]:
     """The locks of deliveries in flight, from number `first` to before `last`, that outlive their link.
 
     Transient messages are left out, as they do not outlive the process.
     """
-    ends, line = consumer.ends, consumer.in_flight
-    if ends is None or not consumer.keeps_locks:
+    if not consumer.keeps_locks:
         return
+    line = consumer.in_flight
     index = line.index(first)
     while index < len(line.runs) and line.keys[index] < last:
-        number, run = line.keys[index], line.runs[index]
+        run = line.runs[index]
+        for number, sequence, length, until_ms, counts in (
+            parts_at(consumer, index, first, last) if run.batch.durable else ()
+        ):
+            if until_ms:
+                attempts = of_journal(run.attempts)
+                yield KeyedLock(consumer, number, sequence, length, attempts, until_ms, counts)
         index += 1
-        if not run.batch.durable:
-            continue
-        attempts = of_journal(run.attempts)
-        for start, stop, given_ms in ends.parts(max(first, number), min(last, number + run.count)):
-            for low, high in _parted(consumer, start, stop):
-                if until_ms := consumer.renewed.get(low, given_ms):
-                    counts = consumer.blame is not None and consumer.blame.counts(low)
-                    sequence = run.sequence + low - number
-                    yield KeyedLock(consumer, low, sequence, high - low, attempts, until_ms, counts)
+
+
+def parts_at(consumer: Consumer, index: int, first: int, last: int) -> Iterator[LockedPart]:
+    """The parts of the run at an index in flight, from number `first` to before `last`."""
+    assert consumer.ends is not None, "a consumer with a key knows the ends of its locks"
+    number, run = consumer.in_flight.keys[index], consumer.in_flight.runs[index]
+    blame, renewed = consumer.blame, consumer.renewed
+    for start, stop, given_ms in consumer.ends.parts(max(first, number), min(last, number + run.count)):
+        for low, high in _parted(consumer, start, stop):
+            counts = blame is not None and blame.counts(low)
+            sequence = run.sequence + low - number if low > number else run.sequence
+            yield LockedPart(low, sequence, high - low, renewed.get(low, given_ms), counts)
 
 
 def _parted(consumer: Consumer, first: int, last: int) -> Iterator[tuple[int, int]]:

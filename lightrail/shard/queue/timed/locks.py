@@ -6,19 +6,21 @@ the entry, so that renewing a lock a thousand times costs one number.
 
 With a key, locks outlive their link (ADR 68): then the consumer is departed, and its deliveries stay in
 flight until they are settled by key and number, or the lock ends. The ends of such locks are beside the heap
-(lines/ends.py), as a number may be given again.
+(lines/ends.py), as a number may be given again. Between commands such a consumer is packed (ended_links.py):
+`find` unpacks it, and `pack` follows each command that may have unpacked one.
 
 Those under a key outlive the process as well, by a file of the shard (lock_changes.py); all others are in
 memory only, and their messages are ready again after a restart.
 """
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from heapq import heapify, heappop, heappush
 
 from lightrail.model import conditions, limits
 from lightrail.model.links import LockEnding
 from lightrail.shard.queue.lines.consumers import Consumer, Consumers
 from lightrail.shard.queue.lines.ends import Ends
+from lightrail.shard.queue.timed.ended_links import NOBODY_WITH_ENDED_LINKS, EndedLink, EndedLinks
 from lightrail.shard.queue.timed.lock_changes import LockChanges, within
 from lightrail.shard.queue.values.commands import ConsumerOptions
 from lightrail.shard.queue.values.counters import TurnWork
@@ -29,7 +31,7 @@ from lightrail.shard.queue.values.runs import Run
 class Locks:
     """Timed locks of ranges of delivery numbers; an entry may be stale, never missing."""
 
-    __slots__ = ("_consumers", "_thin_at", "by_key", "changes", "heap", "of_sessions")
+    __slots__ = ("_consumers", "_thin_at", "_to_pack", "by_key", "changes", "ended", "heap", "of_sessions")
 
     def __init__(self, consumers: Consumers, changes: LockChanges | None = None) -> None:
         self._consumers = consumers
@@ -38,7 +40,10 @@ class Locks:
         self.heap: list[tuple[int, int, int, int]] = []
         """(milliseconds since the epoch, consumer, first and last delivery number)."""
         self.by_key: dict[str, Consumer] = {}
-        """Consumers whose locks have a name, attached or departed."""
+        """Consumers whose locks have a name, attached or departed, that are not packed."""
+        self.ended = EndedLinks(consumers)
+        self._to_pack: list[tuple[Consumer, bool]] = []
+        """Consumers that may be packed after this command, and whether they were packed before it."""
         self.of_sessions: dict[int, list[Consumer]] = {}
         """By consumer of a session: those whose deliveries, deferred messages, its lock is for."""
         self._thin_at = limits.STALE_ENTRIES_MIN
@@ -47,7 +52,7 @@ class Locks:
         """Locks deliveries, which are in flight, until a time."""
         if consumer.ends is not None:
             if consumer.ends.is_crowded:
-                consumer.ends.thin(lambda first, last: _holds(consumer, first, last))
+                consumer.ends.thin(lambda first, last: holds(consumer, first, last))
             consumer.ends.add(first, until_ms)
             if self.changes is not None:
                 self.changes.locked(consumer, first, last)
@@ -65,7 +70,8 @@ class Locks:
         if self.changes is not None and consumer.keeps_locks:
             self.changes.freed(runs)
 
-    def _push(self, consumer: Consumer, first: int, last: int, until_ms: int) -> None:
+    def push(self, consumer: Consumer, first: int, last: int, until_ms: int) -> None:
+        """Adds an entry for locks whose end is noted otherwise."""
         heappush(self.heap, (until_ms, consumer.id, first, last))
         if len(self.heap) > self._thin_at:
             self._thin()
@@ -84,7 +90,7 @@ class Locks:
             # An end that was given stays, since the client believes in it.
             consumer.ends.add(first, given_ms or until_ms)
             if not given_ms:
-                self._push(consumer, first, last, until_ms)
+                self.push(consumer, first, last, until_ms)
         self.note(consumer)
 
     @property
@@ -100,9 +106,11 @@ class Locks:
         work left in this turn."""
         heap = self.heap
         while heap and heap[0][0] <= now_ms and work.left > 0:
-            _, identity, first, last = heappop(heap)
+            end_ms, identity, first, last = heappop(heap)
             consumer = self._find(identity)
             if consumer is None:
+                if identity == NOBODY_WITH_ENDED_LINKS and end_ms == self.ended.wakes_ms:
+                    yield from self._due_of_ended(end_ms, now_ms)
                 continue
             for number in within(consumer.renewed, first, last):
                 until_ms = consumer.renewed.get(number, 0)
@@ -121,6 +129,18 @@ class Locks:
                     first = number + 1
             if first < last:
                 yield from self._ended(consumer, first, last, now_ms)
+        if self._to_pack:
+            self.pack()
+
+    def _due_of_ended(self, until_ms: int, now_ms: int) -> Iterator[tuple[Consumer, int, int]]:
+        """The locks of a packed consumer that have ended, and the next entry for those that are packed."""
+        if self.ended.next_ms == until_ms:
+            consumer = self._unpacked(self.ended.next_key)
+            for first, last, end_ms in list(self._parts(consumer)):
+                if end_ms <= now_ms:
+                    yield consumer, first, last
+        self.ended.wakes_ms = 0
+        self.pack()
 
     def _ended(
         self, consumer: Consumer, first: int, last: int, now_ms: int
@@ -138,8 +158,8 @@ class Locks:
 
     def holder(self, key: str, number: int, sequence: int | None) -> Consumer | None:
         """The consumer with a delivery locked under this key; None if there is none with this sequence."""
-        consumer = self.by_key.get(key)
-        if consumer is None or not _holds(consumer, number, number + 1):
+        consumer = self.find(key)
+        if consumer is None or not holds(consumer, number, number + 1):
             return None
         line = consumer.in_flight
         index = line.index(number)
@@ -153,9 +173,9 @@ class Locks:
 
     def entries(self) -> Iterator[tuple[int, int, int, int]]:
         """The locks as in `heap`, with one end for each delivery under a key, and without stale numbers."""
-        keyed = {consumer.id: consumer for consumer in self.by_key.values()}
-        yield from (entry for entry in self.heap if entry[1] not in keyed)
-        for consumer in keyed.values():
+        keyed = {consumer.id for consumer in self.by_key.values()}
+        yield from (entry for entry in self.heap if entry[1] not in keyed and self._find(entry[1]))
+        for consumer in self.keyed():
             for first, last, until_ms in self._parts(consumer):
                 if until_ms:
                     yield until_ms, consumer.id, first, last
@@ -183,68 +203,57 @@ class Locks:
             ]
         heapify(self.heap)
 
-    def renew(self, key: str, number: int, sequence: int | None, now_ms: int) -> int | None:
-        """Renews the lock of a delivery; returns its end, or None if there is no such lock."""
-        consumer = self.holder(key, number, sequence)
-        if consumer is None or not consumer.lock_ms:
-            return None
-        return self._renew(consumer, number, now_ms, consumer.lock_ms)
-
-    def renew_all(self, locks: Sequence[tuple[str, int]], now_ms: int) -> list[int | None]:
-        """Renews locks by key and number; see effects.Renewed for the answer."""
-        found: list[int | None] = []
-        for key, number in locks:
-            consumer = self.by_key.get(key)
-            found += [0] if consumer is None else self.renew_deliveries(consumer, [number], now_ms)
-        return found
-
-    def renew_deliveries(self, consumer: Consumer, numbers: Sequence[int], now_ms: int) -> list[int | None]:
-        """Renews the locks of deliveries of a consumer; see effects.Renewed for the answer.
-
-        If the policy no longer has a lock time, deliveries from the time when it had one are locked for that
-        time, and so are later ones, because the two are not distinguished.
-        """
-        lock_ms = consumer.lock_ms or consumer.lock_ms_before
-        locked: list[int | None] = []
-        for number in numbers:
-            if not _holds(consumer, number, number + 1):
-                locked.append(0)
-            elif not lock_ms:
-                locked.append(None)
-            else:
-                self._renew(consumer, number, now_ms, lock_ms)
-                locked.append(lock_ms)
-        if not consumer.lock_ms and len(consumer.renewed) > limits.STALE_ENTRIES_MIN:
-            # Numbers without an entry in the heap would never be removed.
-            consumer.renewed = {
-                number: until_ms
-                for number, until_ms in consumer.renewed.items()
-                if _holds(consumer, number, number + 1)
-            }
-        return locked
-
-    def _renew(self, consumer: Consumer, number: int, now_ms: int, lock_ms: int) -> int:
-        until_ms = now_ms + lock_ms
-        renewed = consumer.renewed
-        if consumer.ends is not None:
-            given_ms = self.end_of(consumer, number)
-            is_late = not given_ms or until_ms < given_ms
-        else:
-            is_late = lock_ms < consumer.lock_ms_before and until_ms < renewed.get(number, until_ms + 1)
-        if is_late:
-            # Its entry may stand for a longer time, and the note beside it be found too late.
-            self._push(consumer, number, number + 1, until_ms)
-        renewed[number] = until_ms
-        if consumer.blame is not None:
-            consumer.blame.renew(number)
-        self.note(consumer, number, number + 1)
-        return until_ms
-
     # --- consumers with a key --------------------------------------------------------------------------
+
+    def find(self, key: str) -> Consumer | None:
+        """The consumer with this key, to be changed; `pack` has to follow."""
+        found = self.by_key.get(key)
+        return self._unpacked(key) if found is None and key in self.ended.by_key else found
+
+    def seen(self, key: str) -> Consumer | None:
+        """The consumer with this key, to be read."""
+        return self.ended.copy(key) if key in self.ended.by_key else self.by_key.get(key)
+
+    def keyed(self) -> Iterator[Consumer]:
+        """All consumers with a key, to be read."""
+        yield from self.by_key.values()
+        yield from self.ended.copies()
+
+    def _unpacked(self, key: str) -> Consumer:
+        consumer = self.ended.unpack(key)
+        self.by_key[key] = self._consumers.departed[consumer.id] = consumer
+        self._to_pack.append((consumer, True))
+        return consumer
+
+    def pack(self) -> None:
+        """Packs the consumers without a link that commands have unpacked or left with locks.
+
+        Deferred messages of a session stay with its consumer, whose lock is theirs.
+        """
+        for consumer, was_packed in self._to_pack:
+            key = consumer.options.lock_key
+            is_ended = consumer.id in self._consumers.departed and self.by_key.get(key) is consumer
+            if not is_ended or consumer.session_of is not None:
+                continue
+            if self.ended.pack(consumer):
+                del self.by_key[key], self._consumers.departed[consumer.id]
+            elif was_packed:
+                for first, last, until_ms in self._parts(consumer):
+                    self.push(consumer, first, last, until_ms)
+        self._to_pack.clear()
+        self._await_ended()
+
+    def _await_ended(self) -> None:
+        """Adds an entry for the first end of the locks of packed consumers."""
+        next_ms = self.ended.next_ms
+        if next_ms is not None and not 0 < self.ended.wakes_ms <= next_ms:
+            self.ended.wakes_ms = next_ms
+            heappush(self.heap, (next_ms, NOBODY_WITH_ENDED_LINKS, 0, 0))
 
     def refusal(self, identity: int, options: ConsumerOptions) -> Refused | None:
         """Why a consumer may not have this key, or None."""
-        former = self.by_key.get(options.lock_key) if options.lock_key else None
+        key = options.lock_key
+        former: Consumer | EndedLink | None = self.by_key.get(key) or self.ended.by_key.get(key)
         if former is None:
             return None
         if former.id in self._consumers.by_id:
@@ -259,7 +268,7 @@ class Locks:
     def unsent(self, options: ConsumerOptions) -> tuple[Consumer | None, list[Run]]:
         """Takes out deliveries of a departed consumer whose link opens again, and does not know the numbers:
         they were lost on the way, so that the client has never had them."""
-        former = self.by_key.get(options.lock_key) if options.lock_key else None
+        former = self.find(options.lock_key) if options.lock_key else None
         if former is None or options.first >= former.next:
             return None, []
         for number in [number for number in former.renewed if number >= options.first]:
@@ -269,25 +278,28 @@ class Locks:
     def attached(self, consumer: Consumer) -> None:
         """Gives an attached consumer with a key the deliveries that are still locked under this key."""
         key = consumer.options.lock_key
-        former = self.by_key.get(key)
+        former = self.find(key)
         self.by_key[key] = consumer
         if former is None:
             return
         del self._consumers.departed[former.id]
         consumer.in_flight = former.in_flight
+        # Numbers are given again.
+        consumer.in_flight.evicted_to = min(consumer.in_flight.evicted_to, consumer.next)
         consumer.renewed = former.renewed
         consumer.lock_ms_before = max(former.lock_ms, former.lock_ms_before)
         consumer.ends = former.ends
         for first, last, until_ms in self._parts(consumer):
             if until_ms:
                 # The entries of the former one are stale from now on.
-                self._push(consumer, first, last, until_ms)
+                self.push(consumer, first, last, until_ms)
         # Stale ones may be dropped meanwhile.
         for number, until_ms in list(consumer.renewed.items()):
-            self._push(consumer, number, number + 1, until_ms)
+            self.push(consumer, number, number + 1, until_ms)
         assert consumer.ends is not None, "it is that of the former one"
         consumer.ends.add(consumer.next, 0)
         self.note(consumer)
+        self.pack()
 
     def detached(self, consumer: Consumer) -> bool:
         """Notes that a consumer has detached; returns whether its deliveries stay locked."""
@@ -297,6 +309,7 @@ class Locks:
         consumer.departed = True
         if len(consumer.in_flight) and consumer.keeps_locks:
             self._consumers.departed[consumer.id] = consumer
+            self._to_pack.append((consumer, False))
             return True
         del self.by_key[key]
         return False
@@ -314,14 +327,17 @@ class Locks:
 
     def settled(self, consumer: Consumer) -> None:
         """Drops the key of a detached consumer after the settlement of its last delivery."""
-        if len(consumer.in_flight) or self._consumers.departed.take(consumer.id) is None:
+        if len(consumer.in_flight):
+            self._to_pack.append((consumer, False))
             return
-        if self.by_key.get(consumer.options.lock_key) is consumer:
+        was_departed = self._consumers.departed.pop(consumer.id, None) is not None
+        if was_departed and self.by_key.get(consumer.options.lock_key) is consumer:
             del self.by_key[consumer.options.lock_key]
 
     def restored(self, consumer: Consumer) -> None:
         """Gives a detached consumer its key again, for returned deliveries; no other one has the key."""
         self.by_key[consumer.options.lock_key] = self._consumers.departed[consumer.id] = consumer
+        self._to_pack.append((consumer, False))
         if consumer.session_of is not None:
             others = self.of_sessions.get(consumer.session_of, ())
             left = [each for each in others if len(each.in_flight) and each is not consumer]
@@ -331,7 +347,7 @@ class Locks:
         """Locks a delivery that is in flight again under its number until a time, 0 for no end."""
         if until_ms:
             consumer.renewed[number] = until_ms
-            self._push(consumer, number, number + 1, until_ms)
+            self.push(consumer, number, number + 1, until_ms)
             self.note(consumer, number, number + 1)
 
     # --- stale entries ---------------------------------------------------------------------------------
@@ -345,32 +361,39 @@ class Locks:
 
     def _held(self, entry: tuple[int, int, int, int]) -> bool:
         """Whether any delivery of an entry is still in flight."""
-        _, identity, first, last = entry
+        until_ms, identity, first, last = entry
         consumer = self._find(identity)
-        return consumer is not None and _holds(consumer, first, last)
+        if consumer is None:
+            is_for_all = identity == NOBODY_WITH_ENDED_LINKS
+            return is_for_all and until_ms == self.ended.wakes_ms == self.ended.next_ms
+        return holds(consumer, first, last)
 
     def _drop(self, entry: tuple[int, int, int, int]) -> None:
-        _, identity, first, last = entry
+        until_ms, identity, first, last = entry
         consumer = self._find(identity)
         if consumer is not None:
             for number in within(consumer.renewed, first, last):
                 del consumer.renewed[number]
+        elif identity == NOBODY_WITH_ENDED_LINKS and until_ms == self.ended.wakes_ms:
+            self.ended.wakes_ms = 0
+            self._await_ended()
 
     def _thin(self) -> None:
         """Drops stale entries; repeated when the number of entries has doubled."""
-        kept = []
-        for entry in self.heap:
+        # The same list, since a wait after a failed delivery is added while `due` takes from it.
+        heap = self.heap
+        entries = heap.copy()
+        heap.clear()
+        for entry in entries:
             if self._held(entry):
-                kept.append(entry)
+                heap.append(entry)
             else:
                 self._drop(entry)
-        heapify(kept)
-        # The same list, since a wait after a failed delivery is added while `due` takes from it.
-        self.heap[:] = kept
-        self._thin_at = limits.STALE_ENTRIES_MIN + 2 * len(kept)
+        heapify(heap)
+        self._thin_at = limits.STALE_ENTRIES_MIN + 2 * len(heap)
 
 
-def _holds(consumer: Consumer, first: int, last: int) -> bool:
+def holds(consumer: Consumer, first: int, last: int) -> bool:
     """Whether a delivery from number `first` to before `last` is in flight."""
     line = consumer.in_flight
     index = line.index(first)

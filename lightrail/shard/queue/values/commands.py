@@ -150,9 +150,9 @@ class SettleDeliveries(NamedTuple):
 
 
 class SettleDetached(NamedTuple):
-    """Settles deliveries of a detached consumer, which are locked under its key, in a transaction."""
+    """Settles deliveries that are locked under a key, with a link or without, in a transaction."""
 
-    consumer: int
+    key: str
     first: int
     last: int
     outcome: Outcome
@@ -161,7 +161,7 @@ class SettleDetached(NamedTuple):
 class Reserve(NamedTuple):
     """Assigns deliveries of a consumer, all of which must exist, to a prepared transaction.
 
-    From then on no settlement, end of a lock or end of the consumer changes them.
+    A consumer with a key is found by the key. No settlement, end of a lock or end of it changes them then.
     """
 
     holder: int
@@ -169,6 +169,7 @@ class Reserve(NamedTuple):
     consumer: int
     first: int
     last: int
+    key: str = ""
 
 
 class Conclude(NamedTuple):
@@ -295,7 +296,6 @@ class Holder:
     consumer: int
     options: ConsumerOptions
     next: int
-    """Its next delivery number."""
     deliveries: Sequence[tuple[int, int, int]] = ()
     """(delivery number, sequence, length of the run that is consecutive in both), by number."""
     lock_ms: int = 0

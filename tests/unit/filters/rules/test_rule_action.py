@@ -228,6 +228,15 @@ def test_a_scheduled_time_is_the_annotation_that_clients_write(text: str, due: i
     assert _typed(found) == _typed(None if due is None else Timestamp(due))
 
 
+def test_the_end_of_a_message_is_that_of_its_ttl_which_began_when_it_came() -> None:
+    """Some clients write an absolute-expiry-time beside it, by their own clocks, and others none."""
+    assert changed("SET a = sys.ExpiresAtUtc") == {"a": Timestamp(NOW + 5_000)}
+    without = message({}, properties=Properties(absolute_expiry_time=NOW + 9))
+    found = action("SET a = sys.ExpiresAt").apply(without, NOW)
+    assert decode_application_properties(found) == {"a": Timestamp(NOW + 9)}
+    assert decode_application_properties(action("SET a = sys.ExpiresAt").apply(message({}), NOW)) == {}
+
+
 def test_without_a_time_to_live_no_section_is_added() -> None:
     assert action("REMOVE sys.TimeToLive").apply(message(), NOW) == message()
     assert not action("SET a = sys.TimeToLive").sets_life

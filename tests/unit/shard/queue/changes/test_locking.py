@@ -113,7 +113,7 @@ def test_a_deferred_message_is_deferred_again_when_its_sessions_link_ends(ending
 @pytest.mark.parametrize("ends", [False, True])
 def test_a_rollback_leaves_a_deferred_message_with_its_session(ends: bool) -> None:
     bench = in_session()
-    bench.do(Reserve(-1, 9, 0, 1))
+    bench.do(Reserve(-1, 9, 0, 1, "d"))
     if ends:
         bench.do(Detach(1))
     bench.do(Return(-1) if not ends else Conclude(-1, FAILED))
@@ -128,7 +128,7 @@ def test_another_policy_gives_a_deferred_message_no_lock_beside_that_of_its_sess
     bench.now = 1_090
     bench.do(RenewSession(1))
     bench.now = 1_110
-    bench.do(Reserve(-1, 9, 0, 1))
+    bench.do(Reserve(-1, 9, 0, 1, "d"))
     bench.do(Detach(1))
     bench.do(Return(-1))
     assert deferred_attempts(bench) == [1]

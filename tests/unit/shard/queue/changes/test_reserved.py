@@ -205,13 +205,13 @@ def aside(bench: Bench) -> dict[int, int]:
 @pytest.mark.parametrize("outcome", [ACCEPTED, FAILED, DEFERS])
 def test_a_deferred_message_is_reserved_from_its_lock(policy: Policy, outcome: Outcome) -> None:
     bench = deferred_ones(policy)
-    bench.do(Reserve(-1, 5, 1, 2))
+    bench.do(Reserve(-1, 5, 1, 2, "k"))
     assert bench.do(SettleLocked("k", 1, sequence=1)) == [LockAnswer(False, 0)]
     # The end of the lock is for the other two.
     bench.now += 100_000
     bench.do(Tick())
     assert aside(bench) == {0: 1, 2: 1}
-    assert not bench.machine.contents.locks.by_key
+    assert bench.machine.view.holder_of("k") is None
     gone = [each for each in bench.do(Conclude(-1, outcome)) if isinstance(each, Removed)]
     assert len(gone) == (outcome is ACCEPTED)
     there = {} if outcome is ACCEPTED else {1: int(outcome is FAILED)}
@@ -222,12 +222,12 @@ def test_a_deferred_message_is_reserved_from_its_lock(policy: Policy, outcome: O
 @pytest.mark.parametrize("policy", POLICIES.values(), ids=POLICIES)
 def test_a_lock_ends_with_its_last_message(policy: Policy) -> None:
     bench = deferred_ones(policy)
-    bench.do(SettleDetached(5, 0, 1, ACCEPTED), SettleDetached(5, 1, 2, FAILED))
-    assert "k" in bench.machine.contents.locks.by_key
-    bench.do(SettleDetached(5, 2, 3, ACCEPTED))
-    assert not bench.machine.contents.locks.by_key
+    bench.do(SettleDetached("k", 0, 1, ACCEPTED), SettleDetached("k", 1, 2, FAILED))
+    assert bench.machine.view.holder_of("k") is not None
+    bench.do(SettleDetached("k", 2, 3, ACCEPTED))
+    assert bench.machine.view.holder_of("k") is None
     assert aside(bench) == {1: 1}
-    assert bench.do(SettleDetached(5, 2, 3, ACCEPTED)) == []
+    assert bench.do(SettleDetached("k", 2, 3, ACCEPTED)) == []
 
 
 @pytest.mark.parametrize("policy", POLICIES.values(), ids=POLICIES)

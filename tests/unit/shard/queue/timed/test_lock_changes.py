@@ -55,7 +55,8 @@ def test_a_lock_is_noted_where_it_is_given_renewed_or_given_up() -> None:
     assert queue.noted() == []
     queue.machine.apply(Detach(1, Ending.FAILED), 60)
     assert queue.noted() == [(2, 2, 1, 150, True)]
-    consumer = queue.machine.contents.locks.by_key["key"]
+    consumer = queue.machine.contents.locks.seen("key")
+    assert consumer is not None
     assert [each[1:4] for each in keyed_locks(consumer, 0, 9)] == [(2, 2, 1), (3, 3, 1)]
     assert [each[1:4] for each in queue.machine.view.keyed_locks()] == [(2, 2, 1), (3, 3, 1)]
     queue.machine.dispatch(150)

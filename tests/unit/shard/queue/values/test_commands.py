@@ -60,7 +60,7 @@ IDLE: list[tuple[Command, list[Effect]]] = [
     (Reserve(-1, 1, 0, 10), []),
     (Conclude(-1, ACCEPTED), []),
     (Return(-1), []),
-    (SettleDetached(1, 0, 10, ACCEPTED), []),
+    (SettleDetached("key", 0, 10, ACCEPTED), []),
     (SettleLocked("key", 0), [LockAnswer(False, 0)]),
     (RenewLock("key", 0), [LockAnswer(False, 0)]),
     (RenewByKeys([("key", 0), ("key", 1)]), [Renewed([0, 0])]),

@@ -226,7 +226,7 @@ wait."""
 CONSUMER_BYTES: Final = 1_500
 """Bytes of a consumer at its shard: measured are 1,440 with a label of 34 characters."""
 ENDED_LINK_BYTES: Final = 400
-"""Bytes of a link that has ended and has locked messages: measured are 370 with a key of 16 characters."""
+"""Bytes of a link that has ended with locked messages: measured are 366 to 391, with a key of 16 letters."""
 LINKS_SHARE: Final = 4
 """Consumers and their selectors may take the memory mark divided by this; beyond the share of a user, none of
 its consumers is attached."""

@@ -41,6 +41,7 @@ SEQUENCE: Final = Symbol("x-opt-sequence-number")
 ENQUEUED: Final = Symbol("x-opt-enqueued-time")
 ENQUEUED_SEQUENCE: Final = Symbol("x-opt-enqueue-sequence-number")
 """The sequence of a message in the topic; a router has none, so a subscription gives its own."""
+LOCKED_UNTIL: Final = Symbol("x-opt-locked-until")
 FIRST_SEQUENCE: Final = 1
 """The clients' sequence of a queue's first message, which is 0 here."""
 ACTIVE, DEFERRED, SCHEDULED = 0, 1, 2
@@ -57,7 +58,7 @@ _ANNOTATION: Final = b"x-opt-"
 _FOREIGN: Final = frozenset(
     (
         "x-opt-enqueue-sequence-number",
-        "x-opt-locked-until",
+        LOCKED_UNTIL,
         "x-opt-lock-token",
         "x-opt-partition-id",
         "x-opt-transfer-hops",

@@ -167,6 +167,7 @@ def test_receivers_peek_cancel_defer_and_settle(parts: Found) -> None:
         "peeked": "0 2 3 4",
         "peeked is settled": "InvalidOperationException",
         "locked are peeked": "0 1 2 3 4",
+        "peeked locked until": True,
         "nothing to peek": True,
         "nothing fetched": 0,
         "cancelled 0": "TaskCanceledException",

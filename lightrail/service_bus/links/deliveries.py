@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Final
 from lightrail.amqp.events import Outcome
 from lightrail.amqp.link_endpoint import encode_state
 from lightrail.amqp.performatives import Modified, Rejected, TransactionalState
-from lightrail.amqp.values import Symbol, Timestamp
+from lightrail.amqp.values import Timestamp
 from lightrail.frontend.errors import ConditionError
 from lightrail.frontend.links.deliveries import ConsumerLink
 from lightrail.frontend.links.outcomes import OUTCOMES, Deferral, rejected
@@ -22,7 +22,14 @@ from lightrail.model import conditions, limits
 from lightrail.model.links import Ending, LockEnding
 from lightrail.model.names import DEAD_LETTER_SEGMENT, is_dead_letter
 from lightrail.model.policy import Role
-from lightrail.service_bus.messages import annotated, annotations_of, changed_properties, life_of, with_reason
+from lightrail.service_bus.messages import (
+    LOCKED_UNTIL,
+    annotated,
+    annotations_of,
+    changed_properties,
+    life_of,
+    with_reason,
+)
 from lightrail.service_bus.paths import is_of_subscription
 from lightrail.wire.bodies import ConsumerOpen
 from lightrail.wire.frames import DELIVER_COLUMNS, DELIVER_ENDS, HEADER_SIZE, Kind, delivered_at, frame
@@ -231,7 +238,7 @@ class BusConsumerLink(ConsumerLink):
                 stop = blob_at + end - base
                 notes = annotations_of(sequence + index, enqueued, is_subscription=self._is_subscription)
                 if is_locked:
-                    notes[Symbol("x-opt-locked-until")] = Timestamp(until_ms)
+                    notes[LOCKED_UNTIL] = Timestamp(until_ms)
                 message = bytes(part[start:stop])
                 messages.append(annotated(message, notes, life_ms=life_ms))
                 start = stop

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Final
 
 from lightrail.amqp.messages import Message, read_message
 from lightrail.amqp.sections import decode_application_properties
-from lightrail.amqp.values import DecodeError, Int, Symbol
+from lightrail.amqp.values import DecodeError, Int, Symbol, Timestamp
 from lightrail.frontend.errors import ConditionError
 from lightrail.frontend.nodes.requests import RequestError, error_of, reply
 from lightrail.model import conditions, limits
@@ -23,6 +23,7 @@ from lightrail.namespace.statuses import LimitExceededError, TakenError
 from lightrail.service_bus.messages import (
     DEFERRED,
     FIRST_SEQUENCE,
+    LOCKED_UNTIL,
     SCHEDULED,
     annotated,
     annotations_of,
@@ -274,6 +275,9 @@ def _peeked(answer: Answer, session: str | None, *, is_subscription: bool) -> It
             state = SCHEDULED if each["state"] == "delayed" else DEFERRED * bool(each.get("deferred"))
             enqueued = int(each["enqueued_at_ms"])
             notes = annotations_of(int(each["sequence"]), enqueued, state, is_subscription=is_subscription)
+            if until_ms := each.get("locked_until_ms"):
+                # Shards of former versions do not send it.
+                notes[LOCKED_UNTIL] = Timestamp(int(until_ms))
             # The time to live of a scheduled message has not begun.
             life_ms = None if state == SCHEDULED else life_of(enqueued, each["expires_at_ms"])
             message = annotated(message, notes, life_ms=life_ms, attempts=int(each["attempts"]))

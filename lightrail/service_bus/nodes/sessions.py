@@ -25,6 +25,7 @@ from lightrail.service_bus.links.sessions import SessionLink
 from lightrail.service_bus.messages import (
     DEFERRED,
     FIRST_SEQUENCE,
+    LOCKED_UNTIL,
     annotated,
     annotations_of,
     life_of,
@@ -298,7 +299,7 @@ def _received(
                 sequence, enqueued, DEFERRED, is_subscription=is_of_subscription(record.name)
             )
             if mode == LOCKED:
-                notes[Symbol("x-opt-locked-until")] = Timestamp(until_ms)
+                notes[LOCKED_UNTIL] = Timestamp(until_ms)
             life_ms = life_of(enqueued, row["expires_at_ms"])
             message = annotated(message, notes, life_ms=life_ms, attempts=int(row["attempts"]))
             if mode == LOCKED:

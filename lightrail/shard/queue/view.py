@@ -276,13 +276,42 @@ class View:
         """Every run, ready or in flight."""
         return self._contents.runs()
 
-    def locked_runs(self) -> Iterator[Run]:
-        """The runs that are in flight at consumers with a link, or that had one."""
+    def locked_runs(self, first: int, count: int) -> Iterator[tuple[Run, Consumer, int]]:
+        """The runs that are in flight at consumers with a link, or that had one, from a sequence on.
+
+        Args:
+            count: how many messages are wanted; of those of ended links, no more are visited.
+
+        Returns:
+            Each run with its consumer and the key of its first message in the consumer's line.
+        """
         contents = self._contents
         internal = (contents.aside.consumer, contents.states.consumer, contents.consumers.retries)
         for consumer in contents.consumers:
-            if consumer not in internal:
-                yield from consumer.in_flight.runs[consumer.in_flight.head :]
+            line = consumer.in_flight
+            start, stop = line.head, len(line.runs)
+            if consumer is contents.consumers.packed:
+                start = line.index(first)
+                stop = min(stop, start + count)
+            for index in range(start, stop) if consumer not in internal else ():
+                key, run = line.keys[index], line.runs[index]
+                if run.end > first:
+                    low = max(first - run.sequence, 0)
+                    yield run.cut(low, run.count), consumer, key + low
+
+    def lock_ends(self, consumer: Consumer, key: int, count: int) -> list[int]:
+        """The ends of the locks of messages in flight, in milliseconds since the epoch.
+
+        0 for no end, and for links without a lock key, whose clients see no ends.
+        """
+        contents = self._contents
+        if consumer is contents.consumers.packed:
+            return [contents.locks.ended.end_of(sequence) for sequence in range(key, key + count)]
+        holder = consumer.id if consumer.session_of is None else consumer.session_of
+        until_ms = 0 if contents.sessions is None else contents.sessions.end_of(holder)
+        if until_ms or consumer.ends is None:
+            return [until_ms] * count
+        return [contents.locks.end_of(consumer, number) for number in range(key, key + count)]
 
     def due_ms(self, run: Run) -> int | None:
         """The due time of a delayed or waiting message in memory, in milliseconds since the epoch; None if it

@@ -3,15 +3,16 @@
 Messages that are only on disk are read first.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from itertools import chain
-from typing import Final
+from typing import Final, NamedTuple
 
 from lightrail.amqp.sections import decode_header
 from lightrail.model.attempts import failures
 from lightrail.model.orders import PRIORITY_MIXED
 from lightrail.shard.effects.answers import Fields
 from lightrail.shard.effects.performer import Performer
+from lightrail.shard.queue.lines.consumers import Consumer
 from lightrail.shard.queue.lines.line import GONE
 from lightrail.shard.queue.values import commands
 from lightrail.shard.queue.values.effects import Peeked, PeekedState
@@ -21,6 +22,16 @@ from lightrail.shard.queues.shard_queue import Queue
 LOCKED: Final = "locked"
 READ_AT_ONCE_BYTES: Final[int] = 16 * 1024 * 1024
 """Bytes that are read at once to delete messages that are only on disk."""
+
+
+class PeekedRun(NamedTuple):
+    """Messages that are peeked at."""
+
+    run: Run
+    state: str
+    lock_ends: Sequence[int]
+    """The end of the lock of each; see View.lock_ends. They may be settled while they are read."""
+
 
 Seen = Callable[[Fields, bytes], None]
 """Called with the fields and the blob of the answer."""
@@ -35,43 +46,45 @@ def peek(queue: Queue, performer: Performer, start: int, count: int, size: int, 
         size: bytes of the messages at most, if there is more than one.
     """
     left = size
-    chosen: list[tuple[Run, str]] = []
-    for run, state in _runs(queue, start, count):
+    chosen: list[PeekedRun] = []
+    for each in _runs(queue, start, count):
         if left <= 0:
             break
-        left -= run.size
-        chosen.append((run, state))
-    runs = [run for run, _ in chosen]
+        left -= each.run.size
+        chosen.append(each)
+    runs = [each.run for each in chosen]
     performer.read_all(queue, runs, lambda pieces: seen(*_peeked(queue, chosen, pieces, size)))
 
 
-def _runs(queue: Queue, start: int, count: int) -> list[tuple[Run, str]]:
-    """Up to `count` messages from a sequence on, in order of their sequences, with their states."""
-    found: list[tuple[Run, str]] = []
+def _runs(queue: Queue, start: int, count: int) -> list[PeekedRun]:
+    """Up to `count` messages from a sequence on, in order of their sequences."""
+    found: list[tuple[Run, str, Consumer | None, int]] = []
     for effect in queue.machine.apply(commands.Peek(start, count), 0):
         if isinstance(effect, Peeked):
-            found += zip(effect.runs, map(str, effect.states), strict=True)
-    for run in queue.view.locked_runs():
-        if run.end > start:
-            found.append((run.cut(max(start - run.sequence, 0), run.count), LOCKED))
+            found += [
+                (run, str(state), None, 0) for run, state in zip(effect.runs, effect.states, strict=True)
+            ]
+    for run, consumer, key in queue.view.locked_runs(start, count):
+        found.append((run, LOCKED, consumer, key))
     found.sort(key=lambda each: each[0].sequence)
-    within = []
-    for run, state in found:
+    within: list[PeekedRun] = []
+    for run, state, holder, key in found:
         if not count:
             break
         run = run.cut(0, min(run.count, count))
         count -= run.count
-        within.append((run, state))
+        ends = [0] * run.count if holder is None else queue.view.lock_ends(holder, key, run.count)
+        within.append(PeekedRun(run, state, ends))
     return within
 
 
 def _peeked(
-    queue: Queue, chosen: list[tuple[Run, str]], pieces: list[list[Run]], size: int
+    queue: Queue, chosen: list[PeekedRun], pieces: list[list[Run]], size: int
 ) -> tuple[Fields, bytes]:
     """The answer to a peek: the messages in memory of each chosen run, up to `size` bytes."""
     messages: list[Fields] = []
     blob: list[bytes] = []
-    for (run, state), found in zip(chosen, pieces, strict=True):
+    for (run, state, lock_ends), found in zip(chosen, pieces, strict=True):
         due_ms = None
         for piece in found:
             batch = piece.batch
@@ -83,8 +96,10 @@ def _peeked(
                     return {"messages": messages, "next": piece.sequence + index}, b"".join(blob)
                 size -= len(message)
                 blob.append(message)
+                until_ms = lock_ends[piece.sequence + index - run.sequence]
                 messages.append(
                     _row(batch, message, piece.sequence + index, run.attempts)
+                    | ({"locked_until_ms": until_ms} if until_ms else {})
                     | {
                         "state": state,
                         "deferred": run.is_deferred,
@@ -94,7 +109,7 @@ def _peeked(
                     }
                 )
     next_sequence = queue.view.next_sequence
-    end = chosen[-1][0].end if chosen else next_sequence
+    end = chosen[-1].run.end if chosen else next_sequence
     return {"messages": messages, "next": end if end < next_sequence else None}, b"".join(blob)
 
 

@@ -33,7 +33,9 @@ public static class Receivers
         scene.Found("peeked", $"{first.Body} {third.Body} {Joined(await receiver.PeekMessagesAsync(10))}");
         scene.Found("peeked is settled", await Report.Failure(() => receiver.CompleteMessageAsync(first)));
         var all = await Receive(receiver, 5);
-        scene.Found("locked are peeked", Joined(await receiver.PeekMessagesAsync(10, 1)));
+        var locked = await receiver.PeekMessagesAsync(10, 1);
+        scene.Found("locked are peeked", Joined(locked));
+        scene.Found("peeked locked until", first.LockedUntil == default && Math.Abs((locked[0].LockedUntil - all[0].LockedUntil).TotalSeconds) < 1);
         await Task.WhenAll(all.Select(message => receiver.CompleteMessageAsync(message)));
         scene.Found("nothing to peek", await receiver.PeekMessageAsync(1) is null);
         scene.Found("nothing fetched", (await receiver.ReceiveMessagesAsync(10, TimeSpan.Zero)).Count);

@@ -162,6 +162,11 @@ def _check_ended_links(contents: Contents) -> int:
     runs = [] if packed is None else packed.in_flight.runs[packed.in_flight.head :]
     assert sequences == [each for run in runs for each in range(run.sequence, run.end)]
     assert ended.count == len(sequences)
+    assert ended._firsts == [sequence for sequence, _ in parts]
+    for link in ended.by_key.values():
+        for part in link.parts:
+            last = part.sequence + part.length - 1
+            assert ended.end_of(part.sequence) == ended.end_of(last) == part.until_ms
     for key, link in ended.by_key.items():
         assert (link.until_ms, key) in ended._heap, "nobody ends its locks"
         assert link.until_ms == min(part.until_ms for part in link.parts) > 0

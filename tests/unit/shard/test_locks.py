@@ -333,3 +333,30 @@ def test_an_outcome_of_a_link_without_a_key_is_answered_whatever_it_settles() ->
     assert answers(scene, peer) == [(0, 2)] * 2
     assert peer.not_locked == []
     assert scene.queue("q") == {"ready": 0, "in_flight": 0}
+
+
+def locked_until(peer: Peer, **fields: Any) -> list[int | None]:
+    """The end of the lock of each message that a peek shows; None for one that is not shown."""
+    found, _ = peer.answers[peer.ask("peek", queue="q", **fields)]
+    return [each.get("locked_until_ms") for each in found["messages"]]
+
+
+def test_a_peek_shows_until_when_messages_are_locked_under_a_key() -> None:
+    scene, peer, queue = scene_with(5)
+    start = scene.now_ms
+    peer.consume(5, "q", 3, lock_ms=500, lock_key=KEY)
+    peer.consume(6, "q", 1, lock_ms=700)
+    # The fourth is locked by a link without a key, the last one by none.
+    assert locked_until(peer) == [start + 500] * 3 + [None, None]
+    scene.tick(100)
+    assert perform(scene, queue, commands.RenewLock(KEY, 1)).found
+    wanted = [start + 500, start + 600, start + 500, None, None]
+    assert locked_until(peer) == wanted
+    peer.say(frame(Kind.CONSUMER_CLOSE, link=5))
+    assert queue.machine.view.holder_of(KEY) is not None
+    assert locked_until(peer) == wanted
+    assert locked_until(peer, **{"from": 1}, count=2) == wanted[1:3]
+    assert perform(scene, queue, commands.SettleLocked(KEY, 1)).found
+    assert locked_until(peer) == [start + 500] * 2 + [None, None]
+    scene.tick(400)
+    assert locked_until(peer) == [None] * 4

@@ -57,6 +57,15 @@ def accepted(peer: Peer) -> list[tuple[int, int]]:
     return [(each.link, each.number) for each in peer.take(Kind.SESSION)]
 
 
+def test_a_peek_shows_that_messages_are_locked_as_long_as_their_session() -> None:
+    scene, peer = scene_with(lock_duration=5)
+    put(peer, "a", "a", "b")
+    peer.consume(2, "q", 1, session="a")
+    found, _ = ask(peer, "peek")
+    until = scene.now_ms + 5_000
+    assert [each.get("locked_until_ms") for each in found["messages"]] == [until, None, None]
+
+
 def test_a_session_is_accepted_renewed_and_lost() -> None:
     scene, peer = scene_with(lock_duration=5)
     put(peer, "a", "b")

@@ -10,8 +10,10 @@ from lightrail.shard.queue.changes.outcomes import Outcomes, is_much
 from lightrail.shard.queue.changes.removals import fails_oldest, outcome_of_rest
 from lightrail.shard.queue.lines.consumers import Consumer
 from lightrail.shard.queue.lines.ends import Blame
+from lightrail.shard.queue.timed.lock_changes import within
 from lightrail.shard.queue.values.commands import FAILED, RELEASED
 from lightrail.shard.queue.values.effects import Effect
+from lightrail.shard.queue.values.runs import Run
 
 
 def depart(
@@ -41,12 +43,22 @@ def depart(
         consumer.blame = Blame(line.keys[line.head] if fails else None)
         if fails:
             contents.locks.note(consumer, line.keys[line.head], line.keys[line.head] + 1)
-    endless = contents.locks.endless(consumer)
-    if endless:
+    if endless := _endless(contents, consumer):
         outcome = outcome_of_rest(options.default_outcome, ending)
         outcomes.settle(consumer, endless, outcome, now_ms, effects)
         contents.locks.settled(consumer)
     contents.locks.pack()
+
+
+def _endless(contents: Contents, consumer: Consumer) -> list[Run]:
+    """Takes out the deliveries whose locks have no end, as their queue had no lock time before."""
+    found: list[Run] = []
+    for first, last, until_ms in [] if consumer.ends is None else list(contents.locks.parts(consumer)):
+        if not until_ms:
+            stops = [*within(consumer.renewed, first, last), last]
+            for start, stop in zip([first, *(number + 1 for number in stops)], stops, strict=False):
+                found += consumer.in_flight.take(start, stop)
+    return found
 
 
 def _return(

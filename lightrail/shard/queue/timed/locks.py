@@ -15,6 +15,7 @@ memory only, and their messages are ready again after a restart.
 
 from collections.abc import Iterable, Iterator
 from heapq import heapify, heappop, heappush
+from typing import Final
 
 from lightrail.model import conditions, limits
 from lightrail.model.links import LockEnding
@@ -26,6 +27,9 @@ from lightrail.shard.queue.values.commands import ConsumerOptions
 from lightrail.shard.queue.values.counters import TurnWork
 from lightrail.shard.queue.values.effects import Refused
 from lightrail.shard.queue.values.runs import Run
+
+NO_LINKS: Final = EndedLinks(Consumers())
+"""Those of a queue before its first link has ended with locked messages; most queues have none."""
 
 
 class Locks:
@@ -41,8 +45,8 @@ class Locks:
         """(milliseconds since the epoch, consumer, first and last delivery number)."""
         self.by_key: dict[str, Consumer] = {}
         """Consumers whose locks have a name, attached or departed, that are not packed."""
-        self.ended = EndedLinks(consumers)
-        self._to_pack: list[tuple[Consumer, bool]] = []
+        self.ended = NO_LINKS
+        self._to_pack: list[tuple[Consumer, bool]] | None = None
         """Consumers that may be packed after this command, and whether they were packed before it."""
         self.of_sessions: dict[int, list[Consumer]] = {}
         """By consumer of a session: those whose deliveries, deferred messages, its lock is for."""
@@ -84,7 +88,7 @@ class Locks:
             for number, run in zip(line.keys[line.head :], line.runs[line.head :], strict=True):
                 self.add(consumer, number, number + run.count, until_ms)
             return
-        parts = list(self._parts(consumer))
+        parts = list(self.parts(consumer))
         consumer.ends = Ends()
         for first, last, given_ms in parts:
             # An end that was given stays, since the client believes in it.
@@ -136,7 +140,7 @@ class Locks:
         """The locks of a packed consumer that have ended, and the next entry for those that are packed."""
         if self.ended.next_ms == until_ms:
             consumer = self._unpacked(self.ended.next_key)
-            for first, last, end_ms in list(self._parts(consumer)):
+            for first, last, end_ms in list(self.parts(consumer)):
                 if end_ms <= now_ms:
                     yield consumer, first, last
         self.ended.wakes_ms = 0
@@ -176,11 +180,11 @@ class Locks:
         keyed = {consumer.id for consumer in self.by_key.values()}
         yield from (entry for entry in self.heap if entry[1] not in keyed and self._find(entry[1]))
         for consumer in self.keyed():
-            for first, last, until_ms in self._parts(consumer):
+            for first, last, until_ms in self.parts(consumer):
                 if until_ms:
                     yield until_ms, consumer.id, first, last
 
-    def _parts(self, consumer: Consumer) -> Iterator[tuple[int, int, int]]:
+    def parts(self, consumer: Consumer) -> Iterator[tuple[int, int, int]]:
         """(first, last, end) of the deliveries of a consumer with a key, without renewals."""
         line = consumer.in_flight
         assert consumer.ends is not None, "a consumer with a key knows the ends of its locks"
@@ -222,7 +226,7 @@ class Locks:
     def _unpacked(self, key: str) -> Consumer:
         consumer = self.ended.unpack(key)
         self.by_key[key] = self._consumers.departed[consumer.id] = consumer
-        self._to_pack.append((consumer, True))
+        self._pack_later(consumer, was_packed=True)
         return consumer
 
     def pack(self) -> None:
@@ -230,18 +234,24 @@ class Locks:
 
         Deferred messages of a session stay with its consumer, whose lock is theirs.
         """
-        for consumer, was_packed in self._to_pack:
+        for consumer, was_packed in self._to_pack or ():
             key = consumer.options.lock_key
             is_ended = consumer.id in self._consumers.departed and self.by_key.get(key) is consumer
             if not is_ended or consumer.session_of is not None:
                 continue
+            if self.ended is NO_LINKS:
+                self.ended = EndedLinks(self._consumers)
             if self.ended.pack(consumer):
                 del self.by_key[key], self._consumers.departed[consumer.id]
             elif was_packed:
-                for first, last, until_ms in self._parts(consumer):
+                for first, last, until_ms in self.parts(consumer):
                     self.push(consumer, first, last, until_ms)
-        self._to_pack.clear()
+        self._to_pack = None
         self._await_ended()
+
+    def _pack_later(self, consumer: Consumer, *, was_packed: bool = False) -> None:
+        self._to_pack = [] if self._to_pack is None else self._to_pack
+        self._to_pack.append((consumer, was_packed))
 
     def _await_ended(self) -> None:
         """Adds an entry for the first end of the locks of packed consumers."""
@@ -289,7 +299,7 @@ class Locks:
         consumer.renewed = former.renewed
         consumer.lock_ms_before = max(former.lock_ms, former.lock_ms_before)
         consumer.ends = former.ends
-        for first, last, until_ms in self._parts(consumer):
+        for first, last, until_ms in self.parts(consumer):
             if until_ms:
                 # The entries of the former one are stale from now on.
                 self.push(consumer, first, last, until_ms)
@@ -309,26 +319,15 @@ class Locks:
         consumer.departed = True
         if len(consumer.in_flight) and consumer.keeps_locks:
             self._consumers.departed[consumer.id] = consumer
-            self._to_pack.append((consumer, False))
+            self._pack_later(consumer)
             return True
         del self.by_key[key]
         return False
 
-    def endless(self, consumer: Consumer) -> list[Run]:
-        """Takes out the deliveries of a departed consumer whose locks have no end: its queue had no lock time
-        when they were delivered."""
-        found: list[Run] = []
-        for first, last, until_ms in [] if consumer.ends is None else list(self._parts(consumer)):
-            if not until_ms:
-                stops = [*within(consumer.renewed, first, last), last]
-                for start, stop in zip([first, *(number + 1 for number in stops)], stops, strict=False):
-                    found += consumer.in_flight.take(start, stop)
-        return found
-
     def settled(self, consumer: Consumer) -> None:
         """Drops the key of a detached consumer after the settlement of its last delivery."""
         if len(consumer.in_flight):
-            self._to_pack.append((consumer, False))
+            self._pack_later(consumer)
             return
         was_departed = self._consumers.departed.pop(consumer.id, None) is not None
         if was_departed and self.by_key.get(consumer.options.lock_key) is consumer:
@@ -337,7 +336,7 @@ class Locks:
     def restored(self, consumer: Consumer) -> None:
         """Gives a detached consumer its key again, for returned deliveries; no other one has the key."""
         self.by_key[consumer.options.lock_key] = self._consumers.departed[consumer.id] = consumer
-        self._to_pack.append((consumer, False))
+        self._pack_later(consumer)
         if consumer.session_of is not None:
             others = self.of_sessions.get(consumer.session_of, ())
             left = [each for each in others if len(each.in_flight) and each is not consumer]

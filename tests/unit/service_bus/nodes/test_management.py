@@ -8,7 +8,7 @@ import pytest
 
 from lightrail.amqp.messages import Message, write_message
 from lightrail.amqp.performatives import Accepted, Rejected
-from lightrail.amqp.sections import Properties, with_annotations
+from lightrail.amqp.sections import Properties, decode_annotations, with_annotations
 from lightrail.amqp.values import Array, Long, Symbol, Timestamp, UInt
 from lightrail.frontend.nodes import links
 from lightrail.frontend.nodes.links import NODE_REQUEST_BYTES, NODE_REQUEST_BYTES_MAX
@@ -17,7 +17,8 @@ from lightrail.model import limits
 from lightrail.model.policy import Policy
 from lightrail.namespace.rights import ANYBODY
 from lightrail.namespace.scheduled import scheduled_queue
-from lightrail.service_bus.nodes.management import LAST_MS, EntityManagement, node_at
+from lightrail.service_bus.messages import LOCKED_UNTIL
+from lightrail.service_bus.nodes.management import LAST_MS, EntityManagement, _peeked, node_at
 from lightrail.wire.bodies import Answer
 from tests.support.amqp.frontend_scene import Scene, play
 from tests.support.amqp.requests import Requester
@@ -347,3 +348,21 @@ def test_of_a_request_with_too_many_bytes_no_large_ids_are_kept() -> None:
             assert node_links.request_bytes == 0
 
     play(test)
+
+
+def test_a_peeked_message_has_the_end_of_its_lock_whatever_its_sender_wrote() -> None:
+    message = with_annotations(write_message(Message(body="m")), {LOCKED_UNTIL: Timestamp(77)})
+    row = {
+        "sequence": 4,
+        "state": "locked",
+        "deferred": False,
+        "attempts": 0,
+        "enqueued_at_ms": 5,
+        "expires_at_ms": None,
+        "message_format": 0,
+        "size": len(message),
+    }
+    rows = [row | {"locked_until_ms": 1_000}, row | {"state": "ready"}]
+    answer = Answer({"messages": rows}, memoryview(message * 2))
+    found = [decode_annotations(each) for each in _peeked(answer, None, is_subscription=False)]
+    assert [each.get(LOCKED_UNTIL) for each in found] == [Timestamp(1_000), None]

@@ -40,7 +40,7 @@ from lightrail.shard.queue.values.commands import (
 )
 from lightrail.shard.queue.values.effects import Fetch, LockAnswer, Peeked
 from lightrail.shard.queue.values.policy import Policy
-from lightrail.shard.queue.values.runs import Location, Run, batch_of
+from lightrail.shard.queue.values.runs import Batch, Location, Run, batch_of
 from tests.support.shard import invariants
 
 NOW_MS = 1_700_000_000_000
@@ -120,6 +120,11 @@ def test_nothing_visits_ended_links_but_what_is_for_one_of_them(visits: list[str
     assert len(list(contents.consumers)) == 1, "the internal consumer of all"
     (peeked,) = machine.apply(Peek(0, 10), NOW_MS)
     assert isinstance(peeked, Peeked)
+    locked = list(machine.view.locked_runs(4_000, 10))
+    assert [run.sequence for run, _, _ in locked] == list(range(4_000, 4_010))
+    assert [machine.view.lock_ends(holder, each, 1) for _, holder, each in locked] == [
+        [NOW_MS + 60_000 + number] for number in range(4_000, 4_010)
+    ]
     machine.apply(Change(Policy(lock_ms=30_000)), NOW_MS)
     machine.apply(Change(Policy(lock_ms=30_000, priorities=3)), NOW_MS)
     assert len(machine.footprint.spill_candidates(1 << 20)) == 0
@@ -200,6 +205,9 @@ def seen(effect: Any) -> Any:
     """What an effect says of each message."""
     if isinstance(effect, Run):
         return [(each, effect.attempts, effect.barred) for each in range(effect.sequence, effect.end)]
+    if isinstance(effect, Batch):
+        # That of a message on disk may have neighbours, also those of other ended links.
+        return None
     if isinstance(effect, list):
         rows = [seen(each) for each in effect]
         return [row for each in rows for row in (each if isinstance(each, list) else [each])]

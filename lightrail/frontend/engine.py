@@ -48,6 +48,7 @@ from lightrail.namespace.directory import Changes, Directory
 from lightrail.namespace.records import Name
 from lightrail.namespace.routers import Routers
 from lightrail.namespace.service import Service
+from lightrail.namespace.topic_uses import TopicUses, UseNotes
 from lightrail.shard_client.owners.owner import Owner
 from lightrail.shard_client.peers.shards import ShardPeer
 from lightrail.shard_client.shard_connections import ShardConnections
@@ -161,7 +162,9 @@ class Frontend:
             coordinator, self.name, self.boot, Registered(coordinator, self.settings).frontend, self.spawn
         )
         self.guard = Guard(self.directory, self.lifetimes.unused)
-        self.routers = Routers(self.directory, self.later, lambda: self.now_ms())
+        uses = TopicUses(coordinator, self.directory)
+        notes = UseNotes(uses, lambda: self.now_ms(), self.spawn, self.later)
+        self.routers = Routers(self.directory, self.later, lambda: self.now_ms(), notes)
         self.retiring: dict[str, RetiringConsumer] = {}
         """Consumers of queues with one consumer only whose links have ended, by queue: see retiring.py."""
         self.directory.listen(self._names_changed)

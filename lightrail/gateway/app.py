@@ -44,6 +44,7 @@ from lightrail.model.settings import Settings
 from lightrail.namespace.directory import Changes, Directory
 from lightrail.namespace.rights import Caller
 from lightrail.namespace.service import Service
+from lightrail.namespace.topic_uses import TopicUses
 from lightrail.shard_client.shard_connections import ShardConnections
 from lightrail.telemetry.http_connection import Connections as HttpConnections
 from lightrail.wire.keys import WireKey
@@ -92,7 +93,7 @@ def open_services(
     directory = directory or Directory(coordinator, auto_create=settings.auto_create)
     destinations = Destinations(settings.push_allow)
     namespace = Service(coordinator, directory, destinations=destinations)
-    sender = NameSender(shards, directory, loop)
+    sender = NameSender(shards, directory, loop, TopicUses(coordinator, directory))
     presence = health.presence = Presence(map, shards.peers)
     services = Services(
         settings=settings,

@@ -9,12 +9,14 @@ from lightrail.cluster.joining import Joining, advertised, patiently, reachable_
 from lightrail.cluster.map import GATEWAYS
 from lightrail.cluster.opening import listing_key
 from lightrail.gateway.app import Gateway, open_services
+from lightrail.gateway.idle_topics import IdleTopics
 from lightrail.gateway.metrics import CONNECTION_FAMILIES
 from lightrail.gateway.processes.health import Health
 from lightrail.gateway.processes.members import Members
 from lightrail.gateway.sweeper import sweep
 from lightrail.gateway.websockets import WebSockets
 from lightrail.model.endpoint import Endpoint
+from lightrail.namespace.topic_uses import TopicUses
 from lightrail.service_bus import gateway as service_bus
 from lightrail.shard_client.shard_connections import ShardConnections
 from lightrail.telemetry import exposition, http_server, process
@@ -73,6 +75,8 @@ async def serve(process: process.Process) -> None:
     await shards.until_ready()
     await services.hooks.before_ready(services, process.replaces is not None)
     sweeping = asyncio.create_task(sweep(services))
+    uses = TopicUses(services.coordinator, services.directory)
+    topics = asyncio.create_task(IdleTopics(services, uses).run())
     try:
         here = Endpoint(settings.http.host, ports[0])
         await joining.register(
@@ -83,6 +87,7 @@ async def serve(process: process.Process) -> None:
         await process.until_stop()
     finally:
         sweeping.cancel()
+        topics.cancel()
         services.receivers.close()
         await runner.cleanup()
         await page_runner.cleanup()

@@ -201,9 +201,10 @@ FIELDS: Final[tuple[Field, ...]] = (
     ),
     _seconds(
         "max_idle",
-        _QUEUE,
+        _KEEPERS,
         "time without use after which the queue is deleted, with its messages: nobody sends, receives, "
-        "peeks, settles or changes it, and no message waits for its time",
+        "peeks, settles or changes it, and no message waits for its time; or the router with the queues of "
+        "its subscriptions: nobody sends to it, or uses one of them",
         300,
     ),
     _flag("capture", _QUEUE, "all events of its messages, and of its dead letters, are kept in the archive"),

@@ -22,6 +22,7 @@ from lightrail.namespace.statuses import (
     ServiceError,
     TakenError,
 )
+from lightrail.namespace.topic_uses import use_write
 
 log = logging.getLogger("lightrail.namespace.checks")
 
@@ -133,6 +134,12 @@ def as_they_are(directory: Directory, *names: str) -> list[Write]:
     don't exist."""
     stored = dict.fromkeys(spelling.owner(each) for each in names)
     return [unchanged(NAMES + each, directory.stored_revision(each)) for each in stored]
+
+
+def subscribed(directory: Directory, now_ms: int, router: str, *targets: str) -> list[Write]:
+    """The part of a transaction that changes a subscription of a router to these targets, if any: checks of
+    the names, and the note that the router is used."""
+    return as_they_are(directory, router, *targets) + use_write(directory.get(router), now_ms)
 
 
 def depends_on(directory: Directory, name: str, policy: Policy) -> list[Write]:

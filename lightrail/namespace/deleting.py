@@ -33,6 +33,18 @@ def has_own_queue(subscription: Subscription) -> bool:
     return subscription.target == own_queue(subscription.router, subscription.id)
 
 
+def owner_of(queue: str) -> tuple[str, str]:
+    """Router and id of the subscription whose own queue may have this name; empty for other names."""
+    router, _, id = queue.rpartition(f"/{OWN_QUEUE}/")
+    return router, id if router else ""
+
+
+def topic_of(queue: str) -> str:
+    """The router with which a queue of this name is deleted; empty for other names."""
+    name = spelling.transferring(queue)
+    return owner_of(name)[0] or spelling.router_of(name) or spelling.scheduled_router(name) or ""
+
+
 def own_queues(directory: Directory, router: str) -> Iterator[Name]:
     """The own queues of a router's subscriptions."""
     for each in directory.subscriptions(router):
@@ -43,9 +55,22 @@ def own_queues(directory: Directory, router: str) -> Iterator[Name]:
 
 def is_subscription_queue(directory: Directory, name: str) -> bool:
     """Whether a name is that of a subscription's own queue."""
-    router, _, id = name.rpartition(f"/{OWN_QUEUE}/")
+    router, id = owner_of(name)
     found = directory.subscription(router, id) if router else None
     return found is not None and has_own_queue(found)
+
+
+def deleted_with(directory: Directory, record: Name) -> list[Name]:
+    """The names that are deleted with a name, and the name itself, which is the first."""
+    found = [record]
+    if record.role is Role.ROUTER:
+        # The queues of its subscriptions are deleted as well.
+        found += _queues_of(directory, record.name)
+        for queue in own_queues(directory, record.name):
+            found += [queue, *_queues_of(directory, queue.name)]
+    elif record.role is Role.QUEUE:
+        found += _queues_of(directory, record.name)
+    return found
 
 
 def writes_of(directory: Directory, record: Name, guards: Mapping[str, int] = NO_GUARDS) -> list[Write]:
@@ -55,14 +80,7 @@ def writes_of(directory: Directory, record: Name, guards: Mapping[str, int] = NO
     their revisions: what is not deleted has to be as it is, 0 for an entry that is not there.
     """
     name = record.name
-    leaving = [record]
-    if record.role is Role.ROUTER:
-        # The queues of its subscriptions are deleted as well.
-        leaving += _queues_of(directory, name)
-        for queue in own_queues(directory, name):
-            leaving += [queue, *_queues_of(directory, queue.name)]
-    elif record.role is Role.QUEUE:
-        leaving += _queues_of(directory, name)
+    leaving = deleted_with(directory, record)
     gone = {each.name for each in leaving} | {spelling.dead_letter_name(each.name) for each in leaving}
     ended = dict.fromkeys(NAMES + each.name for each in leaving[1:])
     ended |= {each.key: None for each in directory.subscriptions(name)}

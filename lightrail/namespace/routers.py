@@ -9,6 +9,7 @@ from lightrail.filters.matcher import Looks
 from lightrail.namespace.directory import Changes, Directory
 from lightrail.namespace.router_plan import Plan, Routed, Walk
 from lightrail.namespace.routing import Routing
+from lightrail.namespace.topic_uses import UseNotes
 
 
 class Resumable(Protocol):
@@ -25,11 +26,13 @@ class Routers:
     Args:
         later: makes a call after so many milliseconds; 0: in the next turn of the loop.
         now_ms: wall clock.
+        notes: of the topics that the process uses.
     """
 
     directory: InitVar[Directory]
     _later: Callable[[int, Callable[[], None]], object]
     _now_ms: Callable[[], int]
+    _notes: UseNotes | None = None
     _waiting: dict[Resumable, None] = field(default_factory=dict)
     routing: Routing = field(init=False)
     looks: Looks = field(default_factory=Looks)
@@ -42,7 +45,7 @@ class Routers:
     """Completed when a name or subscription changes."""
 
     def __post_init__(self, directory: Directory) -> None:
-        self.routing = Routing(directory)
+        self.routing = Routing(directory, notes=self._notes)
         directory.listen(self._changed)
 
     # --- turns -----------------------------------------------------------------------------------------
@@ -57,6 +60,14 @@ class Routers:
         """The budget of this turn is used up: the sender continues in one of the next turns."""
         self._senders[sender] = None
         self.begin_turn()
+
+    def wait_prepared(self, sender: Resumable) -> None:
+        """`prepare` has returned False: the sender continues when the use of its topic is noted, or as
+        `wait_turn` says."""
+        if self._notes is not None and self._notes.is_writing:
+            self._notes.wait(sender)
+        else:
+            self.wait_turn(sender)
 
     async def turn(self) -> None:
         """Waits for new looks, as `wait_turn` does for a sender."""
@@ -85,9 +96,13 @@ class Routers:
     # --- for tasks -------------------------------------------------------------------------------------
 
     async def plan(self, router: str) -> Plan | None:
-        """The plan of a router; None for another name. Waits for turns while filters are compiled."""
+        """The plan of a router; None for another name. Waits for turns while filters are compiled, and until
+        the use of the router is noted."""
         while not self.routing.prepare(router, self._now_ms(), self.looks):
-            await self.turn()
+            if self._notes is not None and self._notes.is_writing:
+                await self._notes.written()
+            else:
+                await self.turn()
         return self.routing.plan(router, self._now_ms())
 
     async def routed(self, walk: Walk) -> Routed:

@@ -15,13 +15,11 @@ Planner: flattens a router, with every router behind it, into a plan.
 
 import logging
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from typing import Final
-from uuid import uuid4
 
-from lightrail.filters.errors import FilterError
-from lightrail.filters.filter import Filter, compile_filter, failing, joined
+from lightrail.filters.filter import Filter, failing, joined
 from lightrail.filters.matcher import COMPILING, Looks
 from lightrail.filters.rules.rule_action import RuleAction
 from lightrail.model import conditions, limits
@@ -34,67 +32,14 @@ from lightrail.namespace.failures import Noting
 from lightrail.namespace.forwarding import ChainEnd, chain_of
 from lightrail.namespace.records import Right, Subscription, refused_by_status
 from lightrail.namespace.router_plan import Branch, Key, Plan, RouterNode
-from lightrail.namespace.rules import AnyAction, Rule, compile_any_action, rules_of
+from lightrail.namespace.rules import Compiled
+from lightrail.namespace.topic_uses import UseNotes, idle_s
 from lightrail.wire.bodies import Refusal
 
 ROUTE_PATHS_MAX: Final[int] = 100_000
 """Paths of a message from a router to queues, over all routers behind it."""
 
 log = logging.getLogger("lightrail.namespace.routing")
-
-
-CompiledRule = tuple[Filter | None, AnyAction | None]
-
-
-class Compiled:
-    """The compiled filters and actions of a subscription's rules, or the error in them."""
-
-    __slots__ = ("is_new", "new_weight", "problem", "rules", "subscription")
-
-    def __init__(self, subscription: Subscription, before: "Compiled | None" = None) -> None:
-        """`before` is what the subscription was: rules that have not changed are not compiled again."""
-        self.subscription = subscription
-        self.rules: list[CompiledRule] = []
-        """Filter of each rule, None if every message matches, and its action, None without one."""
-        self.new_weight = 0
-        """Operators, constants and fields of the rules that were compiled now."""
-        self.problem: FilterError | None = None
-        self.is_new = True
-        """Whether the cost of compiling was not counted yet."""
-        former: dict[str, tuple[Rule, CompiledRule]] = {}
-        if before is not None and before.problem is None:
-            earlier = rules_of(before.subscription).items()
-            former = {name: (rule, made) for (name, rule), made in zip(earlier, before.rules, strict=True)}
-        try:
-            for name, rule in rules_of(subscription).items():
-                same = former.get(name)
-                if same is not None and same[0] == rule:
-                    self.rules.append(same[1])
-                    continue
-                filter, action = _compiled(name, rule)
-                self.rules.append((filter, action))
-                self.new_weight += 0 if filter is None else filter.weight
-        except FilterError as error:
-            self.problem = error
-
-    @property
-    def may_fail(self) -> bool:
-        """Whether a rule has no result for some messages."""
-        return any(
-            (filter is not None and filter.error is not None)
-            or (isinstance(action, RuleAction) and action.can_fail)
-            for filter, action in self.rules
-        )
-
-
-def _compiled(name: str, rule: Rule) -> CompiledRule:
-    """The filter and the action of a rule. Raises FilterError."""
-    spec, action = rule.get("filter"), rule.get("action")
-    filter = None if spec is None else compile_filter(spec, uuid4)
-    made = None if action is None else compile_any_action(action, uuid4)
-    if isinstance(made, RuleAction):
-        made = None if made.is_empty else made.of_rule(name)
-    return None if filter is None or filter.is_always else filter, made
 
 
 class _TooManyPathsError(Exception):
@@ -311,12 +256,25 @@ def at_random(count: int) -> int:
 
 
 class Routing:
-    """The plans of all routers of one process, as of the directory's last refresh."""
+    """The plans of all routers of one process, as of the directory's last refresh.
 
-    def __init__(self, directory: Directory, choose: Choose = at_random) -> None:
+    Args:
+        notes: of the topics that the process uses; None for a process that notes nothing.
+    """
+
+    def __init__(
+        self, directory: Directory, choose: Choose = at_random, notes: UseNotes | None = None
+    ) -> None:
         self._directory = directory
         self._choose = choose
+        self._notes = notes
+        if notes is not None:
+            notes.rest = self._rest
         self._plans: dict[str, Plan] = {}
+        self._resting: dict[str, Plan] = {}
+        """Plans whose next use has to be noted first, as topics with max_idle are on their paths."""
+        self._noted: dict[str, set[str]] = {}
+        """These topics by router."""
         self._compiled: dict[str, dict[str, Compiled]] = {}
         """Compiled filters by router and by id of the subscription."""
         directory.listen(self._changed)
@@ -331,10 +289,36 @@ class Routing:
             return None
         planner = Planner(self._directory, now_ms, self._compiled_of)
         plan = self._plans[router] = planner.plan(router, self._choose)
+        self._resting.pop(router, None)
+        if self._notes is not None and (noted := self._noted_by(plan.names)):
+            self._noted[router] = noted
+            self._notes.begin()
         return plan
 
+    def _noted_by(self, names: Iterable[str]) -> set[str]:
+        return {each for each in names if idle_s(self._directory.get(each)) is not None}
+
+    def _rest(self) -> set[str]:
+        """Puts the plans aside whose use is noted; returns their topics, used since the last call."""
+        used: set[str] = set()
+        for router in [each for each in self._noted if each in self._plans]:
+            self._resting[router] = self._plans.pop(router)
+            used |= self._noted[router]
+        return used
+
+    def _resume(self, router: str, plan: Plan, now_ms: int) -> bool:
+        """Uses a plan again that was put aside; returns False while its use is not noted."""
+        assert self._notes is not None
+        if not self._notes.admits(self._noted[router], now_ms):
+            return False
+        del self._resting[router]
+        self._plans[router] = plan
+        self._notes.begin()
+        return True
+
     def prepare(self, router: str, now_ms: int, looks: Looks) -> bool:
-        """Compiles the filters of a router's next plan; returns False if the looks are used up before.
+        """Compiles the filters of a router's next plan; returns False if the looks are used up before, or
+        while the use of a topic is not noted.
 
         `plan` compiles all missing filters at once, which takes too long for one turn with ten thousand of
         them.
@@ -342,6 +326,9 @@ class Routing:
         plan = self._plans.get(router)
         if plan is not None and (plan.until_ms is None or now_ms < plan.until_ms):
             return True
+        plan = self._resting.get(router)
+        if plan is not None and (plan.until_ms is None or now_ms < plan.until_ms):
+            return self._resume(router, plan, now_ms)
         left, seen = [router], {router}
         while left:
             name = left.pop()
@@ -356,7 +343,7 @@ class Routing:
                 if target not in seen and self._directory.get(target).role is Role.ROUTER:
                     seen.add(target)
                     left.append(target)
-        return True
+        return self._notes is None or self._notes.admits(self._noted_by(seen), now_ms)
 
     def _compiled_of(self, subscription: Subscription) -> Compiled:
         """The compiled filter and action of a subscription, until it changes."""
@@ -370,8 +357,10 @@ class Routing:
         for router in changes.routers:
             self._forget(router)
         touched = changes.routers.union(changes.names)
-        for router in [name for name, plan in self._plans.items() if not plan.names.isdisjoint(touched)]:
-            del self._plans[router]
+        for plans in (self._plans, self._resting):
+            for router in [name for name, plan in plans.items() if not plan.names.isdisjoint(touched)]:
+                del plans[router]
+                self._noted.pop(router, None)
 
     def _forget(self, router: str) -> None:
         """Forgets the filters of deleted subscriptions."""

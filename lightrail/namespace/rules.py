@@ -11,10 +11,11 @@ makes its own. Most subscriptions have one rule, which is stored as the fields
 import json
 from collections.abc import Mapping
 from typing import Any, Final, TypedDict
+from uuid import uuid4
 
 from lightrail.filters.action import Action, compile_action
 from lightrail.filters.errors import FilterError, shown
-from lightrail.filters.filter import compile_filter
+from lightrail.filters.filter import Filter, compile_filter
 from lightrail.filters.rules.rule_action import RuleAction, compile_rule_action
 from lightrail.filters.rules.values import NO_ID, NewId
 from lightrail.model import limits, names
@@ -121,3 +122,57 @@ def _check_name(name: Any) -> None:
         names.check(name.removeprefix("$"))
     except names.InvalidNameError as error:
         raise FilterError(f"a name without a slash ({error})", shown(name)) from None
+
+
+CompiledRule = tuple[Filter | None, AnyAction | None]
+
+
+class Compiled:
+    """The compiled filters and actions of a subscription's rules, or the error in them."""
+
+    __slots__ = ("is_new", "new_weight", "problem", "rules", "subscription")
+
+    def __init__(self, subscription: Subscription, before: "Compiled | None" = None) -> None:
+        """`before` is what the subscription was: rules that have not changed are not compiled again."""
+        self.subscription = subscription
+        self.rules: list[CompiledRule] = []
+        """Filter of each rule, None if every message matches, and its action, None without one."""
+        self.new_weight = 0
+        """Operators, constants and fields of the rules that were compiled now."""
+        self.problem: FilterError | None = None
+        self.is_new = True
+        """Whether the cost of compiling was not counted yet."""
+        former: dict[str, tuple[Rule, CompiledRule]] = {}
+        if before is not None and before.problem is None:
+            earlier = rules_of(before.subscription).items()
+            former = {name: (rule, made) for (name, rule), made in zip(earlier, before.rules, strict=True)}
+        try:
+            for name, rule in rules_of(subscription).items():
+                same = former.get(name)
+                if same is not None and same[0] == rule:
+                    self.rules.append(same[1])
+                    continue
+                filter, action = _compiled(name, rule)
+                self.rules.append((filter, action))
+                self.new_weight += 0 if filter is None else filter.weight
+        except FilterError as error:
+            self.problem = error
+
+    @property
+    def may_fail(self) -> bool:
+        """Whether a rule has no result for some messages."""
+        return any(
+            (filter is not None and filter.error is not None)
+            or (isinstance(action, RuleAction) and action.can_fail)
+            for filter, action in self.rules
+        )
+
+
+def _compiled(name: str, rule: Rule) -> CompiledRule:
+    """The filter and the action of a rule. Raises FilterError."""
+    spec, action = rule.get("filter"), rule.get("action")
+    filter = None if spec is None else compile_filter(spec, uuid4)
+    made = None if action is None else compile_any_action(action, uuid4)
+    if isinstance(made, RuleAction):
+        made = None if made.is_empty else made.of_rule(name)
+    return None if filter is None or filter.is_always else filter, made

@@ -34,12 +34,8 @@ from lightrail.namespace.records import (
     policy_at_first_use,
 )
 from lightrail.namespace.rights import Caller, ForbiddenError, demand, may_grant
-from lightrail.namespace.statuses import (
-    ChangedError,
-    MissingError,
-    ServiceError,
-    TakenError,
-)
+from lightrail.namespace.statuses import ChangedError, MissingError, ServiceError, TakenError
+from lightrail.namespace.topic_uses import use_write
 
 CHANGED: Final = "{} was changed by somebody else in the meantime; read it again"
 PUSHED: Final = Policy(Role.QUEUE, {"max_delivery_count": 0, "description": "messages on their way to a URL"})
@@ -279,7 +275,7 @@ class Service:
         spelling.check(queue)
         if not made.push:
             checks.check_target(directory, caller, made.router, made.target)
-            depends = checks.as_they_are(directory, made.router, made.target)
+            depends = checks.subscribed(directory, self._now_ms(), made.router, made.target)
             return [Write(made.key, made.to_value(), existing.revision if existing else 0), *depends]
         problem = self._destinations.problem(made.target)
         if problem is not None:
@@ -290,7 +286,7 @@ class Service:
         if directory.find(queue) is None:
             now_ms = self._now_ms()
             writes.append(Write(NAMES + queue, Name(queue, PUSHED, 0, 0, now_ms, now_ms).to_value(), 0))
-        return writes + checks.as_they_are(directory, made.router)
+        return writes + checks.subscribed(directory, self._now_ms(), made.router)
 
     async def unsubscribe(self, caller: Caller, router: str, id: str, *, owner: str = "") -> None:
         """End a subscription; its owner needs no right for that. Raises MissingError, ForbiddenError."""
@@ -300,7 +296,8 @@ class Service:
             raise MissingError(f"{router} has no subscription {id}")
         if not owner or owner != found.owner:
             demand(self.directory, caller, Right.MANAGE, self.directory.get(router))
-        writes = [Write(found.key, None, found.revision)]
+        use = use_write(self.directory.get(router), self._now_ms())
+        writes = [Write(found.key, None, found.revision), *use]
         queue = spelling.subscription_name(router, id)
         if found.push:
             writes += [Write(NAMES + queue, None), *unplacing([queue])]
@@ -339,8 +336,9 @@ class Service:
         now_ms = self._now_ms()
         value = replace(record, created_at_ms=now_ms, changed_at_ms=now_ms).to_value()
         write = Write(NAMES + name, value, guard.revision if guard is not None else 0)
+        use = use_write(self.directory.get(deleting.topic_of(name)), now_ms)
         try:
-            await self._coordinator.write([write, *checks.depends_on(self.directory, name, policy)])
+            await self._coordinator.write([write, *use, *checks.depends_on(self.directory, name, policy)])
         except ConflictError as conflict:
             if write.key not in conflict.keys:
                 # Only what the policy refers to was changed: it is checked anew.

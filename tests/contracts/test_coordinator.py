@@ -25,6 +25,11 @@ from lightrail.cluster.map import Member, Move, Placed, ShardRecord, unplacing
 from lightrail.cluster.memory import MemoryCoordinator
 from lightrail.cluster.sqlite import FILE_NAME, SqliteCoordinator
 from lightrail.cluster.users import UserRecord
+from lightrail.model.policy import Policy
+from lightrail.namespace.directory import Directory
+from lightrail.namespace.rights import ANYBODY
+from lightrail.namespace.service import Service
+from lightrail.namespace.topic_uses import NO_USE, TopicUses
 from tests.support.deploy.etcd import EtcdCluster, etcd
 
 Check = Callable[[Coordinator], Awaitable[None]]
@@ -467,5 +472,29 @@ def test_who_asks_to_be_told_hears_of_news(run: Run) -> None:
         await coordinator.write([Write("names/a", "1")])
         await asyncio.sleep(0)
         assert heard
+
+    run(check)
+
+
+def test_of_the_use_of_a_topic_and_its_deletion_one_alone_is_written(run: Run) -> None:
+    async def check(coordinator: Coordinator) -> None:
+        directory = Directory(coordinator)
+        record = await Service(coordinator, directory).give(
+            ANYBODY, "t", Policy.parse({"role": "router", "max_idle": 300})
+        )
+        uses = TopicUses(coordinator, directory)
+        await uses.note(["t"], 1_000)
+        decided = uses.of("t")
+        await uses.note(["t"], 2_000)
+        assert (decided.until_ms, uses.of("t").until_ms) == (61_000, 62_000)
+        deletion = Write("names/t", None, record.revision)
+        with pytest.raises(ConflictError):
+            await coordinator.write([deletion, Write("uses/t", None, decided.revision)])
+        assert await coordinator.entry("names/t") is not None
+        await coordinator.write([deletion, Write("uses/t", None, uses.of("t").revision)])
+        await uses.note(["t"], 3_000)
+        assert await coordinator.entries("uses/") == []
+        uses.refresh()
+        assert uses.of("t") == NO_USE
 
     run(check)

@@ -127,9 +127,13 @@ def what_went_with_a_client_is_gone_and_what_did_not_is_there(names: Names) -> I
 def a_queue_that_nobody_uses_is_there_with_its_time_and_its_messages(names: Names) -> Iterator[None]:
     unused, used = names.queue("unused", max_idle=300), names.queue("used", max_idle=86_400)
     names.send(used, "kept")
+    router = names.router("topic", max_idle=300)
+    names.subscribe(router, used)
+    names.send(router, "routed")
     yield
     assert (names.policy(unused), names.policy(used)) == ({"max_idle": 300}, {"max_idle": 86_400})
-    assert names.rest(used) == ["kept"]
+    assert names.policy(router) == {"max_idle": 300}
+    assert names.rest(used) == ["kept", "routed"]
     names.send(unused, "x")
     assert names.rest(unused) == ["x"]
 

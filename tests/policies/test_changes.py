@@ -51,6 +51,21 @@ def test_the_time_of_an_unused_queue_changes_under_its_links(names: Names, amqp:
         assert [message.body for message in received(receiver, 1)] == ["x"]
 
 
+@checks("max_idle")
+def test_the_time_of_an_unused_router_changes_under_its_senders(
+    names: Names, amqp: BlockingConnection
+) -> None:
+    router, queue = names.router(max_idle=300), names.queue()
+    names.subscribe(router, queue)
+    sender = amqp.create_sender(router)
+    for policy in ({"max_idle": 301.5}, {}, {"max_idle": 300}):
+        names.put_now(router, role="router", **policy)
+        assert names.policy(router) == policy
+        sender.send(Message(body="x"))
+        names.send(router, "y")
+        assert names.rest(queue) == ["x", "y"]
+
+
 @checks("lock_duration")
 def test_a_new_lock_duration_is_that_of_the_next_delivery(names: Names, amqp: BlockingConnection) -> None:
     queue = names.queue(lock_duration=600, max_delivery_count=0)

@@ -104,7 +104,7 @@ class RouterLink(IncomingLink):
             return False
         routers = self._routers
         if not routers.routing.prepare(self.router, now_ms, routers.looks):
-            routers.wait_turn(self)
+            routers.wait_prepared(self)
             return False
         plan = routers.routing.plan(self.router, now_ms)
         if plan is not self._plan:

@@ -6,10 +6,10 @@ shard; a request is sent again within its time only.
 
 import asyncio
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Coroutine, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from time import monotonic
-from typing import Final, Self
+from typing import Any, Final, Self
 
 from lightrail.gateway.errors import AGAIN, ProblemError, not_sent, refused, unknown
 from lightrail.gateway.messages.outgoing import Outgoing
@@ -22,6 +22,7 @@ from lightrail.namespace.routers import Routers
 from lightrail.namespace.routing import UNROUTABLE
 from lightrail.namespace.spreading import Spread, Ways, left_over, taken
 from lightrail.namespace.statuses import STATUS_OF
+from lightrail.namespace.topic_uses import TopicUses, UseNotes
 from lightrail.shard_client.peers.requests import ShardDownError
 from lightrail.shard_client.peers.shards import ShardPeer
 from lightrail.shard_client.sending.lanes import Again, Lane, Load, again
@@ -78,14 +79,27 @@ class RouterSender:
     """Sends messages to routers."""
 
     def __init__(
-        self, shards: ShardConnections, directory: Directory, loop: asyncio.AbstractEventLoop
+        self,
+        shards: ShardConnections,
+        directory: Directory,
+        loop: asyncio.AbstractEventLoop,
+        uses: TopicUses | None = None,
     ) -> None:
         self._shards = shards
         self._directory = directory
         self._loop = loop
-        self.routers = Routers(
-            directory, lambda wait_ms, call: loop.call_later(wait_ms / 1000, call), shards.now_ms
-        )
+        self._tasks: set[asyncio.Task[None]] = set()
+
+        def later(wait_ms: int, call: Callable[[], None]) -> object:
+            return loop.call_later(wait_ms / 1000, call)
+
+        def spawn(work: Coroutine[Any, Any, None]) -> None:
+            task = loop.create_task(work)
+            self._tasks.add(task)
+            task.add_done_callback(self._tasks.discard)
+
+        notes = None if uses is None else UseNotes(uses, shards.now_ms, spawn, later)
+        self.routers = Routers(directory, later, shards.now_ms, notes)
         self._ways = Ways(shards, directory, self._open_lane)
         directory.listen(self._changed)
 
@@ -247,11 +261,15 @@ class NameSender:
     """Sends messages to names: to each queue through one producer, to routers through lanes."""
 
     def __init__(
-        self, shards: ShardConnections, directory: Directory, loop: asyncio.AbstractEventLoop
+        self,
+        shards: ShardConnections,
+        directory: Directory,
+        loop: asyncio.AbstractEventLoop,
+        uses: TopicUses | None = None,
     ) -> None:
         self._shards = shards
         self._loop = loop
-        self.routers = RouterSender(shards, directory, loop)
+        self.routers = RouterSender(shards, directory, loop, uses)
         self._open: dict[str, _Open] = {}
         self.bytes = 0
         """Bytes of bodies that are being read or sent."""

@@ -34,8 +34,6 @@ FLAGS_OF_TOPICS: Final[Mapping[str, str]] = {
     "FilteringMessagesBeforePublishing": "false",
     "EnableSubscriptionPartitioning": "false",
 }
-IDLE: Final = "AutoDeleteOnIdle"
-"""Of a topic it is kept: a queue alone is deleted when nobody uses it, and so is that of a subscription."""
 SIZE: Final = "MaxSizeInMegabytes"
 TOPIC_MB: Final = "1024"
 """MaxSizeInMegabytes of a topic that sets none; it is no bound."""

@@ -14,12 +14,11 @@ from lightrail.gateway.errors import ProblemError, invalid
 from lightrail.model import limits
 from lightrail.model.names import InvalidNameError, queue_name
 from lightrail.model.policy import InvalidPolicyError, Policy, Role, field_value
-from lightrail.service_bus.administration.durations import FOREVER, between, duration_of, seconds_of
+from lightrail.service_bus.administration.durations import between, duration_of, seconds_of
 from lightrail.service_bus.administration.entries import plain_text
 from lightrail.service_bus.administration.kept import (
     FLAGS,
     FLAGS_OF_TOPICS,
-    IDLE,
     MIB,
     SIZE,
     TOPIC_MB,
@@ -76,6 +75,7 @@ READ_ONLY: Final = frozenset(
     )
 )
 """Properties that only the broker sets; clients send back what they have read."""
+IDLE: Final = "AutoDeleteOnIdle"
 _DETECTION: Final = "RequiresDuplicateDetection"
 """Read together with the window, as one field."""
 """Properties without a counterpart: the values that they always have, which are Service Bus's defaults."""
@@ -128,7 +128,7 @@ def topic_properties(policy: Policy, server: Server) -> Shown:
     return {
         "DefaultMessageTimeToLive": duration_of(policy["max_age"]),
         SIZE: kept_of(policy).get(SIZE, TOPIC_MB),
-        IDLE: kept_of(policy).get(IDLE, FOREVER),
+        IDLE: duration_of(policy["max_idle"]),
         **_duplicates(bounds_of(policy).get("duplicate_window"), policy),
         "UserMetadata": policy["description"],
         "MaxMessageSizeInKilobytes": _kilobytes(policy, server),
@@ -186,9 +186,6 @@ def changed(policy: Policy, wanted: Mapping[str, Xml.Element], present: Shown) -
             continue
         if name == SIZE and policy.role is Role.ROUTER:
             kept[name] = str(_read(_Counterpart("", _whole), name, value))
-            continue
-        if name == IDLE and policy.role is Role.ROUTER:
-            kept[name] = duration_of(_read(_COUNTERPARTS[name], name, value))
             continue
         counterpart = _COUNTERPARTS.get(name) if policy.role is Role.QUEUE or name in _OF_TOPICS else None
         if counterpart is None:
@@ -327,10 +324,10 @@ _COUNTERPARTS: Final[Mapping[str, _Counterpart]] = {
     "MaxMessageSizeInKilobytes": _Counterpart("max_message_bytes", lambda text: _whole(text) * KIB),
 }
 _OF_TOPICS: Final = frozenset(
-    ("DefaultMessageTimeToLive", "UserMetadata", "MaxMessageSizeInKilobytes", "Status")
+    ("DefaultMessageTimeToLive", "UserMetadata", "MaxMessageSizeInKilobytes", "Status", IDLE)
 )
 _DURATIONS: Final = frozenset(("LockDuration", "DefaultMessageTimeToLive", IDLE))
-_LEFT_OUT: Final[Mapping[str, str]] = {**FLAGS_OF_TOPICS, IDLE: FOREVER, UNUSED_WINDOW: "PT10M"}
+_LEFT_OUT: Final[Mapping[str, str]] = {**FLAGS_OF_TOPICS, UNUSED_WINDOW: "PT10M"}
 """Values of kept properties that are not written, as they are the defaults."""
 
 

@@ -39,6 +39,7 @@ from lightrail.shard.queues.shard_queue import Queue, Waiter
 from lightrail.shard.queues.tenancy import ClusterMap, EverythingHere, Tenancy
 from lightrail.shard.requests.lock_requests import LockRequests
 from lightrail.shard.requests.requests import Requests
+from lightrail.shard.requests.retirements import Retirements
 from lightrail.shard.requests.session_requests import SessionRequests
 from lightrail.shard.transactions.transactions import Transactions
 from lightrail.shard.upkeep.cleaner import Housekeeping
@@ -93,6 +94,7 @@ class Engine:
         )
         requests.add(self.transactions.operations)
         requests.add(LockRequests(queues, performer, links, answers.when_synced).operations)
+        requests.add(Retirements(queues, links, answers.when_synced).operations)
         sessions = SessionRequests(queues, performer, links, store, memory, answers.when_synced)
         requests.add(sessions.operations)
         relays = self._relays = Relays(names, tenancy, memory)
@@ -153,6 +155,8 @@ class Engine:
         """
         if self._takeovers.waiting:
             self._receiving.take_over(now_ms)
+        if self._last_consumers.left_queues:
+            self._last_consumers.retire(now_ms)
         self._dispatch(now_ms)
         receivers = self._links.durable
         if receivers.dirty or receivers.waiting:
@@ -167,14 +171,14 @@ class Engine:
             receivers.send()
         output = [] if waits else self._frontends.take_output()
         reads, self._performer.reads = self._performer.reads, []
-        closings = self._links.closings
+        closings, retiring = self._links.closings, self._links.retiring
         return Actions(
             answers.failure,
             output,
             # Answers without a commit may have appended records.
             self._store.pending and answers.failure is None and answers.is_awaited,
             reads,
-            self._last_consumers.take_expired(now_ms),
+            retiring.take_expired() if retiring.expired else [],
             closings.take_kept() if closings.kept else [],
             self.freezing.take_wanted() if self.freezing.wanted else [],
             self.deadline_ms,
@@ -341,9 +345,9 @@ class Engine:
         self._follower.tick(now_ms)
         # Also without a change: the file may be missing since a failure.
         self._kept_locks.write(now_ms)
-        self._last_consumers.tick(now_ms)
         self._links.retiring.may_leave = self._follower.can_read and self.coordinator_answers()
         self._links.retiring.tick(now_ms)
+        self._last_consumers.tick(now_ms)
         self._links.idle.tick(now_ms)
         self._links.closings.tick(now_ms)
         self._relays.tick(now_ms)

@@ -121,7 +121,7 @@ class Follower:
                 if queue.is_frozen:
                     self._freezing.restored(queue, now_ms)
                 if ownership.state is OwnershipState.LEAVING:
-                    self._links.retiring.restored(queue, declared.leaving, now_ms)
+                    self._links.retiring.restored(queue, declared, now_ms)
                 elif not queue.is_frozen or named.role is not Role.QUEUE:
                     unknown.append(queue)
         report_kept(unknown)
@@ -181,7 +181,7 @@ class Follower:
                 self._follow(rules.dead_letter_name(rules.transfer_name(name)))
             self._links.closings.node_changed(name, self._now_ms)
             self._relays.name_changed(name)
-        self._links.idle.routers_changed(changes.routers, self._now_ms)
+        self._links.routers_changed(changes, self._now_ms)
 
     def _follow(self, name: str) -> None:
         """Applies the change of a name."""

@@ -51,6 +51,8 @@ class Declared(NamedTuple):
     """Since when nobody has used the queue; 0 if somebody has, or may have. See shard/links/idle.py."""
     leaving: int = 0
     """The revision of the name at which the shard has requested its deletion; 0 if it has not."""
+    leaves_with: str = ""
+    """The topic at whose deletion, in place of that of the name, the shard awaits the end of the queue."""
     fields: Mapping[str, Any] = NOTHING
     """All fields of the text, with the policy."""
 
@@ -58,11 +60,12 @@ class Declared(NamedTuple):
 def fields_of(
     record: "Name",
     epoch: int = 1,
+    idle_since_ms: int = 0,
+    leaving: int = 0,
+    leaves_with: str = "",
     *,
     copy: bool = False,
     frozen: bool = False,
-    idle_since_ms: int = 0,
-    leaving: int = 0,
 ) -> dict[str, Any]:
     """The fields of the policy text of a Queue record in the journal; see `Declared`."""
     text: dict[str, Any] = {"created": record.created, "policy": record.policy.to_json()}
@@ -80,6 +83,8 @@ def fields_of(
         text["idle_since_ms"] = idle_since_ms
     if leaving:
         text["leaving"] = leaving
+        if leaves_with:
+            text["leaves_with"] = leaves_with
     return text
 
 
@@ -109,6 +114,7 @@ def declared_of(text: str) -> Declared:
         history if isinstance(history, str) else "",
         _whole(found.get("idle_since_ms")),
         _whole(found.get("leaving")),
+        str(found.get("leaves_with", "")),
         found,
     )
 

@@ -12,12 +12,13 @@ the coordinator that the node is kept.
 Last consumers: queues that are deleted after their last consumer has detached, by their policy.
 
 A consumer whose frontend was lost may attach again in a moment. So its queue waits for
-limits.PEER_SILENCE_MS. The shard does not delete the name itself: it requests the deletion, and requests it
-again if the name remains. From the request on no link is opened at the queue: a message that such a link
-would send would be lost. Its frontend attaches it again, to the queue that is made anew.
+limits.PEER_SILENCE_MS. At the end of that time, or of the turn in which the last consumer has detached, the
+queue is LEAVING (retiring.py): what a sender or receiver sends from then on waits, and is for the queue
+that is made anew, or is refused.
 """
 
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 
 from lightrail.model import limits
 from lightrail.model import names as rules
@@ -25,9 +26,12 @@ from lightrail.model.policy import Role
 from lightrail.namespace.records import Name
 from lightrail.shard.effects.peers import Peer
 from lightrail.shard.effects.performer import Performer
-from lightrail.shard.queues.declarations import LAST_CONSUMER, ExpiredName
+from lightrail.shard.queues.declarations import LAST_CONSUMER
 from lightrail.shard.queues.queues import Queues
 from lightrail.shard.queues.shard_queue import Closing, Queue
+
+if TYPE_CHECKING:
+    from lightrail.shard.links.retiring import RetiringQueues
 
 
 @dataclass(slots=True, eq=False, repr=False)
@@ -60,18 +64,12 @@ class Closings:
             self._add(queue, Closing(node, revision, names.history, to_messages, peer.identity))
             self._apply_policy(queue, now_ms)
 
-    def close_for_shard(self, queue: Queue) -> None:
-        """Closes a queue, open to messages, whose deletion the shard requests until it has succeeded."""
-        history = self._queues.names.history
-        self._add(queue, Closing(queue.name, queue.record.revision, history, to_messages=False, frontend=b""))
-
     def _add(self, queue: Queue, closing: Closing) -> None:
         others = tuple(each for each in queue.closings if each.node != closing.node)
         for each in queue.closings:
             if each.node == closing.node:
                 to_messages = closing.to_messages or each.to_messages
-                frontend = closing.frontend or each.frontend
-                closing = closing._replace(to_messages=to_messages, frontend=frontend)
+                closing = closing._replace(to_messages=to_messages)
         queue.closings = (*others, closing)
         self._by_node.setdefault(closing.node, {})[queue] = None
 
@@ -130,29 +128,22 @@ class Closings:
 
 @dataclass(slots=True, eq=False, repr=False)
 class LastConsumers:
-    """The queues without consumers, and the times to request their deletion."""
+    """The queues without consumers, and the times at which they leave."""
 
-    _closings: Closings
+    _retiring: "RetiringQueues"
     _due_ms: dict[Queue, int] = field(default_factory=dict)
-    _replaced: dict[Queue, None] = field(default_factory=dict)
-    """Queues with another consumer in the place of their last one, unless it was refused."""
-    expired: list[ExpiredName] = field(default_factory=list)
-    """Names to delete at the end of this turn, also those of idle.py."""
+    left_queues: dict[Queue, None] = field(default_factory=dict)
+    """Queues whose last consumer has detached in this turn, and may have been replaced."""
 
-    def left(self, queue: Queue, now_ms: int, *, lost: bool, replaced: bool = False) -> None:
+    def left(self, queue: Queue, now_ms: int, *, lost: bool) -> None:
         """Notes that a consumer has detached.
 
         Args:
             lost: whether its frontend was lost, so that the consumer may attach again in a moment.
-            replaced: whether another one takes its place in this turn.
         """
         if queue.record.policy["lifetime"] == LAST_CONSUMER and not queue.view.consumers.competing:
             self._due_ms[queue] = now_ms + (limits.PEER_SILENCE_MS if lost else 0)
-            if replaced:
-                self._replaced[queue] = None
-            else:
-                # At once: a sender that attaches now would lose what it sends.
-                self._close_if_due(queue, now_ms)
+            self.left_queues[queue] = None
 
     def await_first(self, queue: Queue, now_ms: int) -> None:
         """Notes that a queue is served from now on, and that its consumers have yet to attach again.
@@ -164,30 +155,28 @@ class LastConsumers:
             self._due_ms[queue] = now_ms + limits.PEER_SILENCE_MS
 
     def forget(self, queue: Queue) -> None:
-        """Removes a queue that is deleted here."""
+        """The queue is not at this shard any more."""
         self._due_ms.pop(queue, None)
+        self.left_queues.pop(queue, None)
 
     def tick(self, now_ms: int) -> None:
-        """Finds the queues whose time has ended."""
+        """Lets the queues leave whose time has ended."""
         for queue in list(self._due_ms):
-            self._close_if_due(queue, now_ms)
+            self._retire_if_due(queue, now_ms)
 
-    def _close_if_due(self, queue: Queue, now_ms: int) -> None:
+    def retire(self, now_ms: int) -> None:
+        """Lets the queues leave that have lost their last consumer in this turn."""
+        left, self.left_queues = self.left_queues, {}
+        for queue in left:
+            if queue in self._due_ms:
+                self._retire_if_due(queue, now_ms)
+
+    def _retire_if_due(self, queue: Queue, now_ms: int) -> None:
         if not queue.is_serving:
             return
         if queue.view.consumers.competing or queue.record.policy["lifetime"] != LAST_CONSUMER:
             del self._due_ms[queue]
-        elif self._due_ms[queue] <= now_ms and not queue.view.has_departed:
-            # Messages of former consumers are not locked any more.
-            self._due_ms[queue] = now_ms + limits.PEER_SILENCE_MS
-            self._closings.close_for_shard(queue)
-            self.expired.append(ExpiredName(queue.record))
-
-    def take_expired(self, now_ms: int) -> list[ExpiredName]:
-        """Names to delete, each once, at the end of a turn."""
-        while self._replaced:
-            queue, _ = self._replaced.popitem()
-            if queue in self._due_ms:
-                self._close_if_due(queue, now_ms)
-        found, self.expired = self.expired, []
-        return found
+        elif self._due_ms[queue] > now_ms or queue.view.has_departed:
+            return  # Messages of former consumers are still locked.
+        elif self._retiring.retire_left(queue, now_ms):
+            del self._due_ms[queue]

@@ -24,12 +24,16 @@ from typing import TYPE_CHECKING, Final
 from lightrail.model import limits
 from lightrail.model import names as rules
 from lightrail.model.clock import Timetable
+from lightrail.model.policy import Role
+from lightrail.namespace.deleting import topic_of
+from lightrail.namespace.topic_uses import idle_s
 from lightrail.shard.effects.performer import Performer
 from lightrail.shard.journal.store import StoreError
 from lightrail.shard.queues.queues import Queues
 from lightrail.shard.queues.shard_queue import CallWhenSynced, Queue, WhenSynced
 
 if TYPE_CHECKING:
+    from lightrail.namespace.records import Name
     from lightrail.shard.links.retiring import RetiringQueues
 
 IDLE_CHECK_MS: Final[int] = 10_000
@@ -68,6 +72,10 @@ class Watched:
     """Its counters and revisions at the last look."""
     is_own: bool
     """Whether it is the own queue of a subscription, of which sends are no use."""
+    enqueued: int
+    """Messages that it had got at the last look."""
+    fed_ms: int = 0
+    """When it was seen to have got another one, which is a use of its topic."""
     is_unwritten: bool = False
     """Whether its record has a use less than it had, as the store had no room."""
 
@@ -100,7 +108,9 @@ class IdleQueues:
             self._retiring.serve_changed(queue, now_ms)
             return
         found = self._queues.names.get(name)
-        if found.policy["max_idle"] is None or self._queues.tenancy.placed_here(name) is None:
+        if found.role is not Role.QUEUE or not self._is_watched(found):
+            return
+        if self._queues.tenancy.placed_here(name) is None:
             return
         if self._queues.copy_of(name) is None:
             queue = self._queues.get(name, now_ms)
@@ -114,9 +124,29 @@ class IdleQueues:
         for name in self._queues.tenancy.map.queues_of(self._queues.tenancy.shard):
             self.watch(name, now_ms)
 
+    def watch_family(self, topic: str, now_ms: int) -> None:
+        """Watches the queues of a topic that has a max_idle from now on, or no longer."""
+        for name in self._queues.tenancy.map.queues_of(self._queues.tenancy.shard):
+            if topic_of(name) == topic:
+                queue = self._queues.find(name)
+                if queue is None:
+                    self.watch(name, now_ms)
+                elif queue.is_serving:
+                    self.follow(queue, now_ms)
+
+    def _is_watched(self, found: "Name") -> bool:
+        """Whether a queue is deleted when nobody uses it, or the topic of its subscription."""
+        return found.policy["max_idle"] is not None or (
+            "/" in found.name and self._has_idle_topic(found.name)
+        )
+
+    def _has_idle_topic(self, queue: str) -> bool:
+        topic = topic_of(queue)
+        return bool(topic) and idle_s(self._queues.names.get(topic)) is not None
+
     def follow(self, queue: Queue, now_ms: int) -> None:
         """A queue is served here from now on, or its name has changed."""
-        if queue.record.policy["max_idle"] is None or rules.is_dead_letter(queue.name):
+        if not self._is_watched(queue.record) or rules.is_dead_letter(queue.name):
             self.forget(queue)
             queue.idle_since_ms = 0
             return
@@ -136,14 +166,14 @@ class IdleQueues:
 
     def _begin(self, queue: Queue, used_ms: int, now_ms: int) -> Watched:
         is_own = self._retiring.subscription(queue) is not None
-        watched = self._watched[queue] = Watched(used_ms, now_ms, self._uses(queue), is_own)
+        enqueued = queue.view.counters.enqueued
+        watched = self._watched[queue] = Watched(used_ms, now_ms, self._uses(queue), is_own, enqueued)
         self._by_router.setdefault(self._retiring.router_of(queue), {})[queue] = None
         return watched
 
     def routers_changed(self, routers: Iterable[str], now_ms: int) -> None:
         """The subscriptions of some routers have changed."""
         for router in routers:
-            self._retiring.router_changed(router, now_ms)
             for queue in list(self._by_router.get(router, ())):
                 self._watched[queue].is_own = self._retiring.subscription(queue) is not None
                 if queue.is_serving:
@@ -265,6 +295,7 @@ class IdleQueues:
 
     def _look(self, queue: Queue, watched: Watched, now_ms: int) -> None:
         next_ms = now_ms + IDLE_CHECK_MS
+        self._note_fed(queue, watched, now_ms)
         if queue.is_serving:
             if watched.is_unwritten:
                 self._write(queue, watched, now_ms)
@@ -273,17 +304,31 @@ class IdleQueues:
             if not queue.idle_since_ms and now_ms - watched.used_ms >= IDLE_NOTED_MS:
                 queue.idle_since_ms = watched.used_ms
                 self._write(queue, watched, now_ms)
-            if queue.idle_since_ms:
-                over_ms = self._over_ms(queue, watched)
+            max_ms = queue.record.policy.milliseconds("max_idle")
+            if queue.idle_since_ms and max_ms is not None:
+                over_ms = self._over_ms(watched, max_ms)
                 if now_ms >= over_ms and self._retiring.retire_idle(queue, now_ms):
                     return
                 next_ms = max(over_ms, now_ms + limits.HEARTBEAT_MS)
         self._due.set(queue, next_ms)
 
-    def _over_ms(self, queue: Queue, watched: Watched) -> int:
+    def over_ms(self, queue: Queue, max_ms: int, now_ms: int) -> int:
+        """When nobody will have used a queue of a topic for so long, unless somebody uses it until then."""
+        watched = self._watched.get(queue)
+        if watched is None:
+            return now_ms + max_ms
+        self._note_fed(queue, watched, now_ms)
+        if self._is_used(queue, watched):
+            self._used(queue, watched, now_ms)
+        return max(self._over_ms(watched, max_ms), watched.fed_ms + max_ms)
+
+    def _note_fed(self, queue: Queue, watched: Watched, now_ms: int) -> None:
+        enqueued = queue.view.counters.enqueued
+        if enqueued != watched.enqueued:
+            watched.enqueued, watched.fed_ms = enqueued, now_ms
+
+    def _over_ms(self, watched: Watched, max_ms: int) -> int:
         """When the time of a queue is over."""
-        max_ms = queue.record.policy.milliseconds("max_idle")
-        assert max_ms is not None
         back_ms = max(watched.from_ms, self._paused_ms)
         return max(watched.used_ms + max_ms, back_ms + IDLE_AFTER_START_MS)
 

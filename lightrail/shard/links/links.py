@@ -2,8 +2,10 @@
 
 import logging
 from dataclasses import InitVar, dataclass, field
+from typing import TYPE_CHECKING
 
 from lightrail.model import conditions
+from lightrail.namespace.topic_uses import idle_s
 from lightrail.shard.effects.peers import Consumer, Peer, Producer
 from lightrail.shard.effects.performer import Performer
 from lightrail.shard.effects.receiving_link import ReceivingLink
@@ -24,6 +26,9 @@ from lightrail.shard.queues.shard_queue import CallWhenSynced, Queue
 from lightrail.telemetry.shard import ShardCounts
 from lightrail.wire.bodies import ConsumerOpen, ProducerOpen, Refusal
 from lightrail.wire.frames import Kind, frame
+
+if TYPE_CHECKING:
+    from lightrail.namespace.directory import Changes
 
 log = logging.getLogger("lightrail.shard.links.links")
 
@@ -52,10 +57,10 @@ class Links:
 
     def __post_init__(self, admission: Admission, recovered: Recovered, store: Store) -> None:
         self.closings = Closings(self._queues, self._performer)
-        self.last_consumers = LastConsumers(self.closings)
         self.retiring = RetiringQueues(self._queues, self._performer, self, self._when_synced)
+        self.last_consumers = LastConsumers(self.retiring)
         self.idle = IdleQueues(self._queues, self._performer, self._when_synced, self.retiring)
-        self.retiring.when_returned = self.idle.returned
+        self.retiring.when_returned = self._returned
         self.durable = DurableReceivers(self._performer.links, store, self._counts, self._when_synced)
         self.resending = Resending(self._performer)
         self.receiving = ReceivingLinks(self._performer, self.client_links, self.durable, self.last_consumers)
@@ -118,7 +123,7 @@ class Links:
                 self.sending.leave(former)
             else:
                 # Its deliveries go on with the new link, or return, and none counts as failed.
-                self.receiving.close(former, now_ms, for_good=not recovers, replaced=True)
+                self.receiving.close(former, now_ms, for_good=not recovers)
             former.peer.end_link(former.link, stolen)
         if opening.steals and not recovers:
             waiting = self.client_links.get(queue, client_link)
@@ -141,7 +146,7 @@ class Links:
         peer.moved.pop(link, None)
         earlier = peer.consumers.get(link)
         if earlier is not None:
-            self.receiving.close(earlier, now_ms, replaced=True)
+            self.receiving.close(earlier, now_ms)
         awaited = self.receiving.awaited(peer, link, queue, body, now_ms)
         if awaited is not None:
             self._continue_moved(awaited, peer, link, body, now_ms)
@@ -203,6 +208,19 @@ class Links:
         self.sending.serve(queue)
         self.client_links.forget(queue)
         self.receiving.serve(queue, now_ms)
+
+    def _returned(self, queue: Queue, now_ms: int) -> None:
+        """A queue that was LEAVING is served again."""
+        self.idle.returned(queue, now_ms)
+        self.last_consumers.left(queue, now_ms, lost=True)
+
+    def routers_changed(self, changes: "Changes", now_ms: int) -> None:
+        """Some routers, or their subscriptions, may have changed."""
+        self.retiring.routers_changed(changes.routers.union(changes.names), now_ms)
+        self.idle.routers_changed(changes.routers, now_ms)
+        for name, before in changes.names.items():
+            if idle_s(self._queues.names.get(name)) is not (None if before is None else idle_s(before)):
+                self.idle.watch_family(name, now_ms)
 
     def forget_sent_away(self, queue: Queue, refusal: Refusal | None = None) -> None:
         """Removes the links of a queue that is at another shard; those that are left get the refusal."""

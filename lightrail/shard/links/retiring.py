@@ -1,21 +1,24 @@
 """Retiring queues: those that are LEAVING, since their names are about to be deleted.
 
-A queue that nobody has used for its `max_idle` leaves by itself (idle.py), and one without messages at the
-request of a gateway that deletes its name. A queue that is LEAVING changes no more, and its links and
-requests wait as at a freeze. When its record is synced, the shard requests the deletion of its name, guarded
-by the revisions of the name and of its subscription, or answers the gateway, which does the same. Then the
-queue is deleted, or one of the two has a later revision, with which it is served again: so no accepted
-message is deleted.
+A queue that nobody has used for its `max_idle` leaves by itself (idle.py), and so does one whose last
+consumer has detached, if its lifetime ends with that (closings.py). At the request of a gateway that deletes
+its name, a queue without messages leaves, and one of a topic that nobody has used. A queue that is LEAVING
+changes no more, and its links and requests wait as at a freeze. When its record is synced, the shard requests
+the deletion of its name, guarded by the revisions of the name and of its subscription, or answers the
+gateway, which does the same. Then the queue is deleted, or one of the two has a later revision, with which it
+is served again: so no accepted message is deleted.
 
 A deletion whose answer was lost may be applied late, so no time ends LEAVING. Where the coordinator has
 refused every attempt, as one does that can only be read, none can be applied: then the queue is served again,
 and leaves later. Otherwise the shard requests the deletion again, also after a start. For a gateway that has
 not deleted the name in limits.PEER_SILENCE_MS it requests that the name is kept, which makes the later
-revision. Which of both it is, shows `idle_since_ms` of the queue's record: 0 for a gateway's.
+revision. Which of both it is, shows `idle_since_ms` of the queue's record: 0 for a gateway's, except for a
+queue that ends with its last consumer. If the record has a topic, the gateway deletes that, and the revision
+of the topic counts as well: the shard requests after LEAVES_WITH_MS that the topic is kept.
 """
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
 
@@ -23,12 +26,13 @@ from lightrail.cluster.coordinator import CoordinatorError
 from lightrail.model import limits
 from lightrail.model import names as rules
 from lightrail.model.policy import Role
-from lightrail.namespace.deleting import OWN_QUEUE, has_own_queue
-from lightrail.namespace.records import Subscription
+from lightrail.namespace.deleting import has_own_queue, owner_of
+from lightrail.namespace.records import Name, Subscription
 from lightrail.shard.effects.performer import Performer
+from lightrail.shard.journal.record import Declared
 from lightrail.shard.journal.store import StoreError
 from lightrail.shard.queue.values import commands
-from lightrail.shard.queues.declarations import ExpiredName
+from lightrail.shard.queues.declarations import LAST_CONSUMER, ExpiredName
 from lightrail.shard.queues.ownership import OwnershipEvent, OwnershipState
 from lightrail.shard.queues.queues import Queues
 from lightrail.shard.queues.shard_queue import CallWhenSynced, Queue, WhenSynced
@@ -37,7 +41,9 @@ if TYPE_CHECKING:
     from lightrail.shard.links.links import Links
 
 LEAVING_QUEUES_MAX: Final[int] = 100
-"""Queues that leave at a time; others follow when the names of these are deleted."""
+"""Queues that leave at a time as they are idle or empty; others follow when these are deleted."""
+LEAVES_WITH_MS: Final[int] = 10_000
+"""How long queues of a topic wait for its deletion before their shards request that it is kept."""
 
 log = logging.getLogger("lightrail.shard.links.retiring")
 
@@ -59,6 +65,8 @@ class RetiringQueues:
     """Attempts to delete a queue's name that have not ended."""
     _uncertain: set[Queue] = field(default_factory=set)
     """Queues of which a deletion may be applied late."""
+    expired: list[ExpiredName] = field(default_factory=list)
+    """Names to delete at the end of this turn."""
     may_leave: bool = True
     """Whether the coordinator answers, so that a queue which leaves does not wait for its deletion."""
     when_returned: ServeAgain = lambda queue, now_ms: None
@@ -72,14 +80,14 @@ class RetiringQueues:
 
     def subscription(self, queue: Queue) -> Subscription | None:
         """The subscription of which this is the own queue."""
-        router, _, id = queue.name.rpartition(f"/{OWN_QUEUE}/")
+        router, id = owner_of(queue.name)
         found = self._queues.names.subscription(router, id) if router else None
         return found if found is not None and has_own_queue(found) else None
 
     @staticmethod
     def router_of(queue: Queue) -> str:
         """The router of the subscription whose own queue has this name; an empty text for other names."""
-        return queue.name.rpartition(f"/{OWN_QUEUE}/")[0]
+        return owner_of(queue.name)[0]
 
     def _revision(self, queue: Queue) -> int:
         """The revision that guards the deletion."""
@@ -90,7 +98,7 @@ class RetiringQueues:
 
     def retire_idle(self, queue: Queue, now_ms: int) -> bool:
         """Lets a queue leave that nobody has used for its time; returns whether it does."""
-        if not self._retire(queue, self._revision(queue), now_ms):
+        if len(self._leaving) >= LEAVING_QUEUES_MAX or not self._retire(queue, self._revision(queue), now_ms):
             return False
         log.info(
             "queue %s is deleted, with %d messages: nobody has used it for its max_idle, %g seconds",
@@ -99,6 +107,22 @@ class RetiringQueues:
         self._when_synced(WhenSynced(lambda: self._request(queue)), 0)
         return True
 
+    def retire_left(self, queue: Queue, now_ms: int) -> bool:
+        """Lets a queue leave whose last consumer has detached; returns whether it does."""
+        if not self._retire(queue, self._revision(queue), now_ms):
+            return False
+        self._when_synced(WhenSynced(lambda: self._request(queue)), 0)
+        return True
+
+    def retire_with(self, queue: Queue, topic: Name, now_ms: int) -> bool:
+        """Lets a queue leave for a gateway, which deletes its topic; returns whether it does."""
+        queue.leaves_with = topic.name
+        if self._retire(queue, max(self._revision(queue), topic.revision), now_ms):
+            self._leaving[queue] = now_ms + LEAVES_WITH_MS
+            return True
+        queue.leaves_with = ""
+        return False
+
     def retire_empty(self, queue: Queue, revision: int, now_ms: int) -> bool:
         """Lets a queue without messages leave for a gateway, which deletes its name; returns whether it does.
 
@@ -106,6 +130,8 @@ class RetiringQueues:
             revision: the latest one that the gateway has read, of the name and of its subscription.
         """
         if revision < self._revision(queue) or queue.closings or not self._is_empty(queue):
+            return False
+        if len(self._leaving) >= LEAVING_QUEUES_MAX:
             return False
         before_ms, queue.idle_since_ms = queue.idle_since_ms, 0
         if not self._retire(queue, revision, now_ms):
@@ -124,22 +150,20 @@ class RetiringQueues:
         return True
 
     def _retire(self, queue: Queue, revision: int, now_ms: int) -> bool:
-        """Lets a queue leave, unless it moves, too many others leave, or its deletion would have to wait for
-        the coordinator, and messages of its topic with it; returns whether it does."""
+        """Lets a queue leave, unless it moves, or its deletion would have to wait for the coordinator, and
+        messages of its topic with it; returns whether it does."""
         if not queue.is_serving or queue.name in self._queues.tenancy.map.moves or not self.may_leave:
-            return False
-        if len(self._leaving) >= LEAVING_QUEUES_MAX:
             return False
         family = self.family(queue)
         try:
             for each in reversed(family):  # The record of the queue itself decides after a start.
                 self._performer.journal_removed(each, now_ms)
-                each.leaving = revision
+                each.leaving, each.leaves_with = revision, queue.leaves_with
                 self._queues.note(each, now_ms)
         except StoreError as error:
             log.error("that queue %s is about to be deleted could not be recorded: %s", queue.name, error)
             for each in family:
-                each.leaving = 0
+                each.leaving, each.leaves_with = 0, ""
             return False
         for each in family:
             each.notes_use = False
@@ -149,18 +173,19 @@ class RetiringQueues:
         self._leaving[queue] = now_ms + limits.PEER_SILENCE_MS
         return True
 
-    def restored(self, queue: Queue, revision: int, now_ms: int) -> None:
-        """Adds a queue that was LEAVING before this process started, at this revision."""
+    def restored(self, queue: Queue, declared: Declared, now_ms: int) -> None:
+        """Adds a queue that was LEAVING before this process started, by its record."""
         owner = self._queues.find(rules.owner(queue.name))
         if owner is not None and owner.is_serving:
             # Dead letters leave with their queue, which has a later record.
             queue.ownership.apply(OwnershipEvent.RETURN)
             self._performer.touch(queue)
             return
-        queue.leaving = revision
+        queue.leaving, queue.leaves_with = declared.leaving, declared.leaves_with
         if not rules.is_dead_letter(queue.name):
             self._leaving[queue] = now_ms
             self._uncertain.add(queue)
+            self.serve_changed(queue, now_ms)
 
     # --- the end of leaving ----------------------------------------------------------------------------
 
@@ -175,6 +200,8 @@ class RetiringQueues:
         if found.role is not Role.QUEUE or found.is_another(queue.record):
             return
         revision = max(found.revision, 0 if subscription is None else subscription.revision)
+        if queue.leaves_with:
+            revision = max(revision, self._queues.names.get(queue.leaves_with).revision)
         if revision <= queue.leaving and found.history == queue.record.history:
             return
         log.info("queue %s was changed as it was about to be deleted: it stays", queue.name)
@@ -201,7 +228,7 @@ class RetiringQueues:
             if each.state is OwnershipState.LEAVING:
                 for id in each.view.consumer_ids:
                     each.machine.apply(commands.Credit(id, 0), now_ms)
-                each.leaving = 0
+                each.leaving, each.leaves_with = 0, ""
                 each.ownership.apply(OwnershipEvent.RETURN)
                 self._links.await_sent_away(each, now_ms)
                 self._performer.touch(each)
@@ -213,14 +240,15 @@ class RetiringQueues:
         self._when_synced(WhenSynced(_nothing), 0)
         self.when_returned(queue, now_ms)
 
-    def router_changed(self, router: str, now_ms: int) -> None:
-        """The subscriptions of a router have changed."""
-        for queue in [each for each in self._leaving if self.router_of(each) == router]:
-            self.serve_changed(queue, now_ms)
+    def routers_changed(self, routers: Collection[str], now_ms: int) -> None:
+        """Some routers, or their subscriptions, have changed."""
+        for queue in list(self._leaving):
+            if queue.leaves_with in routers or self.router_of(queue) in routers:
+                self.serve_changed(queue, now_ms)
 
     def forget(self, queue: Queue) -> None:
         """The queue is not at this shard any more."""
-        queue.leaving = 0
+        queue.leaving, queue.leaves_with = 0, ""
         self._forget(queue)
 
     def _forget(self, queue: Queue) -> None:
@@ -238,13 +266,19 @@ class RetiringQueues:
     def _request(self, queue: Queue) -> None:
         if queue not in self._leaving:
             return
-        if queue.idle_since_ms:
+        is_left = queue.record.policy["lifetime"] == LAST_CONSUMER
+        if (queue.idle_since_ms or is_left) and not queue.leaves_with:
             self._asked[queue] = self._asked.get(queue, 0) + 1
-            self._links.last_consumers.expired.append(ExpiredName(queue.record, self.subscription(queue)))
+            self.expired.append(ExpiredName(queue.record, self.subscription(queue)))
             return
-        found = self._queues.names.get(queue.name)
-        if found.role is Role.QUEUE:
-            self._links.closings.kept[queue.name] = found
+        found = self._queues.names.get(queue.leaves_with or queue.name)
+        if found.role is not Role.NONE:
+            self._links.closings.kept[found.name] = found
+
+    def take_expired(self) -> list[ExpiredName]:
+        """Names to delete, at the end of a turn."""
+        found, self.expired = self.expired, []
+        return found
 
 
 def _nothing() -> None:

@@ -12,10 +12,11 @@ shard has: an operator declared its disk lost, or the disk is an old copy. Such 
 until a placement names this shard again. So is a queue whose name is missing in the directory after a start:
 a lost directory must not delete messages.
 
-A queue that nobody has used for the time of its policy is LEAVING (links/retiring.py), and so is an empty one
-whose name a gateway is about to delete: it accepts nothing while the coordinator deletes its name, so that no
-accepted message is deleted. The deletion is guarded by the revision of the name, and fails at a later one,
-with which the queue is served again.
+A queue that nobody has used for the time of its policy is LEAVING (links/retiring.py). So is one whose last
+consumer has detached, if its lifetime ends with that, and one that a gateway is about to delete: empty, or
+with its topic. It accepts nothing while the coordinator deletes its name, so that no accepted message is
+deleted. The deletion is guarded by the revision of the name, and fails at a later one, with which the queue
+is served again.
 
     COPYING --OPEN----> SERVING     the placement names this shard, in the epoch that the copy was made for
     SERVING --FREEZE--> FROZEN      the destination requested it, and its record is appended

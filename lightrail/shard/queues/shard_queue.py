@@ -93,7 +93,7 @@ class Closing(NamedTuple):
     to_messages: bool
     """Whether new messages wait as well: an accepted one would be deleted with the queue."""
     frontend: bytes
-    """Identity of the peer that deletes the node; empty for this shard."""
+    """Identity of the peer that deletes the node."""
 
 
 @dataclass(slots=True, eq=False, repr=False)
@@ -117,6 +117,8 @@ class Queue:
     """Since when nobody has used it, as its Queue record has it; 0 for a queue in use."""
     leaving: int = 0
     """While the queue is LEAVING, the revision of its name that guards the deletion."""
+    leaves_with: str = ""
+    """While it is LEAVING because a topic is deleted, the topic."""
     sizes: Sizes = NO_SIZES
     """Of its footprint, as the memory of the shard has counted them; see Footprint.sizes."""
     parked: "Sequence[Parked] | None" = None
@@ -202,8 +204,8 @@ class Queue:
 
     def declared_fields(self, *, frozen: bool) -> dict[str, Any]:
         """The fields of `declared_as`."""
-        idle_since_ms, leaving = self.idle_since_ms, self.leaving
-        return fields_of(self.record, self.epoch, frozen=frozen, idle_since_ms=idle_since_ms, leaving=leaving)
+        idle = self.idle_since_ms, self.leaving, self.leaves_with
+        return fields_of(self.record, self.epoch, *idle, frozen=frozen)
 
     def answer_when_applied(self, waiter: Waiter, number: int, before: int) -> bool:
         """Keeps an answer to a settlement until the outcomes that it deferred are applied.

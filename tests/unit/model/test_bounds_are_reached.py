@@ -88,6 +88,7 @@ NOT_FROM_OUTSIDE = {
     "TRANSFER_CANCEL_MS": OWN_PACE,
     "FORWARD_PAUSE_MS": OWN_PACE,
     "FORWARD_PAUSE_MS_MAX": OWN_PACE,
+    "TOPICS_SWEEP_MS": OWN_PACE,
     "MOVE_CHUNK_BYTES": "of what shards, which have the installation's key, answer each other",
     "MOVE_CHUNK_RUNS": "of what shards, which have the installation's key, answer each other",
     "MOVE_AGAIN_MS": OWN_PACE,

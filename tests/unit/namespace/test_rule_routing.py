@@ -6,7 +6,7 @@ from proton import Message
 
 from lightrail.amqp.sections import decode_header
 from lightrail.namespace.ages import NEVER, OWN, life_of_copy
-from lightrail.namespace.routing import Compiled
+from lightrail.namespace.rules import Compiled
 from tests.unit.namespace.test_routing import Scene, message, run
 
 COLOUR = {"filter": {"properties": {"application-properties.colour": "red"}}}

@@ -114,14 +114,14 @@ def test_a_queue_without_consumers_whose_entry_was_written_anew_is_deleted_at_it
     names_of(scene).give("q", Policy.parse({"role": "queue", "lifetime": "last_consumer"}))
     peer.consume(1, "q")
     peer.close_consumer(1)
+    scene.settle_down()
     assert scene.wishes == ["q"]
-    assert not is_open(peer, "q", 2)
     keep(scene, "q")
     later = scene.names.get("q").revision
     peer.ping()
-    scene.now_ms += limits.PEER_SILENCE_MS
-    scene.engine.tick(scene.now_ms)
-    assert [each.record.revision for each in scene.step().expired] == [later]
+    scene.tick(limits.PEER_SILENCE_MS)
+    scene.settle_down()
+    assert [each.record.revision for each in scene.retired] == [later - 1, later]
     assert scene.wishes_to_keep == [], "its deletion is the shard's own"
 
 

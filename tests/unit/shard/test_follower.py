@@ -436,7 +436,7 @@ def test_a_queue_goes_with_its_last_consumer() -> None:
     scene.tick()
     assert scene.wishes == []
     peer.close_consumer(3)
-    scene.tick()
+    scene.settle_down()
     assert scene.wishes == ["q"]
     names_of(scene).drop("q")
     scene.refresh()
@@ -446,24 +446,62 @@ def test_a_queue_goes_with_its_last_consumer() -> None:
     assert scene.wishes == ["q"]
 
 
-def test_a_link_is_not_opened_at_a_queue_that_is_about_to_be_deleted() -> None:
-    """What it would send would be confirmed, and then deleted; its frontend attaches it again."""
+@pytest.mark.parametrize("is_kept", [False, True])
+def test_nothing_is_accepted_between_the_end_of_the_last_consumer_and_the_deletion(is_kept: bool) -> None:
+    """What came then would be confirmed, and deleted; frontends send it again when the queue is decided."""
     scene = Scene()
-    names_of(scene).give("q", Policy.parse({"role": "queue", "lifetime": "last_consumer"}))
+    given = Policy.parse({"role": "queue", "lifetime": "last_consumer"})
+    names_of(scene).give("q", given)
     peer = scene.peer()
+    peer.produce(1, "q", epoch=1)
+    peer.produce(2)
+    peer.targets(2, 1, "q")
+    peer.consume(3, "q", epoch=1)
+    peer.close_consumer(3)
+    # At once, not with the next tick.
+    peer.send(1, 1, [b"a"])
+    peer.route(2, 1, 1, [b"b"])
+    peer.consume(4, "q", 1, epoch=1)
+    scene.settle_down()
+    assert scene.wishes == ["q"]
+    assert {each.link for each in peer.take(Kind.MOVED)} == {1, 4}
+    assert (peer.accepted(1), peer.accepted(2), peer.messages(4)) == ([], [], [])
+    assert [(link, why.condition) for link, _, why in peer.refusals] == [(2, conditions.MOVED)]
+    if not is_kept:
+        names_of(scene).drop("q")
+    names_of(scene).give("q", given)
+    scene.refresh()
+    peer.produce(1, "q", epoch=1, number=1)
+    peer.send(1, 1, [b"a"])
+    peer.consume(4, "q", 1, epoch=1)
+    scene.settle_down()
+    assert (peer.accepted(1), peer.messages(4)) == ([1], [b"a"])
+    for _ in range(3):
+        peer.ping()
+        scene.tick(limits.PEER_SILENCE_MS)
+        scene.settle_down()
+    assert scene.wishes == ["q"], "it has a consumer"
+
+
+def test_a_queue_without_consumers_goes_on_leaving_after_a_start() -> None:
+    """The deletion may be applied late."""
+    files, names = FakeFiles(), EveryName()
+    given = Policy.parse({"role": "queue", "lifetime": "last_consumer"})
+    names.give("q", given)
+    scene, peer = restart(files, names)
     peer.consume(1, "q")
     peer.close_consumer(1)
-    # At once, not with the next tick.
+    end(scene)
+    scene, peer = restart(files, names)
+    peer.produce(2, "q", epoch=1)
+    assert len(peer.take(Kind.MOVED)) == 1
+    scene.tick()
     assert scene.wishes == ["q"]
-    peer.produce(2, "q")
-    peer.consume(3, "q")
-    refused = [(link, refusal.condition) for link, _, refusal in peer.refusals]
-    assert refused == [(2, conditions.RESOURCE_DELETED), (3, conditions.RESOURCE_DELETED)]
-    names_of(scene).drop("q")
-    names_of(scene).give("q", Policy.parse({"role": "queue", "lifetime": "last_consumer"}))
+    names.give("q", given)
     scene.refresh()
-    peer.consume(4, "q")
-    assert len(peer.refusals) == 2
+    peer.produce(3, "q", epoch=1)
+    assert (peer.take(Kind.MOVED), peer.refusals) == ([], [])
+    end(scene)
 
 
 @pytest.mark.parametrize(
@@ -539,6 +577,7 @@ def test_a_queue_whose_policy_changes_before_it_is_deleted_is_kept() -> None:
     peer = scene.peer()
     peer.consume(1, "q")
     peer.close_consumer(1)
+    scene.settle_down()
     names_of(scene).give("q", Policy.parse({"role": "queue"}))
     scene.refresh()
     peer.produce(2, "q")
@@ -560,7 +599,7 @@ def test_a_frontend_that_greets_again_does_not_cost_a_queue_its_life() -> None:
     scene.tick(3_000)
     assert scene.wishes == []
     peer.close_consumer(2)
-    scene.tick()
+    scene.settle_down()
     peer.ping()
     scene.tick(3_000)
     scene.tick(3_000)
@@ -581,6 +620,7 @@ def test_a_queue_lives_as_long_as_a_lock_of_its_last_consumer() -> None:
     scene.tick(1_000)
     peer.ping()
     scene.tick(1_000)
+    scene.settle_down()
     assert scene.wishes == ["q"]
 
 
@@ -600,6 +640,7 @@ def test_a_shared_subscription_whose_links_do_not_come_back_after_a_restart_goes
     for _ in range(2):
         peer.ping()
         scene.tick(3_000)
+    scene.settle_down()
     assert scene.wishes == [gone]
     end(scene)
 

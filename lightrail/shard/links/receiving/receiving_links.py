@@ -163,14 +163,12 @@ class ReceivingLinks:
         *,
         lost: bool = False,
         for_good: bool = False,
-        replaced: bool = False,
     ) -> None:
         """A frontend's link has ended: it is suspended for its client, or its deliveries return.
 
         Args:
             lost: whether its frontend may open it again.
             for_good: whether its client may not resume it.
-            replaced: whether another link takes its place in this turn.
         """
         consumer.peer.consumers.pop(consumer.link, None)
         found = self._links.get(consumer.id)
@@ -179,7 +177,7 @@ class ReceivingLinks:
         found.ending = ending
         is_resumable = found.opened.client_link and not for_good
         if not (is_resumable and self._suspend(found, now_ms)):
-            self._detach(found, now_ms, lost=lost, replaced=replaced)
+            self._detach(found, now_ms, lost=lost)
 
     def _suspend(self, found: ReceivingLink, now_ms: int) -> bool:
         """Begins the time of a client's link; False where it can't be resumed, or has nothing unsettled."""
@@ -343,11 +341,11 @@ class ReceivingLinks:
         for found in self.of(queue):
             self.release(found, now_ms)
 
-    def _detach(self, found: ReceivingLink, now_ms: int, *, lost: bool, replaced: bool = False) -> None:
+    def _detach(self, found: ReceivingLink, now_ms: int, *, lost: bool) -> None:
         self._end(found)
         self._performer.detach(found.queue, found.id, found.ending, now_ms)
         self._durable.changed(found)
-        self._last_consumers.left(found.queue, now_ms, lost=lost, replaced=replaced)
+        self._last_consumers.left(found.queue, now_ms, lost=lost)
 
     def _refused(self, id: int, refusal: Refusal) -> None:
         """The machine has refused the consumer of a new link."""

@@ -173,7 +173,7 @@ class View:
         places, as reservations come last.
         """
         locks = self._contents.locks
-        yield from all_keyed_locks(locks.keys, locks.seen)
+        yield from all_keyed_locks([*locks.by_key, *locks.ended.by_key], locks.seen)
         yield from reserved.locks_of(self._contents)
 
     # --- transactions and outcomes --------------------------------------------------------------------------

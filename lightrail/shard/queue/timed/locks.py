@@ -223,11 +223,6 @@ class Locks:
         yield from self.by_key.values()
         yield from self.ended.copies()
 
-    @property
-    def keys(self) -> list[str]:
-        """The keys of all consumers that have one."""
-        return [*self.by_key, *self.ended.by_key]
-
     def _unpacked(self, key: str) -> Consumer:
         consumer = self.ended.unpack(key)
         self.by_key[key] = self._consumers.departed[consumer.id] = consumer

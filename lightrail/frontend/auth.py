@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final
 
 from lightrail.amqp import events, sasl
-from lightrail.cluster.coordinator import Coordinator
+from lightrail.cluster.coordinator import Coordinator, CoordinatorError
 from lightrail.cluster.logins import Keys, Logins, TooManyLoginsError
 from lightrail.cluster.users import UserRecord
 from lightrail.model.endpoint import is_loopback, source_of
@@ -188,6 +188,9 @@ class Authentication:
             return await self.respond(event.response)
         except TooManyLoginsError as error:
             return Step(reason=str(error))
+        except CoordinatorError as error:
+            log.warning("a client could not be authenticated: %s", error)
+            return Step(reason=f"the users could not be read: {error}", is_logged=True)
         except Exception:
             log.exception("a client could not be authenticated")
             return Step(reason="the users could not be read")

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from lightrail.frontend.links.transfers import ProducerLink
     from lightrail.frontend.nodes.links import Node
     from lightrail.namespace.directory import Directory
+    from lightrail.namespace.records import Name
     from lightrail.namespace.rights import Resource, RuleKey, ShownKey
     from lightrail.namespace.tokens import Claims
     from lightrail.wire.bodies import ConsumerOpen
@@ -100,6 +101,9 @@ class FrontendHooks:
 
     Raises ConditionError.
     """
+    admit_address: "Callable[[Directory, Name, str], None]" = _none
+    """The same for messages with an address, of a client with `names_entities`, by the name for which the
+    address stands, and the name in it."""
     names_entities: "Callable[[Open | None, Attach | None], bool]" = _no_entities
     """Whether the names in a client's addresses are those of entities that somebody has created.
 

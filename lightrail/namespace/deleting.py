@@ -9,10 +9,10 @@ administration clients of Azure Service Bus create it. It is a name like others:
 exported, and rights at the topic apply to it.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Final
 
-from lightrail.cluster.coordinator import Write
+from lightrail.cluster.coordinator import WRITES_MAX, Write, unchanged
 from lightrail.cluster.map import unplacing
 from lightrail.model import names as spelling
 from lightrail.model.policy import Role
@@ -20,6 +20,7 @@ from lightrail.namespace.directory import Directory
 from lightrail.namespace.records import NAMES, PLACED, Name, Subscription
 
 OWN_QUEUE: Final = "Subscriptions"
+NO_GUARDS: Final[Mapping[str, int]] = {}
 
 
 def own_queue(router: str, id: str) -> str:
@@ -47,11 +48,11 @@ def is_subscription_queue(directory: Directory, name: str) -> bool:
     return found is not None and has_own_queue(found)
 
 
-def writes_of(directory: Directory, record: Name, guarded: Subscription | None = None) -> list[Write]:
+def writes_of(directory: Directory, record: Name, guards: Mapping[str, int] = NO_GUARDS) -> list[Write]:
     """The writes that delete a name, its subscriptions and those to it, and for a router their queues.
 
-    The last one deletes the name itself, at this revision; the one before it the subscription that is
-    `guarded`, at its revision.
+    The last one deletes the name itself, at this revision; those before it concern the keys of `guards`, at
+    their revisions: what is not deleted has to be as it is, 0 for an entry that is not there.
     """
     name = record.name
     leaving = [record]
@@ -63,19 +64,34 @@ def writes_of(directory: Directory, record: Name, guarded: Subscription | None =
     elif record.role is Role.QUEUE:
         leaving += _queues_of(directory, name)
     gone = {each.name for each in leaving} | {spelling.dead_letter_name(each.name) for each in leaving}
-    writes = [Write(NAMES + each.name, None) for each in leaving[1:]]
-    ended = {each.key: None for each in directory.subscriptions(name)}
+    ended = dict.fromkeys(NAMES + each.name for each in leaving[1:])
+    ended |= {each.key: None for each in directory.subscriptions(name)}
     for each in gone:
         ended |= {found.key: None for found in directory.subscriptions_to(each)}
         # The queue of a subscription that is pushed to a URL.
         router, _, id = each.rpartition(f"/{spelling.SUBSCRIPTIONS_SEGMENT}/")
         if (pushed := directory.subscription(router, id)) and pushed.push:
             ended[pushed.key] = None
-    guards = [] if guarded is None else [Write(guarded.key, None, guarded.revision)]
-    writes += [Write(key, None) for key in ended if guarded is None or key != guarded.key]
+    writes = [Write(key, None) for key in ended if key not in guards]
     writes += unplacing(each.name for each in reversed(leaving) if each.role in PLACED)
-    writes += guards
+    writes += [Write(key, None, guard) for key, guard in guards.items() if key in ended]
+    writes += [unchanged(key, guard) for key, guard in guards.items() if key not in ended]
     return [*writes, Write(NAMES + name, None, record.revision)]
+
+
+def transactions_of(
+    directory: Directory, record: Name, guards: Mapping[str, int] = NO_GUARDS
+) -> Iterator[list[Write]]:
+    """The transactions with the writes of `writes_of`.
+
+    The name itself is deleted in the last one, so that a deletion that fails can be repeated.
+    """
+    *before, last = writes_of(directory, record, guards)
+    most = WRITES_MAX - 1
+    for end in range(len(before) % most or most, len(before), most):
+        # A deletion that the name outlives, as somebody has changed it since, is not applied late.
+        yield [*before[max(0, end - most) : end], unchanged(NAMES + record.name, record.revision)]
+    yield [*before[-most:], last]
 
 
 def left_behind(directory: Directory, record: Name) -> Iterator[list[Write]]:

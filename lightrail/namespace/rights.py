@@ -125,6 +125,7 @@ ShownKey = Callable[[bytes, str, str], Caller | None]
 """The caller who shows a name and a key, by the coordinator's secret; None if no rule of the name has it.
 
 Raises CoordinatorError."""
+LISTENING: Final = frozenset({Right.LISTEN})
 EVERY_RIGHT: Final = frozenset(Right)
 ANYBODY = Caller("anonymous", everything=True)
 
@@ -148,10 +149,22 @@ def entity_of(directory: Directory, name: str) -> Name | None:
 
 
 def rights_by_rule(directory: Directory, key: RuleKey, name: str) -> frozenset[Right]:
-    """Rights on a name by the key of an authorization rule, as its entity has it now."""
+    """Rights on a name by the key of an authorization rule, as its entity has it now.
+
+    Without the right to manage they are those of Service Bus: nobody sends to dead letters or to
+    subscriptions, and other names of the system than these are the broker's.
+    """
     entity = entity_of(directory, name)
     rule = None if entity is None else entity.authorization_rule(key.rule)
-    return rule.rights if rule is not None and rule.has_key(key.digest) else frozenset()
+    if entity is None or rule is None or not rule.has_key(key.digest):
+        return frozenset()
+    if name == entity.name or Right.MANAGE in rule.rights:
+        return rule.rights
+    queue = names.owner(name)
+    is_dead_letter = names.is_dead_letter(name) and names.scheduled_router(queue) is None
+    if is_dead_letter or names.router_of(queue) or not names.is_system(queue):
+        return rule.rights & LISTENING
+    return frozenset()
 
 
 def rights_of(directory: Directory, caller: Caller, name: str) -> frozenset[Right]:

@@ -3,10 +3,14 @@
 Router nodes: a graph of routers, which is walked to find the queues of a message.
 """
 
-from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
+from collections.abc import Generator, Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final, NamedTuple
 
+from lightrail.amqp.decoder import Buffer
+from lightrail.amqp.lifetime import life_of
+from lightrail.amqp.values import DecodeError
 from lightrail.filters.errors import EvaluationError
 from lightrail.filters.filter import Filter
 from lightrail.filters.matcher import Looks, Matcher, unlimited
@@ -15,6 +19,8 @@ from lightrail.filters.rules.rule_action import RuleAction
 from lightrail.model import limits
 from lightrail.model.names import dead_letter_name
 from lightrail.model.policy import Policy
+from lightrail.namespace.ages import NEVER, life_of_copy, living
+from lightrail.namespace.copies import Choose, Copies, MessageBound
 from lightrail.namespace.failures import Noting, noted
 from lightrail.namespace.forwarding import ChainEnd
 from lightrail.wire.bodies import Refusal
@@ -26,9 +32,6 @@ _STEP: Final = 10
 _ACTION: Final = 100
 """Cost of following one subscription, and of running its action, in units of filters/matcher.py."""
 
-Choose = Callable[[int], int]
-"""Draws a whole number from 0 to below the argument."""
-
 
 @dataclass(slots=True, eq=False, repr=False)
 class Branch:
@@ -38,14 +41,9 @@ class Branch:
     target: "str | RouterNode"
     failing_at: str | None = None
     """The queue whose dead letter a message becomes for which the action has no result; None for none."""
-    bytes_max: int = limits.MAX_MESSAGE_BYTES
-    """Bytes of the largest message that the target takes. If the queue refused a larger one that a rule's
-    action has made, the message would be in other queues already; so the action has no result."""
 
 
 Key = str | Branch
-Contents = dict[bytes, dict[str, None]]
-"""Queues by encoded message, which actions may have changed, in the order of the walk."""
 
 
 class RouterNode:
@@ -60,56 +58,61 @@ class RouterNode:
         self.paths = paths
         """Number of paths from here to queues."""
 
-    def spread(
-        self, view: MessageView, contents: Contents, choose: Choose, looks: Looks
-    ) -> Generator[None, None, bool]:
-        """Adds the queues of a message to `contents`; returns False if there are none. Yields when the looks
+    def spread(self, view: MessageView, copies: Copies) -> Generator[None, None, bool]:
+        """Adds a message for its queues to `copies`; returns False if there are none. Yields when the looks
         are used up."""
-        keys: Sequence[Key] = yield from self.matcher.search(view, looks)
+        keys: Sequence[Key] = yield from self.matcher.search(view, copies.looks)
         if self.chooses:
             left = list(keys)
             while left:
-                if (yield from _follow(left.pop(choose(len(left))), view, contents, choose, looks)):
+                if (yield from _follow(left.pop(copies.choose(len(left))), view, copies)):
                     return True
             return False
         found = False
         for key in keys:
-            if (yield from _follow(key, view, contents, choose, looks)):
+            if (yield from _follow(key, view, copies)):
                 found = True
         return found
 
 
-def _follow(
-    key: Key, view: MessageView, contents: Contents, choose: Choose, looks: Looks
-) -> Generator[None, None, bool]:
+def _follow(key: Key, view: MessageView, copies: Copies) -> Generator[None, None, bool]:
+    looks, failing_at = copies.looks, None
     looks.left -= _STEP + (len(view.data) >> 9)
     if type(key) is str:
         queue: str | RouterNode = key
     else:
         assert isinstance(key, Branch)
-        queue = key.target
+        queue, failing_at = key.target, key.failing_at
         if key.action is not None:
             message = bytes(view.data)
             try:
-                view = MessageView(_changed(key, key.action, message))
+                view = MessageView(_changed(key.action, view.data, copies.came_ms))
             except EvaluationError as error:
-                if key.failing_at is None:
+                if failing_at is None:
                     return False
-                queue = dead_letter_name(key.failing_at)
-                view = MessageView(noted(message, key.failing_at, str(error)))
+                queue = dead_letter_name(failing_at)
+                view = MessageView(noted(message, failing_at, str(error)))
             looks.left -= _ACTION + 2 * key.action.weight + (len(view.data) >> 6)
     if looks.left <= 0:
         yield
     if isinstance(queue, RouterNode):
-        return (yield from queue.spread(view, contents, choose, looks))
-    contents.setdefault(bytes(view.data), {})[queue] = None
-    return True
+        return (yield from queue.spread(view, copies))
+    return copies.add(view.data, queue, failing_at)
 
 
-def _changed(branch: Branch, action: "AnyAction | Noting", message: bytes) -> bytes:
-    if isinstance(action, RuleAction):
-        return action.apply(message, branch.bytes_max)
-    return action.apply(message)
+def _changed(action: "AnyAction | Noting", message: Buffer, came_ms: int) -> bytes:
+    """What an action makes of a message, which keeps the time to live that a former action has set."""
+    life_ms = life_of_copy(message)
+    if not isinstance(action, RuleAction):
+        changed = action.apply(bytes(message))
+    else:
+        changed = action.apply(bytes(message), came_ms)
+        if action.sets_life:
+            # A message with malformed sections is as it was sent.
+            with suppress(DecodeError):
+                found = life_of(changed)
+                life_ms = NEVER if found is None else found
+    return changed if life_ms is None else living(changed, life_ms)
 
 
 _NOWHERE: Final[frozenset[str]] = frozenset()
@@ -117,31 +120,16 @@ _LIGHT: Final = 30
 """Cost of a message beside its filters, in units of filters/matcher.py."""
 
 Queues = frozenset[str]
-
-
-NEVER: Final = -1
-"""In place of an age: messages do not expire, since they are dead letters."""
-
-
-def expiry(expires_at_ms: int, came_ms: int, age_ms: int | None) -> int:
-    """When a message that came at a time expires in a queue by the age of its messages there (`ages_ms`).
-
-    Args:
-        expires_at_ms: by the message itself, 0 for never.
-    """
-    if age_ms is None:
-        return expires_at_ms
-    return 0 if age_ms == NEVER else earlier_expiry(expires_at_ms, came_ms + age_ms)
-
-
-def earlier_expiry(expires_at_ms: int, latest_ms: int) -> int:
-    """The earlier of an expiry (0 for none) and a time, in milliseconds since the epoch."""
-    return min(expires_at_ms, latest_ms) if expires_at_ms else latest_ms
+GroupKey = Queues | tuple[Queues, int]
+"""Queues, and the time to live of copies that have one."""
 
 
 @dataclass(slots=True, eq=False, repr=False)
 class CopyGroup:
-    """Messages of one batch for the same queues: their indices in the batch, and their bytes."""
+    """Messages of one batch for the same queues: their indices in the batch, and their bytes.
+
+    All of them are a LivingCopy with the same time to live, or none is one.
+    """
 
     queues: Queues
     indices: list[int]
@@ -197,6 +185,8 @@ class Plan:
     """Age at which messages expire, by queue, or NEVER; queues without one are missing."""
     forwarded: Mapping[str, ChainEnd] = field(default_factory=dict)
     """Queues at the ends of chains of queues that forward; see `at_sources`."""
+    bounds: Mapping[str, MessageBound] = field(default_factory=dict)
+    """See Copies."""
     _known: dict[int, tuple[Sequence[Key], Queues | None]] = field(default_factory=dict)
     """Queues by identity of the matcher's result, or None where edges have to be followed."""
     _known_kept: int = 0
@@ -227,9 +217,9 @@ class Plan:
         """Whether no queue can be reached."""
         return self._node is None
 
-    def route(self, payloads: list[bytes]) -> Routed:
+    def route(self, payloads: list[bytes], came_ms: int = 0) -> Routed:
         """Routes a batch in one turn."""
-        walk = self.begin(payloads, unlimited())
+        walk = self.begin(payloads, unlimited(), came_ms)
         assert walk.route_more()
         assert walk.routed is not None
         return walk.routed
@@ -251,8 +241,8 @@ class Plan:
         """Routes a batch where a message costs next to nothing and only queues lie behind the router."""
         groups: list[CopyGroup] = []
         unroutable: list[int] = []
-        by_queues: dict[Queues, CopyGroup] = {}
-        by_queue: dict[str, CopyGroup] = {}
+        by_queues: dict[GroupKey, CopyGroup] = {}
+        by_queue: dict[str, GroupKey] = {}
         known = self._known
         targets = node.matcher.targets
         choose = self._choose if node.chooses else None
@@ -271,16 +261,19 @@ class Plan:
             group.payloads.append(payload)
         return Routed(groups, unroutable)
 
-    def begin(self, payloads: list[bytes], looks: Looks, choose: Choose | None = None) -> Walk:
+    def begin(self, payloads: list[bytes], looks: Looks, came_ms: int, choose: Choose | None = None) -> Walk:
         """Begins to route a batch.
 
         Args:
             looks: budget of the turn, which the walk keeps and spends in later turns.
+            came_ms: when the batch came; actions count times from then.
             choose: replaces the plan's random choice.
         """
-        return Walk(self, self._steps(payloads, looks, choose or self._choose))
+        return Walk(self, self._steps(payloads, looks, came_ms, choose or self._choose))
 
-    def _steps(self, payloads: list[bytes], looks: Looks, choose: Choose) -> Generator[None, None, Routed]:
+    def _steps(
+        self, payloads: list[bytes], looks: Looks, came_ms: int, choose: Choose
+    ) -> Generator[None, None, Routed]:
         if looks.left <= 0:
             yield
         node = self._node
@@ -290,8 +283,8 @@ class Plan:
             return routed
         groups: list[CopyGroup] = []
         unroutable: list[int] = []
-        by_queues: dict[Queues, CopyGroup] = {}
-        by_queue: dict[str, CopyGroup] = {}
+        by_queues: dict[GroupKey, CopyGroup] = {}
+        by_queue: dict[str, GroupKey] = {}
         known = self._known
         targets = node.matcher.targets
         is_light = node.matcher.is_light
@@ -327,32 +320,19 @@ class Plan:
                     group.payloads.append(payload)
                     continue
             looks.left = left
-            if not (yield from self._walk(node, view, index, groups, by_queues, by_queue, choose, looks)):
+            copies = Copies(payload, came_ms, choose, looks, self.bounds)
+            if not (yield from node.spread(view, copies)):
                 unroutable.append(index)
+            for content, names in copies.queues.items():
+                queues = self._set(tuple(names))
+                life_ms = life_of_copy(content)
+                key = queues if life_ms is None else (queues, life_ms)
+                group = by_queues.get(key) or _begin(queues, groups, by_queues, by_queue, key)
+                group.indices.append(index)
+                group.payloads.append(content)
             left = looks.left - _LIGHT
         looks.left = left
         return Routed(groups, unroutable)
-
-    def _walk(
-        self,
-        node: RouterNode,
-        view: MessageView,
-        index: int,
-        groups: list[CopyGroup],
-        by_queues: dict[Queues, CopyGroup],
-        by_queue: dict[str, CopyGroup],
-        choose: Choose,
-        looks: Looks,
-    ) -> Generator[None, None, bool]:
-        """Groups one message by its queues behind actions and choices; returns False without queues."""
-        contents: Contents = {}
-        is_routed = yield from node.spread(view, contents, choose, looks)
-        for content, names in contents.items():
-            queues = self._set(tuple(names))
-            group = by_queues.get(queues) or _begin(queues, groups, by_queues, by_queue)
-            group.indices.append(index)
-            group.payloads.append(content)
-        return is_routed
 
     def _learn(self, keys: Sequence[Key]) -> Queues | None:
         self._known_kept += len(keys)
@@ -379,16 +359,18 @@ class Plan:
 def _begin(
     queues: Queues,
     groups: list[CopyGroup],
-    by_queues: dict[Queues, CopyGroup],
-    by_queue: dict[str, CopyGroup],
+    by_queues: dict[GroupKey, CopyGroup],
+    by_queue: dict[str, GroupKey],
+    key: GroupKey | None = None,
 ) -> CopyGroup:
     """Begins a group, and ends earlier groups with one of its queues, to keep the order of each queue."""
     group = CopyGroup(queues, [], [])
     groups.append(group)
+    key = key or queues
     for queue in queues:
         earlier = by_queue.get(queue)
         if earlier is not None:
-            by_queues.pop(earlier.queues, None)
-        by_queue[queue] = group
-    by_queues[queues] = group
+            by_queues.pop(earlier, None)
+        by_queue[queue] = key
+    by_queues[key] = group
     return group

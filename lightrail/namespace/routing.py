@@ -27,11 +27,13 @@ from lightrail.filters.rules.rule_action import RuleAction
 from lightrail.model import conditions, limits
 from lightrail.model import names as spelling
 from lightrail.model.policy import Policy, Role
+from lightrail.namespace.ages import NEVER, ages_behind
+from lightrail.namespace.copies import Choose, MessageBound
 from lightrail.namespace.directory import Changes, Directory
 from lightrail.namespace.failures import Noting
 from lightrail.namespace.forwarding import ChainEnd, chain_of
 from lightrail.namespace.records import Right, Subscription, refused_by_status
-from lightrail.namespace.router_plan import NEVER, Branch, Choose, Key, Plan, RouterNode
+from lightrail.namespace.router_plan import Branch, Key, Plan, RouterNode
 from lightrail.namespace.rules import AnyAction, Rule, compile_any_action, rules_of
 from lightrail.wire.bodies import Refusal
 
@@ -69,7 +71,7 @@ class Compiled:
                 if same is not None and same[0] == rule:
                     self.rules.append(same[1])
                     continue
-                filter, action = _compiled(rule)
+                filter, action = _compiled(name, rule)
                 self.rules.append((filter, action))
                 self.new_weight += 0 if filter is None else filter.weight
         except FilterError as error:
@@ -85,13 +87,13 @@ class Compiled:
         )
 
 
-def _compiled(rule: Rule) -> CompiledRule:
+def _compiled(name: str, rule: Rule) -> CompiledRule:
     """The filter and the action of a rule. Raises FilterError."""
     spec, action = rule.get("filter"), rule.get("action")
     filter = None if spec is None else compile_filter(spec, uuid4)
     made = None if action is None else compile_any_action(action, uuid4)
-    if isinstance(made, RuleAction) and made.is_empty:
-        made = None
+    if isinstance(made, RuleAction):
+        made = None if made.is_empty else made.of_rule(name)
     return None if filter is None or filter.is_always else filter, made
 
 
@@ -116,6 +118,12 @@ class Planner:
     _forwarded: dict[str, ChainEnd] = field(default_factory=dict)
     _dead: set[str] = field(default_factory=set)
     """Queues of dead letters that failing rules make, in which messages do not expire."""
+    _changed: set[str] = field(default_factory=set)
+    """Queues and routers for which actions set the time to live of messages."""
+    _ends: list[tuple[Subscription, str]] = field(default_factory=list)
+    """Subscriptions with the queues that store their messages."""
+    _has_actions: bool = False
+    """Whether some have rules with actions of Azure Service Bus."""
 
     def plan(self, router: str, choose: Choose) -> Plan:
         policy = self._directory.get(router).policy
@@ -130,6 +138,7 @@ class Planner:
                 f"more than {ROUTE_PATHS_MAX} paths lead from {router} to queues; "
                 "let fewer routers feed the same ones",
             )
+        bounds = self._bounds(router)
         return Plan(
             node,
             choose,
@@ -138,36 +147,15 @@ class Planner:
             until_ms=self._until_ms,
             problem=problem,
             no_local=self._no_local,
-            ages_ms=self._ages(router),
+            ages_ms=dict.fromkeys(self._dead, NEVER) | self._ages(router),
             forwarded=self._forwarded,
+            bounds=bounds,
         )
 
     def _ages(self, router: str) -> dict[str, int]:
-        """The age at which messages expire in each queue behind a router; queues without one are missing.
-
-        It is the least of the routers and sources on a path, and with several paths to a queue the greatest
-        of these. A source has the age of those before it, for what the last queue of its chain refuses.
-        """
         ages = {name: self._directory.get(name).policy.milliseconds("max_age") for name in self._targets}
-        never = dict.fromkeys(self._dead, NEVER)
-        if not any(ages.values()):
-            return never
-        behind: dict[str, dict[str, int | None]] = {}
         sources = {end.source for end in self._forwarded.values()}
-
-        def walk(name: str) -> dict[str, int | None]:
-            if name not in behind:
-                found: dict[str, int | None] = {}
-                for target in self._targets[name]:
-                    inner = walk(target) if target in self._targets else {target: None}
-                    stored = {target: None} if target in sources else {}
-                    for queue, age in (inner | stored).items():
-                        least = _least(ages[name], age)
-                        found[queue] = _greatest(found[queue], least) if queue in found else least
-                behind[name] = found
-            return behind[name]
-
-        return never | {queue: age for queue, age in walk(router).items() if age is not None}
+        return ages_behind(router, self._targets, sources, ages, self._changed)
 
     def _node(self, router: str) -> RouterNode | None:
         """The node of a router; None if no queue can be reached from it."""
@@ -195,8 +183,10 @@ class Planner:
                 )
                 continue
             targets.append(self._name_of(subscription))
-            if subscription.no_local and isinstance(target, str):
-                self._no_local[target] = subscription.no_local
+            if isinstance(target, str):
+                self._ends.append((subscription, target))
+                if subscription.no_local:
+                    self._no_local[target] = subscription.no_local
             failing_at: str | None = None
             if compiled.may_fail and not subscription.drop_failed and isinstance(target, str):
                 failing_at = self._failing_at(self._name_of(subscription))
@@ -210,11 +200,11 @@ class Planner:
                 elif action is None and isinstance(target, RouterNode) and not chooses and not target.chooses:
                     entries += [(key, _both(filter, inner)) for key, inner in target.entries]
                 else:
-                    most = limits.MAX_MESSAGE_BYTES
-                    if failing_at is not None or subscription.drop_failed:
-                        # Without a place for what fails, the queue refuses it as before.
-                        most = self._bytes_max(self._name_of(subscription), target)
-                    entries.append((Branch(action, target, failing_at, most), filter))
+                    if isinstance(action, RuleAction):
+                        self._has_actions = True
+                        if action.sets_life:
+                            self._changed.add(self._name_of(subscription))
+                    entries.append((Branch(action, target, failing_at), filter))
                 if failing_at is not None and filter is not None and filter.error is not None:
                     noting = Noting(filter.error, failing_at, filter.weight)
                     dead_letters = spelling.dead_letter_name(failing_at)
@@ -251,11 +241,22 @@ class Planner:
             return spelling.subscription_name(subscription.router, subscription.id)
         return subscription.target
 
-    def _bytes_max(self, name: str, target: str | RouterNode) -> int:
-        """Bytes of the largest message that the target of a subscription takes."""
-        names = (name, target) if isinstance(target, str) else (name,)
-        sizes = [self._directory.get(each).policy["max_message_bytes"] for each in names]
-        return min((each for each in sizes if each is not None), default=limits.MAX_MESSAGE_BYTES)
+    def _bounds(self, router: str) -> dict[str, MessageBound]:
+        """The queues that do not take every message which an action of a rule may make, with their bounds."""
+        found: dict[str, MessageBound] = {}
+        for subscription, queue in self._ends if self._has_actions else ():
+            name = self._name_of(subscription)
+            # What the router that is sent to takes is checked when a message comes.
+            names = {name, queue, subscription.router} - {router}
+            sizes = [self._directory.get(each).policy["max_message_bytes"] for each in names]
+            most = min((each for each in sizes if each is not None), default=limits.MAX_MESSAGE_BYTES)
+            if most == limits.MAX_MESSAGE_BYTES or (queue in found and most <= found[queue].bytes_max):
+                continue
+            place = None if subscription.drop_failed else self._failing_at(name)
+            # Without a place for what fails, the queue refuses it.
+            if place is not None or subscription.drop_failed:
+                found[queue] = MessageBound(most, place)
+        return found
 
     def _end_of(self, queue: str) -> str:
         """The queue that stores messages for a queue: itself, or the end of its chain."""
@@ -290,17 +291,6 @@ class Planner:
         if self._until_ms is None or expires < self._until_ms:
             self._until_ms = expires
         return False
-
-
-def _least(one: int | None, other: int | None) -> int | None:
-    """The lesser of two ages; None is no bound."""
-    if one is None or other is None:
-        return one if other is None else other
-    return min(one, other)
-
-
-def _greatest(one: int | None, other: int | None) -> int | None:
-    return None if one is None or other is None else max(one, other)
 
 
 def _both(outer: Filter | None, inner: Filter | None) -> Filter | None:

@@ -3,7 +3,8 @@
     {"$Default": {"filter": null}, "dear": {"filter": {"sql": "price > 100"}, "action": {"set": {...}}}}
 
 A message is sent to the target once for all matching rules without an action, and once more for each content
-that the action of a matching rule makes. Most subscriptions have one rule, which is stored as the fields
+that the action of a matching rule makes; actions of Service Bus' rules set the property RuleName, so each
+makes its own. Most subscriptions have one rule, which is stored as the fields
 `filter` and `action` and has the name $Default; `rules` is None then. Without a rule no message matches.
 """
 

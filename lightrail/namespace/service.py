@@ -11,11 +11,9 @@ from typing import Any, Final
 
 from lightrail.cluster.coordinator import (
     ATTEMPTS_MAX,
-    WRITES_MAX,
     ConflictError,
     Coordinator,
     Write,
-    unchanged,
 )
 from lightrail.cluster.map import unplacing
 from lightrail.model import names as spelling
@@ -169,15 +167,30 @@ class Service:
     async def drop(self, caller: Caller, name: str, revision: int | None = None) -> None:
         """Delete a name with its messages and the subscriptions from and to it."""
         self.directory.refresh()
-        await self._drop(self._known(caller, name, revision))
+        await self.drop_as_read(self._known(caller, name, revision))
 
     async def expire(self, record: Name, subscription: Subscription | None = None) -> None:
         """Delete a name that has expired, or whose owner has ended. A change by somebody else in between
         wins: of the name, or of the subscription that is deleted with it."""
         try:
-            await self._drop(record, subscription)
+            guards = {} if subscription is None else {subscription.key: subscription.revision}
+            await self.drop_as_read(record, guards)
         except ChangedError:
             self.directory.refresh()
+
+    async def drop_as_read(self, record: Name, guards: Mapping[str, int] = deleting.NO_GUARDS) -> None:
+        """Delete a name if it has this revision still, with everything that depends on it.
+
+        Args:
+            guards: revisions of other entries that have to be as they are, 0 for those that are not there.
+
+        Raises:
+            ChangedError: somebody has changed one of them.
+        """
+        for part in deleting.transactions_of(self.directory, record, guards):
+            await self._write(part, record.name)
+        for part in deleting.left_behind(self.directory, record):
+            await self._write(part, record.name)
 
     async def keep(self, record: Name) -> None:
         """Write the entry of a name anew, so that no deletion at its present revision is applied after that.
@@ -344,19 +357,6 @@ class Service:
             await self._coordinator.place(name)
         self.directory.refresh()
         return self.directory.get(name)
-
-    async def _drop(self, record: Name, guarded: Subscription | None = None) -> None:
-        key = NAMES + record.name
-        *before, last = deleting.writes_of(self.directory, record, guarded)
-        most = WRITES_MAX - 1
-        for end in range(len(before) % most or most, len(before), most):
-            # A deletion that the name outlives, as somebody has changed it since, is not applied late.
-            part = before[max(0, end - most) : end]
-            await self._write([*part, unchanged(key, record.revision)], record.name)
-        # The name itself is deleted in the last transaction, so that a deletion that fails can be repeated.
-        await self._write([*before[-most:], last], record.name)
-        for part in deleting.left_behind(self.directory, record):
-            await self._write(part, record.name)
 
     async def _write_on(self, decide: Callable[[], list[Write]], what: str) -> None:
         """Write what `decide` returns; it decides again if what it only checked has changed meanwhile."""

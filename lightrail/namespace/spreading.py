@@ -12,9 +12,10 @@ from dataclasses import dataclass, field
 from typing import Any, Final, NamedTuple
 
 from lightrail.model import limits
+from lightrail.namespace.ages import expiry
 from lightrail.namespace.directory import Directory
 from lightrail.namespace.forwarding import ChainEnd
-from lightrail.namespace.router_plan import CopyGroup, expiry
+from lightrail.namespace.router_plan import CopyGroup
 from lightrail.shard_client.peers.shards import ShardPeer
 from lightrail.shard_client.sending.lanes import Lane, Load
 from lightrail.shard_client.sending.window import Attributes
@@ -50,16 +51,17 @@ class ShardRoute(NamedTuple):
     most: int
     """Most messages in one load: the shard decodes each, once for each queue that requires it."""
     age_ms: int | None
-    """Age at which messages expire in these queues, by the policies of routers; None for no bound."""
+    """Age at which messages expire in these queues, by the policies of routers (see `expiry`); None for no
+    bound."""
 
     def send(
         self, batch: Spread, indices: Sequence[int], payloads: Sequence[bytes], *, is_repeated: bool = False
     ) -> None:
-        """Sends messages of a batch, given by index and by content."""
+        """Sends messages of a batch, given by index and by content, which live equally long."""
         lane, queues, most, age_ms = self
         attributes = batch.attributes
         if age_ms is not None:
-            expires = expiry(attributes.expires_at_ms, batch.came_ms, age_ms)
+            expires = expiry(attributes.expires_at_ms, batch.came_ms, age_ms, payloads[0])
             attributes = attributes._replace(expires_at_ms=expires)
         for start in range(0, len(indices), most):
             load = Load(batch, queues, indices[start : start + most], is_repeated)

@@ -16,7 +16,7 @@ from lightrail.namespace.tokens import Claims, InvalidTokenError
 from lightrail.service_bus import development, signatures
 from lightrail.service_bus.access_keys import texts_of
 from lightrail.service_bus.links.deliveries import BusConsumerLink
-from lightrail.service_bus.links.refusals import refuse_foreign
+from lightrail.service_bus.links.refusals import refuse_address, refuse_foreign
 from lightrail.service_bus.links.sending import SessionProducer
 from lightrail.service_bus.links.sessions import SessionLink, request_session
 from lightrail.service_bus.nodes.management import node_at
@@ -146,6 +146,7 @@ HOOKS: Final = FrontendHooks(
     producer_link=_producer_link,
     consumer_link=_consumer_link,
     admit=_admit,
+    admit_address=refuse_address,
     names_entities=is_bus_client,
     name_at=entity_name,
     node=node_at,

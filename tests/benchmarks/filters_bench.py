@@ -9,6 +9,7 @@ properties and a body of 256 bytes.
 import statistics
 import time
 from collections.abc import Callable
+from uuid import uuid4
 
 from lightrail.amqp.encoder import encode
 from lightrail.amqp.sections import Header, Properties, decode_application_properties, decode_properties
@@ -18,7 +19,7 @@ from lightrail.filters.filter import Filter, compile_filter
 from lightrail.filters.matcher import Matcher
 from lightrail.filters.message import MessageView, extract
 from lightrail.filters.path import parse_path
-from lightrail.namespace.rules import compile_any_action
+from lightrail.filters.rules.rule_action import compile_rule_action
 
 ROUNDS = 7
 CALLS = 20_000
@@ -79,7 +80,7 @@ def main() -> None:
         compile_filter({"rule": {"sql": f"Colour LIKE 'red-{n}%' AND Weight > {n}"}}) for n in range(100)
     ]
     rule = compile_filter({"rule": {"sql": "Colour = 'red-7' AND Weight BETWEEN 10 AND 20"}})
-    statements = compile_any_action({"rule": {"sql": "SET sys.Label = 'copied'; SET hops = 1"}})
+    statements = compile_rule_action({"sql": "SET sys.Label = 'copied'; SET hops = 1"}, uuid4)
     rows = {
         "extract subject": lambda: extract(MESSAGE, subject),
         "extract group-id": lambda: extract(MESSAGE, group),
@@ -96,7 +97,7 @@ def main() -> None:
         "targets of 100 correlation filters of one application property": matching(list(rule_equal)),
         "targets of 100 rules with LIKE and a comparison": matching(list(rules)),
         "one rule of two conditions": lambda: rule.matches(MessageView(MESSAGE)),
-        "statements that set the label and an application property": lambda: statements.apply(MESSAGE),
+        "statements that set the label and an application property": lambda: statements.apply(MESSAGE, 0),
     }
     for name, call in rows.items():
         print(f"{cost_us(call):8.2f} us  {name}")

@@ -477,6 +477,7 @@ def test_rules_have_the_language_of_service_bus(
             assert changed[b"NUMBER"] == 3
             assert isinstance(changed[b"made by"], UUID)
             assert b"gone" not in changed
+            assert changed[b"RuleName"] == b"it"
 
 
 def test_a_message_for_which_a_filter_fails_is_a_dead_letter_unless_the_subscription_says_otherwise(

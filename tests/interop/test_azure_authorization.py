@@ -235,6 +235,10 @@ def test_name_and_key_log_in_by_plain_and_by_basic_for_the_entity_alone(scene: S
     with scene.admin() as client:
         client.create_queue("py/plain", authorization_rules=[rule("plain", "Send", "Listen")])
         client.create_queue("py/closed")
+        client.create_topic("py/plain.t", authorization_rules=[rule("plain", "Send", "Listen")])
+        client.create_subscription("py/plain.t", "s")
+    with client_for(scene.broker, string("plain", KEY)) as bus, bus.get_topic_sender("py/plain.t") as sender:
+        sender.schedule_messages(ServiceBusMessage("later"), datetime.now(UTC) + timedelta(days=1))
 
     def connected(key: str) -> BlockingConnection:
         return BlockingConnection(
@@ -256,6 +260,15 @@ def test_name_and_key_log_in_by_plain_and_by_basic_for_the_entity_alone(scene: S
             for name in ("py/closed", "py/unknown", "py/plain/below"):
                 with pytest.raises(LinkDetached, match="end at the entity"):
                     create(name)
+        connection.create_receiver("py/plain.t/Subscriptions/s").close()
+        for create, name in (
+            (connection.create_sender, "py/plain.t/Subscriptions/s"),
+            (connection.create_sender, "py/plain/$dlq"),
+            (connection.create_sender, "py/plain.t/$scheduled"),
+            (connection.create_receiver, "py/plain.t/$scheduled"),
+        ):
+            with pytest.raises(LinkDetached, match="gives no right"):
+                create(name)
         connection.close()
     with pytest.raises(ConnectionException, match="Authentication failed"):
         connected(KEY + "x")

@@ -338,6 +338,9 @@ def test_rules_of_a_rule_manager_choose_what_a_subscription_gets(parts: Found) -
         "sql with action": "0 set 3 set",
         "sql and": "3",
         "sql or": "0 1 3 4",
+        "no duration": "ArgumentException",
+        "short": "00:05:00 00:05:00 1 True",
+        "late": "01:00:00 01:00:00 2 True",
     }
 
 

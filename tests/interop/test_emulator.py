@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 from azure.core.exceptions import ClientAuthenticationError
-from azure.servicebus import ServiceBusClient
+from azure.servicebus import ServiceBusClient, ServiceBusMessage
 from azure.servicebus.management import ServiceBusAdministrationClient
 
 from lightrail.service_bus.development import KEY, KEY_NAME
@@ -135,3 +135,37 @@ def test_a_file_that_can_not_be_used_ends_the_start_and_changes_nothing(tmp_path
         return [each.name for each in service.directory.below("")]
 
     assert with_service(tmp_path / "data", names) == ["good"]
+
+
+def test_what_the_file_has_no_more_ends_when_it_is_empty_and_no_start_deletes_a_message(
+    tmp_path: Path,
+) -> None:
+    config = tmp_path / "Config.json"
+
+    def write(*queues: str, topics: tuple[str, ...] = ()) -> None:
+        made = {
+            "Name": "n",
+            "Queues": [{"Name": name} for name in queues],
+            "Topics": [{"Name": name, "Subscriptions": [{"Name": "s"}]} for name in topics],
+        }
+        config.write_text(json.dumps({"UserConfig": {"Namespaces": [made]}}))
+
+    async def names(service: Any) -> set[str]:
+        return {each.name for each in service.directory.below("")}
+
+    write("kept", "empty", "full", topics=("t", "full.t"))
+    with emulator(tmp_path / "data", config) as broker, client(broker) as by_key:
+        for name in ("full", "full.t"):
+            with by_key.get_queue_sender(name) as sender:
+                sender.send_messages(ServiceBusMessage("kept"))
+    write("kept")
+    with emulator(tmp_path / "data", config) as broker, client(broker) as by_key:
+        assert with_service(broker.data, names) == {"kept", "full", "full.t", "full.t/Subscriptions/s"}
+        assert "full is no longer in the configuration file; it stays: full has messages" in broker.said()
+        with by_key.get_queue_receiver("full") as receiver:
+            (kept,) = receiver.receive_messages(1, max_wait_time=10)
+            receiver.complete_message(kept)
+    with emulator(tmp_path / "data", config) as broker, client(broker) as by_key:
+        assert with_service(broker.data, names) == {"kept", "full.t", "full.t/Subscriptions/s"}
+        with by_key.get_subscription_receiver("full.t", "s") as receiver:
+            assert [str(each) for each in receiver.receive_messages(1, max_wait_time=10)] == ["kept"]

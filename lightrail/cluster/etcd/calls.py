@@ -3,7 +3,7 @@
 import asyncio
 import logging
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from typing import Final, TypeVar
@@ -63,6 +63,11 @@ class Calls:
         """An entry as it is in etcd now, even if the view of this process is older."""
         until = time.monotonic() + self.times.call
         return await self.run(lambda: self.client.get(key, until))
+
+    async def entries(self, keys: Sequence[str]) -> list[Entry | None]:
+        """The same for different keys, WRITES_MAX at most, by one call."""
+        until = time.monotonic() + self.times.call
+        return await self.run(lambda: self.client.get_all(keys, until))
 
     async def revoke(self, lease: int) -> None:
         """Ends a lease because the process ends; this call is not counted."""

@@ -140,10 +140,7 @@ class EtcdClient:
         it deletes are absent. A later write to one of them hides this, and the next attempt conflicts.
         """
         writes = [each for each in writes if not each.is_check]
-        request = rpc.TxnRequest()
-        for each in writes:
-            request.success.add().request_range.key = (self._prefix + each.key).encode()
-        answer = self._channels.read(_asking("kvstub.Txn", request), until)
+        answer = self._ranges([each.key for each in writes], until)
         revisions: set[int] = set()
         made: list[int] = []
         for write, response in zip(writes, answer.responses, strict=True):
@@ -169,6 +166,12 @@ class EtcdClient:
         answer = self._range(key, until)
         return self._entry(answer.kvs[0]) if answer.kvs else None
 
+    def get_all(self, keys: Sequence[str], until: float) -> list[Entry | None]:
+        """The entries of different keys, as they are now."""
+        answer = self._ranges(keys, until)
+        found = (next(iter(each.response_range.kvs), None) for each in answer.responses)
+        return [None if pair is None else self._entry(pair) for pair in found]
+
     def revision(self, until: float) -> int:
         """Etcd's newest revision."""
         return int(self._range("", until).header.revision)
@@ -188,6 +191,12 @@ class EtcdClient:
     def _range(self, key: str, until: float) -> Any:
         request = rpc.RangeRequest(key=(self._prefix + key).encode())
         return self._channels.read(_asking("kvstub.Range", request), until)
+
+    def _ranges(self, keys: Sequence[str], until: float) -> Any:
+        request = rpc.TxnRequest()
+        for key in keys:
+            request.success.add().request_range.key = (self._prefix + key).encode()
+        return self._channels.read(_asking("kvstub.Txn", request), until)
 
     # --- leases -------------------------------------------------------------------------------------------
 

@@ -33,7 +33,7 @@ from lightrail.cluster.etcd.calls import Calls
 from lightrail.cluster.etcd.channels import EtcdSettings, EtcdTimes
 from lightrail.cluster.etcd.client import IDENTITY, EtcdClient, Identity, identify
 from lightrail.cluster.etcd.following import Follower, explained
-from lightrail.cluster.etcd.grouping import Grouping
+from lightrail.cluster.etcd.grouping import Grouping, Reading
 from lightrail.cluster.etcd.leases import LeasedRegistrations
 from lightrail.cluster.etcd.view import Change, View
 from lightrail.cluster.history import HISTORY, History, restoring
@@ -114,6 +114,7 @@ class EtcdCoordinator(KeyedCoordinator):
         self._client = EtcdClient(settings, times)
         self._calls = Calls(self._client, loop, times, self.counts)
         self._grouping = Grouping(self._call, loop, times.call)
+        self._reading = Reading(self._calls.entries, loop)
         self._leases = self._registrations = LeasedRegistrations(self, self._calls, self._transact)
         self._identity = Identity("", b"")
         self._view = View()
@@ -206,7 +207,7 @@ class EtcdCoordinator(KeyedCoordinator):
         return self._view.entries.get(key)
 
     async def current(self, key: str) -> Entry | None:
-        found = await self._calls.entry(key)
+        found = await self._reading.entry(key)
         if found is not None:
             await self._waits.seen(found.revision)
         return found

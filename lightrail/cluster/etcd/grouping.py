@@ -7,6 +7,13 @@ them do not hold, these fail, and the others are sent again.
 
 A transaction has no time limit while etcd answers others. When a call has failed, the transactions that have
 waited for longer than the time limit of a call fail with it.
+
+Reading: entries as they are in etcd now, of which calls read many at once.
+
+Strangers make this process look there: a wrong signature may be made with a key that another process has set
+a moment ago, for any name. So one call is under way at a time, and one begins ETCD_READ_MS after the one
+before at the earliest; each reads all keys for which somebody waits, up to ETCD_READ_KEYS. Nobody is refused
+meanwhile, and waits a moment longer. When a call fails, so do all who wait.
 """
 
 import asyncio
@@ -16,10 +23,21 @@ from dataclasses import dataclass, field
 from typing import Final, NamedTuple
 
 from lightrail.cluster.coordinator import WRITES_MAX, ConflictError, CoordinatorError, Write
+from lightrail.cluster.entries import Entry
 from lightrail.model import limits
 
 ETCD_GROUP_BYTES: Final[int] = 512 * 1024
 """Keys and values of writes that are sent as one transaction; etcd takes 1.5 MiB (--max-request-bytes)."""
+
+ETCD_READ_MS: Final[int] = 20
+"""Time between the beginnings of two calls: a process makes 50 in a second, whoever asks for them."""
+ETCD_READ_KEYS: Final[int] = WRITES_MAX
+"""Keys of one call."""
+ETCD_READS_WAITING: Final[int] = 10_000
+"""Keys that wait for a call; it takes two seconds to read them."""
+
+Read = Callable[[Sequence[str]], Awaitable[Sequence[Entry | None]]]
+"""Makes one call, for different keys. Raises CoordinatorError."""
 
 Answer = tuple[int, bool]
 """The revision, and whether an entry changed."""
@@ -140,3 +158,60 @@ def _fail(group: list[_Waiting], error: Exception) -> None:
     for each in group:
         if not each.answer.done():
             each.answer.set_exception(error)
+
+
+@dataclass(slots=True, eq=False, repr=False)
+class Reading:
+    """The calls of one process."""
+
+    _read: Read
+    _loop: asyncio.AbstractEventLoop
+    _sleep: Callable[[float], Awaitable[None]] = asyncio.sleep
+    _waiting: "dict[str, asyncio.Future[Entry | None]]" = field(default_factory=dict)
+    _task: "asyncio.Task[None] | None" = None
+    _due: float = 0.0
+    """When the next call may begin, by the clock of the loop."""
+
+    async def entry(self, key: str) -> Entry | None:
+        """The entry of a key, read by a call that begins from now on. Raises CoordinatorError."""
+        answer = self._waiting.get(key)
+        if answer is None:
+            if len(self._waiting) >= ETCD_READS_WAITING:
+                raise CoordinatorError(f"{len(self._waiting)} entries wait to be read from etcd; try again")
+            answer = self._waiting[key] = self._loop.create_future()
+            if self._task is None:
+                self._task = self._loop.create_task(self._run())
+        # Others may wait for the same key, so that the end of one of them does not cancel it.
+        return await asyncio.shield(answer)
+
+    async def _run(self) -> None:
+        try:
+            while self._waiting:
+                pause_s = self._due - self._loop.time()
+                if pause_s > 0:
+                    await self._sleep(pause_s)
+                self._due = self._loop.time() + ETCD_READ_MS / 1000
+                keys = list(self._waiting)[:ETCD_READ_KEYS]
+                answers = [self._waiting.pop(key) for key in keys]
+                try:
+                    found = await self._read(keys)
+                except BaseException as error:
+                    answers += self._waiting.values()
+                    self._waiting.clear()
+                    _refuse(answers, error)
+                    if not isinstance(error, Exception):
+                        raise
+                else:
+                    for answer, entry in zip(answers, found, strict=True):
+                        answer.set_result(entry)
+        finally:
+            self._task = None
+
+
+def _refuse(answers: "Sequence[asyncio.Future[Entry | None]]", error: BaseException) -> None:
+    for answer in answers:
+        answer.set_exception(
+            error if isinstance(error, CoordinatorError) else CoordinatorError(f"etcd was not read: {error}")
+        )
+        # Whoever waited may have left.
+        answer.exception()

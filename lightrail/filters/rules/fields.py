@@ -21,9 +21,11 @@ Read = Callable[[MessageView], Any]
 
 @dataclass(slots=True, eq=False, repr=False)
 class HeadView(MessageView):
-    """The sections before the body of a message, of which `beyond` octets follow."""
+    """The sections before the body of a message that an action changes, of which `beyond` octets follow."""
 
     beyond: int = 0
+    came_ms: int = 0
+    """When the message came, in milliseconds since 1970."""
 
 
 def property_path(name: str) -> Path:
@@ -83,6 +85,10 @@ def _made(name: str, path: Path, make: Callable[[Any], Any], is_settable: bool, 
     return System(name, path, read, is_settable, is_text)
 
 
+def _came(view: MessageView) -> Timestamp | None:
+    return Timestamp(view.came_ms) if isinstance(view, HeadView) else None
+
+
 def _size(view: MessageView) -> int:
     return len(view.data) + (view.beyond if isinstance(view, HeadView) else 0)
 
@@ -117,8 +123,6 @@ _TIMES: Final = {
 _OF_QUEUES: Final = (
     "SequenceNumber",
     "EnqueuedSequenceNumber",
-    "EnqueuedTimeUtc",
-    "EnqueuedTime",
     "LockedUntilUtc",
     "LockedUntil",
     "LockToken",
@@ -129,13 +133,14 @@ _OF_QUEUES: Final = (
 _ALL: Final = (
     *(_made(name, parse_path(path), _text, True, True) for name, path in _TEXTS.items()),
     *(
-        _made(name, _annotation(note), value_of, name == "PartitionKey", True)
+        _made(name, _annotation(note), value_of, name.endswith("PartitionKey"), True)
         for name, note in _NOTES.items()
     ),
-    *(_made(name, path, _time, False, False) for name, path in _TIMES.items()),
-    _made("TimeToLive", parse_path("ttl"), _ttl, False, False),
+    *(_made(name, path, _time, name.startswith("Scheduled"), False) for name, path in _TIMES.items()),
+    _made("TimeToLive", parse_path("ttl"), _ttl, True, False),
     _made("DeliveryCount", parse_path("delivery-count"), value_of, False, False),
     System("Size", None, _size),
+    *(System(name, None, _came) for name in ("EnqueuedTimeUtc", "EnqueuedTime")),
     *(System(name, None, lambda view: None) for name in _OF_QUEUES),
 )
 

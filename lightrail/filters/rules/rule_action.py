@@ -7,12 +7,13 @@ that is set keeps its name as the message spells it, and its type of number wher
 """
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from decimal import Decimal
-from typing import Any, Final
+from typing import Any, Final, NamedTuple, Self
 from uuid import UUID
 
 from lightrail.amqp.encoder import write_string, write_symbol, write_value
+from lightrail.amqp.lifetime import TTL_MAX
 from lightrail.amqp.values import (
     Byte,
     Described,
@@ -26,18 +27,25 @@ from lightrail.amqp.values import (
     ULong,
     UShort,
 )
+from lightrail.filters import nodes
 from lightrail.filters.errors import EvaluationError, FilterError, shown
 from lightrail.filters.message import MessageView
-from lightrail.filters.path import APPLICATION_PROPERTIES, MESSAGE_ANNOTATIONS
+from lightrail.filters.path import (
+    APPLICATION_PROPERTIES,
+    HEADER,
+    MESSAGE_ANNOTATIONS,
+    PROPERTIES,
+    parse_path,
+)
 from lightrail.filters.rewriting import Changes, changed
 from lightrail.filters.rules import tree
 from lightrail.filters.rules.closures import Read, RuleCompiler
 from lightrail.filters.rules.constants import parameters_in
 from lightrail.filters.rules.fields import SYSTEM, HeadView, property_path
 from lightrail.filters.rules.parser import parse_statements
-from lightrail.filters.rules.values import NewId, decimal128, text_of
-from lightrail.filters.sections import MALFORMED, locate
-from lightrail.filters.terms import OPAQUE, TIMESPAN, Duration
+from lightrail.filters.rules.values import NewId, decimal128, moment_of, span_of, text_of
+from lightrail.filters.sections import MALFORMED, locate, open_section
+from lightrail.filters.terms import OPAQUE, TICKS_OF_MS, TIMESPAN, Duration
 from lightrail.model import limits
 
 _WHOLE: Final[Mapping[type, tuple[int, int]]] = {
@@ -45,6 +53,8 @@ _WHOLE: Final[Mapping[type, tuple[int, int]]] = {
     **{kind: (0, (1 << bits) - 1) for kind, bits in ((UByte, 8), (UShort, 16), (UInt, 32), (ULong, 64))},
 }
 
+RULE_NAME: Final = "RuleName"
+"""The property that each message has which the action of a rule made, as Service Bus sets it."""
 Change = Callable[[MessageView], Changes]
 
 
@@ -57,6 +67,10 @@ class RuleAction:
     """Largest number of operators, constants and properties that it evaluates for a message."""
     can_fail: bool
     """Whether it has no result for some messages."""
+    sets_life: bool
+    """Whether it sets or removes the time to live."""
+    schedules: bool
+    """Whether it sets a time before which the message is not enqueued."""
     _statements: list[Change]
 
     @property
@@ -64,24 +78,35 @@ class RuleAction:
         """Whether it changes nothing."""
         return not self._statements
 
-    def apply(self, message: bytes, bytes_max: int = limits.MAX_MESSAGE_BYTES) -> bytes:
+    def of_rule(self, name: str) -> Self:
+        """The action of a rule with this name, which the message that it makes has as a property."""
+        return replace(
+            self, can_fail=True, _statements=[_set(RULE_NAME, lambda _: name, None), *self._statements]
+        )
+
+    def apply(self, message: bytes, came_ms: int) -> bytes:
         """The changed message; a message with malformed sections before the body is returned unchanged.
 
+        Args:
+            came_ms: when it came, in milliseconds since 1970, from where its time to live counts.
+
         Raises EvaluationError: a statement has no result for this message, or all together make a larger one
-        of it that has more than `bytes_max`.
+        of it than the broker takes.
         """
         try:
             _, end = locate(message)
+            if end < len(message) and open_section(message, end)[0] <= APPLICATION_PROPERTIES:
+                return message
             head, beyond = message[:end], len(message) - end
             for statement in self._statements:
-                changes = statement(HeadView(head, beyond=beyond))
+                changes = statement(HeadView(head, beyond=beyond, came_ms=came_ms))
                 if changes:
                     head = changed(head, changes)
         except MALFORMED:
             return message
-        if (size := len(head) + beyond) > max(bytes_max, len(message)):
+        if (size := len(head) + beyond) > max(limits.MAX_MESSAGE_BYTES, len(message)):
             raise EvaluationError(
-                f"the action makes a message of {size} bytes; its queue takes at most {bytes_max}"
+                f"the action makes a message of {size} bytes; expected at most {limits.MAX_MESSAGE_BYTES}"
             )
         return head + message[end:]
 
@@ -106,16 +131,27 @@ def compile_rule_action(spec: Any, new_id: NewId) -> RuleAction:
     except FilterError as error:
         raise error.within("sql") from None
     can_fail = any(each.value is not None for each in statements)
-    return RuleAction({"rule": dict(spec)}, weight, can_fail, changes)
+    system = {(each.target.name, each.value is not None) for each in statements if each.target.is_system}
+    return RuleAction(
+        {"rule": dict(spec)},
+        weight,
+        can_fail,
+        sets_life=not system.isdisjoint({(_LIFE, True), (_LIFE, False)}),
+        schedules=not system.isdisjoint((name, True) for name in _SCHEDULED),
+        _statements=changes,
+    )
 
 
 def _statement(statement: tree.Statement, compiler: RuleCompiler) -> Change:
     target, value = statement.target, statement.value
-    if value is None:
-        return _set_system(target.name, _nothing) if target.is_system else _remove(target.name)
-    read = compiler.value(value)
     if target.is_system:
-        return _set_system(target.name, read)
+        if isinstance(value, nodes.Literal):
+            _check_time(target.name, value)
+        set_system = _set_life if target.name == _LIFE else _set_system
+        return set_system(target.name, _nothing if value is None else compiler.value(value))
+    if value is None:
+        return _remove(target.name)
+    read = compiler.value(value)
     source = property_path(value.name) if isinstance(value, tree.Property) and not value.is_system else None
     return _set(target.name, read, None if source is None else lambda view: view.property(source))
 
@@ -222,6 +258,86 @@ def _write_symbol(value: Any) -> bytes:
     return write_symbol(text)
 
 
+# --- times of the message ----------------------------------------------------------------------------------
+
+_LIFE: Final = "timetolive"
+_SCHEDULED: Final = ("scheduledenqueuetimeutc", "scheduledenqueuetime")
+_FOREVER: Final = 10_675_199 * 86_400 * 1000 * TICKS_OF_MS
+"""From here on a duration stands for none, as the longest one of .NET does."""
+
+
+class _Time(NamedTuple):
+    """A property that holds a time or a duration."""
+
+    kind: type
+    expected: str
+    read: Callable[[str], Any]
+    """Reads a text. Raises ValueError."""
+
+
+_TIMES: Final[Mapping[str, _Time]] = {
+    _LIFE: _Time(Duration, "a duration above 0, such as '00:10:00' or 'PT10M'", span_of),
+    **dict.fromkeys(_SCHEDULED, _Time(Timestamp, "a time such as '2026-12-24T18:00:00Z'", moment_of)),
+}
+
+
+def _time(name: str, value: Any) -> Any:
+    """A value as one of the kind of this property. Raises EvaluationError."""
+    kind, expected, read = _TIMES[name]
+    found = value
+    if isinstance(value, str):
+        try:
+            found = read(value)
+        except (ValueError, OverflowError):
+            found = None
+    if not isinstance(found, kind) or (isinstance(found, Duration) and found <= 0):
+        raise EvaluationError(f"expected {expected} for sys.{SYSTEM[name].name}, found {shown(value)}")
+    return found
+
+
+def _check_time(name: str, constant: nodes.Literal) -> None:
+    """Raises FilterError for a constant that is no value of this property."""
+    if name not in _TIMES or constant.value is None:
+        return
+    try:
+        _time(name, constant.value)
+    except EvaluationError:
+        raise FilterError(_TIMES[name].expected, shown(constant.value), constant.position) from None
+
+
+def _set_life(name: str, read: Read) -> Change:
+    """Sets the ttl, and as clients do the absolute-expiry-time, which other clients read.
+
+    A time to live that does not fit into the ttl is the time between creation and expiry (amqp/lifetime.py).
+    """
+
+    def change(view: MessageView) -> Changes:
+        value = read(view)
+        span: int = _FOREVER if value is None else _time(name, value)
+        if span >= _FOREVER:
+            return {HEADER: {_TTL: None}, PROPERTIES: {_EXPIRY: None}}
+        assert isinstance(view, HeadView)
+        # A part of a millisecond counts as one: 0 is no time to live.
+        life_ms = -(-span // TICKS_OF_MS)
+        changes: Changes = {
+            HEADER: {_TTL: write_value(UInt(min(life_ms, TTL_MAX)))},
+            PROPERTIES: {_EXPIRY: write_value(Timestamp(view.came_ms + life_ms))},
+        }
+        if life_ms >= TTL_MAX:
+            changes[PROPERTIES][_CREATION] = write_value(Timestamp(view.came_ms))
+        return changes
+
+    return change
+
+
+def _writes_time(name: str) -> Callable[[Any], bytes]:
+    return lambda value: write_value(_time(name, value))
+
+
 _WRITERS: Final[Mapping[str, Callable[[Any], bytes]]] = {
     "contenttype": _write_symbol,
+    **{name: _writes_time(name) for name in _TIMES},
 }
+_TTL: Final = parse_path("ttl").index
+_EXPIRY: Final = parse_path("absolute-expiry-time").index
+_CREATION: Final = parse_path("creation-time").index

@@ -144,11 +144,15 @@ class AnonymousLink(Bound):
     """Whether a message may be rejected; otherwise the link ends."""
     may_delay: bool = field(init=False)
     """Whether messages may have a delay, as the client's attach announced."""
+    names_entities: bool = field(init=False)
+    """See FrontendHooks.names_entities: the attach, which is dropped once it is answered, may show it."""
 
     def __post_init__(self) -> None:
         self._frontend = self.connection.frontend
         self.can_reject = _lists_rejected(self.link.source)
         self.may_delay = may_delay(self.link)
+        opened = self.link.session.connection.peer_open
+        self.names_entities = self._frontend.hooks.names_entities(opened, self.link.attach)
         self.link.keep_tags()
 
     # --- from the client -------------------------------------------------------------------------------

@@ -331,8 +331,10 @@ async def open_address(sender: AnonymousLink, address: str, message: Buffer) -> 
     owner = connection.client.owner if ended else connection.client.session_owner(link.session)
     try:
         role = node_of_message(message, address)
-        entity = names_entities(link, frontend)
-        record = await resolve(connection, name_of(address), Right.SEND, owner, role, entity=entity)
+        name, entity = name_of(address), sender.names_entities
+        record = await resolve(connection, name, Right.SEND, owner, role, entity=entity)
+        if entity:
+            frontend.hooks.admit_address(frontend.directory, record, name)
         queue_owner = None
         if record.role is Role.QUEUE:
             queue_owner = await frontend.place(record.name)

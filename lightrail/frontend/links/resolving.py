@@ -114,6 +114,8 @@ def check_sendable(
     record, role = _find(connection, name, Right.SEND, expected, entity=entity)
     connection.frontend.guard.demand(connection.client, Right.SEND, record)
     connection.frontend.guard.demand_open(Right.SEND, record)
+    if entity:
+        connection.frontend.hooks.admit_address(connection.frontend.directory, record, name)
     if (role or record.role) not in (Role.QUEUE, Role.ROUTER):
         raise no_target(record.name, record.role)
     most, largest = record.policy["max_message_bytes"], max(map(len, messages))

@@ -155,7 +155,7 @@ class RouterLink(IncomingLink):
                     routers.begin_turn()
                 return routed
         if walk is None or walk.plan is not plan:
-            walk = batch.walk = plan.begin(batch.payloads, routers.looks)
+            walk = batch.walk = plan.begin(batch.payloads, routers.looks, batch.came_ms)
         routers.begin_turn()
         if not walk.route_more():
             routers.wait_turn(self)
@@ -341,8 +341,8 @@ class RouterLink(IncomingLink):
         batch: RoutedBatch = load.batch
         carried = batch.carried_beside(load)
         positions = sorted(set(load.indices))
-        walk = plan.begin([batch.payloads[index] for index in positions], self._routers.looks)
-        routed = await self._routers.routed(walk)
+        messages = [batch.payloads[index] for index in positions]
+        routed = await self._routers.routed(plan.begin(messages, self._routers.looks, batch.came_ms))
         groups, unroutable = left_out(routed, plan, container_of(self._link))
         if unroutable:
             elsewhere = {index for index, _, _ in carried}

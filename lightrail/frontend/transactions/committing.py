@@ -15,8 +15,9 @@ from lightrail.frontend.transactions.transaction import LockRetirement, Post, Re
 from lightrail.model import conditions, limits
 from lightrail.model.names import InvalidNameError
 from lightrail.model.policy import InvalidPolicyError, Role
+from lightrail.namespace.ages import expiry
 from lightrail.namespace.records import Right
-from lightrail.namespace.router_plan import CopyGroup, expiry
+from lightrail.namespace.router_plan import CopyGroup
 from lightrail.namespace.routing import NO_ROUTER, UNROUTABLE
 from lightrail.namespace.scheduled import scheduled_queue
 from lightrail.namespace.statuses import ServiceError
@@ -147,6 +148,8 @@ class Committing:
             role = node_of_message(post.payloads[0], post.name)
             owner = connection.client.owner
             record = await resolve(connection, name, Right.SEND, owner, role, entity=post.is_entity)
+            if post.is_entity:
+                connection.frontend.hooks.admit_address(self._frontend.directory, record, name)
         except ConditionError as error:
             raise ConditionError(conditions.TRANSACTION_ROLLBACK, str(error)) from None
         except ServiceError as error:
@@ -194,7 +197,8 @@ class Committing:
             raise ConditionError(conditions.TRANSACTION_ROLLBACK, plan.problem.description)
         if post.may_delay and asks_for_delay(post.payloads):
             raise ConditionError(conditions.TRANSACTION_ROLLBACK, NO_DELAY)
-        routed = await routers.routed(plan.begin(post.payloads, routers.looks))
+        now_ms = frontend.now_ms()
+        routed = await routers.routed(plan.begin(post.payloads, routers.looks, now_ms))
         groups, unroutable = left_out(routed, plan, post.container)
         if plan.forwarded:
             self._forwards = self._forwards or any(plan.forwards(group.queues) for group in groups)
@@ -207,7 +211,7 @@ class Committing:
         frontend.counts.messages_routed += sum(len(group.indices) * len(group.queues) for group in groups)
         if not plan.ages_ms:
             return [(group.queues, post, group.payloads) for group in groups]
-        return _aged(groups, post, plan.ages_ms, frontend.now_ms())
+        return _aged(groups, post, plan.ages_ms, now_ms)
 
     async def _parts(self, transaction: Transaction) -> dict[int, Request]:
         """The parts of the transaction by the shards of its queues. Raises ConditionError."""
@@ -266,7 +270,7 @@ def _aged(groups: Iterable[CopyGroup], post: Post, ages_ms: Mapping[str, int], n
         for age_ms, queues in by_age.items():
             part = post
             if age_ms is not None:
-                expires = expiry(post.attributes.expires_at_ms, now_ms, age_ms)
+                expires = expiry(post.attributes.expires_at_ms, now_ms, age_ms, group.payloads[0])
                 part = replace(post, attributes=post.attributes._replace(expires_at_ms=expires))
             found.append((frozenset(queues), part, group.payloads))
     return found

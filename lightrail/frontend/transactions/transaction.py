@@ -118,7 +118,7 @@ class Post:
     may_schedule: bool = False
     """Whether messages for a router may wait for their time in its queue of scheduled messages."""
     is_entity: bool = False
-    """Whether the name is that of an entity (FrontendHooks.names_entities)."""
+    """Whether the name in an address is that of an entity (FrontendHooks.names_entities)."""
     hold: Hold | None = None
     """The use of the name by the link that sent the messages; None for an address, and for a request."""
     sequence: int | None = None

@@ -13,7 +13,7 @@ from lightrail.frontend.links.bound import RequestingLink, Terms
 from lightrail.frontend.links.deliveries import ConsumerLink
 from lightrail.frontend.links.incoming import attributes_of
 from lightrail.frontend.links.outcomes import FAILED, rejected
-from lightrail.frontend.links.resolving import check_sendable, names_entities
+from lightrail.frontend.links.resolving import check_sendable
 from lightrail.frontend.links.routing import RouterLink
 from lightrail.frontend.links.scheduling import SchedulingRouterLink
 from lightrail.frontend.links.terminus import container_of
@@ -199,7 +199,7 @@ class Transactions:
             parts = ((bound.refusal(part) or address, part) for address, part in parts)
         hold = self._connection.links.hold_of(bound)
         stores_all = self._frontend.hooks.stores_all(link)
-        entity = names_entities(link, self._frontend)
+        entity = isinstance(bound, AnonymousLink) and bound.names_entities
         for address, part in parts:
             if isinstance(address, str):
                 try:

@@ -16,10 +16,11 @@ from lightrail.gateway.messages.outgoing import Outgoing
 from lightrail.gateway.messages.sending import RouterSender
 from lightrail.model import conditions
 from lightrail.model.policy import Role
+from lightrail.namespace.ages import expiry
 from lightrail.namespace.directory import Directory
 from lightrail.namespace.forwarding import HOPS_MAX, Chain, chain_of
 from lightrail.namespace.records import Right, refused_by_status
-from lightrail.namespace.router_plan import CopyGroup, Plan, expiry
+from lightrail.namespace.router_plan import CopyGroup, Plan
 from lightrail.namespace.routing import UNROUTABLE
 from lightrail.shard_client.receiving.queue_consumer import Delivery
 from lightrail.wire.bodies import Refusal
@@ -159,7 +160,7 @@ class NextQueues:
             why = f"{router} takes messages of at most {most} bytes, found {largest}"
             raise RefusedError(Refusal(conditions.MESSAGE_SIZE_EXCEEDED, why))
         plain = [with_hops(each, outgoing.message_format, 0) for each in messages]
-        groups, unroutable = await routers.routed(plan.begin(plain, routers.looks))
+        groups, unroutable = await routers.routed(plan.begin(plain, routers.looks, now_ms))
         if unroutable and plan.policy["unroutable"] == "reject":
             raise RefusedError(Refusal(conditions.NOT_FOUND, UNROUTABLE.format(router=router)))
         return [
@@ -185,7 +186,7 @@ class NextQueues:
                 payloads = [with_hops(each, outgoing.message_format, hops) for each in payloads]
             attributes = outgoing
             if age_ms is not None:
-                expires = expiry(outgoing.expires_at_ms, now_ms, age_ms)
+                expires = expiry(outgoing.expires_at_ms, now_ms, age_ms, group.payloads[0])
                 attributes = outgoing._replace(expires_at_ms=expires)
             yield PostedCopies(frozenset(queues), attributes, payloads)
 

@@ -65,20 +65,30 @@ class Push(NamedTuple):
 class Pusher(Forwarder):
     """Pushes the messages of one subscription."""
 
-    __slots__ = ("_host", "_push")
+    __slots__ = ("_host", "_pausing", "_push", "_tried")
 
     def __init__(self, queue: str, push: Push, host: "Pushers", lost: Callable[[Forwarder], None]) -> None:
         label = f"push to {push.url}"[:256]
         super().__init__(queue, window=PUSH_WINDOW, label=label, lost=lost, room=host.room)
         self._push = push
         self._host = host
+        self._pausing = 0
+        """Messages that wait for their next attempt."""
+        self._tried: dict[int, int] = {}
+        """Attempts of messages that were given back while they waited, by sequence: these count on."""
+
+    @property
+    def is_waiting(self) -> bool:
+        """See MessageHolder."""
+        return 0 < self._pausing == self.held
 
     async def carry(self, delivery: Delivery) -> Settlement:
         """Accepted after a status of 2xx, rejected after the last failed attempt."""
         push = self._push
         host = self._host
         error = ""
-        for attempt in range(push.retries + 1):
+        first = min(self._tried.pop(delivery.sequence, 0), push.retries)
+        for attempt in range(first, push.retries + 1):
             headers, body = request_of(push, delivery, attempt, host.now_ms() // 1000)
             host.counts.pushes_under_way += 1
             try:
@@ -95,10 +105,23 @@ class Pusher(Forwarder):
             error = result.error
             log.debug("push %d of message %d of %s: %s", attempt + 1, delivery.sequence, self.queue, error)
             if attempt < push.retries:
-                await host.pause(max(self._backoff_s(attempt), result.retry_after_s or 0.0))
+                await self._wait(delivery, attempt + 1, result.retry_after_s or 0.0)
         host.counts.pushes_dead_lettered += 1
         log.warning("message %d of %s is a dead letter: %s", delivery.sequence, self.queue, error)
         return OutcomeCode.REJECTED, SettleDetail(FAILED, f"{push.url}: {error}"[:1024])
+
+    async def _wait(self, delivery: Delivery, attempt: int, least_s: float) -> None:
+        """Waits for the next attempt of a message."""
+        self._pausing += 1
+        try:
+            await self._host.pause(max(self._backoff_s(attempt - 1), least_s))
+        except asyncio.CancelledError:
+            if len(self._tried) >= PUSH_WINDOW:
+                self._tried.clear()
+            self._tried[delivery.sequence] = attempt
+            raise
+        finally:
+            self._pausing -= 1
 
     def _backoff_s(self, attempt: int) -> float:
         """Half of the pause is random, so that pushes that failed together are not repeated together."""

@@ -20,9 +20,9 @@ from lightrail.gateway.errors import AGAIN, ProblemError, problem_of, refused
 from lightrail.gateway.messages.sending import NameSender
 from lightrail.model import conditions, limits
 from lightrail.model.policy import Role
+from lightrail.namespace.ages import NEVER, earlier_expiry, expiry, life_of_copy
 from lightrail.namespace.directory import Directory
 from lightrail.namespace.records import Name
-from lightrail.namespace.router_plan import earlier_expiry, expiry
 from lightrail.namespace.routing import UNROUTABLE
 from lightrail.shard_client.owners.owner import Owner
 from lightrail.shard_client.sending.queue_producer import BatchAnswer, Part, QueueProducer
@@ -44,6 +44,14 @@ class BatchMessage(NamedTuple):
     priority: int
     ttl_ms: int | None
     expires_at_ms: int | None
+
+
+def _changed(message: BatchMessage, data: bytes) -> BatchMessage:
+    """What actions have made of a message."""
+    life_ms = life_of_copy(data)
+    if life_ms is None:
+        return message._replace(data=data)
+    return message._replace(data=data, ttl_ms=None if life_ms == NEVER else life_ms, expires_at_ms=None)
 
 
 class RequestBatch(NamedTuple):
@@ -214,6 +222,7 @@ class BatchSender:
         walk = plan.begin(
             [bytes(message.data) for message in batch.messages],
             routers.routers.looks,
+            self._shards.now_ms(),
             lambda count: int(chance.random() * count),
         )
         groups, unroutable = await routers.routers.routed(walk)
@@ -227,7 +236,7 @@ class BatchSender:
         by_queue: dict[str, list[BatchMessage]] = {}
         for group in groups:
             found = [
-                batch.messages[index]._replace(data=payload)
+                _changed(batch.messages[index], payload)
                 for index, payload in zip(group.indices, group.payloads, strict=True)
             ]
             # Always the sources: a batch that is sent again has the same queues, whatever has refused it.

@@ -107,7 +107,8 @@ class RouterSender:
             plan = await self.plan(record)
             if plan.problem:
                 raise refused(plan.problem.condition, plan.problem.description)
-            groups, unroutable = await self.routers.routed(plan.begin([message.message], self.routers.looks))
+            walk = plan.begin([message.message], self.routers.looks, came_ms)
+            groups, unroutable = await self.routers.routed(walk)
             if unroutable and not carried:
                 if plan.policy["unroutable"] == "reject":
                     raise UnroutableError(record.name)

@@ -19,6 +19,8 @@ MIB: Final = 1 << 20
 UNLIMITED_MB: Final = BYTES_MAX // MIB
 """MaxSizeInMegabytes of a queue without max_bytes."""
 WINDOW: Final = "DuplicateDetectionHistoryTimeWindow"
+UNUSED_WINDOW: Final = f"Unused{WINDOW}"
+"""The window of a queue or topic that detects no duplicates, by which nothing happens."""
 FLAGS: Final[Mapping[str, str]] = {
     "EnableBatchedOperations": "true",
     "SupportOrdering": "true",

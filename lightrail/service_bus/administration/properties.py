@@ -24,6 +24,7 @@ from lightrail.service_bus.administration.kept import (
     SIZE,
     TOPIC_MB,
     UNLIMITED_MB,
+    UNUSED_WINDOW,
     WINDOW,
     bounds_of,
     flags,
@@ -107,7 +108,7 @@ def queue_properties(policy: Policy, server: Server) -> Shown:
     return {
         "LockDuration": _lock_duration(policy),
         "MaxSizeInMegabytes": _megabytes(policy["max_bytes"]),
-        **_duplicates(policy["duplicate_window"]),
+        **_duplicates(policy["duplicate_window"], policy),
         "RequiresSession": _flag(policy["groups"]),
         "DefaultMessageTimeToLive": duration_of(policy["max_age"]),
         "DeadLetteringOnMessageExpiration": _flag(policy["expired"] == "dead_letter"),
@@ -128,7 +129,7 @@ def topic_properties(policy: Policy, server: Server) -> Shown:
         "DefaultMessageTimeToLive": duration_of(policy["max_age"]),
         SIZE: kept_of(policy).get(SIZE, TOPIC_MB),
         IDLE: kept_of(policy).get(IDLE, FOREVER),
-        **_duplicates(bounds_of(policy).get("duplicate_window")),
+        **_duplicates(bounds_of(policy).get("duplicate_window"), policy),
         "UserMetadata": policy["description"],
         "MaxMessageSizeInKilobytes": _kilobytes(policy, server),
         "Status": _STATUSES[policy["status"]],
@@ -229,10 +230,11 @@ def _megabytes(size: int | None) -> str:
     return str(UNLIMITED_MB if size is None else max(1, -(-size // MIB)))
 
 
-def _duplicates(window: float | None) -> Shown:
+def _duplicates(window: float | None, policy: Policy) -> Shown:
+    unused = kept_of(policy).get(UNUSED_WINDOW, duration_of(WINDOW_S))
     return {
         _DETECTION: _flag(window is not None),
-        WINDOW: duration_of(WINDOW_S if window is None else window),
+        WINDOW: unused if window is None else duration_of(window),
     }
 
 
@@ -328,7 +330,7 @@ _OF_TOPICS: Final = frozenset(
     ("DefaultMessageTimeToLive", "UserMetadata", "MaxMessageSizeInKilobytes", "Status")
 )
 _DURATIONS: Final = frozenset(("LockDuration", "DefaultMessageTimeToLive", IDLE))
-_LEFT_OUT: Final[Mapping[str, str]] = {**FLAGS_OF_TOPICS, IDLE: FOREVER}
+_LEFT_OUT: Final[Mapping[str, str]] = {**FLAGS_OF_TOPICS, IDLE: FOREVER, UNUSED_WINDOW: "PT10M"}
 """Values of kept properties that are not written, as they are the defaults."""
 
 
@@ -371,13 +373,14 @@ def _take_window(
         is_required = _boolean(requires)
     except ValueError as error:
         raise invalid(_DETECTION, requires, str(error), 400) from None
-    if not is_required:
-        given.pop("duplicate_window", None)
-        kept.pop(WINDOW, None)
-        return
     reads = seconds_of if window == present[WINDOW] else between(WINDOW_S_MIN, WINDOW_S_MAX)
     seconds = _read(_Counterpart("duplicate_window", reads), WINDOW, window)
-    if given["role"] == Role.QUEUE:
+    given.pop("duplicate_window", None)
+    for name in (WINDOW, UNUSED_WINDOW):
+        kept.pop(name, None)
+    if not is_required:
+        kept[UNUSED_WINDOW] = duration_of(seconds)
+    elif given["role"] == Role.QUEUE:
         given["duplicate_window"] = seconds
     else:
         kept[WINDOW] = duration_of(seconds)

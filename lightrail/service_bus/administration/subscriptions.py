@@ -34,7 +34,13 @@ from lightrail.service_bus.administration.properties import (
     subscription_properties,
     with_fields_of,
 )
-from lightrail.service_bus.rules.changes import add_rule, remove_rule, replace_rule, set_drop_failed
+from lightrail.service_bus.rules.changes import (
+    add_rule,
+    remove_rule,
+    replace_rule,
+    schedules,
+    set_drop_failed,
+)
 
 SUBSCRIPTION: Final = "SubscriptionDescription"
 _RULE: Final = "DefaultRuleDescription"
@@ -76,7 +82,7 @@ async def put(call: Call) -> web.Response:
     rule_name, first = (DEFAULT, {"filter": None}) if rule is None else descriptions.named_rule(rule, DEFAULT)
     queue, namespace = own_queue(topic, name), call.services.namespace
     call.caller = call.caller.at(queue)
-    is_new = await _give_queue(call, queue, wanted, record.policy)
+    is_new = await _give_queue(call, queue, wanted, record.policy, delays=schedules(first))
     try:
         made = await namespace.subscribe(
             call.caller,
@@ -115,10 +121,15 @@ def _dead_letters(found: Xml.Element | None) -> bool | None:
     return text.lower() in ("true", "1")
 
 
-async def _give_queue(call: Call, queue: str, wanted: Mapping[str, Xml.Element], topic: Policy) -> bool:
+async def _give_queue(
+    call: Call, queue: str, wanted: Mapping[str, Xml.Element], topic: Policy, *, delays: bool
+) -> bool:
     """Creates the queue of a subscription, or uses an existing one, as after an interrupted attempt.
 
     An existing one keeps the fields of its policy that have no property; the others are as of a new queue.
+
+    Args:
+        delays: whether the first rule schedules messages.
 
     Returns whether the queue is new.
     """
@@ -129,6 +140,8 @@ async def _give_queue(call: Call, queue: str, wanted: Mapping[str, Xml.Element],
         before = with_fields_of(record.policy, NEW_SUBSCRIPTION, _properties(call, before))
     policy = call.forwarding(changed(before, wanted, _properties(call, before)), record.policy)
     policy = with_bounds(policy, topic, topic)
+    if delays:
+        policy = Policy.parse(policy.to_json() | {"delay": True})
     if is_new:
         await call.give(queue, policy)
     else:

@@ -5,8 +5,9 @@ written, so that changes which an application has made meanwhile stay; an entity
 Everything is checked before anything is written. Then entities are written, in a second pass what forwards to
 others, and the entry last: after a crash in between, the next start does the rest.
 
-No message is lost: entities that the file no longer has stay, with a warning, as they may have messages. All
-requests are those of administration clients: what these can do, the file can.
+No message is lost: entities that the file no longer has are deleted if they are empty (removing.py), and stay
+with a warning otherwise, until a later start. All requests are those of administration clients: what these
+can do, the file can.
 """
 
 import json
@@ -34,7 +35,7 @@ from lightrail.namespace.rules import rules_of
 from lightrail.service_bus.administration import descriptions, entities, entries, subscriptions
 from lightrail.service_bus.administration.authorization import ELEMENT
 from lightrail.service_bus.administration.call import Call, Figures, Kind, Place
-from lightrail.service_bus.administration.entries import SCHEMA, Entry
+from lightrail.service_bus.administration.entries import Entry
 from lightrail.service_bus.administration.properties import (
     NEW_QUEUE,
     NEW_SUBSCRIPTION,
@@ -46,7 +47,6 @@ from lightrail.service_bus.administration.properties import (
     topic_properties,
 )
 from lightrail.service_bus.configuration.file import (
-    CORRELATION,
     DEFAULT_RULE,
     EVERYTHING,
     QUEUE,
@@ -56,6 +56,8 @@ from lightrail.service_bus.configuration.file import (
     ConfiguredEntity,
     refusal,
 )
+from lightrail.service_bus.configuration.removing import Removing, mark_of
+from lightrail.service_bus.configuration.rules import rule_parts
 
 if TYPE_CHECKING:
     from lightrail.gateway.services import Services
@@ -75,7 +77,7 @@ _SHOWN: Final = {QUEUE: queue_properties, TOPIC: topic_properties, SUBSCRIPTION:
 log = logging.getLogger("lightrail.service_bus.configuration")
 
 Applied = Mapping[str, Mapping[str, Any]]
-"""Entities that were applied last, as `ConfiguredEntity.to_json`, by path."""
+"""Entities as `ConfiguredEntity.to_json`, by path. Those that the file has made have `made` (removing.py)."""
 
 
 class _Http(NamedTuple):
@@ -114,15 +116,18 @@ class _FileCall(Call):
 
 async def apply(services: "Services", wanted: list[ConfiguredEntity]) -> None:
     """Applies a file. Raises ConfigFileError: nothing was written, or the message says where it ended."""
+    made: dict[str, str] = {}
     for _ in range(APPLY_TRIES):
         entry = await services.coordinator.entry(KEY)
-        applied = _read(entry.value if entry is not None else None)
+        applied, removed = _read(entry.value if entry is not None else None)
         services.directory.refresh()
-        applying = _Applying(services, wanted, applied)
+        applying = _Applying(services, wanted, applied, removed, made)
         await applying.check()
         await applying.write()
-        kept = {each.path: each.to_json() for each in wanted}
-        value = json.dumps({"version": VERSION, "entities": kept}, separators=(",", ":"), sort_keys=True)
+        left = await applying.remove()
+        kept = {each.path: each.to_json() | applying.mark(each) for each in wanted}
+        found = {"version": VERSION, "entities": kept} | ({"removed": left} if left else {})
+        value = json.dumps(found, separators=(",", ":"), sort_keys=True)
         if entry is not None and entry.value == value:
             return
         try:
@@ -133,15 +138,15 @@ async def apply(services: "Services", wanted: list[ConfiguredEntity]) -> None:
     raise ConfigFileError("other gateways apply configuration files at the same time; start again")
 
 
-def _read(value: str | None) -> Applied:
+def _read(value: str | None) -> tuple[Applied, Applied]:
+    """What was applied last, and what was removed from the file and is there."""
     found: dict[str, Any] = {"version": VERSION, "entities": {}} if value is None else json.loads(value)
     if found.get("version") != VERSION:
         raise ConfigFileError(
             f"the file was applied before by another version of LightRail: expected version {VERSION} of the "
             f"entry {KEY}, found {found.get('version')!r}"
         )
-    entities: Applied = found["entities"]
-    return entities
+    return found["entities"], found.get("removed", {})
 
 
 @dataclass(slots=True, eq=False, repr=False)
@@ -151,7 +156,10 @@ class _Applying:
     services: "Services"
     wanted: list[ConfiguredEntity]
     applied: Applied
-    made: int = field(default=0)
+    removed: Applied
+    """What earlier files had, and could not be deleted."""
+    made: dict[str, str]
+    """Marks of the entities that this start has made."""
     updated: int = field(default=0)
 
     # --- the check -------------------------------------------------------------------------------------
@@ -201,7 +209,7 @@ class _Applying:
                 found.append((place, f"there is no queue or topic {target!a}, neither here nor in the file"))
         for at, (name, rule) in enumerate(entity.rules.items()):
             try:
-                descriptions.rule_of({part.tag: part for part in _rule_parts(name, rule)})
+                descriptions.rule_of({part.tag: part for part in rule_parts(name, rule)})
             except (ProblemError, FilterError) as error:
                 found.append((f"{entity.place}.Rules[{at}].Properties", str(error)))
         return found
@@ -251,8 +259,9 @@ class _Applying:
             forwards = {key: value for key, value in changes.items() if key in FORWARDS}
             rest = {key: value for key, value in changes.items() if key not in FORWARDS}
             if record is None:
-                self.made += 1
                 await self._put(each, rest, is_new=True)
+                if (record_made := self._record(each)) is not None:
+                    self.made[each.path] = mark_of(record_made)
                 later.append((each, {key: value for key, value in forwards.items() if value}))
             else:
                 self.updated += bool(changes)
@@ -264,21 +273,36 @@ class _Applying:
         for each, forwards in later:
             if forwards:
                 await self._put(each, forwards, is_new=False)
-        self._tell()
-
-    def _tell(self) -> None:
-        paths = {each.path for each in self.wanted}
-        for path in self.applied:
-            if path not in paths:
-                log.warning(
-                    "%s is no longer in the configuration file; it stays, as it may have messages: delete it "
-                    "by `lightrail-admin names delete` or an administration client",
-                    path,
-                )
         log.info(
             "the configuration file has %d entities: %d were made, %d changed",
-            *(len(self.wanted), self.made, self.updated),
+            *(len(self.wanted), len(self.made), self.updated),
         )
+
+    async def remove(self) -> Applied:
+        """Deletes what the file has no more and is empty. Returns what it has made and stays."""
+        paths = {each.path for each in self.wanted}
+        removed = {path: each for path, each in {**self.removed, **self.applied}.items() if path not in paths}
+        removing = Removing(self.services, removed)
+        await removing.remove()
+        for path in removed:
+            if path in removing.stays:
+                log.warning(
+                    "%s is no longer in the configuration file; it stays: %s. `lightrail-admin names delete` "
+                    "and administration clients delete it with its messages",
+                    *(path, removing.stays[path]),
+                )
+        return {
+            path: {"kind": each["kind"], "made": each["made"]}
+            for path, each in removed.items()
+            if path in removing.stays and each.get("made")
+        }
+
+    def mark(self, entity: ConfiguredEntity) -> dict[str, str]:
+        """`made` for an entity that the file has made."""
+        record = self._record(entity)
+        before = self.applied.get(entity.path) or self.removed.get(entity.path) or {}
+        mark = self.made.get(entity.path, before.get("made"))
+        return {} if record is None or mark != mark_of(record) else {"made": mark}
 
     def _record(self, entity: ConfiguredEntity) -> Name | None:
         """The record of an entity that is there: of a subscription that of its queue."""
@@ -304,7 +328,7 @@ class _Applying:
         if is_new and entity.subscription:
             name, rule = next(iter(entity.rules.items()))
             first = Xml.Element("DefaultRuleDescription")
-            first.extend(_rule_parts(name, rule))
+            first.extend(rule_parts(name, rule))
             content["DefaultRuleDescription"] = first
         if "DuplicateDetectionHistoryTimeWindow" in content:
             content["RequiresDuplicateDetection"] = entity.properties["RequiresDuplicateDetection"]
@@ -351,7 +375,7 @@ class _Applying:
             if (is_new and name in there) or (before.get(name) == rule and not is_new):
                 continue
             place = Place(Kind.RULE, entity.name, entity.subscription, name)
-            content = {part.tag: part for part in _rule_parts(name, rule)}
+            content = {part.tag: part for part in rule_parts(name, rule)}
             at = f"{entity.place}.Rules, {name}"
             await self._ask(
                 place, subscriptions.put_rule, descriptions.RULE, content, at, is_new=name not in there
@@ -362,37 +386,3 @@ class _Applying:
                 await self._ask(
                     place, subscriptions.delete_rule, descriptions.RULE, {}, entity.place, is_new=False
                 )
-
-
-# --- rules as clients send them ----------------------------------------------------------------------------
-
-
-def _rule_parts(name: str, rule: Mapping[str, Any]) -> list[Xml.Element]:
-    kind = f"{rule['FilterType']}Filter"
-    filter = rule.get(kind, {})
-    made = element("Filter", **{f"{{{entries.INSTANCE}}}type": kind})
-    if kind == "SqlFilter":
-        made.append(element("SqlExpression", filter["SqlExpression"]))
-    elif kind == "CorrelationFilter":
-        made.extend(element(key, filter[key]) for key in CORRELATION if key in filter)
-    if "Properties" in filter:
-        made.append(_pairs(filter["Properties"]))
-    action = element("Action", **{f"{{{entries.INSTANCE}}}type": "EmptyRuleAction"})
-    if "Action" in rule:
-        action = element("Action", **{f"{{{entries.INSTANCE}}}type": "SqlRuleAction"})
-        action.append(element("SqlExpression", rule["Action"]["SqlExpression"]))
-    return [made, action, element("Name", name)]
-
-
-def _pairs(values: Mapping[str, Any]) -> Xml.Element:
-    made = element("Properties")
-    for key, value in values.items():
-        kind = "boolean" if isinstance(value, bool) else "long" if isinstance(value, int) else "string"
-        kind = "double" if isinstance(value, float) else kind
-        pair = element("KeyValueOfstringanyType")
-        pair.append(element("Key", key))
-        text = str(value).lower() if isinstance(value, bool) else str(value)
-        typed = {f"{{{entries.INSTANCE}}}type": f"d6p1:{kind}", "xmlns:d6p1": SCHEMA}
-        pair.append(element("Value", text, **typed))
-        made.append(pair)
-    return made

@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING
 from lightrail.frontend.errors import ConditionError
 from lightrail.frontend.links.terminus import name_of, terminus_of
 from lightrail.model import conditions
-from lightrail.model.names import is_dead_letter
+from lightrail.model.names import is_dead_letter, is_system, is_temporary, owner
 from lightrail.model.policy import Role
 from lightrail.service_bus.links.sessions import SESSION_FILTER
 from lightrail.service_bus.paths import subscription_at
@@ -28,8 +28,23 @@ def refuse_foreign(attach: "Attach") -> None:
         raise ConditionError(conditions.NOT_ALLOWED, problem)
 
 
+def refuse_address(directory: "Directory", record: "Name", path: str) -> None:
+    """The same for messages that have the path in them. Raises ConditionError.
+
+    Service Bus has no links for such messages. Here they have them, where nothing has to be looked at in each
+    message.
+    """
+    problem = sending_problem(directory, record, path)
+    if not problem and record.policy["groups"]:
+        problem = f"{record.name} requires sessions: send to it on a link with this target"
+    if problem:
+        raise ConditionError(conditions.NOT_ALLOWED, problem)
+
+
 def _receiving(attach: "Attach") -> str:
     name, policy = attach.record.name, attach.record.policy
+    if is_system(owner(name)) and not is_temporary(name) and not is_dead_letter(name):
+        return f"{name} is the broker's own, and nobody receives from it"
     if attach.record.role is Role.ROUTER:
         return f"{name} is a topic, from which nobody receives: receive from one of its subscriptions"
     has_sessions = attach.record.role is Role.QUEUE and policy["groups"] and not policy["single_active"]

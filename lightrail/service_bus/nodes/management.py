@@ -43,7 +43,10 @@ SESSION_PEEK_PAGES_MAX: Final[int] = 100
 DELETED_MAX: Final = 4_000
 """Messages that one request deletes, as in Service Bus and at the shard."""
 SUFFIX: Final = "/$management"
-SERVER_TIMEOUT: Final = b"com.microsoft:server-timeout"
+SERVER_TIMEOUT: Final = b"server-timeout"
+"""Milliseconds. The client for Go writes most of its requests without the prefix `com.microsoft:`."""
+LAST_MS: Final[int] = 500
+"""The time of a client that has less than a second left: that for Go takes a second off, and writes 0."""
 """Application property of requests, in milliseconds."""
 PREFIX: Final = "com.microsoft:"
 SETTLE: Final = "update-disposition"
@@ -118,8 +121,11 @@ class EntityManagement:
         found: object = None
         if SERVER_TIMEOUT in payload:
             with suppress(DecodeError):
-                found = decode_application_properties(payload).get(SERVER_TIMEOUT.decode())
-        return found if isinstance(found, int) and not isinstance(found, bool) and found >= 0 else None
+                given, name = decode_application_properties(payload), SERVER_TIMEOUT.decode()
+                found = given.get(PREFIX + name, given.get(name))
+        if not isinstance(found, int) or isinstance(found, bool) or found < 0:
+            return None
+        return found or LAST_MS
 
     async def answer(self, connection: "ClientConnection", payload: bytes) -> Message:
         """Executes a request; its errors are in the answer."""

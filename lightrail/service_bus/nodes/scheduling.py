@@ -313,7 +313,13 @@ async def cancel(connection: "ClientConnection", record: Name, body: Fields) -> 
     queue, sequences = _cancelled(connection, record, body)
     cancelled = 0
     if connection.frontend.directory.get(queue).role is Role.QUEUE:
-        cancelled = await cancel_all(connection, queue, [each for each in sequences if each >= 0])
+        try:
+            cancelled = await cancel_all(connection, queue, [each for each in sequences if each >= 0])
+        except ShardRefusedError as refused:
+            if refused.condition != conditions.RESOURCE_LOCKED:
+                raise
+            # These clients try again then, and find out what became of the transaction.
+            raise RequestError(503, str(refused), conditions.TIMEOUT) from None
     wanted = len(set(sequences))
     if cancelled < wanted:
         raise RequestError(

@@ -3,9 +3,11 @@
 from collections.abc import Callable
 from typing import Final
 
+from lightrail.filters.rules.rule_action import RuleAction
+from lightrail.model.policy import Policy, Role
 from lightrail.namespace.records import Right, Subscription
-from lightrail.namespace.rights import Caller, demand
-from lightrail.namespace.rules import Rule, fields_of, rules_of
+from lightrail.namespace.rights import ANYBODY, Caller, demand
+from lightrail.namespace.rules import Rule, compile_any_action, fields_of, rules_of
 from lightrail.namespace.service import Service
 from lightrail.namespace.statuses import ChangedError, MissingError, TakenError
 
@@ -17,6 +19,7 @@ async def add_rule(
     service: Service, caller: Caller, router: str, id: str, name: str, rule: Rule
 ) -> Subscription:
     """Adds a rule. Raises TakenError if the name is in use, and the errors of `Service.subscribe`."""
+    await _delay(service, caller, router, id, rule)
 
     def add(rules: dict[str, Rule]) -> None:
         if name in rules:
@@ -33,6 +36,7 @@ async def replace_rule(
 
     Raises MissingError, and the errors of `Service.subscribe`.
     """
+    await _delay(service, caller, router, id, rule)
 
     def change(rules: dict[str, Rule]) -> None:
         _demand(rules, router, id, name)
@@ -64,6 +68,42 @@ async def set_drop_failed(
     return await _change(service, caller, router, id, lambda rules: None, drop_failed)
 
 
+def schedules(rule: Rule) -> bool:
+    """Whether the action of a rule schedules messages. Raises FilterError."""
+    action = rule.get("action")
+    compiled = None if action is None else compile_any_action(action)
+    return isinstance(compiled, RuleAction) and compiled.schedules
+
+
+async def _delay(service: Service, caller: Caller, router: str, id: str, rule: Rule) -> None:
+    """Makes the queue of a subscription delay messages, before a rule schedules some in it (ADR 43)."""
+    if not schedules(rule):
+        return
+    directory = service.directory
+    for attempts in reversed(range(ATTEMPTS)):
+        found = _managed(service, caller, router, id)
+        record = directory.get(found.target)
+        if record.role is not Role.QUEUE or record.policy["delay"]:
+            return
+        policy = Policy.parse(record.policy.to_json() | {"delay": True})
+        try:
+            await service.change(ANYBODY, record.name, policy, record.revision)
+        except ChangedError:
+            if not attempts:
+                raise
+
+
+def _managed(service: Service, caller: Caller, router: str, id: str) -> Subscription:
+    """A subscription of a router that the caller may manage. Raises MissingError, ForbiddenError."""
+    directory = service.directory
+    directory.refresh()
+    demand(directory, caller, Right.MANAGE, directory.get(router))
+    found = directory.subscription(router, id)
+    if found is None:
+        raise MissingError(f"{router} has no subscription {id!a:.200}")
+    return found
+
+
 async def _change(
     service: Service,
     caller: Caller,
@@ -72,15 +112,10 @@ async def _change(
     change: Callable[[dict[str, Rule]], None],
     drop_failed: bool | None = None,
 ) -> Subscription:
-    directory = service.directory
     attempts = ATTEMPTS
     while True:
         attempts -= 1
-        directory.refresh()
-        demand(directory, caller, Right.MANAGE, directory.get(router))
-        found = directory.subscription(router, id)
-        if found is None:
-            raise MissingError(f"{router} has no subscription {id!a:.200}")
+        found = _managed(service, caller, router, id)
         rules = rules_of(found)
         change(rules)
         try:

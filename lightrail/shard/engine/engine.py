@@ -331,7 +331,9 @@ class Engine:
         # Also without a change: the file may be missing since a failure.
         self._kept_locks.write(now_ms)
         self._last_consumers.tick(now_ms)
-        self._links.idle.tick(now_ms, may_leave=self._follower.can_read)
+        self._links.retiring.may_leave = self._follower.can_read
+        self._links.retiring.tick(now_ms)
+        self._links.idle.tick(now_ms)
         self._links.closings.tick(now_ms)
         self._relays.tick(now_ms)
         self.transactions.decisions.forget_aborted(now_ms)

@@ -121,7 +121,7 @@ class Follower:
                 if queue.is_frozen:
                     self._freezing.restored(queue, now_ms)
                 if ownership.state is OwnershipState.LEAVING:
-                    self._links.idle.restored(queue, declared.leaving, now_ms)
+                    self._links.retiring.restored(queue, declared.leaving, now_ms)
                 elif not queue.is_frozen or named.role is not Role.QUEUE:
                     unknown.append(queue)
         report_kept(unknown)
@@ -193,7 +193,7 @@ class Follower:
                 self._drop_arrival(name)
             self._links.idle.watch(name, self._now_ms)
             return
-        self._links.idle.serve_changed(queue, self._now_ms)
+        self._links.retiring.serve_changed(queue, self._now_ms)
         placed = self._queues.tenancy.placed_here(name)
         history = self._queues.names.history
         verdict = judge_name(queue.ownership, queue.record, found, history, is_placed=placed is not None)

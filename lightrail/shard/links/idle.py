@@ -13,10 +13,7 @@ happens: the record is in the same commit as a durable message, and is synced at
 So the time goes on over restarts, and moves with the queue. After a start, a move and a pause of the
 process, clients have IDLE_AFTER_START_MS to return.
 
-A queue whose time is over is LEAVING: it changes no more, its links and requests wait as at a freeze, and
-when its record is synced, the shard requests the deletion of its name, guarded by the revisions of the name
-and of its subscription. Then the queue is deleted, or one of them has a later revision, with which it is
-served again.
+A queue whose time is over is LEAVING (retiring.py).
 """
 
 import logging
@@ -27,19 +24,13 @@ from typing import TYPE_CHECKING, Final
 from lightrail.model import limits
 from lightrail.model import names as rules
 from lightrail.model.clock import Timetable
-from lightrail.model.policy import Role
-from lightrail.namespace.deleting import OWN_QUEUE, has_own_queue
-from lightrail.namespace.records import Subscription
 from lightrail.shard.effects.performer import Performer
 from lightrail.shard.journal.store import StoreError
-from lightrail.shard.queue.values import commands
-from lightrail.shard.queues.declarations import ExpiredName
-from lightrail.shard.queues.ownership import OwnershipEvent, OwnershipState
 from lightrail.shard.queues.queues import Queues
 from lightrail.shard.queues.shard_queue import CallWhenSynced, Queue, WhenSynced
 
 if TYPE_CHECKING:
-    from lightrail.shard.links.links import Links
+    from lightrail.shard.links.retiring import RetiringQueues
 
 IDLE_CHECK_MS: Final[int] = 10_000
 """How often a queue in use is looked at; it is deleted at most that much later than its last use allows."""
@@ -51,8 +42,6 @@ IDLE_PAUSE_MS: Final[int] = 60_000
 IDLE_LOOKS_OF_A_TICK: Final[int] = 250
 """Queues that are looked at in a tick, about 20 microseconds each. Others that are due follow in the next
 one, and their last use counts from there."""
-LEAVING_QUEUES_MAX: Final[int] = 100
-"""Queues that leave at a time; others follow when the names of these are deleted."""
 USES: Final = frozenset(
     (
         *("peek", "cancel", "delete", "purge", "receive_deferred", "are_locked"),
@@ -83,25 +72,21 @@ class Watched:
 
 @dataclass(slots=True, eq=False, repr=False)
 class IdleQueues:
-    """The watched queues, and those that leave."""
+    """The watched queues."""
 
     _queues: Queues
     _performer: Performer
-    _links: "Links"
     _when_synced: CallWhenSynced
+    _retiring: "RetiringQueues"
     _watched: dict[Queue, Watched] = field(default_factory=dict)
     _due: Timetable[Queue] = field(default_factory=Timetable)
     """When each of them is looked at next."""
     _by_router: dict[str, dict[Queue, None]] = field(default_factory=dict)
     """The same ones by the router of which they may be own queues of subscriptions; the others by ""."""
-    _leaving: dict[Queue, int] = field(default_factory=dict)
-    """Queues that leave, and the time to request their deletion again."""
     _unmade: dict[str, None] = field(default_factory=dict)
     """Names of queues that nobody has used yet, for which this shard had no room."""
     _ticked_ms: int = 0
     _paused_ms: int = 0
-    _may_leave: bool = True
-    """Whether the coordinator answers, so that a queue which leaves does not wait for its deletion."""
 
     # --- which queues are watched ----------------------------------------------------------------------
 
@@ -110,7 +95,7 @@ class IdleQueues:
         self._unmade.pop(name, None)
         queue = self._queues.find(name)
         if queue is not None:
-            self.serve_changed(queue, now_ms)
+            self._retiring.serve_changed(queue, now_ms)
             return
         found = self._queues.names.get(name)
         if found.policy["max_idle"] is None or self._queues.tenancy.placed_here(name) is None:
@@ -148,29 +133,27 @@ class IdleQueues:
         self._due.set(queue, now_ms + IDLE_CHECK_MS + queue.id % IDLE_CHECK_MS)
 
     def _begin(self, queue: Queue, used_ms: int, now_ms: int) -> Watched:
-        is_own = self._subscription(queue) is not None
+        is_own = self._retiring.subscription(queue) is not None
         watched = self._watched[queue] = Watched(used_ms, now_ms, self._uses(queue), is_own)
-        self._by_router.setdefault(_subscription_of(queue)[0], {})[queue] = None
+        self._by_router.setdefault(self._retiring.router_of(queue), {})[queue] = None
         return watched
 
     def routers_changed(self, routers: Iterable[str], now_ms: int) -> None:
         """The subscriptions of some routers have changed."""
         for router in routers:
+            self._retiring.router_changed(router, now_ms)
             for queue in list(self._by_router.get(router, ())):
-                self.serve_changed(queue, now_ms)
-                self._watched[queue].is_own = self._subscription(queue) is not None
+                self._watched[queue].is_own = self._retiring.subscription(queue) is not None
                 if queue.is_serving:
                     self.follow(queue, now_ms)
 
     def forget(self, queue: Queue) -> None:
         """The queue is not at this shard any more, or has no max_idle."""
-        queue.leaving = 0
         if self._watched.pop(queue, None) is None:
             return
-        self._leaving.pop(queue, None)
         self._due.drop(queue)
         self._note_uses(queue, False)
-        router = _subscription_of(queue)[0]
+        router = self._retiring.router_of(queue)
         del self._by_router[router][queue]
         if not self._by_router[router]:
             del self._by_router[router]
@@ -216,24 +199,23 @@ class IdleQueues:
             watched.is_unwritten = False
             self._when_synced(WhenSynced(_nothing), 0)
 
+    def returned(self, queue: Queue, now_ms: int) -> None:
+        """A queue that was LEAVING is served again."""
+        watched = self._watched.get(queue)
+        if watched is None:
+            self.follow(queue, now_ms)
+        else:
+            self._used(queue, watched, now_ms)
+
     def _note_uses(self, queue: Queue, wanted: bool) -> None:
-        for each in self._family(queue):
+        for each in self._retiring.family(queue):
             each.notes_use = wanted
-
-    def _family(self, queue: Queue) -> list[Queue]:
-        dead_letters = self._queues.find(f"{queue.name}/{rules.DEAD_LETTER_SEGMENT}")
-        return [queue] if dead_letters is None else [queue, dead_letters]
-
-    def _subscription(self, queue: Queue) -> Subscription | None:
-        router, id = _subscription_of(queue)
-        found = self._queues.names.subscription(router, id) if router else None
-        return found if found is not None and has_own_queue(found) else None
 
     def _uses(self, queue: Queue) -> Hashable:
         """Values that each use changes, besides those of `_is_in_use`."""
-        subscription = self._subscription(queue)
+        subscription = self._retiring.subscription(queue)
         found = [queue.record.revision, 0 if subscription is None else subscription.revision]
-        for each in self._family(queue):
+        for each in self._retiring.family(queue):
             counts = each.view.counters
             found += (counts.delivered, counts.browsed, counts.accepted, counts.released, counts.modified)
             found += (counts.rejected, counts.purged, counts.cancelled)
@@ -248,7 +230,7 @@ class IdleQueues:
         policy = queue.record.policy
         if policy["forward_to"] is not None or queue.view.gauges.delayed:
             return True
-        for each in self._family(queue):
+        for each in self._retiring.family(queue):
             view = each.view
             if view.in_flight_count or view.is_returning or view.deferring or each.promised or each.parked:
                 return True
@@ -264,22 +246,13 @@ class IdleQueues:
 
     # --- time ------------------------------------------------------------------------------------------
 
-    def tick(self, now_ms: int, *, may_leave: bool = True) -> None:
-        """Looks at the queues that are due, and requests again what was not deleted.
-
-        Args:
-            may_leave: whether the coordinator answers.
-        """
-        self._may_leave = may_leave
+    def tick(self, now_ms: int) -> None:
+        """Looks at the queues that are due."""
         if self._ticked_ms and now_ms - self._ticked_ms > IDLE_PAUSE_MS:
             self._paused_ms = now_ms
         self._ticked_ms = now_ms
         for queue in self._due.take_due(now_ms, IDLE_LOOKS_OF_A_TICK):
             self._look(queue, self._watched[queue], now_ms)
-        for queue, again_ms in list(self._leaving.items()):
-            if again_ms <= now_ms:
-                self._leaving[queue] = now_ms + limits.PEER_SILENCE_MS
-                self._request(queue)
         for name in list(self._unmade):
             self.watch(name, now_ms)
             if name in self._unmade:
@@ -297,7 +270,7 @@ class IdleQueues:
                 self._write(queue, watched, now_ms)
             if queue.idle_since_ms:
                 over_ms = self._over_ms(queue, watched)
-                if now_ms >= over_ms and self._retire(queue, now_ms):
+                if now_ms >= over_ms and self._retiring.retire_idle(queue, now_ms):
                     return
                 next_ms = max(over_ms, now_ms + limits.HEARTBEAT_MS)
         self._due.set(queue, next_ms)
@@ -308,92 +281,6 @@ class IdleQueues:
         assert max_ms is not None
         back_ms = max(watched.from_ms, self._paused_ms)
         return max(watched.used_ms + max_ms, back_ms + IDLE_AFTER_START_MS)
-
-    # --- LEAVING ---------------------------------------------------------------------------------------
-
-    def _retire(self, queue: Queue, now_ms: int) -> bool:
-        """Lets a queue leave, unless it moves, too many others leave, or its deletion would have to wait for
-        the coordinator, and messages of its topic with it; returns whether it does."""
-        if queue.name in self._queues.tenancy.map.moves or not self._may_leave:
-            return False
-        if len(self._leaving) >= LEAVING_QUEUES_MAX:
-            return False
-        family = self._family(queue)
-        subscription = self._subscription(queue)
-        revision = max(queue.record.revision, 0 if subscription is None else subscription.revision)
-        try:
-            for each in reversed(family):  # The record of the queue itself decides after a start.
-                self._performer.journal_removed(each, now_ms)
-                each.leaving = revision
-                self._queues.note(each, now_ms)
-        except StoreError as error:
-            log.error("that queue %s was not used for its time could not be recorded: %s", queue.name, error)
-            for each in family:
-                each.leaving = 0
-            return False
-        for each in family:
-            each.ownership.apply(OwnershipEvent.RETIRE)
-            self._links.send_away(each)
-            self._performer.cancel_dispatch(each)
-        log.info(
-            "queue %s is deleted, with %d messages: nobody has used it for its max_idle, %g seconds",
-            *(queue.name, queue.view.held, queue.record.policy["max_idle"]),
-        )
-        self._note_uses(queue, False)
-        self._leaving[queue] = now_ms + limits.PEER_SILENCE_MS
-        self._when_synced(WhenSynced(lambda: self._request(queue)), 0)
-        return True
-
-    def restored(self, queue: Queue, revision: int, now_ms: int) -> None:
-        """Adds a queue that was LEAVING before this process started, at this revision."""
-        owner = self._queues.find(rules.owner(queue.name))
-        if owner is not None and owner.is_serving:
-            # Dead letters leave with their queue, which has a later record.
-            queue.ownership.apply(OwnershipEvent.RETURN)
-            self._performer.touch(queue)
-            return
-        queue.leaving = revision
-        if not rules.is_dead_letter(queue.name):
-            self._begin(queue, queue.idle_since_ms, now_ms)
-            self._leaving[queue] = now_ms
-
-    def serve_changed(self, queue: Queue, now_ms: int) -> None:
-        """Serves a queue again whose deletion fails, as its name or its subscription was changed.
-
-        Its consumers are awaited, as after a freeze.
-        """
-        if queue not in self._leaving:
-            return
-        found, subscription = self._queues.names.get(queue.name), self._subscription(queue)
-        if found.role is not Role.QUEUE or found.is_another(queue.record):
-            return
-        revision = max(found.revision, 0 if subscription is None else subscription.revision)
-        if revision <= queue.leaving and found.history == queue.record.history:
-            return
-        log.info("queue %s was changed as it was about to be deleted: it stays", queue.name)
-        del self._leaving[queue]
-        watched = self._watched[queue]
-        queue.idle_since_ms = 0
-        for each in self._family(queue):
-            if each.state is OwnershipState.LEAVING:
-                for id in each.view.consumer_ids:
-                    each.machine.apply(commands.Credit(id, 0), now_ms)
-                each.leaving = 0
-                each.ownership.apply(OwnershipEvent.RETURN)
-                self._links.await_sent_away(each, now_ms)
-                self._performer.touch(each)
-                self._write(each, watched, now_ms)
-        self._used(queue, watched, now_ms)
-
-    def _request(self, queue: Queue) -> None:
-        if queue in self._leaving:
-            self._links.last_consumers.expired.append(ExpiredName(queue.record, self._subscription(queue)))
-
-
-def _subscription_of(queue: Queue) -> tuple[str, str]:
-    """Router and id of the subscription whose own queue has this name; two empty texts for other names."""
-    router, _, id = queue.name.rpartition(f"/{OWN_QUEUE}/")
-    return router, id if router else ""
 
 
 def _nothing() -> None:

@@ -16,6 +16,7 @@ from lightrail.shard.links.receiving.consumer_options import admitted
 from lightrail.shard.links.receiving.durable_receivers import DurableReceivers
 from lightrail.shard.links.receiving.receiving_links import ReceivingLinks
 from lightrail.shard.links.receiving.resuming import Recovery, Resending
+from lightrail.shard.links.retiring import RetiringQueues
 from lightrail.shard.links.sending.sending_links import SendingLinks
 from lightrail.shard.queues.memory import Memory
 from lightrail.shard.queues.queues import Queues
@@ -42,6 +43,7 @@ class Links:
     client_links: ClientLinks = field(default_factory=ClientLinks)
     closings: Closings = field(init=False)
     last_consumers: LastConsumers = field(init=False)
+    retiring: RetiringQueues = field(init=False)
     idle: IdleQueues = field(init=False)
     durable: DurableReceivers = field(init=False)
     resending: Resending = field(init=False)
@@ -51,7 +53,9 @@ class Links:
     def __post_init__(self, admission: Admission, recovered: Recovered, store: Store) -> None:
         self.closings = Closings(self._queues, self._performer)
         self.last_consumers = LastConsumers(self.closings)
-        self.idle = IdleQueues(self._queues, self._performer, self, self._when_synced)
+        self.retiring = RetiringQueues(self._queues, self._performer, self, self._when_synced)
+        self.idle = IdleQueues(self._queues, self._performer, self._when_synced, self.retiring)
+        self.retiring.when_returned = self.idle.returned
         self.durable = DurableReceivers(self._performer.links, store, self._counts, self._when_synced)
         self.resending = Resending(self._performer)
         self.receiving = ReceivingLinks(self._performer, self.client_links, self.durable, self.last_consumers)
@@ -212,6 +216,7 @@ class Links:
         if refusal.condition == conditions.MOVED:
             self.send_away(queue)
         self.forget_sent_away(queue, refusal)
+        self.retiring.forget(queue)
         self.idle.forget(queue)
 
     def end_kept(self, queue: Queue, refusal: Refusal, now_ms: int) -> None:

@@ -104,8 +104,8 @@ def due_batch(run: Run, max_age_ms: int | None, now_ms: int) -> Batch:
     ends = [] if own is None else [own]
     if max_age_ms is not None:
         ends.append(now_ms + max_age_ms)
-    if not ends and batch.expires_at_ms is not None:
-        # The max_age of a router.
+    if batch.expires_at_ms is not None:
+        # As long as it might have lived since it came, with the max_age of a router.
         ends.append(now_ms + max(1, batch.expires_at_ms - batch.enqueued_at_ms))
     return batch_of(
         [message],

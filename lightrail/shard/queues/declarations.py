@@ -14,7 +14,7 @@ from dataclasses import dataclass, field, fields, replace
 from typing import Any, Final, NamedTuple, Protocol
 
 from lightrail.cluster.coordinator import CoordinatorError
-from lightrail.model import limits, orders
+from lightrail.model import limits
 from lightrail.model import names as rules
 from lightrail.model.policy import QUEUE, Role
 from lightrail.model.policy import Policy as NamePolicy
@@ -132,9 +132,8 @@ def shard_policy(record: Name, max_delivery_count: int) -> Policy:
         "max_delivery_count": 0 if dead else max_delivery_count if count is None else count,
         "dead_letter": not dead,
         "expired_to_dead_letter": given["expired"] == "dead_letter",
-        # In the order of last values, an older message would become the newest one. Gateways send what waits
-        # for a router to other queues when it is due.
-        "enqueues_due": given["order"] != orders.LAST_VALUE and rules.scheduled_router(record.name) is None,
+        # Gateways send what waits for a router to other queues when it is due.
+        "enqueues_due": rules.scheduled_router(record.name) is None,
         "retry_delay_ms": given.milliseconds("retry_delay"),
         "retry_delay_max_ms": given.milliseconds("retry_delay_max"),
         "max_age_ms": given.milliseconds("max_age"),

@@ -12,9 +12,10 @@ shard has: an operator declared its disk lost, or the disk is an old copy. Such 
 until a placement names this shard again. So is a queue whose name is missing in the directory after a start:
 a lost directory must not delete messages.
 
-A queue that nobody has used for the time of its policy is LEAVING (links/idle.py): it accepts nothing while
-the coordinator deletes its name, so that no accepted message is deleted. The deletion is guarded by the
-revision of the name, and fails at a later one, with which the queue is served again.
+A queue that nobody has used for the time of its policy is LEAVING (links/retiring.py), and so is an empty one
+whose name a gateway is about to delete: it accepts nothing while the coordinator deletes its name, so that no
+accepted message is deleted. The deletion is guarded by the revision of the name, and fails at a later one,
+with which the queue is served again.
 
     COPYING --OPEN----> SERVING     the placement names this shard, in the epoch that the copy was made for
     SERVING --FREEZE--> FROZEN      the destination requested it, and its record is appended
@@ -24,7 +25,7 @@ revision of the name, and fails at a later one, with which the queue is served a
     UNOWNED --RENEW---> UNOWNED     the same, while the name does not show that the queue belongs here
     SERVING, FROZEN --DISOWN--> UNOWNED   the placement names another shard, which lacks messages of this one
     FROZEN  --LEAVE---> MOVED       the placement names another shard, which has all messages
-    SERVING --RETIRE--> LEAVING     nobody has used the queue for its time, and its record is appended
+    SERVING --RETIRE--> LEAVING     its name is about to be deleted, and its record is appended
     LEAVING --RETURN--> SERVING     the name was changed, so that its deletion fails
     LEAVING --RENEW---> LEAVING, LEAVING --DISOWN--> UNOWNED   as a queue that is SERVING
     COPYING, SERVING, FROZEN, LEAVING, UNOWNED --DELETE--> DELETED   the name was deleted, or the copy is not
@@ -32,7 +33,7 @@ revision of the name, and fails at a later one, with which the queue is served a
 
 The module is pure. `Ownership` is the only writer of a queue's state and epoch. The modules that apply an
 event carry out its consequences: shard/engine/follower.py, moving/freezing.py, moving/arrivals.py and
-links/idle.py.
+links/retiring.py.
 """
 
 from collections.abc import Mapping

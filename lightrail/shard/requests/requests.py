@@ -85,6 +85,7 @@ class Requests:
             "purge": self._purge,
             "cancel": self._cancel,
             "delete": self._delete,
+            "retire": self._retire,
         }
 
     def add(self, operations: Mapping[str, Operation]) -> None:
@@ -187,6 +188,16 @@ class Requests:
             "consumers": consumers,
         }
 
+    def _retire(self, peer: Peer, number: int, fields: Fields, now_ms: int) -> Fields | None:
+        """Lets a queue without messages leave; the caller deletes its name at this revision, or keeps it."""
+        revision = whole(fields, "revision", 1, NUMBER_MAX, None)
+        found = named(self._queues, fields)
+        queue = self._queues.get(found.name, now_ms)
+        if queue is None or not self._links.retiring.retire_empty(queue, revision, now_ms):
+            return {"retired": False}
+        self._wait(Reply(peer, number, {"retired": True}), 0)
+        return None
+
     def _has(self, queue: Queue, what: Sequence[str]) -> bool:
         """Whether a queue has links, or messages, if they are listed."""
         gauges = queue.view.gauges
@@ -252,9 +263,19 @@ class Requests:
         self._performer.leaving.when_left(queue, lambda: self._wait(reply, 0))
 
     def _cancel(self, peer: Peer, number: int, fields: Fields, now_ms: int) -> None:
-        """Removes delayed messages before their time; skips messages that are not, or no longer, delayed."""
+        """Removes delayed messages before their time; skips messages that are not, or no longer, delayed.
+
+        All stay if one of them is cancelled by a prepared transaction, whose commit has to find it.
+        """
         queue = named(self._queues, fields)
         sequences = numbers(fields, "sequences", PEEK_MESSAGES_MAX, "sequences")
+        withheld = next((each for each in sequences if queue.view.is_withheld(each)), None)
+        if withheld is not None:
+            raise RequestError(
+                conditions.RESOURCE_LOCKED,
+                f"a transaction that waits for its decision cancels message {withheld} of {queue.name}; "
+                "nothing was cancelled, try again after the decision",
+            )
         before = queue.view.counters.cancelled
         for sequence in sequences:
             self._performer.apply(queue, commands.Cancel(sequence), now_ms)

@@ -12,6 +12,7 @@ public static class RuleManagers
         var topic = await scene.Topic("topic");
         await using var client = new ServiceBusClient(scene.ConnectionString, Report.Once());
         await Kept(scene, client, topic);
+        await Timed(scene, client);
         (string Name, RuleFilter Filter, string Action)[] rules =
         [
             ("default", null, null),
@@ -47,6 +48,32 @@ public static class RuleManagers
             var messages = await Scene.Take(receiver, (int)counts.ActiveMessageCount);
             var texts = messages.Select(message => action is null ? $"{message.Body}" : $"{message.Body} {message.ApplicationProperties["priority"]}");
             scene.Found(name, string.Join(" ", texts.Order()));
+        }
+    }
+
+    // Times that actions set: how long a message lives in one subscription, and when it comes there.
+    private static async Task Timed(Scene scene, ServiceBusClient client)
+    {
+        var topic = await scene.Topic("timed");
+        (string Name, string Action)[] rules =
+        [
+            ("short", "SET sys.TimeToLive = '00:05:00'"),
+            // There is no function for the present time.
+            ("late", "SET sys.TimeToLive = '00:00:01'; SET sys.ScheduledEnqueueTimeUtc = sys.ExpiresAtUtc; SET sys.TimeToLive = '01:00:00'"),
+        ];
+        foreach (var (name, action) in rules)
+        {
+            var rule = new CreateRuleOptions("own", new TrueRuleFilter()) { Action = new SqlRuleAction(action) };
+            await scene.Administration.CreateSubscriptionAsync(new CreateSubscriptionOptions(topic, name), rule);
+        }
+        var bad = new CreateRuleOptions("bad", new TrueRuleFilter()) { Action = new SqlRuleAction("SET sys.TimeToLive = 60") };
+        scene.Found("no duration", await Report.Failure(() => scene.Administration.CreateRuleAsync(topic, "short", bad)));
+        await client.CreateSender(topic).SendMessageAsync(new ServiceBusMessage("timed") { TimeToLive = TimeSpan.FromMinutes(1) });
+        foreach (var (name, _) in rules)
+        {
+            var message = (await Scene.Take(client.CreateReceiver(topic, name), 1))[0];
+            var isOnTime = message.EnqueuedTime >= message.ScheduledEnqueueTime;
+            scene.Found(name, $"{message.TimeToLive} {message.ExpiresAt - message.EnqueuedTime} {message.SequenceNumber} {isOnTime}");
         }
     }
 

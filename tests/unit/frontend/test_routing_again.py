@@ -5,9 +5,11 @@ from types import SimpleNamespace
 from lightrail.amqp.events import RELEASED
 from lightrail.amqp.performatives import Modified
 from lightrail.model import conditions
+from lightrail.model.policy import Policy
+from lightrail.namespace.rights import ANYBODY
 from lightrail.wire.bodies import Refusal
 from lightrail.wire.frames import Kind
-from tests.support.amqp.router_links import FULL, Rig, expiries, fan_out, message, run, source
+from tests.support.amqp.router_links import FULL, Rig, expiries, fan_out, head, message, run, source
 
 AWAY = Refusal(conditions.NOT_FOUND, "no such queue")
 
@@ -297,3 +299,30 @@ def test_what_is_sent_again_after_a_move_keeps_its_age() -> None:
         assert expiries(rig, 1) == {"a": now_ms + 5_000}
 
     run(check, max_age=5)
+
+
+def test_what_is_sent_again_keeps_the_time_to_live_that_a_rule_has_set() -> None:
+    async def check(rig: Rig) -> None:
+        now_ms = rig.graph.now_ms
+        await rig.graph.queue("a", "end", "plain")
+        forwards = Policy.parse({"role": "queue", "forward_to": "end"})
+        await rig.graph.service.give(ANYBODY, "source", forwards)
+        rules = {"it": {"filter": None, "action": {"rule": {"sql": "SET sys.TimeToLive = '00:00:03'"}}}}
+        for queue in ("a", "source"):
+            await rig.graph.subscribe("r", queue, rules=rules)
+        await rig.graph.subscribe("r", "plain")
+        await rig.send(head(9_000) + b"\x00\x53\x75\xa0\x00", head=head(9_000))
+        assert expiries(rig) == {"plain": now_ms + 9_000, "a": now_ms + 3_000, "end": now_ms + 3_000}
+        rig.frontend.shard_connections.placements["a"] = (1, 2)
+        rig.graph.now_ms += 1_000
+        for number in (1, 2):
+            await rig.refuse(number, Refusal(conditions.MOVED))
+        for _ in range(3):
+            await rig.settle()
+        assert expiries(rig, 1) == {"a": now_ms + 3_000}
+        assert expiries(rig) == {"end": now_ms + 3_000, "plain": now_ms + 9_000}
+        for number in (3, 4):
+            await rig.refuse(number, FULL)
+        assert expiries(rig) == {"source": now_ms + 3_000, "plain": now_ms + 9_000}
+
+    run(check)

@@ -8,10 +8,11 @@ import pytest
 from lightrail.amqp.sections import decode_annotations
 from lightrail.filters.errors import EvaluationError
 from lightrail.filters.rules.rule_action import compile_rule_action
+from lightrail.model import limits
 from lightrail.model.policy import Policy
+from lightrail.namespace.ages import NEVER, expiry
 from lightrail.namespace.failures import FAILURE_CHARACTERS_MAX, REASON, noted
 from lightrail.namespace.rights import ANYBODY
-from lightrail.namespace.router_plan import NEVER, expiry
 from tests.unit.namespace.test_routing import Scene, message, run
 
 FILTER = {"filter": {"rule": {"sql": "10 / price = 5"}}}
@@ -126,20 +127,69 @@ def test_what_an_action_makes_too_large_for_its_queue_is_a_dead_letter_and_no_re
     run(check)
 
 
-def test_no_action_makes_a_message_larger_than_the_broker_takes() -> None:
+LARGER = {"filter": None, "action": {"rule": {"sql": "SET note = '{}'".format("x" * 120)}}}
+
+
+@pytest.mark.parametrize("drops", [False, True])
+def test_each_queue_behind_a_second_router_takes_what_an_action_has_made_or_not(drops: bool) -> None:
+    async def check(scene: Scene) -> None:
+        await scene.router("r")
+        await scene.router("inner")
+        await scene.router("small_router", max_message_bytes=150)
+        for name, most in (("small", 200), ("large", 1_000)):
+            await scene.service.give(
+                ANYBODY, name, Policy.parse({"role": "queue", "max_message_bytes": most})
+            )
+        await scene.queue("other", "behind", "beside")
+        await scene.subscribe("r", "inner", rules={"it": LARGER})
+        await scene.subscribe("r", "small_router", rules={"it": LARGER})
+        await scene.subscribe("r", "beside")
+        for name in ("small", "large", "other"):
+            await scene.subscribe("inner", name, drop_failed=drops)
+        await scene.subscribe("small_router", "behind", drop_failed=drops)
+        sent = message(price=2, text="y" * 60)
+        found = scene.route(sent)
+        lost = set() if drops else {"small/$dlq", "behind/$dlq"}
+        assert found.keys() == {"large", "other", "beside"} | lost
+        assert found["beside"] == [sent]
+        for name, most in (("small", 200), ("behind", 150)):
+            for dead in found.get(f"{name}/$dlq", ()):
+                # The message as it came, and not what the action has made of it.
+                assert b"x" * 120 not in dead
+                assert f"its queue takes at most {most}" in notes_of(dead)["description"]
+        # A message that is as large without an action is none of these.
+        await scene.subscribe("r", "small")
+        assert scene.route(message(text="z" * 300))["small"] == [message(text="z" * 300)]
+
+    run(check)
+
+
+def test_without_an_action_of_a_rule_no_queue_is_bounded_here() -> None:
+    async def check(scene: Scene) -> None:
+        await scene.router("r")
+        await scene.service.give(ANYBODY, "a", Policy.parse({"role": "queue", "max_message_bytes": 200}))
+        await scene.subscribe("r", "a", rules={"it": FILTER})
+        assert scene.plan("r").bounds == {}
+
+    run(check)
+
+
+def test_no_action_makes_a_message_larger_than_the_broker_takes(monkeypatch: pytest.MonkeyPatch) -> None:
     action = compile_rule_action(
         {"sql": "SET b = a; " + "; ".join(f"SET c{n} = a" for n in range(60))}, uuid4
     )
     sent = bytes(message(a="x" * 1_000))
-    assert len(action.apply(sent)) > 60_000
-    with pytest.raises(EvaluationError, match=r"makes a message of \d+ bytes; its queue takes at most 5000"):
-        action.apply(sent, 5_000)
+    assert len(action.apply(sent, 0)) > 60_000
+    monkeypatch.setattr(limits, "MAX_MESSAGE_BYTES", 5_000)
+    with pytest.raises(EvaluationError, match=r"makes a message of \d+ bytes; expected at most 5000"):
+        action.apply(sent, 0)
+    monkeypatch.setattr(limits, "MAX_MESSAGE_BYTES", 10)
     # What was larger before may become smaller.
     removing = compile_rule_action({"sql": "REMOVE a"}, uuid4)
-    assert len(removing.apply(sent, 10)) < 100
+    assert len(removing.apply(sent, 0)) < 100
     # What counts is the message in the end, and not what it is between two statements.
     renaming = compile_rule_action({"sql": "SET b = a; REMOVE a"}, uuid4)
-    assert len(renaming.apply(sent, len(sent))) == len(sent)
+    assert len(renaming.apply(sent, 0)) == len(sent)
 
 
 def test_failures_of_rules_do_not_expire() -> None:

@@ -374,7 +374,7 @@ def test_a_batch_stops_where_the_looks_are_used_up_and_comes_to_the_same_end() -
         payloads = [message(x=number % 2_000, y="z" * 2_000) for number in range(300)]
         plan = scene.plan()
         looks = Looks()
-        walk = plan.begin(payloads, looks)
+        walk = plan.begin(payloads, looks, 0)
         turns = 0
         while not walk.route_more():
             assert looks.left > -50_000
@@ -407,7 +407,7 @@ def test_one_message_and_ten_thousand_filters_take_many_turns() -> None:
         assert turns > 5
         plan = scene.plan()
         looks.begin()
-        walk = plan.begin([message(x=699)] * 10, looks)
+        walk = plan.begin([message(x=699)] * 10, looks, 0)
         steps = 1
         while not walk.route_more():
             assert looks.left > -2_000

@@ -92,6 +92,47 @@ def test_who_shows_a_key_has_the_rights_of_its_rules_while_they_have_it() -> Non
     asyncio.run(run())
 
 
+TOPIC_NAMES = (
+    "t",
+    "t/Subscriptions/s",
+    "t/Subscriptions/s/$dlq",
+    "t/$subscriptions/k",
+    "t/$subscriptions/k/$dlq",
+)
+QUEUE_NAMES = ("q", "q/$dlq", "q/$transfer/$dlq")
+BROKERS_OWN = ("t/$scheduled", "t/$scheduled/$dlq", "q/$transfer", "t/Subscriptions/s/$transfer")
+
+
+def test_without_manage_nobody_sends_to_subscriptions_and_names_of_the_system_are_closed() -> None:
+    async def run() -> None:
+        coordinator = MemoryCoordinator()
+        await coordinator.set_shards(1)
+        directory = Directory(coordinator)
+        service = Service(coordinator, directory)
+        rules = (
+            rule("send", KEY, OTHER, Right.SEND),
+            rule("listen", KEY, OTHER, Right.LISTEN),
+            rule("manage", KEY, OTHER, *Right),
+        )
+        await service.give(ANYBODY, "t", Policy.parse({"role": "router"}), rules=rules)
+        await service.give(ANYBODY, "q", QUEUE, rules=rules)
+        keys = RuleKeys(directory)
+
+        def reached(name: str, right: Right) -> set[str]:
+            caller = keys.caller(SECRET, name, KEY)
+            assert caller is not None
+            every = (*TOPIC_NAMES, *QUEUE_NAMES, *BROKERS_OWN)
+            return {each for each in every if right in rights_of(directory, caller, each)}
+
+        assert reached("send", Right.SEND) == {"t", "q"}
+        assert reached("listen", Right.LISTEN) == {*TOPIC_NAMES, *QUEUE_NAMES}
+        assert reached("send", Right.LISTEN) == reached("listen", Right.SEND) == set()
+        for right in Right:
+            assert reached("manage", right) == {*TOPIC_NAMES, *QUEUE_NAMES, *BROKERS_OWN}
+
+    asyncio.run(run())
+
+
 def test_the_entity_of_a_path_is_the_nearest_whatever_the_case() -> None:
     async def run() -> None:
         coordinator = MemoryCoordinator()

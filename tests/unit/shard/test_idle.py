@@ -17,9 +17,9 @@ from lightrail.shard.links.idle import (
     IDLE_LOOKS_OF_A_TICK,
     IDLE_NOTED_MS,
     IDLE_PAUSE_MS,
-    LEAVING_QUEUES_MAX,
     USES,
 )
+from lightrail.shard.links.retiring import LEAVING_QUEUES_MAX
 from lightrail.shard.queues.declarations import EveryName
 from lightrail.shard.queues.ownership import OwnershipState
 from lightrail.shard.queues.queues import Queues

@@ -24,12 +24,19 @@ MARK = 1_000_000
 
 
 def message(
-    body: str, *, ttl: int | None = None, expiry: int | None = None, size: int = 0, **notes: int
+    body: str,
+    *,
+    ttl: int | None = None,
+    expiry: int | None = None,
+    size: int = 0,
+    key: str | None = None,
+    **notes: int,
 ) -> bytes:
-    """A message with annotations `due` or `time`, in milliseconds since the epoch."""
+    """A message with annotations `due` or `time`, in milliseconds since the epoch; `key` is its subject."""
     names = {"due": DUE, "time": "x-opt-delivery-time", "delay": "x-opt-delivery-delay"}
     given = {Symbol(names[key]): Timestamp(value) for key, value in notes.items()}
-    sections = write_composite(Header(ttl=ttl)) + write_composite(Properties(absolute_expiry_time=expiry))
+    properties = Properties(subject=key, absolute_expiry_time=expiry)
+    sections = write_composite(Header(ttl=ttl)) + write_composite(properties)
     return with_annotations(sections + data(body.encode() + bytes(size)), given)
 
 
@@ -117,6 +124,17 @@ def test_a_time_to_live_begins_when_a_message_is_due() -> None:
     assert [each["expires_at_ms"] - due for each in peeked(scene, peer)] == [5_000, 2_000]
 
 
+def test_what_bounded_a_life_when_a_message_came_bounds_it_when_it_is_due() -> None:
+    """The max_age of a router, which its shard does not know."""
+    scene, peer = opened()
+    begin = scene.now_ms
+    due = begin + 10_000
+    send(scene, peer, 1, [message("ttl", due=due, ttl=9_000)], expires_at_ms=begin + 2_000)
+    send(scene, peer, 2, [message("none", due=due)], expires_at_ms=begin + 3_000)
+    scene.tick(10_000)
+    assert [each["expires_at_ms"] - due for each in peeked(scene, peer)] == [2_000, 3_000]
+
+
 def test_what_is_due_moves_in_one_group() -> None:
     scene, peer = opened()
     store = scene.store
@@ -170,21 +188,63 @@ def test_a_message_that_failed_waits_in_its_place_whatever_its_time() -> None:
     assert [each.sequence for each in peer.delivered[2]] == [1, 2, 1, 2]
 
 
-@pytest.mark.parametrize("policy", [{"order": "last_value", "order_key": "application-properties.key"}, {}])
-def test_where_a_place_decides_what_a_message_means_it_stays(policy: dict[str, Any]) -> None:
-    """In the order of last values; and what waits for a router is sent by a gateway when it is due."""
-    name = "q" if policy else "r/$scheduled"
-    scene, peer = opened(name=name, **policy)
+def test_what_waits_for_a_router_stays_in_its_place() -> None:
+    """A gateway sends it when it is due."""
+    scene, peer = opened(name="r/$scheduled")
     send(scene, peer, 1, [message("a", due=scene.now_ms + 1_000), message("b")])
     scene.tick(1_000)
-    peer.consume(2, name, 2)
-    assert [(each.sequence) for each in peer.delivered[2]] == [0, 1]
+    peer.consume(2, "r/$scheduled", 2)
+    assert [each.sequence for each in peer.delivered[2]] == [0, 1]
 
 
-@pytest.mark.parametrize("groups", [False, True])
-def test_scheduled_messages_that_are_only_on_disk_are_read_when_they_are_due(groups: bool) -> None:
+LAST_VALUES: dict[str, Any] = {"order": "last_value", "order_key": "subject"}
+
+
+@pytest.mark.parametrize("durable", [True, False])
+def test_a_scheduled_value_is_the_newest_of_its_key_when_it_is_due(durable: bool) -> None:
+    scene, peer = opened(**LAST_VALUES)
+    due = scene.now_ms + 1_000
+    messages = [message("late", key="a", due=due), message("delayed", key="b", time=due)]
+    send(scene, peer, 1, [*messages, message("a", key="a"), message("b", key="b")], durable=durable)
+    send(scene, peer, 2, [message("c", key="c", due=due), message("later", key="a", due=due + 500)])
+    states = [each["state"] for each in peeked(scene, peer)]
+    assert states == ["delayed", "delayed", "ready", "ready", "delayed", "delayed"]
+    scene.tick(1_000)
+    # What is scheduled replaces the former value; what was only delayed is the older one.
+    found = peeked(scene, peer)
+    assert [(each["sequence"], each["state"]) for each in found] == [
+        (3, "ready"),
+        (5, "delayed"),
+        (6, "ready"),
+        (7, "ready"),
+    ]
+    assert scene.queue_view("q").counters.replaced == 2
+    peer.consume(2, "q", 10)
+    assert bodies(peer) == ["b", "late", "c"]
+    # One that is delivered stays its receiver's.
+    scene.tick(500)
+    assert bodies(peer) == ["b", "late", "c", "later"]
+    assert scene.queue_view("q").counters.replaced == 2
+    peer.settle(2, 1, 1, OutcomeCode.RELEASED)
+    scene.settle_down()
+    assert scene.queue_view("q").counters.replaced == 3
+
+
+def test_after_a_restart_a_scheduled_value_is_the_newest_as_well() -> None:
     files = FakeFiles()
-    scene, peer = opened(files, mark=MARK, groups=groups)
+    scene, peer = opened(files, **LAST_VALUES)
+    due = scene.now_ms + 1_000
+    send(scene, peer, 1, [message("late", key="a", due=due), message("a", key="a")])
+    scene, peer = opened(files.after_crash(), now_ms=due + 5_000, **LAST_VALUES)
+    peer.consume(2, "q", 10)
+    scene.settle_down()
+    assert (bodies(peer), peer.delivered[2][0].sequence) == (["late"], 2)
+
+
+@pytest.mark.parametrize("policy", [{}, {"groups": True}, LAST_VALUES])
+def test_scheduled_messages_that_are_only_on_disk_are_read_when_they_are_due(policy: dict[str, Any]) -> None:
+    files = FakeFiles()
+    scene, peer = opened(files, mark=MARK, **policy)
     due = scene.now_ms + 60_000
     for number in range(400):
         send(scene, peer, number + 1, [message(f"m{number}", due=due + number // 100, size=10_000)])

@@ -7,7 +7,16 @@ from typing import Any
 import pytest
 from hypothesis import given
 
-from lightrail.amqp.sections import Header, Properties, decode_application_properties, decode_properties
+from lightrail.amqp.lifetime import life_of
+from lightrail.amqp.sections import (
+    Header,
+    Properties,
+    decode_application_properties,
+    decode_header,
+    decode_properties,
+    with_header,
+    with_properties,
+)
 from lightrail.amqp.values import Described, Float, Int, Long, Symbol, Timestamp, UByte, UInt, ULong
 from lightrail.filters.errors import EvaluationError, FilterError
 from lightrail.filters.message import FILTER_MAP_ITEMS, extract
@@ -18,6 +27,7 @@ from lightrail.filters.rules.values import decimal128
 from lightrail.model import limits
 from tests.unit.filters.messages import message, messages, mutated
 
+NOW = 1_800_000_000_000
 GUID = uuid.UUID("0f5f0c8a-7a44-4bd3-9a0c-7a3f1de1a5b2")
 TIMESPAN = Symbol("com.microsoft:timespan")
 PROPERTIES = {
@@ -47,11 +57,16 @@ def action(text: str, **parameters: Any) -> RuleAction:
 
 def changed(text: str, **parameters: Any) -> dict[str, Any]:
     """The application properties that differ afterwards; None for those that were removed."""
-    found = decode_application_properties(action(text, **parameters).apply(MESSAGE))
+    found = decode_application_properties(action(text, **parameters).apply(MESSAGE, NOW))
     different = {
         name: value for name, value in found.items() if _typed(value) != _typed(PROPERTIES.get(name))
     }
     return different | {name: None for name in PROPERTIES if name not in found}
+
+
+def changed_header(payload: bytes, *, ttl: int, expiry: int, creation: int) -> bytes:
+    properties = Properties(absolute_expiry_time=expiry, creation_time=creation)
+    return with_properties(with_header(payload, Header(ttl=UInt(ttl))), properties)
 
 
 def _typed(value: Any) -> Any:
@@ -139,7 +154,7 @@ def test_parameters_are_constants_of_statements() -> None:
     ],
 )
 def test_statements_change_properties_of_the_message(text: str, expected: dict[str, Any]) -> None:
-    before, after = decode_properties(MESSAGE), decode_properties(action(text).apply(MESSAGE))
+    before, after = decode_properties(MESSAGE), decode_properties(action(text).apply(MESSAGE, NOW))
     assert before is not None
     assert after is not None
     names = ("message_id", "to", "subject", "reply_to", "correlation_id", "content_type", "group_id")
@@ -151,14 +166,82 @@ def test_statements_change_properties_of_the_message(text: str, expected: dict[s
     assert different == expected
 
 
+@pytest.mark.parametrize(
+    ("text", "ttl", "expiry"),
+    [
+        ("SET sys.TimeToLive = '00:10:00'", 600_000, NOW + 600_000),
+        ("SET sys.TimeToLive = '0:2:0'", 120_000, NOW + 120_000),
+        ("SET sys.TimeToLive = 'PT1.5S'", 1_500, NOW + 1_500),
+        ("SET sys.TimeToLive = '00:00:00.0000001'", 1, NOW + 1),
+        ("SET sys.TimeToLive = ts", 1_000, NOW + 1_000),
+        ("SET sys.TimeToLive = sys.TimeToLive + ts", 6_000, NOW + 6_000),
+        ("SET sys.TimeToLive = @ttl", 5_000, NOW + 5_000),
+        ("SET sys.TimeToLive = '60.00:00:00'", 0xFFFFFFFF, NOW + 60 * 86_400_000),
+        ("SET sys.TimeToLive = '10675199.02:48:05.4775807'", None, None),
+        ("SET sys.TimeToLive = missing", None, None),
+        ("SET sys.TimeToLive = NULL", None, None),
+        ("REMOVE sys.TimeToLive", None, None),
+    ],
+)
+def test_a_time_to_live_is_in_the_header_and_ends_at_a_time(
+    text: str, ttl: int | None, expiry: int | None
+) -> None:
+    made = action(text, **({"ttl": {"timespan": "PT5S"}} if "@" in text else {}))
+    payload = changed_header(message(PROPERTIES), ttl=5_000, expiry=NOW + 9, creation=NOW - 9)
+    found = made.apply(payload, NOW)
+    assert made.sets_life
+    header, properties = decode_header(found), decode_properties(found)
+    assert properties is not None
+    assert (header.ttl, properties.absolute_expiry_time) == (ttl, expiry)
+    # It does not fit into the field ttl: it is the time between creation and expiry.
+    is_long = ttl == 0xFFFFFFFF
+    assert properties.creation_time == (NOW if is_long else NOW - 9)
+    assert life_of(found) == (60 * 86_400_000 if is_long else ttl)
+
+
+def test_an_action_counts_times_from_when_the_message_came() -> None:
+    text = "SET came = sys.EnqueuedTimeUtc; SET sys.TimeToLive = '00:00:07'; SET ends = sys.ExpiresAtUtc"
+    assert changed(text) == {"came": Timestamp(NOW), "ends": Timestamp(NOW + 7_000)}
+
+
+@pytest.mark.parametrize(
+    ("text", "due"),
+    [
+        ("SET sys.ScheduledEnqueueTimeUtc = '2027-01-15T08:00:00Z'", NOW),
+        ("SET sys.ScheduledEnqueueTime = '2027-01-15T10:00:00+02:00'", NOW),
+        ("SET sys.ScheduledEnqueueTimeUtc = @due", 7_000),
+        ("SET sys.ScheduledEnqueueTimeUtc = date", 1_000),
+        ("SET sys.ScheduledEnqueueTimeUtc = sys.EnqueuedTimeUtc + ts", NOW + 1_000),
+        # There is no function for the present time: this is how rules of Service Bus delay messages.
+        (
+            "SET sys.TimeToLive = '00:10:00'; SET sys.ScheduledEnqueueTimeUtc = sys.ExpiresAtUtc;"
+            "SET sys.TimeToLive = '01:00:00'",
+            NOW + 600_000,
+        ),
+        ("SET sys.ScheduledEnqueueTimeUtc = date; REMOVE sys.ScheduledEnqueueTimeUtc", None),
+        ("SET sys.ScheduledEnqueueTimeUtc = missing", None),
+    ],
+)
+def test_a_scheduled_time_is_the_annotation_that_clients_write(text: str, due: int | None) -> None:
+    made = action(text, **({"due": {"timestamp": "1970-01-01T00:00:07Z"}} if "@" in text else {}))
+    found = extract(made.apply(MESSAGE, NOW), parse_path("message-annotations.x-opt-scheduled-enqueue-time"))
+    assert _typed(found) == _typed(None if due is None else Timestamp(due))
+
+
+def test_without_a_time_to_live_no_section_is_added() -> None:
+    assert action("REMOVE sys.TimeToLive").apply(message(), NOW) == message()
+    assert not action("SET a = sys.TimeToLive").sets_life
+
+
 def test_a_partition_key_is_an_annotation() -> None:
-    found = action("SET sys.PartitionKey = 'p'").apply(MESSAGE)
-    paths = ("message-annotations.x-opt-hop", "message-annotations.x-opt-partition-key", "ttl", "durable")
-    assert [extract(found, parse_path(path)) for path in paths] == [1, "p", 5_000, True]
+    found = action("SET sys.PartitionKey = 'p'; SET sys.ViaPartitionKey = 'v'").apply(MESSAGE, NOW)
+    notes = ("x-opt-hop", "x-opt-partition-key", "x-opt-via-partition-key")
+    paths = (*(f"message-annotations.{note}" for note in notes), "ttl", "durable")
+    assert [extract(found, parse_path(path)) for path in paths] == [1, "p", "v", 5_000, True]
 
 
 def test_sections_that_are_missing_are_made() -> None:
-    found = action("SET a = 1; SET sys.To = 'q'").apply(message())
+    found = action("SET a = 1; SET sys.To = 'q'").apply(message(), NOW)
     assert decode_application_properties(found) == {"a": 1}
     properties = decode_properties(found)
     assert properties is not None
@@ -167,8 +250,8 @@ def test_sections_that_are_missing_are_made() -> None:
 
 def test_of_several_names_that_differ_in_case_one_is_left() -> None:
     payload = message({"A": 1, "a": 2, "b": 3})
-    assert decode_application_properties(action("SET a = 5").apply(payload)) == {"A": 5, "b": 3}
-    assert decode_application_properties(action("REMOVE a").apply(payload)) == {"b": 3}
+    assert decode_application_properties(action("SET a = 5").apply(payload, NOW)) == {"A": 5, "b": 3}
+    assert decode_application_properties(action("REMOVE a").apply(payload, NOW)) == {"b": 3}
 
 
 def test_the_size_is_that_of_the_message() -> None:
@@ -185,11 +268,17 @@ def test_the_size_is_that_of_the_message() -> None:
         (f"SET a = price * {10**18} * {10**18}", "96 bits"),
         ("SET sys.Label = list", "has no text"),
         ("SET sys.ContentType = list", "has no text"),
+        ("SET sys.TimeToLive = quantity", "a duration above 0, such as .* for sys.TimeToLive, found 11"),
+        ("SET sys.TimeToLive = str", "for sys.TimeToLive, found 'Hello'"),
+        ("SET sys.TimeToLive = ts - ts", "a duration above 0"),
+        ("SET sys.TimeToLive = list", "a duration above 0"),
+        ("SET sys.ScheduledEnqueueTimeUtc = ts", "a time such as .* for sys.ScheduledEnqueueTimeUtc, found"),
+        ("SET sys.ScheduledEnqueueTime = quantity", "for sys.ScheduledEnqueueTime, found 11"),
     ],
 )
 def test_a_statement_without_a_result_is_an_error(text: str, what: str) -> None:
     with pytest.raises(EvaluationError, match=what):
-        action(text).apply(MESSAGE)
+        action(text).apply(MESSAGE, NOW)
 
 
 @pytest.mark.parametrize(
@@ -201,7 +290,14 @@ def test_a_statement_without_a_result_is_an_error(text: str, what: str) -> None:
         ("SET a = ", "a constant, a property or (", 9),
         ("SET a = 1, SET b = 2", "SET property = expression", 10),
         ("SET sys.Size = 1", "one of sys.", 5),
-        ("SET sys.TimeToLive = '00:01:00'", "one of sys.", 5),
+        ("SET sys.ExpiresAtUtc = '2027-01-01'", "one of sys.", 5),
+        ("SET sys.TimeToLive = 60", "a duration above 0, such as '00:10:00'", 22),
+        ("SET sys.TimeToLive = 'soon'", "a duration above 0", 22),
+        ("SET sys.ScheduledEnqueueTimeUtc = '00:10:00'", "a time such as '2026-12-24T18:00:00Z'", 35),
+        ("SET sys.ScheduledEnqueueTime = 1", "a time such as", 32),
+        ("SET sys.TimeToLive = -60 + 60", "a duration above 0", 22),
+        ("SET a = 1; SET sys.TimeToLive = '00:00:00'", "a duration above 0", 33),
+        ("SET sys.TimeToLive = '-00:01:00'", "a duration above 0", 22),
         ("SET sys.SequenceNumber = 1", "one of sys.", 5),
         ("REMOVE sys.Colour", "a property of sys", 12),
         ("SET a = @p", "a value for every parameter", 9),
@@ -236,15 +332,24 @@ def test_what_is_no_action_is_refused(spec: Any) -> None:
 
 @given(messages() | mutated())
 def test_bytes_that_no_statement_is_about_stay(payload: bytes) -> None:
-    assert action("REMOVE [no such property]; SET [nor this] = missing").apply(payload) == payload
+    assert action("REMOVE [no such property]; SET [nor this] = missing").apply(payload, NOW) == payload
+
+
+@pytest.mark.parametrize(
+    "payload", [b"no message", b"\x00\x53\x73\xc0\x05\x01", b"\x00\x53\x70\xa1\x01a\x00\x53\x75\xa0\x00"]
+)
+def test_a_message_with_malformed_sections_stays_as_it_is(payload: bytes) -> None:
+    assert (
+        action("SET a = 1; SET sys.To = 'q'; SET sys.TimeToLive = '00:01:00'").apply(payload, NOW) == payload
+    )
 
 
 def test_a_map_that_is_too_large_to_be_read_is_added_to() -> None:
     payload = message({f"n{number}": True for number in range(FILTER_MAP_ITEMS // 2 + 1)})
-    assert decode_application_properties(action("SET a = n1; SET b = 1").apply(payload))["b"] == 1
+    assert decode_application_properties(action("SET a = n1; SET b = 1").apply(payload, NOW))["b"] == 1
 
 
 def test_ids_that_are_no_text_are_read_as_text() -> None:
     payload = message({}, properties=Properties(message_id=ULong(5), correlation_id=GUID))
-    found = action("SET a = sys.MessageId + '/' + sys.CorrelationId").apply(payload)
+    found = action("SET a = sys.MessageId + '/' + sys.CorrelationId").apply(payload, NOW)
     assert decode_application_properties(found) == {"a": f"5/{GUID}"}

@@ -12,6 +12,7 @@ import pytest
 
 from lightrail.cluster.memory import MemoryCoordinator
 from lightrail.gateway import http_client
+from lightrail.gateway.forwarding import forwarder
 from lightrail.gateway.forwarding.counts import ForwardingCounts
 from lightrail.gateway.forwarding.pushes import PUSH_BACKOFF_FACTOR_MAX, PUSH_WINDOW, Pushers, signature
 from lightrail.gateway.forwarding.room import ForwardingRoom
@@ -29,6 +30,8 @@ from tests.support.documented import is_genuine
 from tests.support.hook import Answer, Got, Hook
 from tests.support.shard.engine_links import EngineLinks, EngineQueue
 from tests.support.turns import until
+
+ROOM_BYTES = 1_000_000
 
 
 def post(url: str, *allow: str) -> Result:
@@ -164,12 +167,14 @@ class Scene:
         self.endpoints = FakeEndpoints()
         self.counts = ForwardingCounts()
         self.pauses: list[float] = []
+        self.room = ForwardingRoom(ROOM_BYTES)
+        self.may_go_on: asyncio.Event | None = None
         self.pushers = Pushers(
             self.service,
             cast(Any, self.links),
             self.endpoints.post,
             self.counts,
-            ForwardingRoom(),
+            self.room,
             pause=self.pause,
             draw=lambda: 1.0,
         )
@@ -178,6 +183,8 @@ class Scene:
     async def pause(self, seconds: float) -> None:
         self.pauses.append(seconds)
         await asyncio.sleep(0)
+        if self.may_go_on is not None:
+            await self.may_go_on.wait()
 
     async def subscribe(self, **policy: Any) -> tuple[Subscription, EngineQueue]:
         queue = self.links.peer.queue(subscription_name("r", "one"))
@@ -301,6 +308,61 @@ def test_an_endpoint_that_does_not_answer_is_sent_a_window_and_no_more() -> None
         await until(lambda: len(queue.outcomes) == 50)
         assert scene.counts.pushes_under_way == 0
         assert [each[2] for each in scene.endpoints.requests] == [b"%d" % number for number in range(50)]
+
+    run(check)
+
+
+class Forwarding:
+    """A forwarder that has messages under way, and no room besides."""
+
+    held, is_waiting = 2, False
+
+    def give_back(self) -> None:
+        raise AssertionError("its messages are under way")
+
+
+class Waiting(Forwarding):
+    is_waiting, has_given_back = True, False
+
+    def give_back(self) -> None:
+        self.has_given_back = True
+
+
+def test_one_that_waits_for_its_endpoint_makes_room_and_its_attempts_count_on(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(forwarder, "FORWARDER_OPEN_PAUSE_MS", 0)
+
+    async def check(scene: Scene) -> None:
+        _made, queue = await scene.subscribe(push_retries=2, push_backoff=0.5)
+        scene.endpoints.answers = [Result(500, None, f"status 500, {number}") for number in range(6)]
+        scene.may_go_on = asyncio.Event()
+        await scene.push(queue, message(b"1"), message(b"2"))
+        await until(lambda: len(scene.pauses) == 2)
+        assert scene.room.held > 0
+        other = Forwarding()
+        scene.room.hold(other, ROOM_BYTES)
+        assert scene.room.held == ROOM_BYTES, "it has given its messages back"
+        scene.room.hold(other, 0)
+        scene.may_go_on.set()
+        await until(lambda: len(queue.outcomes) == 2)
+        assert [code for code, _ in queue.outcomes.values()] == [OutcomeCode.REJECTED] * 2
+        assert len(scene.endpoints.requests) == 6, "three attempts of each"
+
+    run(check)
+
+
+def test_one_whose_endpoint_has_not_answered_yet_does_not_wait() -> None:
+    async def check(scene: Scene) -> None:
+        _made, queue = await scene.subscribe()
+        scene.endpoints.gate = asyncio.Event()
+        await scene.push(queue, message(b"1"))
+        await until(lambda: len(scene.endpoints.requests) == 1)
+        waits = Waiting()
+        scene.room.hold(waits, ROOM_BYTES)
+        assert waits.has_given_back
+        scene.endpoints.gate.set()
+        await until(lambda: bool(queue.outcomes))
 
     run(check)
 

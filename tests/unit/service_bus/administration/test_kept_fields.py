@@ -88,7 +88,11 @@ def test_the_queue_of_a_subscription_that_exists_already_keeps_its_fields() -> N
     async def check(scene: Scene) -> None:
         await scene.here.give(ANYBODY, QUEUE, policy_of(lock_duration=5, max_bytes=1 << 20, max_age=3))
         assert not await _give_queue(
-            scene.call(), QUEUE, {"MaxDeliveryCount": element("MaxDeliveryCount", "4")}, NEW_TOPIC
+            scene.call(),
+            QUEUE,
+            {"MaxDeliveryCount": element("MaxDeliveryCount", "4")},
+            NEW_TOPIC,
+            delays=False,
         )
         assert scene.here.directory.get(QUEUE).policy == policy_of(
             max_bytes=1 << 20, lock_duration=60, max_delivery_count=4, expired="discard"
@@ -97,10 +101,12 @@ def test_the_queue_of_a_subscription_that_exists_already_keeps_its_fields() -> N
     run(check)
 
 
-def test_a_new_queue_of_a_subscription_has_the_defaults_of_service_bus() -> None:
+@pytest.mark.parametrize("delays", [False, True])
+def test_a_new_queue_of_a_subscription_has_the_defaults_of_service_bus(delays: bool) -> None:
     async def check(scene: Scene) -> None:
-        assert await _give_queue(scene.call(), QUEUE, {}, NEW_TOPIC)
-        assert scene.here.directory.get(QUEUE).policy == NEW_SUBSCRIPTION
+        assert await _give_queue(scene.call(), QUEUE, {}, NEW_TOPIC, delays=delays)
+        policy = scene.here.directory.get(QUEUE).policy
+        assert policy.given == {**NEW_SUBSCRIPTION.given, **({"delay": True} if delays else {})}
 
     run(check)
 

@@ -1,6 +1,7 @@
 """Properties: each has a counterpart, or is refused by its name."""
 
 from collections.abc import Mapping
+from functools import partial
 from typing import Any
 
 import pytest
@@ -95,6 +96,23 @@ def test_a_window_counts_with_detection_alone() -> None:
     policy = Policy.parse({"role": "queue", **found})
     assert queue(window, policy)["duplicate_window"] == 20
     assert "duplicate_window" not in queue({"RequiresDuplicateDetection": "false"}, policy)
+
+
+@pytest.mark.parametrize("role", ["queue", "topic"])
+def test_a_window_without_detection_is_shown_as_it_was_sent(role: str) -> None:
+    def sent(policy: Policy, **wanted: str) -> Policy:
+        elements = {name: element(name, value) for name, value in wanted.items()}
+        return changed(policy, elements, shown_of(policy))
+
+    shown_of = partial(queue_properties if role == "queue" else topic_properties, server=SERVER)
+    policy = sent(NEW_QUEUE if role == "queue" else NEW_TOPIC, **{WINDOW: "PT1M"})
+    assert (shown_of(policy)["RequiresDuplicateDetection"], shown_of(policy)[WINDOW]) == ("false", "PT1M")
+    policy = sent(policy, RequiresDuplicateDetection="true")
+    assert (shown_of(policy)["RequiresDuplicateDetection"], shown_of(policy)[WINDOW]) == ("true", "PT1M")
+    policy = sent(policy, RequiresDuplicateDetection="false", **{WINDOW: "PT10M"})
+    assert policy.given.get("service_bus", "") == ""
+    with pytest.raises(ProblemError, match=WINDOW):
+        sent(policy, **{WINDOW: "PT1S"})
 
 
 @pytest.mark.parametrize(

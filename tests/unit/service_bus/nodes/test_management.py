@@ -17,7 +17,7 @@ from lightrail.model import limits
 from lightrail.model.policy import Policy
 from lightrail.namespace.rights import ANYBODY
 from lightrail.namespace.scheduled import scheduled_queue
-from lightrail.service_bus.nodes.management import EntityManagement, node_at
+from lightrail.service_bus.nodes.management import LAST_MS, EntityManagement, node_at
 from lightrail.wire.bodies import Answer
 from tests.support.amqp.frontend_scene import Scene, play
 from tests.support.amqp.requests import Requester
@@ -229,9 +229,12 @@ def test_answers_meet_their_requests_at_the_node_of_one_name() -> None:
 def test_the_node_is_below_a_name() -> None:
     node = node_at("q/$management")
     assert isinstance(node, EntityManagement)
-    for given, found in ((UInt(1_500), 1_500), (0, 0), (-1, None), ("1", None), (True, None), (None, None)):
-        application = {} if given is None else {"com.microsoft:server-timeout": given}
-        assert node.wait_ms(write_message(Message(Properties(), application, None))) == found
+    cases = (UInt(1_500), 1_500), (0, LAST_MS), (-1, None), ("1", None), (True, None), (None, None)
+    # That for Go writes the prefix to schedule and to cancel alone.
+    for name in ("com.microsoft:server-timeout", "server-timeout"):
+        for given, found in cases:
+            application = {} if given is None else {name: given}
+            assert node.wait_ms(write_message(Message(Properties(), application, None))) == found
     assert node.wait_ms(b"com.microsoft:server-timeout") is None
     assert node_at("$management") is None
     assert node_at("/$management") is None

@@ -19,6 +19,7 @@ from lightrail.service_bus.nodes.scheduling import (
     STORED_TOGETHER_MAX,
 )
 from lightrail.shard_client.deadlines import left_ms
+from lightrail.shard_client.peers.requests import ShardRefusedError
 from lightrail.shard_client.sending.window import Attributes
 from lightrail.wire.bodies import Answer
 from lightrail.wire.frames import UNKNOWN_SEQUENCE
@@ -205,6 +206,21 @@ def test_a_shard_that_does_not_answer_is_no_reason_to_slow_the_client_down(monke
 
         monkeypatch.setattr(queue, "store", store)
         assert await schedule(requester, message()) == "com.microsoft:timeout"
+
+    scheduling_at(monkeypatch, check)
+
+
+def test_what_a_transaction_cancels_is_tried_again_until_it_is_decided(monkeypatch: Any) -> None:
+    async def check(queue: Queue, requester: Requester) -> None:
+        await schedule(requester, message())
+
+        async def locked(*_: Any) -> Any:
+            raise ShardRefusedError(conditions.RESOURCE_LOCKED, "a transaction cancels it")
+
+        monkeypatch.setattr(requester.client.scene.frontend, "ask_shard", locked)
+        answer = await requester.ask({"sequence-numbers": Array([Long(1)], 0x81)}, operation=CANCEL)
+        assert answer.application["statusCode"] == 503
+        assert answer.application["errorCondition"] == conditions.TIMEOUT
 
     scheduling_at(monkeypatch, check)
 

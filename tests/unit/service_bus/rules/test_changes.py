@@ -18,6 +18,10 @@ RED = {"filter": {"properties": {"application-properties.colour": "red"}}}
 DEAR: dict[str, Any] = {"filter": {"sql": "price > 100"}, "action": {"set": {"subject": "dear"}}}
 
 
+LATE: dict[str, Any] = {"filter": None, "action": {"rule": {"sql": "SET sys.ScheduledEnqueueTimeUtc = due"}}}
+CANCELS: dict[str, Any] = {"filter": None, "action": {"rule": {"sql": "REMOVE sys.ScheduledEnqueueTimeUtc"}}}
+
+
 def scene(check: Callable[[Graph], Awaitable[None]]) -> None:
     async def run() -> None:
         graph = Graph()
@@ -96,5 +100,51 @@ def test_a_change_that_always_comes_too_late_is_given_up(monkeypatch: pytest.Mon
         with pytest.raises(ChangedError):
             await add_rule(graph.service, ANYBODY, "r", "s", "red", RED)
         assert len(attempts) == changes.ATTEMPTS
+
+    scene(check)
+
+
+@pytest.mark.parametrize("change", [add_rule, replace_rule])
+def test_the_queue_of_a_rule_that_schedules_delays_messages_before_there_is_the_rule(
+    change: Callable[..., Awaitable[Subscription]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def check(graph: Graph) -> None:
+        def delays() -> bool:
+            return bool(graph.directory.get("q").policy["delay"])
+
+        await change(graph.service, ANYBODY, "r", "s", "new" if change is add_rule else DEFAULT, CANCELS)
+        assert not delays()
+        subscribe, change_policy, seen = graph.service.subscribe, graph.service.change, []
+
+        async def subscribed(*args: Any, **options: Any) -> Subscription:
+            seen.append(delays())
+            return await subscribe(*args, **options)
+
+        async def changed(*args: Any) -> Any:
+            if len(seen) < 2:
+                # Somebody else has changed the policy at the same time.
+                seen.append(delays())
+                raise ChangedError("somebody else")
+            return await change_policy(*args)
+
+        monkeypatch.setattr(graph.service, "subscribe", subscribed)
+        monkeypatch.setattr(graph.service, "change", changed)
+        await change(graph.service, ANYBODY, "r", "s", "late" if change is add_rule else DEFAULT, LATE)
+        assert seen == [False, False, True]
+        await remove_rule(graph.service, ANYBODY, "r", "s", "late" if change is add_rule else DEFAULT)
+        assert delays()
+
+    scene(check)
+
+
+def test_who_may_not_add_a_rule_makes_no_queue_delay_messages() -> None:
+    async def check(graph: Graph) -> None:
+        with pytest.raises(ForbiddenError):
+            await add_rule(graph.service, Caller("eve"), "r", "s", "late", LATE)
+        assert not graph.directory.get("q").policy["delay"]
+        await graph.router("inner")
+        await graph.subscribe("r", "inner", id="t")
+        await add_rule(graph.service, ANYBODY, "r", "t", "late", LATE)
+        assert not graph.directory.get("inner").policy.to_json().get("delay")
 
     scene(check)

@@ -217,6 +217,28 @@ def test_what_one_transaction_cancels_no_other_one_cancels_before_the_decision(o
     assert contents(scene) == {2: "two"}
 
 
+@pytest.mark.parametrize("commits", [True, False])
+@pytest.mark.parametrize("killed", [True, False])
+def test_what_an_undecided_transaction_cancels_nobody_cancels_before_the_decision(
+    commits: bool, killed: bool
+) -> None:
+    files = FakeFiles()
+    scene, peer = opened(files)
+    prepared(scene, peer)
+    if killed:
+        scene, peer, files = again(files)
+    before = contents(scene)
+    request = peer.ask("cancel", queue="q", sequences=[2, 1])
+    answer(scene, peer, request)
+    assert condition(peer, request) == conditions.RESOURCE_LOCKED
+    assert contents(scene) == before, "all or nothing"
+    assert answer(scene, peer, peer.ask("conclude", id=ID, commit=commits)) == {"concluded": True}
+    # One of both has cancelled it, and the other is told.
+    found = answer(scene, peer, peer.ask("cancel", queue="q", sequences=[1]))
+    assert found == {"cancelled": 0 if commits else 1}
+    assert 1 not in contents(scene)
+
+
 def test_the_decision_changes_nothing_in_a_queue_of_the_same_name_that_was_made_since() -> None:
     scene, peer = opened()
     reserved(scene, peer, 5)

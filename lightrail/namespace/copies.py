@@ -1,0 +1,59 @@
+"""Copies: what the actions on the ways of one message make of it, and the queues that get it."""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+from lightrail.amqp.decoder import Buffer
+from lightrail.filters.matcher import Looks
+from lightrail.model.names import dead_letter_name
+from lightrail.namespace.ages import LivingCopy
+from lightrail.namespace.failures import noted
+
+Choose = Callable[[int], int]
+"""Draws a whole number from 0 to below the argument."""
+
+
+class MessageBound(NamedTuple):
+    """The largest message that a queue takes, behind an action that may make a larger one.
+
+    If the queue refused it, the message would be in other queues already. So it becomes a dead letter.
+    """
+
+    bytes_max: int
+    failing_at: str | None
+    """The queue whose dead letter the message becomes; None: it is dropped."""
+
+
+@dataclass(slots=True, eq=False, repr=False)
+class Copies:
+    """The copies of one message, which are found on the way through routers."""
+
+    message: Buffer
+    """The message as it came."""
+    came_ms: int
+    """When it came."""
+    choose: Choose
+    looks: Looks
+    bounds: Mapping[str, MessageBound]
+    """By queue; those that take every message, or behind no action, are missing."""
+    queues: dict[bytes, dict[str, None]] = field(default_factory=dict)
+    """Queues by encoded message, in the order of the walk."""
+
+    def add(self, message: Buffer, queue: str, failing_at: str | None) -> bool:
+        """Adds a copy for a queue; returns False if it is dropped.
+
+        Args:
+            failing_at: see Branch; that of the bound counts without one.
+        """
+        bound = self.bounds.get(queue)
+        # What was as large before is refused, as where no action is in between.
+        if bound is not None and len(message) > max(bound.bytes_max, len(self.message)):
+            place = failing_at or bound.failing_at
+            if place is None:
+                return False
+            why = f"actions make a message of {len(message)} bytes; its queue takes at most {bound.bytes_max}"
+            message, queue = noted(bytes(self.message), place, why), dead_letter_name(place)
+        content = message if isinstance(message, LivingCopy) else bytes(message)
+        self.queues.setdefault(content, {})[queue] = None
+        return True

@@ -1,0 +1,224 @@
+"""Retiring queues: those that are LEAVING, since their names are about to be deleted.
+
+A queue that nobody has used for its `max_idle` leaves by itself (idle.py), and one without messages at the
+request of a gateway that deletes its name. A queue that is LEAVING changes no more, and its links and
+requests wait as at a freeze. When its record is synced, the shard requests the deletion of its name, guarded
+by the revisions of the name and of its subscription, or answers the gateway, which does the same. Then the
+queue is deleted, or one of the two has a later revision, with which it is served again: so no accepted
+message is deleted.
+
+A deletion whose answer was lost may be applied late, so no time ends LEAVING. The shard requests the deletion
+again, also after a start; for a gateway that has not deleted the name in limits.PEER_SILENCE_MS it requests
+that the name is kept, which makes the later revision. Which of both it is, shows `idle_since_ms` of the
+queue's record: 0 for a gateway's.
+"""
+
+import logging
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Final
+
+from lightrail.model import limits
+from lightrail.model import names as rules
+from lightrail.model.policy import Role
+from lightrail.namespace.deleting import OWN_QUEUE, has_own_queue
+from lightrail.namespace.records import Subscription
+from lightrail.shard.effects.performer import Performer
+from lightrail.shard.journal.store import StoreError
+from lightrail.shard.queue.values import commands
+from lightrail.shard.queues.declarations import ExpiredName
+from lightrail.shard.queues.ownership import OwnershipEvent, OwnershipState
+from lightrail.shard.queues.queues import Queues
+from lightrail.shard.queues.shard_queue import CallWhenSynced, Queue, WhenSynced
+
+if TYPE_CHECKING:
+    from lightrail.shard.links.links import Links
+
+LEAVING_QUEUES_MAX: Final[int] = 100
+"""Queues that leave at a time; others follow when the names of these are deleted."""
+
+log = logging.getLogger("lightrail.shard.links.retiring")
+
+ServeAgain = Callable[[Queue, int], None]
+"""Notes that a queue is served again, and the time in milliseconds."""
+
+
+@dataclass(slots=True, eq=False, repr=False)
+class RetiringQueues:
+    """The queues that leave."""
+
+    _queues: Queues
+    _performer: Performer
+    _links: "Links"
+    _when_synced: CallWhenSynced
+    _leaving: dict[Queue, int] = field(default_factory=dict)
+    """Queues that leave, and the time to request again that they are deleted or kept."""
+    may_leave: bool = True
+    """Whether the coordinator answers, so that a queue which leaves does not wait for its deletion."""
+    when_returned: ServeAgain = lambda queue, now_ms: None
+
+    # --- queues and their names ------------------------------------------------------------------------
+
+    def family(self, queue: Queue) -> list[Queue]:
+        """A queue, and its dead-letter queue if there is one."""
+        dead_letters = self._queues.find(f"{queue.name}/{rules.DEAD_LETTER_SEGMENT}")
+        return [queue] if dead_letters is None else [queue, dead_letters]
+
+    def subscription(self, queue: Queue) -> Subscription | None:
+        """The subscription of which this is the own queue."""
+        router, _, id = queue.name.rpartition(f"/{OWN_QUEUE}/")
+        found = self._queues.names.subscription(router, id) if router else None
+        return found if found is not None and has_own_queue(found) else None
+
+    @staticmethod
+    def router_of(queue: Queue) -> str:
+        """The router of the subscription whose own queue has this name; an empty text for other names."""
+        return queue.name.rpartition(f"/{OWN_QUEUE}/")[0]
+
+    def _revision(self, queue: Queue) -> int:
+        """The revision that guards the deletion."""
+        subscription = self.subscription(queue)
+        return max(queue.record.revision, 0 if subscription is None else subscription.revision)
+
+    # --- leaving ---------------------------------------------------------------------------------------
+
+    def retire_idle(self, queue: Queue, now_ms: int) -> bool:
+        """Lets a queue leave that nobody has used for its time; returns whether it does."""
+        if not self._retire(queue, self._revision(queue), now_ms):
+            return False
+        log.info(
+            "queue %s is deleted, with %d messages: nobody has used it for its max_idle, %g seconds",
+            *(queue.name, queue.view.held, queue.record.policy["max_idle"]),
+        )
+        self._when_synced(WhenSynced(lambda: self._request(queue)), 0)
+        return True
+
+    def retire_empty(self, queue: Queue, revision: int, now_ms: int) -> bool:
+        """Lets a queue without messages leave for a gateway, which deletes its name; returns whether it does.
+
+        Args:
+            revision: the latest one that the gateway has read, of the name and of its subscription.
+        """
+        if revision < self._revision(queue) or queue.closings or not self._is_empty(queue):
+            return False
+        before_ms, queue.idle_since_ms = queue.idle_since_ms, 0
+        if not self._retire(queue, revision, now_ms):
+            queue.idle_since_ms = before_ms
+            return False
+        log.info("queue %s, which is empty, is about to be deleted by a gateway", queue.name)
+        return True
+
+    def _is_empty(self, queue: Queue) -> bool:
+        for each in self.family(queue):
+            view = each.view
+            if view.held or view.in_flight_count or view.is_returning or view.deferring:
+                return False
+            if each.promised or each.parked or self._performer.leaving.has(each):
+                return False
+        return True
+
+    def _retire(self, queue: Queue, revision: int, now_ms: int) -> bool:
+        """Lets a queue leave, unless it moves, too many others leave, or its deletion would have to wait for
+        the coordinator, and messages of its topic with it; returns whether it does."""
+        if not queue.is_serving or queue.name in self._queues.tenancy.map.moves or not self.may_leave:
+            return False
+        if len(self._leaving) >= LEAVING_QUEUES_MAX:
+            return False
+        family = self.family(queue)
+        try:
+            for each in reversed(family):  # The record of the queue itself decides after a start.
+                self._performer.journal_removed(each, now_ms)
+                each.leaving = revision
+                self._queues.note(each, now_ms)
+        except StoreError as error:
+            log.error("that queue %s is about to be deleted could not be recorded: %s", queue.name, error)
+            for each in family:
+                each.leaving = 0
+            return False
+        for each in family:
+            each.notes_use = False
+            each.ownership.apply(OwnershipEvent.RETIRE)
+            self._links.send_away(each)
+            self._performer.cancel_dispatch(each)
+        self._leaving[queue] = now_ms + limits.PEER_SILENCE_MS
+        return True
+
+    def restored(self, queue: Queue, revision: int, now_ms: int) -> None:
+        """Adds a queue that was LEAVING before this process started, at this revision."""
+        owner = self._queues.find(rules.owner(queue.name))
+        if owner is not None and owner.is_serving:
+            # Dead letters leave with their queue, which has a later record.
+            queue.ownership.apply(OwnershipEvent.RETURN)
+            self._performer.touch(queue)
+            return
+        queue.leaving = revision
+        if not rules.is_dead_letter(queue.name):
+            self._leaving[queue] = now_ms
+
+    # --- the end of leaving ----------------------------------------------------------------------------
+
+    def serve_changed(self, queue: Queue, now_ms: int) -> None:
+        """Serves a queue again whose deletion fails, as its name or its subscription was changed.
+
+        Its consumers are awaited, as after a freeze.
+        """
+        if queue not in self._leaving:
+            return
+        found, subscription = self._queues.names.get(queue.name), self.subscription(queue)
+        if found.role is not Role.QUEUE or found.is_another(queue.record):
+            return
+        revision = max(found.revision, 0 if subscription is None else subscription.revision)
+        if revision <= queue.leaving and found.history == queue.record.history:
+            return
+        log.info("queue %s was changed as it was about to be deleted: it stays", queue.name)
+        self._serve(queue, now_ms)
+
+    def _serve(self, queue: Queue, now_ms: int) -> None:
+        del self._leaving[queue]
+        queue.idle_since_ms = 0
+        for each in self.family(queue):
+            if each.state is OwnershipState.LEAVING:
+                for id in each.view.consumer_ids:
+                    each.machine.apply(commands.Credit(id, 0), now_ms)
+                each.leaving = 0
+                each.ownership.apply(OwnershipEvent.RETURN)
+                self._links.await_sent_away(each, now_ms)
+                self._performer.touch(each)
+                try:
+                    self._queues.note(each, now_ms)
+                except StoreError as error:
+                    # After a start, the later revision shows that it stays.
+                    log.error("that queue %s stays could not be recorded yet: %s", each.name, error)
+        self._when_synced(WhenSynced(_nothing), 0)
+        self.when_returned(queue, now_ms)
+
+    def router_changed(self, router: str, now_ms: int) -> None:
+        """The subscriptions of a router have changed."""
+        for queue in [each for each in self._leaving if self.router_of(each) == router]:
+            self.serve_changed(queue, now_ms)
+
+    def forget(self, queue: Queue) -> None:
+        """The queue is not at this shard any more."""
+        queue.leaving = 0
+        self._leaving.pop(queue, None)
+
+    def tick(self, now_ms: int) -> None:
+        """Requests again what was neither deleted nor kept."""
+        for queue, again_ms in list(self._leaving.items()):
+            if again_ms <= now_ms:
+                self._leaving[queue] = now_ms + limits.PEER_SILENCE_MS
+                self._request(queue)
+
+    def _request(self, queue: Queue) -> None:
+        if queue not in self._leaving:
+            return
+        if queue.idle_since_ms:
+            self._links.last_consumers.expired.append(ExpiredName(queue.record, self.subscription(queue)))
+            return
+        found = self._queues.names.get(queue.name)
+        if found.role is Role.QUEUE:
+            self._links.closings.kept[queue.name] = found
+
+
+def _nothing() -> None:
+    """The commit is all that is wanted."""

@@ -53,7 +53,7 @@ FAULTS := tests/brokers tests/chaos tests/cluster
 FOREIGN := tests/interop tests/policies tests/ui
 PIPELINES := tests/kombu tests/spark
 OTHERS := $(filter-out $(COMPUTING) $(SIMULATED) $(TALKING) $(FAULTS) $(FOREIGN) $(PIPELINES) tests/benchmarks, \
-	$(patsubst %/,%,$(wildcard tests/*/)))
+	$(patsubst %/,%,$(wildcard tests/*/)) $(wildcard tests/test_*.py))
 unit: setup ## the faster half of the tests, examples with real files included; ARGS chooses: make unit ARGS="tests/unit -k names"
 ifeq ($(ARGS),)
 	$(BIN)/pytest -m "not soak" -n 2 $(COMPUTING)

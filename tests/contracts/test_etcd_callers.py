@@ -1,4 +1,4 @@
-"""What strangers and clients ask of the coordinator in etcd, while it is there and while it is away."""
+"""Callers whose keys and users are in etcd: what wrong signatures cost, and who logs in without etcd."""
 
 import asyncio
 import base64

@@ -13,7 +13,7 @@ Choose = Callable[[int], int]
 """Draws a whole number from 0 to below the argument."""
 
 
-class Largest(NamedTuple):
+class SizeBound(NamedTuple):
     """The largest message that a queue takes, behind an action that may make a larger one.
 
     If the queue refused it, the message would be in other queues already. So it becomes a dead letter.
@@ -32,7 +32,7 @@ class Copies:
     """When the message came."""
     choose: Choose
     looks: Looks
-    bounds: Mapping[str, Largest]
+    bounds: Mapping[str, SizeBound]
     """By queue; those that take every message, or behind no action, are missing."""
     message: Buffer = b""
     """The message as it came."""

@@ -20,7 +20,7 @@ from lightrail.model import limits
 from lightrail.model.names import dead_letter_name
 from lightrail.model.policy import Policy
 from lightrail.namespace.ages import NEVER, LivingCopy, life_of_copy, living
-from lightrail.namespace.copies import Choose, Copies, Largest
+from lightrail.namespace.copies import Choose, Copies, SizeBound
 from lightrail.namespace.failures import Noting, noted
 from lightrail.namespace.forwarding import ChainEnd
 from lightrail.wire.bodies import Refusal
@@ -191,7 +191,7 @@ class Plan:
     """Age at which messages expire, by queue, or NEVER; queues without one are missing."""
     forwarded: Mapping[str, ChainEnd] = field(default_factory=dict)
     """Queues at the ends of chains of queues that forward; see `at_sources`."""
-    bounds: Mapping[str, Largest] = field(default_factory=dict)
+    bounds: Mapping[str, SizeBound] = field(default_factory=dict)
     """See Copies."""
     _known: dict[int, tuple[Sequence[Key], Queues | None]] = field(default_factory=dict)
     """Queues by identity of the matcher's result, or None where edges have to be followed."""

@@ -26,7 +26,7 @@ from lightrail.model import conditions, limits
 from lightrail.model import names as spelling
 from lightrail.model.policy import Policy, Role
 from lightrail.namespace.ages import NEVER, ages_behind
-from lightrail.namespace.copies import Choose, Largest
+from lightrail.namespace.copies import Choose, SizeBound
 from lightrail.namespace.directory import Changes, Directory
 from lightrail.namespace.failures import Noting
 from lightrail.namespace.forwarding import ChainEnd, chain_of
@@ -186,9 +186,9 @@ class Planner:
             return spelling.subscription_name(subscription.router, subscription.id)
         return subscription.target
 
-    def _bounds(self, router: str) -> dict[str, Largest]:
+    def _bounds(self, router: str) -> dict[str, SizeBound]:
         """The queues that do not take every message which an action of a rule may make, with their bounds."""
-        found: dict[str, Largest] = {}
+        found: dict[str, SizeBound] = {}
         for subscription, queue in self._ends if self._has_actions else ():
             name = self._name_of(subscription)
             # What the router that is sent to takes is checked when a message comes.
@@ -200,7 +200,7 @@ class Planner:
             place = None if subscription.drop_failed else self._failing_at(name)
             # Without a place for what fails, the queue refuses it.
             if place is not None or subscription.drop_failed:
-                found[queue] = Largest(most, place)
+                found[queue] = SizeBound(most, place)
         return found
 
     def _end_of(self, queue: str) -> str:

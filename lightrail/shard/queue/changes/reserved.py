@@ -298,8 +298,20 @@ def _locks_of(each: Reservation) -> Iterator[KeyedLock]:
                     yield KeyedLock(receiver, number + index, sequence, 1, attempts, until_ms, counts)
 
 
-def disown(consumers: Consumers) -> None:
+def disown(contents: Contents) -> None:
     """Removes the receivers of reserved messages, because the queue is arranged by another policy."""
-    for each in consumers.departed.values():
-        if isinstance(each, Reservation):
-            each.receiver = each
+    for each in _reservations(contents):
+        _disown(contents, each)
+
+
+def disown_unsent(contents: Contents, options: commands.ConsumerOptions) -> None:
+    """Removes the receivers of reserved messages whose numbers a link gives again that opens under their key,
+    as it does not know them."""
+    for each in _reservations(contents):
+        if each.receiver.options.lock_key == options.lock_key and each.next > options.first:
+            _disown(contents, each)
+
+
+def _disown(contents: Contents, reservation: Reservation) -> None:
+    contents.locks.freed(reservation.receiver, list(runs_of(contents.consumers, reservation.id)))
+    reservation.receiver = reservation

@@ -346,3 +346,16 @@ def test_a_lock_without_an_end_that_was_reserved_ends_with_those_that_got_an_end
     bench.consumer(2)
     bench.now = 1_100
     assert bench.get(2) == ["a", "b"]
+
+
+def test_a_number_that_a_link_gives_again_is_not_that_of_a_message_that_was_reserved_under_it() -> None:
+    """The message has failed after a rollback: what the number settles now is another one."""
+    bench = locked_and_reserved()
+    bench.do(Detach(1, Ending.BY_BROKER))
+    bench.consumer(2, credit=2, first=1, **KEYED)
+    assert bench.get(2) == ["c"]
+    bench.do(Return(-1))
+    removed = [each for each in bench.do(Settle(2, 1, 2)) if isinstance(each, Removed)]
+    assert [each.first_sequence for each in removed] == [2]
+    bench.consumer(3)
+    assert bench.get(3) == ["b"]

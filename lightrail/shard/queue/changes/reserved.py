@@ -299,9 +299,16 @@ def _locks_of(each: Reservation) -> Iterator[KeyedLock]:
 
 
 def disown(contents: Contents) -> None:
-    """Removes the receivers of reserved messages, because the queue is arranged by another policy."""
+    """Removes the receivers of reserved messages, because the queue is arranged by groups.
+
+    Those of ended links with a key stay: such a link owns no group, nor does the next one while it has them.
+    """
+    attached, by_key = contents.consumers.by_id, contents.locks.by_key
     for each in _reservations(contents):
-        _disown(contents, each)
+        receiver = each.receiver
+        now = by_key.get(receiver.options.lock_key, receiver)
+        if now.id in attached or not (receiver.departed and receiver.keeps_locks):
+            _disown(contents, each)
 
 
 def disown_unsent(contents: Contents, options: commands.ConsumerOptions) -> None:

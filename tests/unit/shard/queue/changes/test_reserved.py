@@ -359,3 +359,22 @@ def test_a_number_that_a_link_gives_again_is_not_that_of_a_message_that_was_rese
     assert [each.first_sequence for each in removed] == [2]
     bench.consumer(3)
     assert bench.get(3) == ["b"]
+
+
+@pytest.mark.parametrize(
+    "policy", [Policy(lock_ms=100), Policy(lock_ms=100, groups=True)], ids=["plain", "groups"]
+)
+def test_a_rollback_after_a_restart_changes_no_lock(policy: Policy) -> None:
+    """Of messages 0 … 2, which are locked under a key, number 1 is reserved."""
+    bench = Bench(Policy(max_delivery_count=0, dead_letter=False))
+    batch = batch_of([b"group=a %d" % number for number in range(3)], durable=True)
+    options = ConsumerOptions(first=3, **KEYED)
+    holder = Holder(7, options, 3, [(0, 0, 3)], lock_ms=100, departed=True, blame=(None, []))
+    restore = Restore([Run(batch, 0, 3, 0)], 3, reserved={-1: [(1, 2)]}, joins=False, is_copy=True)
+    bench.do(restore, Open(policy, [holder], [(bench.now + 100, 7, 0, 3)]), Return(-1))
+    for number in range(3):
+        assert LockAnswer(True, 0) in bench.do(SettleLocked("key", number))
+    assert bench.machine.view.held == 0
+    bench.put("group=a 3")
+    bench.consumer(8)
+    assert bench.get(8) == ["group=a 3"]

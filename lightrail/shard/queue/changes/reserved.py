@@ -110,6 +110,10 @@ def _return(contents: Contents, command: commands.Return, now_ms: int) -> Settle
         if locks.by_key.get(receiver.options.lock_key) is not receiver:
             # What it had beside the reserved deliveries, when it was packed, has left it since.
             receiver.in_flight = InFlight()
+            lock_ms = receiver.options.lock_ms or contents.policy.lock_ms
+            if lock_ms and receiver.session_of is None:
+                # Changes of the policy have not reached it.
+                receiver.locks(lock_ms)
         locks.restored(receiver)
     first = line.keys[line.head]
     into = receiver.in_flight

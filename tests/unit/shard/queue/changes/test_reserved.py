@@ -21,6 +21,7 @@ from lightrail.shard.queue.values.commands import (
     Outcome,
     OutcomeKind,
     Purge,
+    RenewByKeys,
     Reserve,
     Restore,
     Resume,
@@ -31,7 +32,7 @@ from lightrail.shard.queue.values.commands import (
     Suspend,
     Tick,
 )
-from lightrail.shard.queue.values.effects import LockAnswer, LockedDeferred, Removed
+from lightrail.shard.queue.values.effects import LockAnswer, LockedDeferred, Removed, Renewed
 from lightrail.shard.queue.values.policy import Policy
 from lightrail.shard.queue.values.runs import Run, batch_of
 from tests.support.shard.checked_queue import GROUPS, Bench
@@ -378,3 +379,13 @@ def test_a_rollback_after_a_restart_changes_no_lock(policy: Policy) -> None:
     bench.put("group=a 3")
     bench.consumer(8)
     assert bench.get(8) == ["group=a 3"]
+
+
+@pytest.mark.parametrize("lock_ms", [50, 200])
+def test_after_a_rollback_a_renewal_uses_the_present_policy(lock_ms: int) -> None:
+    bench = Bench(Policy(lock_ms=100))
+    bench.put("a")
+    bench.consumer(1, **KEYED)
+    assert bench.get(1) == ["a"]
+    bench.do(Detach(1), Reserve(-1, 1, 0, 1, "key"), Change(Policy(lock_ms=lock_ms)), Return(-1))
+    assert bench.do(RenewByKeys([("key", 0)])) == [Renewed([lock_ms])]

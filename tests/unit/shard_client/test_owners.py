@@ -646,6 +646,24 @@ def test_a_late_request_is_sent_when_a_shard_serves_the_queue_again(play: Play) 
     play(check)
 
 
+def test_a_late_request_does_not_place_a_queue_that_was_deleted_meanwhile(play: Play) -> None:
+    async def check(scene: OwnerScene) -> None:
+        scene.queue("q")
+        scene.receiver()
+        await scene.settle()
+        scene.lose(0)
+        scene.owner().ask_late("queue", {})
+        await scene.settle()
+        del scene.resolver.placements["q"]
+        scene.resolver.gone = Refusal(conditions.RESOURCE_DELETED, "it was deleted")
+        scene.revive(0)
+        await scene.settle()
+        assert scene.owners.late.count == 0
+        assert "q" not in scene.resolver.placements
+
+    play(check)
+
+
 # --- bounds --------------------------------------------------------------------------------------------
 
 

@@ -10,6 +10,7 @@ fail if that end is over. So they are if the process ended meanwhile (lock_chang
 """
 
 from bisect import bisect_right
+from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 
 from lightrail.model.attempts import of_journal
@@ -237,6 +238,9 @@ def own_again(contents: Contents, holders: Sequence[tuple[commands.Holder, Consu
         ),
         key=_sequence,
     )
+    ends_of: defaultdict[int, list[tuple[int, int, int, int]]] = defaultdict(list)
+    for lock in locks:
+        ends_of[lock[1]].append(lock)
     for each in _reservations(contents):
         found = [*_deliveries_of(each, deliveries)]
         receivers = {consumer.id: consumer for _, _, consumer in found}
@@ -250,10 +254,9 @@ def own_again(contents: Contents, holders: Sequence[tuple[commands.Holder, Consu
         first, blame = each.in_flight.keys[0], each.receiver.blame
         if blame is not None:
             each.counting = [number for number in range(first, each.next) if blame.counts(number)]
-        for until_ms, consumer, start, stop in locks:
-            if consumer == each.receiver.id:
-                span = range(max(first, start), min(each.next, stop))
-                each.locked_until.update(dict.fromkeys(span, until_ms))
+        for until_ms, _, start, stop in ends_of[each.receiver.id]:
+            span = range(max(first, start), min(each.next, stop))
+            each.locked_until.update(dict.fromkeys(span, until_ms))
 
 
 def _reservations(contents: Contents) -> list[Reservation]:

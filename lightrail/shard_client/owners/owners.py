@@ -185,6 +185,7 @@ class Owners(Watch[ShardPeer]):
         if self._peers_silent.pop(peer, None) is not None:
             for producer in list(peer.producers.values()):
                 producer.reconnected()
+        self.late.retry()
 
     def opened(self, peer: ShardPeer, link: int) -> None:
         """See Watch."""

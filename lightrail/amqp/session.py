@@ -277,10 +277,12 @@ class Session(Settlement):
         # Our role is the opposite of the peer's: true means receiver there, so sender here.
         is_sender = attach.role
         key = (attach.name, is_sender)
+        scope = scope_of(attach, self.connection)
         holder = self.inputs.get(handle)
         for earlier in self.errants:
             # A link that was detached with an error can only be resumed, with an unsettled map (2.6.5).
-            if (earlier.name, earlier.is_sender) == key and attach.unsettled is None:
+            is_same = (earlier.name, earlier.is_sender, earlier.scope) == (*key, scope)
+            if is_same and attach.unsettled is None:
                 raise errant(earlier, "attach")
         if holder is not None:
             raise ConnectionProtocolError(
@@ -298,7 +300,7 @@ class Session(Settlement):
             return
         link = self._requests.pop(key, None) if self._requests else None
         if link is None:
-            self.connection.steal((*key, scope_of(attach, self.connection)))
+            self.connection.steal((*key, scope))
             self.connection.work -= ATTACH_FRAMES
             # A link whose closing detach waits for our answer has no handle of the peer, but our handle.
             most = min(self.peer_handle_max, settings.handle_max) + 1
@@ -316,7 +318,7 @@ class Session(Settlement):
                 link.fail(LinkProtocolError(conditions.RESOURCE_LIMIT_EXCEEDED, refusal), errant=False)
                 return
         self.inputs[handle] = link
-        link.scope = scope_of(attach, self.connection)
+        link.scope = scope
         self.connection.names[(*key, link.scope)] = link
         link.keep(size)
         try:

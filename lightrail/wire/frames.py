@@ -115,8 +115,9 @@ MORE: Final = 4
 """The client has granted credit beyond `number`, at which the frontend's window ends now; it will advance."""
 # The reserved field of SETTLE.
 ASKED: Final = 1
-REPEATED: Final = 2
 """The frame is answered with SETTLED when the outcomes are on disk."""
+REPEATED: Final = 2
+"""The frame was sent before, so that what is not in flight may have got its outcome by that."""
 # Flags of ACCEPTED.
 HELD: Final = 1
 """The sender receives no new credit for these batches until FREED."""

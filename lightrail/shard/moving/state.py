@@ -171,6 +171,7 @@ def _put_producers(columns: Columns, known: Known) -> None:
 def _consumers(queue: Queue, performer: Performer) -> list[tuple[Consumer, dict[str, Any]]]:
     """Consumers in the order of their attaches, then those that detached and still have locks."""
     found: list[tuple[Consumer, dict[str, Any]]] = []
+    position_of: dict[int | None, int] = {}
     for consumer in queue.view.holders():
         fields: dict[str, Any] = {
             "next": consumer.next,
@@ -182,9 +183,8 @@ def _consumers(queue: Queue, performer: Performer) -> list[tuple[Consumer, dict[
             fields |= {"departed": True, "lock_key": consumer.options.lock_key}
             fields["own_lock_ms"] = consumer.options.lock_ms
             # Attached consumers come first.
-            of = [index for index, (each, _) in enumerate(found) if each.id == consumer.session_of]
-            if of:
-                fields["session_of"] = of[0]
+            if (of := position_of.get(consumer.session_of)) is not None:
+                fields["session_of"] = of
             if consumer.blame is not None:
                 fields["blame"] = [consumer.blame.oldest, sorted(consumer.blame.renewed)]
         elif link is not None:
@@ -202,6 +202,7 @@ def _consumers(queue: Queue, performer: Performer) -> list[tuple[Consumer, dict[
             fields["cursor"] = consumer.cursor
         elif queue.view.consumers.single_active and not consumer.standby and not consumer.departed:
             fields["active"] = True
+        position_of[consumer.id] = len(found)
         found.append((consumer, fields))
     return found
 

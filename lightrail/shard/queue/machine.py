@@ -198,6 +198,7 @@ class Machine:
             effects.append(refused)
             return
         if options.lock_key:
+            reserved.disown_unsent(contents, options)
             former, unsent = contents.locks.unsent(options)
             if former is not None:
                 self.outcomes.settle(former, unsent, RELEASED, now_ms, effects)
@@ -221,8 +222,7 @@ class Machine:
 
     def _lose_session(self, identity: int, ending: Ending, now_ms: int, effects: list[Effect]) -> None:
         # The broker ends it for another reason: the queue has no sessions any more.
-        has_timed_out = ending is Ending.FAILED
-        self._detach(Detach(identity, ending), now_ms, effects, has_timed_out=has_timed_out)
+        self._detach(Detach(identity, ending), now_ms, effects, has_timed_out=ending is Ending.FAILED)
         effects.append(SessionLost(identity))
 
     def _end_sessions(self, now_ms: int, effects: list[Effect]) -> None:

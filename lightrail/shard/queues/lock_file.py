@@ -324,8 +324,8 @@ class FileLocks(KeptLocks):
         try:
             self._close_left()
             if self._present is None:
-                # Without the later changes it would have locks that have ended.
-                self._remove()
+                # Without the later changes it would have locks that have ended. A new one may be begun.
+                self._remove(self._path)
             for file, entries in data:
                 if not file.is_open:
                     self._open(file, state)
@@ -337,11 +337,11 @@ class FileLocks(KeptLocks):
                     whole.sync()
                 os.rename(f"{self._path}.new", self._path)
         except OSError:
-            self._remove()
+            self._remove(self._path, f"{self._path}.new")
             raise
 
-    def _remove(self) -> None:
-        for path in (self._path, f"{self._path}.new"):
+    def _remove(self, *paths: str) -> None:
+        for path in paths:
             with suppress(FileNotFoundError):
                 os.unlink(path)
 

@@ -71,7 +71,7 @@ class Owners(Watch[ShardPeer]):
         self._change: asyncio.Future[None] | None = None
         """Completed when a placement or a shard changes."""
         self._tasks: set[asyncio.Task[None]] = set()
-        self.late = LateRequests(self.request, self.spawn)
+        self.late = LateRequests(self._ask_late, self.spawn)
         self._closed = False
 
     # --- owners and links -------------------------------------------------------------------------------
@@ -185,6 +185,7 @@ class Owners(Watch[ShardPeer]):
         if self._peers_silent.pop(peer, None) is not None:
             for producer in list(peer.producers.values()):
                 producer.reconnected()
+        self.late.retry()
 
     def opened(self, peer: ShardPeer, link: int) -> None:
         """See Watch."""
@@ -291,6 +292,12 @@ class Owners(Watch[ShardPeer]):
             if self._loop.time() + pause_ms / 1000 > until:
                 raise ShardDownError(f"{queue} is moving to another shard; try again")
             pause_ms = await self.change(pause_ms)
+
+    async def _ask_late(self, queue: str, op: str, fields: dict[str, Any]) -> None:
+        """A request about a queue that may have been deleted meanwhile, and is not placed again for that."""
+        if (refusal := await self.resolver.lost(queue)) is not None:
+            raise ShardRefusedError(refusal.condition, refusal.description)
+        await self.request(queue, op, fields)
 
     # --- time ------------------------------------------------------------------------------------------
 

@@ -344,6 +344,27 @@ def test_a_pipelined_attach_after_the_peers_fault_is_errant_and_a_resuming_one_i
     assert conditions_of(peer.hear()) == [("end", "amqp:session:errant-link")]
 
 
+def test_where_each_address_has_names_of_its_own_a_fault_is_that_of_the_link_at_its_address() -> None:
+    peer = Peer(names_at_termini=lambda _open, _attach: True)
+    peer.open()
+    peer.begin()
+
+    def attached(handle: int, address: str) -> list[events.Event]:
+        attach = attach_sender("same", handle)
+        attach.target = Target(address=address)
+        return peer.say(attach)
+
+    (first,) = attached(0, "a")
+    assert isinstance(first, events.Attached)
+    first.link.accept()
+    peer.say(transfer(0), data(b"x"))
+    assert [name for name, _ in conditions_of(peer.hear())] == ["detach"]
+    (second,) = attached(1, "b")
+    assert isinstance(second, events.Attached)
+    attached(2, "a")
+    assert conditions_of(peer.hear()) == [("end", "amqp:session:errant-link")]
+
+
 def test_flow_after_the_peers_fault_is_errant() -> None:
     peer = opened()
     link = peer.receiver()

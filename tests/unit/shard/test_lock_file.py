@@ -259,6 +259,21 @@ def test_a_file_that_can_not_be_written_is_removed_and_written_again_later(
     assert disk.killed().queue("q") == {"ready": 2, "in_flight": 4}
 
 
+def test_a_file_of_many_locks_is_written_again_in_pieces_after_a_failure(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(lock_file, "LOCKS_GATHERED_AT_ONCE", 3)
+    disk = disk_with_locks(tmp_path)
+    peer = disk.peer(8)
+    with monkeypatch.context() as patched:
+        patched.setattr(os, "pwrite", lambda file, data, at: 0)
+        receive(peer, 5, 1, OTHER)
+    assert not (tmp_path / FILE).exists()
+    pass_time(disk.scene, peer, LOCK_FILE_PAUSE_MS)
+    assert (tmp_path / FILE).exists()
+    assert disk.killed().queue("q") == {"ready": 2, "in_flight": 4}
+
+
 def test_a_disk_that_stays_full_is_tried_less_and_less_often(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -646,6 +646,48 @@ def test_a_late_request_is_sent_when_a_shard_serves_the_queue_again(play: Play) 
     play(check)
 
 
+def test_a_late_request_is_sent_again_when_a_shard_that_stood_still_goes_on(play: Play) -> None:
+    async def check(scene: OwnerScene) -> None:
+        scene.queue("q")
+        scene.receiver()
+        await scene.settle()
+        scene.shards[0].up = False
+        scene.owner().ask_late("queue", {})
+        await scene.settle()
+        # The answer does not arrive in time.
+        scene.peers[0]._requests.lost("it stands still")
+        for _ in range(20):
+            scene.now_ms += 1_000
+            scene.beats.ring()
+        await scene.settle()
+        assert scene.owners.late.count == 1
+        scene.shards[0].up = True
+        await scene.settle()
+        scene.beats.ring()
+        await scene.settle()
+        assert scene.owners.late.count == 0
+
+    play(check)
+
+
+def test_a_late_request_does_not_place_a_queue_that_was_deleted_meanwhile(play: Play) -> None:
+    async def check(scene: OwnerScene) -> None:
+        scene.queue("q")
+        scene.receiver()
+        await scene.settle()
+        scene.lose(0)
+        scene.owner().ask_late("queue", {})
+        await scene.settle()
+        del scene.resolver.placements["q"]
+        scene.resolver.gone = Refusal(conditions.RESOURCE_DELETED, "it was deleted")
+        scene.revive(0)
+        await scene.settle()
+        assert scene.owners.late.count == 0
+        assert "q" not in scene.resolver.placements
+
+    play(check)
+
+
 # --- bounds --------------------------------------------------------------------------------------------
 
 

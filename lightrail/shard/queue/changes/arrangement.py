@@ -197,7 +197,7 @@ class Arrangement:
         contents.special = contents.deliveries.order = None
         if policy.groups:
             contents.deferred.disown()
-            reserved.disown(contents.consumers)
+            reserved.disown(contents)
         if sparse is not None:
             contents.special = Ordering(
                 policy,

@@ -10,6 +10,7 @@ fail if that end is over. So they are if the process ended meanwhile (lock_chang
 """
 
 from bisect import bisect_right
+from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 
 from lightrail.model.attempts import of_journal
@@ -110,6 +111,10 @@ def _return(contents: Contents, command: commands.Return, now_ms: int) -> Settle
         if locks.by_key.get(receiver.options.lock_key) is not receiver:
             # What it had beside the reserved deliveries, when it was packed, has left it since.
             receiver.in_flight = InFlight()
+            lock_ms = receiver.options.lock_ms or contents.policy.lock_ms
+            if lock_ms and receiver.session_of is None:
+                # Changes of the policy have not reached it.
+                receiver.locks(lock_ms)
         locks.restored(receiver)
     first = line.keys[line.head]
     into = receiver.in_flight
@@ -233,6 +238,9 @@ def own_again(contents: Contents, holders: Sequence[tuple[commands.Holder, Consu
         ),
         key=_sequence,
     )
+    ends_of: defaultdict[int, list[tuple[int, int, int, int]]] = defaultdict(list)
+    for lock in locks:
+        ends_of[lock[1]].append(lock)
     for each in _reservations(contents):
         found = [*_deliveries_of(each, deliveries)]
         receivers = {consumer.id: consumer for _, _, consumer in found}
@@ -246,10 +254,9 @@ def own_again(contents: Contents, holders: Sequence[tuple[commands.Holder, Consu
         first, blame = each.in_flight.keys[0], each.receiver.blame
         if blame is not None:
             each.counting = [number for number in range(first, each.next) if blame.counts(number)]
-        for until_ms, consumer, start, stop in locks:
-            if consumer == each.receiver.id:
-                span = range(max(first, start), min(each.next, stop))
-                each.locked_until.update(dict.fromkeys(span, until_ms))
+        for until_ms, _, start, stop in ends_of[each.receiver.id]:
+            span = range(max(first, start), min(each.next, stop))
+            each.locked_until.update(dict.fromkeys(span, until_ms))
 
 
 def _reservations(contents: Contents) -> list[Reservation]:
@@ -298,8 +305,27 @@ def _locks_of(each: Reservation) -> Iterator[KeyedLock]:
                     yield KeyedLock(receiver, number + index, sequence, 1, attempts, until_ms, counts)
 
 
-def disown(consumers: Consumers) -> None:
-    """Removes the receivers of reserved messages, because the queue is arranged by another policy."""
-    for each in consumers.departed.values():
-        if isinstance(each, Reservation):
-            each.receiver = each
+def disown(contents: Contents) -> None:
+    """Removes the receivers of reserved messages, because the queue is arranged by groups.
+
+    Those of ended links with a key stay: such a link owns no group, nor does the next one while it has them.
+    """
+    attached, by_key = contents.consumers.by_id, contents.locks.by_key
+    for each in _reservations(contents):
+        receiver = each.receiver
+        now = by_key.get(receiver.options.lock_key, receiver)
+        if now.id in attached or not (receiver.departed and receiver.keeps_locks):
+            _disown(contents, each)
+
+
+def disown_unsent(contents: Contents, options: commands.ConsumerOptions) -> None:
+    """Removes the receivers of reserved messages whose numbers a link gives again that opens under their key,
+    as it does not know them."""
+    for each in _reservations(contents):
+        if each.receiver.options.lock_key == options.lock_key and each.next > options.first:
+            _disown(contents, each)
+
+
+def _disown(contents: Contents, reservation: Reservation) -> None:
+    contents.locks.freed(reservation.receiver, list(runs_of(contents.consumers, reservation.id)))
+    reservation.receiver = reservation

@@ -21,6 +21,7 @@ from lightrail.shard.queue.values.commands import (
     Outcome,
     OutcomeKind,
     Purge,
+    RenewByKeys,
     Reserve,
     Restore,
     Resume,
@@ -31,7 +32,7 @@ from lightrail.shard.queue.values.commands import (
     Suspend,
     Tick,
 )
-from lightrail.shard.queue.values.effects import LockAnswer, LockedDeferred, Removed
+from lightrail.shard.queue.values.effects import LockAnswer, LockedDeferred, Removed, Renewed
 from lightrail.shard.queue.values.policy import Policy
 from lightrail.shard.queue.values.runs import Run, batch_of
 from tests.support.shard.checked_queue import GROUPS, Bench
@@ -346,3 +347,45 @@ def test_a_lock_without_an_end_that_was_reserved_ends_with_those_that_got_an_end
     bench.consumer(2)
     bench.now = 1_100
     assert bench.get(2) == ["a", "b"]
+
+
+def test_a_number_that_a_link_gives_again_is_not_that_of_a_message_that_was_reserved_under_it() -> None:
+    """The message has failed after a rollback: what the number settles now is another one."""
+    bench = locked_and_reserved()
+    bench.do(Detach(1, Ending.BY_BROKER))
+    bench.consumer(2, credit=2, first=1, **KEYED)
+    assert bench.get(2) == ["c"]
+    bench.do(Return(-1))
+    removed = [each for each in bench.do(Settle(2, 1, 2)) if isinstance(each, Removed)]
+    assert [each.first_sequence for each in removed] == [2]
+    bench.consumer(3)
+    assert bench.get(3) == ["b"]
+
+
+@pytest.mark.parametrize(
+    "policy", [Policy(lock_ms=100), Policy(lock_ms=100, groups=True)], ids=["plain", "groups"]
+)
+def test_a_rollback_after_a_restart_changes_no_lock(policy: Policy) -> None:
+    """Of messages 0 … 2, which are locked under a key, number 1 is reserved."""
+    bench = Bench(Policy(max_delivery_count=0, dead_letter=False))
+    batch = batch_of([b"group=a %d" % number for number in range(3)], durable=True)
+    options = ConsumerOptions(first=3, **KEYED)
+    holder = Holder(7, options, 3, [(0, 0, 3)], lock_ms=100, departed=True, blame=(None, []))
+    restore = Restore([Run(batch, 0, 3, 0)], 3, reserved={-1: [(1, 2)]}, joins=False, is_copy=True)
+    bench.do(restore, Open(policy, [holder], [(bench.now + 100, 7, 0, 3)]), Return(-1))
+    for number in range(3):
+        assert LockAnswer(True, 0) in bench.do(SettleLocked("key", number))
+    assert bench.machine.view.held == 0
+    bench.put("group=a 3")
+    bench.consumer(8)
+    assert bench.get(8) == ["group=a 3"]
+
+
+@pytest.mark.parametrize("lock_ms", [50, 200])
+def test_after_a_rollback_a_renewal_uses_the_present_policy(lock_ms: int) -> None:
+    bench = Bench(Policy(lock_ms=100))
+    bench.put("a")
+    bench.consumer(1, **KEYED)
+    assert bench.get(1) == ["a"]
+    bench.do(Detach(1), Reserve(-1, 1, 0, 1, "key"), Change(Policy(lock_ms=lock_ms)), Return(-1))
+    assert bench.do(RenewByKeys([("key", 0)])) == [Renewed([lock_ms])]

@@ -290,7 +290,7 @@ class History:
         self.now = NOW_MS
         self.links: dict[str, int] = {}
         self.identity = 0
-        self.reserved: list[tuple[int, str]] = []
+        self.reserved: list[int] = []
         self.written = 0
 
     def do(self, *commands: Command) -> None:
@@ -318,8 +318,7 @@ class History:
                 self.step(("put", count))
                 self.step(("attach", key, LockEnding.BY_TIME, 0, count, 0))
                 self.step(("detach", key, ending))
-            case ("attach", key, ends, own, credit, first) if key not in dict(self.reserved).values():
-                # Who has settled a number in a transaction knows it, and does not begin below it.
+            case ("attach", key, ends, own, credit, first):
                 self.identity += 1
                 options = ConsumerOptions(lock_key=key, lock_ends=ends, lock_ms=own, first=first)
                 self.do(Attach(self.identity, options), Credit(self.identity, first + credit))
@@ -334,9 +333,9 @@ class History:
                 found = self.machines[0].view.holder_of(key)
                 if found is not None and found.in_flight.between(number, number + 1):
                     self.do(Tick(), Reserve(-10 - self.identity, found.id, number, number + 1, key))
-                    self.reserved.append((-10 - self.identity, key))
+                    self.reserved.append(-10 - self.identity)
             case ("return",) if self.reserved:
-                self.do(Return(self.reserved.pop()[0]))
+                self.do(Return(self.reserved.pop()))
             case ("policy", lock_ms, kind):
                 self.do(Change(Policy(lock_ms=lock_ms, max_delivery_count=3, **KINDS[kind])))
             case ("wait", ms):

@@ -5,7 +5,6 @@ shard; a request is sent again within its time only.
 """
 
 import asyncio
-from collections import Counter
 from collections.abc import Callable, Coroutine, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from time import monotonic
@@ -20,7 +19,7 @@ from lightrail.namespace.records import Name
 from lightrail.namespace.router_plan import CopyGroup, Plan
 from lightrail.namespace.routers import Routers
 from lightrail.namespace.routing import UNROUTABLE
-from lightrail.namespace.spreading import Spread, Ways, left_over, taken
+from lightrail.namespace.spreading import Former, Spread, Ways, left_over
 from lightrail.namespace.statuses import STATUS_OF
 from lightrail.namespace.topic_uses import TopicUses, UseNotes
 from lightrail.shard_client.peers.requests import ShardDownError
@@ -210,11 +209,14 @@ def _at_sources(groups: Sequence[CopyGroup], plan: Plan, carried: Carried) -> It
     """The groups with the sources of those ends of chains that do not have a message, whatever an action has
     made of it."""
     wanted = {(payload, queue) for each in groups for payload in each.payloads for queue in each.queues}
-    former = Counter(queue for _, queue in carried - wanted)
+    former = Former(
+        [(queue, payload) for payload, queue in carried - wanted],
+        ((queue, payload) for payload, queue in wanted - carried),
+    )
     for group in groups:
         for index, payload in zip(group.indices, group.payloads, strict=True):
             there = frozenset(
-                queue for queue in group.queues if (payload, queue) in carried or taken(former, queue)
+                queue for queue in group.queues if (payload, queue) in carried or former.has(queue, payload)
             )
             yield CopyGroup(there | plan.at_sources(group.queues - there), [index], [payload])
 

@@ -6,7 +6,8 @@ subscription on the path changes. The rules:
   the available targets: a queue always is available, the queue of a receiver while it exists, a router if
   it would itself send the message to a target.
 - An action rewrites the message for the target of its subscription, including filters behind the target.
-- A queue receives a message once for each different content, however many paths lead there.
+- A queue receives a message once for each different content, however many paths lead there; and once for
+  each name of a rule of Azure Service Bus whose action has made it.
 - Each queue receives its messages in the order of the batch: a group is closed for a set of queues as soon as
   a later group has one of them.
 
@@ -135,7 +136,7 @@ class Planner:
             failing_at: str | None = None
             if compiled.may_fail and not subscription.drop_failed and isinstance(target, str):
                 failing_at = self._failing_at(self._name_of(subscription))
-            # Each rule is a separate edge: the queue receives one message for each different content.
+            # Each rule is a separate edge.
             for filter, action in compiled.rules:
                 paths += target.paths if isinstance(target, RouterNode) else 1
                 if paths > ROUTE_PATHS_MAX:

@@ -1,7 +1,9 @@
 """Ages: how long messages live in queues behind a router, by the policies on their ways and by actions."""
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Final
+
+from lightrail.model.names import is_dead_letter
 
 NEVER: Final = -1
 """In place of an age: messages do not expire, as they are dead letters. As a time to live: there is none."""
@@ -46,6 +48,15 @@ def expiry(expires_at_ms: int, came_ms: int, age_ms: int | None, message: object
 def earlier_expiry(expires_at_ms: int, latest_ms: int) -> int:
     """The earlier of an expiry (0 for none) and a time, in milliseconds since the epoch."""
     return min(expires_at_ms, latest_ms) if expires_at_ms else latest_ms
+
+
+def ages_again(queues: Iterable[str], ages_ms: Mapping[str, int]) -> dict[str, int]:
+    """The ages for messages that a former plan has made, by those of the present one.
+
+    A time to live that an action has set stays, and dead letters don't expire, whatever the rules are now.
+    """
+    kept = {queue: NEVER if is_dead_letter(queue) else OWN for queue in queues}
+    return kept | {queue: ages_ms[queue] for queue in kept.keys() & ages_ms.keys()}
 
 
 def ages_behind(

@@ -11,6 +11,9 @@ from lightrail.namespace.failures import noted
 
 Choose = Callable[[int], int]
 """Draws a whole number from 0 to below the argument."""
+CopyKey = bytes | tuple[bytes, str]
+"""An encoded message, with the name of the rule of Azure Service Bus that has made it, if one has: each makes
+a message of its own, also where its action changes nothing."""
 
 
 class SizeBound(NamedTuple):
@@ -36,14 +39,15 @@ class Copies:
     """By queue; those that take every message, or behind no action, are missing."""
     message: Buffer = b""
     """The message as it came."""
-    queues: dict[bytes, dict[str, None]] = field(default_factory=dict)
-    """Queues by encoded message, in the order of the walk."""
+    queues: dict[CopyKey, dict[str, None]] = field(default_factory=dict)
+    """In the order of the walk."""
 
-    def add_bounded(self, message: Buffer, queue: str, failing_at: str | None) -> bool:
+    def add_bounded(self, message: Buffer, queue: str, failing_at: str | None, rule: str | None) -> bool:
         """Adds a copy that is larger than a queue takes; returns False if it is dropped.
 
         Args:
             failing_at: see Branch; that of the bound counts without one.
+            rule: see `RouterNode.spread`.
         """
         bound = self.bounds[queue]
         content = message if isinstance(message, bytes) else bytes(message)
@@ -53,6 +57,6 @@ class Copies:
             if place is None:
                 return False
             why = f"actions make a message of {len(content)} bytes; its queue takes at most {bound.bytes_max}"
-            content, queue = noted(bytes(self.message), place, why), dead_letter_name(place)
-        self.queues.setdefault(content, {})[queue] = None
+            content, queue, rule = noted(bytes(self.message), place, why), dead_letter_name(place), None
+        self.queues.setdefault(content if rule is None else (content, rule), {})[queue] = None
         return True

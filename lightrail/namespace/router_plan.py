@@ -58,24 +58,30 @@ class RouterNode:
         self.paths = paths
         """Number of paths from here to queues."""
 
-    def spread(self, view: MessageView, copies: Copies) -> Generator[None, None, bool]:
+    def spread(
+        self, view: MessageView, copies: Copies, rule: str | None = None
+    ) -> Generator[None, None, bool]:
         """Adds a message for its queues to `copies`; returns False if there are none. Yields when the looks
-        are used up."""
+        are used up.
+
+        Args:
+            rule: the name of the last rule of Azure Service Bus on the way whose action has made the message.
+        """
         keys: Sequence[Key] = yield from self.matcher.search(view, copies.looks)
         if self.chooses:
             left = list(keys)
             while left:
-                if (yield from _follow(left.pop(copies.choose(len(left))), view, copies)):
+                if (yield from _follow(left.pop(copies.choose(len(left))), view, copies, rule)):
                     return True
             return False
         found = False
         for key in keys:
-            if (yield from _follow(key, view, copies)):
+            if (yield from _follow(key, view, copies, rule)):
                 found = True
         return found
 
 
-def _follow(key: Key, view: MessageView, copies: Copies) -> Generator[None, None, bool]:
+def _follow(key: Key, view: MessageView, copies: Copies, rule: str | None) -> Generator[None, None, bool]:
     looks, failing_at = copies.looks, None
     looks.left -= _STEP + (len(view.data) >> 9)
     if type(key) is str:
@@ -87,22 +93,24 @@ def _follow(key: Key, view: MessageView, copies: Copies) -> Generator[None, None
             message = bytes(view.data)
             try:
                 view = MessageView(_changed(key.action, view.data, message, copies.came_ms))
+                rule = key.action.rule if isinstance(key.action, RuleAction) else rule
             except EvaluationError as error:
                 if failing_at is None:
                     return False
+                rule = None
                 queue = dead_letter_name(failing_at)
                 view = MessageView(noted(message, failing_at, str(error)))
             looks.left -= _ACTION + 2 * key.action.weight + (len(view.data) >> 6)
     if looks.left <= 0:
         yield
     if isinstance(queue, RouterNode):
-        return (yield from queue.spread(view, copies))
+        return (yield from queue.spread(view, copies, rule))
     data = view.data
     if queue in copies.bounds and len(data) > copies.bounds[queue].bytes_max:
-        return copies.add_bounded(data, queue, failing_at)
+        return copies.add_bounded(data, queue, failing_at, rule)
     # A LivingCopy stays what it is.
     content = data if isinstance(data, bytes) else bytes(data)
-    copies.queues.setdefault(content, {})[queue] = None
+    copies.queues.setdefault(content if rule is None else (content, rule), {})[queue] = None
     return True
 
 
@@ -332,7 +340,8 @@ class Plan:
             copies.message, copies.queues = payload, {}
             if not (yield from node.spread(view, copies)):
                 unroutable.append(index)
-            for content, names in copies.queues.items():
+            for made, names in copies.queues.items():
+                content = made if isinstance(made, bytes) else made[0]
                 queues = self._set(tuple(names))
                 life_ms = life_of_copy(content)
                 key = queues if life_ms is None else (queues, life_ms)

@@ -6,7 +6,8 @@ subscription on the path changes. The rules:
   the available targets: a queue always is available, the queue of a receiver while it exists, a router if
   it would itself send the message to a target.
 - An action rewrites the message for the target of its subscription, including filters behind the target.
-- A queue receives a message once for each different content, however many paths lead there.
+- A queue receives a message once for each different content, however many paths lead there; and once for
+  each name of a rule of Azure Service Bus whose action has made it.
 - Each queue receives its messages in the order of the batch: a group is closed for a set of queues as soon as
   a later group has one of them.
 
@@ -135,7 +136,7 @@ class Planner:
             failing_at: str | None = None
             if compiled.may_fail and not subscription.drop_failed and isinstance(target, str):
                 failing_at = self._failing_at(self._name_of(subscription))
-            # Each rule is a separate edge: the queue receives one message for each different content.
+            # Each rule is a separate edge.
             for filter, action in compiled.rules:
                 paths += target.paths if isinstance(target, RouterNode) else 1
                 if paths > ROUTE_PATHS_MAX:
@@ -187,21 +188,44 @@ class Planner:
         return subscription.target
 
     def _bounds(self, router: str) -> dict[str, SizeBound]:
-        """The queues that do not take every message which an action of a rule may make, with their bounds."""
+        """The queues that do not take every message which an action of a rule may make, with their bounds.
+
+        With several ways to a queue the widest one counts.
+        """
         found: dict[str, SizeBound] = {}
+        widths = self._widths(router)
         for subscription, queue in self._ends if self._has_actions else ():
             name = self._name_of(subscription)
-            # What the router that is sent to takes is checked when a message comes.
-            names = {name, queue, subscription.router} - {router}
-            sizes = [self._directory.get(each).policy["max_message_bytes"] for each in names]
-            most = min((each for each in sizes if each is not None), default=limits.MAX_MESSAGE_BYTES)
-            if most == limits.MAX_MESSAGE_BYTES or (queue in found and most <= found[queue].bytes_max):
-                continue
-            place = None if subscription.drop_failed else self._failing_at(name)
-            # Without a place for what fails, the queue refuses it.
-            if place is not None or subscription.drop_failed:
+            most = min(widths(subscription.router), self._takes(name), self._takes(queue))
+            place = None
+            if most < limits.MAX_MESSAGE_BYTES and not subscription.drop_failed:
+                place = self._failing_at(name)
+                # Without a place for what fails, the queue refuses it.
+                most = limits.MAX_MESSAGE_BYTES if place is None else most
+            if queue not in found or most > found[queue].bytes_max:
                 found[queue] = SizeBound(most, place)
-        return found
+        return {queue: each for queue, each in found.items() if each.bytes_max < limits.MAX_MESSAGE_BYTES}
+
+    def _widths(self, router: str) -> Callable[[str], int]:
+        """The largest message that gets through each router; what the first one takes is checked when it
+        comes."""
+        found = {router: limits.MAX_MESSAGE_BYTES}
+        before: dict[str, list[str]] = {}
+        for name, targets in self._targets.items() if self._has_actions else ():
+            for target in targets:
+                before.setdefault(target, []).append(name)
+
+        def width(name: str) -> int:
+            if name not in found:
+                widest = max(map(width, before.get(name, ())), default=limits.MAX_MESSAGE_BYTES)
+                found[name] = min(widest, self._takes(name))
+            return found[name]
+
+        return width
+
+    def _takes(self, name: str) -> int:
+        most = self._directory.get(name).policy["max_message_bytes"]
+        return limits.MAX_MESSAGE_BYTES if most is None else int(most)
 
     def _end_of(self, queue: str) -> str:
         """The queue that stores messages for a queue: itself, or the end of its chain."""

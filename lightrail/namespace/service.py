@@ -13,6 +13,7 @@ from lightrail.cluster.coordinator import (
     ATTEMPTS_MAX,
     ConflictError,
     Coordinator,
+    CoordinatorError,
     Write,
 )
 from lightrail.cluster.map import unplacing
@@ -70,7 +71,8 @@ class Service:
         spelling.check(name)
         if spelling.is_dead_letter(name):
             raise ServiceError(f"{name} comes with its queue; give {spelling.owner(name)} a policy")
-        self._demand(caller, name)
+        self.directory.refresh()
+        demand(self.directory, caller, Right.MANAGE, self.directory.get(name))
         if policy.role is Role.NONE and not policy.given:
             raise ServiceError(
                 "role none without any field changes nothing; to take a role away, delete the policy"
@@ -185,8 +187,12 @@ class Service:
         """
         for part in deleting.transactions_of(self.directory, record, guards):
             await self._write(part, record.name)
-        for part in deleting.left_behind(self.directory, record):
-            await self._write(part, record.name)
+        try:
+            for part in deleting.left_behind(self.directory, record):
+                await self._write(part, record.name)
+        except CoordinatorError as error:
+            error.may_be_written = True  # The name is deleted.
+            raise
 
     async def keep(self, record: Name) -> None:
         """Write the entry of a name anew, so that no deletion at its present revision is applied after that.
@@ -392,7 +398,3 @@ class Service:
                 f"{name} is at revision {record.revision}, and {revision} was expected; read it again"
             )
         return record
-
-    def _demand(self, caller: Caller, name: str) -> None:
-        self.directory.refresh()
-        demand(self.directory, caller, Right.MANAGE, self.directory.get(name))

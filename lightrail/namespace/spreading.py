@@ -11,6 +11,9 @@ from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Seq
 from dataclasses import dataclass, field
 from typing import Any, Final, NamedTuple
 
+from lightrail.filters.message import MessageView
+from lightrail.filters.rules.fields import property_path
+from lightrail.filters.rules.rule_action import RULE_NAME
 from lightrail.model import limits
 from lightrail.namespace.ages import expiry
 from lightrail.namespace.directory import Directory
@@ -27,6 +30,7 @@ a larger batch, down to one message."""
 
 
 NO_ENDS: Final[Mapping[str, ChainEnd]] = {}
+_RULE: Final = property_path(RULE_NAME)
 Carried = set[tuple[int, bytes, str]]
 """Messages by index in their batch and content, with each queue that they are for: actions of subscriptions
 make several contents of one message."""
@@ -198,7 +202,10 @@ def left_over(
         for queue in _places(group.queues, forwarded)
     }
     # Where an action has changed since, or makes new ids, a queue has the message with its former content.
-    former = Counter((position, queue) for position, _, queue in carried - wanted)
+    former = Former(
+        [((position, queue), payload) for position, payload, queue in carried - wanted],
+        (((position, queue), payload) for position, payload, queue in wanted - carried),
+    )
     for group in groups:
         parts: dict[frozenset[str], tuple[list[int], list[bytes]]] = {}
         for index, payload in zip(group.indices, group.payloads, strict=True):
@@ -207,7 +214,7 @@ def left_over(
                 queue
                 for queue in group.queues
                 if not any((position, payload, each) in carried for each in _places([queue], forwarded))
-                and not any(taken(former, (position, each)) for each in _places([queue], forwarded))
+                and not any(former.has((position, each), payload) for each in _places([queue], forwarded))
             )
             if left:
                 indices, payloads = parts.setdefault(left, ([], []))
@@ -225,7 +232,42 @@ def _places(queues: Iterable[str], forwarded: Mapping[str, ChainEnd]) -> Iterato
             yield forwarded[queue].source
 
 
-def taken(former: Counter[Any], of: Hashable) -> bool:
-    """Whether there was one more of it, which is taken."""
-    former[of] -= 1
-    return former[of] >= 0
+class Former:
+    """Stored copies with contents which routing has not made again, each of which stands for a new copy.
+
+    A copy stands for that of the same rule first: of two rules one message may be stored, and not the other.
+
+    Args:
+        stored: place and content of these copies.
+        anew: of those that routing has made now, and that are not stored as they are.
+    """
+
+    __slots__ = ("_of_others", "_of_rules")
+
+    def __init__(
+        self, stored: Sequence[tuple[Hashable, bytes]], anew: Iterable[tuple[Hashable, bytes]]
+    ) -> None:
+        self._of_rules: Counter[tuple[Hashable, str]] = Counter()
+        self._of_others = Counter(place for place, _ in stored)
+        if stored:
+            self._of_rules = Counter(map(_by_rule, stored)) & Counter(map(_by_rule, anew))
+            for (place, _), count in self._of_rules.items():
+                self._of_others[place] -= count
+
+    def has(self, place: Hashable, payload: bytes) -> bool:
+        """Whether a copy is stored at a place, with another content; that copy stands for no further one."""
+        if not self._of_others:
+            return False
+        key = _by_rule((place, payload))
+        return _took(self._of_rules, key) or _took(self._of_others, place)
+
+
+def _by_rule(copy: tuple[Hashable, bytes]) -> tuple[Hashable, str]:
+    place, payload = copy
+    return place, repr(MessageView(payload).property(_RULE))
+
+
+def _took(counts: Counter[Any], key: Hashable) -> bool:
+    """Whether there was one more, which is taken."""
+    counts[key] -= 1
+    return counts[key] >= 0

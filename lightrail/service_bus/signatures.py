@@ -8,11 +8,14 @@ resource names, or else a user.
 
 import base64
 import hmac
+from contextlib import suppress
 from typing import Final, NamedTuple
 from urllib.parse import unquote_plus
 
 from lightrail.cluster.coordinator import Coordinator
 from lightrail.cluster.users import UserRecord
+from lightrail.model import names
+from lightrail.model.names import InvalidNameError
 from lightrail.namespace.directory import Directory
 from lightrail.namespace.records import NAMES
 from lightrail.namespace.rights import Resource, RuleKey, resource_of
@@ -96,7 +99,11 @@ async def signer(
     if record is not None and any(found.verify(key.text) for key in keys_of(secret, record)):
         return record
     # Set a moment ago by another process, perhaps: an administration client was answered before.
-    await coordinator.current(NAMES + written_entity(directory, found.resource.path))
+    entity = written_entity(directory, found.resource.path)
+    # Strangers write the path: what can be no name is never there, and the request for it might be too large.
+    with suppress(InvalidNameError):
+        names.check(entity)
+        await coordinator.current(NAMES + entity)
     directory.refresh()
     rule = _rule(directory, secret, found)
     if rule is not None:

@@ -92,3 +92,22 @@ def test_without_users_clients_of_this_machine_log_in_while_etcd_is_away(one: Et
         await coordinator.close()
 
     run(check())
+
+
+def test_signatures_for_what_can_be_no_name_are_wrong_however_large_they_are(one: EtcdCluster) -> None:
+    """Etcd takes no request that has 150 of these texts, and a process that is refused takes it for full."""
+
+    async def check() -> None:
+        here = await opened(*one.endpoints)
+        directory, secret = Directory(here), await here.secret()
+
+        async def sign(number: int) -> None:
+            text = f"{PREFIX}sr=sb://b/{chr(0x1F600) * 8000}{number}&sig=x&se=99999999999&skn=n"
+            with pytest.raises(InvalidTokenError):
+                await signatures.signer(here, directory, secret, signatures.read(text, 0))
+
+        await asyncio.gather(*map(sign, range(150)))
+        assert here.full is None
+        await here.close()
+
+    run(check())

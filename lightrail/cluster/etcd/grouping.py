@@ -12,8 +12,8 @@ Reading: entries as they are in etcd now, of which calls read many at once.
 
 Strangers make this process look there: a wrong signature may be made with a key that another process has set
 a moment ago, for any name. So one call is under way at a time, and one begins ETCD_READ_MS after the one
-before at the earliest; each reads all keys for which somebody waits, up to ETCD_READ_KEYS. Nobody is refused
-meanwhile, and waits a moment longer. When a call fails, so do all who wait.
+before at the earliest; each reads all keys for which somebody waits, up to ETCD_READ_KEYS. Who asks meanwhile
+waits a moment longer, and is refused only while ETCD_READS_WAITING keys wait. When a call fails, so do all.
 """
 
 import asyncio

@@ -72,6 +72,8 @@ class RuleAction:
     schedules: bool
     """Whether it sets a time before which the message is not enqueued."""
     _statements: list[Change]
+    rule: str = ""
+    """The name of its rule."""
 
     @property
     def is_empty(self) -> bool:
@@ -80,9 +82,8 @@ class RuleAction:
 
     def of_rule(self, name: str) -> Self:
         """The action of a rule with this name, which the message that it makes has as a property."""
-        return replace(
-            self, can_fail=True, _statements=[_set(RULE_NAME, lambda _: name, None), *self._statements]
-        )
+        named = _set(RULE_NAME, lambda _: name, None)
+        return replace(self, can_fail=True, _statements=[named, *self._statements], rule=name)
 
     def apply(self, message: bytes, came_ms: int) -> bytes:
         """The changed message; a message with malformed sections before the body is returned unchanged.

@@ -21,6 +21,7 @@ from lightrail.frontend.links.incoming import IncomingLink
 from lightrail.frontend.links.routed import OneOutcome, RoutedBatch, settle, until_placed
 from lightrail.frontend.links.terminus import container_of, left_out
 from lightrail.model import conditions, limits
+from lightrail.namespace.ages import ages_again
 from lightrail.namespace.router_plan import Plan, Routed
 from lightrail.namespace.routers import Routers
 from lightrail.namespace.routing import NO_ROUTER, UNROUTABLE
@@ -187,7 +188,7 @@ class RouterLink(IncomingLink):
         ages_ms = {} if self._plan is None else self._plan.ages_ms
         for index, load in enumerate(loads):
             unknown: list[str] = []
-            ways = self._ways.find(load.queues, ages_ms, unknown)
+            ways = self._ways.find(load.queues, ages_again(load.queues, ages_ms), unknown)
             if unknown:
                 # The shard of a queue is not registered yet.
                 self._adrift = loads[index:]
@@ -322,7 +323,7 @@ class RouterLink(IncomingLink):
         """Stores what a set of queues refused in the others, and in sources for ends of chains (ADR 66)."""
         queues = plan.at_sources(load.queues)
         await until_placed(self._frontend, queues)
-        for way in self._ways.find(queues, plan.ages_ms, []):
+        for way in self._ways.find(queues, ages_again(queues, plan.ages_ms), []):
             way.send(load.batch, load.indices[stored:], load.payloads[stored:], is_repeated=True)
             if self._closed:
                 way.lane.abandon()
@@ -348,8 +349,7 @@ class RouterLink(IncomingLink):
             elsewhere = {index for index, _, _ in carried}
             nowhere = [position for i in unroutable if (position := positions[i]) not in elsewhere]
             self._unroutable(batch, nowhere, plan)
-        queues_of_all = {queue for group in groups for queue in group.queues}
-        await until_placed(self._frontend, queues_of_all)
+        await until_placed(self._frontend, {queue for group in groups for queue in group.queues})
         for queues, indices, payloads in left_over(groups, positions, carried, plan.forwarded):
             for way in self._ways.find(queues, plan.ages_ms, []):
                 way.send(batch, indices, payloads, is_repeated=True)

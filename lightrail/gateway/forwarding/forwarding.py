@@ -180,12 +180,13 @@ class ScheduledForwarder(RepeatingForwarder):
 
     def attempt(self, delivery: Delivery) -> Attempt:
         """Accepted once every queue has stored the message; rejected if the router rejects it for good."""
-        message = due(delivery, self._shards.now_ms())
+        came_ms = self._shards.now_ms()
+        message = due(delivery, came_ms)
         carried: Carried = set()
 
         async def route() -> Settlement | None:
             try:
-                problem = await self._sink.route(self._router, message, carried)
+                problem = await self._sink.route(self._router, message, carried, came_ms)
             except Exception as error:
                 log.exception("routing a scheduled message of %s failed", self._router)
                 problem = NotSentError(conditions.INTERNAL_ERROR, str(error) or type(error).__name__)

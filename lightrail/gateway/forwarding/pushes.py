@@ -74,8 +74,9 @@ class Pusher(Forwarder):
         self._host = host
         self._pausing = 0
         """Messages that wait for their next attempt."""
-        self._tried: dict[int, int] = {}
-        """Attempts of messages that were given back while they waited, by sequence: these count on."""
+        self._tried: dict[int, tuple[int, int]] = {}
+        """Number and time in ms since 1970 of the next attempt of messages that were given back while they
+        waited, by sequence."""
 
     @property
     def is_waiting(self) -> bool:
@@ -87,7 +88,10 @@ class Pusher(Forwarder):
         push = self._push
         host = self._host
         error = ""
-        first = min(self._tried.pop(delivery.sequence, 0), push.retries)
+        first, due_ms = self._tried.pop(delivery.sequence, (0, 0))
+        first = min(first, push.retries)
+        if (left_ms := due_ms - host.now_ms()) > 0:
+            await self._wait(delivery, first, left_ms / 1000)
         for attempt in range(first, push.retries + 1):
             headers, body = request_of(push, delivery, attempt, host.now_ms() // 1000)
             host.counts.pushes_under_way += 1
@@ -105,20 +109,22 @@ class Pusher(Forwarder):
             error = result.error
             log.debug("push %d of message %d of %s: %s", attempt + 1, delivery.sequence, self.queue, error)
             if attempt < push.retries:
-                await self._wait(delivery, attempt + 1, result.retry_after_s or 0.0)
+                pause_s = max(self._backoff_s(attempt), result.retry_after_s or 0.0)
+                await self._wait(delivery, attempt + 1, pause_s)
         host.counts.pushes_dead_lettered += 1
         log.warning("message %d of %s is a dead letter: %s", delivery.sequence, self.queue, error)
         return OutcomeCode.REJECTED, SettleDetail(FAILED, f"{push.url}: {error}"[:1024])
 
-    async def _wait(self, delivery: Delivery, attempt: int, least_s: float) -> None:
+    async def _wait(self, delivery: Delivery, attempt: int, pause_s: float) -> None:
         """Waits for the next attempt of a message."""
+        due_ms = self._host.now_ms() + int(pause_s * 1000)
         self._pausing += 1
         try:
-            await self._host.pause(max(self._backoff_s(attempt - 1), least_s))
+            await self._host.pause(pause_s)
         except asyncio.CancelledError:
             if len(self._tried) >= PUSH_WINDOW:
                 self._tried.clear()
-            self._tried[delivery.sequence] = attempt
+            self._tried[delivery.sequence] = attempt, due_ms
             raise
         finally:
             self._pausing -= 1

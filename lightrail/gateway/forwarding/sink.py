@@ -169,13 +169,19 @@ class Sink:
         (problem,) = await self.send(dead_letter_name(transfer.name), [message])
         return problem
 
-    async def route(self, router: str, message: Outgoing, carried: Carried) -> NotSentError | None:
-        """Sends a message to a router, to those of its queues that are not in `carried`, and adds them."""
+    async def route(
+        self, router: str, message: Outgoing, carried: Carried, came_ms: int
+    ) -> NotSentError | None:
+        """Sends a message to a router, to those of its queues that are not in `carried`, and adds them.
+
+        Args:
+            came_ms: when the router got it, in milliseconds since 1970.
+        """
         record = self._service.directory.get(router)
         if record.role is not Role.ROUTER:
             return NotSentError(conditions.NOT_FOUND, f"{router} has role {record.role}; expected a router")
         try:
-            await self._sender.send(record, message, carried)
+            await self._sender.send(record, message, carried, came_ms)
         except (ProblemError, ShardDownError, CoordinatorError) as error:
             return _problem(error)
         return None

@@ -5,7 +5,6 @@ shard; a request is sent again within its time only.
 """
 
 import asyncio
-from collections import Counter
 from collections.abc import Callable, Coroutine, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from time import monotonic
@@ -20,7 +19,7 @@ from lightrail.namespace.records import Name
 from lightrail.namespace.router_plan import CopyGroup, Plan
 from lightrail.namespace.routers import Routers
 from lightrail.namespace.routing import UNROUTABLE
-from lightrail.namespace.spreading import Spread, Ways, left_over, taken
+from lightrail.namespace.spreading import Former, Spread, Ways, left_over
 from lightrail.namespace.statuses import STATUS_OF
 from lightrail.namespace.topic_uses import TopicUses, UseNotes
 from lightrail.shard_client.peers.requests import ShardDownError
@@ -103,18 +102,25 @@ class RouterSender:
         self._ways = Ways(shards, directory, self._open_lane)
         directory.listen(self._changed)
 
-    async def send(self, record: Name, message: Outgoing, carried: Carried | None = None) -> None:
+    async def send(
+        self,
+        record: Name,
+        message: Outgoing,
+        carried: Carried | None = None,
+        came_ms: int | None = None,
+    ) -> None:
         """Sends a message to a router; returns once every queue that the router chooses has stored it.
 
         Args:
             carried: of earlier attempts to send this message; it gets what this attempt stores.
+            came_ms: when the router got it, in milliseconds since 1970; None for now.
 
         Raises ProblemError: no queue is chosen and the policy rejects such messages, a queue refused the
         message, or a shard did not answer in time. Raises ShardDownError.
         """
         carried = set() if carried is None else carried
         until = self._loop.time() + limits.REQUEST_MS / 1000
-        came_ms = self._shards.now_ms()
+        came_ms = self._shards.now_ms() if came_ms is None else came_ms
         pause_ms = limits.OWNER_RETRY_MS
         is_repeated = at_sources = False
         while True:
@@ -210,11 +216,14 @@ def _at_sources(groups: Sequence[CopyGroup], plan: Plan, carried: Carried) -> It
     """The groups with the sources of those ends of chains that do not have a message, whatever an action has
     made of it."""
     wanted = {(payload, queue) for each in groups for payload in each.payloads for queue in each.queues}
-    former = Counter(queue for _, queue in carried - wanted)
+    former = Former(
+        [(queue, payload) for payload, queue in carried - wanted],
+        ((queue, payload) for payload, queue in wanted - carried),
+    )
     for group in groups:
         for index, payload in zip(group.indices, group.payloads, strict=True):
             there = frozenset(
-                queue for queue in group.queues if (payload, queue) in carried or taken(former, queue)
+                queue for queue in group.queues if (payload, queue) in carried or former.has(queue, payload)
             )
             yield CopyGroup(there | plan.at_sources(group.queues - there), [index], [payload])
 
@@ -279,11 +288,17 @@ class NameSender:
         """Memory for the body of one request; nothing is reserved yet."""
         return Room(self)
 
-    async def send(self, record: Name, message: Outgoing, carried: Carried | None = None) -> Stored:
+    async def send(
+        self,
+        record: Name,
+        message: Outgoing,
+        carried: Carried | None = None,
+        came_ms: int | None = None,
+    ) -> Stored:
         """Stores a message at a name; returns once it is stored as the policy requires.
 
         Args:
-            carried: see RouterSender.send.
+            carried, came_ms: see RouterSender.send.
 
         Raises:
             ProblemError: refused (full, too large), or not answered in time: it may or may not be stored.
@@ -298,7 +313,7 @@ class NameSender:
                 f"the message has {len(message.message)} bytes; {record.name} accepts at most {most}",
             )
         if record.role is Role.ROUTER:
-            await self.routers.send(record, message, carried)
+            await self.routers.send(record, message, carried, came_ms)
             return None
         open = self._present(record)
         if open is None or self._shards.looks_up(record.name):

@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING
 from lightrail.frontend.errors import ConditionError
 from lightrail.frontend.links.terminus import name_of, terminus_of
 from lightrail.model import conditions
-from lightrail.model.names import is_dead_letter, is_system, is_temporary, owner
+from lightrail.model.names import is_dead_letter, is_system, is_temporary, scheduled_router
 from lightrail.model.policy import Role
 from lightrail.service_bus.links.sessions import SESSION_FILTER
 from lightrail.service_bus.paths import subscription_at
@@ -43,7 +43,9 @@ def refuse_address(directory: "Directory", record: "Name", path: str) -> None:
 
 def _receiving(attach: "Attach") -> str:
     name, policy = attach.record.name, attach.record.policy
-    if is_system(owner(name)) and not is_temporary(name) and not is_dead_letter(name):
+    # A client that peeks may have a link, as that for Python: what waits in a topic stays visible by it.
+    is_open = is_temporary(name) or is_dead_letter(name) or scheduled_router(name) is not None
+    if is_system(name) and not is_open:
         return f"{name} is the broker's own, and nobody receives from it"
     if attach.record.role is Role.ROUTER:
         return f"{name} is a topic, from which nobody receives: receive from one of its subscriptions"

@@ -45,10 +45,12 @@ DELETED_MAX: Final = 4_000
 """Messages that one request deletes, as in Service Bus and at the shard."""
 SUFFIX: Final = "/$management"
 SERVER_TIMEOUT: Final = b"server-timeout"
-"""Milliseconds. The client for Go writes most of its requests without the prefix `com.microsoft:`."""
+"""Application property of requests, in milliseconds.
+
+The client for Go writes most of its requests without the prefix `com.microsoft:`.
+"""
 LAST_MS: Final[int] = 500
 """The time of a client that has less than a second left: that for Go takes a second off, and writes 0."""
-"""Application property of requests, in milliseconds."""
 PREFIX: Final = "com.microsoft:"
 SETTLE: Final = "update-disposition"
 BESIDE_TRANSACTIONS: Final = frozenset(

@@ -2,6 +2,8 @@
 
 from types import SimpleNamespace
 
+import pytest
+
 from lightrail.amqp.events import RELEASED
 from lightrail.amqp.performatives import Modified
 from lightrail.model import conditions
@@ -210,6 +212,27 @@ def test_what_an_action_has_changed_is_sent_changed_to_where_the_queue_is_then()
         rig.frontend.shard_connections.placements["a"] = (1, 2)
         await rig.refuse(1, MOVED)
         assert rig.said(1) == [(queues, changed)]
+
+    run(check)
+
+
+@pytest.mark.parametrize("sql", ["SET sys.TimeToLive = '00:00:05'", "SET x = 1 / zero"])
+def test_the_life_of_a_copy_is_the_same_where_it_is_sent_again_after_its_rule_was_removed(sql: str) -> None:
+    async def check(rig: Rig) -> None:
+        await rig.graph.queue("a")
+        rules = {"it": {"filter": None, "action": {"rule": {"sql": sql}}}}
+        former = await rig.graph.subscribe("r", "a", rules=rules)
+        await rig.send(message("x", properties={"zero": 0}), head=head(60_000))
+        ((queue, first),) = expiries(rig).items()
+        assert first in (0, rig.graph.now_ms + 5_000)
+        await rig.graph.unsubscribe(former)
+        await fan_out(rig, "b")
+        await rig.send(message("y"))
+        expiries(rig)
+        rig.frontend.shard_connections.placements[queue] = (1, 2)
+        rig.lane().refused(1, MOVED)
+        await rig.refuse(2, MOVED)
+        assert expiries(rig, 1)[queue] == first
 
     run(check)
 

@@ -164,6 +164,26 @@ def test_each_queue_behind_a_second_router_takes_what_an_action_has_made_or_not(
     run(check)
 
 
+def test_of_several_ways_to_a_queue_the_widest_counts_and_each_router_of_a_way() -> None:
+    async def check(scene: Scene) -> None:
+        await scene.router("r")
+        for name, most in (("small", 150), ("behind", 1_000)):
+            await scene.router(name, max_message_bytes=most)
+        await scene.queue("a", "b")
+        await scene.subscribe("r", "small", rules={"it": LARGER})
+        await scene.subscribe("small", "behind")
+        await scene.subscribe("behind", "a")
+        await scene.subscribe("behind", "b")
+        await scene.subscribe("r", "a", rules={"it": LARGER})
+        bounds = scene.plan("r").bounds
+        assert {queue: each.bytes_max for queue, each in bounds.items()} == {"b": 150}
+        found = scene.route(message(price=2, text="y" * 60))
+        assert found.keys() == {"a", "b/$dlq"}
+        assert len(found["a"][0]) > 150
+
+    run(check)
+
+
 def test_without_an_action_of_a_rule_no_queue_is_bounded_here() -> None:
     async def check(scene: Scene) -> None:
         await scene.router("r")

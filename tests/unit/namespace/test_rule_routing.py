@@ -73,6 +73,25 @@ def test_each_action_of_service_bus_makes_a_message_with_the_name_of_its_rule() 
     run(check)
 
 
+def test_a_message_that_has_the_name_of_a_rule_already_is_stored_as_often_as_one_without() -> None:
+    """A client sends again what it got from the subscription; the actions change nothing of it."""
+    rules = {name: {"filter": None, "action": {"rule": {"sql": "SET RuleName = 'a'"}}} for name in "ab"}
+
+    async def check(scene: Scene) -> None:
+        await scene.router("r")
+        await scene.router("inner")
+        await scene.queue("a", "b")
+        await scene.subscribe("r", "a", rules={"plain": {"filter": None}, **rules})
+        await scene.subscribe("r", "inner", rules=rules)
+        for target in ("b", "b"):
+            await scene.subscribe("inner", target)
+        first, again, same = scene.route(message())["a"]
+        assert (first, again) == (message(), same)
+        assert scene.route(again) == {"a": [again] * 3, "b": [again] * 2}
+
+    run(check)
+
+
 def test_without_any_rule_nothing_matches() -> None:
     async def check(scene: Scene) -> None:
         await scene.router("r")

@@ -5,7 +5,7 @@ from contextlib import suppress
 
 import pytest
 
-from lightrail.cluster.coordinator import WRITES_MAX, CoordinatorError, Write
+from lightrail.cluster.coordinator import WRITES_MAX, CoordinatorError, CoordinatorFullError, Write
 from lightrail.model.policy import InvalidPolicyError, Role
 from lightrail.namespace.rights import ANYBODY
 from lightrail.namespace.statuses import ChangedError, LimitExceededError, MissingError, TakenError
@@ -76,6 +76,28 @@ def test_a_subscription_that_is_made_while_its_names_are_deleted_is_deleted_as_w
         scene.coordinator.meanwhile = lambda: scene.two.subscribe(ANYBODY, "r", "q", id="s")
         await scene.one.drop(ANYBODY, deleted)
         assert not [key for key in await left(scene) if "//" in key]
+
+    run(check)
+
+
+def test_a_deletion_that_fails_after_the_name_is_deleted_is_none_that_was_refused() -> None:
+    """A shard serves a queue again whose deletion was refused."""
+
+    async def check(scene: Scene) -> None:
+        await scene.one.give(ANYBODY, "r", policy("router"))
+        made = await scene.one.give(ANYBODY, "q", policy())
+        write = scene.coordinator.write
+
+        async def then_full(writes: Sequence[Write]) -> int:
+            if await scene.coordinator.entry(f"names/{made.name}") is None:
+                raise CoordinatorFullError("no space")
+            return await write(writes)
+
+        scene.coordinator.meanwhile = lambda: scene.two.subscribe(ANYBODY, "r", "q", id="s")
+        scene.coordinator.write = then_full  # type: ignore[method-assign]
+        with pytest.raises(CoordinatorFullError) as failed:
+            await scene.one.expire(made)
+        assert failed.value.may_be_written
 
     run(check)
 

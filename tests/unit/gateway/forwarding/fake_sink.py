@@ -32,7 +32,9 @@ class FakeSink:
         (problem,) = await self.send(f"{source}/$transfer/$dlq", [message])
         return problem
 
-    async def route(self, router: str, message: Outgoing, carried: Carried) -> NotSentError | None:
+    async def route(
+        self, router: str, message: Outgoing, carried: Carried, came_ms: int
+    ) -> NotSentError | None:
         (problem,) = await self.send(router, [message])
         return problem
 

@@ -348,6 +348,8 @@ def test_one_that_waits_for_its_endpoint_makes_room_and_its_attempts_count_on(
         await until(lambda: len(queue.outcomes) == 2)
         assert [code for code, _ in queue.outcomes.values()] == [OutcomeCode.REJECTED] * 2
         assert len(scene.endpoints.requests) == 6, "three attempts of each"
+        # One after the other: what is left of the first pause, and the second one.
+        assert scene.pauses == [0.5, 0.5, *(0.5, 1.0), *(0.5, 1.0)]
 
     run(check)
 

@@ -58,9 +58,13 @@ def test_what_is_due_is_sent_to_the_router_and_its_ttl_begins() -> None:
 def test_what_a_queue_refuses_is_tried_again_with_what_the_earlier_attempt_stored() -> None:
     async def check(scene: Scene) -> None:
         attempts: list[set[tuple[bytes, str]]] = []
+        times: set[int] = set()
 
-        async def route(_router: str, message: Any, carried: set[tuple[bytes, str]]) -> NotSentError | None:
+        async def route(
+            _router: str, message: Any, carried: set[tuple[bytes, str]], came_ms: int
+        ) -> NotSentError | None:
             attempts.append(set(carried))
+            times.add(came_ms)
             carried.add((message.message, f"queue {len(attempts)}"))
             return NotSentError("amqp:resource-limit-exceeded", "full") if len(attempts) < 4 else None
 
@@ -74,6 +78,7 @@ def test_what_a_queue_refuses_is_tried_again_with_what_the_earlier_attempt_store
             scene.go_on.release()
         await until(lambda: len(scene.outcomes()) == 1)
         assert scene.pauses == [1.0, 2.0, 4.0]
+        assert len(times) == 1
         assert attempts == [{(message, f"queue {n}") for n in range(1, count)} for count in range(1, 5)]
         assert (scene.counts.scheduled_refused, scene.counts.scheduled_routed) == (3, 1)
 

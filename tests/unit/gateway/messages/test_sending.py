@@ -251,6 +251,72 @@ def test_what_the_end_of_a_chain_has_is_not_stored_in_its_source_as_an_action_wr
     asyncio.run(prepare())
 
 
+def test_of_two_rules_whose_messages_are_new_each_time_that_which_was_refused_is_sent_again(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(limits, "REQUEST_MS", 10)
+
+    async def check(scene: Scene) -> None:
+        scene.message = MESSAGE._replace(message=b"\x00\x53\x75\xa0\x01x")
+        carried: Carried = set()
+        task = await scene.send(carried)
+        assert scene.frames() == (2, 0)
+        producer = scene.shards.peer.producer
+        producer.refused(1, FULL)
+        producer.refused(2, Refusal(FULL.condition, "a batch before this one was refused"))
+        producer.answered(3, 1)
+        with pytest.raises(ProblemError):
+            await task
+        ((stored, _),) = carried
+        assert b"second" in stored
+        task = await scene.send(carried)
+        (part,) = [part for part in scene.shards.peer.parts if HEADER.unpack_from(part)[0] == Kind.ROUTE][1:]
+        assert b"first" in part
+        assert b"second" not in part
+        producer.answered(4, 1)
+        await task
+
+    async def prepare() -> None:
+        graph = Graph()
+        await graph.coordinator.set_shards(2)
+        await graph.router("r")
+        await graph.queue("a")
+        numbered = {"filter": None, "action": {"rule": {"sql": "SET sys.MessageId = newid()"}}}
+        await graph.subscribe("r", "a", rules={"first": numbered, "second": numbered})
+        graph.directory.refresh()
+        await check(Scene(graph))
+
+    asyncio.run(prepare())
+
+
+def test_a_later_attempt_makes_the_copies_of_the_first_one_which_live_no_longer() -> None:
+    async def check(scene: Scene) -> None:
+        scene.message = MESSAGE._replace(message=b"\x00\x53\x75\xa0\x01x")
+        record, parts = scene.graph.directory.get("r"), []
+        for number in (1, 2):
+            scene.shards.peer.parts.clear()
+            task = asyncio.create_task(scene.sender.send(record, scene.message, set(), 7_000_000))
+            await turn()
+            parts += [part for part in scene.shards.peer.parts if HEADER.unpack_from(part)[0] == Kind.ROUTE]
+            scene.shards.peer.producer.answered(number, 1)
+            await task
+        first, second = (part[HEADER_SIZE:] for part in parts)
+        assert first == second
+        assert ENQUEUE_COLUMNS.unpack_from(first)[0] == 7_050_000
+
+    async def prepare() -> None:
+        graph = Graph()
+        await graph.coordinator.set_shards(2)
+        await graph.router("r")
+        await graph.queue("a")
+        lives = {"filter": None, "action": {"rule": {"sql": "SET sys.TimeToLive = '00:00:50'"}}}
+        await graph.subscribe("r", "a", rules={"it": lives})
+        graph.directory.refresh()
+        await check(Scene(graph))
+
+    asyncio.run(prepare())
+
+
 Q = Name("q", Policy.parse({"role": "queue", "max_message_bytes": 100}))
 
 

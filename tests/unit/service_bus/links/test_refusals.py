@@ -17,6 +17,7 @@ from lightrail.model import conditions
 from lightrail.model.policy import Policy
 from lightrail.namespace.rights import ANYBODY
 from lightrail.namespace.scheduled import scheduled_queue
+from lightrail.namespace.transfer_queues import transfer_queue
 from tests.support.amqp.frontend_scene import Client, Scene, play
 
 BUS = {Symbol("com.microsoft:timeout"): 60_000}
@@ -97,10 +98,11 @@ def test_in_a_transaction_too(address: str) -> None:
     play(test)
 
 
-@pytest.mark.parametrize("name", ["t/$scheduled", "t"])
-def test_nobody_receives_from_a_topic_or_what_is_scheduled_there(name: str) -> None:
+@pytest.mark.parametrize("name", ["q/$transfer", "t"])
+def test_nobody_receives_from_a_topic_or_names_of_the_broker(name: str) -> None:
     async def test(scene: Scene) -> None:
         await entities(scene)
+        await transfer_queue(scene.frontend.service, "q")
         client = scene.client()
         session = await client.open()
         await client.receiver(session, queue=name, properties=BUS)
@@ -108,6 +110,17 @@ def test_nobody_receives_from_a_topic_or_what_is_scheduled_there(name: str) -> N
         assert detached.error is not None
         assert detached.error.condition == conditions.NOT_ALLOWED
         await client.receiver(session, "another", "q", properties=BUS)
+        assert not client.take(events.Detached)
+
+    play(test)
+
+
+def test_what_is_scheduled_in_a_topic_can_be_peeked_at_by_clients_that_attach_for_it() -> None:
+    async def test(scene: Scene) -> None:
+        await entities(scene)
+        client = scene.client()
+        session = await client.open()
+        await client.receiver(session, queue="t/$scheduled", properties=BUS)
         assert not client.take(events.Detached)
 
     play(test)

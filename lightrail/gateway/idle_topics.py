@@ -214,4 +214,8 @@ class IdleTopics:
             answer = await self._services.shards.request(queue, "leave", {"queue": queue, **fields})
         except (ShardDownError, ShardRefusedError, CoordinatorError) as error:
             raise UsedError(f"whether {queue} is in use is not known: {error}") from None
-        return int(answer.fields.get("over_ms", 0))
+        over_ms = int(answer.fields.get("over_ms", 0))
+        if fields["leaves"] and not answer.fields.get("leaves"):
+            # Its time may be over by the clock of this machine, and not by that of the shard.
+            raise UsedError(f"somebody has used {queue}", over_ms)
+        return over_ms

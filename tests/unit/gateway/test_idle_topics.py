@@ -79,6 +79,8 @@ class Story:
         self.shard_is_lost = False
         self.asked: list[dict[str, Any]] = []
         self.links = 10
+        self.ahead_ms = 0
+        """By how much the gateway's clock is ahead of the shard's."""
         self.at_request: Callable[[dict[str, Any]], Awaitable[None]] | None = None
 
     def now_ms(self) -> int:
@@ -114,7 +116,7 @@ class Story:
             directory=directory,
             namespace=Service(self.graph.coordinator, directory, now_ms=self.now_ms),
             shards=SimpleNamespace(map=self.map, request=self.request),
-            now_ms=self.now_ms,
+            now_ms=lambda: self.now_ms() + self.ahead_ms,
         )
         return IdleTopics(services, TopicUses(self.graph.coordinator, directory))
 
@@ -401,6 +403,22 @@ def test_a_receiver_that_comes_before_its_queue_leaves_keeps_the_topic_and_the_o
         assert story.is_there()
 
     run(check, "s", "s2")
+
+
+def test_a_gateway_whose_clock_is_ahead_of_the_shards_deletes_no_queue_that_does_not_leave() -> None:
+    async def check(story: Story) -> None:
+        async def at_request(fields: dict[str, Any]) -> None:
+            if fields["leaves"]:
+                # Between the two questions somebody uses the queue; the gateway's clock is far ahead.
+                story.peer.consume(1, QUEUE, 1)
+                story.ahead_ms = 2 * MAX_MS
+
+        story.at_request = at_request
+        await story.wait(USE_MS + MAX_MS)
+        assert story.ahead_ms
+        assert (story.is_there(), story.state()) == (True, OwnershipState.SERVING)
+
+    run(check)
 
 
 def test_silence_of_a_shard_means_that_the_topic_is_used() -> None:

@@ -10,8 +10,8 @@ ends the attempt if somebody uses the topic:
    that could not write its use has this time to do that.
 3. The shards of all its queues say that the time of these is over, too; silence means use.
 4. All of them let their queues leave, so that nothing is accepted or received any more.
-5. The topic is deleted with its subscriptions and their queues, in one transaction if it has fewer than
-   about thirty, which is guarded by the revisions of all of these, and of its entry, at the beginning.
+5. The topic is deleted with its subscriptions and their queues, in one transaction if it has at most about
+   24, which is guarded by the revisions of all of these, and of its entry, at the beginning.
 
 If a step fails after the fourth began, the topic's record is written anew, by which its queues are served
 again; if this gateway is lost, the shards do that (shard/links/retiring.py).

@@ -89,7 +89,7 @@ class RetiringQueues:
         """The router of the subscription whose own queue has this name; an empty text for other names."""
         return owner_of(queue.name)[0]
 
-    def _revision(self, queue: Queue) -> int:
+    def revision(self, queue: Queue) -> int:
         """The revision that guards the deletion."""
         subscription = self.subscription(queue)
         return max(queue.record.revision, 0 if subscription is None else subscription.revision)
@@ -98,7 +98,7 @@ class RetiringQueues:
 
     def retire_idle(self, queue: Queue, now_ms: int) -> bool:
         """Lets a queue leave that nobody has used for its time; returns whether it does."""
-        if len(self._leaving) >= LEAVING_QUEUES_MAX or not self._retire(queue, self._revision(queue), now_ms):
+        if len(self._leaving) >= LEAVING_QUEUES_MAX or not self._retire(queue, self.revision(queue), now_ms):
             return False
         log.info(
             "queue %s is deleted, with %d messages: nobody has used it for its max_idle, %g seconds",
@@ -109,7 +109,7 @@ class RetiringQueues:
 
     def retire_left(self, queue: Queue, now_ms: int) -> bool:
         """Lets a queue leave whose last consumer has detached; returns whether it does."""
-        if not self._retire(queue, self._revision(queue), now_ms):
+        if not self._retire(queue, self.revision(queue), now_ms):
             return False
         self._when_synced(WhenSynced(lambda: self._request(queue)), 0)
         return True
@@ -117,7 +117,7 @@ class RetiringQueues:
     def retire_with(self, queue: Queue, topic: Name, now_ms: int) -> bool:
         """Lets a queue leave for a gateway, which deletes its topic; returns whether it does."""
         queue.leaves_with = topic.name
-        if self._retire(queue, max(self._revision(queue), topic.revision), now_ms):
+        if self._retire(queue, max(self.revision(queue), topic.revision), now_ms):
             self._leaving[queue] = now_ms + LEAVES_WITH_MS
             return True
         queue.leaves_with = ""
@@ -129,7 +129,7 @@ class RetiringQueues:
         Args:
             revision: the latest one that the gateway has read, of the name and of its subscription.
         """
-        if revision < self._revision(queue) or queue.closings or not self._is_empty(queue):
+        if revision < self.revision(queue) or queue.closings or not self._is_empty(queue):
             return False
         if len(self._leaving) >= LEAVING_QUEUES_MAX:
             return False
@@ -141,20 +141,24 @@ class RetiringQueues:
         return True
 
     def _is_empty(self, queue: Queue) -> bool:
-        for each in self.family(queue):
+        family = self.family(queue)
+        for each in family:
             view = each.view
             if view.held or view.in_flight_count or view.is_returning or view.deferring:
                 return False
             if each.promised or each.parked or self._performer.leaving.has(each):
                 return False
-        return True
+        return not any(source in family for source, _ in self._performer.dead_letters.unwritten)
 
     def _retire(self, queue: Queue, revision: int, now_ms: int) -> bool:
-        """Lets a queue leave, unless it moves, or its deletion would have to wait for the coordinator, and
-        messages of its topic with it; returns whether it does."""
+        """Lets a queue leave, unless it moves, a transaction with messages of it is not decided, or its
+        deletion would have to wait for the coordinator, and messages of its topic with it; returns whether it
+        does."""
         if not queue.is_serving or queue.name in self._queues.tenancy.map.moves or not self.may_leave:
             return False
         family = self.family(queue)
+        if any(each.promised for each in family):
+            return False
         try:
             for each in reversed(family):  # The record of the queue itself decides after a start.
                 self._performer.journal_removed(each, now_ms)

@@ -19,7 +19,7 @@ again; if this gateway is lost, the shards do that (shard/links/retiring.py).
 
 import asyncio
 import logging
-from collections.abc import Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final
 
@@ -188,22 +188,29 @@ class IdleTopics:
             *(record.name, len(queues), record.policy["max_idle"]),
         )
 
-    def _queues(self, record: Name) -> list[str]:
-        """The queues that are deleted with a topic. Raises UsedError: a subscription passes messages on."""
+    def _queues(self, record: Name) -> dict[str, int]:
+        """The queues that are deleted with a topic, each with the latest revision of its name and its
+        subscription. Raises UsedError: a subscription passes messages on."""
         directory = self._services.directory
-        found = [each.name for each in deleting.deleted_with(directory, record) if each.role is Role.QUEUE]
+        names = deleting.deleted_with(directory, record)
+        found = {each.name: each.revision for each in names if each.role is Role.QUEUE}
         for each in directory.subscriptions(record.name):
             if each.push or each.target not in found:
                 over_ms = self._services.now_ms() + (record.policy.milliseconds("max_idle") or 0)
                 raise UsedError(f"its subscription {each.id} passes messages on to {each.target}", over_ms)
+            found[each.target] = max(found[each.target], each.revision)
         return found
 
-    async def _ask_shards(self, record: Name, queues: Sequence[str], *, leaves: bool) -> None:
-        """Asks the shards of queues when their time is over, or lets them leave. Raises UsedError."""
+    async def _ask_shards(self, record: Name, queues: Mapping[str, int], *, leaves: bool) -> None:
+        """Asks the shards of queues when their time is over, or lets them leave. Raises UsedError.
+
+        Args:
+            queues: with the revisions that guard the deletion, of their names or subscriptions.
+        """
         fields = {"topic": record.name, "revision": record.revision, "leaves": leaves}
         for first in range(0, len(queues), limits.QUEUES_SHOWN_MAX):
-            part = queues[first : first + limits.QUEUES_SHOWN_MAX]
-            asked = (self._ask_shard(each, fields) for each in part)
+            part = list(queues)[first : first + limits.QUEUES_SHOWN_MAX]
+            asked = (self._ask_shard(each, fields | {"known": queues[each]}) for each in part)
             for queue, over_ms in zip(part, await asyncio.gather(*asked), strict=True):
                 if over_ms > self._services.now_ms():
                     raise UsedError(f"somebody has used {queue}", over_ms)

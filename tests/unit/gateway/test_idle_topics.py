@@ -421,6 +421,31 @@ def test_a_gateway_whose_clock_is_ahead_of_the_shards_deletes_no_queue_that_does
     run(check)
 
 
+def test_a_change_of_a_queue_that_its_shard_has_not_read_keeps_the_topic(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The deletion allows for the change, and the shard serves the queue again when it reads it."""
+
+    async def check(story: Story) -> None:
+        async def at_request(fields: dict[str, Any]) -> None:
+            if fields["leaves"] and fields["queue"] != QUEUE:
+                monkeypatch.undo()
+                story.scene.refresh()
+                story.route(frozenset([QUEUE]))
+
+        await story.wait(USE_MS + MAX_MS - 1)
+        story.at_request = at_request
+        monkeypatch.setattr(story.names, "refresh", lambda: None)
+        await story.graph.service.keep(story.graph.directory.get(QUEUE))
+        story.topics._services.directory.refresh()
+        story.graph.now_ms += 1
+        story.scene.tick(1)
+        await story.topics.sweep(story.now_ms())
+        assert (story.is_there(), story.state()) == (True, OwnershipState.SERVING)
+
+    run(check, "s", "s2")
+
+
 def test_silence_of_a_shard_means_that_the_topic_is_used() -> None:
     async def check(story: Story) -> None:
         story.shard_is_lost = True

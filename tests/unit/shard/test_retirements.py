@@ -128,6 +128,14 @@ def test_what_is_no_queue_of_this_topic_as_it_is_gets_an_error(
     assert story.state() is OwnershipState.SERVING
 
 
+def test_a_queue_of_which_the_gateway_knows_more_than_the_shard_does_not_leave() -> None:
+    story = Story()
+    story.wait(MAX_MS + 2 * IDLE_CHECK_MS)
+    known = story.names.get(QUEUE).revision + 10
+    assert story.ask(known=known)["error"]["condition"] == conditions.RESOURCE_LOCKED
+    assert story.state() is OwnershipState.SERVING
+
+
 def test_it_goes_on_leaving_after_a_start_and_its_deletion_is_not_requested_but_that_the_topic_is_kept() -> (
     None
 ):

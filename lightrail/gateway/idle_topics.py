@@ -64,6 +64,9 @@ class IdleTopics:
     _topics: dict[str, None] = field(default_factory=dict)
     _not_before_ms: dict[str, int] = field(default_factory=dict)
     """By topic, a time before which it is not deleted, as far as shards know."""
+    _seen: dict[str, tuple[int, int]] = field(default_factory=dict)
+    """By topic, until when it was in use at the last sweep, and when a change of that was seen: the clock of
+    who uses it may be behind this one."""
     _processes: frozenset[tuple[str, int, int]] = frozenset()
     _back_ms: int = 0
     """When a process that may use topics was started last, or this one continued after a pause."""
@@ -79,6 +82,7 @@ class IdleTopics:
             if idle_s(self._services.directory.get(name)) is None:
                 self._topics.pop(name, None)
                 self._not_before_ms.pop(name, None)
+                self._seen.pop(name, None)
             else:
                 self._topics[name] = None
 
@@ -106,8 +110,11 @@ class IdleTopics:
             if max_ms is None:
                 continue
             use = self._uses.of(topic)
+            before_ms, seen_ms = self._seen.get(topic, (use.until_ms, 0))
+            seen_ms = seen_ms if use.until_ms == before_ms else now_ms
+            self._seen[topic] = use.until_ms, seen_ms
             over_ms = max(
-                max(use.until_ms, record.changed_at_ms) + max_ms,
+                max(use.until_ms, seen_ms, record.changed_at_ms) + max_ms,
                 self._back_ms + TOPICS_BACK_MS,
                 self._not_before_ms.get(topic, 0),
             )

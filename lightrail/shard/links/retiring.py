@@ -94,6 +94,13 @@ class RetiringQueues:
         subscription = self.subscription(queue)
         return max(queue.record.revision, 0 if subscription is None else subscription.revision)
 
+    def _expected(self, queue: Queue) -> Subscription | None:
+        """What has to be there still at the deletion, or not to be there: then its revision is 0."""
+        router, id = owner_of(queue.name)
+        if not router:
+            return None
+        return self._queues.names.subscription(router, id) or Subscription(router, id, queue.name)
+
     # --- leaving ---------------------------------------------------------------------------------------
 
     def retire_idle(self, queue: Queue, now_ms: int) -> bool:
@@ -273,7 +280,7 @@ class RetiringQueues:
         is_left = queue.record.policy["lifetime"] == LAST_CONSUMER
         if (queue.idle_since_ms or is_left) and not queue.leaves_with:
             self._asked[queue] = self._asked.get(queue, 0) + 1
-            self.expired.append(ExpiredName(queue.record, self.subscription(queue)))
+            self.expired.append(ExpiredName(queue.record, self._expected(queue)))
             return
         found = self._queues.names.get(queue.leaves_with or queue.name)
         if found.role is not Role.NONE:

@@ -171,7 +171,8 @@ class ExpiredName(NamedTuple):
 
     record: Name
     subscription: Subscription | None = None
-    """Whose own queue it is, to be deleted with it at its revision; None to delete what there is."""
+    """Whose own queue it may be: it has to have this revision, 0 if it must not be there. None for names that
+    are no own queue's."""
 
 
 @dataclass(eq=False, repr=False)

@@ -168,6 +168,32 @@ def test_a_change_while_the_shard_was_down_is_known_to_it_at_its_start(changed: 
     assert story.state() is OwnershipState.SERVING
 
 
+def test_topics_that_change_at_once_cost_one_look_at_all_queues_and_none_if_they_have_the_field_as_before(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    story = Story()
+    looks: list[int] = []
+
+    def queues_of(_: object, shard: int) -> list[str]:
+        looks.append(shard)
+        return [QUEUE]
+
+    monkeypatch.setattr(type(story.scene.engine._queues.tenancy.map), "queues_of", queues_of)
+    names = [f"t{number}" for number in range(100)]
+    for name in names:
+        story.names.give(name, TOPIC)
+    story.scene.refresh()
+    assert len(looks) == 1
+    for name in names:
+        story.names.give(name, Policy.parse({"role": "router", "max_idle": 2 * MAX_MS / 1000}))
+    story.scene.refresh()
+    assert len(looks) == 1
+    story.names.give("t", Policy.parse({"role": "router"}))
+    story.scene.refresh()
+    assert len(looks) == 2
+    assert story.scene.engine._links.idle._watched == {}
+
+
 def test_it_is_deleted_with_its_topic() -> None:
     story = leaving()
     story.names.drop("t")

@@ -61,8 +61,8 @@ class RetiringQueues:
     _when_synced: CallWhenSynced
     _leaving: dict[Queue, int] = field(default_factory=dict)
     """Queues that leave, and the time to request again that they are deleted or kept."""
-    _asked: dict[Queue, int] = field(default_factory=dict)
-    """Attempts to delete a queue's name that have not ended."""
+    _asked: dict[Queue, list[ExpiredName]] = field(default_factory=dict)
+    """Attempts to delete a queue's name that have not ended, since it leaves."""
     _uncertain: set[Queue] = field(default_factory=set)
     """Queues of which a deletion may be applied late."""
     expired: list[ExpiredName] = field(default_factory=list)
@@ -219,12 +219,15 @@ class RetiringQueues:
         queue.idle_since_ms = 0
         self._serve(queue, now_ms)
 
-    def deletion_ended(self, name: str, error: CoordinatorError | None, now_ms: int) -> None:
+    def deletion_ended(self, attempt: ExpiredName, error: CoordinatorError | None, now_ms: int) -> None:
         """An attempt to delete a name has ended; serves the queue again if none of them can be applied."""
+        name = attempt.record.name
         queue = self._queues.find(name)
-        if queue is None or queue not in self._asked:
+        asked = [] if queue is None else self._asked.get(queue, [])
+        if queue is None or not any(each is attempt for each in asked):
+            # It was served since, and may be leaving again.
             return
-        self._asked[queue] -= 1
+        self._asked[queue] = [each for each in asked if each is not attempt]
         if error is None:
             return
         if error.may_be_written:
@@ -279,8 +282,9 @@ class RetiringQueues:
             return
         is_left = queue.record.policy["lifetime"] == LAST_CONSUMER
         if (queue.idle_since_ms or is_left) and not queue.leaves_with:
-            self._asked[queue] = self._asked.get(queue, 0) + 1
-            self.expired.append(ExpiredName(queue.record, self._expected(queue)))
+            attempt = ExpiredName(queue.record, self._expected(queue))
+            self._asked.setdefault(queue, []).append(attempt)
+            self.expired.append(attempt)
             return
         found = self._queues.names.get(queue.leaves_with or queue.name)
         if found.role is not Role.NONE:

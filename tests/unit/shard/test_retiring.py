@@ -242,8 +242,7 @@ class Idle(idle.Story):
 
     def end(self, error: CoordinatorError | None) -> None:
         """The first attempt that is under way ends."""
-        assert self.scene.retired
-        self.scene.engine.deletion_ended("q", error, self.now_ms)
+        self.scene.engine.deletion_ended(self.scene.retired.pop(0), error, self.now_ms)
         self.scene.settle_down()
 
 
@@ -289,6 +288,19 @@ def test_while_an_attempt_is_under_way_or_may_be_applied_late_it_is_leaving() ->
     story.end(REFUSALS[0])
     assert story.state() is OwnershipState.LEAVING, "so may attempts before the start"
     story.write_anew()
+    assert story.state() is OwnershipState.SERVING
+
+
+def test_an_attempt_that_was_sent_before_the_queue_was_served_does_not_end_a_later_one() -> None:
+    story = Idle()
+    story.write_anew()
+    assert story.state() is OwnershipState.SERVING
+    story.wait(idle.MAX_MS + 2 * IDLE_CHECK_MS)
+    assert story.state() is OwnershipState.LEAVING
+    story.end(REFUSALS[0])
+    assert story.state() is OwnershipState.LEAVING, "the later one may be applied"
+    while story.scene.retired:
+        story.end(REFUSALS[0])
     assert story.state() is OwnershipState.SERVING
 
 

@@ -196,8 +196,8 @@ class IdleTopics:
         )
 
     def _queues(self, record: Name) -> dict[str, int]:
-        """The queues that are deleted with a topic, each with the latest revision of its name and its
-        subscription. Raises UsedError: a subscription passes messages on."""
+        """The queues that are deleted with a topic, each with the latest revision of its name and of the
+        subscription whose own queue it is. Raises UsedError: a subscription passes messages on."""
         directory = self._services.directory
         names = deleting.deleted_with(directory, record)
         found = {each.name: each.revision for each in names if each.role is Role.QUEUE}
@@ -205,7 +205,8 @@ class IdleTopics:
             if each.push or each.target not in found:
                 over_ms = self._services.now_ms() + (record.policy.milliseconds("max_idle") or 0)
                 raise UsedError(f"its subscription {each.id} passes messages on to {each.target}", over_ms)
-            found[each.target] = max(found[each.target], each.revision)
+            if deleting.has_own_queue(each):
+                found[each.target] = max(found[each.target], each.revision)
         return found
 
     async def _ask_shards(self, record: Name, queues: Mapping[str, int], *, leaves: bool) -> None:

@@ -17,6 +17,7 @@ from lightrail.gateway.idle_topics import (
     TOPICS_PAUSE_MS,
     IdleTopics,
 )
+from lightrail.model.names import subscription_name
 from lightrail.model.policy import Policy
 from lightrail.namespace.deleting import own_queue
 from lightrail.namespace.directory import Directory
@@ -207,6 +208,18 @@ def test_a_topic_is_there_for_its_time_to_the_millisecond_and_is_deleted_with_it
             assert await story.graph.coordinator.entries(prefix) == []
 
     run(check, "s", "s2")
+
+
+def test_a_topic_is_deleted_with_subscriptions_that_receivers_made_by_attaching_to_it() -> None:
+    async def check(story: Story) -> None:
+        queue = subscription_name("t", "receiver")
+        await story.graph.queue(queue)
+        await story.graph.subscribe("t", queue, id="receiver")
+        await story.wait(2 * USE_MS + MAX_MS)
+        assert not story.is_there()
+        assert await story.graph.coordinator.entries("names/") == []
+
+    run(check)
 
 
 def test_a_topic_without_subscriptions_that_nobody_ever_used_is_there_for_its_time() -> None:

@@ -10,8 +10,8 @@ ends the attempt if somebody uses the topic:
    that could not write its use has this time to do that.
 3. The shards of all its queues say that the time of these is over, too; silence means use.
 4. All of them let their queues leave, so that nothing is accepted or received any more.
-5. The topic is deleted with its subscriptions and their queues, in one transaction if it has fewer than
-   about thirty, which is guarded by the revisions of all of these, and of its entry, at the beginning.
+5. The topic is deleted with its subscriptions and their queues, in one transaction if it has at most about
+   24, which is guarded by the revisions of all of these, and of its entry, at the beginning.
 
 If a step fails after the fourth began, the topic's record is written anew, by which its queues are served
 again; if this gateway is lost, the shards do that (shard/links/retiring.py).
@@ -19,7 +19,7 @@ again; if this gateway is lost, the shards do that (shard/links/retiring.py).
 
 import asyncio
 import logging
-from collections.abc import Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final
 
@@ -64,6 +64,9 @@ class IdleTopics:
     _topics: dict[str, None] = field(default_factory=dict)
     _not_before_ms: dict[str, int] = field(default_factory=dict)
     """By topic, a time before which it is not deleted, as far as shards know."""
+    _seen: dict[str, tuple[int, int]] = field(default_factory=dict)
+    """By topic, until when it was in use at the last sweep, and when a change of that was seen: the clock of
+    who uses it may be behind this one."""
     _processes: frozenset[tuple[str, int, int]] = frozenset()
     _back_ms: int = 0
     """When a process that may use topics was started last, or this one continued after a pause."""
@@ -79,6 +82,7 @@ class IdleTopics:
             if idle_s(self._services.directory.get(name)) is None:
                 self._topics.pop(name, None)
                 self._not_before_ms.pop(name, None)
+                self._seen.pop(name, None)
             else:
                 self._topics[name] = None
 
@@ -106,8 +110,11 @@ class IdleTopics:
             if max_ms is None:
                 continue
             use = self._uses.of(topic)
+            before_ms, seen_ms = self._seen.get(topic, (use.until_ms, 0))
+            seen_ms = seen_ms if use.until_ms == before_ms else now_ms
+            self._seen[topic] = use.until_ms, seen_ms
             over_ms = max(
-                max(use.until_ms, record.changed_at_ms) + max_ms,
+                max(use.until_ms, seen_ms, record.changed_at_ms) + max_ms,
                 self._back_ms + TOPICS_BACK_MS,
                 self._not_before_ms.get(topic, 0),
             )
@@ -188,22 +195,30 @@ class IdleTopics:
             *(record.name, len(queues), record.policy["max_idle"]),
         )
 
-    def _queues(self, record: Name) -> list[str]:
-        """The queues that are deleted with a topic. Raises UsedError: a subscription passes messages on."""
+    def _queues(self, record: Name) -> dict[str, int]:
+        """The queues that are deleted with a topic, each with the latest revision of its name and of the
+        subscription whose own queue it is. Raises UsedError: a subscription passes messages on."""
         directory = self._services.directory
-        found = [each.name for each in deleting.deleted_with(directory, record) if each.role is Role.QUEUE]
+        names = deleting.deleted_with(directory, record)
+        found = {each.name: each.revision for each in names if each.role is Role.QUEUE}
         for each in directory.subscriptions(record.name):
             if each.push or each.target not in found:
                 over_ms = self._services.now_ms() + (record.policy.milliseconds("max_idle") or 0)
                 raise UsedError(f"its subscription {each.id} passes messages on to {each.target}", over_ms)
+            if deleting.has_own_queue(each):
+                found[each.target] = max(found[each.target], each.revision)
         return found
 
-    async def _ask_shards(self, record: Name, queues: Sequence[str], *, leaves: bool) -> None:
-        """Asks the shards of queues when their time is over, or lets them leave. Raises UsedError."""
+    async def _ask_shards(self, record: Name, queues: Mapping[str, int], *, leaves: bool) -> None:
+        """Asks the shards of queues when their time is over, or lets them leave. Raises UsedError.
+
+        Args:
+            queues: with the revisions that guard the deletion, of their names or subscriptions.
+        """
         fields = {"topic": record.name, "revision": record.revision, "leaves": leaves}
         for first in range(0, len(queues), limits.QUEUES_SHOWN_MAX):
-            part = queues[first : first + limits.QUEUES_SHOWN_MAX]
-            asked = (self._ask_shard(each, fields) for each in part)
+            part = list(queues)[first : first + limits.QUEUES_SHOWN_MAX]
+            asked = (self._ask_shard(each, fields | {"known": queues[each]}) for each in part)
             for queue, over_ms in zip(part, await asyncio.gather(*asked), strict=True):
                 if over_ms > self._services.now_ms():
                     raise UsedError(f"somebody has used {queue}", over_ms)
@@ -214,4 +229,8 @@ class IdleTopics:
             answer = await self._services.shards.request(queue, "leave", {"queue": queue, **fields})
         except (ShardDownError, ShardRefusedError, CoordinatorError) as error:
             raise UsedError(f"whether {queue} is in use is not known: {error}") from None
-        return int(answer.fields.get("over_ms", 0))
+        over_ms = int(answer.fields.get("over_ms", 0))
+        if fields["leaves"] and not answer.fields.get("leaves"):
+            # Its time may be over by the clock of this machine, and not by that of the shard.
+            raise UsedError(f"somebody has used {queue}", over_ms)
+        return over_ms

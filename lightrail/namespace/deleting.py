@@ -9,7 +9,7 @@ administration clients of Azure Service Bus create it. It is a name like others:
 exported, and rights at the topic apply to it.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Final
 
 from lightrail.cluster.coordinator import WRITES_MAX, Write, unchanged
@@ -73,43 +73,67 @@ def deleted_with(directory: Directory, record: Name) -> list[Name]:
     return found
 
 
-def writes_of(directory: Directory, record: Name, guards: Mapping[str, int] = NO_GUARDS) -> list[Write]:
-    """The writes that delete a name, its subscriptions and those to it, and for a router their queues.
-
-    The last one deletes the name itself, at this revision; those before it concern the keys of `guards`, at
-    their revisions: what is not deleted has to be as it is, 0 for an entry that is not there.
-    """
-    name = record.name
-    leaving = deleted_with(directory, record)
-    gone = {each.name for each in leaving} | {spelling.dead_letter_name(each.name) for each in leaving}
-    ended = dict.fromkeys(NAMES + each.name for each in leaving[1:])
-    ended |= {each.key: None for each in directory.subscriptions(name)}
-    for each in gone:
-        ended |= {found.key: None for found in directory.subscriptions_to(each)}
-        # The queue of a subscription that is pushed to a URL.
-        router, _, id = each.rpartition(f"/{spelling.SUBSCRIPTIONS_SEGMENT}/")
-        if (pushed := directory.subscription(router, id)) and pushed.push:
-            ended[pushed.key] = None
-    writes = [Write(key, None) for key in ended if key not in guards]
-    writes += unplacing(each.name for each in reversed(leaving) if each.role in PLACED)
-    writes += [Write(key, None, guard) for key, guard in guards.items() if key in ended]
-    writes += [unchanged(key, guard) for key, guard in guards.items() if key not in ended]
-    return [*writes, Write(NAMES + name, None, record.revision)]
-
-
 def transactions_of(
     directory: Directory, record: Name, guards: Mapping[str, int] = NO_GUARDS
 ) -> Iterator[list[Write]]:
-    """The transactions with the writes of `writes_of`.
+    """The transactions that delete a name, its subscriptions and those to it, and for a router their queues.
 
-    The name itself is deleted in the last one, so that a deletion that fails can be repeated.
+    A queue, its placement and the subscription whose own queue it is are deleted together. The name itself is
+    deleted in the last one, at this revision, so that a deletion that fails can be repeated.
+
+    Args:
+        guards: revisions that keys have to have, 0 for an entry that is not there. What is not deleted is
+            checked with the queue on which it depends, or in each transaction.
     """
-    *before, last = writes_of(directory, record, guards)
-    most = WRITES_MAX - 1
-    for end in range(len(before) % most or most, len(before), most):
-        # A deletion that the name outlives, as somebody has changed it since, is not applied late.
-        yield [*before[max(0, end - most) : end], unchanged(NAMES + record.name, record.revision)]
-    yield [*before[-most:], last]
+    *groups, last = _groups(directory, record, dict(guards))
+    checks = groups.pop(0)
+    most = WRITES_MAX - len(checks) - len(last)
+    part: list[Write] = []
+    for group in groups:
+        if len(part) + len(group) > most:
+            # A deletion that the name outlives, as somebody has changed it since, is not applied late.
+            yield [*checks, *part, unchanged(NAMES + record.name, record.revision)]
+            part = []
+        part += group
+    yield [*checks, *part, *last]
+
+
+def _groups(directory: Directory, record: Name, guards: dict[str, int]) -> Iterator[list[Write]]:
+    """First the checks of each transaction, last the deletion of the name, between them what is deleted at
+    once."""
+    queues = deleted_with(directory, record)[1:]
+    names = [each.name for each in queues]
+    ended = dict.fromkeys(_subscriptions_of(directory, record.name, names))
+    ended |= dict.fromkeys(NAMES + each for each in names)
+    beside = {each: NAMES + spelling.transfer_name(each) for each in names}
+    checked = {key: guards.pop(key) for key in beside.values() if key in guards and key not in ended}
+    yield [unchanged(key, guard) for key, guard in guards.items() if key not in ended]
+    groups: list[list[Write]] = []
+    for each in queues:
+        subscription = directory.subscription(*owner_of(each.name))
+        keys = [NAMES + each.name, "" if subscription is None else subscription.key]
+        group = [Write(key, None, guards.get(key)) for key in keys if key in ended]
+        for key in keys:
+            ended.pop(key, None)
+        group += unplacing([each.name]) if each.role in PLACED else ()
+        key = beside[each.name]
+        groups.append([*group, unchanged(key, checked[key])] if key in checked else group)
+    yield from ([Write(key, None, guards.get(key))] for key in ended)
+    yield from groups
+    of_name = unplacing([record.name]) if record.role in PLACED else []
+    yield [*of_name, Write(NAMES + record.name, None, record.revision)]
+
+
+def _subscriptions_of(directory: Directory, name: str, queues: Iterable[str]) -> Iterator[str]:
+    """The keys of subscriptions from and to a name, and to the queues that are deleted with it."""
+    yield from (each.key for each in directory.subscriptions(name))
+    for queue in (name, *queues):
+        for target in (queue, spelling.dead_letter_name(queue)):
+            yield from (found.key for found in directory.subscriptions_to(target))
+        # The queue of a subscription that is pushed to a URL.
+        router, _, id = queue.rpartition(f"/{spelling.SUBSCRIPTIONS_SEGMENT}/")
+        if (pushed := directory.subscription(router, id)) and pushed.push:
+            yield pushed.key
 
 
 def left_behind(directory: Directory, record: Name) -> Iterator[list[Write]]:

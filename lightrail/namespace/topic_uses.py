@@ -127,10 +127,15 @@ class TopicUses:
             if not writes:
                 return
             try:
-                await self._space.write(writes)
+                revision = await self._space.write(writes)
             except ConflictError:
                 continue
             self.refresh()
+            for write in writes:
+                topic = write.key.removeprefix(USES)
+                if not write.is_check and self.of(topic).revision < revision:
+                    # The coordinator can't be followed at present: who waits for the write would repeat it.
+                    self._take(Entry(write.key, write.value, 0, revision), None)
             return
         raise CoordinatorError("topics were changed while their use was written; this is tried again")
 

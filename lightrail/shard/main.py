@@ -20,7 +20,7 @@ from lightrail.shard.engine.engine import Engine
 from lightrail.shard.engine.server import Server
 from lightrail.shard.journal.store import Recovered
 from lightrail.shard.moving.mover import Mover
-from lightrail.shard.queues.declarations import Deletions
+from lightrail.shard.queues.declarations import Deletions, ExpiredName
 from lightrail.shard.requests.journal_requests import JournalRequests
 from lightrail.shard.startup.data_directory import DataDirectory
 from lightrail.shard.startup.start import Start, make_known, move_in
@@ -73,8 +73,8 @@ async def serve(process: Process) -> None:
     except zmq.ZMQError as error:
         raise joining.cannot_bind(error) from None
 
-    def deletion_ended(name: str, error: CoordinatorError | None) -> None:
-        engine.deletion_ended(name, error, server.now_ms())
+    def deletion_ended(attempt: ExpiredName, error: CoordinatorError | None) -> None:
+        engine.deletion_ended(attempt, error, server.now_ms())
         server.turn()
 
     deletions.when_ended = deletion_ended

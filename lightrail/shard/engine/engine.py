@@ -30,7 +30,7 @@ from lightrail.shard.moving.freezing import Freezing
 from lightrail.shard.queue.timed.lock_changes import KeyedLock
 from lightrail.shard.queue.values import commands
 from lightrail.shard.queue.values.policy import FLOW_TO_DISK
-from lightrail.shard.queues.declarations import EveryName, Names
+from lightrail.shard.queues.declarations import EveryName, ExpiredName, Names
 from lightrail.shard.queues.delivery_marks import DeliveryMarks
 from lightrail.shard.queues.lock_file import KeptLocks
 from lightrail.shard.queues.memory import queues_max
@@ -122,9 +122,9 @@ class Engine:
         counts.queues = queues.figures
         counts.store_usage = self._usage
 
-    def deletion_ended(self, name: str, error: "CoordinatorError | None", now_ms: int) -> None:
+    def deletion_ended(self, attempt: ExpiredName, error: "CoordinatorError | None", now_ms: int) -> None:
         """An attempt to delete a name that this shard has requested has ended."""
-        self._links.retiring.deletion_ended(name, error, now_ms)
+        self._links.retiring.deletion_ended(attempt, error, now_ms)
 
     # --- the interface to the server -------------------------------------------------------------------
 

@@ -17,7 +17,7 @@ A queue whose time is over is LEAVING (retiring.py).
 """
 
 import logging
-from collections.abc import Hashable, Iterable
+from collections.abc import Container, Hashable, Iterable
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
 
@@ -124,10 +124,10 @@ class IdleQueues:
         for name in self._queues.tenancy.map.queues_of(self._queues.tenancy.shard):
             self.watch(name, now_ms)
 
-    def watch_family(self, topic: str, now_ms: int) -> None:
-        """Watches the queues of a topic that has a max_idle from now on, or no longer."""
+    def watch_families(self, topics: Container[str], now_ms: int) -> None:
+        """Watches the queues of topics that have a max_idle from now on, or no longer."""
         for name in self._queues.tenancy.map.queues_of(self._queues.tenancy.shard):
-            if topic_of(name) == topic:
+            if topic_of(name) in topics:
                 queue = self._queues.find(name)
                 if queue is None:
                     self.watch(name, now_ms)

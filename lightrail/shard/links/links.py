@@ -218,9 +218,13 @@ class Links:
         """Some routers, or their subscriptions, may have changed."""
         self.retiring.routers_changed(changes.routers.union(changes.names), now_ms)
         self.idle.routers_changed(changes.routers, now_ms)
-        for name, before in changes.names.items():
-            if idle_s(self._queues.names.get(name)) is not (None if before is None else idle_s(before)):
-                self.idle.watch_family(name, now_ms)
+        topics = {
+            name
+            for name, before in changes.names.items()
+            if (idle_s(self._queues.names.get(name)) is None) != (before is None or idle_s(before) is None)
+        }
+        if topics:
+            self.idle.watch_families(topics, now_ms)
 
     def forget_sent_away(self, queue: Queue, refusal: Refusal | None = None) -> None:
         """Removes the links of a queue that is at another shard; those that are left get the refusal."""

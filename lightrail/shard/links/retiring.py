@@ -61,8 +61,8 @@ class RetiringQueues:
     _when_synced: CallWhenSynced
     _leaving: dict[Queue, int] = field(default_factory=dict)
     """Queues that leave, and the time to request again that they are deleted or kept."""
-    _asked: dict[Queue, int] = field(default_factory=dict)
-    """Attempts to delete a queue's name that have not ended."""
+    _asked: dict[Queue, list[ExpiredName]] = field(default_factory=dict)
+    """Attempts to delete a queue's name that have not ended, since it leaves."""
     _uncertain: set[Queue] = field(default_factory=set)
     """Queues of which a deletion may be applied late."""
     expired: list[ExpiredName] = field(default_factory=list)
@@ -89,16 +89,23 @@ class RetiringQueues:
         """The router of the subscription whose own queue has this name; an empty text for other names."""
         return owner_of(queue.name)[0]
 
-    def _revision(self, queue: Queue) -> int:
+    def revision(self, queue: Queue) -> int:
         """The revision that guards the deletion."""
         subscription = self.subscription(queue)
         return max(queue.record.revision, 0 if subscription is None else subscription.revision)
+
+    def _expected(self, queue: Queue) -> Subscription | None:
+        """What has to be there still at the deletion, or not to be there: then its revision is 0."""
+        router, id = owner_of(queue.name)
+        if not router:
+            return None
+        return self._queues.names.subscription(router, id) or Subscription(router, id, queue.name)
 
     # --- leaving ---------------------------------------------------------------------------------------
 
     def retire_idle(self, queue: Queue, now_ms: int) -> bool:
         """Lets a queue leave that nobody has used for its time; returns whether it does."""
-        if len(self._leaving) >= LEAVING_QUEUES_MAX or not self._retire(queue, self._revision(queue), now_ms):
+        if len(self._leaving) >= LEAVING_QUEUES_MAX or not self._retire(queue, self.revision(queue), now_ms):
             return False
         log.info(
             "queue %s is deleted, with %d messages: nobody has used it for its max_idle, %g seconds",
@@ -109,7 +116,7 @@ class RetiringQueues:
 
     def retire_left(self, queue: Queue, now_ms: int) -> bool:
         """Lets a queue leave whose last consumer has detached; returns whether it does."""
-        if not self._retire(queue, self._revision(queue), now_ms):
+        if not self._retire(queue, self.revision(queue), now_ms):
             return False
         self._when_synced(WhenSynced(lambda: self._request(queue)), 0)
         return True
@@ -117,7 +124,7 @@ class RetiringQueues:
     def retire_with(self, queue: Queue, topic: Name, now_ms: int) -> bool:
         """Lets a queue leave for a gateway, which deletes its topic; returns whether it does."""
         queue.leaves_with = topic.name
-        if self._retire(queue, max(self._revision(queue), topic.revision), now_ms):
+        if self._retire(queue, max(self.revision(queue), topic.revision), now_ms):
             self._leaving[queue] = now_ms + LEAVES_WITH_MS
             return True
         queue.leaves_with = ""
@@ -129,7 +136,7 @@ class RetiringQueues:
         Args:
             revision: the latest one that the gateway has read, of the name and of its subscription.
         """
-        if revision < self._revision(queue) or queue.closings or not self._is_empty(queue):
+        if revision < self.revision(queue) or queue.closings or not self._is_empty(queue):
             return False
         if len(self._leaving) >= LEAVING_QUEUES_MAX:
             return False
@@ -141,20 +148,24 @@ class RetiringQueues:
         return True
 
     def _is_empty(self, queue: Queue) -> bool:
-        for each in self.family(queue):
+        family = self.family(queue)
+        for each in family:
             view = each.view
             if view.held or view.in_flight_count or view.is_returning or view.deferring:
                 return False
             if each.promised or each.parked or self._performer.leaving.has(each):
                 return False
-        return True
+        return not any(source in family for source, _ in self._performer.dead_letters.unwritten)
 
     def _retire(self, queue: Queue, revision: int, now_ms: int) -> bool:
-        """Lets a queue leave, unless it moves, or its deletion would have to wait for the coordinator, and
-        messages of its topic with it; returns whether it does."""
+        """Lets a queue leave, unless it moves, a transaction with messages of it is not decided, or its
+        deletion would have to wait for the coordinator, and messages of its topic with it; returns whether it
+        does."""
         if not queue.is_serving or queue.name in self._queues.tenancy.map.moves or not self.may_leave:
             return False
         family = self.family(queue)
+        if any(each.promised for each in family):
+            return False
         try:
             for each in reversed(family):  # The record of the queue itself decides after a start.
                 self._performer.journal_removed(each, now_ms)
@@ -208,12 +219,15 @@ class RetiringQueues:
         queue.idle_since_ms = 0
         self._serve(queue, now_ms)
 
-    def deletion_ended(self, name: str, error: CoordinatorError | None, now_ms: int) -> None:
+    def deletion_ended(self, attempt: ExpiredName, error: CoordinatorError | None, now_ms: int) -> None:
         """An attempt to delete a name has ended; serves the queue again if none of them can be applied."""
+        name = attempt.record.name
         queue = self._queues.find(name)
-        if queue is None or queue not in self._asked:
+        asked = [] if queue is None else self._asked.get(queue, [])
+        if queue is None or not any(each is attempt for each in asked):
+            # It was served since, and may be leaving again.
             return
-        self._asked[queue] -= 1
+        self._asked[queue] = [each for each in asked if each is not attempt]
         if error is None:
             return
         if error.may_be_written:
@@ -268,8 +282,9 @@ class RetiringQueues:
             return
         is_left = queue.record.policy["lifetime"] == LAST_CONSUMER
         if (queue.idle_since_ms or is_left) and not queue.leaves_with:
-            self._asked[queue] = self._asked.get(queue, 0) + 1
-            self.expired.append(ExpiredName(queue.record, self.subscription(queue)))
+            attempt = ExpiredName(queue.record, self._expected(queue))
+            self._asked.setdefault(queue, []).append(attempt)
+            self.expired.append(attempt)
             return
         found = self._queues.names.get(queue.leaves_with or queue.name)
         if found.role is not Role.NONE:

@@ -171,7 +171,8 @@ class ExpiredName(NamedTuple):
 
     record: Name
     subscription: Subscription | None = None
-    """Whose own queue it is, to be deleted with it at its revision; None to delete what there is."""
+    """Whose own queue it may be: it has to have this revision, 0 if it must not be there. None for names that
+    are no own queue's."""
 
 
 @dataclass(eq=False, repr=False)
@@ -179,13 +180,13 @@ class Deletions:
     """The deletions under way; the shard requests a failed one again."""
 
     _service: Service
-    when_ended: Callable[[str, CoordinatorError | None], None] = lambda name, error: None
-    """Called with the name and the error of an attempt to delete one, or None."""
+    when_ended: Callable[[ExpiredName, CoordinatorError | None], None] = lambda attempt, error: None
+    """Called with an attempt to delete a name and its error, or None."""
     _tasks: set[asyncio.Task[None]] = field(default_factory=set)
 
     def begin(self, names: Iterable[ExpiredName]) -> None:
         for name in names:
-            self._spawn(self._delete(*name))
+            self._spawn(self._delete(name))
 
     def keep(self, names: Iterable[Name]) -> None:
         """Keeps names that a lost frontend was about to delete, unless it has deleted them."""
@@ -209,11 +210,11 @@ class Deletions:
                 "%s stays closed: whether a lost frontend deletes it is not known: %s", record.name, error
             )
 
-    async def _delete(self, record: Name, subscription: Subscription | None) -> None:
+    async def _delete(self, expired: ExpiredName) -> None:
         failure: CoordinatorError | None = None
         try:
-            await self._service.expire(record, subscription)
+            await self._service.expire(*expired)
         except CoordinatorError as error:
-            log.warning("%s is not used any more and can't be deleted yet: %s", record.name, error)
+            log.warning("%s is not used any more and can't be deleted yet: %s", expired.record.name, error)
             failure = error
-        self.when_ended(record.name, failure)
+        self.when_ended(expired, failure)

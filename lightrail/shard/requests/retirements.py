@@ -45,11 +45,17 @@ class Retirements:
                 f"{topic.name} is expected at revision {revision} and with max_idle, found {topic.revision}",
             )
         queue = self._queues.find(name_of(fields))
-        if queue is not None and queue.state is OwnershipState.LEAVING and queue.leaves_with == topic.name:
+        if queue is None or queue.state is not OwnershipState.LEAVING or queue.leaves_with != topic.name:
+            queue = demand(self._queues.open(name_of(fields), now_ms))
+        if self._links.retiring.revision(queue) < whole(fields, "known", 0, REVISION_MAX, 0):
+            # The deletion allows for a change that this shard has not read: it would serve the queue again.
+            raise RequestError(
+                conditions.RESOURCE_LOCKED, f"a change of {queue.name} is not known here yet; try again"
+            )
+        if queue.state is OwnershipState.LEAVING:
             # Another gateway has been faster; the answer waits for its record.
             self._wait(Reply(peer, number, LEAVES), number)
             return None
-        queue = demand(self._queues.open(name_of(fields), now_ms))
         over_ms = self._links.idle.over_ms(queue, max_ms, now_ms)
         if over_ms > now_ms or not fields.get("leaves"):
             return {"over_ms": over_ms}

@@ -17,6 +17,7 @@ from lightrail.gateway.idle_topics import (
     TOPICS_PAUSE_MS,
     IdleTopics,
 )
+from lightrail.model.names import subscription_name
 from lightrail.model.policy import Policy
 from lightrail.namespace.deleting import own_queue
 from lightrail.namespace.directory import Directory
@@ -42,11 +43,16 @@ class Frontend:
 
     def __init__(self, story: "Story") -> None:
         self.story = story
+        self.behind_ms = 0
+        """By how much its clock is behind the gateway's."""
         self.directory = Directory(story.graph.coordinator, now_ms=story.now_ms)
         self.timers: list[Callable[[], None]] = []
         uses = TopicUses(story.graph.coordinator, self.directory)
-        self.notes = UseNotes(uses, story.now_ms, story.spawn, lambda _, call: self.timers.append(call))
+        self.notes = UseNotes(uses, self.now_ms, story.spawn, lambda _, call: self.timers.append(call))
         self.routing = Routing(self.directory, notes=self.notes)
+
+    def now_ms(self) -> int:
+        return self.story.now_ms() - self.behind_ms
 
     def look(self) -> None:
         timers, self.timers = self.timers, []
@@ -79,6 +85,8 @@ class Story:
         self.shard_is_lost = False
         self.asked: list[dict[str, Any]] = []
         self.links = 10
+        self.ahead_ms = 0
+        """By how much the gateway's clock is ahead of the shard's."""
         self.at_request: Callable[[dict[str, Any]], Awaitable[None]] | None = None
 
     def now_ms(self) -> int:
@@ -114,7 +122,7 @@ class Story:
             directory=directory,
             namespace=Service(self.graph.coordinator, directory, now_ms=self.now_ms),
             shards=SimpleNamespace(map=self.map, request=self.request),
-            now_ms=self.now_ms,
+            now_ms=lambda: self.now_ms() + self.ahead_ms,
         )
         return IdleTopics(services, TopicUses(self.graph.coordinator, directory))
 
@@ -202,6 +210,18 @@ def test_a_topic_is_there_for_its_time_to_the_millisecond_and_is_deleted_with_it
     run(check, "s", "s2")
 
 
+def test_a_topic_is_deleted_with_subscriptions_that_receivers_made_by_attaching_to_it() -> None:
+    async def check(story: Story) -> None:
+        queue = subscription_name("t", "receiver")
+        await story.graph.queue(queue)
+        await story.graph.subscribe("t", queue, id="receiver")
+        await story.wait(2 * USE_MS + MAX_MS)
+        assert not story.is_there()
+        assert await story.graph.coordinator.entries("names/") == []
+
+    run(check)
+
+
 def test_a_topic_without_subscriptions_that_nobody_ever_used_is_there_for_its_time() -> None:
     async def check(story: Story) -> None:
         await story.graph.router("lonely", max_idle=MAX_MS / 1000)
@@ -229,15 +249,18 @@ def test_never_under_a_receiver_of_a_subscription_that_waits() -> None:
     run(check, "s", "s2")
 
 
-def test_never_under_a_sender_that_sends_once_a_minute_though_no_subscription_gets_it() -> None:
+@pytest.mark.parametrize("behind_ms", [0, 4 * MAX_MS])
+def test_never_under_a_sender_that_sends_at_times_though_no_subscription_gets_it(behind_ms: int) -> None:
     async def check(story: Story) -> None:
         await story.graph.router("quiet", max_idle=MAX_MS / 1000, unroutable="drop")
-        for _ in range(20):
-            story.frontend.directory.refresh()
-            while not story.frontend.routing.prepare("quiet", story.now_ms(), Looks()):
-                await story.frontend.notes.written()
-            assert story.frontend.routing.plan("quiet", story.now_ms()) is not None
-            await story.wait(60_000)
+        frontend = story.frontend
+        frontend.behind_ms = behind_ms
+        for _ in range(10):
+            frontend.directory.refresh()
+            while not frontend.routing.prepare("quiet", frontend.now_ms(), Looks()):
+                await frontend.notes.written()
+            assert frontend.routing.plan("quiet", frontend.now_ms()) is not None
+            await story.wait(MAX_MS // 2)
         story.graph.directory.refresh()
         assert story.graph.directory.find("quiet") is not None
         await story.wait(MAX_MS + USE_MS)
@@ -399,6 +422,47 @@ def test_a_receiver_that_comes_before_its_queue_leaves_keeps_the_topic_and_the_o
         assert (story.is_there(), story.state()) == (True, OwnershipState.SERVING)
         await story.wait(2 * MAX_MS)
         assert story.is_there()
+
+    run(check, "s", "s2")
+
+
+def test_a_gateway_whose_clock_is_ahead_of_the_shards_deletes_no_queue_that_does_not_leave() -> None:
+    async def check(story: Story) -> None:
+        async def at_request(fields: dict[str, Any]) -> None:
+            if fields["leaves"]:
+                # Between the two questions somebody uses the queue; the gateway's clock is far ahead.
+                story.peer.consume(1, QUEUE, 1)
+                story.ahead_ms = 2 * MAX_MS
+
+        story.at_request = at_request
+        await story.wait(USE_MS + MAX_MS)
+        assert story.ahead_ms
+        assert (story.is_there(), story.state()) == (True, OwnershipState.SERVING)
+
+    run(check)
+
+
+def test_a_change_of_a_queue_that_its_shard_has_not_read_keeps_the_topic(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The deletion allows for the change, and the shard serves the queue again when it reads it."""
+
+    async def check(story: Story) -> None:
+        async def at_request(fields: dict[str, Any]) -> None:
+            if fields["leaves"] and fields["queue"] != QUEUE:
+                monkeypatch.undo()
+                story.scene.refresh()
+                story.route(frozenset([QUEUE]))
+
+        await story.wait(USE_MS + MAX_MS - 1)
+        story.at_request = at_request
+        monkeypatch.setattr(story.names, "refresh", lambda: None)
+        await story.graph.service.keep(story.graph.directory.get(QUEUE))
+        story.topics._services.directory.refresh()
+        story.graph.now_ms += 1
+        story.scene.tick(1)
+        await story.topics.sweep(story.now_ms())
+        assert (story.is_there(), story.state()) == (True, OwnershipState.SERVING)
 
     run(check, "s", "s2")
 

@@ -185,6 +185,20 @@ def test_a_topic_that_is_deleted_or_changed_meanwhile_does_not_leave_an_entry() 
     run(check)
 
 
+def test_a_use_that_is_written_is_noted_though_the_coordinator_can_not_be_followed() -> None:
+    async def check(scene: Scene) -> None:
+        scene.uses.refresh()
+        scene.graph.coordinator.news = lambda since: None  # type: ignore[method-assign]
+        scene.written()
+        assert not scene.prepares()
+        await scene.settle()
+        assert scene.prepares()
+        assert scene.written() == 1
+        assert scene.uses.of("t").until_ms == scene.now_ms() + USE_MS
+
+    run(check)
+
+
 def test_while_nothing_can_be_written_messages_pass_and_their_use_is_written_later() -> None:
     async def check(scene: Scene) -> None:
         scene.is_refused = True

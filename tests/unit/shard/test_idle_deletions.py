@@ -28,12 +28,13 @@ class Administered:
         self.admin = Service(self.coordinator, self.there)
         self.queue = own_queue("t", "s")
 
-    async def begin(self) -> None:
+    async def begin(self, *, is_subscribed: bool = True) -> None:
         await self.coordinator.set_shards(1)
         scene = self.scene = Scene(names=self.here)
         await self.admin.give(ANYBODY, "t", Policy.parse({"role": "router"}))
         await self.admin.give(ANYBODY, self.queue, Policy.parse({"role": "queue", "max_idle": 300}))
-        await self.subscribe()
+        if is_subscribed:
+            await self.subscribe()
         scene.refresh()
         for _ in range((MAX_MS + 3 * IDLE_CHECK_MS) // 5_000):
             scene.tick(5_000)
@@ -56,16 +57,18 @@ class Administered:
         self.scene.refresh()
 
 
-@pytest.mark.parametrize("changed", ["nothing", "queue", "rules"])
+@pytest.mark.parametrize("changed", ["nothing", "queue", "rules", "new"])
 def test_the_directory_deletes_what_nobody_has_changed_and_a_change_wins(changed: str) -> None:
     async def check() -> None:
         story = Administered()
-        await story.begin()
+        await story.begin(is_subscribed=changed != "new")
         if changed == "queue":
             policy = Policy.parse({"role": "queue", "max_idle": 300, "description": "used"})
             await story.admin.change(ANYBODY, story.queue, policy)
         elif changed == "rules":
             await story.subscribe(filter="x = 1")
+        elif changed == "new":
+            await story.subscribe()
         await story.delete()
         story.there.refresh()
         is_there = changed != "nothing"

@@ -128,6 +128,14 @@ def test_what_is_no_queue_of_this_topic_as_it_is_gets_an_error(
     assert story.state() is OwnershipState.SERVING
 
 
+def test_a_queue_of_which_the_gateway_knows_more_than_the_shard_does_not_leave() -> None:
+    story = Story()
+    story.wait(MAX_MS + 2 * IDLE_CHECK_MS)
+    known = story.names.get(QUEUE).revision + 10
+    assert story.ask(known=known)["error"]["condition"] == conditions.RESOURCE_LOCKED
+    assert story.state() is OwnershipState.SERVING
+
+
 def test_it_goes_on_leaving_after_a_start_and_its_deletion_is_not_requested_but_that_the_topic_is_kept() -> (
     None
 ):
@@ -158,6 +166,32 @@ def test_a_change_while_the_shard_was_down_is_known_to_it_at_its_start(changed: 
     story.peer.consume(2, QUEUE, 1)
     story.restart()
     assert story.state() is OwnershipState.SERVING
+
+
+def test_topics_that_change_at_once_cost_one_look_at_all_queues_and_none_if_they_have_the_field_as_before(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    story = Story()
+    looks: list[int] = []
+
+    def queues_of(_: object, shard: int) -> list[str]:
+        looks.append(shard)
+        return [QUEUE]
+
+    monkeypatch.setattr(type(story.scene.engine._queues.tenancy.map), "queues_of", queues_of)
+    names = [f"t{number}" for number in range(100)]
+    for name in names:
+        story.names.give(name, TOPIC)
+    story.scene.refresh()
+    assert len(looks) == 1
+    for name in names:
+        story.names.give(name, Policy.parse({"role": "router", "max_idle": 2 * MAX_MS / 1000}))
+    story.scene.refresh()
+    assert len(looks) == 1
+    story.names.give("t", Policy.parse({"role": "router"}))
+    story.scene.refresh()
+    assert len(looks) == 2
+    assert story.scene.engine._links.idle._watched == {}
 
 
 def test_it_is_deleted_with_its_topic() -> None:

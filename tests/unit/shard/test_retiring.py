@@ -14,10 +14,14 @@ from lightrail.shard.links.idle import IDLE_CHECK_MS, IDLE_REFUSED_MS
 from lightrail.shard.links.retiring import LEAVING_QUEUES_MAX
 from lightrail.shard.queues.declarations import EveryName
 from lightrail.shard.queues.ownership import OwnershipState
+from lightrail.wire.bodies import SettleDetail
 from lightrail.wire.frames import Kind, OutcomeCode
 from tests.support.shard.fake_files import FakeFiles
 from tests.support.shard.scene import Peer, Scene
 from tests.unit.shard import test_idle as idle
+from tests.unit.shard.test_dead_letters import letters, opened
+from tests.unit.shard.transactions.test_prepared import ID, answer, prepare
+from tests.unit.shard.transactions.test_transactions import post
 
 QUEUE = Policy.parse({"role": "queue", "delay": True})
 
@@ -104,6 +108,36 @@ def test_a_queue_with_a_message_ready_locked_or_dead_is_served_on(fill: Callable
     story.peer.send(3, 1, [b"b"])
     story.scene.settle_down()
     assert story.peer.accepted(3) == [1]
+
+
+def test_a_queue_whose_dead_letters_wait_for_room_on_the_disk_is_served_on() -> None:
+    scene, store, peer = opened(letters(1))
+    store.full = True
+    peer.settle(2, 0, 1, OutcomeCode.REJECTED, SettleDetail())
+    peer.close_consumer(2)
+    scene.settle_down()
+    number = peer.ask("retire", queue="q", revision=1)
+    scene.settle_down()
+    assert peer.answers[number][0] == {"retired": False}
+
+
+def test_a_queue_without_consumers_is_there_for_the_decision_of_a_transaction_that_sends_to_it() -> None:
+    names = EveryName()
+    names.give("q", Policy.parse({"role": "queue", "lifetime": "last_consumer"}))
+    scene = Scene(names=names)
+    peer = scene.peer()
+    peer.consume(2, "q")
+    assert answer(scene, peer, prepare(peer, post("q"))) == {"prepared": True}
+    peer.close_consumer(2)
+    peer.ping()
+    scene.tick(limits.PEER_SILENCE_MS // 2)
+    scene.settle_down()
+    assert scene.wishes == []
+    assert answer(scene, peer, peer.ask("conclude", id=ID, commit=True)) == {"concluded": True}
+    peer.ping()
+    scene.tick(limits.PEER_SILENCE_MS // 2)
+    scene.settle_down()
+    assert scene.wishes == ["q"]
 
 
 def test_an_empty_queue_leaves_and_what_is_sent_meanwhile_waits_and_ends_with_the_name() -> None:
@@ -208,8 +242,7 @@ class Idle(idle.Story):
 
     def end(self, error: CoordinatorError | None) -> None:
         """The first attempt that is under way ends."""
-        assert self.scene.retired
-        self.scene.engine.deletion_ended("q", error, self.now_ms)
+        self.scene.engine.deletion_ended(self.scene.retired.pop(0), error, self.now_ms)
         self.scene.settle_down()
 
 
@@ -255,6 +288,19 @@ def test_while_an_attempt_is_under_way_or_may_be_applied_late_it_is_leaving() ->
     story.end(REFUSALS[0])
     assert story.state() is OwnershipState.LEAVING, "so may attempts before the start"
     story.write_anew()
+    assert story.state() is OwnershipState.SERVING
+
+
+def test_an_attempt_that_was_sent_before_the_queue_was_served_does_not_end_a_later_one() -> None:
+    story = Idle()
+    story.write_anew()
+    assert story.state() is OwnershipState.SERVING
+    story.wait(idle.MAX_MS + 2 * IDLE_CHECK_MS)
+    assert story.state() is OwnershipState.LEAVING
+    story.end(REFUSALS[0])
+    assert story.state() is OwnershipState.LEAVING, "the later one may be applied"
+    while story.scene.retired:
+        story.end(REFUSALS[0])
     assert story.state() is OwnershipState.SERVING
 
 

@@ -72,6 +72,9 @@ class Links:
         self, peer: Peer, link: int, epoch: int, body: ProducerOpen, next_number: int, now_ms: int
     ) -> None:
         """Opens a frontend's link that sends to a queue; `next_number` as in `NumberedLink`."""
+        if self.last_consumers.left_queues:
+            # What the link sends is for the queue that is made after the deletion.
+            self.last_consumers.retire(now_ms)
         queue = self._queue(peer, link, epoch, body, now_ms)
         if queue is None:
             return

@@ -483,6 +483,24 @@ def test_nothing_is_accepted_between_the_end_of_the_last_consumer_and_the_deleti
     assert scene.wishes == ["q"], "it has a consumer"
 
 
+def test_a_sender_that_attaches_in_the_turn_of_the_last_consumers_end_waits_for_the_deletion() -> None:
+    """Its client knows that the consumer has ended, and the link would end with the former queue."""
+    scene = Scene()
+    given = Policy.parse({"role": "queue", "lifetime": "last_consumer"})
+    names_of(scene).give("q", given)
+    peer = scene.peer()
+    peer.consume(3, "q", epoch=1)
+    peer.take()
+    peer.late = []
+    peer.close_consumer(3)
+    peer.produce(1, "q", epoch=1)
+    assert [(each.kind, each.link) for each in peer.take(Kind.MOVED, Kind.PRODUCER_READY)] == [
+        (Kind.MOVED, 1)
+    ]
+    scene.settle_down()
+    assert scene.wishes == ["q"]
+
+
 def test_a_queue_without_consumers_goes_on_leaving_after_a_start() -> None:
     """The deletion may be applied late."""
     files, names = FakeFiles(), EveryName()

@@ -268,6 +268,6 @@ def _by_rule(copy: tuple[Hashable, bytes]) -> tuple[Hashable, str]:
 
 
 def _took(counts: Counter[Any], key: Hashable) -> bool:
-    """Whether there was one more, which is taken."""
+    """Removes one more, if there is one; returns whether there was."""
     counts[key] -= 1
     return counts[key] >= 0

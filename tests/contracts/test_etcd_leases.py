@@ -23,7 +23,7 @@ def test_a_lease_that_was_lost_is_made_again(one: EtcdCluster) -> None:
         server = one.servers[0]
         (lease,) = server.control("lease", "list").stdout.split()[3:]
         assert server.control("lease", "revoke", lease).returncode == 0
-        await eventually(lambda: "shards/0" not in keys(coordinator), "it is gone")
+        await eventually(lambda: "shards/0" not in keys(coordinator), "the registration has ended")
         await eventually(lambda: "shards/0" in keys(coordinator), "it is there again")
         await coordinator.register("shards/0", '{"boot":1,"http":"x"}', displaced.append)
         found = await coordinator.entry("shards/0")

@@ -31,7 +31,7 @@ def test_it_holds_no_compiler_and_runs_as_nobody_special(docker: Docker, image: 
     described = json.loads(docker.engine.docker("image", "inspect", image))[0]["Config"]
     assert described["User"] == "10001:10001"
     assert described["Healthcheck"]["Test"][0] == "CMD"
-    # Whoever waits for a healthy container connects to it then: that the process lives is not enough.
+    # Clients wait for a healthy container and connect then, so a live process is not enough.
     assert "HEALTH_URL=http://127.0.0.1:8080/readyz" in described["Env"]
     assert described["Labels"]["org.opencontainers.image.licenses"] == "Apache-2.0"
     there = docker.engine.docker(

@@ -143,7 +143,7 @@ def test_a_message_that_a_rule_schedules_waits_in_its_subscription_and_lives_fro
         assert sorted(names.texts(queue)) == sorted(bodies) if queue is end else names.texts(queue) == bodies
         assert all(seconds(each["enqueued_at"]) >= began + 0.599 for each in names.peek(queue))
     assert [each["sequence"] for each in names.peek(late)] == [4, 5, 6, 7]
-    # Elsewhere it is as its sender said.
+    # In the other queues the message has the time of its sender.
     assert names.texts(plain) in (bodies, bodies[1:])
 
 

@@ -30,7 +30,7 @@ ETCD_GROUP_BYTES: Final[int] = 512 * 1024
 """Keys and values of writes that are sent as one transaction; etcd takes 1.5 MiB (--max-request-bytes)."""
 
 ETCD_READ_MS: Final[int] = 20
-"""Time between the beginnings of two calls: a process makes 50 in a second, whoever asks for them."""
+"""Time between the beginnings of two calls: a process makes at most 50 in a second for all requests."""
 ETCD_READ_KEYS: Final[int] = WRITES_MAX
 """Keys of one call."""
 ETCD_READS_WAITING: Final[int] = 10_000
@@ -213,5 +213,5 @@ def _refuse(answers: "Sequence[asyncio.Future[Entry | None]]", error: BaseExcept
         answer.set_exception(
             error if isinstance(error, CoordinatorError) else CoordinatorError(f"etcd was not read: {error}")
         )
-        # Whoever waited may have left.
+        # The requests that waited may have been cancelled.
         answer.exception()

@@ -33,7 +33,7 @@ def test_a_half_open_connection_is_closed_in_time() -> None:
         scene.time_ms += limits.OPENING_TIME_MS + 1
         scene.frontend.deadlines.ring()
         await scene.settle()
-        # It has seen our header, so it is told; then it is gone, whether it answers or not.
+        # The client has seen the header, so it gets a close; the connection ends also without an answer.
         scene.time_ms += limits.CLOSING_TIME_MS + 1
         scene.frontend.deadlines.ring()
         await scene.settle()

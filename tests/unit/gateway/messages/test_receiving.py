@@ -205,7 +205,7 @@ def test_after_a_new_greeting_old_deliveries_are_settled_by_their_lock() -> None
         delivery.accept()
         await turn()
         assert shards.peer.late == [
-            # What has not arrived is nobody's.
+            # A message that has not arrived is locked for nobody.
             ("return_unsent", {"locks": [f"{delivery.key}-1"]}),
             ("settle", {"lock": delivery.lock, "sequence": 4, "outcome": "accepted"}),
         ]

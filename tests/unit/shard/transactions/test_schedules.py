@@ -233,7 +233,7 @@ def test_what_an_undecided_transaction_cancels_nobody_cancels_before_the_decisio
     assert condition(peer, request) == conditions.RESOURCE_LOCKED
     assert contents(scene) == before, "all or nothing"
     assert answer(scene, peer, peer.ask("conclude", id=ID, commit=commits)) == {"concluded": True}
-    # One of both has cancelled it, and the other is told.
+    # One of the two has cancelled the message, and the other gets an error.
     found = answer(scene, peer, peer.ask("cancel", queue="q", sequences=[1]))
     assert found == {"cancelled": 0 if commits else 1}
     assert 1 not in contents(scene)

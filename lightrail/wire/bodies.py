@@ -150,6 +150,8 @@ class ConsumerOpen(_Body):
     """Its session is the next available one; set `session` once it is known."""
     user: str = ""
     """The user towards whose share of the shard the consumer counts; "" for a link of the broker itself."""
+    removes_first: bool = False
+    """Of a presettled link: whether a delivery leaves when the removal of its message is on disk."""
 
     @property
     def is_session(self) -> bool:
@@ -157,7 +159,7 @@ class ConsumerOpen(_Body):
         return self.any_session or self.session is not None
 
     def encode(self) -> bytes:
-        optional = ("default_undeliverable", "durability", "user", "lock_ends")
+        optional = ("default_undeliverable", "durability", "user", "lock_ends", "removes_first")
         unused = tuple(name for name in optional if not getattr(self, name))
         if not self.is_session:
             unused += ("session", "any_session")

@@ -224,7 +224,7 @@ class Journal:
         commit.count_in(self._usage)
 
     def accept(self) -> None:
-        """Accepts the commits that all required members have synced by now."""
+        """Accepts the commits that all required members have synced by now; `Engine.accepted` follows."""
         for reached in self.marks.take_accepted():
             self._tail.accepted = reached
         self._tail.is_shared = bool(self.marks.others)

@@ -146,10 +146,26 @@ DELETIONS: Final = (
     Deletion(
         6,
         "the look around",
-        replace(LAWS, may_begin=lambda compared, minimum: True),
+        replace(LAWS, may_begin=lambda compared, members, minimum: True),
         "a disk set back",
         invariants.IN_SYNC,
         ("set_disk_back", "begin", "follow"),
+    ),
+    Deletion(
+        5,
+        "the end of who has won an epoch and follows a newer one",
+        replace(LAWS, ends_by_following=lambda won, newer: False),
+        "a learner",
+        invariants.LINEAGE,
+        ("apply", "apply", "begin", "follow", "append", "begin", "append", "follow"),
+    ),
+    Deletion(
+        6,
+        "the end of an owner that answers a newer one",
+        replace(LAWS, ends_by_answering=lambda won, newer: False),
+        "damage",
+        invariants.IN_SYNC,
+        ("flip", "begin", "sync", "follow", "accept"),
     ),
     Deletion(
         6,

@@ -53,7 +53,7 @@ def follow(world: World, state: State) -> Iterator[Step]:
 def without_older_epoch(world: World, state: State, machine: int, owner: int) -> Member:
     """The member that follows this owner: who owns an older epoch, or has won one, ends before it follows."""
     member = state.members[machine]
-    if 0 < member.won < state.members[owner].epoch:
+    if member.epoch or world.laws.ends_by_following(member.won, state.members[owner].epoch):
         return restarted(world, state, stopped(member))
     return member
 

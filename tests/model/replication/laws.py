@@ -76,10 +76,21 @@ def promised_at_start(entry_epoch: int) -> int:
     return entry_epoch
 
 
-def may_begin(compared: int, minimum: int) -> bool:
+def may_begin(compared: int, members: int, minimum: int) -> bool:
     """May an owner write its first segment? It has compared its journal with `compared` disks of the set,
-    its own included. With fewer than the minimum nothing is accepted anyway, so nobody waits longer."""
-    return compared >= minimum
+    its own included. With fewer than the minimum nothing is accepted anyway, so nobody waits longer. A set
+    that an operator's word has made smaller than the minimum is compared wholly."""
+    return compared >= min(members, minimum)
+
+
+def ends_by_answering(won: int, newer: int) -> bool:
+    """Does a process that has won `won`, or serves in it, end before it answers a newer owner?"""
+    return 0 < won < newer
+
+
+def ends_by_following(won: int, newer: int) -> bool:
+    """Does a process that has won `won`, and has not begun, end before it follows a newer epoch?"""
+    return 0 < won < newer
 
 
 def may_answer(required: Ids, owner: int, confirmed: Ids) -> bool:
@@ -173,7 +184,9 @@ class Laws:
     follows: Callable[[int, int], bool] = follows
     promised_by_answering: Callable[[int], int] = promised_by_answering
     promised_at_start: Callable[[int], int] = promised_at_start
-    may_begin: Callable[[int, int], bool] = may_begin
+    may_begin: Callable[[int, int, int], bool] = may_begin
+    ends_by_answering: Callable[[int, int], bool] = ends_by_answering
+    ends_by_following: Callable[[int, int], bool] = ends_by_following
     may_answer: Callable[[Ids, int, Ids], bool] = may_answer
     may_deliver: Callable[[int, int, Ids, int, Sequence[int]], bool] = may_deliver
     lease_end: Callable[[int, int], int] = lease_end

@@ -28,7 +28,9 @@ def beat(world: World, state: State) -> Iterator[Step]:
             reply = (machine, owner.process, member.id, sent)
             if member.granted_until >= granted or reply in state.replies:
                 continue
-            if 0 < member.won < owner.epoch:  # An owner that hears of a newer one ends before it grants.
+            if world.laws.ends_by_answering(
+                member.won, owner.epoch
+            ):  # An owner that hears of a newer one ends before it grants.
                 member = restarted(world, state, stopped(member))
             granting = member._replace(granted_until=granted)
             yield (

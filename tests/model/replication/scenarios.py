@@ -135,6 +135,7 @@ LONG: Final[Mapping[str, Scenario]] = {
     "clocks of three": replace(SCENARIOS["clocks"], members=3, ticks=3, crashes=0),
     "a move, and a crash": replace(SCENARIOS["a move"], crashes=1),
     "a queue, and a crash": replace(SCENARIOS["a queue"], epochs=3, writes=3, crashes=1),
+    "promoted, below the minimum": Scenario(minimum=2, writes=1, crashes=2, marks=True, promote=True),
     "a cleaner of three": Scenario(minimum=2, epochs=2, writes=2, crashes=1, cleaner=True),
     "etcd set back, three, and a crash": replace(SCENARIOS["etcd set back, three"], crashes=1),
 }

@@ -76,7 +76,7 @@ def begin(world: World, state: State) -> Iterator[Step]:
         for places in chain.from_iterable(combinations(others, size) for size in range(len(others) + 1)):
             heard = [state.members[at] for at in places]
             compared = 1 + sum(other.id in member.known for other in heard)
-            if not laws.may_begin(compared, scenario.minimum):
+            if not laws.may_begin(compared, len(member.known), scenario.minimum):
                 continue
             if not all(laws.trusts_others(member.won, newest_epoch(other.journal)) for other in heard):
                 continue
@@ -105,7 +105,7 @@ def begin(world: World, state: State) -> Iterator[Step]:
             members = list(replaced(state, machine, owner))
             for at in places:
                 other = members[at]
-                if 0 < other.won < promised:
+                if laws.ends_by_answering(other.won, member.won):
                     other = restarted(world, state, stopped(other))
                 members[at] = other._replace(promised=max(other.promised, promised))
             after = state._replace(members=tuple(members))

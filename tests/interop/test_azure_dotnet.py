@@ -10,7 +10,7 @@ from tests.interop.programs import in_csharp
 from tests.support import wait
 from tests.support.amqp.cutting_proxy import CuttingProxy
 from tests.support.broker import Broker
-from tests.support.namespace import give
+from tests.support.namespace import give, give_all
 
 # A program may have to wait for csrun to unpack itself.
 pytestmark = pytest.mark.timeout(240)
@@ -18,16 +18,14 @@ pytestmark = pytest.mark.timeout(240)
 
 def test_one_client_has_links_requests_and_tokens_for_hundreds_of_entities(guarded: Broker, key: str) -> None:
     count = 260
-    for number in range(count):
-        give(guarded.data, f"many/{number}", role="queue", lock_duration=60)
+    give_all(guarded.data, (f"many/{number}" for number in range(count)), role="queue", lock_duration=60)
     found = in_csharp("ManyEntities", connection_string(guarded, key), "many", str(count))
     assert found.scenarios == {"own": count, "renewed": count, "left": 0}
 
 
 def test_handlers_of_many_processors_and_sessions_outlive_their_locks(guarded: Broker, key: str) -> None:
     count = 12
-    for number in range(count):
-        give(guarded.data, f"busy/{number}", role="queue", lock_duration=5)
+    give_all(guarded.data, (f"busy/{number}" for number in range(count)), role="queue", lock_duration=5)
     give(guarded.data, "busy/sessions", role="queue", lock_duration=5, groups=True)
     found = in_csharp("ManyProcessors", connection_string(guarded, key), "busy", str(count), str(count))
     whole = {"calls": count, "messages": count, "at_once": count, "delivery_count": 1, "errors": []}

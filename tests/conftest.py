@@ -25,14 +25,11 @@ def shared_broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Broker]:
         yield started
 
 
-COMPUTING: Final = ("tests/model/", "tests/simulation/")
-
-
 @pytest.fixture(scope="module", autouse=True)
 def _seldom_collected(request: pytest.FixtureRequest) -> Iterator[None]:
-    """Tests that only compute look for cycles as seldom as a frontend does: a tenth of their time."""
+    """Models and simulations look for cycles as seldom as a frontend does: a twentieth of their time."""
     before = gc.get_threshold()
-    if request.node.nodeid.startswith(COMPUTING):
+    if request.node.nodeid.startswith(("tests/model/", "tests/simulation/")):
         gc.set_threshold(50_000, 20, 100)
     yield
     gc.set_threshold(*before)

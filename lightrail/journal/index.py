@@ -100,13 +100,13 @@ def index_of(header: SegmentHeader, found: Iterable[Found]) -> SegmentIndex:
 def read_index(header: SegmentHeader, file: Readable, end: int) -> tuple[SegmentIndex, str]:
     """Makes the index by reading a segment; also returns the description of what follows its last record."""
     scan = Scan(file, header.salt, SEGMENT_HEADER_SIZE, end, header.first_lsn)
-    index = index_of(header, _over_gaps(scan))
+    index = index_of(header, over_gaps(scan))
     if scan.lsn is not None:
         index.next_lsn = scan.lsn
     return index, scan.found
 
 
-def _over_gaps(scan: Scan) -> Iterator[Found]:
+def over_gaps(scan: Scan) -> Iterator[Found]:
     """All records, across ranges that a repair replaced by Gap records."""
     for found in scan:
         if found.code == GAP:

@@ -10,6 +10,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final, Protocol
 
+from lightrail.journal.scan import Readable
+
 FILE_COPY_BYTES: Final[int] = 1024 * 1024
 """Bytes of a copied file in memory at a time."""
 
@@ -114,7 +116,7 @@ class Files(Protocol):
         """16 random bytes."""
 
 
-def copy(source: DiskFile, to: Files, name: str, goes_on: Callable[[], bool] = lambda: True) -> None:
+def copy(source: Readable, to: Files, name: str, goes_on: Callable[[], bool] = lambda: True) -> None:
     """Copies a file atomically: under another name, synced, then renamed, replacing an older file.
 
     Raises:

@@ -29,9 +29,11 @@ class Identity:
     cluster: str
     shard: int
     disk: str
-    """Random id that distinguishes two disks of the same shard."""
+    """Random id of the journal, which all of its replicas share."""
     salt: int
     """Start value of all checksums of this journal."""
+    member: str
+    """Random id of this directory among the replicas of the journal; `disk` for the first one."""
 
 
 def load_identity(files: Files) -> Identity | None:
@@ -57,19 +59,31 @@ def load_identity(files: Files) -> Identity | None:
             f"this journal has format version {version}, this program knows {FORMAT_VERSION} and older: "
             "start it with the newer program that wrote it"
         )
+    disk = str(fields["disk"])
     return Identity(
-        version, str(fields["cluster"]), int(fields["shard"]), str(fields["disk"]), int(fields["salt"])
+        version,
+        str(fields["cluster"]),
+        int(fields["shard"]),
+        disk,
+        int(fields["salt"]),
+        str(fields.get("member", disk)),
     )
 
 
 def settle(
-    files: Files, cluster: str, shard: int, salt: int | None = None, disk: str | None = None
+    files: Files,
+    cluster: str,
+    shard: int,
+    salt: int | None = None,
+    disk: str | None = None,
+    member: str | None = None,
 ) -> Identity:
     """Checks that the directory belongs to this shard; a new directory gets its identity.
 
     Args:
         salt: the salt in the headers of the segments, for a directory that lost its identity file.
         disk: the id of the disk, for a new directory whose disk has one already.
+        member: the id of the directory, for a new one that is to have a copy of another's journal.
 
     Raises:
         StoreRefusedError: the directory belongs to another shard or cluster, or has a newer format.
@@ -79,8 +93,12 @@ def settle(
         drawn = files.random()
         if salt is None:
             salt = int.from_bytes(drawn[:4], "little")
-        identity = Identity(FORMAT_VERSION, cluster, shard, disk or drawn.hex(), salt)
-        files.replace(IDENTITY_FILE, json.dumps(asdict(identity), indent=2).encode() + b"\n")
+        disk = disk or drawn.hex()
+        identity = Identity(FORMAT_VERSION, cluster, shard, disk, salt, member or disk)
+        fields = asdict(identity)
+        if identity.member == disk:
+            del fields["member"]
+        files.replace(IDENTITY_FILE, json.dumps(fields, indent=2).encode() + b"\n")
         return identity
     if (found.cluster, found.shard) != (cluster, shard):
         raise StoreRefusedError(

@@ -89,8 +89,11 @@ class Journal:
 
     # --- opening and closing ---------------------------------------------------------------------------
 
-    def recover(self, memory_bytes: int, now_ms: int = 0) -> Recovered:
-        """See `Store.recover`. Begins a new segment; a torn tail is cut on disk when this returns."""
+    def recover(self, memory_bytes: int, now_ms: int = 0, epoch: int = 0) -> Recovered:
+        """See `Store.recover`. Begins a new segment; a torn tail is cut on disk when this returns.
+
+        `epoch` is that of this owner, later than those of all segments; 0 for a shard without replicas.
+        """
         files = self.files
         if not files.lock():
             raise StoreRefusedError(
@@ -98,15 +101,14 @@ class Journal:
                 "stop that process, or give this one its own directory"
             )
         try:
-            return self._recover(memory_bytes, now_ms)
+            return self._recover(memory_bytes, now_ms, epoch)
         except BaseException:
             files.unlock()
             raise
 
-    def _recover(self, memory_bytes: int, now_ms: int) -> Recovered:
-        opened = open_files(
-            self.files, self._cluster, self._shard, self._tables.producers_max, memory_bytes, self.judge
-        )
+    def _recover(self, memory_bytes: int, now_ms: int, epoch: int) -> Recovered:
+        files, producers_max = self.files, self._tables.producers_max
+        opened = open_files(files, self._cluster, self._shard, producers_max, memory_bytes, self.judge, epoch)
         replay = opened.replay
         self._salt = opened.salt
         self.incarnation = opened.incarnation
@@ -118,7 +120,7 @@ class Journal:
         self._space = Space(self.files, self._segment_bytes, max(self._segments, default=0) + 1)
         self._space.free = self._relief
         self._tail = Tail(
-            self._segments, self._tables, self._space, replay.lsn, self._salt, self._segment_bytes
+            self._segments, self._tables, self._space, replay.lsn, self._salt, self._segment_bytes, epoch
         )
         self._small = SmallRecords(self._tail, self._tables, self._space, self._segments)
         if not self.marks.others:

@@ -69,12 +69,14 @@ def open_files(
     producers_max: int,
     memory_bytes: int,
     judge: Callable[[Extent], None],
+    epoch: int = 0,
 ) -> OpenedFiles:
     """Checks the identity and extent of the files, reads all segments, and cuts a torn tail.
 
     Args:
         memory_bytes: bound of the bytes of messages in memory.
         judge: called before a file is changed; raises StoreError if the journal is too short.
+        epoch: that of the owner that is about to write, see recovery.py.
     """
     salt = None
     if identity.load_identity(files) is None:
@@ -86,7 +88,7 @@ def open_files(
         identity.check(known, extent.segment, end, extent.next_lsn)
         judge(extent)
 
-    replay = recovery.replay(files, found.salt, producers_max, check)
+    replay = recovery.replay(files, found.salt, producers_max, check, epoch)
     try:
         queues = load_queues(replay, found.salt, memory_bytes)
     except BaseException:

@@ -14,6 +14,8 @@ The rules, in the order in which they are applied:
    never follow new records.
 6. Before anything is cut, the end is compared with the extent file (identity.py): a journal that is
    shorter than it once was on disk is refused.
+7. Each owner of a shard with replicas has an epoch of its own, later than those of all segments: so records
+   of two owners with the same numbers can be told apart. A shard without replicas always has the epoch 0.
 """
 
 from collections.abc import Callable
@@ -42,13 +44,13 @@ from lightrail.journal.record import (
     TransactionStep,
 )
 from lightrail.journal.scan import Found, Scan, next_whole
-from lightrail.journal.segment_header import SEGMENT_HEADER_SIZE
+from lightrail.journal.segment_header import SEGMENT_HEADER_SIZE, SegmentHeader
 from lightrail.model.attempts import waiting
 from lightrail.shard.journal.files import DiskFile, Files, own_copy
 from lightrail.shard.journal.identity import NOTHING, Extent
 from lightrail.shard.journal.live import LiveSpans
 from lightrail.shard.journal.segment import Segment, begun, name_of, numbers
-from lightrail.shard.journal.store import JournalDamagedError
+from lightrail.shard.journal.store import JournalDamagedError, StoreRefusedError
 from lightrail.shard.journal.tables import Tables
 
 Check = Callable[[Extent, int], None]
@@ -84,12 +86,13 @@ class _Cut:
 class _Replayer:
     """Reads the segments once."""
 
-    __slots__ = ("_check", "_cut", "_files", "_group", "_replay", "_salt")
+    __slots__ = ("_check", "_cut", "_epoch", "_files", "_group", "_replay", "_salt")
 
-    def __init__(self, files: Files, salt: int, producers_max: int, check: Check) -> None:
+    def __init__(self, files: Files, salt: int, producers_max: int, check: Check, epoch: int) -> None:
         self._files = files
         self._salt = salt
         self._check = check
+        self._epoch = epoch
         self._replay = Replay(Tables(producers_max))
         self._group: list[tuple[Segment, Found]] = []
         self._cut: _Cut | None = None
@@ -99,11 +102,13 @@ class _Replayer:
         opened = {number: files.open(name_of(number)) for number in numbers(files)}
         try:
             segments = begun(opened, self._salt)
+            if segments:
+                self._check_epoch(*segments[-1])
             for index, (number, header) in enumerate(segments):
                 file = opened[number]
                 last = index == len(segments) - 1
                 size = file.size()
-                segment = Segment(number, file, size)
+                segment = Segment(number, file, size, header.epoch)
                 segment.index.first_lsn = header.first_lsn
                 replay.segments.append(segment)
                 if index == 0:
@@ -121,6 +126,13 @@ class _Replayer:
                 file.close()
             raise
         return replay
+
+    def _check_epoch(self, number: int, newest: SegmentHeader) -> None:
+        if self._epoch <= newest.epoch and (self._epoch or newest.epoch):
+            raise StoreRefusedError(
+                f"expected an epoch of this owner after {newest.epoch}, which {name_of(number)} has, found "
+                f"{self._epoch}: start the shard with the etcd of its cluster, which has its replicas"
+            )
 
     def _segment(self, index: int, segment: Segment, next_lsn: int | None) -> None:
         """Replays one segment up to the next segment's first record, or to its end."""
@@ -373,13 +385,16 @@ class _Replayer:
             last.capacity = last.written = last.end
 
 
-def replay(files: Files, salt: int, producers_max: int, check: Check = lambda *_: None) -> Replay:
+def replay(
+    files: Files, salt: int, producers_max: int, check: Check = lambda *_: None, epoch: int = 0
+) -> Replay:
     """Reads all segments of a journal; `check` is called before anything is changed.
 
     Raises:
+        StoreRefusedError: the epoch is not later than that of the newest segment.
         JournalDamagedError: the journal has damage that no crash explains.
         NewerFormatError: the journal has a newer format.
         StoreError: raised by `check`.
         OSError: a call of the disk failed.
     """
-    return _Replayer(files, salt, producers_max, check).run()
+    return _Replayer(files, salt, producers_max, check, epoch).run()

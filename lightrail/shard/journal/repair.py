@@ -144,14 +144,18 @@ class _Repairer:
                 firsts[self._extent.segment] = self._extent.first_lsn
             if not begun:
                 return self._report
+            epoch = 0
             for number in range(min(opened, default=max(begun)), max(begun) + 1):
                 self._report.segments += 1
                 if number not in opened:
                     opened[number] = self._files.create(name_of(number))
                     self._files.sync()
                 first_lsn = firsts.get(number) or self._lsn or 1
-                if headers.get(number) is None:
-                    self._new_header(number, first_lsn)
+                header = headers.get(number)
+                if header is None:
+                    self._new_header(number, first_lsn, epoch)
+                else:
+                    epoch = header.epoch
                 last = number == max(begun)
                 self._segment(number, first_lsn, None if last else firsts.get(number + 1), last)
         finally:
@@ -193,12 +197,12 @@ class _Repairer:
             file = self._opened[number] = own_copy(self._files, name_of(number), file)
         return file
 
-    def _new_header(self, number: int, first_lsn: int) -> None:
-        """Rewrites the header of a segment."""
+    def _new_header(self, number: int, first_lsn: int, epoch: int) -> None:
+        """Rewrites the header of a segment; `epoch` is that of the segment before it."""
         file = self._owned(number)
         old = file.read(0, SEGMENT_HEADER_SIZE)
         self._aside(number, 0, old, first_lsn, first_lsn, ["the header of the segment"])
-        file.write(0, [encode_segment_header(number, first_lsn, self._salt)])
+        file.write(0, [encode_segment_header(number, first_lsn, self._salt, epoch)])
         file.sync()
 
     def _segment(self, number: int, lsn: int, stop: int | None, last: bool) -> None:

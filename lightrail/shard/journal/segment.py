@@ -50,6 +50,8 @@ class Segment:
     file: DiskFile
     capacity: int
     """Size of the file on disk in bytes."""
+    epoch: int = 0
+    """The epoch of the owner that wrote it, as in its header."""
     mark: int = 0
     """The first record at or after this offset begins the next block of the index."""
     messages_before: int = 0
@@ -221,7 +223,7 @@ class _Headers:
         file = self._opened[number]
         if file.size() > SEGMENT_HEADER_SIZE or file.links() > 1:
             raise JournalDamagedError(name_of(number), 0, "no header of this segment")
-        data = encode_segment_header(number, following.first_lsn, self._salt)
+        data = encode_segment_header(number, following.first_lsn, self._salt, following.epoch)
         file.write(0, [data])
         file.sync()
         header = decode_segment_header(data)

@@ -59,6 +59,10 @@ class NewerFormatError(StoreRefusedError):
     """The store was written by a newer program, whose format this one can't read: no other start helps."""
 
 
+class MirrorError(StoreError):
+    """An owner's bytes or request do not fit the journal of a member, which has not changed: attach again."""
+
+
 class JournalDamagedError(StoreError):
     """Stored bytes differ from the written ones, and no crash explains it."""
 

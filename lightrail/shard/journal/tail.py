@@ -47,6 +47,8 @@ class Tail:
     """Number of the last record."""
     _salt: int
     _segment_bytes: int
+    _epoch: int = 0
+    """The epoch of this owner, which the headers of its segments have."""
     accepted: Reached = NOWHERE
     """See `Position.accepted`."""
     is_shared: bool = False
@@ -228,13 +230,14 @@ class Tail:
             self._parts.append(old)
         self.segment = self._segments[segment.number] = segment
         segment.index.first_lsn = lsn
+        segment.epoch = self._epoch
         segment.messages_before = self._messages
         segment.begun_ms = now_ms
         tables = self._tables
         if tables.captured:
             segment.captured = True
             segment.captured_from = {queue: tables.queues[queue].next_sequence for queue in tables.captured}
-        header = encode_segment_header(segment.number, lsn, self._salt)
+        header = encode_segment_header(segment.number, lsn, self._salt, self._epoch)
         self._part = CommitPart(
             segment, 0, [(0, header, None, None), (FRONT_SIZE + len(snapshot), snapshot, None, None)]
         )

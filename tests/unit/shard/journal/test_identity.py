@@ -242,3 +242,18 @@ def test_a_closed_journal_says_where_it_ended() -> None:
     journal.close()
     assert identity.load_extent(files, SALT) == journal.extent
     assert journal.extent.next_lsn == lsn + 2
+
+
+def test_a_directory_of_the_first_member_has_the_id_of_the_journal() -> None:
+    files = FakeFiles()
+    made = identity.settle(files, "c", 0)
+    assert made.member == made.disk
+    assert b"member" not in bytes(files.inodes["identity.json"].live)
+    assert identity.load_identity(files) == made
+
+
+def test_a_directory_of_another_member_has_an_id_of_its_own_beside_that_of_the_journal() -> None:
+    files = FakeFiles()
+    made = identity.settle(files, "c", 0, 77, "d0", "m1")
+    assert (made.salt, made.disk, made.member) == (77, "d0", "m1")
+    assert identity.settle(files, "c", 0, 78, "d1", "m2") == made == identity.load_identity(files)

@@ -49,8 +49,8 @@ from lightrail.shard.journal.segment import name_of
 from lightrail.shard.queue.values.runs import batch_of
 from tests.support.shard.fake_files import FakeFiles
 
-GOLDEN = Path(__file__).parents[3] / "golden" / "journal" / "segment-v8.bin"
-OLDER = [GOLDEN.with_name(f"segment-v{version}.bin") for version in range(1, 8)]
+GOLDEN = Path(__file__).parents[3] / "golden" / "journal" / "segment-v9.bin"
+OLDER = [GOLDEN.with_name(f"segment-v{version}.bin") for version in range(1, 9)]
 LINK = bytes(range(16))
 
 
@@ -58,7 +58,7 @@ def written() -> bytes:
     """One segment with every type of record that the engine can append."""
     files = FakeFiles()
     journal = Journal(files, "cluster", 2, segment_bytes=16_384)
-    journal.recover(0, 1_000)
+    journal.recover(0, 1_000, epoch=7)
     orders = batch_of([b"first", b"", b"third"], durable=True, priority=7, enqueued_at_ms=1_001)
     expiring = batch_of(
         [b"x" * 1_500], durable=True, expires_at_ms=9_000, enqueued_at_ms=1_002, message_format=3
@@ -114,7 +114,7 @@ def test_the_golden_file_is_read() -> None:
     file = files.create(name_of(1))
     file.write(0, [GOLDEN.read_bytes()])
     header = decode_segment_header(file.read(0, 40))
-    assert header == (8, 1, 1, 0x03020100)
+    assert header == (9, 1, 1, 0x03020100, 7)
     scan = Scan(file, header.salt, 40, file.size(), 1)
     found = list(scan)
     assert [record.lsn for record in found] == list(range(1, 36))
@@ -187,11 +187,11 @@ def test_a_segment_of_an_older_version_is_read_and_gone_on_with(older: Path) -> 
         **({6: 8} if second else {}),
         **({7: 3, 8: 5} if later else {}),
     }
-    parts = ({}, {6: 1}, *[{6: 1, 8: 2}] * 5)[OLDER.index(older)]
+    parts = ({}, {6: 1}, *[{6: 1, 8: 2}] * 6)[OLDER.index(older)]
     assert (recovered.parts, recovered.sealed, recovered.epoch) == (parts, True, 5)
     header = decode_segment_header(bytes(files.inodes[name_of(2)].live[:40]))
     assert header is not None
-    assert header.version == 8
+    assert header.version == 9
     journal.close(2_001)
 
 

@@ -8,7 +8,7 @@ import pytest
 from lightrail.journal.layout import CLOSE, MARK, REST, U64, finished
 from lightrail.journal.record import Outcome, Queue, QueueEvent, Settle
 from lightrail.journal.scan import WINDOW_BYTES
-from lightrail.journal.segment_header import SEGMENT_HEADER_SIZE, encode_segment_header
+from lightrail.journal.segment_header import FORMAT_VERSION, SEGMENT_HEADER_SIZE, encode_segment_header
 from lightrail.shard.journal.journal import Journal
 from lightrail.shard.journal.record import Append
 from lightrail.shard.journal.repair import repair_files
@@ -146,13 +146,13 @@ def test_a_newer_format_is_refused() -> None:
     files, _ = written()
     image = files.after_crash(0, "none")
     fields = json.loads(bytes(image.inodes["identity.json"].live))
-    fields["format"] = 9
+    fields["format"] = FORMAT_VERSION + 1
     image.inodes["identity.json"] = Inode(json.dumps(fields).encode())
-    with pytest.raises(NewerFormatError, match="format version 9"):
+    with pytest.raises(NewerFormatError, match=f"format version {FORMAT_VERSION + 1}"):
         recovered(image)
     image = files.after_crash(0, "none")
-    image.inodes[name_of(3)].live[8] = 9
-    with pytest.raises(NewerFormatError, match="format version 9"):
+    image.inodes[name_of(3)].live[8] = FORMAT_VERSION + 1
+    with pytest.raises(NewerFormatError, match=f"format version {FORMAT_VERSION + 1}"):
         recovered(image)
 
 

@@ -23,7 +23,7 @@ from lightrail.journal.archive import Incarnation
 from lightrail.journal.record import CONTINUED, Close
 from lightrail.model import limits
 from lightrail.shard.journal.batches import read_location
-from lightrail.shard.journal.commit import JournalCommit, Reached
+from lightrail.shard.journal.commit import NOWHERE, JournalCommit, Reached
 from lightrail.shard.journal.files import Files
 from lightrail.shard.journal.identity import NOTHING, Extent, ExtentFile
 from lightrail.shard.journal.loading import open_files
@@ -94,8 +94,7 @@ class Journal:
 
         `epoch` is that of this owner, later than those of all segments; 0 for a shard without replicas.
         """
-        files = self.files
-        if not files.lock():
+        if not self.files.lock():
             raise StoreRefusedError(
                 "expected to be the only process with this journal, found it locked by another process: "
                 "stop that process, or give this one its own directory"
@@ -103,7 +102,7 @@ class Journal:
         try:
             return self._recover(memory_bytes, now_ms, epoch)
         except BaseException:
-            files.unlock()
+            self.files.unlock()
             raise
 
     def _recover(self, memory_bytes: int, now_ms: int, epoch: int) -> Recovered:
@@ -123,8 +122,7 @@ class Journal:
             self._segments, self._tables, self._space, replay.lsn, self._salt, self._segment_bytes, epoch
         )
         self._small = SmallRecords(self._tail, self._tables, self._space, self._segments)
-        if not self.marks.others:
-            self._tail.accepted = opened.reached()
+        self._tail.accepted = NOWHERE if self.marks.others else opened.reached()
         self.accept()
         with contextlib.suppress(StoreFullError):
             # On a full disk the shard still starts: it can deliver, and makes its segment when space is free.

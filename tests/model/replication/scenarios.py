@@ -150,7 +150,6 @@ LONG: Final[Mapping[str, Scenario]] = {
     "damage, a crash and a removal": Scenario(minimum=2, epochs=2, writes=2, crashes=1, flips=1),
     "a question to one of three": Scenario(minimum=2, writes=3, question=True),
     "clocks, longer": replace(SCENARIOS["clocks"], ticks=5),
-    "clocks of three": replace(SCENARIOS["clocks"], members=3, ticks=3, crashes=0),
     "a move, and a crash": replace(SCENARIOS["a move"], crashes=1),
     "a queue, and a crash": replace(SCENARIOS["a queue"], epochs=3, writes=3, crashes=1),
     "promoted, below the minimum": Scenario(minimum=2, writes=1, crashes=2, marks=True, promote=True),

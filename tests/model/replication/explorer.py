@@ -55,6 +55,8 @@ STEPS: tuple[Steps, ...] = (
     leases.tick,
     leases.beat,
     leases.hear_grant,
+    leases.hand_back,
+    leases.hear_return,
     leases.deliver,
 )
 

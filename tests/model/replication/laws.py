@@ -113,6 +113,17 @@ def silent_until(granted_until: int) -> int:
     return granted_until
 
 
+def counts_as_lease(sent: int, returned_at: int) -> bool:
+    """Has an owner a lease by the reply to a beat of `sent`, if it has returned its leases since?"""
+    return sent > returned_at
+
+
+def is_returned(granted: tuple[int, int], sent: int, owner: tuple[int, int], returned_at: int) -> bool:
+    """Does a grant end that was given to the process `granted` for a beat of `sent`, when the process `owner`
+    has returned its leases?"""
+    return granted == owner and sent <= returned_at
+
+
 def granted_at_start(now: int) -> int:
     """The end of the grants that a member counts when its process starts and remembers none."""
     return now + GRANT
@@ -191,6 +202,8 @@ class Laws:
     may_deliver: Callable[[int, int, Ids, int, Sequence[int]], bool] = may_deliver
     lease_end: Callable[[int, int], int] = lease_end
     silent_until: Callable[[int], int] = silent_until
+    counts_as_lease: Callable[[int, int], bool] = counts_as_lease
+    is_returned: Callable[[tuple[int, int], int, tuple[int, int], int], bool] = is_returned
     granted_at_start: Callable[[int], int] = granted_at_start
     may_cut: Callable[[int, int], bool] = may_cut
     refuses_a_jump: Callable[[bool], bool] = refuses_a_jump

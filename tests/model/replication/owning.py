@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 
 from tests.model.replication.invariants import broken_by_acceptance
-from tests.model.replication.state import Member, State, Write, replaced
+from tests.model.replication.state import Grant, Member, State, Write, replaced
 from tests.model.replication.world import Step, World, letter, letters, written
 
 
@@ -38,7 +38,9 @@ def restarted(world: World, state: State, member: Member) -> Member:
         member.process + 1,
         member.saved,
         promised=world.laws.promised_at_start(state.etcd.entry.epoch),
-        granted_until=world.laws.granted_at_start(state.now) if scenario.ticks else 0,
+        grants=frozenset({Grant(-1, -1, 0, world.laws.granted_at_start(state.now))})
+        if scenario.ticks
+        else frozenset(),
     )
 
 

@@ -4,7 +4,8 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Final
 
-from tests.model.replication.state import Entry, Etcd, Member, Spent, State
+from tests.model.replication.laws import GRANT, LEASE
+from tests.model.replication.state import Entry, Etcd, Grant, Member, Spent, State
 from tests.model.replication.world import Scenario, owning
 
 A: Final = frozenset({0})
@@ -65,6 +66,17 @@ def after_a_removal_of_two(older: Entry, newer: Entry, a: tuple[int, ...]) -> St
     )
 
 
+def overtaken() -> State:
+    """C owns epoch 2 and has removed A, which does not know it. A has leases of B and C, and C one of B."""
+    entry = Entry(4, 2, 2, BC)
+    to_a, to_c = Grant(0, 0, 0, GRANT), Grant(2, 0, 0, GRANT)
+    a = owning(Member(0, (-1,), 1), Entry(1, 1, 0, ABC), 3)._replace(leases=(0, LEASE, LEASE))
+    b = Member(1, (-1, -2), 2, grants=frozenset({to_a, to_c}))
+    c = owning(Member(2, (-1, -2), 2, grants=frozenset({to_a})), entry, 3)
+    c = c._replace(leases=(0, LEASE, 0), silent_until=GRANT, begun_at=2)
+    return State((a, b, c), Etcd(4, entry), held_before=BC)
+
+
 ALONE: Final = Entry(1, 1, 0, A)
 B_ALONE: Final = Entry(4, 2, 1, frozenset({1}))
 WITH_C: Final = Entry(1, 1, 0, AC)
@@ -88,6 +100,12 @@ SCENARIOS: Final[Mapping[str, Scenario]] = {
     "a question": Scenario(members=2, records=1, epochs=2, writes=2, question=True),
     "clocks": Scenario(
         members=2, records=0, epochs=2, writes=2, crashes=1, ticks=3, omitted=("follow", "accept")
+    ),
+    "a hand-over": Scenario(
+        members=2, records=0, epochs=2, writes=2, ticks=2, returns=True, omitted=("follow", "accept")
+    ),
+    "a hand-over to the next": Scenario(
+        records=0, writes=1, ticks=1, returns=True, omitted=("follow", "accept", "tick"), start=overtaken()
     ),
     "a stopped clock": Scenario(
         members=2, records=1, epochs=2, writes=2, ticks=2, stopped_clock=0, question=True
@@ -132,7 +150,6 @@ LONG: Final[Mapping[str, Scenario]] = {
     "damage, a crash and a removal": Scenario(minimum=2, epochs=2, writes=2, crashes=1, flips=1),
     "a question to one of three": Scenario(minimum=2, writes=3, question=True),
     "clocks, longer": replace(SCENARIOS["clocks"], ticks=5),
-    "clocks of three": replace(SCENARIOS["clocks"], members=3, ticks=3, crashes=0),
     "a move, and a crash": replace(SCENARIOS["a move"], crashes=1),
     "a queue, and a crash": replace(SCENARIOS["a queue"], epochs=3, writes=3, crashes=1),
     "promoted, below the minimum": Scenario(minimum=2, writes=1, crashes=2, marks=True, promote=True),

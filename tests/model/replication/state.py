@@ -96,9 +96,22 @@ class Member(NamedTuple):
     """The revision of its take-over."""
     begun_at: int = 0
     """The revision of etcd that it read after its first segment."""
-    granted_until: int = 0
+    grants: frozenset["Grant"] = frozenset()
+    """What it has granted and what has not run out, to any owner."""
+    returned_at: int = -1
+    """When it has returned its leases as an owner."""
     silent_until: int = 0
     leases: tuple[int, ...] = ()
+
+
+class Grant(NamedTuple):
+    """A member's word that it does not deliver as a newer owner before `until`, and for which beat."""
+
+    machine: int
+    """Of the owner; -1 for what a process that has started can't remember."""
+    process: int
+    sent: int
+    until: int
 
 
 class Spent(NamedTuple):
@@ -139,6 +152,8 @@ class State(NamedTuple):
     now: int = 0
     replies: frozenset[tuple[int, int, int, int]] = frozenset()
     """Grants on their way to an owner: its machine, its process, the member, and when the beat was sent."""
+    returns: frozenset[tuple[int, int, int, int]] = frozenset()
+    """Returned leases on their way: the owner's machine, its process, the member, and when it was."""
     delivered: int = 0
     """The newest epoch that has delivered."""
     held_before: Ids = frozenset()

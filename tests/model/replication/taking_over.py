@@ -99,7 +99,9 @@ def begin(world: World, state: State) -> Iterator[Step]:
                 synced=len(journal),
                 epoch=member.won,
                 begun_at=state.etcd.revision,
-                silent_until=laws.silent_until(member.granted_until) if scenario.ticks else 0,
+                silent_until=laws.silent_until(max((grant.until for grant in member.grants), default=0))
+                if scenario.ticks
+                else 0,
             )
             promised = laws.promised_by_answering(member.won)
             members = list(replaced(state, machine, owner))

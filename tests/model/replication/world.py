@@ -34,6 +34,8 @@ class Scenario:
     queue: bool = False
     consumer: bool = False
     ticks: int = 0
+    returns: bool = False
+    """Owners may return their leases."""
     stopped_clock: int | None = None
     """The machine whose clock does not run."""
     restores: bool = False

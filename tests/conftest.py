@@ -3,6 +3,7 @@
 `LIGHTRAIL_EXAMPLES=new` draws fresh Hypothesis examples; a failing one prints the line that repeats it.
 """
 
+import gc
 import os
 from collections.abc import Iterator
 from typing import Any, Final
@@ -22,6 +23,16 @@ def shared_broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Broker]:
     """One for all tests that name it: they neither stop nor freeze it, and use names of their own."""
     with Broker(tmp_path_factory.mktemp("shared") / "data") as started:
         yield started
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _seldom_collected(request: pytest.FixtureRequest) -> Iterator[None]:
+    """Models and simulations look for cycles as seldom as a frontend does: a twentieth of their time."""
+    before = gc.get_threshold()
+    if request.node.nodeid.startswith(("tests/model/", "tests/simulation/")):
+        gc.set_threshold(50_000, 20, 100)
+    yield
+    gc.set_threshold(*before)
 
 
 CONTAINERS: Final = frozenset(

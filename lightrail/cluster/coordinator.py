@@ -7,10 +7,17 @@ Everything is an entry: a text under a key, with the revision that made the key 
 it, as in etcd (docs/formats/coordinator.md lists the keys). Revisions rise with each transaction that
 writes. A deletion is stored for a while, so that followers see it.
 
+Fence: the entries by which a process owns something, on which all of its writes depend. A process whose shard
+another process has taken over may not know that for a while, and what it has sent may reach the coordinator
+when it has ended: by then its successor may have dropped a copy that the process makes the owner, or have
+consumers that it does not know. So the revision of the entry that names the owner is compared with each
+write, in the same transaction. The fence is a part of the coordinator, and not an argument of those who
+write: no writer can forget it.
+
 `map.py` is a process's view of placements and members, `namespace/directory.py` its view of names.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Final, NamedTuple, Protocol
 
@@ -71,6 +78,23 @@ class ConflictError(CoordinatorError):
         """All keys of the transaction that were changed, as far as the store looks at all of them."""
 
 
+class FencedError(CoordinatorError):
+    """An entry of the fence has another revision: nothing was written.
+
+    Another process owns what this one owned, or this process has changed the entry itself meanwhile. Who
+    follows the entry knows which; others may try again after a pause.
+    """
+
+    may_be_written = False
+
+    def __init__(self, key: str, revision: int) -> None:
+        super().__init__(
+            f"{key} is not at revision {revision}, at which this process owned what it writes for: nothing "
+            "was written. If another process owns it now, this one is about to end"
+        )
+        self.key = key
+
+
 class Write(NamedTuple):
     """One write of a transaction: `value` None deletes. `guard` is the revision that the entry must have."""
 
@@ -86,6 +110,57 @@ def unchanged(key: str, revision: int) -> Write:
     """A part of a transaction that depends on an entry without changing it: that has this revision, or with
     0 does not exist."""
     return Write(key, None, revision, is_check=True)
+
+
+Commit = Callable[[Sequence[Write]], Awaitable[int]]
+"""Makes one transaction, and returns its revision; see KeySpace.write."""
+
+
+@dataclass(slots=True, eq=False, repr=False)
+class Fence:
+    """The revisions that entries must have for a write of this process to be made."""
+
+    _revisions: dict[str, int] = field(default_factory=dict)
+
+    def set(self, key: str, revision: int) -> None:
+        """From now on all writes depend on this revision of an entry; 0: that there is none."""
+        self._revisions[key] = revision
+
+    def lift(self, key: str) -> None:
+        """From now on no write depends on this entry."""
+        self._revisions.pop(key, None)
+
+    async def write(self, writes: Sequence[Write], commit: Commit) -> int:
+        """Makes a transaction that depends on the fence too.
+
+        A write to an entry of the fence has to have its revision as the guard. The fence then has the
+        revision of the transaction: this process goes on as the owner that it has made itself. Where the
+        answer was lost the fence stays as it was, until `set` is called again.
+
+        Raises:
+            FencedError: nothing was written.
+            ConflictError, CoordinatorError: see KeySpace.write.
+        """
+        if not self._revisions:
+            return await commit(writes)
+        own = {each.key: each for each in writes if each.key in self._revisions}
+        for key, each in own.items():
+            if each.guard != self._revisions[key]:
+                raise FencedError(key, self._revisions[key])
+        # First, as some stores report the first guard alone that does not hold.
+        checks = [unchanged(*each) for each in self._revisions.items() if each[0] not in own]
+        sent = dict(self._revisions)
+        try:
+            revision = await commit([*checks, *writes])
+        except ConflictError as conflict:
+            fallen = next((key for key in sent if key in conflict.keys), None)
+            if fallen is None:
+                raise
+            raise FencedError(fallen, sent[fallen]) from None
+        for key, each in own.items():
+            if not each.is_check and self._revisions.get(key) == each.guard:
+                self._revisions[key] = 0 if each.value is None else revision
+        return revision
 
 
 class SetBack(NamedTuple):
@@ -123,6 +198,8 @@ class KeySpace(Protocol):
 
     counts: CoordinatorCounts
     """Counters of this process's calls to the coordinator."""
+    fence: Fence
+    """The entries on which all writes and registrations of this process depend; empty at first."""
 
     async def cluster_id(self) -> str:
         """The installation's random id, 32 hexadecimal digits; journals contain it."""
@@ -132,16 +209,17 @@ class KeySpace(Protocol):
         it."""
 
     async def write(self, writes: Sequence[Write]) -> int:
-        """Carries out all of these writes or none.
+        """Carries out all of these writes or none, and none if an entry of `fence` has changed.
 
-        At most WRITES_MAX writes and checks, each of a different key. `news` of this process has the writes
-        when this returns, or soon after if etcd can't be followed meanwhile.
+        At most WRITES_MAX writes and checks, each of a different key, besides those of the fence. `news` of
+        this process has the writes when this returns, or soon after if etcd can't be followed meanwhile.
 
         Returns:
             The revision of this transaction.
 
         Raises:
             ConflictError: a guard does not hold; nothing was written.
+            FencedError: see `Fence.write`; nothing was written.
             ValueError: too many writes, or two of one key.
             CoordinatorError: nothing was written, or the message says that the result is unknown.
         """

@@ -67,6 +67,8 @@ class Joining:
             started_ms=time.time_ns() // 1_000_000,
         )
         self._entry: str | None = None
+        self._dead: int | None = None
+        """The boot of a process that has ended, and may still be registered under this number."""
         self._living = None if process.settings.etcd else Living(process.settings.data)
 
     @classmethod
@@ -137,33 +139,34 @@ class Joining:
         else:
             self._entry = f"{prefix}{process.id}"
 
-    async def until_free(self, key: str, dead: int | None = None) -> int:
+    async def until_free(self, key: str, dead: int | None = None) -> None:
         """See membership.until_free. Raises CannotServeError, MemberRefusedError, StoppedError.
 
         Args:
             dead: the boot of a process that has ended, as the caller knows.
         """
+        # The supervisor's former process with this number has ended, too.
+        self._dead = self.process.replaces if dead is None else dead
+        if self.process.settings.etcd:
+            await patiently(self.process, lambda: self._until_free(key))
+        # Otherwise no process that was registered in the file of this data directory is alive.
+
+    async def _until_free(self, key: str) -> int:
         process = self.process
-        if not process.settings.etcd:
-            return 0  # No process that was registered in the file of this data directory is alive.
 
         def waiting(what: str) -> None:
             if process.waiting != what:
                 log.info("%s", what)
             process.wait_for(what)
 
-        return await patiently(
-            process,
-            lambda: membership.until_free(
-                self.coordinator,
-                key,
-                self.own,
-                lease_ms=limits.ETCD_LEASE_MS,
-                # The supervisor's former process with this number has ended, too.
-                replaces=process.replaces if dead is None else dead,
-                clock=time.monotonic,
-                waiting=waiting,
-            ),
+        return await membership.until_free(
+            self.coordinator,
+            key,
+            self.own,
+            lease_ms=limits.ETCD_LEASE_MS,
+            replaces=self._dead,
+            clock=time.monotonic,
+            waiting=waiting,
         )
 
     async def _take(self, prefix: str) -> None:
@@ -176,9 +179,8 @@ class Joining:
 
             if await patiently(self.process, holder) is not None:
                 raise MemberRefusedError("another process has the number now")
-        await self.until_free(key)
-        self._entry = key
-        await self.register()
+        self._entry, self._dead = key, self.process.replaces
+        await patiently(self.process, lambda: self._register(key))
 
     async def _take_any(self, prefix: str) -> None:
         value = self.own.encode()
@@ -197,14 +199,25 @@ class Joining:
         """Registers the process with these fields of a Member. Raises CannotServeError, StoppedError."""
         self._entry = key or self._entry
         self.own = replace(self.own, **fields)
-        entry, value = self._entry, self.own.encode()
+        entry = self._entry
         assert entry is not None, "the process has its number already"
         if self._living is not None:
             try:
                 self._living.begin(entry, self.own.boot)
             except OSError as error:
                 raise CannotServeError(f"the process can't be marked as living: {error}") from None
-        await patiently(self.process, lambda: self.coordinator.register(entry, value, self._displaced))
+        try:
+            await patiently(self.process, lambda: self._register(entry))
+        except MemberRefusedError as error:
+            raise CannotServeError(str(error)) from None
+
+    async def _register(self, entry: str) -> None:
+        if not self.process.settings.etcd:
+            # In a file the entry of a killed process stays, and nothing that it has sent arrives later.
+            return await self.coordinator.register(entry, self.own.encode(), self._displaced)
+        await membership.register(
+            self.coordinator, entry, self.own, self._displaced, lambda: self._until_free(entry)
+        )
 
     def _displaced(self, value: str) -> None:
         assert self._entry is not None

@@ -26,6 +26,7 @@ from lightrail.cluster.coordinator import (
     ConflictError,
     Coordinator,
     CoordinatorError,
+    Fence,
     KeySpace,
     NotSetBackError,
     PutBack,
@@ -118,6 +119,7 @@ class KeyedCoordinator(Coordinator):
 
     def __init__(self) -> None:
         self.counts = CoordinatorCounts()
+        self.fence = Fence()
         self._map = Map(self)
         self._wanted: dict[str, asyncio.Future[Placement]] = {}
         """Queues that wait to be placed."""
@@ -129,7 +131,8 @@ class KeyedCoordinator(Coordinator):
 
     @abstractmethod
     async def _commit(self, writes: Sequence[Write]) -> int:
-        """One transaction, see `write`; reports to `counts` whether it succeeded, and its time."""
+        """One transaction with the checks of the fence, see `write`; reports to `counts` whether it
+        succeeded, and its time."""
 
     @abstractmethod
     def _changes(self, since: int) -> News | None:
@@ -154,7 +157,7 @@ class KeyedCoordinator(Coordinator):
             raise ValueError(f"expected at most {WRITES_MAX} writes in a transaction, got {len(writes)}")
         if len({each.key for each in writes}) != len(writes):
             raise ValueError("expected one write per key in a transaction")
-        return await self._commit(writes)
+        return await self.fence.write(writes, self._commit)
 
     def news(self, since: int) -> News | None:
         news = self._changes(since)

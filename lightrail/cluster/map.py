@@ -144,6 +144,10 @@ class Member:
         return json.dumps(fields, separators=(",", ":"))
 
 
+_OF_THE_ENTRY: Final = ("id", "queue", "revision")
+"""Fields of the three classes that are not in the value: they are those of the key, and the revision."""
+
+
 def known(kind: type[Move | ShardRecord | Member], value: str) -> dict[str, Any]:
     """The fields of an entry that this program knows: a later one may have written more.
 
@@ -152,7 +156,7 @@ def known(kind: type[Move | ShardRecord | Member], value: str) -> dict[str, Any]
     fields = json.loads(value)
     if not isinstance(fields, dict) or (kind is ShardRecord and "disk" not in fields):
         raise ValueError(f"expected a JSON object with the fields of {kind.__name__}, found {value[:80]}")
-    return {name: fields[name] for name in kind.__slots__ if name in fields}
+    return {name: fields[name] for name in kind.__slots__ if name in fields and name not in _OF_THE_ENTRY}
 
 
 @lru_cache(maxsize=limits.EQUAL_VALUES_MAX)

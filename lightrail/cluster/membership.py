@@ -22,6 +22,8 @@ expired leases with some delay, and its leader may change."""
 Clock = Callable[[], float]
 """Seconds, rising."""
 Sleep = Callable[[float], Awaitable[None]]
+Free = Callable[[], Awaitable[int]]
+"""Waits until a number is free, and returns the revision of its entry."""
 LOOK_S: Final = 0.2
 """Pause between two checks whether an entry still exists."""
 LOOK_AT_LEASE_S: Final = 1.0
@@ -131,6 +133,29 @@ def _held(key: str, found: Member) -> str:
         f"{found.address or '?'}, version {found.version or '?'}): stop that one, or start this one under "
         "another number"
     )
+
+
+async def register(
+    coordinator: KeySpace, key: str, own: Member, displaced: Callable[[str], None], free: Free
+) -> None:
+    """Registers a process under a key as soon as that is free.
+
+    The registration is guarded by what `free` has found: one that a former process of this number has sent,
+    and that arrives after its end, does not displace this one.
+
+    Args:
+        free: see `until_free`; called again when the entry has changed.
+
+    Raises:
+        MemberRefusedError, CoordinatorError: see `until_free`.
+    """
+    for _ in range(ATTEMPTS_MAX):
+        guard = await free()
+        try:
+            return await coordinator.register(key, own.encode(), displaced, guard=guard)
+        except ConflictError:
+            continue
+    raise CoordinatorError(f"{key} is constantly changed by other processes: try again")
 
 
 async def allocate_shard(coordinator: KeySpace, disk: str) -> int:

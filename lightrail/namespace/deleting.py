@@ -87,12 +87,13 @@ def transactions_of(
     """
     *groups, last = _groups(directory, record, dict(guards))
     checks = groups.pop(0)
+    # A deletion that the name outlives, as somebody has changed it since, is not applied late.
+    kept = [unchanged(each.key, each.guard) for each in last if each.guard is not None]
     most = WRITES_MAX - len(checks) - len(last)
     part: list[Write] = []
     for group in groups:
         if len(part) + len(group) > most:
-            # A deletion that the name outlives, as somebody has changed it since, is not applied late.
-            yield [*checks, *part, unchanged(NAMES + record.name, record.revision)]
+            yield [*checks, *part, *kept]
             part = []
         part += group
     yield [*checks, *part, *last]
@@ -101,6 +102,8 @@ def transactions_of(
 def _groups(directory: Directory, record: Name, guards: dict[str, int]) -> Iterator[list[Write]]:
     """First the checks of each transaction, last the deletion of the name, between them what is deleted at
     once."""
+    unplaced = unplacing([record.name]) if record.role in PLACED else []
+    of_name = [each._replace(guard=guards.pop(each.key, None)) for each in unplaced]
     queues = deleted_with(directory, record)[1:]
     names = [each.name for each in queues]
     ended = dict.fromkeys(_subscriptions_of(directory, record.name, names))
@@ -120,7 +123,6 @@ def _groups(directory: Directory, record: Name, guards: dict[str, int]) -> Itera
         groups.append([*group, unchanged(key, checked[key])] if key in checked else group)
     yield from ([Write(key, None, guards.get(key))] for key in ended)
     yield from groups
-    of_name = unplacing([record.name]) if record.role in PLACED else []
     yield [*of_name, Write(NAMES + record.name, None, record.revision)]
 
 

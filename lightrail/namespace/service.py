@@ -167,11 +167,10 @@ class Service:
         self.directory.refresh()
         await self.drop_as_read(self._known(caller, name, revision))
 
-    async def expire(self, record: Name, subscription: Subscription | None = None) -> None:
+    async def expire(self, record: Name, guards: Mapping[str, int] = deleting.NO_GUARDS) -> None:
         """Delete a name that has expired, or whose owner has ended. A change by somebody else in between
-        wins: of the name, or of the subscription that is deleted with it."""
+        wins: of the name, or of an entry of the guards; see `drop_as_read`."""
         try:
-            guards = {} if subscription is None else {subscription.key: subscription.revision}
             await self.drop_as_read(record, guards)
         except ChangedError:
             self.directory.refresh()

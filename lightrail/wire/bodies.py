@@ -2,7 +2,7 @@
 
 import json
 import struct
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field, fields
 from typing import Any, Final, NamedTuple, TypeVar
 
 from lightrail.wire.frames import WireError
@@ -15,14 +15,14 @@ Body = TypeVar("Body", bound="_Body")
 @dataclass(slots=True)
 class _Body:
     def encode(self) -> bytes:
-        return json.dumps(asdict(self), separators=(",", ":")).encode()
+        return _without(self)
 
     @classmethod
     def decode(cls: type[Body], data: bytes | memoryview) -> Body:
         """Reads a body; ignores fields of later versions. Raises WireError."""
         try:
-            fields: dict[str, Any] = json.loads(bytes(data))
-            return cls(**{name: value for name, value in fields.items() if name in cls.__slots__})
+            found: dict[str, Any] = json.loads(bytes(data))
+            return cls(**{name: value for name, value in found.items() if name in cls.__slots__})
         except (ValueError, TypeError, AttributeError) as error:
             raise WireError(
                 f"expected the JSON body of {cls.__name__}, got {bytes(data[:80])!r}: {error}"
@@ -150,6 +150,8 @@ class ConsumerOpen(_Body):
     """Its session is the next available one; set `session` once it is known."""
     user: str = ""
     """The user towards whose share of the shard the consumer counts; "" for a link of the broker itself."""
+    removes_first: bool = False
+    """Of a presettled link: whether a delivery leaves when the removal of its message is on disk."""
 
     @property
     def is_session(self) -> bool:
@@ -157,7 +159,7 @@ class ConsumerOpen(_Body):
         return self.any_session or self.session is not None
 
     def encode(self) -> bytes:
-        optional = ("default_undeliverable", "durability", "user", "lock_ends")
+        optional = ("default_undeliverable", "durability", "user", "lock_ends", "removes_first")
         unused = tuple(name for name in optional if not getattr(self, name))
         if not self.is_session:
             unused += ("session", "any_session")
@@ -173,10 +175,9 @@ def _opening(body: ProducerOpen | ConsumerOpen, *names: str) -> bytes:
 
 def _without(body: _Body, *names: str) -> bytes:
     """A body as JSON without these fields."""
-    fields = asdict(body)
-    for name in names:
-        del fields[name]
-    return json.dumps(fields, separators=(",", ":")).encode()
+    # dataclasses.asdict() would copy each value, deeply.
+    found = {each.name: getattr(body, each.name) for each in fields(body) if each.name not in names}
+    return json.dumps(found, separators=(",", ":")).encode()
 
 
 @dataclass(slots=True)

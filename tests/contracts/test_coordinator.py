@@ -1,8 +1,6 @@
 """The coordinator port: what each implementation promises."""
 
 import asyncio
-from collections.abc import Awaitable, Callable, Iterator
-from pathlib import Path
 
 import pytest
 
@@ -19,50 +17,14 @@ from lightrail.cluster.coordinator import (
     unchanged,
 )
 from lightrail.cluster.entries import Entry, News
-from lightrail.cluster.etcd.channels import EtcdSettings
-from lightrail.cluster.etcd.coordinator import EtcdCoordinator
 from lightrail.cluster.map import Member, Move, Placed, ShardRecord, unplacing
-from lightrail.cluster.memory import MemoryCoordinator
-from lightrail.cluster.sqlite import FILE_NAME, SqliteCoordinator
 from lightrail.cluster.users import UserRecord
 from lightrail.model.policy import Policy
 from lightrail.namespace.directory import Directory
 from lightrail.namespace.rights import ANYBODY
 from lightrail.namespace.service import Service
 from lightrail.namespace.topic_uses import NO_USE, TopicUses
-from tests.support.deploy.etcd import EtcdCluster, etcd
-
-Check = Callable[[Coordinator], Awaitable[None]]
-Run = Callable[[Check], None]
-
-
-@pytest.fixture(scope="module")
-def servers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[EtcdCluster]:
-    """One etcd server for all, each test has a cluster of its own in it."""
-    with etcd(tmp_path_factory.mktemp("etcd")) as cluster:
-        yield cluster
-
-
-@pytest.fixture(params=["memory", "sqlite", "etcd"])
-def run(request: pytest.FixtureRequest, tmp_path: Path) -> Run:
-    """Runs a check on a new coordinator and closes it."""
-
-    async def checked(check: Check) -> None:
-        coordinator: Coordinator
-        if request.param == "etcd":
-            endpoints = request.getfixturevalue("servers").endpoints
-            settings = EtcdSettings(endpoints, cluster=tmp_path.name)
-            coordinator = await EtcdCoordinator.open(settings)
-        elif request.param == "memory":
-            coordinator = MemoryCoordinator()
-        else:
-            coordinator = await SqliteCoordinator.open(str(tmp_path / FILE_NAME))
-        try:
-            await check(coordinator)
-        finally:
-            await coordinator.close()
-
-    return lambda check: asyncio.run(checked(check))
+from tests.contracts.coordinators import Run
 
 
 def record(name: str, password: str = "secret") -> UserRecord:

@@ -227,3 +227,24 @@ def test_at_most_so_many_writes_wait_for_etcd(tmp_path: Path, monkeypatch: pytes
             await coordinator.close()
 
         run(check())
+
+
+def test_a_process_whose_fence_has_fallen_is_not_registered_again(
+    one: EtcdCluster, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Its successor may be registered in a moment: until then nobody reaches this process as the owner."""
+
+    async def check() -> None:
+        coordinator, other = await opened(*one.endpoints), await opened(*one.endpoints)
+        coordinator.fence.set("replicas/0", await other.write([Write("replicas/0", "A")]))
+        await coordinator.register("shards/0", "A", print)
+        await other.write([Write("replicas/0", "B")])
+        server = one.servers[0]
+        (lease,) = server.control("lease", "list").stdout.split()[3:]
+        assert server.control("lease", "revoke", lease).returncode == 0
+        await eventually(lambda: "replicas/0 is not at revision" in caplog.text, "it has tried")
+        assert "shards/0" not in keys(other)
+        await coordinator.close()
+        await other.close()
+
+    run(check())

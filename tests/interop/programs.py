@@ -64,6 +64,18 @@ def in_csharp(program: str, *arguments: str, seconds: float = 120.0, beside: Seq
     return Found.read("C#", finished([*csharp(program, beside), *arguments], seconds))
 
 
+def several_in_csharp(programs: Mapping[str, Sequence[str]], seconds: float = 200.0) -> "dict[str, Found]":
+    """What classes of tests/interop/dotnet find that run at once in one process: by class, with arguments."""
+    first, *others = programs
+    words = [word for name, arguments in programs.items() for word in ("--", name, *arguments)]
+    output = finished([*csharp(first, others), *words[2:]], seconds)
+    found = Found.read("C#", output).scenarios
+    return {
+        name: Found("C#", {key[len(name) + 2 :]: found[key] for key in found if key.startswith(f"{name}: ")})
+        for name in programs
+    }
+
+
 def compiled_in_java(project: Path, folder: Path) -> str:
     """Compiles src/ of a project with the libraries of its target/lib; gives the class path."""
     libraries = sorted((project / "target" / "lib").glob("*.jar"))

@@ -34,7 +34,7 @@ from tests.interop.azure_scene import client_for, key_of, received
 from tests.support import wait
 from tests.support.broker import Broker
 from tests.support.certificates import Authority
-from tests.support.namespace import give, subscribe, with_service
+from tests.support.namespace import give, give_all, subscribe, with_service
 
 HERE = Path(__file__).parent
 
@@ -201,8 +201,7 @@ def test_names_that_are_there_or_not_are_told_apart(
 
 def test_lists_come_in_pages(client: ServiceBusAdministrationClient, scene: Scene) -> None:
     names = [f"pages/q{number:03}" for number in range(ADMINISTRATION_PAGE_MAX + 20)]
-    for name in names:
-        give(scene.broker.data, name, role="queue")
+    give_all(scene.broker.data, names, role="queue")
     found = [each.name for each in client.list_queues()]
     assert [name for name in found if name.startswith("pages/")] == names
     counted = [each for each in client.list_queues_runtime_properties() if each.name in names]

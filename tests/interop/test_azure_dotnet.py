@@ -6,36 +6,54 @@ from pathlib import Path
 import pytest
 
 from tests.interop.azure_scene import administration_string, connection_string, http_by
-from tests.interop.programs import in_csharp
+from tests.interop.programs import Found, in_csharp, several_in_csharp
 from tests.support import wait
 from tests.support.amqp.cutting_proxy import CuttingProxy
 from tests.support.broker import Broker
-from tests.support.namespace import give
+from tests.support.namespace import give, give_all
 
 # A program may have to wait for csrun to unpack itself.
 pytestmark = pytest.mark.timeout(240)
 
 
+@pytest.fixture(scope="module")
+def several(guarded: Broker, key: str, strings: tuple[str, str]) -> dict[str, Found]:
+    """What programs found that need little time, which run at once: to compile and start one costs more."""
+    give(guarded.data, "requests", role="queue", delay=True)
+    give(guarded.data, "requests/twice", role="queue", delay=True, duplicate_window=60)
+    give(guarded.data, "requests/small", role="queue", delay=True, max_message_bytes=65_536)
+    own = (connection_string(guarded, key), administration_string(guarded, key))
+    return several_in_csharp(
+        {
+            "Disabled": (*own, "disabled"),
+            "Forwarding": (*own, "forwarding"),
+            "Names": (*strings, "net"),
+            "Requests": (own[0], "requests", "requests/twice", "requests/small"),
+            "Schedules": (*strings, "schedules"),
+            "Counts": (*strings, "counts"),
+            "Refused": (*strings, "refused"),
+        }
+    )
+
+
 def test_one_client_has_links_requests_and_tokens_for_hundreds_of_entities(guarded: Broker, key: str) -> None:
     count = 260
-    for number in range(count):
-        give(guarded.data, f"many/{number}", role="queue", lock_duration=60)
+    give_all(guarded.data, (f"many/{number}" for number in range(count)), role="queue", lock_duration=60)
     found = in_csharp("ManyEntities", connection_string(guarded, key), "many", str(count))
     assert found.scenarios == {"own": count, "renewed": count, "left": 0}
 
 
 def test_handlers_of_many_processors_and_sessions_outlive_their_locks(guarded: Broker, key: str) -> None:
     count = 12
-    for number in range(count):
-        give(guarded.data, f"busy/{number}", role="queue", lock_duration=5)
+    give_all(guarded.data, (f"busy/{number}" for number in range(count)), role="queue", lock_duration=5)
     give(guarded.data, "busy/sessions", role="queue", lock_duration=5, groups=True)
     found = in_csharp("ManyProcessors", connection_string(guarded, key), "busy", str(count), str(count))
     whole = {"calls": count, "messages": count, "at_once": count, "delivery_count": 1, "errors": []}
     assert found.scenarios == {"processors": whole, "sessions": whole}
 
 
-def test_a_disabled_queue_refuses_what_its_status_says(guarded: Broker, key: str, queue: str) -> None:
-    found = in_csharp("Disabled", connection_string(guarded, key), administration_string(guarded, key), queue)
+def test_a_disabled_queue_refuses_what_its_status_says(several: dict[str, Found]) -> None:
+    found = several["Disabled"]
     disabled, none, missing = "MessagingEntityDisabled", "none", "MessageNotFound"
     rows = {
         "Disabled": (disabled, disabled, disabled, disabled),
@@ -51,12 +69,9 @@ def test_a_disabled_queue_refuses_what_its_status_says(guarded: Broker, key: str
     assert found["a waiting receiver of dead letters"] == none
 
 
-def test_queues_and_subscriptions_forward(guarded: Broker, key: str, queue: str) -> None:
-    found = in_csharp(
-        "Forwarding", connection_string(guarded, key), administration_string(guarded, key), queue
-    )
-    assert found.scenarios == {
-        "shown": f"/{queue}/middle",
+def test_queues_and_subscriptions_forward(several: dict[str, Found]) -> None:
+    assert several["Forwarding"].scenarios == {
+        "shown": "/forwarding/middle",
         "subscription": "one two",
         "before": "three four",
         "queue": "five",
@@ -65,15 +80,14 @@ def test_queues_and_subscriptions_forward(guarded: Broker, key: str, queue: str)
         "missing": "ArgumentException",
         "cycle": "ArgumentException",
         "counts": "0 0 1",
-        "letter": f"seven com.microsoft:entity-disabled {queue}/middle",
+        "letter": "seven com.microsoft:entity-disabled forwarding/middle",
         "four hops": "eight",
         "five hops": "nine MaxTransferHopCountExceeded",
     }
 
 
-def test_names_are_those_of_entities_without_regard_to_case(strings: tuple[str, str]) -> None:
-    found = in_csharp("Names", *strings, "net")
-    assert found.scenarios == {
+def test_names_are_those_of_entities_without_regard_to_case(several: dict[str, Found]) -> None:
+    assert several["Names"].scenarios == {
         "missing": ["MessagingEntityNotFound"] * 4,
         "made": False,
         "queue": "queue",
@@ -87,15 +101,9 @@ def test_names_are_those_of_entities_without_regard_to_case(strings: tuple[str, 
 
 
 def test_requests_have_as_many_messages_as_the_client_wants_and_refusals_say_why(
-    guarded: Broker, key: str
+    several: dict[str, Found],
 ) -> None:
-    give(guarded.data, "requests", role="queue", delay=True)
-    give(guarded.data, "requests/twice", role="queue", delay=True, duplicate_window=60)
-    give(guarded.data, "requests/small", role="queue", delay=True, max_message_bytes=65_536)
-    found = in_csharp(
-        "Requests", connection_string(guarded, key), "requests", "requests/twice", "requests/small"
-    )
-    assert found.scenarios == {
+    assert several["Requests"].scenarios == {
         "numbers": 1_200,
         "cancel": "none",
         "again": "MessageNotFound",
@@ -108,9 +116,8 @@ def test_requests_have_as_many_messages_as_the_client_wants_and_refusals_say_why
     }
 
 
-def test_schedules_and_cancellations_are_part_of_a_transaction_scope(strings: tuple[str, str]) -> None:
-    found = in_csharp("Schedules", *strings, "schedules")
-    assert found.scenarios == {
+def test_schedules_and_cancellations_are_part_of_a_transaction_scope(several: dict[str, Found]) -> None:
+    assert several["Schedules"].scenarios == {
         "before the commit": 0,
         "after the commit": "committed:Scheduled",
         "its number is that of the answer": True,
@@ -123,9 +130,8 @@ def test_schedules_and_cancellations_are_part_of_a_transaction_scope(strings: tu
     }
 
 
-def test_messages_are_counted_timed_and_placed_as_in_service_bus(strings: tuple[str, str]) -> None:
-    found = in_csharp("Counts", *strings, "counts")
-    assert found.scenarios == {
+def test_messages_are_counted_timed_and_placed_as_in_service_bus(several: dict[str, Found]) -> None:
+    assert several["Counts"].scenarios == {
         "forwarded": ["why", "because", "source"],
         "refused": "InvalidOperationException",
         "left": 1,
@@ -177,8 +183,8 @@ def test_handlers_that_outlive_a_cut_connection_complete_their_messages(
     http.close()
 
 
-def test_what_service_bus_refuses_is_an_invalid_operation(strings: tuple[str, str], queue: str) -> None:
-    found = in_csharp("Refused", *strings, queue)
+def test_what_service_bus_refuses_is_an_invalid_operation(several: dict[str, Found]) -> None:
+    found = several["Refused"]
     no_failure = {scenario for scenario, failure in found.scenarios.items() if failure == "none"}
     assert no_failure == {
         "receiver of its dead letters",

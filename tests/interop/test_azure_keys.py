@@ -3,10 +3,12 @@
 import json
 import time
 from collections.abc import Iterator
+from datetime import UTC, datetime, timedelta
 
 import pytest
 from azure.core.credentials import AccessToken, AzureNamedKeyCredential, AzureSasCredential
 from azure.servicebus import ServiceBusClient, ServiceBusMessage
+from azure.servicebus._pyamqp import cbs
 from azure.servicebus._pyamqp.utils import generate_sas_token
 from azure.servicebus.exceptions import ServiceBusError
 from proton import Message
@@ -132,16 +134,22 @@ SHORT_S = 10
 
 
 class ShortLived:
-    """Signs anew whenever it is asked, for so short a time that the client soon asks again."""
+    """Signs anew whenever it is asked, for so short a time that the client soon asks again.
+
+    Attributes:
+        ahead: how far the clock of the client goes before that of the broker, until it asks again.
+    """
 
     token_type = b"servicebus.windows.net:sastoken"
 
     def __init__(self, name: str, key: str) -> None:
         self.name, self.key = name, key
         self.given = 0
+        self.ahead = timedelta()
 
     def get_token(self, *scopes: str, **options: object) -> AccessToken:
         self.given += 1
+        self.ahead = timedelta()
         return _expiring(scopes[0], self.name, self.key, SHORT_S)
 
 
@@ -150,14 +158,18 @@ def _expiring(resource: str, name: str, key: str, seconds: int) -> AccessToken:
     return AccessToken(generate_sas_token(resource, name, key, end), end)  # type: ignore[no-untyped-call]
 
 
-def test_a_named_key_signs_anew_before_its_token_ends(guarded: Broker, queue: str) -> None:
+def test_a_named_key_signs_anew_before_its_token_ends(
+    guarded: Broker, queue: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     name, secret = text_of(key_of(guarded.data, "renewing"))
     credential = ShortLived(name, secret)
+    monkeypatch.setattr(cbs, "utc_now", lambda: datetime.now(UTC) + credential.ahead)
     client = ServiceBusClient(guarded.amqp, credential, use_tls=False, retry_total=0)
     with client, client.get_queue_sender(queue) as sender:
         sender.send_messages(ServiceBusMessage("x"))
 
         def signed_again() -> bool:
+            credential.ahead = timedelta(seconds=SHORT_S - 1)
             sender.send_messages(ServiceBusMessage("x"))
             return credential.given > 2
 

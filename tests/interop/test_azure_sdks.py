@@ -7,6 +7,7 @@ import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
 from functools import cache
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -30,7 +31,7 @@ from tests.interop.programs import (
 from tests.support import wait
 from tests.support.broker import Broker
 from tests.support.certificates import Authority
-from tests.support.namespace import give, with_service
+from tests.support.namespace import give_all, with_service
 from tests.support.ports import free_ports
 
 SCENARIOS = (
@@ -274,37 +275,55 @@ def test_of_messages_with_one_id_the_first_is_stored(sdk: Found) -> None:
     assert sdk["duplicates"] == {"bodies": ["one", "three"], "left": 0}
 
 
-def test_sends_and_receives_go_on_over_a_kill_of_the_broker(program: Program, tmp_path: Path) -> None:
+@pytest.fixture(scope="module")
+def restarted(
+    programs: Callable[[str], Program], tmp_path_factory: pytest.TempPathFactory
+) -> dict[str, Found]:
+    """What each language found over a kill of the broker that all of them use at once."""
+    data = tmp_path_factory.mktemp("restarted") / "data"
+    amqp, http = (f"127.0.0.1:{port}" for port in free_ports(2))
+    flags = ("--service-bus-auto-create", "true", "--amqp", amqp, "--http", http)
+    key = key_of(data, "all")
+    found = {}
+    with ExitStack() as stack:
+        with Broker(data, *flags) as broker:
+            give_all(data, (f"{language}/restart" for language in LANGUAGES), role="queue")
+            clients = {}
+            for language in LANGUAGES:
+                program = programs(language)
+                clients[language] = client = subprocess.Popen(
+                    [*program.command, *[connection_string(broker, key)] * 3, f"{language}/", "restart"],
+                    stdin=subprocess.PIPE,
+                    stdout=subprocess.PIPE,
+                    bufsize=0,
+                    env=program.environment,
+                )
+                stack.callback(client.wait)
+                stack.callback(client.kill)
+            for client in clients.values():
+                assert client.stdout is not None
+                half = json.loads(wait.line(client.stdout, SECONDS))
+                assert half == {"scenario": "restart", "found": "half"}
+            broker.kill_everything()
+        for client in clients.values():
+            assert client.stdin is not None
+            client.stdin.write(b"\n")
+        with Broker(data, *flags):
+            for language, client in clients.items():
+                output, _ = client.communicate(timeout=SECONDS)
+                found[language] = Found.read(language, output.decode())
+    return found
+
+
+@pytest.mark.parametrize("language", LANGUAGES)
+def test_sends_and_receives_go_on_over_a_kill_of_the_broker(
+    restarted: dict[str, Found], language: str
+) -> None:
     """By the same objects of the client.
 
     Only the client for JavaScript has to be called again while connections are refused.
     """
-    data = tmp_path / "data"
-    amqp, http = (f"127.0.0.1:{port}" for port in free_ports(2))
-    flags = ("--service-bus-auto-create", "true", "--amqp", amqp, "--http", http)
-    key = key_of(data, "all")
-    with Broker(data, *flags) as broker:
-        give(data, "a/restart", role="queue")
-        client = subprocess.Popen(
-            [*program.command, *[connection_string(broker, key)] * 3, "a/", "restart"],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            bufsize=0,
-            env=program.environment,
-        )
-        try:
-            assert client.stdout is not None
-            assert json.loads(wait.line(client.stdout, SECONDS)) == {"scenario": "restart", "found": "half"}
-            broker.kill_everything()
-            assert client.stdin is not None
-            client.stdin.write(b"\n")
-            with Broker(data, *flags):
-                output, _ = client.communicate(timeout=SECONDS)
-        finally:
-            client.kill()
-            client.wait()
-    found = Found.read(program.language, output.decode())
-    assert found["restart"] == {"bodies": list(range(20))}
+    assert restarted[language]["restart"] == {"bodies": list(range(20))}
 
 
 def test_a_session_is_accepted_by_its_id_and_as_the_next_one_and_has_a_state(sdk: Found) -> None:

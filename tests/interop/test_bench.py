@@ -1,7 +1,6 @@
 """lightrail bench against a broker: what messages may carry arrives, and what a selector leaves is missed."""
 
 from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 
@@ -12,11 +11,13 @@ from tests.support.http_client import Http
 COUNT = 600
 
 
-@pytest.fixture
-def broker(tmp_path: Path) -> Iterator[Broker]:
-    with Broker(tmp_path / "data", "--frontends", "1", "--shards", "1") as broker:
+@pytest.fixture(scope="module")
+def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Broker]:
+    """Each test has queues of its own."""
+    with Broker(tmp_path_factory.mktemp("bench") / "data", "--frontends", "1", "--shards", "1") as broker:
         with Http(broker.http) as http:
-            assert http("POST", "/levels", {"role": "queue", "priorities": 10}).status == 201
+            for levels in ("/levels", "/selected"):
+                assert http("POST", levels, {"role": "queue", "priorities": 10}).status == 201
             assert http("POST", "/red", {"role": "queue", "duplicate_window": 60}).status == 201
             assert http("POST", "/prices", {"role": "router"}).status == 201
             assert http("POST", "/prices/!subscriptions", {"target": "red"}).status == 201
@@ -34,7 +35,7 @@ def test_loads_of_every_kind_arrive_whole(broker: Broker) -> None:
 def test_what_a_selector_does_not_select_counts_as_lost(broker: Broker) -> None:
     flags = f"--count {COUNT} --warm-up 0s --property colour=3 --selector colour='1' --drain-time 1s"
     with pytest.raises(LoadError, match=f"lost {COUNT * 2 // 3}, duplicates 0, out of order 0"):
-        bench(f"amqp://{broker.amqp}/levels", flags)
+        bench(f"amqp://{broker.amqp}/selected", flags)
 
 
 def test_slow_links_take_their_time_and_lose_nothing(broker: Broker) -> None:
@@ -57,4 +58,4 @@ def test_every_request_gets_its_reply(broker: Broker) -> None:
 def test_a_request_without_a_reply_counts_as_lost(broker: Broker) -> None:
     flags = f"--requests --count {COUNT} --warm-up 0s --drain-time 1s"
     with pytest.raises(LoadError, match="lost 1, duplicates 0, out of order 0"):
-        bench(f"amqp://{broker.amqp}/questions", f"{flags} --property colour=3 --selector colour<>'1'")
+        bench(f"amqp://{broker.amqp}/unanswered", f"{flags} --property colour=3 --selector colour<>'1'")

@@ -3,7 +3,6 @@
 import asyncio
 import json
 import uuid
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -49,9 +48,8 @@ def test_the_recorded_messages_are_those_that_masstransit_writes() -> None:
 class Messages:
     """Messages of the bus as lines for the program in C#."""
 
-    def __init__(self, path: Path) -> None:
-        self._path = path
-        self._lines: list[str] = []
+    def __init__(self) -> None:
+        self.lines: list[str] = []
 
     def add(self, name: str, type: str, envelope: Envelope) -> None:
         headers = {key: value for key, value in envelope.headers.items() if value is not None}
@@ -62,26 +60,63 @@ class Messages:
             "contentType": envelope.content_type,
             "headers": headers,
         }
-        self._lines.append(json.dumps(line))
+        self.lines.append(json.dumps(line))
 
-    def read_in_csharp(self) -> dict[str, Any]:
-        self._path.write_text("\n".join(self._lines))
-        return dict(in_csharp("MassTransitMessages", "read", str(self._path)).scenarios)
+    def add_sent(self, bus: Bus, kind: str) -> None:
+        """Events, a request and a command."""
+        out = bus.outgoing
+        id = str(ID)
+        self.add(f"{kind} everything", "Everything", out.event(FULL, id=id).envelope)
+        headers = {"tenant": "north", "number": 7, FAULT_ADDRESS: "python-faults"}
+        request = out.request(Ask(7), "$temporary/x", 60.0, id=id, headers=headers)
+        self.add(f"{kind} request", "Ask", request.envelope)
+        command = out.command(Ask(1), id="order-1", correlation_id=id)
+        self.add(f"{kind} correlated", "Ask", command.envelope)
+        self.add(f"{kind} interface", "IAnswer", out.event(XmlAnswer("<a/>"), id=id).envelope)
+
+    async def add_answers(self, bus: Bus, kind: str) -> None:
+        """An answer and a fault, to requests that MassTransit wrote."""
+
+        @bus.responder
+        async def answer(ask: Ask) -> Answer:
+            if ask.number == 0:
+                raise ValueError("no such number")
+            return Answer(f"number {ask.number}")
+
+        asked = envelope_of("raw-request" if kind == "raw" else "request")
+        refused = asked.replace(body=asked.body.replace(b'"number": 7', b'"number": 0'), id="2" * 32)
+        async with TestBus(bus) as test:
+            test.broker.send("commands/dotnet.ask", asked)
+            test.broker.send("commands/dotnet.ask", refused)
+            await test.idle()
+            for queue, name, type in (
+                ("vm_dotnet_bus_abc", "answer", "Answer"),
+                ("dotnet-faults", "fault", "Fault"),
+            ):
+                [found] = test.broker.queue(queue).envelopes()
+                self.add(f"{kind} {name}", type, found)
 
 
-@pytest.mark.parametrize("raw", [False, True])
-def test_masstransit_reads_what_the_bus_writes(tmp_path: Path, raw: bool) -> None:
-    messages = Messages(tmp_path / "messages.jsonl")
-    bus = Bus("amqp://nobody", name="billing", format=MassTransit(NAMES, raw=raw))
-    out = bus.outgoing
+KINDS = {"envelope": False, "raw": True}
+"""How MassTransit writes a message: whether it is raw JSON."""
+
+
+@pytest.fixture(scope="module")
+def found(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
+    """What MassTransit reads of all messages of the bus, in one process: by the kind and the name of each."""
+    messages = Messages()
+    for kind, raw in KINDS.items():
+        messages.add_sent(Bus("amqp://nobody", name="billing", format=MassTransit(NAMES, raw=raw)), kind)
+        bus = Bus("amqp://nobody", name="billing", format=MassTransit(NAMES, raw=raw))
+        play(messages.add_answers(bus, kind))
+    path = tmp_path_factory.mktemp("masstransit") / "messages.jsonl"
+    path.write_text("\n".join(messages.lines))
+    return dict(in_csharp("MassTransitMessages", "read", str(path)).scenarios)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_masstransit_reads_what_the_bus_writes(found: dict[str, Any], kind: str) -> None:
     id = str(ID)
-    messages.add("everything", "Everything", out.event(FULL, id=id).envelope)
-    headers = {"tenant": "north", "number": 7, FAULT_ADDRESS: "python-faults"}
-    request = out.request(Ask(7), "$temporary/x", 60.0, id=id, headers=headers)
-    messages.add("request", "Ask", request.envelope)
-    messages.add("correlated", "Ask", out.command(Ask(1), id="order-1", correlation_id=id).envelope)
-    messages.add("interface", "IAnswer", out.event(XmlAnswer("<a/>"), id=id).envelope)
-    found = messages.read_in_csharp()
     plain: dict[str, Any] = {
         "MessageId": id,
         "RequestId": None,
@@ -94,19 +129,19 @@ def test_masstransit_reads_what_the_bus_writes(tmp_path: Path, raw: bool) -> Non
         "expires": False,
         "headers": {},
     }
-    assert found["everything"] == plain | {"message": []}
-    assert found["interface"] == plain | {"message": "<a/>"}
-    assert found["request"] == plain | {
+    assert found[f"{kind} everything"] == plain | {"message": []}
+    assert found[f"{kind} interface"] == plain | {"message": "<a/>"}
+    assert found[f"{kind} request"] == plain | {
         "message": 7,
         "RequestId": id,
         "response": "queue:$temporary/x",
         "fault": "queue:python-faults",
         # Raw JSON has the time to live in the transport's message alone.
-        "expires": not raw,
+        "expires": not KINDS[kind],
         "headers": {"tenant": "north", "number": "7"},
     }
     correlated = str(uuid.uuid5(uuid.NAMESPACE_OID, "order-1"))
-    assert found["correlated"] == plain | {
+    assert found[f"{kind} correlated"] == plain | {
         "message": 1,
         "MessageId": correlated,
         "ConversationId": correlated,
@@ -114,44 +149,18 @@ def test_masstransit_reads_what_the_bus_writes(tmp_path: Path, raw: bool) -> Non
     }
 
 
-@pytest.mark.parametrize("raw", [False, True])
-def test_masstransit_reads_the_answer_and_the_fault_of_its_request(tmp_path: Path, raw: bool) -> None:
-    messages = Messages(tmp_path / "messages.jsonl")
-
-    async def test() -> None:
-        bus = Bus("amqp://nobody", name="billing", format=MassTransit(NAMES, raw=raw))
-
-        @bus.responder
-        async def answer(ask: Ask) -> Answer:
-            if ask.number == 0:
-                raise ValueError("no such number")
-            return Answer(f"number {ask.number}")
-
-        asked = envelope_of("raw-request" if raw else "request")
-        refused = asked.replace(body=asked.body.replace(b'"number": 7', b'"number": 0'), id="2" * 32)
-        async with TestBus(bus) as test:
-            test.broker.send("commands/dotnet.ask", asked)
-            test.broker.send("commands/dotnet.ask", refused)
-            await test.idle()
-            for queue, name, type in (
-                ("vm_dotnet_bus_abc", "answer", "Answer"),
-                ("dotnet-faults", "fault", "Fault"),
-            ):
-                [found] = test.broker.queue(queue).envelopes()
-                messages.add(name, type, found)
-
-    play(test())
-    found = messages.read_in_csharp()
+@pytest.mark.parametrize("kind", KINDS)
+def test_masstransit_reads_the_answer_and_the_fault_of_its_request(found: dict[str, Any], kind: str) -> None:
     # Ids of the request that RawSerializerOptions and the envelope have: recorded by MassTransitMessages.cs.
     context = {
         "RequestId": "30000000-0000-0000-0000-000000000003",
         "ConversationId": "20000000-0000-0000-0000-000000000002",
         "InitiatorId": "40000000-0000-0000-0000-000000000004",
     }
-    for name, each in found.items():
-        assert {key: each[key] for key in context} == context, name
-    assert found["answer"]["message"] == "number 7"
-    fault = found["fault"]["message"]
+    for name in ("answer", "fault"):
+        assert {key: found[f"{kind} {name}"][key] for key in context} == context, name
+    assert found[f"{kind} answer"]["message"] == "number 7"
+    fault = found[f"{kind} fault"]["message"]
     assert (fault["Number"], fault["FaultMessageTypes"]) == (0, ["urn:message:Shop.Contracts:Ask"])
     [exception] = fault["Exceptions"]
     assert (exception["ExceptionType"], exception["Message"]) == ("builtins.ValueError", "no such number")

@@ -1,34 +1,33 @@
 """Who gets in: SASL PLAIN with users of lightrail-admin, TLS, client certificates; by python-qpid-proton."""
 
-import subprocess
+import io
 import sys
 from collections.abc import Iterator
+from contextlib import redirect_stderr, redirect_stdout
 from pathlib import Path
 from typing import NamedTuple
+from unittest import mock
 
 import pytest
 from proton import ConnectionException, Message, SSLDomain
 from proton.utils import BlockingConnection, LinkDetached
 
+from lightrail.cli import admin as lightrail_admin
 from tests.support import wait
 from tests.support.amqp.proton_blocking import connected, received
-from tests.support.broker import ROOT, Broker
+from tests.support.broker import Broker
 from tests.support.certificates import Authority
 
 PASSWORD = "pa\u00dfword with spaces"
 
 
 def admin(data: Path | str, *arguments: str, password: str = "") -> str:
-    """Run lightrail-admin; the password goes in by stdin."""
-    done = subprocess.run(
-        [sys.executable, "-m", "lightrail.cli.admin", "--data", str(data), *arguments],
-        input=f"{password}\n",
-        capture_output=True,
-        text=True,
-        cwd=ROOT,
-    )
-    assert done.returncode == 0, done.stderr
-    return done.stdout
+    """Run lightrail-admin, in this process; the password goes in by stdin."""
+    output, errors, typed = io.StringIO(), io.StringIO(), io.StringIO(f"{password}\n")
+    with redirect_stdout(output), redirect_stderr(errors), mock.patch.object(sys, "stdin", typed):
+        status = lightrail_admin.main(["--data", str(data), *arguments])
+    assert status == 0, errors.getvalue()
+    return output.getvalue()
 
 
 class Secured(NamedTuple):

@@ -28,6 +28,7 @@ WITH_ROOM: list[Op] = [
     ("settle", 1, 0, 99),
     ("clean",),
     ("commit",),
+    ("commit",),  # The file of the dropped segment is used again when the commit before is accepted.
     ("send", 1, 2, 10),
     ("commit",),
 ]

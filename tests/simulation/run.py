@@ -5,6 +5,7 @@ seed means the same run only with PYTHONHASHSEED=0. Prints each seed that broke 
 status 1 then.
 """
 
+import gc
 import logging
 import os
 import sys
@@ -15,6 +16,7 @@ from tests.support.sim.cluster import SCRIPTS, Cluster
 
 def main(script: str, first: int, count: int) -> int:
     assert os.environ.get("PYTHONHASHSEED") == "0", "set PYTHONHASHSEED=0, so that a seed can be run again"
+    gc.set_threshold(50_000, 20, 100)  # as a frontend has it
     logging.getLogger("lightrail").setLevel(logging.ERROR)
     logging.getLogger("lightrail").propagate = count == 1
     failed = 0

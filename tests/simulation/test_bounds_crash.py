@@ -15,7 +15,7 @@ from lightrail.shard.queue.values.commands import Change
 from lightrail.shard.queue.values.policy import Policy
 from lightrail.shard.queue.values.runs import Location
 from lightrail.wire.frames import Kind
-from tests.support.shard.fake_files import Crash, FakeFiles
+from tests.support.shard.fake_files import Crash, FakeFiles, crashes
 from tests.support.shard.life import QUEUE, QUEUE_OF, Id, Life, message
 from tests.support.shard.scene import Peer
 
@@ -202,7 +202,7 @@ def test_the_scripts_do_something(monkeypatch: pytest.MonkeyPatch) -> None:
 @LIVES
 def test_crash_at_every_byte(make: Make) -> None:
     files, _ = crashed(make, 2, 14, None)
-    for steps in range(files.written + 1):
+    for steps in crashes(files, KEEP):
         dead, life = crashed(make, 2, 14, steps)
         come_back(life, dead.after_crash(steps, KEEP[steps % 4]), (make, steps))
 

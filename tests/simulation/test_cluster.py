@@ -13,9 +13,9 @@ import pytest
 
 from tests.support.broker import ROOT
 
-SEEDS = {"moves": (1, 40), "faults": (1_000, 40), "late": (2_000, 15), "overtaken": (3_000, 10)}
-"""By script: the first seed and how many."""
-AT_ONCE = 5
+SEEDS = {"moves": (1, 20), "faults": (1_000, 20), "late": (2_000, 10), "overtaken": (3_000, 10)}
+"""By script: the first seed and how many; the long test runs hundreds of others."""
+AT_ONCE = 10
 """Seeds of one test: few enough for both processors to share them."""
 PARTS = [
     (script, part, min(AT_ONCE, first + count - part))

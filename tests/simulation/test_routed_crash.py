@@ -18,7 +18,7 @@ from lightrail.shard.queue.values.runs import Location
 from lightrail.shard.queues.declarations import EveryName
 from lightrail.wire.frames import Kind
 from tests.support.shard.captured import broken_laws, read
-from tests.support.shard.fake_files import Crash, FakeFiles
+from tests.support.shard.fake_files import Crash, FakeFiles, crashes
 from tests.support.shard.scene import Peer, Scene, batch
 
 SEGMENT_BYTES = 1_500
@@ -224,7 +224,7 @@ def test_the_script_does_something(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.parametrize(("seed", "length", "mark"), [(1, 24, MARKS[0]), (2, 16, MARKS[1])])
 def test_crash_at_every_byte(seed: int, length: int, mark: int) -> None:
     files, _ = crashed(seed, length, None, mark)
-    for steps in range(files.written + 1):
+    for steps in crashes(files, KEEP):
         dead, life = crashed(seed, length, steps, mark)
         come_back(life, dead.after_crash(steps, KEEP[steps % 4]), mark, (seed, steps))
 

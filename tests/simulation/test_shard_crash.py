@@ -12,7 +12,7 @@ from lightrail.journal.record import REWRITTEN
 from lightrail.shard.journal.record import Append
 from lightrail.shard.journal.tail import Tail
 from lightrail.shard.queue.values.runs import Location
-from tests.support.shard.fake_files import Crash, FakeFiles
+from tests.support.shard.fake_files import Crash, FakeFiles, crashes
 from tests.support.shard.life import Life
 
 KEEP = ("some", "none", "all", "some")
@@ -75,9 +75,24 @@ def test_the_script_does_something(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.parametrize(("seed", "length", "mark"), [(1, 22, MARKS[0]), (2, 14, MARKS[1])])
 def test_crash_at_every_byte(seed: int, length: int, mark: int) -> None:
     files, _ = crashed(seed, length, None, mark)
-    for steps in range(files.written + 1):
+    for steps in crashes(files, KEEP):
         dead, life = crashed(seed, length, steps, mark)
         come_back(life, dead.after_crash(steps, KEEP[steps % 4]), mark, (seed, steps))
+
+
+def test_a_crash_that_is_passed_over_leaves_a_disk_that_another_one_left() -> None:
+    def left(steps: int) -> tuple[object, ...]:
+        """The point of the run, and the disk."""
+        dead, _ = crashed(2, 3, steps, MARKS[1])
+        kept = dead.after_crash(steps, KEEP[steps % 4]).inodes
+        return len(dead.calls), *sorted((name, bytes(inode.live)) for name, inode in kept.items())
+
+    files, _ = crashed(2, 3, None, MARKS[1])
+    stops = set(crashes(files, KEEP))
+    others = set(range(files.written + 1)) - stops
+    assert {*range(0, files.written + 1, 4), *range(2, files.written + 1, 4)} <= stops
+    assert len(others) > files.written // 8
+    assert {left(steps) for steps in others} <= {left(steps) for steps in stops if KEEP[steps % 4] == "none"}
 
 
 @pytest.mark.parametrize("seed", range(3, 9))

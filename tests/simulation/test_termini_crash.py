@@ -16,7 +16,7 @@ from lightrail.shard.journal.journal import Journal
 from lightrail.shard.queues.declarations import EveryName
 from lightrail.wire.columns import encode_tags
 from lightrail.wire.frames import Kind, frame
-from tests.support.shard.fake_files import Crash, FakeFiles
+from tests.support.shard.fake_files import Crash, FakeFiles, crashes
 from tests.support.shard.scene import Peer, Scene, batch
 
 LINK = "1" * 32
@@ -207,7 +207,7 @@ def test_the_script_does_something() -> None:
 @pytest.mark.parametrize(("seed", "length", "policy"), [(1, 14, "plain"), (2, 14, "bounded")])
 def test_crash_at_every_byte(seed: int, length: int, policy: str) -> None:
     files, _ = lived(seed, length, None, policy)
-    for steps in range(files.written + 1):
+    for steps in crashes(files, KEEP):
         dead, client = lived(seed, length, steps, policy)
         come_back(dead.after_crash(steps, KEEP[steps % 4]), client, (seed, steps))
 

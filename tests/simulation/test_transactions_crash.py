@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from lightrail.shard.journal.journal import Journal
-from tests.support.shard.fake_files import Crash, FakeFiles
+from tests.support.shard.fake_files import Crash, FakeFiles, crashes
 from tests.support.shard.scene import Peer, Scene
 
 SEGMENT_BYTES = 1_500
@@ -189,7 +189,7 @@ def test_the_script_does_something() -> None:
 @pytest.mark.parametrize(("seed", "length"), [(1, 3), (2, 3)])
 def test_crash_at_every_byte(seed: int, length: int) -> None:
     files, _ = crashed(seed, length, None)
-    for steps in range(files.written + 1):
+    for steps in crashes(files, KEEP):
         dead, life = crashed(seed, length, steps)
         check(life, dead.after_crash(steps, KEEP[steps % 4]), (seed, steps))
 

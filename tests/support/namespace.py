@@ -1,7 +1,7 @@
 """The namespace of a broker under test, changed as another process would: by its coordinator's file."""
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterable
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -34,6 +34,16 @@ def with_service(data: Path | str, work: Callable[[Service], Awaitable[Value]]) 
 def give(data: Path | str, name: str, owner: str = "", **policy: Any) -> Name:
     """Give a name a role: give(data, "a", role="router")."""
     return with_service(data, lambda service: service.give(ANYBODY, name, Policy.parse(policy), owner=owner))
+
+
+def give_all(data: Path | str, names: Iterable[str], **policy: Any) -> None:
+    """Give many names the same role: each change from outside opens the namespace anew."""
+
+    async def work(service: Service) -> None:
+        for name in names:
+            await service.give(ANYBODY, name, Policy.parse(policy))
+
+    with_service(data, work)
 
 
 def change(data: Path | str, name: str, **policy: Any) -> Name:

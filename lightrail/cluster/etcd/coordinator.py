@@ -115,7 +115,7 @@ class EtcdCoordinator(KeyedCoordinator):
         self._calls = Calls(self._client, loop, times, self.counts)
         self._grouping = Grouping(self._call, loop, times.call)
         self._reading = GroupedReads(self._calls.entries, loop)
-        self._leases = self._registrations = LeasedRegistrations(self, self._calls, self._transact)
+        self._leases = self._registrations = LeasedRegistrations(self, self._calls, self._register)
         self._identity = Identity("", b"")
         self._view = View()
         self._has_view = asyncio.Event()
@@ -177,6 +177,9 @@ class EtcdCoordinator(KeyedCoordinator):
 
     async def _commit(self, writes: Sequence[Write]) -> int:
         return await self._transact(writes)
+
+    async def _register(self, writes: Sequence[Write], lease: int) -> int:
+        return await self.fence.write(writes, lambda fenced: self._transact(fenced, lease))
 
     async def _transact(self, writes: Sequence[Write], lease: int = 0, *, putting_back: bool = False) -> int:
         if self._set_back is not None and not putting_back:

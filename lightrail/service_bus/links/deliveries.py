@@ -134,6 +134,8 @@ class BusConsumerLink(ConsumerLink):
         options: ConsumerOpen,
     ) -> None:
         key = secrets.token_bytes(KEY_BYTES)
+        # Receive and delete: a message comes once at most, also when a shard is lost.
+        options.removes_first = options.presettled
         if not options.presettled:
             directory = connection.frontend.directory
             options.lock_key = key.hex()

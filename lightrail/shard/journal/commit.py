@@ -12,7 +12,7 @@ import time
 from collections.abc import Callable
 from dataclasses import KW_ONLY, dataclass, field
 from queue import SimpleQueue
-from typing import NamedTuple
+from typing import Final, NamedTuple
 from zlib import crc32
 
 from lightrail.journal.layout import FRONT, REST
@@ -69,6 +69,8 @@ class CommitPart:
     end: int = 0
     sealed: bool = False
     """Whether these are the segment's last bytes; it is synced before the next one is written."""
+    pieces: list[Buffer] | None = None
+    """The bytes of the entries, after `JournalCommit.encode`."""
 
 
 class Reached(NamedTuple):
@@ -82,6 +84,10 @@ class Reached(NamedTuple):
     last_ms: int
     whole: bool
     """Whether the last record ends its group (flag CONTINUED)."""
+
+
+NOWHERE: Final = Reached(0, 0, 1, 0, 0, True)
+"""The end of an empty journal."""
 
 
 def last_of(entries: list[Entry]) -> tuple[int, int]:
@@ -125,11 +131,17 @@ class JournalCommit:
     messages: int
     reached: Reached
     drops: list[Segment]
+    """Segments whose files are removed: all records that were appended before the drop are accepted."""
     extent: Callable[[], None] | None = None
     """Writes the extent of the journal (identity.py) before any answer is sent."""
     bytes: int = 0
     syncs: int = 0
     sync_seconds: float = 0.0
+
+    @property
+    def ends_whole(self) -> bool:
+        """Whether all records are on this disk after the commit, in whole groups."""
+        return bool(self.synced and self.reached.whole and self.parts)
 
     def count_in(self, usage: Usage) -> None:
         """Adds the figures of this commit after its end."""
@@ -141,11 +153,18 @@ class JournalCommit:
         usage.sync_seconds += self.sync_seconds
         usage.segments_dropped += len(self.drops)
 
+    def encode(self) -> None:
+        """Computes the bytes of each part, which every member writes; without a call, `perform` does it."""
+        for part in self.parts:
+            part.pieces = pieces_of(part.entries, self._salt)
+
     def perform(self) -> None:
         """Writes and syncs; then, in the same thread, does the work that no answer depends on."""
         for part in self.parts:
             if part.entries:
-                self.bytes += part.segment.file.write(part.start, pieces_of(part.entries, self._salt))
+                self.bytes += part.segment.file.write(
+                    part.start, part.pieces or pieces_of(part.entries, self._salt)
+                )
             if part.sealed:
                 part.segment.file.truncate(part.end)
             if part.sealed or self.synced:

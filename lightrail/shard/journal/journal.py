@@ -6,8 +6,12 @@ and recovery.py for the rules that the order of writes and syncs has to uphold:
 
 - a segment's file is made, allocated and its name synced before it is begun;
 - a segment is synced before anything is written to the next one;
-- a segment is removed only after everything appended before `drop` is synced, one at a time, oldest first;
+- a segment is removed only after everything appended before `drop` is accepted, one at a time, oldest first;
 - the extent file has a new segment (identity.py) before any answer for a record in it is sent.
+
+A shard may have members beside this journal's owner, each with the same bytes on its own disk. Then a record
+is accepted when the required ones have synced it, too (replicas/marks.py), and all that others see or lose
+follows the accepted end. The first commit after the acceptance of a new segment writes its extent.
 """
 
 import contextlib
@@ -39,6 +43,7 @@ from lightrail.shard.journal.store import (
 from lightrail.shard.journal.tables import Tables
 from lightrail.shard.journal.tail import Tail
 from lightrail.shard.queue.values.runs import Location, Run
+from lightrail.shard.replicas.marks import Marks
 
 
 class Journal:
@@ -55,8 +60,11 @@ class Journal:
         *,
         segment_bytes: int = limits.SEGMENT_BYTES,
         producers_max: int = limits.PRODUCERS_MAX,
+        marks: Marks[Reached] | None = None,
     ) -> None:
         self.files: Final = files
+        self.marks: Marks[Reached] = Marks() if marks is None else marks
+        """What other members have synced; a change of it counts from the next `accept` on."""
         self.incarnation = Incarnation(cluster, shard, "")
         self._cluster = cluster
         self._shard = shard
@@ -67,9 +75,6 @@ class Journal:
         """Segments by number, the oldest first; the tail adds new ones."""
         self._tail: Tail
         self._small: SmallRecords
-        self.committed = Reached(0, 0, 1, 0, 0, True)
-        """End of the records that are on disk, in whole groups: readers see records up to this position. Any
-        thread may read it."""
         self.holds: Callable[[Segment], bool] | None = None
         """Whether a segment must be kept because it has to be archived and is not in the archive yet."""
         self.judge: Callable[[Extent], None] = lambda _: None
@@ -109,22 +114,7 @@ class Journal:
         self.incarnation = opened.incarnation
         self._segments = {segment.number: segment for segment in replay.segments}
         self._tables = replay.tables
-        if replay.segments:
-            index = replay.segments[-1].index
-            self.committed = Reached(
-                index.segment, index.end, index.next_lsn, index.messages, index.last_ms, True
-            )
-        recovered = Recovered(
-            opened.queues,
-            dict(replay.tables.producers),
-            replay.tables.epoch,
-            replay.lsn,
-            replay.tables.sealed,
-            replay.cut_bytes,
-            replay.lost,
-            dict(replay.tables.parts),
-            replay.tables.open_transactions,
-        )
+        recovered = opened.recovered()
         self.failure = ""
         self._extent = ExtentFile(self.files, self._salt, opened.extent)
         self._space = Space(self.files, self._segment_bytes, max(self._segments, default=0) + 1)
@@ -133,6 +123,9 @@ class Journal:
             self._segments, self._tables, self._space, replay.lsn, self._salt, self._segment_bytes, epoch
         )
         self._small = SmallRecords(self._tail, self._tables, self._space, self._segments)
+        if not self.marks.others:
+            self._tail.accepted = opened.reached()
+        self.accept()
         with contextlib.suppress(StoreFullError):
             # On a full disk the shard still starts: it can deliver, and makes its segment when space is free.
             self._tail.roll(0, now_ms)
@@ -162,15 +155,14 @@ class Journal:
         Raises:
             OSError: a call of the disk failed.
         """
-        if not self.pending:
-            return
-        commit = self.begin_commit()
-        try:
-            commit.perform()
-        except BaseException as error:
-            self.fail_commit(commit, error)
-            raise
-        self.end_commit(commit)
+        while self.pending:
+            commit = self.begin_commit()
+            try:
+                commit.perform()
+            except BaseException as error:
+                self.fail_commit(commit, error)
+                raise
+            self.end_commit(commit)
 
     # --- appending -------------------------------------------------------------------------------------
 
@@ -213,8 +205,9 @@ class Journal:
             raise StoreBrokenError(f"the journal commits nothing: {self.failure}")
         commit = self._tail.begin_commit()
         if self._extent_wanted or commit.reached.segment != self._extent.written.segment:
-            reached = commit.reached if _shows(commit) else self.committed
-            begun = reached.segment != self._extent.written.segment
+            is_accepted = commit.ends_whole and not self._tail.is_shared
+            reached = commit.reached if is_accepted else self.committed
+            begun = reached.segment > self._extent.written.segment
             if begun or self._extent_wanted:
                 commit.extent = partial(self._extent.write, self._extent_of(reached), sync=begun)
             self._extent_wanted = False
@@ -224,9 +217,19 @@ class Journal:
         """See `Store.end_commit`."""
         assert isinstance(commit, JournalCommit)
         self._tail.end_commit(commit)
-        if _shows(commit):
-            self.committed = commit.reached
+        if commit.ends_whole:
+            if self._tail.is_shared:
+                self.marks.ended(commit.last_lsn, commit.reached)
+                self.accept()
+            else:
+                self._tail.accepted = commit.reached
         commit.count_in(self._usage)
+
+    def accept(self) -> None:
+        """Accepts the commits that all required members have synced by now."""
+        for reached in self.marks.take_accepted():
+            self._tail.accepted = reached
+        self._tail.is_shared = bool(self.marks.others)
 
     def fail_commit(self, commit: Commit, error: BaseException) -> None:
         """See `Store.fail_commit`. After a failed sync the page cache may have pages that count as written
@@ -243,8 +246,14 @@ class Journal:
     # --- its extent --------------------------------------------------------------------------------------
 
     @property
+    def committed(self) -> Reached:
+        """End of the accepted records, in whole groups: readers see records up to this position. Any thread
+        may read it."""
+        return self._tail.accepted
+
+    @property
     def extent(self) -> Extent:
-        """End of the records that are on disk, in whole groups."""
+        """End of the accepted records, in whole groups."""
         return self._extent_of(self.committed)
 
     def write_extent(self) -> None:
@@ -377,7 +386,7 @@ class Journal:
         except OSError as error:
             self._refuse(error)
             raise self._broken() from error
-        self._tail.drops.append(self._segments.pop(segment))
+        self._tail.drop(self._segments.pop(segment))
 
     def usage(self) -> Usage:
         """See `Store.usage`."""
@@ -391,8 +400,3 @@ class Journal:
         usage.full = self._space.full
         usage.broken = self.failure
         return usage
-
-
-def _shows(commit: JournalCommit) -> bool:
-    """Whether all records are on disk after this commit, in whole groups."""
-    return bool(commit.synced and commit.reached.whole and commit.parts)

@@ -15,12 +15,13 @@ from lightrail.journal.segment_header import SEGMENT_HEADER_SIZE
 from lightrail.model import limits
 from lightrail.shard.journal import identity, recovery
 from lightrail.shard.journal.batches import lay_over, load
+from lightrail.shard.journal.commit import NOWHERE, Reached
 from lightrail.shard.journal.files import Files
 from lightrail.shard.journal.identity import Extent
 from lightrail.shard.journal.live import Attributes, LiveSpans, Span
 from lightrail.shard.journal.recovery import Replay
 from lightrail.shard.journal.segment import Segment, salt_of
-from lightrail.shard.journal.store import RecoveredQueue
+from lightrail.shard.journal.store import Recovered, RecoveredQueue
 from lightrail.shard.queue.values.runs import Batch, Location, Run, shifted
 
 SMALL_BYTES: Final = 4 * 1024
@@ -36,6 +37,29 @@ class OpenedFiles(NamedTuple):
     """The extent that the extent file has."""
     replay: Replay
     queues: list[RecoveredQueue]
+
+    def reached(self) -> Reached:
+        """The end of the journal."""
+        if not self.replay.segments:
+            return NOWHERE
+        index = self.replay.segments[-1].index
+        return Reached(index.segment, index.end, index.next_lsn, index.messages, index.last_ms, True)
+
+    def recovered(self) -> Recovered:
+        """The contents of the journal."""
+        replay = self.replay
+        tables = replay.tables
+        return Recovered(
+            self.queues,
+            dict(tables.producers),
+            tables.epoch,
+            replay.lsn,
+            tables.sealed,
+            replay.cut_bytes,
+            replay.lost,
+            dict(tables.parts),
+            tables.open_transactions,
+        )
 
 
 def open_files(

@@ -12,6 +12,7 @@ from typing import Final, TypeVar
 from lightrail.journal.record import CONTINUED
 from lightrail.model import limits
 from lightrail.shard.journal.batches import lay_over
+from lightrail.shard.journal.commit import NOWHERE
 from lightrail.shard.journal.record import Append, Record
 from lightrail.shard.journal.store import (
     Commit,
@@ -45,6 +46,9 @@ class NumberedStore(ABC):
     records by number. See `Store` in store.py."""
 
     captures: Final = False
+    is_shared: Final = False
+    synced_lsn: Final = 0
+    accepted: Final = NOWHERE
 
     def __init__(self, next: int, failure: str) -> None:
         self._live: dict[int, int] = {}

@@ -6,14 +6,15 @@ committed in this order:
     if store.pending and nothing is being committed:
         commit = store.begin_commit()           # loop: takes all gathered records
         commit.perform()                        # commit thread: writes, syncs; may raise OSError
-        store.end_commit(commit)                # loop: now its records are durable
+        store.end_commit(commit)                # loop: now its records are on this disk
         (or store.fail_commit(commit, error))   # loop: the store refuses everything from now on
 
-`append` gathers the next group meanwhile. At most one commit is under way.
+`append` gathers the next group meanwhile. At most one commit is under way. Answers wait until their records
+are accepted: `Position.accepted`. In a store that only its owner has, that is the end of their commit.
 """
 
 from dataclasses import dataclass, field
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 from lightrail.journal.record import (
     SPILLED,
@@ -29,6 +30,9 @@ from lightrail.journal.record import (
 from lightrail.shard.journal.kept_links import RecoveredReceiver, RecoveredTerminus
 from lightrail.shard.journal.record import Append, Declared, Record, declared_of
 from lightrail.shard.queue.values.runs import Location, Run
+
+if TYPE_CHECKING:
+    from lightrail.shard.journal.commit import Reached
 
 
 class StoreError(Exception):
@@ -174,10 +178,25 @@ class Commit(Protocol):
 
 
 class Position(Protocol):
-    """The number of the last record of a store; read with every frame, so it is a plain attribute."""
+    """Numbers of records of a store."""
 
     lsn: int
-    """Number of the last appended record; a process may count from any number."""
+    """Number of the last appended record; a process may count from any number. Read with every frame, so it
+    is a plain attribute."""
+
+    @property
+    def is_shared(self) -> bool:
+        """Whether records are accepted when other members of the shard have them, too; otherwise the end of a
+        commit is its acceptance."""
+
+    @property
+    def synced_lsn(self) -> int:
+        """Number of the last record that is known to be on this disk: at the end of a commit, no record after
+        it needs a sync."""
+
+    @property
+    def accepted(self) -> "Reached":
+        """The end of the accepted records."""
 
 
 class Store(Protocol):
@@ -274,9 +293,9 @@ class Store(Protocol):
         """The segment to drop next, after its live messages were appended again, flagged REWRITTEN."""
 
     def drop(self, segment: int, now_ms: int = 0) -> None:
-        """Drops a segment without live messages; its file is removed with the next commit.
+        """Drops a segment without live messages; its file is removed by a later commit.
 
-        All records before this call are on disk before the file is removed.
+        All records before this call are accepted before the file is removed.
 
         Raises:
             StoreBrokenError: the disk failed: see `failure`.

@@ -4,6 +4,7 @@ Only references to their bytes are kept; the commit computes checksums, writes a
 loop's thread may call methods of the tail, except `waiting`.
 """
 
+from collections import deque
 from dataclasses import dataclass, field
 from typing import Final, cast
 
@@ -21,7 +22,7 @@ from lightrail.journal.record import CONTINUED, REWRITTEN, SPILLED, Close, Deliv
 from lightrail.journal.segment_header import SEGMENT_HEADER_SIZE, encode_segment_header
 from lightrail.model.attempts import WAITS
 from lightrail.shard.journal.batches import columns
-from lightrail.shard.journal.commit import CommitPart, Entry, JournalCommit, Reached, last_of
+from lightrail.shard.journal.commit import NOWHERE, CommitPart, Entry, JournalCommit, Reached, last_of
 from lightrail.shard.journal.files import DiskFile
 from lightrail.shard.journal.record import Append, SmallRecord, encode_append_head
 from lightrail.shard.journal.segment import Segment
@@ -48,11 +49,16 @@ class Tail:
     _segment_bytes: int
     _epoch: int = 0
     """The epoch of this owner, which the headers of its segments have."""
+    accepted: Reached = NOWHERE
+    """See `Position.accepted`."""
+    is_shared: bool = False
+    """See `Position.is_shared`."""
     synced_lsn: int = field(init=False)
-    """Number of the last record that is known to be on disk."""
+    """See `Position.synced_lsn`."""
     sync_wanted: bool = False
-    drops: list[Segment] = field(default_factory=list)
-    """Segments whose files the next commit removes."""
+    _dropped: deque[tuple[int, Segment]] = field(default_factory=deque)
+    """Dropped segments, whose files are removed by the first commit that begins when the records up to this
+    number are accepted: until then they may have the only copy of what the cleaner wrote again."""
     segment: Segment = field(init=False)
     """The current segment."""
     _reserved_in: Segment = field(init=False)
@@ -240,6 +246,12 @@ class Tail:
         self.lsn = lsn
         self.sync_wanted = True
 
+    def drop(self, segment: Segment) -> None:
+        """Removes the file of the oldest segment when all records so far are accepted."""
+        self._dropped.append((self.lsn, segment))
+        if self.synced_lsn < self.lsn:
+            self.sync_wanted = True
+
     @property
     def is_crowded(self) -> bool:
         """Whether the commit thread has to make the next segment, and the current one has little room."""
@@ -249,15 +261,20 @@ class Tail:
         return self._turned_away or segment.end * 4 > segment.capacity * 3
 
     def _unsynced(self, lsn: int) -> int:
-        """Number of records before this one that are not known to be on disk."""
-        return min(lsn - 1 - self.synced_lsn, UNSYNCED_MAX)
+        """Number of records before this one that are not known to be on the disks of all required members."""
+        return min(lsn - self.accepted.next_lsn, UNSYNCED_MAX)
 
     # --- committing ------------------------------------------------------------------------------------
 
     @property
     def pending(self) -> bool:
         """See `Store.pending`."""
-        return bool(self._part.entries or self._parts or self.drops or self.sync_wanted)
+        return bool(
+            self._part.entries
+            or self._parts
+            or self.sync_wanted
+            or (self._dropped and self._dropped[0][0] < self.accepted.next_lsn)
+        )
 
     def begin_commit(self) -> JournalCommit:
         """See `Store.begin_commit`."""
@@ -268,13 +285,15 @@ class Tail:
             flags, last_ms = last_of(part.entries)
             self._last_ms = max(self._last_ms, last_ms)
             self._whole = not flags & CONTINUED
-        # If segments are dropped, records before the drop are synced first.
         parts = [*self._parts, part] if part.segment.capacity else self._parts
+        drops: list[Segment] = []
+        while self._dropped and self._dropped[0][0] < self.accepted.next_lsn:
+            drops.append(self._dropped.popleft()[1])
         commit = JournalCommit(
             parts,
             self._salt,
             self._space.tidy,
-            synced=self.sync_wanted or bool(self.drops),
+            synced=self.sync_wanted,
             last_lsn=self.lsn,
             records=self.lsn - self._lsn_begun,
             messages=self._messages - self._messages_begun,
@@ -286,7 +305,7 @@ class Tail:
                 self._last_ms,
                 self._whole,
             ),
-            drops=self.drops,
+            drops=drops,
         )
         self._in_flight = commit
         self._space.is_committing = True
@@ -295,7 +314,6 @@ class Tail:
         self._lsn_begun = self.lsn
         self._messages_begun = self._messages
         self.sync_wanted = False
-        self.drops = []
         return commit
 
     def end_commit(self, commit: JournalCommit) -> None:

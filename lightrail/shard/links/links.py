@@ -170,6 +170,8 @@ class Links:
         self._memory.update(queue)
         if opened is None:
             return
+        if body.removes_first:
+            self.durable.begin_removing(opened)
         if body.suspended_ms is None:
             peer.out.append(frame(Kind.CONSUMER_READY, link=link))
         else:
@@ -192,6 +194,8 @@ class Links:
             return
         self.client_links.add(queue, body.client_link, awaited)
         self.durable.begin(consumer, now_ms)
+        if body.removes_first:
+            self.durable.begin_removing(consumer)
         peer.out.append(frame(Kind.CONSUMER_READY, link=link))
         if body.is_session:
             self.receiving.renew_session(consumer, now_ms)

@@ -4,9 +4,9 @@ A queue that nobody has used for its `max_idle` leaves by itself (idle.py), and 
 consumer has detached, if its lifetime ends with that (closings.py). At the request of a gateway that deletes
 its name, a queue without messages leaves, and one of a topic that nobody has used. A queue that is LEAVING
 changes no more, and its links and requests wait as at a freeze. When its record is synced, the shard requests
-the deletion of its name, guarded by the revisions of the name and of its subscription, or answers the
-gateway, which does the same. Then the queue is deleted, or one of the two has a later revision, with which it
-is served again: so no accepted message is deleted.
+the deletion of its name, guarded by the revisions of the name, of its subscription and of its placement, or
+answers the gateway, which does the same without the placement. Then the queue is deleted, or the name or the
+subscription has a later revision, with which it is served again: so no accepted message is deleted.
 
 A deletion whose answer was lost may be applied late, so no time ends LEAVING. Where the coordinator has
 refused every attempt, as one does that can only be read, none can be applied: then the queue is served again,
@@ -23,6 +23,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
 
 from lightrail.cluster.coordinator import CoordinatorError
+from lightrail.cluster.map import PLACEMENT
 from lightrail.model import limits
 from lightrail.model import names as rules
 from lightrail.model.policy import Role
@@ -94,12 +95,17 @@ class RetiringQueues:
         subscription = self.subscription(queue)
         return max(queue.record.revision, 0 if subscription is None else subscription.revision)
 
-    def _expected(self, queue: Queue) -> Subscription | None:
-        """What has to be there still at the deletion, or not to be there: then its revision is 0."""
+    def _guards(self, queue: Queue) -> dict[str, int]:
+        """What the deletion of the name depends on besides the name; see ExpiredName."""
+        guards: dict[str, int] = {}
         router, id = owner_of(queue.name)
-        if not router:
-            return None
-        return self._queues.names.subscription(router, id) or Subscription(router, id, queue.name)
+        if router:
+            found = self._queues.names.subscription(router, id) or Subscription(router, id, queue.name)
+            guards[found.key] = found.revision
+        placed = self._queues.tenancy.placed_here(queue.name)
+        if placed is not None:
+            guards[PLACEMENT + queue.name] = placed.revision
+        return guards
 
     # --- leaving ---------------------------------------------------------------------------------------
 
@@ -282,7 +288,7 @@ class RetiringQueues:
             return
         is_left = queue.record.policy["lifetime"] == LAST_CONSUMER
         if (queue.idle_since_ms or is_left) and not queue.leaves_with:
-            attempt = ExpiredName(queue.record, self._expected(queue))
+            attempt = ExpiredName(queue.record, self._guards(queue))
             self._asked.setdefault(queue, []).append(attempt)
             self.expired.append(attempt)
             return

@@ -9,7 +9,7 @@ used for their time, and keeps names.
 
 import asyncio
 import logging
-from collections.abc import Callable, Coroutine, Iterable
+from collections.abc import Callable, Coroutine, Iterable, Mapping
 from dataclasses import dataclass, field, fields, replace
 from typing import Any, Final, NamedTuple, Protocol
 
@@ -170,9 +170,9 @@ class ExpiredName(NamedTuple):
     """A name to be deleted at its revision."""
 
     record: Name
-    subscription: Subscription | None = None
-    """Whose own queue it may be: it has to have this revision, 0 if it must not be there. None for names that
-    are no own queue's."""
+    guards: Mapping[str, int]
+    """Revisions that other entries have to have: the subscription whose own queue it may be, 0 if there must
+    be none, and the placement, as another shard that has the queue by then keeps it."""
 
 
 @dataclass(eq=False, repr=False)

@@ -2,7 +2,8 @@
 
 import errno
 import random
-from collections.abc import Sequence
+from bisect import bisect_right
+from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
 from lightrail.shard.archiving.contents import RealFolders
@@ -124,6 +125,7 @@ class FakeFile:
             disk.crash()
         if disk.steps_left is not None:
             disk.steps_left -= len(data)
+        disk.begins.append(disk.written)
         disk.written += len(data)
         self.inode.change("write", offset, data)
         return len(data)
@@ -177,6 +179,8 @@ class FakeFiles:
         self.steps_left = steps
         self.space = space
         self.written = 0
+        self.begins: list[int] = []
+        """`written` before each write and each other change."""
         self.read = 0
         """Bytes that were read."""
         self.syncs = 0
@@ -212,6 +216,7 @@ class FakeFiles:
             if self.steps_left <= 0:
                 self.crash()
             self.steps_left -= 1
+        self.begins.append(self.written)
         self.written += 1
 
     def fault_of(self, call: str) -> Fault | None:
@@ -348,6 +353,26 @@ class FakeFiles:
 
     def random(self) -> bytes:
         return bytes(range(16))
+
+
+def crashes(whole: FakeFiles, keep: Sequence[str]) -> Iterator[int]:
+    """Every step at which a run may stop; the disk keeps `keep[step % len(keep)]` of what was not synced.
+
+    Passed over is a step that leaves the same disk at the same point of the run as one before: of a write of
+    which nothing is kept it does not matter how much was written.
+
+    Args:
+        whole: the run's disk where it did not stop.
+    """
+    begins = [*whole.begins, whole.written]
+    lost: set[int] = set()
+    for steps in range(whole.written + 1):
+        if keep[steps % len(keep)] == "none":
+            change = bisect_right(begins, steps)
+            if change in lost:
+                continue
+            lost.add(change)
+        yield steps
 
 
 class FakeFolder:

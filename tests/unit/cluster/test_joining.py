@@ -17,6 +17,7 @@ from lightrail.model import limits
 from lightrail.model.endpoint import endpoint
 from lightrail.model.settings import Settings
 from lightrail.telemetry.process import CannotServeError, Process, StoppedError
+from tests.support.services import DyingCoordinator
 
 CLUSTER = Settings(etcd=(endpoint("127.0.0.1:1"),))
 
@@ -78,6 +79,43 @@ def test_who_stands_in_for_a_dead_process_waits_while_its_entry_can_not_be_read(
         found = membership.member_of(await coordinator.entry("frontends/2"))
         assert found is not None
         assert found.boot == one.boot
+
+    asyncio.run(story())
+
+
+def test_a_process_registers_over_the_entry_that_its_dead_predecessor_wrote_meanwhile() -> None:
+    async def story() -> None:
+        coordinator = DyingCoordinator()
+        one = Process("shard", 2, CLUSTER, "/sockets")
+        joining = Joining(one, coordinator, None)
+        await joining.until_free("shards/2", dead=5)
+
+        async def arrives() -> None:
+            await coordinator.write([Write("shards/2", Member(2, 5).encode(), 0)])
+
+        coordinator.meanwhile = arrives
+        await joining.register("shards/2", address="tcp://here")
+        found = membership.member_of(await coordinator.entry("shards/2"))
+        assert found is not None
+        assert (found.boot, found.address) == (one.boot, "tcp://here")
+        # The process changes its own entry, which it may.
+        await joining.register(address="tcp://there")
+        assert not one.stopping.is_set()
+
+    asyncio.run(story())
+
+
+def test_a_process_does_not_register_over_one_that_lives(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(limits, "ETCD_LEASE_MS", 0)
+    monkeypatch.setattr(membership, "LEASE_MARGIN_MS", 0)
+
+    async def story() -> None:
+        coordinator = MemoryCoordinator()
+        joining = Joining(Process("shard", 2, CLUSTER, "/sockets"), coordinator, None)
+        await joining.until_free("shards/2")
+        await coordinator.register("shards/2", Member(2, 5, host="there").encode(), lambda _: None)
+        with pytest.raises(CannotServeError, match="held by a living process on host 'there'"):
+            await joining.register("shards/2")
 
     asyncio.run(story())
 

@@ -19,12 +19,14 @@ from lightrail.cluster.membership import (
     free_number,
     holder,
     pin_disk,
+    register,
     shard_records,
     take_number,
     until_free,
 )
 from lightrail.cluster.memory import MemoryCoordinator
 from lightrail.model import limits
+from tests.support.services import DyingCoordinator
 
 OWN = Member(id=3, boot=1, disk="d3", host="here")
 
@@ -278,5 +280,57 @@ def test_an_entry_that_nobody_can_read_is_an_error_that_says_so() -> None:
         with pytest.raises(Exception, match="the entry shards/3 can't be read"):
             await wait_for(coordinator, Clock())
         assert isinstance(await coordinator.entry("shards/3"), Entry)
+
+    run(story())
+
+
+PREDECESSOR = Member(id=3, boot=7, disk="d3", host="here")
+
+
+async def registered(coordinator: Coordinator, own: Member, displaced: list[str]) -> None:
+    async def free() -> int:
+        return await wait_for(coordinator, Clock(), own, replaces=PREDECESSOR.boot)
+
+    await register(coordinator, "shards/3", own, displaced.append, free)
+
+
+@pytest.mark.parametrize("is_later", [False, True])
+def test_a_registration_that_arrives_after_the_end_of_its_process_displaces_nobody(is_later: bool) -> None:
+    async def story() -> None:
+        coordinator = DyingCoordinator()
+        coordinator.lives_for = 0
+        with pytest.raises(CoordinatorError, match="the process has died"):
+            await registered(coordinator, PREDECESSOR, [])
+        coordinator.lives_for = None
+        displaced: list[str] = []
+        if not is_later:
+            coordinator.meanwhile = coordinator.arrive
+        await registered(coordinator, OWN, displaced)
+        if is_later:
+            await coordinator.arrive()
+        coordinator.news(0)
+        await asyncio.sleep(0)
+        entry = await coordinator.entry("shards/3")
+        assert entry is not None
+        assert entry.value == OWN.encode()
+        assert displaced == []
+
+    run(story())
+
+
+def test_who_registers_meanwhile_and_lives_is_left_in_place() -> None:
+    async def story() -> None:
+        coordinator = DyingCoordinator()
+        other = Member(id=3, boot=8, disk="d3", host="there")
+
+        async def meanwhile() -> None:
+            await coordinator.register("shards/3", other.encode(), lambda _: None)
+
+        coordinator.meanwhile = meanwhile
+        with pytest.raises(MemberRefusedError, match="held by a living process on host 'there'"):
+            await registered(coordinator, OWN, [])
+        entry = await coordinator.entry("shards/3")
+        assert entry is not None
+        assert entry.value == other.encode()
 
     run(story())

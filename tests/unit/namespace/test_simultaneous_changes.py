@@ -6,6 +6,7 @@ from contextlib import suppress
 import pytest
 
 from lightrail.cluster.coordinator import WRITES_MAX, CoordinatorError, CoordinatorFullError, Write
+from lightrail.cluster.map import PLACEMENT, Map, Placed
 from lightrail.model.policy import InvalidPolicyError, Role
 from lightrail.namespace.rights import ANYBODY
 from lightrail.namespace.statuses import ChangedError, LimitExceededError, MissingError, TakenError
@@ -30,6 +31,33 @@ def test_a_late_deletion_spares_a_name_that_was_made_again(lives_for: int) -> No
         assert placed is not None
         assert await scene.coordinator.placement("q") == placed
         assert scene.two.directory.get("q").role is Role.QUEUE
+
+    run(check)
+
+
+def test_a_late_deletion_spares_a_queue_that_another_shard_has_by_then() -> None:
+    """Its shard has sent it and is lost with its disk; what was accepted since is another shard's."""
+
+    async def check(scene: Scene) -> None:
+        record = await scene.one.give(ANYBODY, "q", policy())
+        map = Map(scene.coordinator)
+        map.refresh()
+        placed = map.placed("q")
+        assert placed is not None
+        scene.coordinator.lives_for = 0
+        with pytest.raises(CoordinatorError, match="the process has died"):
+            await scene.one.expire(record, {PLACEMENT + "q": placed.revision})
+        late, scene.coordinator.sent = scene.coordinator.sent, []
+        scene.coordinator.lives_for = None
+        value = Placed.encode(1, placed.epoch + 1, placed.epoch)
+        await scene.coordinator.write([Write(PLACEMENT + "q", value, placed.revision)])
+        scene.coordinator.sent = late
+        await scene.coordinator.arrive()
+        scene.two.directory.refresh()
+        assert scene.two.directory.get("q").role is Role.QUEUE
+        found = await scene.coordinator.placement("q")
+        assert found is not None
+        assert found.shard == 1
 
     run(check)
 

@@ -4,6 +4,8 @@ import asyncio
 
 import pytest
 
+from lightrail.cluster.coordinator import Write
+from lightrail.cluster.map import PLACEMENT, Map, Placed
 from lightrail.cluster.memory import MemoryCoordinator
 from lightrail.model.policy import QUEUE, Policy
 from lightrail.namespace.deleting import own_queue
@@ -30,7 +32,7 @@ class Administered:
 
     async def begin(self, *, is_subscribed: bool = True) -> None:
         await self.coordinator.set_shards(1)
-        scene = self.scene = Scene(names=self.here)
+        scene = self.scene = Scene(names=self.here, map=Map(self.coordinator))
         await self.admin.give(ANYBODY, "t", Policy.parse({"role": "router"}))
         await self.admin.give(ANYBODY, self.queue, Policy.parse({"role": "queue", "max_idle": 300}))
         if is_subscribed:
@@ -55,6 +57,22 @@ class Administered:
         deletions.begin(self.scene.retired)
         await deletions.close()
         self.scene.refresh()
+
+
+def test_the_deletion_of_a_queue_that_another_shard_has_by_then_fails() -> None:
+    """An operator has given up the disk of the shard: what is accepted since is in the other one."""
+
+    async def check() -> None:
+        story = Administered()
+        await story.begin()
+        value = Placed.encode(1, 1_000, 1_000)
+        await story.coordinator.write([Write(PLACEMENT + story.queue, value)])
+        await story.delete()
+        story.there.refresh()
+        assert story.there.find(story.queue) is not None
+        assert story.state() is OwnershipState.UNOWNED
+
+    asyncio.run(check())
 
 
 @pytest.mark.parametrize("changed", ["nothing", "queue", "rules", "new"])

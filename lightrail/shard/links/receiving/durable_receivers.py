@@ -4,6 +4,9 @@ A delivery of such a link leaves the shard when its record is on disk. So after 
 delivery that the client may have, under its number: it stays locked for the client's link, which the client
 resumes (resuming.py). The records follow the state of the queue: at the end of a step the deliveries in
 flight are compared with the recorded ones.
+
+A link with `removes_first` has no unsettled deliveries: they leave when the removal of their messages is on
+disk, so that no crash delivers one of them again. One that was on its way is lost with its connection.
 """
 
 import logging
@@ -51,6 +54,8 @@ class OfQueue:
     """Others whose deliveries may have changed in this step."""
     locks: object = None
     """State of the locks with a time, which end deliveries of suspended ones."""
+    removing: dict[ReceivingLink, int] = field(default_factory=dict)
+    """Links that remove messages first, with the next delivery number after the last step."""
 
     def remove(self, link: ReceivingLink) -> None:
         del self.by_client_link[link.opened.client_link]
@@ -91,6 +96,13 @@ class DurableReceivers:
         return sum(len(found.by_client_link) for found in self.by_queue.values())
 
     # --- their links -----------------------------------------------------------------------------------
+
+    def begin_removing(self, consumer: Consumer) -> None:
+        """Notes a link whose deliveries wait for the removal of their messages; called as `begin` is."""
+        link = self._links.get(consumer.id)
+        if link is not None and self._store.outlives:
+            found = self.by_queue.setdefault(link.queue, OfQueue())
+            found.removing[link] = link.opened.first
 
     def durability(self, opening: ConsumerOpen) -> Durability:
         """The durability that an opened link may have in this store: all of its state, or none of it."""
@@ -217,16 +229,30 @@ class DurableReceivers:
             if new := without(runs, link.recorded):
                 arrived.append((consumer, _record_of(link, ReceiverEvent.DELIVERED, attached.next, new)))
             link.recorded = runs
-        links: list[LinkKey] = []
+        links = [] if receivers is None else self._removed(queue, receivers)
         for consumer, delivered in arrived:
             if self._write(queue, delivered, now_ms) and consumer is not None:
                 links.append((consumer.peer, consumer.link))
         return links
 
+    def _removed(self, queue: Queue, receivers: OfQueue) -> list[LinkKey]:
+        """The frontends' links to which this step delivered messages that it removed."""
+        links: list[LinkKey] = []
+        for link, before in [*receivers.removing.items()]:
+            attached, consumer = queue.view.consumer(link.id), link.consumer
+            if attached is None:
+                del receivers.removing[link]
+            elif attached.next != before and consumer is not None:
+                receivers.removing[link] = attached.next
+                links.append((consumer.peer, consumer.link))
+        if not (receivers.by_client_link or receivers.removing):
+            self.by_queue.pop(queue, None)
+        return links
+
     def _end(self, link: ReceivingLink, now_ms: int) -> None:
         found = self.by_queue[link.queue]
         found.remove(link)
-        if not found.by_client_link:
+        if not (found.by_client_link or found.removing):
             del self.by_queue[link.queue]
         link.recorded = None
         self._write(link.queue, _record_of(link, ReceiverEvent.ENDED, 0, ()), now_ms)

@@ -110,14 +110,13 @@ class Journal:
         files, producers_max = self.files, self._tables.producers_max
         opened = open_files(files, self._cluster, self._shard, producers_max, memory_bytes, self.judge, epoch)
         replay = opened.replay
-        self._salt = opened.salt
-        self.incarnation = opened.incarnation
+        self._salt, self.incarnation = opened.salt, opened.incarnation
         self._segments = {segment.number: segment for segment in replay.segments}
         self._tables = replay.tables
         recovered = opened.recovered()
         self.failure = ""
-        self._extent = ExtentFile(self.files, self._salt, opened.extent)
-        self._space = Space(self.files, self._segment_bytes, max(self._segments, default=0) + 1)
+        self._extent = ExtentFile(files, self._salt, opened.extent)
+        self._space = Space(files, self._segment_bytes, max(self._segments, default=0) + 1)
         self._space.free = self._relief
         self._tail = Tail(
             self._segments, self._tables, self._space, replay.lsn, self._salt, self._segment_bytes, epoch
@@ -247,8 +246,7 @@ class Journal:
 
     @property
     def committed(self) -> Reached:
-        """End of the accepted records, in whole groups: readers see records up to this position. Any thread
-        may read it."""
+        """End of the accepted records, in whole groups, up to which readers see them. Any thread reads it."""
         return self._tail.accepted
 
     @property

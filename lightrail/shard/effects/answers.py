@@ -4,9 +4,10 @@
 JSON, or raise a RequestError with what is wrong with them, which becomes the answer.
 """
 
+from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Final, TypeVar
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeVar
 
 from lightrail.model import conditions
 from lightrail.shard.effects.peers import NumberedLink, Peer
@@ -16,6 +17,7 @@ from lightrail.wire.bodies import Refusal, encode_request
 from lightrail.wire.frames import Kind, frame
 
 if TYPE_CHECKING:
+    from lightrail.shard.journal.store import Position
     from lightrail.shard.queues.queues import Queues
 
 _Found = TypeVar("_Found")
@@ -119,22 +121,38 @@ def error_fields(condition: str, description: str) -> Fields:
     return {"error": {"condition": condition, "description": description}}
 
 
+Waiters = list[tuple[Waiter, int]]
+Refusals = list[tuple[NumberedLink, int, Refusal]]
+
+
+class Unaccepted(NamedTuple):
+    """Answers whose commit has ended here, and is not accepted."""
+
+    lsn: int
+    """Number of the record whose acceptance they wait for."""
+    waiters: Waiters
+    refusals: Refusals
+
+
 @dataclass(slots=True, eq=False, repr=False)
 class Answers:
-    """Answers to batches, settlements and requests whose records are not on disk yet."""
+    """Answers to batches, settlements and requests whose records are not accepted yet."""
 
     _memory: Memory
-    _unsynced: list[tuple[Waiter, int]] = field(default_factory=list)
-    _committing: list[tuple[Waiter, int]] = field(default_factory=list)
-    _refusals: list[tuple[NumberedLink, int, Refusal]] = field(default_factory=list)
+    _position: "Position"
+    _unsynced: Waiters = field(default_factory=list)
+    _committing: Waiters = field(default_factory=list)
+    _refusals: Refusals = field(default_factory=list)
     """Refusals of batches that are partially in records that wait for a commit."""
-    _refusals_committing: list[tuple[NumberedLink, int, Refusal]] = field(default_factory=list)
+    _refusals_committing: Refusals = field(default_factory=list)
+    _unaccepted: deque[Unaccepted] = field(default_factory=deque)
+    """Answers of ended commits, in their order; empty if the end of a commit is its acceptance."""
     is_committing: bool = False
     failure: str | None = None
     """Why the state in memory can't be trusted, so that the process must end; None if it can."""
 
     def when_synced(self, waiter: Waiter, number: int) -> None:
-        """Calls the waiter when all records so far are on disk; in this step if no record waits."""
+        """Calls the waiter when all records so far are accepted; in this step if no record waits."""
         self._unsynced.append((waiter, number))
 
     def accept(self, producer: NumberedLink, number: int, durable: bool) -> None:
@@ -159,12 +177,12 @@ class Answers:
     @property
     def is_awaited(self) -> bool:
         """Whether a producer waits for the gathered records, or the memory that they use is needed."""
-        return bool(self._unsynced) or bool(self._refusals) or self._memory.above_mark
+        return bool(self._unsynced or self._refusals) or self._memory.above_mark
 
     @property
     def is_due(self) -> bool:
         """Whether an answer waits that the commit under way will not send."""
-        return self.failure is None and bool(self._unsynced or self._refusals)
+        return bool(self._unsynced or self._refusals) and self.failure is None
 
     def commit_begun(self) -> None:
         """Notes that a commit has begun with all records so far; their answers wait for it."""
@@ -174,29 +192,46 @@ class Answers:
         self._memory.commit_begun()
 
     def commit_ended(self) -> None:
-        """Sends the answers of a commit that is on disk."""
+        """Sends the answers of a commit that is on this disk, now or when its records are accepted."""
         self.is_committing = False
         self._memory.commit_ended()
         committing, self._committing = self._committing, []
-        if self._memory.is_stuck:
-            # The batches are on disk, but their senders must not send more.
-            self._unsynced = [
-                each for each in committing if isinstance(each[0], NumberedLink)
-            ] + self._unsynced
-            committing = [each for each in committing if not isinstance(each[0], NumberedLink)]
-        for waiter, number in committing:
-            waiter.accept(number)
-        for producer, number, refusal in self._refusals_committing:
-            self.refuse(producer, number, refusal)
-        self._refusals_committing = []
+        refusals, self._refusals_committing = self._refusals_committing, []
+        if self._position.is_shared:
+            self._wait(committing, refusals)
+        elif committing or refusals:
+            self._send(committing, refusals)
+
+    def accepted(self) -> None:
+        """Sends the answers whose records are accepted by now."""
+        unaccepted = self._unaccepted
+        while unaccepted and unaccepted[0].lsn < self._position.accepted.next_lsn:
+            _, waiters, refusals = unaccepted.popleft()
+            self._send(waiters, refusals)
 
     def answer_requests(self) -> None:
         """Sends answers to requests, and to other shards that copy a queue from here."""
         others = [each for each in self._unsynced if not isinstance(each[0], NumberedLink)]
         if others:
             self._unsynced = [each for each in self._unsynced if isinstance(each[0], NumberedLink)]
-            for waiter, number in others:
-                waiter.accept(number)
+            self._wait(others, [])
+
+    def _wait(self, waiters: Waiters, refusals: Refusals) -> None:
+        self._unaccepted.append(Unaccepted(self._position.synced_lsn, waiters, refusals))
+        self.accepted()
+
+    def _send(self, waiters: Waiters, refusals: Refusals) -> None:
+        if self._memory.is_stuck:
+            # The batches are accepted, but their senders must not send more: they wait before all later ones.
+            later = self._committing if self.is_committing else self._unsynced
+            if self._unaccepted:
+                later = self._unaccepted[0].waiters
+            later[:0] = [each for each in waiters if isinstance(each[0], NumberedLink)]
+            waiters = [each for each in waiters if not isinstance(each[0], NumberedLink)]
+        for waiter, number in waiters:
+            waiter.accept(number)
+        for producer, number, refusal in refusals:
+            producer.refuse(number, refusal)
 
     def fail(self, error: BaseException) -> None:
         """Stops all answers: after a failed write, only a restart finds out what is on disk.
@@ -209,3 +244,4 @@ class Answers:
         self._unsynced = []
         self._refusals = []
         self._refusals_committing = []
+        self._unaccepted.clear()

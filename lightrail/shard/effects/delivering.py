@@ -4,6 +4,7 @@ from array import array
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
+from lightrail.shard.effects.held_turns import HeldTurns
 from lightrail.shard.effects.peers import Consumer
 from lightrail.shard.queue.values import effects
 from lightrail.shard.queue.values.runs import Run
@@ -26,6 +27,7 @@ class Delivering:
 
     _links: dict[int, "ReceivingLink"]
     _counts: ShardCounts
+    _held_turns: HeldTurns
     _deliveries: int = 0
 
     def deliver_row(self, queue: Queue, row: list[effects.Deliver], now_ms: int) -> None:
@@ -41,6 +43,9 @@ class Delivering:
         found = self._links.get(first.consumer)
         if found is None or (consumer := found.consumer) is None:
             return
+        if self._held_turns.position.is_shared:
+            for effect in row:
+                self._held_turns.delivered(effect.run.batch)
         ends = array("I")
         pieces: list[memoryview] = []
         size = 0
@@ -94,6 +99,8 @@ class Delivering:
             attempts = attempts or 1
         batch = run.batch
         first, last = run.first, run.last
+        if self._held_turns.position.is_shared:
+            self._held_turns.delivered(batch)
         if queue.captured:
             _note_delivered(queue, consumer, run)
         ends = batch.ends

@@ -11,6 +11,7 @@ from lightrail.journal.record import CONTINUED, DEFERRED_REASON, REWRITTEN, SPIL
 from lightrail.model.links import Ending, LockEnding
 from lightrail.shard.effects.actions import Read
 from lightrail.shard.effects.delivering import Delivering, follows
+from lightrail.shard.effects.held_turns import HeldTurns
 from lightrail.shard.effects.leaving import DeadLettering, Leaving
 from lightrail.shard.effects.peers import Consumer
 from lightrail.shard.effects.receiving_link import ReceivingLink
@@ -78,13 +79,15 @@ class Performer:
     """Reads for the reader thread."""
     reading: dict[int, int] = field(default_factory=dict)
     """Number of reads under way by segment; the cleaner skips these segments."""
+    held_turns: HeldTurns = field(init=False)
     _delivering: Delivering = field(init=False)
     dead_letters: DeadLettering = field(init=False)
     leaving: Leaving = field(init=False)
     """Messages of purges and deletions that have yet to be settled."""
 
     def __post_init__(self) -> None:
-        self._delivering = Delivering(self.links, self._counts)
+        self.held_turns = HeldTurns(self._store.position)
+        self._delivering = Delivering(self.links, self._counts, self.held_turns)
         self.dead_letters = DeadLettering(self._queues, self._store, self._counts, self.enqueue)
         self.leaving = Leaving(self.removed, self._store, self._queues.work)
 

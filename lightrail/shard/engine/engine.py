@@ -1,8 +1,8 @@
 """The shard's engine: applies frames to queue machines and the store, and returns frames, without I/O.
 
 Deliveries and answers to transient batches are sent in the same step; answers to durable batches wait until
-the commit with their records is on disk (`Answers`). A queue is dispatched once per step, after all received
-frames have been applied, so that slices are large.
+their records are accepted (`Answers`), as do deliveries if a record needs more than its commit (`HeldTurns`).
+A queue is dispatched once per step, after all received frames have been applied, so that slices are large.
 """
 
 import logging
@@ -81,9 +81,10 @@ class Engine:
             store, names, tenancy, max_delivery_count, marks, locks, counts.retire, queues_max(memory_mark)
         )
         performer = self._performer = Performer(queues, store, counts)
+        self._held_turns = performer.held_turns
         house = self._house = Housekeeping(queues, store, counts, memory_mark, performer)
         memory = self._memory = house.memory
-        answers = self._answers = Answers(memory)
+        answers = self._answers = Answers(memory, store.position)
         admission = self._admission = Admission(store, performer, memory, counts, answers, queues.work)
         links = Links(queues, performer, admission, recovered, answers.when_synced, store, counts, memory)
         self._links, self._last_consumers = links, links.last_consumers
@@ -113,14 +114,12 @@ class Engine:
         self._receiving = Receiving(
             store.position, frontends, follower, links, relays, batches, routes, settling, requests, answers
         )
-        self._messages_committing = 0
-        self._ticked_ms = now_ms
+        self._messages_committing, self._ticked_ms = 0, now_ms
         self._late: dict[Queue, None] = {}
         """Queues with filters that were dispatched when the looks of their step were used up."""
         follower.restore(recovered.queues, self.transactions.prepared.reserved, now_ms)
         self.transactions.prepared.restored()
-        counts.queues = queues.figures
-        counts.store_usage = self._usage
+        counts.queues, counts.store_usage = queues.figures, self._usage
 
     def deletion_ended(self, attempt: ExpiredName, error: "CoordinatorError | None", now_ms: int) -> None:
         """An attempt to delete a name that this shard has requested has ended."""
@@ -170,6 +169,8 @@ class Engine:
         if receivers.waiting and not waits:
             receivers.send()
         output = [] if waits else self._frontends.take_output()
+        if self._held_turns.is_needed and not waits:
+            output = self._held_turns.release(output)
         reads, self._performer.reads = self._performer.reads, []
         closings, retiring = self._links.closings, self._links.retiring
         return Actions(
@@ -268,14 +269,17 @@ class Engine:
         """Notes that a commit has begun with all records so far; their answers wait for it."""
         self._answers.commit_begun()
         self._messages_committing = self._performer.messages_unsynced
-        self._performer.messages_unsynced = 0
-        self._performer.captured_bytes = 0
+        self._performer.messages_unsynced = self._performer.captured_bytes = 0
 
     def commit_ended(self, now_ms: int) -> int:
-        """Accepts the batches of a commit that is on disk. Returns the number of its messages."""
+        """Answers what a commit that is on this disk accepts. Returns the number of its messages."""
         self._answers.commit_ended()
         self._house.clean(now_ms)
         return self._messages_committing
+
+    def accepted(self) -> None:
+        """Sends the answers that waited for other members of the shard; a step should follow."""
+        self._answers.accepted()
 
     def _answer_without_commit(self, now_ms: int) -> None:
         """Sends answers that were delayed to save memory, if no record waits for the disk.

@@ -23,7 +23,7 @@ from lightrail.journal.archive import Incarnation
 from lightrail.journal.record import CONTINUED, Close
 from lightrail.model import limits
 from lightrail.shard.journal.batches import read_location
-from lightrail.shard.journal.commit import JournalCommit, Reached
+from lightrail.shard.journal.commit import NOWHERE, JournalCommit, Reached
 from lightrail.shard.journal.files import Files
 from lightrail.shard.journal.identity import NOTHING, Extent, ExtentFile
 from lightrail.shard.journal.loading import open_files
@@ -94,8 +94,7 @@ class Journal:
 
         `epoch` is that of this owner, later than those of all segments; 0 for a shard without replicas.
         """
-        files = self.files
-        if not files.lock():
+        if not self.files.lock():
             raise StoreRefusedError(
                 "expected to be the only process with this journal, found it locked by another process: "
                 "stop that process, or give this one its own directory"
@@ -103,27 +102,27 @@ class Journal:
         try:
             return self._recover(memory_bytes, now_ms, epoch)
         except BaseException:
-            files.unlock()
+            self.files.unlock()
             raise
 
     def _recover(self, memory_bytes: int, now_ms: int, epoch: int) -> Recovered:
         files, producers_max = self.files, self._tables.producers_max
         opened = open_files(files, self._cluster, self._shard, producers_max, memory_bytes, self.judge, epoch)
         replay = opened.replay
-        self._salt, self.incarnation = opened.salt, opened.incarnation
+        self._salt = opened.salt
+        self.incarnation = opened.incarnation
         self._segments = {segment.number: segment for segment in replay.segments}
         self._tables = replay.tables
         recovered = opened.recovered()
         self.failure = ""
-        self._extent = ExtentFile(files, self._salt, opened.extent)
-        self._space = Space(files, self._segment_bytes, max(self._segments, default=0) + 1)
+        self._extent = ExtentFile(self.files, self._salt, opened.extent)
+        self._space = Space(self.files, self._segment_bytes, max(self._segments, default=0) + 1)
         self._space.free = self._relief
         self._tail = Tail(
             self._segments, self._tables, self._space, replay.lsn, self._salt, self._segment_bytes, epoch
         )
         self._small = SmallRecords(self._tail, self._tables, self._space, self._segments)
-        if not self.marks.others:
-            self._tail.accepted = opened.reached()
+        self._tail.accepted = NOWHERE if self.marks.others else opened.reached()
         self.accept()
         with contextlib.suppress(StoreFullError):
             # On a full disk the shard still starts: it can deliver, and makes its segment when space is free.
@@ -225,7 +224,7 @@ class Journal:
         commit.count_in(self._usage)
 
     def accept(self) -> None:
-        """Accepts the commits that all required members have synced by now."""
+        """Accepts the commits that all required members have synced by now; `Engine.accepted` follows."""
         for reached in self.marks.take_accepted():
             self._tail.accepted = reached
         self._tail.is_shared = bool(self.marks.others)
@@ -246,7 +245,8 @@ class Journal:
 
     @property
     def committed(self) -> Reached:
-        """End of the accepted records, in whole groups, up to which readers see them. Any thread reads it."""
+        """End of the accepted records, in whole groups: readers see records up to this position. Any thread
+        may read it."""
         return self._tail.accepted
 
     @property

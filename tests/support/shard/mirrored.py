@@ -51,8 +51,10 @@ def records(data: bytes, salt: int, offset: int) -> Iterator[tuple[int, bytes, i
         yield found.offset, data[found.offset : found.offset + found.length], scan.lsn or 0
 
 
-def fetch(mirror: Mirror, data: dict[int, bytes], lineage: Sequence[OwnedSegment]) -> None:
-    """Writes what the owner has and the mirror has not, record by record, and syncs it."""
+def fetch(
+    mirror: Mirror, data: dict[int, bytes], lineage: Sequence[OwnedSegment], most: int = 1 << 30
+) -> None:
+    """Writes what the owner has and the mirror has not, up to so many records one by one, and syncs it."""
     for theirs in reversed(lineage):
         own = mirror.lineage[:1]
         if own and theirs.segment < own[0].segment:
@@ -63,17 +65,24 @@ def fetch(mirror: Mirror, data: dict[int, bytes], lineage: Sequence[OwnedSegment
         header = decode_segment_header(whole)
         assert header is not None
         for offset, record, next_lsn in records(whole, header.salt, mirror.lineage[0].end):
+            if not most:
+                break
             put(mirror, theirs.segment, offset, record, next_lsn, header.salt)
+            most -= 1
+        if not most:
+            break
     mirror.sync()
 
 
-def equalise(mirror: Mirror, data: dict[int, bytes], lineage: Sequence[OwnedSegment]) -> Comparison:
+def equalise(
+    mirror: Mirror, data: dict[int, bytes], lineage: Sequence[OwnedSegment], most: int = 1 << 30
+) -> Comparison:
     """What a member does when it attaches to an owner with these segments."""
     found = compare(mirror.lineage, lineage, mirror.accepted_lsn)
     if found.cut:
         mirror.cut(found.common)
     if found.fetch:
-        fetch(mirror, data, lineage)
+        fetch(mirror, data, lineage, most)
     return found
 
 
@@ -121,8 +130,9 @@ class Scene:
         """The next commit of the owner: (segment, offset, bytes, number of the record behind them)."""
         at = self.owner.current.end
         self.writer.run([("send", 1, 1, 20), ("commit",)])
-        data = bytes(self.owner_files.inodes[name_of(1)].live[at : self.owner.current.end])
-        return 1, at, data, self.owner.position.lsn + 1
+        number = self.owner.current.number
+        data = bytes(self.owner_files.inodes[name_of(number)].live[at : self.owner.current.end])
+        return number, at, data, self.owner.position.lsn + 1
 
     def check_equal(self) -> None:
         lineage = self.mirror.lineage

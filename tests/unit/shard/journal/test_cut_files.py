@@ -128,7 +128,9 @@ def test_segments_are_dropped_at_the_owners_word_after_a_sync_and_never_the_newe
         scene.mirror.drop(newest + 1)
     with pytest.raises(MirrorError, match="expected to drop segments before 0"):
         opened(FakeFiles()).drop(1)
+    put(scene.mirror, *scene.next())
     scene.mirror.drop(3)
+    assert scene.mirror.synced_lsn == scene.mirror.next_lsn - 1
     scene.mirror.drop(3)
     assert numbers(scene.files) == list(range(3, newest + 1))
     assert scene.mirror.lineage[-1].segment == 3

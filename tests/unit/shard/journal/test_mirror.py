@@ -138,6 +138,17 @@ def test_a_segment_is_cut_to_its_contents_and_synced_before_the_next_is_begun() 
     assert scene.mirror.synced_lsn == lineage.next_lsn - 1
 
 
+def test_a_segment_without_records_is_a_promise_as_soon_as_it_is_synced() -> None:
+    scene = Scene()
+    scene.mirror.begin(encode_segment_header(2, 4, SALT, 7))
+    assert opened(scene.files.after_crash(0, "none")).lineage[0].epoch == 1
+    scene.mirror.sync()
+    again = opened(scene.files.after_crash(0, "none"))
+    assert again.lineage[0] == (2, 4, 7, 40, 4)
+    with pytest.raises(MirrorError, match="of epoch 7 or later, found one of epoch 6"):
+        again.begin(encode_segment_header(3, 4, SALT, 6))
+
+
 def test_a_large_commit_makes_its_segment_larger() -> None:
     scene = Scene()
     end = scene.mirror.lineage[0].end

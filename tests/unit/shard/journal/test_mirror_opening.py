@@ -72,8 +72,9 @@ def test_a_record_that_the_owner_had_synced_and_the_member_had_not_is_no_damage(
         Journal(files.after_crash(0, "all"), "test", 0).recover(0, 0, 2)
     mirror = opened(files)
     assert (mirror.next_lsn, mirror.lineage[0].end, mirror.cut_bytes) == (4, end, len(second))
-    # A whole record was behind the torn one.
+    # A whole record was behind the torn one: it must not follow other records after the next stop.
     assert files.load("cut-1-4.bin") == second
+    assert len(files.after_crash(0, "none").load(name_of(1)) or b"") == end
 
 
 def test_a_torn_end_alone_is_not_set_aside() -> None:

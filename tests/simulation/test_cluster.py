@@ -13,7 +13,14 @@ import pytest
 
 from tests.support.broker import ROOT
 
-SEEDS = {"moves": (1, 40), "faults": (1_000, 40), "late": (2_000, 15), "overtaken": (3_000, 10)}
+SEEDS = {
+    "moves": (1, 40),
+    "faults": (1_000, 25),
+    "late": (2_000, 15),
+    "overtaken": (3_000, 15),
+    "delayed": (4_000, 15),
+    "fenced": (5_000, 5),
+}
 """By script: the first seed and how many."""
 AT_ONCE = 5
 """Seeds of one test: few enough for both processors to share them."""

@@ -11,8 +11,8 @@ Fence: the entries by which a process owns something, on which all of its writes
 another process has taken over may not know that for a while, and what it has sent may reach the coordinator
 when it has ended: by then its successor may have dropped a copy that the process makes the owner, or have
 consumers that it does not know. So the revision of the entry that names the owner is compared with each
-write, in the same transaction. The fence is a part of the coordinator, and not an argument of those who
-write: no writer can forget it.
+write, in the same transaction (docs/adr/0074-fenced-writes.md). The fence is a part of the coordinator,
+and not an argument of those who write: no writer can forget it.
 
 `map.py` is a process's view of placements and members, `namespace/directory.py` its view of names.
 """

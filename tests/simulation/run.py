@@ -11,7 +11,8 @@ import os
 import sys
 import traceback
 
-from tests.support.sim.cluster import SCRIPTS, Cluster
+from tests.support.sim.cluster import Cluster
+from tests.support.sim.scripts import SCRIPTS
 
 
 def main(script: str, first: int, count: int) -> int:
@@ -20,7 +21,7 @@ def main(script: str, first: int, count: int) -> int:
     logging.getLogger("lightrail").setLevel(logging.ERROR)
     logging.getLogger("lightrail").propagate = count == 1
     failed = 0
-    moves = messages = 0
+    moves = messages = late = 0
     for seed in range(first, first + count):
         cluster = Cluster(seed)
         try:
@@ -30,7 +31,11 @@ def main(script: str, first: int, count: int) -> int:
             print(f"seed {seed} of {script}:\n{traceback.format_exc()}", flush=True)
         moves += cluster.moves_asked
         messages += sum(fate.taken for fate in cluster.ledger.fates.values())
-    print(f"{count} seeds of {script} from {first}: {moves} moves, {messages} messages, {failed} failed")
+        late += cluster.etcd.arrived_after_death
+    print(
+        f"{count} seeds of {script} from {first}: {moves} moves, {messages} messages, {late} transactions "
+        f"after the end of their processes, {failed} failed"
+    )
     return 1 if failed else 0
 
 

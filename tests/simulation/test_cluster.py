@@ -13,7 +13,14 @@ import pytest
 
 from tests.support.broker import ROOT
 
-SEEDS = {"moves": (1, 20), "faults": (1_000, 20), "late": (2_000, 10), "overtaken": (3_000, 10)}
+SEEDS = {
+    "moves": (1, 20),
+    "faults": (1_000, 12),
+    "late": (2_000, 10),
+    "overtaken": (3_000, 13),
+    "delayed": (4_000, 8),
+    "fenced": (5_000, 4),
+}
 """By script: the first seed and how many; the long test runs hundreds of others."""
 AT_ONCE = 10
 """Seeds of one test: few enough for both processors to share them."""

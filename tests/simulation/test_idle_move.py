@@ -8,7 +8,8 @@ import pytest
 from lightrail.shard.moving.copier import Placing
 from lightrail.wire.bodies import decode_request
 from lightrail.wire.frames import HEADER, Kind
-from tests.support.sim.cluster import Cluster, Script
+from tests.support.sim.cluster import Cluster
+from tests.support.sim.scripts import Script
 from tests.support.sim.shard import Life
 
 LATENCY_S = 0.005

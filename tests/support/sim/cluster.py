@@ -7,11 +7,11 @@ queue; and when the faults stop, everything that waits gets its end.
 
 import asyncio
 import contextlib
-import json
 import logging
 import random
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 
 from lightrail.cluster import moves
 from lightrail.cluster.coordinator import CoordinatorError, Write
@@ -24,6 +24,9 @@ from tests.support.sim.frontend import SimFrontend
 from tests.support.sim.loop import SimLoop
 from tests.support.sim.network import Host, Network
 from tests.support.sim.shard import SimShard
+
+if TYPE_CHECKING:
+    from tests.support.sim.scripts import Script
 
 START_MS = 1_700_000_000_000
 CALM_S = 120.0
@@ -126,6 +129,8 @@ class Cluster:
         self.etcd = Etcd(self.loop, self.chance)
         self.ledger = Ledger()
         self.is_draining = False
+        self.is_fenced = False
+        """Whether each process of a shard owns it by an entry, which it has written at its start."""
         self.graveyard: list[asyncio.Task[None]] = []
         """Tasks of processes that died: their ends are waited for."""
         self.queues = [f"q{i}" for i in range(queues)]
@@ -171,8 +176,9 @@ class Cluster:
         finally:
             logging.getLogger("lightrail").removeHandler(watch)
             for shard in self.shards:
-                if shard.life is not None:
-                    shard.life.die()
+                for life in (*shard.deposed, shard.life):
+                    if life is not None:
+                        life.die()
             for frontend in self.frontends:
                 frontend.die()
             for task in asyncio.all_tasks(self.loop):
@@ -188,6 +194,7 @@ class Cluster:
         self.errors.append(f"{context.get('message')}: {context.get('exception')!r}")
 
     async def _run(self, script: "Callable[[Cluster], Script]") -> None:
+        acting = script(self)
         for shard in self.shards:
             shard.start()
         await asyncio.sleep(0.1)
@@ -198,7 +205,7 @@ class Cluster:
                 await frontend.add_receiver(queue)
         working = asyncio.ensure_future(self._work())
         try:
-            await script(self).run()
+            await acting.run()
             self.calm()
             self.is_draining = True
             await self._end()
@@ -299,163 +306,15 @@ class Cluster:
                 with contextlib.suppress(CoordinatorError):
                     await moves.give_up(frontend.coordinator, move, placed)
 
-    def crash(self, shard: SimShard) -> None:
+    def crash(self, shard: SimShard, *, lives_for_s: float = 0.0) -> None:
         self.ledger.forgiving = self.ledger.crashed = True
         for queue in self.queues:
             if shard.life is not None and shard.life.engine._queues.find(queue) is not None:
                 self.ledger.may_be_lost(queue)
-        shard.crash()
+        shard.crash(lives_for_s=lives_for_s)
 
     def hosts(self) -> list[Host]:
         return list(self.network.hosts)
-
-
-class Script:
-    """What happens in a run; this one only moves queues, and calls some moves off."""
-
-    def __init__(self, cluster: Cluster, steps: int = 5) -> None:
-        self.cluster = cluster
-        self._steps = steps
-
-    async def run(self) -> None:
-        chance = self.cluster.chance
-        for _ in range(self._steps):
-            self.cluster.busy_until_s = self.cluster.loop.time() + 0.5
-            await asyncio.sleep(chance.uniform(0.01, 0.2))
-            await self.step()
-        self.cluster.busy_until_s = self.cluster.loop.time() + 0.3
-        await asyncio.sleep(0.3)
-
-    async def step(self) -> None:
-        await self.cluster.ask_move()
-        if self.cluster.chance.random() < 0.2:
-            await asyncio.sleep(self.cluster.chance.uniform(0.001, 0.05))
-            await self.cluster.cancel_moves()
-
-
-class Faults(Script):
-    """Moves, and beside them everything that may fail."""
-
-    async def step(self) -> None:
-        await super().step()
-        if self.cluster.chance.random() < 0.6:
-            await self.until_frozen()
-            # Between here and the end of the move are some ten steps.
-            await asyncio.sleep(self.cluster.chance.uniform(0.0, 0.03))
-            ends = [self.cluster.shards[id] for id in self.ends]
-            if ends and self.cluster.chance.random() < 0.7:
-                await self.cluster.chance.choice((self.crash, self.cut_off_shard))(
-                    self.cluster.chance.choice(ends)
-                )
-                return
-        fault = self.cluster.chance.choice(
-            (self.crash, self.crash, self.break_connections, self.cut_off, self.lose_etcd, self.slow_down)
-        )
-        await fault()
-
-    async def until_frozen(self) -> None:
-        """A source is about to be frozen, or nothing comes of the move."""
-        self.ends: list[int] = []
-        until = self.cluster.loop.time() + 0.5
-        while self.cluster.loop.time() < until:
-            for key, entry in self.cluster.etcd.entries.items():
-                if key.startswith("moves/") and entry.value and "frozen" in entry.value:
-                    move = json.loads(entry.value)
-                    self.ends = [move["source"], move["to"]]
-                    return
-            await asyncio.sleep(0.0005)
-
-    async def cut_off_shard(self, shard: SimShard) -> None:
-        """One end of a move is alone, for longer than the other one waits."""
-        cluster = self.cluster
-        life = shard.life
-        if life is None:
-            return
-        cluster.ledger.forgiving = True
-        cluster.network.cut_off(life.host)
-        await asyncio.sleep(cluster.chance.choice((0.5, 13.0)))
-        if life.host in cluster.network.hosts:
-            cluster.network.heal(life.host, broken=cluster.chance.random() < 0.3)
-
-    async def crash(self, shard: SimShard | None = None) -> None:
-        """A shard dies, and comes back after a while."""
-        cluster = self.cluster
-        shard = shard or cluster.chance.choice(cluster.shards)
-        cluster.crash(shard)
-        await asyncio.sleep(cluster.chance.choice((0.01, 0.2, 1.0, 12.0)))
-        if shard.life is None:
-            shard.start()
-
-    async def break_connections(self) -> None:
-        self.cluster.ledger.forgiving = True
-        self.cluster.network.break_some(self.cluster.chance.choice((0.2, 0.5, 1.0)))
-
-    async def cut_off(self) -> None:
-        """A process is alone for a while, and keeps its connections, or loses them."""
-        cluster = self.cluster
-        host = cluster.chance.choice(cluster.hosts())
-        cluster.ledger.forgiving = True
-        cluster.network.cut_off(host)
-        await asyncio.sleep(cluster.chance.choice((0.05, 0.5, 3.0, 15.0)))
-        if host in cluster.network.hosts:
-            cluster.network.heal(host, broken=cluster.chance.random() < 0.5)
-
-    async def lose_etcd(self) -> None:
-        cluster = self.cluster
-        if cluster.chance.random() < 0.5:
-            cluster.etcd.answers_lost = 0.5
-        else:
-            cluster.etcd.is_down = True
-        await asyncio.sleep(cluster.chance.choice((0.05, 0.5, 8.0, 20.0)))
-        cluster.etcd.is_down = False
-        cluster.etcd.answers_lost = 0.0
-
-    async def slow_down(self) -> None:
-        cluster = self.cluster
-        cluster.network.slow = cluster.chance.choice((5.0, 50.0))
-        await asyncio.sleep(cluster.chance.choice((0.1, 0.5)))
-        cluster.network.slow = 1.0
-
-
-class Late(Faults):
-    """The destination is alone just before its transaction, for longer than the source waits."""
-
-    async def step(self) -> None:
-        cluster = self.cluster
-        await cluster.ask_move()
-        await self.until_frozen()
-        if not self.ends:
-            return
-        await asyncio.sleep(cluster.chance.uniform(0.003, 0.02))
-        life = cluster.shards[self.ends[1]].life
-        assert life is not None
-        cluster.ledger.forgiving = True
-        cluster.network.cut_off(life.host)
-        await asyncio.sleep(13)
-        cluster.network.heal(life.host, broken=False)
-
-
-class Overtaken(Faults):
-    """The destination dies just after it sent its transaction; its successor starts before it arrives."""
-
-    async def step(self) -> None:
-        cluster = self.cluster
-        await cluster.ask_move()
-        await self.until_frozen()
-        if not self.ends:
-            return
-        cluster.etcd.late = 0.9
-        await asyncio.sleep(cluster.chance.uniform(0.003, 0.05))
-        destination = cluster.shards[self.ends[1]]
-        cluster.crash(destination)
-        await asyncio.sleep(cluster.chance.choice((0.01, 0.2, 1.0)))
-        cluster.etcd.late = cluster.chance.choice((0.0, 0.3))
-        destination.start()
-        await asyncio.sleep(cluster.chance.choice((0.1, 1.0, 5.0)))
-        cluster.etcd.late = 0.0
-
-
-SCRIPTS: dict[str, type[Script]] = {"moves": Script, "faults": Faults, "late": Late, "overtaken": Overtaken}
 
 
 class _Watch(logging.Handler):

@@ -2,23 +2,26 @@
 
 Every process has a view of its own that lags behind, answers get lost after the transaction went through, the
 whole service goes away for a while, and what is registered on a lease goes when its process does. A
-transaction that a process has sent arrives although the process has died meanwhile, maybe seconds later.
+transaction that a process has sent arrives although the process has died or is cut off meanwhile, maybe
+seconds later, or when etcd is back.
 """
 
 import asyncio
 import random
 from collections.abc import Sequence
+from contextlib import suppress
 from typing import Final
 
 from lightrail.cluster.coordinator import ConflictError, CoordinatorError, Write
 from lightrail.cluster.entries import Entry, News
-from lightrail.cluster.keyed import KeyedCoordinator
+from lightrail.cluster.keyed import KeyedCoordinator, Registrations
 from tests.support.sim.loop import SimLoop
 from tests.support.sim.network import Host
 
 LATENCY_S: Final = (0.0002, 0.003)
-LATE_S: Final = (0.05, 8.0)
-"""Travel time of a late transaction; its process waits for TIMEOUT_S."""
+LATE_S: Final = (0.02, 8.0)
+"""Travel time of a late transaction, of any length equally often: what it meets lasts for milliseconds or
+seconds. Its process waits for TIMEOUT_S."""
 TIMEOUT_S: Final = 5.0
 LEASE_S: Final = 10.0
 
@@ -34,10 +37,14 @@ class Etcd:
         """Share of transactions whose answer does not arrive."""
         self.late = 0.0
         """Share of transactions that arrive late."""
+        self.arrived_after_death = 0
+        """Transactions that were made when their process had died."""
         self.log: list[Entry] = []
         self.entries: dict[str, Entry] = {}
         self.revision = 0
         self.views: list[SimCoordinator] = []
+        self.leases: dict[str, SimCoordinator] = {}
+        """The processes with whose leases entries end, by key."""
 
     def latency_s(self) -> float:
         return self.chance.uniform(*LATENCY_S) * (20 if self.chance.random() < 0.02 else 1)
@@ -45,7 +52,8 @@ class Etcd:
     def travel_s(self) -> float:
         """Time until a transaction arrives."""
         if self.late and self.chance.random() < self.late:
-            return self.chance.uniform(*LATE_S)
+            shortest_s, longest_s = LATE_S
+            return shortest_s * float((longest_s / shortest_s) ** self.chance.random())
         return self.latency_s()
 
     def commit(self, writes: Sequence[Write]) -> int:
@@ -71,25 +79,42 @@ class Etcd:
         return self.revision
 
 
+class LeasedRegistrations(Registrations):
+    """Registrations of one process, which end with its lease."""
+
+    async def _write(self, key: str, value: str, guard: int | None) -> int:
+        space = self._space
+        assert isinstance(space, SimCoordinator)
+        return await space.fence.write(
+            [Write(key, value, guard)], lambda writes: space.transact(writes, leased=True)
+        )
+
+
 class SimCoordinator(KeyedCoordinator):
     """What one process sees of it."""
 
     def __init__(self, etcd: Etcd, host: Host) -> None:
         super().__init__()
+        self._registrations = LeasedRegistrations(self)
         self._etcd = etcd
-        self._host = host
+        self.host = host
         self._seen = 0
         """Entries of the log that have arrived."""
+        self._view: dict[str, Entry] = {}
+        """The same, by key."""
         self._revision = 0
         self._arrived: asyncio.Event = asyncio.Event()
         self.closed = False
+        self.has_lease = True
+        self.is_deposed = False
+        """Whether another process owns what this one owned: nothing that it has sent may be made."""
         etcd.views.append(self)
         # A process lists everything before it does anything.
         self._take_in()
 
     @property
     def is_away(self) -> bool:
-        return self._etcd.is_down or self._host.is_cut_off
+        return self._etcd.is_down or self.host.is_cut_off
 
     def look(self) -> None:
         """A piece of news has arrived, or all of them after an outage."""
@@ -105,6 +130,7 @@ class SimCoordinator(KeyedCoordinator):
         log = self._etcd.log
         if self._seen == len(log):
             return False
+        self._view |= {each.key: each for each in log[self._seen :]}
         self._seen = len(log)
         self._revision = log[-1].revision
         self._arrived.set()
@@ -112,13 +138,26 @@ class SimCoordinator(KeyedCoordinator):
         return True
 
     async def _commit(self, writes: Sequence[Write]) -> int:
+        return await self.transact(writes)
+
+    async def transact(self, writes: Sequence[Write], *, leased: bool = False) -> int:
+        """One transaction; its entries end with the lease of this process if they are `leased`."""
         arrived: asyncio.Future[int] = self._etcd.loop.create_future()
-        self._etcd.loop.call_later(self._etcd.travel_s(), self._arrive, writes, arrived)
+        travel_s = self._etcd.travel_s()
+        if not self.is_away:
+            self._etcd.loop.call_later(travel_s, self._arrive, writes, leased, arrived)
         try:
             async with asyncio.timeout(TIMEOUT_S):
                 revision = await arrived
         except TimeoutError:
             raise CoordinatorError("no answer: whether it went through is not known") from None
+        except ConflictError as conflict:
+            guard = next(each.guard for each in writes if each.key == conflict.key)
+            with suppress(TimeoutError):
+                async with asyncio.timeout(TIMEOUT_S):
+                    while self._revision_of(conflict.key) == guard and not self.closed:
+                        await self._arrived.wait()
+            raise
         if self._etcd.chance.random() < self._etcd.answers_lost:
             await asyncio.sleep(TIMEOUT_S)
             raise CoordinatorError("no answer: whether it went through is not known")
@@ -127,18 +166,35 @@ class SimCoordinator(KeyedCoordinator):
             await self._arrived.wait()
         return revision
 
-    def _arrive(self, writes: Sequence[Write], arrived: "asyncio.Future[int]") -> None:
+    def _arrive(self, writes: Sequence[Write], leased: bool, arrived: "asyncio.Future[int]") -> None:
         """A transaction arrives, whether its process still lives or not."""
-        if self.is_away:
+        etcd = self._etcd
+        if etcd.is_down:
+            if etcd.late and etcd.chance.random() < etcd.late:
+                etcd.loop.call_later(etcd.travel_s(), self._arrive, writes, leased, arrived)
+            return
+        if leased and not self.has_lease:
             return
         try:
-            revision = self._etcd.commit(writes)
+            revision = etcd.commit(writes)
         except ConflictError as error:
             if not arrived.done():
                 arrived.set_exception(error)
-        else:
-            if not arrived.done():
-                arrived.set_result(revision)
+            return
+        for each in writes:
+            etcd.leases.pop(each.key, None)
+            if leased:
+                etcd.leases[each.key] = self
+        if self.is_deposed:
+            message = f"a process that was deposed has written {[each.key for each in writes]}"
+            etcd.loop.call_exception_handler({"message": message})
+        etcd.arrived_after_death += self.closed
+        if not arrived.done():
+            arrived.set_result(revision)
+
+    def _revision_of(self, key: str) -> int:
+        found = self._view.get(key)
+        return found.revision if found is not None and found.value is not None else 0
 
     async def _travel(self) -> None:
         await asyncio.sleep(self._etcd.latency_s())
@@ -158,21 +214,19 @@ class SimCoordinator(KeyedCoordinator):
         return News(self._revision, entries, since == 0)
 
     async def entry(self, key: str) -> Entry | None:
-        await self._travel()
-        found = self._etcd.entries.get(key)
+        found = self._view.get(key)
         return found if found is not None and found.value is not None else None
 
     async def current(self, key: str) -> Entry | None:
         await self._travel()
         revision = self._etcd.revision
+        found = self._etcd.entries.get(key)
         while self._revision < revision and not self.is_away and not self.closed:
             await self._arrived.wait()
-        found = self._etcd.entries.get(key)
         return found if found is not None and found.value is not None else None
 
     async def entries(self, prefix: str) -> list[Entry]:
-        await self._travel()
-        found = [each for key, each in self._etcd.entries.items() if key.startswith(prefix)]
+        found = [each for key, each in self._view.items() if key.startswith(prefix)]
         return sorted((each for each in found if each.value is not None), key=lambda each: each.key)
 
     async def cluster_id(self) -> str:
@@ -184,15 +238,23 @@ class SimCoordinator(KeyedCoordinator):
     async def close(self) -> None:
         self.die()
 
+    async def remaining_ms(self, key: str) -> int | None:
+        await self._travel()
+        holder = self._etcd.leases.get(key)
+        if holder is None:
+            return None if self._etcd.entries.get(key) is not None else 0
+        return int(LEASE_S * 1000)
+
     def die(self) -> None:
         """The process is gone; what it registered goes with its lease."""
         self.closed = True
         if self in self._etcd.views:
             self._etcd.views.remove(self)
-        for key, registration in self._registrations.held.items():
-            self._etcd.loop.call_later(LEASE_S, self._expire, key, registration.value)
+            self._etcd.loop.call_later(LEASE_S, self._expire)
 
-    def _expire(self, key: str, value: str) -> None:
-        found = self._etcd.entries.get(key)
-        if found is not None and found.value == value:
-            self._etcd.commit([Write(key, None, found.revision)])
+    def _expire(self) -> None:
+        self.has_lease = False
+        ended = [key for key, holder in self._etcd.leases.items() if holder is self]
+        for key in ended:
+            del self._etcd.leases[key]
+            self._etcd.commit([Write(key, None)])

@@ -6,7 +6,9 @@ from typing import TYPE_CHECKING, Final
 
 import zmq
 
+from lightrail.cluster.coordinator import CoordinatorError, Write
 from lightrail.cluster.map import SHARDS, Map, Member
+from lightrail.cluster.membership import MemberRefusedError, register, until_free
 from lightrail.model import limits
 from lightrail.model.policy import QUEUE
 from lightrail.namespace.records import Name
@@ -20,6 +22,7 @@ from lightrail.telemetry.shard import ShardCounts
 from lightrail.wire.socket import LoopSocket
 from tests.support.shard.fake_files import FakeFiles
 from tests.support.sim.coordinator import SimCoordinator
+from tests.support.sim.network import Host
 
 if TYPE_CHECKING:
     from tests.support.sim.cluster import Cluster
@@ -57,17 +60,40 @@ class SimShard:
         self.files = FakeFiles()
         self.lives = 0
         self.life: Life | None = None
+        self.coordinator: SimCoordinator | None = None
+        """Of the latest life."""
+        self.deposed: list[Life] = []
+        """Former lives that went on alone."""
 
     def start(self) -> None:
         assert self.life is None
         self.lives += 1
+        former, self.coordinator = self.coordinator, None
+        owner = f"replicas/{self.id}"
+        revision = 0
+        if self.cluster.is_fenced:
+            revision = self.cluster.etcd.commit([Write(owner, str(self.lives))])
+            if former is not None:
+                former.is_deposed = True
         self.life = Life(self)
+        self.coordinator = self.life.coordinator
+        if self.cluster.is_fenced:
+            self.coordinator.fence.set(owner, revision)
 
-    def crash(self) -> None:
-        """As a machine that stops: what was not synced may be on the disk, or not."""
+    def crash(self, *, lives_for_s: float = 0.0) -> None:
+        """As a machine that stops: what was not synced may be on the disk, or not.
+
+        Args:
+            lives_for_s: how long its process goes on, on a disk of its own, while nobody hears it.
+        """
         life, self.life = self.life, None
         if life is not None:
-            life.die()
+            if lives_for_s:
+                life.isolate()
+                self.deposed.append(life)
+                self.cluster.loop.call_later(lives_for_s, life.die)
+            else:
+                life.die()
             chance = self.cluster.chance
             keep = chance.choice(("some", "none", "all"))
             self.files = self.files.after_crash(chance.randrange(1 << 30), keep)
@@ -134,13 +160,31 @@ class Life:
         return self.cluster.now_ms()
 
     async def _register(self) -> None:
-        member = Member(self.shard.id, self.engine.boot, self.shard.address)
+        key = f"{SHARDS}{self.shard.id}"
+        own = Member(self.shard.id, self.engine.boot, self.shard.address)
+
+        async def free() -> int:
+            return await until_free(
+                self.coordinator,
+                key,
+                own,
+                lease_ms=limits.ETCD_LEASE_MS,
+                replaces=own.boot - 1,
+                clock=self.loop.time,
+            )
+
         while not self.dead:
             try:
-                await self.coordinator.register(f"{SHARDS}{self.shard.id}", member.encode(), lambda _: None)
-                return
-            except Exception:
+                return await register(self.coordinator, key, own, self._displaced, free)
+            except (CoordinatorError, MemberRefusedError):
                 await asyncio.sleep(1.0)
+
+    def _displaced(self, value: str) -> None:
+        """A real process would end: here no living process has the number of another one."""
+        if not (self.dead or self.coordinator.is_deposed):
+            self.cluster.errors.append(
+                f"shard {self.shard.id} was displaced by a process that is dead: {value}"
+            )
 
     # --- the shell ---------------------------------------------------------------------------------------
 
@@ -190,8 +234,9 @@ class Life:
 
     def _send(self, output: list[tuple[bytes, list[bytes]]]) -> None:
         for identity, parts in output:
-            self.cluster.said(self.shard.id, parts)
-            if not self.socket.send([identity, *parts]):
+            if self.socket.send([identity, *parts]):
+                self.cluster.said(self.shard.id, parts)
+            else:
                 self.engine.lost(identity)
                 self.loop.call_soon(self.turn)
 
@@ -202,7 +247,16 @@ class Life:
         self.look()
         self.loop.call_later(limits.DIRECTORY_POLL_MS / 1000, self._beat)
 
+    def isolate(self) -> None:
+        """Nobody but etcd hears it from now on; it does not notice that another process owns its shard."""
+        self.host.is_cut_off = True
+        self.socket.close()
+        self.cluster.network.gone(self.host)
+        self.coordinator.host = Host(f"{self.host.name}, alone")
+
     def die(self) -> None:
+        if self.dead:
+            return
         self.dead = True
         self._registering.cancel()
         self.cluster.graveyard += [*self.mover.stop(), self._registering]
@@ -213,5 +267,6 @@ class Life:
                 if timer is not None:
                     timer.cancel()
             each.peer._socket.close()
-        self.cluster.network.gone(self.host)
+        if self.host in self.cluster.network.hosts:
+            self.cluster.network.gone(self.host)
         self.coordinator.die()

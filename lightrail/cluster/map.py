@@ -17,6 +17,7 @@ from lightrail.cluster.changes import ChangeFollower
 from lightrail.cluster.coordinator import CoordinatorError, KeySpace, Write
 from lightrail.cluster.entries import Entry
 from lightrail.cluster.readers import READERS, Reader
+from lightrail.cluster.replica_sets import FOLLOWERS, REPLICAS, ReplicaSet, follower_key
 from lightrail.model import limits, names
 from lightrail.model.placement import Placement
 from lightrail.telemetry.metrics import AnyFamily, gauges
@@ -27,7 +28,7 @@ SHARD_SETS: Final = "shardsets/"
 SHARDS: Final = "shards/"
 FRONTENDS: Final = "frontends/"
 GATEWAYS: Final = "gateways/"
-PREFIXES: Final = (PLACEMENT, MOVES, READERS, SHARD_SETS, SHARDS, FRONTENDS, GATEWAYS)
+PREFIXES: Final = (PLACEMENT, MOVES, READERS, SHARD_SETS, SHARDS, FRONTENDS, GATEWAYS, REPLICAS, FOLLOWERS)
 """Of the keys that the map follows."""
 FIRST_EPOCH: Final = 0
 """Epoch in a new placement; the revision that made the entry is used instead (docs/adr/0015)."""
@@ -137,6 +138,8 @@ class Member:
     zone: str = ""
     version: str = ""
     started_ms: int = 0
+    lock: str = ""
+    """Of a member with replicas: the identity of its directory's lock, which one process can have."""
 
     def encode(self) -> str:
         fields = asdict(self)
@@ -208,6 +211,9 @@ class Map:
         self.shard_records: dict[int, ShardRecord] = {}
         self.shards: dict[int, Member] = {}
         """Shards that are registered now."""
+        self.replica_sets: dict[int, ReplicaSet] = {}
+        self.followers: dict[tuple[int, str], Member] = {}
+        """Processes of members of shards with replicas, owners among them, by shard and id of the member."""
         self.frontends: dict[int, Member] = {}
         self.gateways: dict[int, Member] = {}
         self.readers: dict[str, Reader] = {}
@@ -253,6 +259,8 @@ class Map:
         yield from (PLACEMENT + queue for queue in self._placements)
         yield from (MOVES + queue for queue in self.moves)
         yield from (READERS + name for name in self.readers)
+        yield from (f"{REPLICAS}{shard}" for shard in self.replica_sets)
+        yield from (follower_key(*each) for each in self.followers)
         for prefix, table in self._tables():
             yield from (f"{prefix}{id}" for id in table)
 
@@ -295,6 +303,8 @@ class Map:
                 self.readers.pop(name, None)
             changes.readers.add(name)
             return
+        if key.startswith((REPLICAS, FOLLOWERS)):
+            return self._take_replicas(entry, changes)
         for prefix, table in self._tables():
             if key.startswith(prefix):
                 id = int(key.removeprefix(prefix))
@@ -311,6 +321,23 @@ class Map:
                 else:
                     changes.members = True
                 return
+
+    def _take_replicas(self, entry: Entry, changes: MapChanges) -> None:
+        key, value = entry.key, entry.value
+        if key.startswith(REPLICAS):
+            shard = int(key.removeprefix(REPLICAS))
+            if value is None:
+                self.replica_sets.pop(shard, None)
+            else:
+                self.replica_sets[shard] = ReplicaSet.decode(entry)
+        else:
+            number, _, member = key.removeprefix(FOLLOWERS).partition("/")
+            shard = int(number)
+            if value is None:
+                self.followers.pop((shard, member), None)
+            else:
+                self.followers[shard, member] = Member(id=shard, **known(Member, value))
+        changes.shards.add(shard)
 
     def _count(self, queue: str, shard: int, queues: int) -> None:
         self.loads[shard] += queues
@@ -367,7 +394,5 @@ PLACEMENT_FAMILIES: Final[tuple[AnyFamily[Map], ...]] = (
         "of",
         _serving,
     ),
-    gauges(
-        "lightrail_placement_shards", "Shards that were created and not removed, by state.", "state", _shards
-    ),
+    gauges("lightrail_placement_shards", "Shards that were not removed, by state.", "state", _shards),
 )

@@ -1,0 +1,124 @@
+"""Replica sets: which changes the entry of a shard allows, and that each is guarded."""
+
+import asyncio
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from lightrail.cluster import replica_sets
+from lightrail.cluster.coordinator import ConflictError, CoordinatorError
+from lightrail.cluster.entries import Entry
+from lightrail.cluster.memory import MemoryCoordinator
+from lightrail.cluster.replica_sets import MEMBERS_MAX, ReplicaSet, SetMember, SetRefusedError, first
+
+THREE = ReplicaSet(
+    4, 7, "a", frozenset("ab"), {each: SetMember(f"host-{each}") for each in "abc"}, 3, 2, revision=9
+)
+
+
+def test_an_entry_is_read_as_it_was_written_and_fields_of_later_programs_are_ignored() -> None:
+    entry = Entry("replicas/4", THREE.encode().replace("{", '{"later":{"x":1},', 1), 3, 9)
+    found = ReplicaSet.decode(entry)
+    assert (found, found.revision) == (THREE, 9)
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        "",
+        "[]",
+        '{"epoch":1}',
+        THREE.encode().replace('"owner":"a"', '"owner":"d"'),
+        THREE.encode().replace('["a","b"]', '["a","d"]'),
+    ],
+)
+def test_an_entry_that_contradicts_itself_is_an_error_with_its_key(value: str) -> None:
+    with pytest.raises(CoordinatorError, match="replicas/4"):
+        ReplicaSet.decode(Entry("replicas/4", value, 3, 9))
+
+
+def test_a_take_over_changes_owner_and_epoch_and_never_the_set() -> None:
+    found = THREE.taken_over("b", "elsewhere")
+    assert (found.epoch, found.owner, found.in_sync) == (8, "b", THREE.in_sync)
+    assert found.members["b"].host == "elsewhere"
+
+
+@pytest.mark.parametrize(
+    ("change", "expected"),
+    [
+        (lambda found: found.taken_over("c", ""), "a member in sync .a, b."),
+        (lambda found: found.removed("a"), "let another member take over first"),
+        (lambda found: found.removed("b"), "at least 2 members of shard 4 in sync, found 1 without b"),
+        (lambda found: found.added("d"), "found d: it has been removed"),
+        (lambda found: found.joined("d", "host-d"), "fewer than 3 members"),
+        (lambda found: found.left("b"), "out of sync"),
+        (lambda found: found.sized(2, 3), "min_in_sync 3 and replicas 2"),
+        (lambda found: found.sized(MEMBERS_MAX + 1, 2), f"replicas <= {MEMBERS_MAX}"),
+        (lambda found: found.promoted("c", "a"), "to be named as lost, found b"),
+        (lambda found: found.promoted("d", "ab"), "found d"),
+        (lambda found: found.joined("d", "host-a"), "distinct hosts, found a on host-a already, in sync"),
+        (lambda found: found.joined("d", "host-c", "c"), "found c on host-c already, running"),
+    ],
+)
+def test_a_change_that_breaks_a_promise_is_refused_with_what_to_do(change: Any, expected: str) -> None:
+    with pytest.raises(SetRefusedError, match=expected):
+        change(THREE)
+
+
+def test_a_new_directory_replaces_the_lost_one_of_its_host() -> None:
+    assert THREE.joined("d", "host-c").members.keys() == set("abd")
+
+
+def test_a_set_below_a_raised_minimum_shrinks_no_further() -> None:
+    raised = THREE.sized(3, 3)
+    assert raised.in_sync == THREE.in_sync
+    with pytest.raises(SetRefusedError):
+        raised.removed("b")
+    assert raised.added("c").in_sync == frozenset("abc")
+
+
+CHANGES = st.one_of(
+    st.tuples(st.sampled_from(["taken_over", "joined"]), st.sampled_from("abcde"), st.sampled_from("xyz")),
+    st.tuples(st.sampled_from(["removed", "added", "left"]), st.sampled_from("abcde")),
+    st.tuples(st.just("sized"), st.integers(0, MEMBERS_MAX + 1), st.integers(0, 4)),
+)
+
+
+@given(st.lists(CHANGES, max_size=25))
+def test_no_sequence_of_changes_leaves_a_contradiction(changes: list[tuple[Any, ...]]) -> None:
+    found = first(1, "a", "x", replicas=3, min_in_sync=1)
+    for name, *arguments in changes:
+        try:
+            changed = getattr(found, name)(*arguments)
+        except SetRefusedError:
+            continue
+        read = ReplicaSet.decode(Entry("replicas/1", changed.encode(), 1, 1))
+        assert read == changed
+        assert changed.owner in changed.in_sync <= changed.members.keys()
+        assert changed.epoch == found.epoch + (name == "taken_over")
+        if len(changed.in_sync) < len(found.in_sync):
+            assert name == "removed"
+            assert len(changed.in_sync) >= found.min_in_sync
+        found = changed
+
+
+def test_of_two_changes_from_one_revision_one_fails() -> None:
+    async def run() -> None:
+        coordinator = MemoryCoordinator()
+        begun = first(1, "a", "x", replicas=2, min_in_sync=1)
+        await coordinator.write([begun.write_of(begun.joined("b", "y").added("b"))])
+        entry = await coordinator.entry(replica_sets.key_of(1))
+        assert entry is not None
+        found = ReplicaSet.decode(entry)
+        await coordinator.write([found.write_of(found.taken_over("b", "y"))])
+        with pytest.raises(ConflictError):
+            await coordinator.write([found.write_of(found.removed("b"))])
+        await coordinator.close()
+
+    asyncio.run(run())
+
+
+def test_a_registration_of_a_follower_is_below_its_shard() -> None:
+    assert replica_sets.follower_key(4, "b") == "followers/4/b"

@@ -7,9 +7,21 @@ epoch. Acceptance never goes back: a member that is required from now on, and ha
 from collections import deque
 from collections.abc import Iterable
 from dataclasses import dataclass, field
-from typing import Generic, TypeVar
+from typing import TYPE_CHECKING, Final, Generic, TypeVar
+
+if TYPE_CHECKING:
+    from lightrail.cluster.replica_sets import ReplicaSet
+
 
 _Commit = TypeVar("_Commit")
+MISSING: Final = ""
+"""Required while fewer members than the minimum are in sync: a member that never acknowledges."""
+
+
+def required(found: "ReplicaSet", *others: str) -> frozenset[str]:
+    """The members that are required beside the owner, those of a change under way included."""
+    missing = {MISSING} if len(found.in_sync) < found.min_in_sync else set()
+    return (found.in_sync | missing | set(others)) - {found.owner}
 
 
 @dataclass(slots=True, eq=False, repr=False)
@@ -31,6 +43,10 @@ class Marks(Generic[_Commit]):
     def synced(self, member: str, lsn: int) -> None:
         """Sets the mark of another member: lower than before if its disk was set back."""
         self._synced[member] = lsn
+
+    def mark(self, member: str) -> int:
+        """The mark of another member; 0 for one that has not acknowledged anything."""
+        return self._synced.get(member, 0)
 
     def ended(self, lsn: int, commit: _Commit) -> None:
         """Adds a commit that the owner has synced, and whose last record ends a group: recovery cuts a group

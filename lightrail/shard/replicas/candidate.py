@@ -1,0 +1,81 @@
+"""Candidate: whether a member of a shard takes over, and after which time of the owner's silence.
+
+    follow   another member owns, and is heard
+    look     the owner is silent: ask the other members in sync how far they reach
+    claim    nobody who answered reaches further: become the owner by one guarded write
+    yield_   another member reaches further, or knows a newer epoch: let it go first
+    out      this member is not in sync, so it may lack accepted records: it can only wait
+
+The module is pure: time is an argument. What keeps the shard right is the guarded write alone; ranks and
+times only keep members from claiming at once.
+"""
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from enum import Enum
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+if TYPE_CHECKING:
+    from lightrail.cluster.replica_sets import ReplicaSet
+
+
+SILENCE_NS: Final[int] = 2_500_000_000
+"""Silence of an owner after which a member in sync looks around: five beats."""
+RANK_NS: Final[int] = 400_000_000
+"""How much longer each further member waits: the one before it has looked around and claimed by then."""
+LOOK_NS: Final[int] = 300_000_000
+"""How long a candidate waits for the answers of other members."""
+YIELD_NS: Final[int] = 1_000_000_000
+"""How long a member lets one that reaches further go first, before it looks around again."""
+
+
+class Reach(NamedTuple):
+    """How far the journal of a member reaches; a larger one has everything that a smaller one has."""
+
+    epoch: int
+    """Of its newest segment."""
+    next_lsn: int
+
+
+class Choice(Enum):
+    """What a member does next; see the module."""
+
+    FOLLOW = "follow"
+    LOOK = "look"
+    CLAIM = "claim"
+    YIELD = "yield"
+    OUT = "out"
+
+
+@dataclass(slots=True, eq=False, repr=False)
+class Candidate:
+    """The view of one member."""
+
+    member: str
+    reach: Reach
+
+    def rank(self, found: "ReplicaSet") -> int:
+        """Position among the members that may take over from the present owner."""
+        others = sorted(found.in_sync - {found.owner})
+        return others.index(self.member) if self.member in others else 0
+
+    def next(self, found: "ReplicaSet", silent_ns: int, *, is_refused: bool) -> Choice:
+        """What to do about an owner that has been silent for this time.
+
+        Args:
+            is_refused: nothing listens at the owner's address: its process has ended.
+        """
+        if self.member not in found.in_sync:
+            return Choice.OUT
+        if self.reach.epoch > found.epoch:
+            # The entry was set back: an owner that this journal knows is missing in it.
+            return Choice.OUT
+        if found.owner == self.member:
+            # This process has replaced the one that owned, which has the directory's lock no longer.
+            return Choice.LOOK
+        wait_ns = self.rank(found) * RANK_NS + (0 if is_refused else SILENCE_NS)
+        return Choice.LOOK if silent_ns >= wait_ns else Choice.FOLLOW
+
+    def judge(self, answers: Iterable[Reach]) -> Choice:
+        """What to do after a look around, with the answers of the others in sync that came in time."""
+        return Choice.YIELD if any(each > self.reach for each in answers) else Choice.CLAIM

@@ -19,6 +19,7 @@ from lightrail.journal.layout import FRONT, REST
 from lightrail.shard.journal.files import Buffer
 from lightrail.shard.journal.segment import Segment
 from lightrail.shard.journal.store import Usage
+from lightrail.shard.replicas.lineage import RecordEnd
 
 Work = Callable[[], object]
 Done = Callable[[BaseException | None], None]
@@ -84,6 +85,11 @@ class Reached(NamedTuple):
     last_ms: int
     whole: bool
     """Whether the last record ends its group (flag CONTINUED)."""
+
+    @property
+    def position(self) -> RecordEnd:
+        """The end as a position."""
+        return RecordEnd(self.segment, self.end, self.next_lsn)
 
 
 NOWHERE: Final = Reached(0, 0, 1, 0, 0, True)

@@ -70,11 +70,12 @@ class Journal:
         self._shard = shard
         self._segment_bytes = segment_bytes
         self._tables = Tables(producers_max)
-        self._salt = 0
+        self.salt = 0
         self._segments: dict[int, Segment] = {}
         """Segments by number, the oldest first; the tail adds new ones."""
         self._tail: Tail
         self._small: SmallRecords
+        self.ended = NOWHERE  # The end of what is written, synced or not.
         self.holds: Callable[[Segment], bool] | None = None
         """Whether a segment must be kept because it has to be archived and is not in the archive yet."""
         self.judge: Callable[[Extent], None] = lambda _: None
@@ -109,23 +110,23 @@ class Journal:
         files, producers_max = self.files, self._tables.producers_max
         opened = open_files(files, self._cluster, self._shard, producers_max, memory_bytes, self.judge, epoch)
         replay = opened.replay
-        self._salt = opened.salt
+        self.salt = opened.salt
         self.incarnation = opened.incarnation
         self._segments = {segment.number: segment for segment in replay.segments}
         self._tables = replay.tables
         recovered = opened.recovered()
         self.failure = ""
-        self._extent = ExtentFile(self.files, self._salt, opened.extent)
+        self._extent = ExtentFile(self.files, self.salt, opened.extent)
         self._space = Space(self.files, self._segment_bytes, max(self._segments, default=0) + 1)
         self._space.free = self._relief
         self._tail = Tail(
-            self._segments, self._tables, self._space, replay.lsn, self._salt, self._segment_bytes, epoch
+            self._segments, self._tables, self._space, replay.lsn, self.salt, self._segment_bytes, epoch
         )
         self._small = SmallRecords(self._tail, self._tables, self._space, self._segments)
         self._tail.accepted = NOWHERE if self.marks.others else opened.reached()
         self.accept()
-        with contextlib.suppress(StoreFullError):
-            # On a full disk the shard still starts: it can deliver, and makes its segment when space is free.
+        # On a full disk a shard without replicas still starts, and makes its segment when space is free.
+        with contextlib.suppress(*() if epoch else (StoreFullError,)):
             self._tail.roll(0, now_ms)
             self.flush()
         return recovered
@@ -215,6 +216,7 @@ class Journal:
         """See `Store.end_commit`."""
         assert isinstance(commit, JournalCommit)
         self._tail.end_commit(commit)
+        self.ended = commit.reached
         if commit.ends_whole:
             if self._tail.is_shared:
                 self.marks.ended(commit.last_lsn, commit.reached)
@@ -350,7 +352,7 @@ class Journal:
             raise StoreError(f"expected segment {name_of(location.segment)} in the journal, found it removed")
         try:
             waiting = self._tail.waiting(segment)
-            return read_location(segment, waiting, self._salt, location, queue, first, last)
+            return read_location(segment, waiting, self.salt, location, queue, first, last)
         finally:
             segment.unpin()
 
@@ -391,10 +393,8 @@ class Journal:
         usage = self._usage
         segments = list(self._segments.values())
         spare = self._space.spare
-        usage.segments_made = self._space.made
-        usage.segments = len(segments)
+        usage.segments_made, usage.segments = self._space.made, len(segments)
         usage.total_bytes = sum(segment.capacity for segment in segments) + (spare.capacity if spare else 0)
         usage.live_bytes = sum(segment.live_bytes for segment in segments)
-        usage.full = self._space.full
-        usage.broken = self.failure
+        usage.full, usage.broken = self._space.full, self.failure
         return usage

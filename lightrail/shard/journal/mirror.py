@@ -15,11 +15,7 @@ The owner sends what its commits write, and the mirror writes it at the same off
 One thread at a time calls it.
 """
 
-from collections.abc import Sequence
 from contextlib import suppress
-from struct import Struct
-from typing import Final
-from zlib import crc32
 
 from lightrail.journal.archive import Incarnation
 from lightrail.journal.layout import HEADER, HEADER_SIZE
@@ -39,24 +35,20 @@ from lightrail.shard.journal.store import (
     StoreRefusedError,
 )
 from lightrail.shard.replicas.lineage import LineageError, OwnedSegment, RecordEnd
-
-_POSITION: Final = Struct("<QQQ")
-"""segment, offset, number of the record behind the bytes."""
-
-
-def checksum_of(salt: int, segment: int, offset: int, next_lsn: int, pieces: Sequence[Buffer]) -> int:
-    """The checksum of the bytes of whole records, which belong to this position of this journal."""
-    checksum = crc32(_POSITION.pack(segment, offset, next_lsn), salt)
-    for piece in pieces:
-        checksum = crc32(piece, checksum)
-    return checksum
+from lightrail.wire.replication import checksum_of
 
 
 class Mirror:
     """See the module. The caller opens it first; after a StoreBrokenError it closes it, and opens another."""
 
     def __init__(
-        self, files: Files, incarnation: Incarnation, salt: int, *, segment_bytes: int = limits.SEGMENT_BYTES
+        self,
+        files: Files,
+        incarnation: Incarnation,
+        salt: int,
+        *,
+        segment_bytes: int = limits.SEGMENT_BYTES,
+        member: str = "",
     ) -> None:
         self._files = files
         self._incarnation = incarnation
@@ -67,7 +59,7 @@ class Mirror:
         self._newest: Segment | None = None
         self._is_dirty = False
         self._extent = ExtentFile(files, salt, NOTHING)
-        self.member = ""
+        self.member = member
         """Id of this directory among the replicas of the journal."""
         self.next_lsn = 1
         """Number of the next record."""
@@ -97,7 +89,7 @@ class Mirror:
                 "stop that process, or give this one its own directory"
             )
         try:
-            found = open_mirror(files, self._incarnation, self._salt)
+            found = open_mirror(files, self._incarnation, self._salt, self.member)
         except BaseException:
             files.unlock()
             raise

@@ -37,7 +37,7 @@ class OpenedMirror:
     """Bytes behind the last whole record, which were cut."""
 
 
-def open_mirror(files: Files, incarnation: Incarnation, salt: int) -> OpenedMirror:
+def open_mirror(files: Files, incarnation: Incarnation, salt: int, member: str = "") -> OpenedMirror:
     """Opens a directory that this process has locked; a new one gets its identity.
 
     Raises:
@@ -45,7 +45,7 @@ def open_mirror(files: Files, incarnation: Incarnation, salt: int) -> OpenedMirr
         StoreRefusedError: the directory has another journal, or a newer format.
         OSError: a call of the disk failed.
     """
-    member = files.random().hex()
+    member = member or files.random().hex()
     shard = incarnation.shard
     found = identity.settle(files, incarnation.cluster, shard, salt, incarnation.disk, member)
     if (found.disk, found.salt) != (incarnation.disk, salt):

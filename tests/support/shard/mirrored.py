@@ -10,9 +10,10 @@ from lightrail.journal.segment_header import SEGMENT_HEADER_SIZE, decode_segment
 from lightrail.shard.journal.commit import JournalCommit, pieces_of
 from lightrail.shard.journal.files import Files
 from lightrail.shard.journal.journal import Journal
-from lightrail.shard.journal.mirror import Mirror, checksum_of
+from lightrail.shard.journal.mirror import Mirror
 from lightrail.shard.journal.segment import name_of
 from lightrail.shard.replicas.lineage import Comparison, OwnedSegment, compare
+from lightrail.wire.replication import checksum_of
 from tests.support.shard.fake_files import FakeFiles
 from tests.support.shard.journal_writer import Writer
 

@@ -89,12 +89,12 @@ def test_the_extent_has_a_new_segment_when_its_records_are_accepted() -> None:
     append(journal, 1)
     commit(journal, member)
     journal.write_extent()
-    known = identity.load_extent(files, journal._salt)
+    known = identity.load_extent(files, journal.salt)
     assert known.segment < new
     member.acknowledge(journal)
     append(journal, 2)
     commit(journal, member)
-    known = identity.load_extent(files, journal._salt)
+    known = identity.load_extent(files, journal.salt)
     assert (known.segment, known.next_lsn) == (new, journal.committed.next_lsn)
 
 
@@ -104,7 +104,7 @@ def test_an_orderly_end_writes_the_accepted_extent() -> None:
     append(journal, 0)
     commit(journal, member)
     journal.close()
-    assert identity.load_extent(files, journal._salt).next_lsn == accepted
+    assert identity.load_extent(files, journal.salt).next_lsn == accepted
 
 
 def test_records_say_how_many_before_them_are_not_accepted() -> None:

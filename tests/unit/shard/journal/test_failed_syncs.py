@@ -74,7 +74,7 @@ def left_by_an_earlier_program(header: bytes, missing: int = 0) -> FakeFiles:
     files.unlock()
     journal, _ = opened(files)
     second = journal.current
-    data = encode_segment_header(3, second.index.first_lsn + missing, journal._salt)
+    data = encode_segment_header(3, second.index.first_lsn + missing, journal.salt)
     second.file.write(0, [data])
     second.file.sync()
     files.unlock()

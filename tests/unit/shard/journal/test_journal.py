@@ -479,7 +479,7 @@ def test_what_a_killed_process_left_unsynced_is_on_disk_before_it_is_shown() -> 
     commit = journal.begin_commit()
     # Killed between write and sync: the bytes are in the page cache.
     part = commit.parts[0]
-    part.segment.file.write(part.start, pieces_of(part.entries, journal._salt))
+    part.segment.file.write(part.start, pieces_of(part.entries, journal.salt))
     files.unlock()
     _, recovered = opened(files)
     assert sequences(recovered.queues[0].runs) == [0]

@@ -9,7 +9,6 @@ from lightrail.journal.layout import finished
 from lightrail.journal.segment_header import SEGMENT_HEADER, encode_segment_header
 from lightrail.shard.journal.identity import NOTHING, Extent, load_extent, load_identity
 from lightrail.shard.journal.journal import Journal
-from lightrail.shard.journal.mirror import checksum_of
 from lightrail.shard.journal.segment import name_of, numbers
 from lightrail.shard.journal.store import (
     MirrorError,
@@ -18,6 +17,7 @@ from lightrail.shard.journal.store import (
     StoreFullError,
 )
 from lightrail.shard.replicas.lineage import RecordEnd
+from lightrail.wire.replication import checksum_of
 from tests.support.shard.fake_files import FakeFiles, Fault
 from tests.support.shard.journal_writer import script, shown
 from tests.support.shard.mirrored import (

@@ -1,0 +1,251 @@
+"""Following: a member's end of replication, which writes what the owner writes.
+
+    DETACHED --attach--> ATTACHING --ENDS--> CUTTING --cut--> FOLLOWING
+       any state --refused, gap, error of the mirror--> DETACHED, and it attaches again
+
+A member answers no owner with an older epoch than its journal has, or than it has granted a lease. It is
+called on the loop; the mirror is called in a thread of its own, in order.
+"""
+
+import logging
+from collections.abc import Callable
+from enum import Enum
+from functools import partial
+from typing import Final, TypeVar
+
+from lightrail.shard.journal.mirror import Mirror
+from lightrail.shard.journal.store import MirrorError
+from lightrail.shard.replicas.candidate import Reach
+from lightrail.shard.replicas.leases import Grant
+from lightrail.shard.replicas.lineage import Comparison, LineageError, OwnedSegment, compare
+from lightrail.wire.frames import WireError
+from lightrail.wire.replication import BEHIND, SYNC, JournalEnds, MemberMessage, MessageKind, decode
+
+_Found = TypeVar("_Found")
+Submit = Callable[[Callable[[], object], Callable[[BaseException | None], None]], None]
+STUCK_NS: Final[int] = 1_500_000_000
+"""Silence of an owner after which a member attaches again: messages may be lost with a connection."""
+
+log = logging.getLogger("lightrail.shard.replication.following")
+
+
+class FollowingState(Enum):
+    """How far a member is; see the module."""
+
+    DETACHED = "detached"
+    ATTACHING = "attaching"
+    CUTTING = "cutting"
+    FOLLOWING = "following"
+
+
+class Following:
+    """One member that follows.
+
+    Args:
+        submit: runs a job in a thread, in order, and calls the second function on the loop with its error.
+        open_mirror: opens the mirror of a journal with this id and salt.
+        send: sends a message to the owner; False if it is not connected.
+        on_broken: called when this member can't go on: its disk failed, or nothing can be cut.
+    """
+
+    def __init__(
+        self,
+        member: str,
+        boot: int,
+        grant: Grant,
+        submit: Submit,
+        *,
+        open_mirror: Callable[[str, int], Mirror],
+        send: Callable[[list[bytes]], bool],
+        now_ns: Callable[[], int],
+        on_broken: Callable[[BaseException], None],
+    ) -> None:
+        self.state = FollowingState.DETACHED
+        self.epoch = 0
+        """Of the owner that it follows, or attaches to."""
+        self.promised = 0
+        """No owner of an older epoch is answered: this process has said to the owner of this one how far its
+        journal reaches, or has read the entry at its start."""
+        self.heard_ns = now_ns()
+        """When the owner was heard last."""
+        self.mirror: Mirror | None = None
+        self._member = member
+        self._boot = boot
+        self._grant = grant
+        self._submit = submit
+        self._open_mirror = open_mirror
+        self._send = send
+        self._now_ns = now_ns
+        self._on_broken = on_broken
+        self._number = 0
+        """Of the last message that arrived."""
+        self._attempt = 0
+        """Of its attaches: what is left of a former one changes nothing."""
+        self._attached_ns = 0
+
+    def promise(self, epoch: int) -> None:
+        """From now on no owner of an older epoch is answered: what it still sends was never accepted."""
+        if epoch > max(self.promised, self.epoch):
+            self.promised = epoch
+            self.detach()
+
+    @property
+    def reach(self) -> Reach:
+        """How far the journal on this disk reaches."""
+        mirror = self.mirror
+        if mirror is None:
+            return Reach(0, 1)
+        newest = mirror.lineage[:1]
+        return Reach(newest[0].epoch if newest else 0, mirror.synced_lsn + 1)
+
+    @property
+    def _oldest(self) -> int:
+        """The oldest epoch whose owner is answered."""
+        return max(self.epoch, self.promised, self._grant.epoch)
+
+    def attach(self, epoch: int) -> None:
+        """Attaches to the owner of an epoch, unless a newer one is known."""
+        if epoch < self._oldest:
+            return
+        self._attempt += 1
+        self._attached_ns = self._now_ns()
+        self.state, self.epoch = FollowingState.ATTACHING, epoch
+        message = MemberMessage(
+            MessageKind.ATTACH, epoch, body=JournalEnds(self._member, self._boot).encode()
+        )
+        if not self._send(message.encode()):
+            self.state = FollowingState.DETACHED
+
+    @property
+    def is_stuck(self) -> bool:
+        """Whether the owner has neither answered the last attach nor sent a beat for a while."""
+        return self._now_ns() - max(self._attached_ns, self.heard_ns) > STUCK_NS
+
+    def detach(self) -> None:
+        """Follows nobody; what has arrived is still written."""
+        self._attempt += 1
+        self.state = FollowingState.DETACHED
+
+    # --- from the owner ----------------------------------------------------------------------------------
+
+    def receive(self, parts: list[bytes]) -> None:
+        """Handles one message of the owner."""
+        try:
+            message = decode(parts)
+            if message.epoch < self._oldest and message.kind is not MessageKind.REFUSED:
+                self._refuse(self._oldest, "there is a newer owner")
+                return
+            self._apply(message)
+        except (WireError, MirrorError) as error:
+            log.warning("this member attaches again: %s", error)
+            self.detach()
+
+    def _refuse(self, epoch: int, reason: str) -> None:
+        """Says to an owner that it can't be followed."""
+        self._send(MemberMessage(MessageKind.REFUSED, epoch, body=reason.encode()).encode())
+
+    def _apply(self, message: MemberMessage) -> None:
+        kind = message.kind
+        if kind is MessageKind.REFUSED:
+            log.warning("the owner refuses this member: %s", message.body.decode(errors="replace"))
+            self.detach()
+        elif kind is MessageKind.ENDS and self.state is FollowingState.ATTACHING:
+            self.heard_ns = self._now_ns()
+            self.state, self._number = FollowingState.CUTTING, message.number
+            ends = JournalEnds.decode(message.body)
+            self._run(partial(self._become_like, ends), self._ready)
+        elif kind is MessageKind.BEAT:
+            if self._grant.give(message.epoch, self._now_ns()):
+                self.heard_ns = self._now_ns()
+                self._send(MemberMessage(MessageKind.GRANT, message.epoch, message.number).encode())
+            if self.state is FollowingState.FOLLOWING:
+                self._run(partial(self._accept, message.accepted), lambda _: None)
+        elif kind is MessageKind.RETURNED:
+            self._grant.give_back(message.epoch)
+        elif self.state is FollowingState.FOLLOWING and kind in (MessageKind.COMMIT, MessageKind.DROP):
+            self._follow(message)
+
+    def _follow(self, message: MemberMessage) -> None:
+        expected = self._number + 1
+        if message.flags & BEHIND:
+            self._number = message.number
+        elif message.number != expected:
+            raise MirrorError(f"expected message {expected} of the owner, found {message.number}")
+        else:
+            self._number = message.number
+        self.heard_ns = self._now_ns()
+        if message.kind is MessageKind.COMMIT and not message.pieces:
+            self._acknowledge(message.number)
+        else:
+            self._run(partial(self._write, message), lambda _: self._acknowledge(message.number))
+
+    def _acknowledge(self, number: int) -> None:
+        assert self.mirror is not None
+        lsn = self.mirror.synced_lsn
+        self._send(MemberMessage(MessageKind.SYNCED, self.epoch, number, lsn).encode())
+
+    # --- in the thread of the mirror ---------------------------------------------------------------------
+
+    def _become_like(self, ends: JournalEnds) -> Comparison:
+        """Opens the mirror, and cuts what the owner does not have."""
+        mirror = self.mirror
+        if mirror is None:
+            mirror = self.mirror = self._open_mirror(ends.disk, ends.salt)
+        owner = [OwnedSegment(*each) for each in ends.lineage]
+        comparison = compare(mirror.lineage, owner, mirror.accepted_lsn)
+        if comparison.cut:
+            mirror.cut(comparison.common)
+        return comparison
+
+    def _write(self, message: MemberMessage) -> None:
+        mirror = self.mirror
+        assert mirror is not None
+        if message.kind is MessageKind.DROP:
+            mirror.drop(message.lsn)
+            return
+        for piece in message.pieces:
+            if piece.offset == 0:
+                mirror.begin(piece.data)
+            else:
+                mirror.write(piece.segment, piece.offset, piece.data, piece.next_lsn, piece.checksum)
+        if message.flags & SYNC:
+            mirror.sync()
+        mirror.accept(message.accepted)
+
+    def _accept(self, lsn: int) -> None:
+        assert self.mirror is not None
+        self.mirror.accept(lsn)
+
+    def _ready(self, found: Comparison) -> None:
+        self.state = FollowingState.FOLLOWING
+        ends = JournalEnds(self._member, self._boot, lineage=[found.common])
+        self._send(MemberMessage(MessageKind.READY, self.epoch, body=ends.encode()).encode())
+
+    def _run(self, work: Callable[[], _Found], then: Callable[[_Found], None]) -> None:
+        """Runs a job of the mirror, and `then` on the loop, unless it has attached again meanwhile."""
+        attempt = self._attempt
+        results: list[_Found] = []
+
+        def job() -> None:
+            # A job behind one that failed must not write what follows a gap.
+            if attempt == self._attempt:
+                results.append(work())
+
+        def done(error: BaseException | None) -> None:
+            if attempt != self._attempt or (error is None and not results):
+                return
+            if error is None:
+                then(results[0])
+            elif isinstance(error, MirrorError):
+                log.warning("this member attaches again: %s", error)
+                self.detach()
+            elif isinstance(error, LineageError):
+                # An owner that requires this member ends, as it lacks accepted records.
+                log.error("this member does not follow the owner of epoch %d: %s", self.epoch, error)
+                self._refuse(self.epoch, str(error))
+                self.detach()
+            else:
+                self.detach()
+                self._on_broken(error)
+
+        self._submit(job, done)

@@ -1,0 +1,374 @@
+"""Stream: the owner's end of replication, which sends every commit to the members that follow.
+
+A member attaches (wire/replication.py) and is ATTACHING until it has answered where its journal ends; from
+there on it gets what the owner has written before, read from the owner's segments, and is BEHIND; when it has
+all that was written before the commit under way, it gets every commit as the owner writes it, and is LIVE.
+What a member acknowledges goes into the journal's marks, whether it is required or not.
+
+The stream knows nothing of sockets and clocks: it is called on the loop, but for `perform`, and calls `send`.
+"""
+
+import logging
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, field
+from enum import Enum
+from functools import partial
+from typing import Final
+
+from lightrail.journal.index import over_gaps
+from lightrail.journal.layout import REST
+from lightrail.journal.scan import Scan
+from lightrail.journal.segment_header import SEGMENT_HEADER_SIZE
+from lightrail.shard.journal.commit import JournalCommit
+from lightrail.shard.journal.journal import Journal
+from lightrail.shard.journal.store import Commit, StoreError
+from lightrail.shard.replicas.leases import OwnersLeases
+from lightrail.shard.replicas.lineage import OwnedSegment, RecordEnd
+from lightrail.wire.frames import WireError
+from lightrail.wire.replication import (
+    BEHIND,
+    SYNC,
+    JournalEnds,
+    JournalPiece,
+    MemberMessage,
+    MessageKind,
+    checksum_of,
+    decode,
+)
+
+AHEAD_MAX: Final[int] = 64 << 20
+"""Bytes that are kept for a member that does not acknowledge; beyond them it has to attach again."""
+BEHIND_BYTES: Final[int] = 1 << 20
+"""Bytes of one message to a member that is behind."""
+BEHIND_AHEAD: Final[int] = 4
+"""Such messages that a member has not acknowledged."""
+
+log = logging.getLogger("lightrail.shard.replication.stream")
+
+
+_NOTHING: Final = RecordEnd(0, 0, 1)
+
+
+class FollowerState(Enum):
+    """What a member that follows gets; see the module."""
+
+    ATTACHING = "attaching"
+    BEHIND = "behind"
+    LIVE = "live"
+
+
+@dataclass(slots=True, eq=False, repr=False)
+class AttachedMember:
+    """A member that has attached."""
+
+    member: str
+    identity: bytes
+    """Of its connection."""
+    state: FollowerState = FollowerState.ATTACHING
+    at: RecordEnd = _NOTHING
+    """While it is behind: the end of what it was sent."""
+    sent: deque[int] = field(default_factory=deque)
+    """Bytes of each message that it has not acknowledged, the oldest first."""
+    ahead: int = 0
+    """The sum of them."""
+    first: int = 0
+    """Number of the oldest of these messages while it is live."""
+    heard: int = 0
+    """Number of the last message that it has acknowledged."""
+    acknowledged: int = 0
+    """Number of its acknowledgements."""
+
+
+class Stream:
+    """The followers of one owner in one epoch.
+
+    Args:
+        is_member: whether a member belongs to the shard.
+        send: sends a message to a connection; False if it is lost.
+        run_on_loop: calls a function on the loop, from any thread.
+        on_accepted: called when members have acknowledged, after the journal's mark was set.
+        on_ended: called with the reason for which this owner has to end: a member knows a newer epoch, or a
+            required one has accepted records that this journal lacks.
+    """
+
+    def __init__(
+        self,
+        journal: Journal,
+        epoch: int,
+        own: JournalEnds,
+        leases: OwnersLeases,
+        *,
+        is_member: Callable[[str], bool],
+        send: Callable[[bytes, list[bytes]], bool],
+        run_on_loop: Callable[[Callable[[], None]], object],
+        on_accepted: Callable[[], None],
+        on_ended: Callable[[str], None],
+    ) -> None:
+        self.epoch: Final = epoch
+        self.followers: dict[str, AttachedMember] = {}
+        self._journal = journal
+        self._own = own
+        self._leases = leases
+        self._is_member = is_member
+        self._send = send
+        self._run_on_loop = run_on_loop
+        self._on_accepted = on_accepted
+        self._on_ended = on_ended
+        self._number = 0
+        """Of the last message to live members."""
+        self._written = journal.ended.position
+        """The end of what was written to this disk."""
+        self._under_way: MemberMessage | None = None
+        """The commit that is being written."""
+
+    # --- from members ------------------------------------------------------------------------------------
+
+    def receive(self, identity: bytes, parts: list[bytes]) -> None:
+        """Handles one message of a member; what can't be read is logged and changes nothing."""
+        try:
+            message = decode(parts)
+            if message.epoch > self.epoch:
+                self._on_ended(f"a member of the shard knows an owner of epoch {message.epoch}")
+                return
+            if message.kind is MessageKind.ATTACH:
+                self._attach(identity, JournalEnds.decode(message.body))
+                return
+            follower = self._of(identity)
+            if follower is None or message.epoch != self.epoch:
+                return
+            if message.kind is MessageKind.READY:
+                ((segment, offset, next_lsn),) = JournalEnds.decode(message.body).lineage
+                self._ready(follower, RecordEnd(segment, offset, next_lsn))
+            elif message.kind is MessageKind.SYNCED:
+                self._synced(follower, message)
+            elif message.kind is MessageKind.GRANT:
+                self._leases.granted(follower.member, message.number)
+            elif message.kind is MessageKind.REFUSED:
+                self._refused(follower, message.body.decode(errors="replace"))
+        except (WireError, ValueError) as error:
+            log.error("a message of a member was not applied: %s", error)
+
+    def _of(self, identity: bytes) -> AttachedMember | None:
+        return next((each for each in self.followers.values() if each.identity == identity), None)
+
+    def _attach(self, identity: bytes, ends: JournalEnds) -> None:
+        if not self._is_member(ends.member):
+            reason = f"expected a member of shard {self._journal.incarnation.shard}, found {ends.member}"
+            refusal = MemberMessage(MessageKind.REFUSED, self.epoch, body=reason.encode())
+            self._send(identity, refusal.encode())
+            return
+        self.followers[ends.member] = AttachedMember(ends.member, identity)
+        self._own.lineage = lineage_of(self._journal, self._written)
+        body = self._own.encode()
+        self._send(identity, MemberMessage(MessageKind.ENDS, self.epoch, self._number, body=body).encode())
+
+    def _ready(self, follower: AttachedMember, at: RecordEnd) -> None:
+        follower.state, follower.at = FollowerState.BEHIND, at
+        self._catch_up(follower)
+
+    def _synced(self, follower: AttachedMember, message: MemberMessage) -> None:
+        follower.acknowledged += 1
+        if follower.state is FollowerState.LIVE:
+            while follower.sent and follower.first <= message.number:
+                follower.ahead -= follower.sent.popleft()
+                follower.first += 1
+            follower.heard = max(follower.heard, message.number)
+        elif follower.sent:
+            follower.ahead -= follower.sent.popleft()
+        self._journal.marks.synced(follower.member, message.lsn)
+        if follower.state is FollowerState.BEHIND:
+            self._catch_up(follower)
+        self._journal.accept()
+        self._on_accepted()
+
+    def _refused(self, follower: AttachedMember, reason: str) -> None:
+        """A member does not cut accepted records: if it is required, they are missing here."""
+        del self.followers[follower.member]
+        if follower.member in self._journal.marks.others:
+            self._on_ended(f"member {follower.member} has accepted records that this one lacks: {reason}")
+
+    def lost(self, identity: bytes) -> None:
+        """The connection of a member is lost: it attaches again."""
+        follower = self._of(identity)
+        if follower is not None:
+            del self.followers[follower.member]
+
+    # --- members that are behind -------------------------------------------------------------------------
+
+    def _catch_up(self, follower: AttachedMember) -> None:
+        """Sends what was written before, until the member has all of it or has much to acknowledge."""
+        while follower.state is FollowerState.BEHIND and len(follower.sent) < BEHIND_AHEAD:
+            if follower.at == self._written:
+                follower.state = FollowerState.LIVE
+                follower.sent.clear()
+                follower.ahead, follower.heard, follower.first = 0, 0, self._number + 1
+                last = MemberMessage(MessageKind.COMMIT, self.epoch, flags=BEHIND)
+                if self._under_way is not None:
+                    last = self._under_way._replace(flags=self._under_way.flags | BEHIND)
+                self._send_to(follower, last._replace(number=self._number))
+                return
+            try:
+                piece, follower.at = behind(self._journal, follower.at, self._written, BEHIND_BYTES)
+            except StoreError as error:
+                log.warning("member %s attaches again: %s", follower.member, error)
+                self._detach(follower)
+                return
+            follower.sent.append(len(piece.data))
+            follower.ahead += len(piece.data)
+            flags = BEHIND | SYNC
+            message = MemberMessage(MessageKind.COMMIT, self.epoch, self._number, flags=flags, pieces=[piece])
+            self._send_to(follower, message)
+
+    # --- members that are live ---------------------------------------------------------------------------
+
+    def perform(self, commit: Commit) -> None:
+        """Performs a commit in its thread; the other members get the bytes while this disk writes them."""
+        assert isinstance(commit, JournalCommit), "only journals have members"
+        commit.encode()
+        self._run_on_loop(partial(self.begin, commit))
+        commit.perform()
+
+    def begin(self, commit: JournalCommit) -> None:
+        """Sends a commit that is encoded, and that this disk begins to write."""
+        pieces = list(encoded_pieces(commit, self._journal.salt))
+        flags = SYNC if commit.synced else 0
+        self._under_way = self._sent(MessageKind.COMMIT, pieces, flags=flags, lsn=commit.last_lsn)
+
+    def end(self, commit: Commit) -> None:
+        """Notes that the commit under way is on this disk."""
+        assert isinstance(commit, JournalCommit), "only journals have members"
+        self._under_way = None
+        self._written = commit.reached.position
+        if commit.drops:
+            self._sent(MessageKind.DROP, lsn=max(segment.number for segment in commit.drops) + 1)
+        for follower in [*self.followers.values()]:
+            if follower.state is FollowerState.BEHIND:
+                self._catch_up(follower)
+
+    def begin_round(self) -> int:
+        """Sends a message without bytes to all live members; returns its number."""
+        return self._sent(MessageKind.COMMIT).number
+
+    @property
+    def heard(self) -> int:
+        """Number of the last message that every required member has acknowledged (law 7 of ADR 73)."""
+        others = self._journal.marks.others
+        heard = [self.followers[each].heard if each in self.followers else 0 for each in others]
+        return min(heard, default=self._number)
+
+    def beat(self, now_ns: int) -> None:
+        """Requests the next lease; called every BEAT_NS."""
+        number = self._leases.beat(now_ns)
+        accepted = self._journal.committed.next_lsn - 1
+        message = MemberMessage(MessageKind.BEAT, self.epoch, number, accepted=accepted)
+        for follower in [*self.followers.values()]:
+            self._send_to(follower, message)
+
+    def return_leases(self) -> None:
+        """Tells all members that this owner delivers nothing more."""
+        self._leases.return_all()
+        for follower in [*self.followers.values()]:
+            self._send_to(follower, MemberMessage(MessageKind.RETURNED, self.epoch))
+
+    def _sent(
+        self, kind: MessageKind, pieces: Iterable[JournalPiece] = (), *, flags: int = 0, lsn: int = 0
+    ) -> MemberMessage:
+        """Sends the next numbered message to all live members."""
+        self._number += 1
+        accepted = self._journal.committed.next_lsn - 1
+        message = MemberMessage(kind, self.epoch, self._number, lsn, accepted, flags, pieces=tuple(pieces))
+        for follower in self._live():
+            self._send_live(follower, message)
+        return message
+
+    def _live(self) -> Iterator[AttachedMember]:
+        for follower in [*self.followers.values()]:
+            if follower.state is FollowerState.LIVE:
+                yield follower
+
+    def _send_live(self, follower: AttachedMember, message: MemberMessage) -> None:
+        size = sum(len(piece.data) for piece in message.pieces)
+        follower.sent.append(size)
+        follower.ahead += size
+        if follower.ahead > AHEAD_MAX:
+            log.warning("member %s is %d bytes behind, and attaches again", follower.member, follower.ahead)
+            self._detach(follower)
+            return
+        self._send_to(follower, message)
+
+    def _send_to(self, follower: AttachedMember, message: MemberMessage) -> None:
+        if not self._send(follower.identity, message.encode()):
+            self.followers.pop(follower.member, None)
+
+    def _detach(self, follower: AttachedMember) -> None:
+        reason = b"attach again"
+        self._send(follower.identity, MemberMessage(MessageKind.REFUSED, self.epoch, body=reason).encode())
+        self.followers.pop(follower.member, None)
+
+
+def encoded_pieces(commit: JournalCommit, salt: int) -> Iterator[JournalPiece]:
+    """The bytes of a commit that is encoded: headers of segments, and whole records."""
+    for part in commit.parts:
+        buffers = part.pieces
+        if not buffers:
+            continue
+        segment, offset, next_lsn = part.segment.number, part.start, part.segment.index.first_lsn
+        data = b"".join(buffers)
+        if offset == 0:
+            yield JournalPiece(segment, 0, next_lsn, 0, data[:SEGMENT_HEADER_SIZE])
+            offset, data = SEGMENT_HEADER_SIZE, data[SEGMENT_HEADER_SIZE:]
+        if data:
+            next_lsn = REST.unpack_from(part.entries[-1][1])[4] + 1
+            yield JournalPiece(
+                segment, offset, next_lsn, checksum_of(salt, segment, offset, next_lsn, (data,)), data
+            )
+
+
+def lineage_of(journal: Journal, written: RecordEnd) -> list[OwnedSegment]:
+    """The segments of a journal up to this end, the newest first."""
+    found: list[OwnedSegment] = []
+    for segment in journal.segments():
+        index = segment.index
+        if segment.number < written.segment:
+            found.append(
+                OwnedSegment(segment.number, index.first_lsn, segment.epoch, index.end, index.next_lsn)
+            )
+        elif segment.number == written.segment:
+            found.append(
+                OwnedSegment(segment.number, index.first_lsn, segment.epoch, written.offset, written.next_lsn)
+            )
+    return found[::-1]
+
+
+def behind(journal: Journal, at: RecordEnd, written: RecordEnd, size: int) -> tuple[JournalPiece, RecordEnd]:
+    """The next bytes of a journal after this end, about `size` of them, and the end after them.
+
+    Raises StoreError: the segment was dropped meanwhile, or can't be read.
+    """
+    number, offset, next_lsn = at
+    segment = journal.segment(number)
+    if segment is None or not segment.pin():
+        raise StoreError(f"expected segment {number} in the journal, found it dropped")
+    try:
+        if offset == 0:
+            header = segment.file.read(0, SEGMENT_HEADER_SIZE)
+            first = RecordEnd(number, SEGMENT_HEADER_SIZE, next_lsn)
+            return JournalPiece(number, 0, next_lsn, 0, header), first
+        end = written.offset if number == written.segment else segment.index.end
+        if offset == end:
+            return behind(journal, RecordEnd(number + 1, 0, next_lsn), written, size)
+        scan = Scan(segment.file, journal.salt, offset, end, next_lsn)
+        for _ in over_gaps(scan):
+            if scan.offset - offset >= size:
+                break
+        if scan.offset == offset or scan.lsn is None:
+            raise StoreError(
+                f"expected record {next_lsn} at {offset} of segment {number}, found {scan.found}"
+            )
+        data = segment.file.read(offset, scan.offset - offset)
+        after = RecordEnd(number, scan.offset, scan.lsn)
+        checksum = checksum_of(journal.salt, number, offset, after.next_lsn, (data,))
+        return JournalPiece(number, offset, after.next_lsn, checksum, data), after
+    finally:
+        segment.unpin()

@@ -1,0 +1,153 @@
+"""Replication: the messages between the owner of a shard and its other members.
+
+A member connects to the owner's socket for members, and sends ATTACH; the owner answers with its lineage
+(ENDS), the member cuts what the owner does not have, and says where its journal ends (READY). From there on
+the owner sends everything that it writes, as bytes:
+
+    member  ATTACH ─────────> owner     the member's id and newest epoch
+            <───────── ENDS             the owner's journal and its lineage
+            READY ──────────>           where the member's journal ends, after the cut
+            <─────── COMMIT …           numbered; whole records of segments, SYNC if the owner syncs them
+            SYNCED ─────────>           of the last message that arrived; last record on the member's disk
+            <───────── BEAT             every half a second; the owner's accepted mark
+            GRANT ──────────>           of this beat: the owner may deliver for a while (replicas/leases.py)
+
+A member that misses a number attaches again. Any member is asked how far it reaches by LOOK, and answers
+SEEN. Each message is a ZeroMQ message whose first part is the header; integers are little-endian. Header, 32
+bytes: kind u8, flags u8, version u16, epoch u32, number u64, lsn u64, accepted u64.
+"""
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+from enum import IntEnum
+from struct import Struct, error
+from typing import Final, NamedTuple
+from zlib import crc32
+
+from lightrail.wire.frames import Buffer, WireError
+
+VERSION: Final = 1
+HEADER: Final = Struct("<BBHIQQQ")
+PIECE: Final = Struct("<QQQI")
+"""Segment u64, offset of the first byte u64, number of the record behind the bytes u64, checksum u32 (see
+checksum_of); the header of a segment is a piece at offset 0."""
+SYNC: Final = 1
+"""Flag of COMMIT: the owner syncs the bytes, and the member has to."""
+BEHIND: Final = 2
+"""Flag of COMMIT: the member is behind the owner. The number is that of the last message to members that are
+not, and is not counted."""
+
+
+_POSITION: Final = Struct("<QQQ")
+"""segment, offset, number of the record behind the bytes."""
+
+
+def checksum_of(salt: int, segment: int, offset: int, next_lsn: int, pieces: Sequence[Buffer]) -> int:
+    """The checksum of the bytes of whole records, which belong to this position of this journal."""
+    checksum = crc32(_POSITION.pack(segment, offset, next_lsn), salt)
+    for piece in pieces:
+        checksum = crc32(piece, checksum)
+    return checksum
+
+
+class MessageKind(IntEnum):
+    """Kinds of messages; the first group goes to the owner, or asks any member."""
+
+    ATTACH = 1
+    READY = 2
+    SYNCED = 3
+    GRANT = 4
+    LOOK = 5
+
+    ENDS = 65
+    COMMIT = 66
+    DROP = 67
+    """Segments before the one with the number in `lsn` are dropped; numbered as COMMIT is."""
+    BEAT = 68
+    RETURNED = 69
+    """The owner delivers nothing more in this epoch."""
+    SEEN = 70
+    REFUSED = 71
+    """The other end has a newer epoch (`epoch`), or knows no such member; the body is the reason."""
+
+
+class JournalPiece(NamedTuple):
+    """Whole records of one segment, or its header."""
+
+    segment: int
+    offset: int
+    next_lsn: int
+    checksum: int
+    data: bytes
+
+
+@dataclass(slots=True)
+class JournalEnds:
+    """Body of ATTACH, READY, ENDS and SEEN: whose journal it is, and how far it reaches."""
+
+    member: str
+    boot: int = 0
+    disk: str = ""
+    """Id of the journal, which all members share; with the salt only in ENDS."""
+    salt: int = 0
+    lineage: Sequence[Sequence[int]] = ()
+    """Segment, first record, epoch, end and next record of each segment, the newest first."""
+
+    def encode(self) -> bytes:
+        fields = (self.member, self.boot, self.disk, self.salt, [list(each) for each in self.lineage])
+        return json.dumps(fields, separators=(",", ":")).encode()
+
+    @classmethod
+    def decode(cls, body: bytes) -> "JournalEnds":
+        """Reads a body. Raises WireError."""
+        try:
+            member, boot, disk, salt, lineage = json.loads(body)
+            stretches = [tuple(map(int, each)) for each in lineage]
+            return cls(str(member), int(boot), str(disk), int(salt), stretches)
+        except (ValueError, TypeError) as wrong:
+            raise WireError(f"expected how far a journal reaches, found {body[:80]!r}: {wrong}") from wrong
+
+
+class MemberMessage(NamedTuple):
+    """A message as it was received; what the fields mean depends on the kind."""
+
+    kind: MessageKind
+    epoch: int
+    number: int = 0
+    lsn: int = 0
+    accepted: int = 0
+    flags: int = 0
+    body: bytes = b""
+    pieces: Sequence[JournalPiece] = ()
+
+    def encode(self) -> list[bytes]:
+        """The parts of the ZeroMQ message."""
+        head = (self.kind, self.flags, VERSION, self.epoch, self.number, self.lsn, self.accepted)
+        parts = [HEADER.pack(*head)]
+        for piece in self.pieces:
+            parts += (PIECE.pack(*piece[:4]), piece.data)
+        return [*parts, self.body] if self.body else parts
+
+
+def decode(parts: Sequence[bytes]) -> MemberMessage:
+    """Reads a message. Raises WireError."""
+    try:
+        kind, flags, version, epoch, number, lsn, accepted = HEADER.unpack(parts[0])
+        if version != VERSION:
+            raise WireError(
+                f"expected a member that speaks version {VERSION} of replication, found {version}: run the "
+                "same program on all members"
+            )
+        message = MemberMessage(MessageKind(kind), epoch, number, lsn, accepted, flags)
+        if message.kind is not MessageKind.COMMIT:
+            return message._replace(body=bytes(parts[1]) if len(parts) > 1 else b"")
+        pairs = zip(parts[1::2], parts[2::2], strict=True)
+        return message._replace(pieces=[_piece(place, data) for place, data in pairs])
+    except (error, ValueError, IndexError) as wrong:
+        raise WireError(f"expected a message between members of a shard, found {wrong}") from wrong
+
+
+def _piece(place: bytes, data: bytes) -> JournalPiece:
+    segment, offset, next_lsn, checksum = PIECE.unpack(place)
+    return JournalPiece(segment, offset, next_lsn, checksum, bytes(data))

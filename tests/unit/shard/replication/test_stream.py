@@ -1,0 +1,251 @@
+"""Stream and following: members get the owner's bytes, and what is accepted is on every required disk."""
+
+import random
+
+import pytest
+
+from lightrail.journal.record import SPILLED, Outcome, Queue, QueueEvent, Settle
+from lightrail.shard.journal.record import Append
+from lightrail.shard.queue.values.runs import batch_of
+from lightrail.shard.replication.following import FollowingState
+from lightrail.shard.replication.stream import AHEAD_MAX, BEHIND_AHEAD, BEHIND_BYTES, FollowerState
+from tests.support.shard.replicated import OwnerNode, World, contents
+
+
+def declare(world: World) -> OwnerNode:
+    owner = world.owner
+    assert owner is not None
+    owner.journal.append(Queue(QueueEvent.DECLARED, 1, "q"), 0)
+    return owner
+
+
+def send(owner: OwnerNode, sequence: int, size: int = 100, flags: int = 0) -> None:
+    body = bytes([65 + sequence % 26]) * size
+    owner.journal.append(Append([(1, sequence)], 0, 0, batch_of([body], durable=True), 0, 1, 0, flags), 0)
+
+
+def settle(owner: OwnerNode, sequence: int) -> None:
+    owner.journal.append(Settle(1, [(sequence, 1)], Outcome.ACCEPTED), 0)
+
+
+def check_equal(world: World) -> None:
+    owner = world.owner
+    assert owner is not None
+    ended = owner.journal.ended
+    for name, member in world.members.items():
+        assert member.broken is None
+        assert member.following.state is FollowingState.FOLLOWING
+        assert owner.stream.followers[name].state is FollowerState.LIVE
+        end = (ended.segment, ended.end)
+        assert contents(member.files, end) == contents(owner.files, end)
+
+
+def accepted(owner: OwnerNode) -> int:
+    return owner.journal.committed.next_lsn - 1
+
+
+def test_a_commit_is_accepted_when_every_required_member_has_synced_it() -> None:
+    world = World("bc", required="bc")
+    owner = declare(world)
+    world.settle_down()
+    before = accepted(owner)
+    send(owner, 0)
+    owner.begin()
+    owner.end()
+    assert accepted(owner) == before
+    for name in "bc":
+        world.deliver(("", name))
+        world.members[name].thread.run()
+        assert accepted(owner) == before
+    world.deliver(("b", ""))
+    assert accepted(owner) == before
+    world.deliver(("c", ""))
+    assert accepted(owner) == before + 1
+    check_equal(world)
+
+
+def test_a_member_that_acknowledges_before_the_owner_has_synced_waits_for_the_owner() -> None:
+    world = World("b", required="b")
+    owner = declare(world)
+    world.settle_down()
+    before = accepted(owner)
+    send(owner, 0)
+    owner.begin()
+    world.deliver(("", "b"))
+    world.members["b"].thread.run()
+    world.deliver(("b", ""))
+    assert accepted(owner) == before
+    owner.end()
+    assert accepted(owner) == before + 1
+
+
+def test_an_empty_member_gets_everything_that_was_written_before() -> None:
+    world = World("b")
+    owner = declare(world)
+    for sequence in range(60):
+        send(owner, sequence)
+        owner.begin()
+        owner.end()
+    assert owner.journal.ended.segment > 3
+    world.settle_down()
+    check_equal(world)
+
+
+@pytest.mark.parametrize("seed", range(12))
+def test_members_become_equal_whatever_is_lost_on_the_way(seed: int) -> None:
+    """Connections are lost, and machines of members stop, at any time; what is accepted is on each disk."""
+    chance = random.Random(seed)
+    world = World("bc", required="bc")
+    owner = declare(world)
+    world.settle_down(chance)
+    for sequence in range(120):
+        send(owner, sequence, chance.choice((10, 100, 700)))
+        if sequence > 20 and chance.random() < 0.5:
+            settle(owner, sequence - 20)
+        for _ in range(chance.randrange(12)):
+            world.attach_all()
+            if events := world.events():
+                chance.choice(events)()
+        name = chance.choice("bc")
+        if chance.random() < 0.06:
+            world.disconnect(name)
+        elif chance.random() < 0.06:
+            known = world.members[name].following.mirror
+            world.members[name].crash(chance.choice(("some", "none", "all")), chance.randrange(1 << 30))
+            if known is not None:
+                assert accepted(owner) <= known.synced_lsn
+        for member in world.members.values():
+            mirror = member.following.mirror
+            if mirror is not None and not mirror.failure:
+                assert mirror.accepted_lsn <= accepted(owner)
+    world.settle_down(chance)
+    assert accepted(owner) == owner.journal.ended.next_lsn - 1
+    check_equal(world)
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_what_was_accepted_is_at_every_later_owner(seed: int) -> None:
+    """The machine of the owner stops again and again, and a member in sync takes over."""
+    chance = random.Random(seed)
+    world = World("bc", required="bc")
+    owner = declare(world)
+    world.settle_down(chance)
+    sequence = 0
+    for _ in range(6):
+        for _ in range(chance.randrange(4, 30)):
+            sequence += 1
+            send(owner, sequence, chance.choice((10, 100, 700)), chance.choice((0, SPILLED)))
+            for _ in range(chance.randrange(8)):
+                if events := world.events():
+                    chance.choice(events)()
+        end = (owner.journal.committed.segment, owner.journal.committed.end)
+        before, lsn = contents(owner.files, end), accepted(owner)
+        name = chance.choice("abc".replace(world.owner_name, ""))
+        world.take_over(name, chance.choice(("some", "none")), seed, is_lost=chance.random() < 0.5)
+        assert world.owner is not None
+        owner = world.owner
+        assert owner.recovered.lsn >= lsn
+        assert contents(owner.files, end) == before
+        world.settle_down(chance)
+        check_equal(world)
+        send(owner, 0)
+        world.settle_down(chance)
+        assert accepted(owner) == owner.journal.ended.next_lsn - 1
+
+
+def test_a_disk_that_was_set_back_counts_for_nothing_until_it_has_everything_again() -> None:
+    world = World("b", required="b")
+    owner = declare(world)
+    world.settle_down()
+    yesterday = world.members["b"].files.after_crash(0, "none")
+    for sequence in range(3):
+        send(owner, sequence)
+        world.settle_down()
+    assert accepted(owner) == owner.journal.ended.next_lsn - 1
+    member = world.members["b"]
+    world.disconnect("b")
+    member.files = yesterday
+    member.start()
+    before = accepted(owner)
+    send(owner, 9)
+    owner.begin()
+    owner.end()
+    member.following.attach(world.epoch)
+    while (
+        member.following.mirror is None
+        or member.following.mirror.synced_lsn < owner.journal.ended.next_lsn - 1
+    ):
+        assert accepted(owner) == before
+        world.events()[0]()
+    world.settle_down()
+    assert accepted(owner) == before + 1
+
+
+def test_a_round_is_heard_when_every_required_member_has_answered_a_later_message() -> None:
+    world = World("bc", required="bc")
+    owner = declare(world)
+    world.settle_down()
+    number = owner.stream.begin_round()
+    world.deliver(("", "b"))
+    world.deliver(("b", ""))
+    assert owner.stream.heard < number
+    world.deliver(("", "c"))
+    world.deliver(("c", ""))
+    assert owner.stream.heard == number
+
+
+def test_an_owner_without_required_members_hears_at_once() -> None:
+    world = World("")
+    assert world.owner is not None
+    number = world.owner.stream.begin_round()
+    assert world.owner.stream.heard == number
+
+
+def test_a_member_that_has_granted_a_newer_owner_refuses_the_former_one() -> None:
+    world = World("b", required="b")
+    owner = declare(world)
+    world.settle_down()
+    member = world.members["b"]
+    assert member.grant.give(2, world.now_ns)
+    number = owner.stream.begin_round()
+    world.settle_down()
+    assert owner.stream.heard < number
+    assert "epoch 2" in owner.ended
+    send(owner, 0)
+    before = accepted(owner)
+    world.settle_down()
+    assert accepted(owner) == before
+
+
+def test_a_member_that_does_not_acknowledge_attaches_again_before_it_uses_much_memory() -> None:
+    world = World("b")
+    owner = declare(world)
+    world.settle_down()
+    size = 1 << 20
+    for sequence in range(AHEAD_MAX // size + 1):
+        send(owner, sequence, size)
+        owner.begin()
+        owner.end()
+        assert sum(len(part) for parts in world.wires["", "b"] for part in parts) < AHEAD_MAX + 2 * size
+    assert "b" not in owner.stream.followers
+    world.settle_down()
+    check_equal(world)
+
+
+def test_a_member_that_is_behind_gets_a_few_large_messages_at_a_time() -> None:
+    world = World("b")
+    owner = declare(world)
+    for sequence in range(4 * BEHIND_AHEAD):
+        send(owner, sequence, BEHIND_BYTES // 2)
+        owner.begin()
+        owner.end()
+    world.attach_all()
+    seen = 0
+    while events := world.events():
+        waiting = [part for parts in world.wires["", "b"] for part in parts]
+        assert len(world.wires["", "b"]) <= BEHIND_AHEAD + 1
+        seen = max(seen, len(waiting))
+        assert all(len(part) < 2 * BEHIND_BYTES for part in waiting)
+        events[-1]()
+    assert seen > 2
+    check_equal(world)

@@ -19,6 +19,7 @@ from lightrail.wire.frames import Kind, frame
 if TYPE_CHECKING:
     from lightrail.shard.journal.store import Position
     from lightrail.shard.queues.queues import Queues
+    from lightrail.shard.replication.stream import Stream
 
 _Found = TypeVar("_Found")
 
@@ -130,6 +131,9 @@ class Unaccepted(NamedTuple):
 
     lsn: int
     """Number of the record whose acceptance they wait for."""
+    round: int
+    """Number of the message whose answers they wait for, if their records are accepted already: what an owner
+    says of its state is only true if it has not been replaced meanwhile. 0 for none."""
     waiters: Waiters
     refusals: Refusals
 
@@ -140,6 +144,8 @@ class Answers:
 
     _memory: Memory
     _position: "Position"
+    rounds: "Stream | None" = None
+    """To the other members of the shard, if it has any."""
     _unsynced: Waiters = field(default_factory=list)
     _committing: Waiters = field(default_factory=list)
     _refusals: Refusals = field(default_factory=list)
@@ -205,9 +211,14 @@ class Answers:
     def accepted(self) -> None:
         """Sends the answers whose records are accepted by now."""
         unaccepted = self._unaccepted
-        while unaccepted and unaccepted[0].lsn < self._position.accepted.next_lsn:
-            _, waiters, refusals = unaccepted.popleft()
-            self._send(waiters, refusals)
+        while unaccepted and self._may_leave(unaccepted[0]):
+            found = unaccepted.popleft()
+            self._send(found.waiters, found.refusals)
+
+    def _may_leave(self, found: Unaccepted) -> bool:
+        if found.lsn >= self._position.accepted.next_lsn:
+            return False
+        return self.rounds is None or found.round <= self.rounds.heard
 
     def answer_requests(self) -> None:
         """Sends answers to requests, and to other shards that copy a queue from here."""
@@ -217,7 +228,12 @@ class Answers:
             self._wait(others, [])
 
     def _wait(self, waiters: Waiters, refusals: Refusals) -> None:
-        self._unaccepted.append(Unaccepted(self._position.synced_lsn, waiters, refusals))
+        if not (waiters or refusals):
+            return
+        lsn = self._position.synced_lsn
+        is_ahead = lsn >= self._position.accepted.next_lsn
+        round = 0 if is_ahead or self.rounds is None else self.rounds.begin_round()
+        self._unaccepted.append(Unaccepted(lsn, round, waiters, refusals))
         self.accepted()
 
     def _send(self, waiters: Waiters, refusals: Refusals) -> None:

@@ -79,6 +79,11 @@ class Performer:
     """Reads for the reader thread."""
     reading: dict[int, int] = field(default_factory=dict)
     """Number of reads under way by segment; the cleaner skips these segments."""
+    may_deliver: Callable[[], bool] | None = None
+    """Whether the leases of an owner with other members allow deliveries now; None: there are no leases."""
+    _withholds: bool = False
+    _withheld: dict[Queue, None] = field(default_factory=dict)
+    """Queues whose deliveries wait for leases."""
     held_turns: HeldTurns = field(init=False)
     _delivering: Delivering = field(init=False)
     dead_letters: DeadLettering = field(init=False)
@@ -117,8 +122,19 @@ class Performer:
         """Removes the mark of a queue that is no longer served: its messages must not be delivered."""
         self.touched.pop(queue, None)
 
+    def review_leases(self) -> None:
+        """Looks whether deliveries are allowed in this step; what waited for that is touched."""
+        assert self.may_deliver is not None, "an owner with leases"
+        self._withholds = not self.may_deliver()
+        if self._withheld and not self._withholds:
+            self.touched.update(self._withheld)
+            self._withheld.clear()
+
     def dispatch(self, queue: Queue, now_ms: int) -> None:
         """Delivers what a queue can deliver."""
+        if self._withholds:
+            self._withheld[queue] = None
+            return
         found = queue.machine.dispatch(now_ms)
         if found:
             self._perform(queue, found, now_ms)

@@ -47,6 +47,7 @@ from lightrail.telemetry.shard import ShardCounts
 
 if TYPE_CHECKING:
     from lightrail.cluster.coordinator import CoordinatorError
+    from lightrail.shard.replication.stream import Stream
 
 log = logging.getLogger("lightrail.shard.engine.engine")
 
@@ -85,6 +86,7 @@ class Engine:
         house = self._house = Housekeeping(queues, store, counts, memory_mark, performer)
         memory = self._memory = house.memory
         answers = self._answers = Answers(memory, store.position)
+        self.accepted = answers.accepted
         admission = self._admission = Admission(store, performer, memory, counts, answers, queues.work)
         links = Links(queues, performer, admission, recovered, answers.when_synced, store, counts, memory)
         self._links, self._last_consumers = links, links.last_consumers
@@ -141,8 +143,7 @@ class Engine:
 
     def heard(self, identity: bytes, now_ms: int) -> None:
         """Notes that a message of a frontend has arrived, which is applied later."""
-        peer = self._frontends.find(identity)
-        if peer is not None:
+        if (peer := self._frontends.find(identity)) is not None:
             peer.heard_ms = now_ms
 
     def step(self, now_ms: int, *, is_silent: bool = False, is_closing: bool = False) -> Actions:
@@ -210,6 +211,8 @@ class Engine:
             performer.leaving.settle_more()
         if self._late:
             self._late_first()
+        if performer.may_deliver is not None:
+            performer.review_leases()
         while performer.touched:
             # Dead letters touch further queues, which the next round dispatches.
             touched, performer.touched = performer.touched, {}
@@ -277,16 +280,14 @@ class Engine:
         self._house.clean(now_ms)
         return self._messages_committing
 
-    def accepted(self) -> None:
-        """Sends the answers that waited for other members of the shard; a step should follow."""
-        self._answers.accepted()
+    def shared_with(self, stream: "Stream", may_deliver: Callable[[], bool]) -> None:
+        """From now on the shard has other members; `may_deliver`: whether the leases allow deliveries now."""
+        self._answers.rounds, self._performer.may_deliver = stream, may_deliver
 
     def _answer_without_commit(self, now_ms: int) -> None:
         """Sends answers that were delayed to save memory, if no record waits for the disk.
 
-        While memory exceeds twice the mark and can't be spilled, these answers wait, so that senders run out
-        of credit and memory is bounded.
-        """
+        While memory is far above the mark they wait, so that senders run out of credit."""
         if self._house.stuck:
             self._answers.answer_requests()
         else:

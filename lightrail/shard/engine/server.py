@@ -23,6 +23,7 @@ from lightrail.wire.socket import LoopSocket, bind
 
 if TYPE_CHECKING:
     from lightrail.shard.engine.engine import Engine
+    from lightrail.shard.replication.stream import Stream
 
 LAZY_COMMIT_MS: Final[int] = 5
 """How long settlements without a waiting client are collected for a commit; a crash redelivers their
@@ -69,6 +70,8 @@ class Server:
         self._archive_due_ms = 0
         self._lazy_timer: asyncio.TimerHandle | None = None
         self._commit: Commit | None = None
+        self._stream: Stream | None = None
+        """To the other members of the shard, if it has any."""
         self._clock = clock
         self.disk = DiskWatch()
         counts.commit_under_way = lambda: self.disk.age_s(clock())
@@ -261,7 +264,18 @@ class Server:
         self._commit = commit
         self._idle.clear()
         started = time.perf_counter()
-        self._committer.submit(commit.perform, partial(self._end_commit, commit, started))
+        work = commit.perform if self._stream is None else partial(self._stream.perform, commit)
+        self._committer.submit(work, partial(self._end_commit, commit, started))
+
+    def stream_to(self, stream: "Stream", may_deliver: Callable[[], bool]) -> None:
+        """From the next commit on, other members of the shard get what is written; see Engine.shared_with."""
+        self._stream = stream
+        self._engine.shared_with(stream, may_deliver)
+
+    def accepted(self) -> None:
+        """Other members have acknowledged: more records are accepted."""
+        self._engine.accepted()
+        self._turn()
 
     def _end_commit(self, commit: Commit, started: float, error: BaseException | None) -> None:
         self._commit = None
@@ -275,6 +289,8 @@ class Server:
         else:
             try:
                 self._store.end_commit(commit)
+                if self._stream is not None:
+                    self._stream.end(commit)
                 messages = self._engine.commit_ended(self.now_ms())
                 self._counts.synced(messages, time.perf_counter() - started)
                 if self._archiver is not None:

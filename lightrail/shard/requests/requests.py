@@ -121,7 +121,12 @@ class Requests:
             found = error_fields(conditions.DECODE_ERROR, str(error))
         except RequestError as error:
             found = error_of(error)
-        if found is not None:
+        if found is None:
+            return
+        if self._performer.held_turns.position.is_shared:
+            # An owner that was replaced and does not know it answers from a state that is no longer true.
+            self._wait(Reply(peer, number, found), 0)
+        else:
             answer(peer, number, found)
 
     def fail(self, peer: Peer, number: int) -> None:

@@ -76,13 +76,16 @@ class Generation:
             raise CoordinatorError(f"the entry {entry.key} can't be read: {error}") from None
 
 
-def key_of(shard: int) -> str:
-    return f"{GENERATIONS}{shard}"
+def key_of(shard: int, member: str = "") -> str:
+    """The key of the last start of a shard; of a shard with replicas each member has its own."""
+    return f"{GENERATIONS}{shard}/{member}" if member else f"{GENERATIONS}{shard}"
 
 
-async def last_generation(coordinator: KeySpace, shard: int) -> tuple[Generation | None, int]:
+async def last_generation(
+    coordinator: KeySpace, shard: int, member: str = ""
+) -> tuple[Generation | None, int]:
     """The last recorded start, and the revision of its entry or 0. Raises CoordinatorError."""
-    entry = await coordinator.entry(key_of(shard))
+    entry = await coordinator.entry(key_of(shard, member))
     return (None, 0) if entry is None else (Generation.decode(entry), entry.revision)
 
 

@@ -61,7 +61,7 @@ class Joining:
         self.own = Member(
             id=max(process.id, 0),
             boot=process.boot,
-            host=socket.gethostname(),
+            host=process.settings.replica_host or socket.gethostname(),
             zone=process.settings.zone or "",
             version=version("lightrail"),
             started_ms=time.time_ns() // 1_000_000,
@@ -195,8 +195,14 @@ class Joining:
         self.process.adopt(id)
         self.own = replace(self.own, id=id)
 
-    async def register(self, key: str | None = None, **fields: Any) -> None:
-        """Registers the process with these fields of a Member. Raises CannotServeError, StoppedError."""
+    async def register(self, key: str | None = None, *, displaces: bool = False, **fields: Any) -> None:
+        """Registers the process with these fields of a Member.
+
+        Args:
+            displaces: in place of a process that may live; the fence decides who may register.
+
+        Raises CannotServeError, StoppedError.
+        """
         self._entry = key or self._entry
         self.own = replace(self.own, **fields)
         entry = self._entry
@@ -207,12 +213,12 @@ class Joining:
             except OSError as error:
                 raise CannotServeError(f"the process can't be marked as living: {error}") from None
         try:
-            await patiently(self.process, lambda: self._register(entry))
+            await patiently(self.process, lambda: self._register(entry, displaces=displaces))
         except MemberRefusedError as error:
             raise CannotServeError(str(error)) from None
 
-    async def _register(self, entry: str) -> None:
-        if not self.process.settings.etcd:
+    async def _register(self, entry: str, *, displaces: bool = False) -> None:
+        if displaces or not self.process.settings.etcd:
             # In a file the entry of a killed process stays, and nothing that it has sent arrives later.
             return await self.coordinator.register(entry, self.own.encode(), self._displaced)
         await membership.register(

@@ -119,6 +119,27 @@ class Settings:
         "SIZE",
         "size of one journal segment file",
     )
+    replicas: int = _setting(
+        1,
+        whole(1, 7),
+        "N",
+        "with etcd: members of each shard, each with all of its messages on a disk of its own; this process "
+        "is one of them",
+    )
+    min_in_sync: int = _setting(
+        0,
+        whole(0, 7),
+        "N",
+        "members of a shard that must have a message on disk before it is accepted; 0: more than a half of "
+        "replicas",
+    )
+    replica_host: str | None = _setting(
+        None,
+        optional(label),
+        "NAME",
+        "name of this machine among the members of a shard, no two of which lie on one; the default is the "
+        "host name",
+    )
     archive: str | None = _setting(
         None,
         optional(path),

@@ -13,14 +13,17 @@ from lightrail.cluster.counts import COORDINATOR_FAMILIES
 from lightrail.cluster.history import begin
 from lightrail.cluster.joining import Joining, patiently
 from lightrail.cluster.map import Map
+from lightrail.cluster.replica_sets import ReplicaSet
 from lightrail.namespace.directory import Directory
 from lightrail.namespace.service import Service
 from lightrail.shard.effects.actions import Actions
 from lightrail.shard.engine.engine import Engine
 from lightrail.shard.engine.server import Server
+from lightrail.shard.journal.journal import Journal
 from lightrail.shard.journal.store import Recovered
 from lightrail.shard.moving.mover import Mover
 from lightrail.shard.queues.declarations import Deletions, ExpiredName
+from lightrail.shard.replication.replica import Replica
 from lightrail.shard.requests.journal_requests import JournalRequests
 from lightrail.shard.startup.data_directory import DataDirectory
 from lightrail.shard.startup.start import Start, make_known, move_in
@@ -47,8 +50,12 @@ async def serve(process: Process) -> None:
     joining = await Joining.begin(process)
     coordinator = joining.coordinator
     cluster = await patiently(process, coordinator.cluster_id)
-    data_directory, start = await move_in(joining, cluster)
+    data_directory, start, found = await move_in(joining, cluster)
     directory, map = follow(coordinator)
+    replica = None
+    if found is not None:
+        replica = Replica(joining, data_directory, map, data_directory.member(), cluster)
+        found = await replica.until_owner(str(page))
     counts.queues_placed = lambda: map.loads[process.id]
     process.running.show(COORDINATOR_FAMILIES, coordinator.counts)
     # Before the recovery, which makes as many objects as the backlog has.
@@ -65,13 +72,19 @@ async def serve(process: Process) -> None:
                 mover.take_back(queue)
 
     with collecting.paused():
-        storage, engine = await open_engine(joining, cluster, data_directory, start, directory, map, counts)
+        storage, engine = await open_engine(
+            joining, cluster, data_directory, start, directory, map, counts, found
+        )
     store, marks = storage.store, storage.marks
     address = joining.wire or process.shard_address(process.id)
     try:
         server = Server(loop, engine, store, counts, address, joining.key, storage.archiver, ask=ask)
     except zmq.ZMQError as error:
         raise joining.cannot_bind(error) from None
+    owning = None
+    if replica is not None and found is not None:
+        assert isinstance(store, Journal)
+        owning = replica.own(found, store, server)
 
     def deletion_ended(attempt: ExpiredName, error: CoordinatorError | None) -> None:
         engine.deletion_ended(attempt, error, server.now_ms())
@@ -84,7 +97,16 @@ async def serve(process: Process) -> None:
     reading = None if storage.journals is None else JournalRequests(loop, storage.journals, server.turn)
     if reading is not None:
         engine.answer(reading.operations)
-    await make_known(joining, data_directory, start, store, storage.disk, server.address, page)
+    await make_known(
+        joining,
+        data_directory,
+        start,
+        store,
+        storage.disk,
+        server.address,
+        page,
+        takes_over=owning is not None,
+    )
     keeping = asyncio.create_task(start.keep(store))
     mover, sources = moving(joining, engine, server, directory, map, counts)
     movers.append(mover)
@@ -101,6 +123,10 @@ async def serve(process: Process) -> None:
     if reading is not None:
         reading.close()
     await server.close()
+    if owning is not None:
+        await owning.close()
+    if replica is not None:
+        await replica.close()
     collecting.close()
     marks.close(engine.last_marks())
     storage.locks.close(server.now_ms())
@@ -129,12 +155,18 @@ async def open_engine(
     directory: Directory,
     map: Map,
     counts: ShardCounts,
+    replicas: ReplicaSet | None,
 ) -> tuple[Storage, Engine]:
     """The engine with all recovered queues. Raises CannotServeError, StoppedError."""
     process = joining.process
     started = time.perf_counter()
     now_ms = Server.now_ms()
-    storage, recovered = recover(process, data_directory, cluster, start.judge, map, counts, now_ms)
+    storage, recovered = recover(process, data_directory, cluster, start.judge, map, counts, now_ms, replicas)
+    if replicas is not None:
+        # The former owner may have written queues until the first segment of this one was on disk: names and
+        # placements that are older would be judged wrongly.
+        await patiently(process, lambda: joining.coordinator.current(replicas.key))
+        directory.refresh()
     await compare_histories(process, joining.coordinator, directory, recovered)
     map.refresh()
     engine = Engine(

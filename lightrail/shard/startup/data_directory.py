@@ -24,14 +24,17 @@ from lightrail.shard.journal.store import NewerFormatError, StoreRefusedError
 NAME: Final = re.compile(r"shard-(0|[1-9][0-9]{0,8})")
 DISK_FILE: Final = "disk.json"
 """File with the id of the disk, for stores without an identity file."""
+MEMBER_FILE: Final = "member.json"
+"""File with the id of a member of a shard with replicas that has no journal yet."""
 MARK_FILE: Final = "generation.json"
 MARK_FORMAT: Final = 1
 BOOT_ID: Final = "/proc/sys/kernel/random/boot_id"
 """Random id that Linux makes at each boot; the same in all containers of a machine."""
 DRAFT: Final = "shard-new.json"
 
-Allocate = Callable[[str], Awaitable[int]]
-"""Returns the number of a new shard for a disk id."""
+Allocate = Callable[[str], Awaitable[tuple[int, bool]]]
+"""Returns the number of a shard for a disk id, and whether the journal is made on this disk; otherwise it is
+another member's, and the id is that of the member."""
 
 
 @dataclass(slots=True)
@@ -68,6 +71,47 @@ class DataDirectory:
                 f"expected the id of a disk in {self.directory}/{DISK_FILE}, found {data[:80]!r} ({error}): "
                 "restore the file from a copy"
             ) from error
+
+    @property
+    def journal(self) -> tuple[str | None, int]:
+        """Id and salt of the journal; (None, 0) for a directory without one. Raises StoreRefusedError."""
+        found = self._identity()
+        return (None, 0) if found is None else (found.disk, found.salt)
+
+    def _identity(self) -> identity.Identity | None:
+        if not os.path.isdir(self.directory):
+            return None
+        files = RealFiles(self.directory)
+        try:
+            return identity.load_identity(files)
+        finally:
+            files.unlock()
+
+    def member(self, drawn: str = "") -> str:
+        """The id of this directory among the members of its shard; a new directory gets `drawn`, or a random
+        one.
+
+        Raises StoreRefusedError, OSError.
+        """
+        found = self._identity()
+        if found is not None:
+            return found.member
+        os.makedirs(self.directory, exist_ok=True)
+        files = RealFiles(self.directory)
+        try:
+            data = files.load(MEMBER_FILE)
+            if data is not None:
+                return str(json.loads(data)["member"])
+            member = drawn or secrets.token_hex(16)
+            files.replace(MEMBER_FILE, json.dumps({"format": 1, "member": member}).encode() + b"\n")
+            return member
+        except (ValueError, KeyError, TypeError) as error:
+            raise StoreRefusedError(
+                f"expected the id of a member in {self.directory}/{MEMBER_FILE}, found {data!r}: remove the "
+                "file"
+            ) from error
+        finally:
+            files.unlock()
 
     @property
     def inode(self) -> int:
@@ -195,11 +239,14 @@ async def find(data: str, store: str, cluster: str, allocate: Allocate) -> DataD
         if found is not None:
             return found
         disk = _draft(data)
-        shard = await allocate(disk)
+        shard, is_first = await allocate(disk)
         found = hold(data, shard)
         if found is None:
             raise StoreRefusedError(held_by_other(data, shard))
-        found.settle(store, cluster, disk)
+        if is_first:
+            found.settle(store, cluster, disk)
+        else:
+            found.member(disk)
         os.unlink(os.path.join(data, DRAFT))
         return found
     finally:

@@ -26,14 +26,17 @@ from lightrail.cluster.membership import (
     MemberRefusedError,
     allocate_shard,
     check_disk,
+    member_of,
     pin_disk,
     shard_records,
 )
+from lightrail.cluster.replica_sets import ReplicaSet, follower_key
 from lightrail.model import limits
 from lightrail.model.endpoint import Endpoint
 from lightrail.shard.journal.identity import NOTHING, Extent
 from lightrail.shard.journal.journal import Journal
 from lightrail.shard.journal.store import NewerFormatError, Store, StoreError, StoreRefusedError
+from lightrail.shard.replication import joining as membership
 from lightrail.shard.startup import data_directory as residences
 from lightrail.shard.startup.data_directory import DataDirectory
 from lightrail.telemetry.process import CannotServeError
@@ -49,7 +52,10 @@ TOKEN_BYTES: Final = 12
 class Start:
     """The start of a shard with a durable store; a store in memory can't have outdated copies."""
 
-    def __init__(self, joining: Joining, data_directory: DataDirectory) -> None:
+    def __init__(self, joining: Joining, data_directory: DataDirectory, member: str = "") -> None:
+        self._member = member
+        """Id of the member of a shard with replicas; empty for another shard."""
+        self._key = generations.key_of(data_directory.shard, member)
         self._joining = joining
         self._coordinator = joining.coordinator
         self._data_directory = data_directory
@@ -77,7 +83,14 @@ class Start:
         if self._last is not None and lock and self._last.lock == lock:
             # The process that had this lock has ended, because this process has the lock now.
             dead = self._last.boot
-        await self._joining.until_free(f"{SHARDS}{self._shard}", dead)
+        registration = f"{SHARDS}{self._shard}"
+        if self._member:
+            registration = follower_key(self._shard, self._member)
+            entry = await patiently(self._joining.process, lambda: self._coordinator.entry(registration))
+            found = member_of(entry)
+            if found is not None and lock and found.lock == lock:
+                dead = found.boot
+        await self._joining.until_free(registration, dead)
         if self._lasting:
             await self._read_generation()
             self._mark = self._data_directory.mark
@@ -85,7 +98,8 @@ class Start:
 
     async def _read_generation(self) -> None:
         self._last, self._revision = await patiently(
-            self._joining.process, lambda: generations.last_generation(self._coordinator, self._shard)
+            self._joining.process,
+            lambda: generations.last_generation(self._coordinator, self._shard, self._member),
         )
 
     def _check(self) -> None:
@@ -153,12 +167,12 @@ class Start:
             # on another directory.
             self._check()
             self.judge(extent)
-        raise MemberRefusedError(f"{generations.key_of(self._shard)} is being changed repeatedly: try again")
+        raise MemberRefusedError(f"{self._key} is being changed repeatedly: try again")
 
     async def _written(self, own: generations.Generation) -> bool:
         """Writes the entry; False if it has changed since it was read. Raises CoordinatorError."""
         try:
-            write = Write(generations.key_of(self._shard), own.encode(), self._revision)
+            write = Write(self._key, own.encode(), self._revision)
             self._revision = await self._coordinator.write([write])
         except ConflictError:
             return False
@@ -178,7 +192,7 @@ class Start:
 
     async def _report(self, extent: Extent) -> None:
         try:
-            found, revision = await generations.last_generation(self._coordinator, self._shard)
+            found, revision = await generations.last_generation(self._coordinator, self._shard, self._member)
             own = self._own
             assert own is not None, "it has begun"
             if found is not None and found.disk == own.disk and found.token != own.token:
@@ -187,7 +201,7 @@ class Start:
                     return
                 log.warning(
                     "%s was set back to generation %d; it is written again",
-                    generations.key_of(self._shard),
+                    self._key,
                     found.number,
                 )
             self._revision = revision
@@ -201,7 +215,7 @@ class Start:
     def _supersede(self, found: generations.Generation) -> None:
         self._superseded = True
         self._joining.process.fail(
-            f"{generations.key_of(self._shard)} is generation {found.number} of another process: "
+            f"{self._key} is generation {found.number} of another process: "
             f"shard {self._shard} was started elsewhere on a copy of this directory that an operator "
             "has accepted"
         )
@@ -222,7 +236,9 @@ class Start:
 
     async def _close(self, closed: generations.Generation) -> None:
         for _ in range(ATTEMPTS_MAX):
-            found, self._revision = await generations.last_generation(self._coordinator, self._shard)
+            found, self._revision = await generations.last_generation(
+                self._coordinator, self._shard, self._member
+            )
             if found is not None and found.token != closed.token and found.number >= closed.number:
                 return  # Another start has followed.
             if await self._written(closed):
@@ -231,19 +247,23 @@ class Start:
             await asyncio.sleep(limits.DIRECTORY_POLL_MS / 1000)
 
 
-async def move_in(joining: Joining, cluster: str) -> tuple[DataDirectory, Start]:
+async def move_in(joining: Joining, cluster: str) -> tuple[DataDirectory, Start, ReplicaSet | None]:
     """The directory of this shard and, unless it is configured, its number; see data_directory.py and
-    start.py.
+    start.py. With the entry of a shard with replicas, of which the directory is a member.
 
     Raises CannotServeError, StoppedError.
     """
-    process = joining.process
-    settings = process.settings
+    process, coordinator = joining.process, joining.coordinator
+    settings, host = process.settings, joining.own.host
     try:
         if process.auto:
 
-            async def allocate(disk: str) -> int:
-                return await patiently(process, lambda: allocate_shard(joining.coordinator, disk))
+            async def allocate(disk: str) -> tuple[int, bool]:
+                if settings.replicas > 1:
+                    return await patiently(
+                        process, lambda: membership.allocate(coordinator, settings, disk, host)
+                    )
+                return await patiently(process, lambda: allocate_shard(coordinator, disk)), True
 
             data_directory = None
             while data_directory is None:
@@ -255,16 +275,19 @@ async def move_in(joining: Joining, cluster: str) -> tuple[DataDirectory, Start]
             data_directory = residences.hold(settings.data, process.id)
             if data_directory is None:
                 raise CannotServeError(residences.held_by_other(settings.data, process.id))
+        found = await patiently(
+            process, lambda: membership.settle(coordinator, settings, data_directory, host, cluster)
+        )
         disk = data_directory.disk
-        if settings.store != "memory":
-            known = await patiently(process, lambda: shard_records(joining.coordinator))
+        if settings.store != "memory" and not (found is not None and disk is None):
+            known = await patiently(process, lambda: shard_records(coordinator))
             check_disk(process.id, known.get(process.id), disk, data_directory.directory)
         joining.own = replace(joining.own, disk=disk or "")
-        start = Start(joining, data_directory)
+        start = Start(joining, data_directory, data_directory.member() if found is not None else "")
         await start.until_alone()
     except (StoreError, MemberRefusedError) as error:
         raise CannotServeError(str(error), heals=not isinstance(error, NewerFormatError)) from None
-    return data_directory, start
+    return data_directory, start, found
 
 
 async def make_known(
@@ -275,8 +298,16 @@ async def make_known(
     disk: str,
     address: str,
     page: Endpoint,
+    *,
+    takes_over: bool = False,
 ) -> None:
-    """Registers the shard, which serves at `address`. Raises CannotServeError, StoppedError."""
+    """Registers the shard, which serves at `address`.
+
+    Args:
+        takes_over: in place of the former owner, whose process may live.
+
+    Raises CannotServeError, StoppedError.
+    """
     process = joining.process
     lasting = process.settings.store != "memory"
     try:
@@ -291,6 +322,7 @@ async def make_known(
         raise CannotServeError(str(error)) from None
     await joining.register(
         f"{SHARDS}{process.id}",
+        displaces=takes_over,
         disk=disk,
         address=joining.reachable(address),
         metrics=reachable_metrics(process.settings, page),

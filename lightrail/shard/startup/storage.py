@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from typing import Final, NamedTuple
 
 from lightrail.cluster.map import Map
+from lightrail.cluster.replica_sets import ReplicaSet
 from lightrail.model.settings import Settings
 from lightrail.shard.archiving.archive import Journals
 from lightrail.shard.archiving.archiver import Archiver
@@ -24,6 +25,7 @@ from lightrail.shard.journal.sqlite import SqliteStore
 from lightrail.shard.journal.store import NewerFormatError, Recovered, Store, StoreError, StoreRefusedError
 from lightrail.shard.queues.delivery_marks import DeliveryMarks, FileMarks
 from lightrail.shard.queues.lock_file import FileLocks, KeptLocks
+from lightrail.shard.replicas.marks import required
 from lightrail.shard.startup.data_directory import DataDirectory
 from lightrail.telemetry.archive import ARCHIVE_FAMILIES, ArchiveCounts
 from lightrail.telemetry.process import CannotServeError, Process
@@ -130,8 +132,13 @@ def recover(
     map: Map,
     counts: ShardCounts,
     now_ms: int,
+    replicas: ReplicaSet | None = None,
 ) -> tuple[Storage, Recovered]:
-    """Opens what the settings name. `judge` refuses a journal that lacks records. Raises CannotServeError."""
+    """Opens what the settings name. `judge` refuses a journal that lacks records. Raises CannotServeError.
+
+    Args:
+        replicas: of a shard that this process owns, with its epoch and the members that are required.
+    """
     settings = process.settings
     if settings.store != "memory":
         counts.store_directory = data_directory.directory
@@ -140,7 +147,11 @@ def recover(
         disk = data_directory.settle(settings.store, cluster)
         if isinstance(store, Journal):
             store.judge = judge
-        recovered = store.recover(settings.memory_mark, now_ms)
+        if isinstance(store, Journal) and replicas is not None:
+            store.marks.require(required(replicas))
+            recovered = store.recover(settings.memory_mark, now_ms, replicas.epoch)
+        else:
+            recovered = store.recover(settings.memory_mark, now_ms)
         archiver: Archiver | None = None
         journals: Journals | None = None
         if isinstance(store, Journal):

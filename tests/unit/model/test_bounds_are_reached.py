@@ -41,6 +41,10 @@ NOT_FROM_OUTSIDE = {
     "OVERVIEW_MS": "how long a gateway waits for a shard; chaos/test_hanging_disk.py has one that hangs",
     # shards
     "GIVEN_BACK_ONE_BY_ONE": OWN_WORK,
+    "LOOK_NS": OWN_PACE,
+    "YIELD_NS": OWN_PACE,
+    "STUCK_NS": OWN_PACE,
+    "MESSAGES_AHEAD": "of one connection between two members, in a socket of ZeroMQ, which keeps to it",
     "PURGED_AT_ONCE": OWN_WORK,
     "TRANSACTIONS_PREPARED_SHARE": "test_room.py fills the room that it gives at the marks of its shards",
     "TRANSACTION_PREPARED_PART_BYTES": COST,

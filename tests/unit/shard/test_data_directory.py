@@ -22,12 +22,12 @@ class Numbers:
         self.disks = list(taken)
         self.fails = False
 
-    async def allocate(self, disk: str) -> int:
+    async def allocate(self, disk: str) -> tuple[int, bool]:
         if disk not in self.disks:
             self.disks.append(disk)
         if self.fails:
             raise RuntimeError("died")
-        return self.disks.index(disk)
+        return self.disks.index(disk), True
 
 
 def find(data: Path, numbers: Numbers, store: str = "journal") -> DataDirectory:
@@ -85,10 +85,10 @@ def test_only_one_process_looks_for_a_new_number(tmp_path: Path) -> None:
     async def story() -> None:
         begun, go_on = asyncio.Event(), asyncio.Event()
 
-        async def slowly(disk: str) -> int:
+        async def slowly(disk: str) -> tuple[int, bool]:
             begun.set()
             await go_on.wait()
-            return 0
+            return 0, True
 
         first = asyncio.create_task(data_directory.find(str(tmp_path), "journal", "c", slowly))
         await begun.wait()

@@ -1,0 +1,128 @@
+"""Joining: which member of which shard with replicas a data directory is, and how it becomes one.
+
+A shard has replicas if its entry ``replicas/N`` exists. It is made by the first process with the setting
+`replicas` whose directory is the shard's, or new; further directories join as learners. Only with etcd, and
+only with the store `journal`.
+"""
+
+from collections.abc import Collection
+from contextlib import suppress
+from typing import TYPE_CHECKING
+
+from lightrail.cluster.coordinator import ATTEMPTS_MAX, ConflictError, CoordinatorError, KeySpace, Write
+from lightrail.cluster.joining import Joining, patiently
+from lightrail.cluster.map import SHARD_SETS, ShardRecord
+from lightrail.cluster.membership import check_disk, free_number, shard_records
+from lightrail.cluster.replica_sets import REPLICAS, ReplicaSet, SetRefusedError, first, key_of
+
+if TYPE_CHECKING:
+    from lightrail.model.settings import Settings
+    from lightrail.shard.startup.data_directory import DataDirectory
+
+
+async def replica_set(coordinator: KeySpace, shard: int) -> ReplicaSet | None:
+    """The entry of a shard; None if it has no replicas. Raises CoordinatorError."""
+    entry = await coordinator.current(key_of(shard))
+    return None if entry is None or entry.value is None else ReplicaSet.decode(entry)
+
+
+async def allocate(coordinator: KeySpace, settings: "Settings", member: str, host: str) -> tuple[int, bool]:
+    """A shard for a new directory: one that lacks a member, or a new one.
+
+    Returns:
+        The number of the shard, and whether the directory is its first one.
+
+    Raises CoordinatorError.
+    """
+    for _ in range(ATTEMPTS_MAX):
+        known = await shard_records(coordinator)
+        sets = [ReplicaSet.decode(entry) for entry in await coordinator.entries(REPLICAS)]
+        for found in sorted(sets, key=lambda each: each.shard):
+            if member in found.members:
+                return found.shard, known[found.shard].disk == member
+            if len(found.members) < found.replicas and all(
+                each.host != host for each in found.members.values()
+            ):
+                return found.shard, False
+        shard = free_number(known)
+        try:
+            await _make(coordinator, settings, ShardRecord(shard, member), 0, host)
+        except ConflictError:
+            continue
+        return shard, True
+    raise CoordinatorError("other processes keep taking the numbers of shards: try again")
+
+
+async def settle(
+    coordinator: KeySpace, settings: "Settings", data_directory: "DataDirectory", host: str, cluster: str
+) -> ReplicaSet | None:
+    """The set of the shard of this directory, which is made if the settings want it; None without replicas.
+
+    Raises:
+        MemberRefusedError: the directory is not this shard's.
+        StoreRefusedError: the directory can't be used.
+        CoordinatorError: the coordinator can't be reached.
+    """
+    if not settings.etcd or settings.store != "journal":
+        return None
+    shard = data_directory.shard
+    for _ in range(ATTEMPTS_MAX):
+        found = await replica_set(coordinator, shard)
+        if found is None and settings.replicas == 1:
+            return None
+        member = data_directory.member()
+        known = (await shard_records(coordinator)).get(shard)
+        if found is not None:
+            if known is not None and known.disk == member and data_directory.disk is None:
+                # The first directory of the shard, whose process ended before it had made its journal.
+                data_directory.settle(settings.store, cluster, member)
+            return found
+        if known is not None:
+            check_disk(shard, known, data_directory.disk or member, data_directory.directory)
+        record = ShardRecord(shard, data_directory.disk or member, known.state if known else "active")
+        try:
+            await _make(coordinator, settings, record, known.revision if known else 0, host)
+        except ConflictError:
+            continue
+    raise CoordinatorError(f"{key_of(shard)} is constantly changed by other processes: try again")
+
+
+async def _make(
+    coordinator: KeySpace, settings: "Settings", record: ShardRecord, revision: int, host: str
+) -> None:
+    """Makes the entry of a shard whose only member is this directory."""
+    made = first(
+        record.id,
+        record.disk,
+        host,
+        replicas=settings.replicas,
+        min_in_sync=settings.min_in_sync or settings.replicas // 2 + 1,
+    )
+    await coordinator.write(
+        [
+            Write(f"{SHARD_SETS}{record.id}", record.encode(), revision),
+            made.write_of(made),
+        ]
+    )
+
+
+async def join(joining: Joining, entry: ReplicaSet, member: str, running: Collection[str]) -> None:
+    """Makes a directory a learner of its shard; while there is no room for it, the process waits.
+
+    Args:
+        running: members whose processes are registered.
+
+    Raises CannotServeError, StoppedError.
+    """
+    try:
+        changed = entry.joined(member, joining.own.host, running)
+    except SetRefusedError as error:
+        joining.process.wait_for(str(error))
+        return
+
+    async def write() -> None:
+        # After a conflict the entry as it is now follows with the news.
+        with suppress(ConflictError):
+            await joining.coordinator.write([entry.write_of(changed)])
+
+    await patiently(joining.process, write)

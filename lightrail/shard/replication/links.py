@@ -1,0 +1,144 @@
+"""Links: the sockets between the members of a shard.
+
+Every member listens at one address (`MembersSocket`), where the others attach while it owns, and ask how far
+it reaches. A member that follows has a connection to the owner (`OwnerLink`).
+"""
+
+import asyncio
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from typing import TYPE_CHECKING, Final
+
+import zmq
+
+from lightrail.shard.replicas.candidate import LOOK_NS, Reach
+from lightrail.wire import keys
+from lightrail.wire.frames import WireError
+from lightrail.wire.keys import Admission, WireKey
+from lightrail.wire.replication import MemberMessage, MessageKind, decode
+from lightrail.wire.socket import LoopSocket, bind, dealer
+
+if TYPE_CHECKING:
+    from lightrail.model.settings import Settings
+
+CONNECT_S: Final = 0.02
+"""How often a member that is not connected yet is asked again."""
+MESSAGES_AHEAD: Final[int] = 1_000
+"""Messages of one connection that wait to be received."""
+
+
+def _nothing() -> None:
+    """Nothing is to be done at the end of a turn."""
+
+
+def address_for_members(settings: "Settings") -> str:
+    """Where a member listens: a port that the system chooses, on the host of the wire."""
+    return f"tcp://{settings.wire.host}:0"
+
+
+class MembersSocket:
+    """The listening socket of one member.
+
+    Args:
+        receive: called with the identity of a connection and the parts of its message.
+
+    Raises zmq.ZMQError: the address can't be bound.
+    """
+
+    def __init__(
+        self,
+        loop: asyncio.AbstractEventLoop,
+        address: str,
+        key: WireKey | None,
+        receive: Callable[[bytes, list[bytes]], None],
+    ) -> None:
+        self._context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
+        self._admission = Admission(loop, self._context, key)
+        socket = self._context.socket(zmq.ROUTER)
+        self._admission.guard(socket)
+        # The stream bounds what is kept for a member.
+        socket.setsockopt(zmq.SNDHWM, 0)
+        socket.setsockopt(zmq.RCVHWM, MESSAGES_AHEAD)
+        socket.setsockopt(zmq.ROUTER_MANDATORY, 1)
+        socket.setsockopt(zmq.ROUTER_HANDOVER, 1)
+        self.address = bind(socket, address)
+        self._socket = LoopSocket(loop, socket, lambda parts: receive(parts[0], parts[1:]), _nothing)
+
+    def send(self, identity: bytes, parts: Sequence[bytes]) -> bool:
+        """Sends a message; False if the connection is lost."""
+        return self._socket.send([identity, *parts])
+
+    def close(self) -> None:
+        """Sends what was sent for half a second at most."""
+        self._socket.close(linger_ms=500)
+        self._admission.close()
+        self._context.term()
+
+
+class OwnerLink:
+    """The connection of a member to another one: to the owner, or to ask how far it reaches."""
+
+    def __init__(
+        self,
+        loop: asyncio.AbstractEventLoop,
+        address: str,
+        key: WireKey | None,
+        receive: Callable[[list[bytes]], None],
+    ) -> None:
+        self.address: Final = address
+        self._context = keys.context(key)
+        self._raw = dealer(self._context, address, send_max=0, receive_max=MESSAGES_AHEAD)
+        self._socket = LoopSocket(loop, self._raw, receive, _nothing)
+        self._was_connected = False
+
+    def send(self, parts: Sequence[bytes]) -> bool:
+        """Sends a message; False if the other end does not listen."""
+        return self._socket.send(parts)
+
+    @property
+    def is_refused(self) -> bool:
+        """Whether there was a connection, and there is none now: the process at the other end has ended, or
+        the network reset the connection. A hint, and no proof."""
+        is_connected = bool(self._raw.getsockopt(zmq.EVENTS) & int(zmq.POLLOUT))  # type: ignore[operator]
+        self._was_connected |= is_connected
+        return self._was_connected and not is_connected
+
+    def close(self) -> None:
+        """Drops what was not sent."""
+        self._socket.close()
+        self._context.term()
+
+
+async def look_around(
+    loop: asyncio.AbstractEventLoop, addresses: Sequence[str], key: WireKey | None, epoch: int
+) -> list[Reach]:
+    """How far the members at these addresses reach, as far as they answer within LOOK_NS.
+
+    Args:
+        epoch: in which this process owns the shard: who answers follows no older owner from then on. 0: the
+            answers promise nothing.
+    """
+    found: list[Reach] = []
+    done = asyncio.Event()
+
+    def seen(parts: list[bytes]) -> None:
+        with suppress(WireError):
+            message = decode(parts)
+            if message.kind is MessageKind.SEEN:
+                found.append(Reach(message.epoch, message.lsn))
+        if len(found) == len(addresses):
+            done.set()
+
+    links = [OwnerLink(loop, address, key, seen) for address in addresses]
+    unasked = [*links]
+    look = MemberMessage(MessageKind.LOOK, epoch).encode()
+    deadline = loop.time() + LOOK_NS / 1e9
+    try:
+        while links and not done.is_set() and loop.time() < deadline:
+            unasked = [link for link in unasked if not link.send(look)]
+            with suppress(TimeoutError):
+                await asyncio.wait_for(done.wait(), CONNECT_S)
+    finally:
+        for link in links:
+            link.close()
+    return found

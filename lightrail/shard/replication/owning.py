@@ -1,0 +1,213 @@
+"""Owning: what an owner does for the other members of its shard, while it owns.
+
+It sends beats, removes members that do not acknowledge, and adds those that have everything. A change of the
+set is a guarded write of ``replicas/N`` (cluster/replica_sets.py): while its outcome is not known, the
+members of the former and of the new set are required.
+"""
+
+import asyncio
+import logging
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Final
+
+from lightrail.cluster.coordinator import ConflictError, CoordinatorError, KeySpace
+from lightrail.cluster.replica_sets import ReplicaSet, SetRefusedError, key_of
+from lightrail.model.clock import steady_ns
+from lightrail.shard.replicas.leases import BEAT_NS, Grant, OwnersLeases
+from lightrail.shard.replicas.marks import required
+from lightrail.shard.replication.stream import FollowerState, Stream
+
+if TYPE_CHECKING:
+    from lightrail.cluster.map import Map
+    from lightrail.shard.journal.journal import Journal
+
+SILENT_NS: Final[int] = 1_000_000_000
+"""Time without an acknowledgement after which a member is removed."""
+ALONE_NS: Final[int] = 5_000_000_000
+"""The same if no member acknowledges: then it is the owner that is cut off, more likely than all of them."""
+KEPT_UP_NS: Final[int] = 10_000_000_000
+"""How long a member that was removed has to keep up before it is in sync again; doubled each time."""
+KEPT_UP_NS_MAX: Final[int] = 600_000_000_000
+
+log = logging.getLogger("lightrail.shard.replication.owning")
+
+
+@dataclass(slots=True, eq=False, repr=False)
+class _Watched:
+    """What the owner knows of another member."""
+
+    heard_ns: int
+    """When it acknowledged last, or had nothing to acknowledge."""
+    acknowledged: int = -1
+    live_ns: int | None = None
+    """Since when it gets every commit."""
+    wait_ns: int = 0
+    """How long it has to keep up before it is added."""
+
+
+class Owning:
+    """An owner in one epoch.
+
+    Args:
+        on_accepted: called when more records are accepted.
+        on_deposed: called with the reason when another member owns the shard.
+    """
+
+    def __init__(
+        self,
+        member: str,
+        found: ReplicaSet,
+        journal: "Journal",
+        stream: Stream,
+        leases: OwnersLeases,
+        grant: Grant,
+        coordinator: KeySpace,
+        map: "Map",
+        *,
+        on_accepted: Callable[[], None],
+        on_deposed: Callable[[str], None],
+    ) -> None:
+        self.stream: Final = stream
+        self.found = found
+        """The entry, as of the last change that is known."""
+        self._member = member
+        self._journal = journal
+        self._leases = leases
+        self._grant = grant
+        self._coordinator = coordinator
+        self._map = map
+        self._on_accepted = on_accepted
+        self._on_deposed = on_deposed
+        self._watched: dict[str, _Watched] = {}
+        self._demanded: frozenset[str] = frozenset()
+        """Members that are required beside those in sync: they are about to be added, or may be removed."""
+        self._changing: asyncio.Task[None] | None = None
+        self._beats: asyncio.Task[None] | None = None
+
+    def begin(self, loop: asyncio.AbstractEventLoop) -> None:
+        """Begins to send beats and to keep the set."""
+        self._require()
+        self._beats = loop.create_task(self._beat())
+
+    async def close(self) -> None:
+        """Ends; the leases are returned, so that a successor delivers at once."""
+        tasks = [task for task in (self._beats, self._changing) if task is not None]
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+        self.stream.return_leases()
+
+    def may_deliver(self) -> bool:
+        """Whether all required members grant a lease, and the former owner has none of this member."""
+        now_ns = steady_ns()
+        others = self._journal.marks.others
+        return not self._grant.remaining_ns(now_ns) and self._leases.may_deliver(others, now_ns)
+
+    async def _beat(self) -> None:
+        while True:
+            now_ns = steady_ns()
+            try:
+                self.stream.beat(now_ns)
+                self.follow(now_ns)
+                # Deliveries may be allowed by now.
+                self._on_accepted()
+            except Exception:
+                log.exception("the members of shard %d could not be kept", self.found.shard)
+                self._on_deposed("an internal error, see above")
+                return
+            await asyncio.sleep(BEAT_NS / 1e9 / 2)
+
+    # --- the entry ---------------------------------------------------------------------------------------
+
+    def follow(self, now_ns: int) -> None:
+        """Looks at the entry and at the members; begins at most one change of the set."""
+        self._map.refresh()
+        found = self._map.replica_sets.get(self.found.shard)
+        if found is not None and found.revision > self.found.revision:
+            self._learn(found)
+        self._watch(now_ns)
+        if self._changing is None or self._changing.done():
+            change = self._wanted(now_ns)
+            if change is not None:
+                self._changing = asyncio.get_running_loop().create_task(self._change(*change))
+
+    def _learn(self, found: ReplicaSet) -> None:
+        if (found.owner, found.epoch) != (self._member, self.found.epoch):
+            self._on_deposed(f"member {found.owner} owns shard {found.shard} in epoch {found.epoch}")
+            return
+        self.found = found
+        # Whatever was guarded by an older revision is decided now.
+        self._demanded = frozenset()
+        self._coordinator.fence.set(key_of(found.shard), found.revision)
+        self._require()
+
+    def _require(self) -> None:
+        """Sets the required members from the entry and the change under way."""
+        self._journal.marks.require(required(self.found, *self._demanded))
+        self._journal.accept()
+        self._on_accepted()
+
+    # --- members -----------------------------------------------------------------------------------------
+
+    def _watch(self, now_ns: int) -> None:
+        for member in self.found.members.keys() - {self._member}:
+            watched = self._watched.setdefault(member, _Watched(now_ns))
+            follower = self.stream.followers.get(member)
+            if follower is None or follower.state is FollowerState.ATTACHING:
+                watched.live_ns, watched.acknowledged = None, -1
+                continue
+            if not follower.sent or follower.acknowledged != watched.acknowledged:
+                watched.heard_ns, watched.acknowledged = now_ns, follower.acknowledged
+            if follower.state is not FollowerState.LIVE:
+                watched.live_ns = None
+            elif watched.live_ns is None:
+                watched.live_ns = now_ns
+
+    def _wanted(self, now_ns: int) -> tuple[ReplicaSet, frozenset[str]] | None:
+        """The next change of the set, with the members that are required meanwhile."""
+        found = self.found
+        others = found.in_sync - {self._member}
+        silent = {each for each in others if now_ns - self._watched[each].heard_ns >= SILENT_NS}
+        if silent == others and others:
+            silent = {each for each in silent if now_ns - self._watched[each].heard_ns >= ALONE_NS}
+        if silent:
+            try:
+                return found.removed(silent), frozenset(silent)
+            except SetRefusedError as error:
+                log.debug("no member is removed: %s", error)
+        for member in sorted(found.members.keys() - found.in_sync):
+            watched = self._watched[member]
+            if watched.live_ns is None or now_ns - watched.live_ns < watched.wait_ns:
+                continue
+            if member not in self._demanded:
+                # Demanded first, and added when it has everything that was accepted without it.
+                self._demanded = frozenset({member})
+                self._require()
+            elif self._journal.marks.mark(member) >= self._journal.committed.next_lsn - 1:
+                return found.added(member), frozenset({member})
+            # One at a time.
+            return None
+        return None
+
+    async def _change(self, changed: ReplicaSet, meanwhile: frozenset[str]) -> None:
+        self._demanded = meanwhile
+        self._require()
+        before = self.found
+        try:
+            revision = await self._coordinator.write([before.write_of(changed)])
+        except ConflictError:
+            # The entry as it is now follows with the news.
+            return
+        except CoordinatorError as error:
+            log.warning("the members in sync of shard %d could not be changed: %s", before.shard, error)
+            return
+        removed, added = before.in_sync - changed.in_sync, changed.in_sync - before.in_sync
+        for member in removed:
+            watched = self._watched[member]
+            watched.wait_ns = min(KEPT_UP_NS_MAX, max(KEPT_UP_NS, 2 * watched.wait_ns))
+            log.warning("member %s of shard %d is out of sync: it does not acknowledge", member, before.shard)
+        for member in added:
+            log.info("member %s of shard %d is in sync", member, before.shard)
+        if revision > self.found.revision:
+            self._learn(replace(changed, revision=revision))

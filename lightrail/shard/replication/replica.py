@@ -1,0 +1,394 @@
+"""Replica: one process of a shard with replicas, from its start until it owns the shard, or ends.
+
+    replica = Replica(joining, data_directory, map, ...)
+    found = await replica.until_owner(page)          # follows, until it has taken over
+    ...                                              # recovers the journal in the epoch of `found`
+    owning = replica.own(found, journal, server)     # streams to the other members
+    await owning.close()
+    await replica.close()
+
+A process follows or owns, and never goes back: an owner that was replaced ends, and its successor follows.
+"""
+
+import asyncio
+import logging
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import replace
+from typing import TYPE_CHECKING, Final
+
+from lightrail.cluster.coordinator import ConflictError, CoordinatorError
+from lightrail.cluster.joining import LEAVE_TIME_MAX_S, Joining, patiently
+from lightrail.cluster.map import Map
+from lightrail.cluster.replica_sets import ReplicaSet, follower_key, key_of
+from lightrail.journal.archive import Incarnation
+from lightrail.model.clock import steady_ns
+from lightrail.shard.journal.commit import Worker
+from lightrail.shard.journal.files import RealFiles
+from lightrail.shard.journal.journal import Journal
+from lightrail.shard.journal.mirror import Mirror
+from lightrail.shard.replicas.candidate import YIELD_NS, Candidate, Choice, Reach
+from lightrail.shard.replicas.leases import Grant, OwnersLeases
+from lightrail.shard.replication import joining
+from lightrail.shard.replication.following import Following, FollowingState
+from lightrail.shard.replication.links import MembersSocket, OwnerLink, address_for_members, look_around
+from lightrail.shard.replication.owning import Owning
+from lightrail.shard.replication.stream import Stream
+from lightrail.telemetry.process import CannotServeError, StoppedError
+from lightrail.wire.frames import WireError
+from lightrail.wire.replication import JournalEnds, MemberMessage, MessageKind, decode
+
+if TYPE_CHECKING:
+    from lightrail.shard.engine.server import Server
+    from lightrail.shard.startup.data_directory import DataDirectory
+
+_FURTHEST: Final = 1 << 62
+TICK_S: Final = 0.1
+"""How often a member that follows looks at the owner's silence."""
+
+log = logging.getLogger("lightrail.shard.replication.replica")
+
+
+class Replica:
+    """One process of a member; see the module."""
+
+    def __init__(
+        self, joining: Joining, data_directory: "DataDirectory", map: Map, member: str, cluster: str
+    ) -> None:
+        self.member: Final = member
+        self.epoch = 0
+        """In which this process owns the shard; 0 while it follows."""
+        self._owned: ReplicaSet | None = None
+        """The entry by which this process took over."""
+        self.grant = Grant(steady_ns())
+        self._joining = joining
+        self._process = joining.process
+        self._directory = data_directory
+        self._map = map
+        self._cluster = cluster
+        self._loop = asyncio.get_running_loop()
+        self._thread = Worker(self._loop, "mirror")
+        self._link: OwnerLink | None = None
+        self._following = Following(
+            member,
+            self._process.boot,
+            self.grant,
+            self._thread.submit,
+            open_mirror=self._open_mirror,
+            send=self._send_to_owner,
+            now_ns=steady_ns,
+            on_broken=self._fail,
+        )
+        self._on_member: Callable[[bytes, list[bytes]], None] | None = None
+        """Handles messages to the owner."""
+        self._failed: asyncio.Future[None] = self._loop.create_future()
+        self.socket = MembersSocket(
+            self._loop, address_for_members(self._process.settings), joining.key, self._receive
+        )
+
+    @property
+    def entry(self) -> ReplicaSet | None:
+        """The entry of the shard, as this process knows it."""
+        return self._map.replica_sets.get(self._process.id)
+
+    @property
+    def key(self) -> str:
+        return key_of(self._process.id)
+
+    # --- the mirror --------------------------------------------------------------------------------------
+
+    def _open_mirror(self, disk: str, salt: int) -> Mirror:
+        mirror = Mirror(
+            RealFiles(self._directory.directory),
+            Incarnation(self._cluster, self._process.id, disk),
+            salt,
+            segment_bytes=self._process.settings.segment_bytes,
+            member=self.member,
+        )
+        mirror.open()
+        return mirror
+
+    def _fail(self, error: BaseException) -> None:
+        if not self._failed.done():
+            self._failed.set_exception(CannotServeError(f"this member can't follow: {error}"))
+
+    # --- messages ----------------------------------------------------------------------------------------
+
+    def _receive(self, identity: bytes, parts: list[bytes]) -> None:
+        """A message of another member."""
+        try:
+            kind = decode(parts[:1]).kind
+        except WireError as error:
+            log.error("a message of a member can't be read: %s", error)
+            return
+        if kind is MessageKind.LOOK:
+            self._answer_look(identity, decode(parts))
+        elif self._on_member is not None:
+            self._on_member(identity, parts)
+        else:
+            reason = b"this member does not own the shard"
+            refusal = MemberMessage(MessageKind.REFUSED, self._following.promised, body=reason)
+            self.socket.send(identity, refusal.encode())
+
+    def _answer_look(self, identity: bytes, look: MemberMessage) -> None:
+        """Answers how far this disk reaches; with an epoch that somebody owns by now, it is a promise."""
+        if self.epoch:
+            if look.epoch > self.epoch:
+                self._process.fail(f"another member owns shard {self._process.id} in epoch {look.epoch}")
+                return
+            reach = Reach(self.epoch, _FURTHEST)
+        else:
+            self._following.promise(look.epoch)
+            reach = self._following.reach
+        self.socket.send(identity, MemberMessage(MessageKind.SEEN, reach.epoch, lsn=reach.next_lsn).encode())
+
+    def _send_to_owner(self, parts: list[bytes]) -> bool:
+        return self._link is not None and self._link.send(parts)
+
+    # --- following ---------------------------------------------------------------------------------------
+
+    async def until_owner(self, page: str) -> ReplicaSet:
+        """Follows until this member has taken over; returns the entry by which it owns.
+
+        Args:
+            page: HOST:PORT of this process's metrics.
+
+        Raises CannotServeError, StoppedError.
+        """
+        try:
+            return await self._until_owner(page)
+        except StoppedError:
+            await self._end_following()
+            await self.close()
+            await self._joining.leave()
+            raise
+
+    async def _until_owner(self, page: str) -> ReplicaSet:
+        await self._register()
+        # What a former process of this member has promised is not known: the entry has it.
+        at_start = await patiently(self._process, self._current)
+        self._following.promise(at_start.epoch)
+        disk, salt = self._directory.journal
+        if disk is not None:
+            await self._run(lambda: self._open_at_start(disk, salt))
+        self._process.report_ready(metrics=page)
+        since_ns = steady_ns()
+        yields_until_ns = 0
+        while not self.epoch:
+            if self._failed.done():
+                self._failed.result()
+            await patiently(self._process, self._refresh)
+            entry = self.entry or at_start
+            if self.member not in entry.members:
+                running = {member for shard, member in self._map.followers if shard == self._process.id}
+                await joining.join(self._joining, entry, self.member, running)
+            now_ns = steady_ns()
+            choice = self._choose(entry, since_ns, now_ns)
+            if choice is Choice.LOOK and now_ns >= yields_until_ns:
+                choice = Candidate(self.member, self._following.reach).judge(await self._look_around(entry))
+                if choice is Choice.CLAIM:
+                    await self._claim(entry)
+                else:
+                    log.info("shard %d: another member reaches further and goes first", self._process.id)
+                    yields_until_ns = now_ns + YIELD_NS
+            await self._pause()
+        owned = self._owned
+        assert owned is not None, "this member has claimed the shard"
+        await self._compare(owned)
+        await self._end_following()
+        self._joining.coordinator.fence.set(self.key, owned.revision)
+        return owned
+
+    def _choose(self, entry: ReplicaSet, since_ns: int, now_ns: int) -> Choice:
+        """Attaches to the owner where that is to be done; says whether to look around."""
+        owner = self._map.followers.get((self._process.id, entry.owner))
+        following = self._following
+        if entry.owner != self.member:
+            address = owner.address if owner is not None else ""
+            if address and (self._link is None or self._link.address != address):
+                self._connect(address)
+            is_free = following.state is FollowingState.DETACHED or following.is_stuck
+            if self._link is not None and (is_free or following.epoch < entry.epoch):
+                following.attach(entry.epoch)
+        heard_ns = max(following.heard_ns, since_ns)
+        is_refused = self._link is not None and self._link.is_refused
+        candidate = Candidate(self.member, self._following.reach)
+        return candidate.next(entry, now_ns - heard_ns, is_refused=is_refused)
+
+    def _connect(self, address: str) -> None:
+        if self._link is not None:
+            self._link.close()
+        self._following.detach()
+        self._link = OwnerLink(self._loop, address, self._joining.key, self._following.receive)
+
+    async def _refresh(self) -> None:
+        self._map.refresh()
+
+    async def _current(self) -> ReplicaSet:
+        """The entry as it is now. Raises CoordinatorError, CannotServeError."""
+        found = await self._joining.coordinator.current(self.key)
+        if found is None or found.value is None:
+            raise CannotServeError(f"expected the entry {self.key} of a shard with replicas, found none")
+        return ReplicaSet.decode(found)
+
+    async def _register(self) -> None:
+        own = replace(
+            self._joining.own,
+            address=self._joining.reachable(self.socket.address),
+            lock=self._directory.lock_id,
+        )
+        key = follower_key(self._process.id, self.member)
+        await patiently(
+            self._process,
+            lambda: self._joining.coordinator.register(key, own.encode(), self._displaced),
+        )
+
+    def _displaced(self, value: str) -> None:
+        self._process.fail(
+            f"another process is member {self.member} of shard {self._process.id} now: {value}"
+        )
+
+    async def _look_around(self, entry: ReplicaSet, epoch: int = 0) -> list[Reach]:
+        """How far the other members in sync reach that answer in time; `epoch` as for look_around."""
+        others = [
+            self._map.followers.get((self._process.id, member)) for member in entry.in_sync - {self.member}
+        ]
+        addresses = [each.address for each in others if each is not None]
+        return await look_around(self._loop, addresses, self._joining.key, epoch)
+
+    async def _claim(self, entry: ReplicaSet) -> None:
+        """Takes over, if nobody has changed the entry meanwhile."""
+        coordinator = self._joining.coordinator
+        claimed = entry.taken_over(self.member, self._joining.own.host)
+        try:
+            revision = await coordinator.write([entry.write_of(claimed)])
+        except ConflictError:
+            return
+        except CoordinatorError as error:
+            # It may be written all the same.
+            log.warning("shard %d: the outcome of a take-over is not known: %s", self._process.id, error)
+            found = await patiently(self._process, lambda: coordinator.current(self.key))
+            if found is None or ReplicaSet.decode(found) != claimed:
+                return
+            revision = found.revision
+        self.epoch, self._owned = claimed.epoch, replace(claimed, revision=revision)
+        # From here on the former owner is not answered any more.
+        self._following.promise(self.epoch)
+        log.info("member %s owns shard %d in epoch %d", self.member, self._process.id, self.epoch)
+
+    async def _compare(self, owned: ReplicaSet) -> None:
+        """Compares this disk with as many others as the minimum wants, before the first segment is begun.
+
+        Who answers follows no older owner from then on. With fewer answers this owner could accept nothing
+        anyway, and if its own disk was set back, it would cut what the others have.
+
+        Raises CannotServeError: another member reaches further, and is to take over.
+        """
+        while True:
+            answers = await self._look_around(owned, owned.epoch)
+            further = [each for each in answers if each > self._following.reach or each.epoch >= owned.epoch]
+            if further:
+                raise CannotServeError(
+                    f"expected to reach as far as any other member of shard {owned.shard}, to record "
+                    f"{self._following.reach.next_lsn - 1}, found one with record {further[0].next_lsn - 1} "
+                    f"of epoch {further[0].epoch}: that one takes over"
+                )
+            if 1 + len(answers) >= min(owned.min_in_sync, len(owned.in_sync)):
+                return
+            await patiently(self._process, self._refresh)
+            entry = self.entry
+            if entry is not None and entry.epoch > owned.epoch:
+                raise CannotServeError(f"member {entry.owner} owns shard {owned.shard} by now")
+            waiting = (
+                f"waiting for members of shard {owned.shard}: {owned.min_in_sync} have to be compared, and "
+                f"{1 + len(answers)} of those in sync answer. Start another one of them"
+            )
+            if self._process.waiting != waiting:
+                log.warning("%s", waiting)
+            self._process.wait_for(waiting)
+            await self._pause()
+
+    async def _pause(self) -> None:
+        stop = asyncio.ensure_future(self._process.until_stop())
+        try:
+            await asyncio.wait((stop, self._failed), timeout=TICK_S, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            stop.cancel()
+        if self._process.stopping.is_set():
+            raise StoppedError
+
+    async def _end_following(self) -> None:
+        """Writes what has arrived, and closes the mirror: the journal is opened next."""
+        self._following.detach()
+        if self._link is not None:
+            self._link.close()
+            self._link = None
+        mirror = self._following.mirror
+        if mirror is not None:
+            await self._run(mirror.close)
+
+    def _open_at_start(self, disk: str, salt: int) -> None:
+        self._following.mirror = self._open_mirror(disk, salt)
+
+    async def _run(self, work: Callable[[], object]) -> None:
+        """Runs a job in the thread of the mirror. Raises CannotServeError."""
+        done: asyncio.Future[None] = self._loop.create_future()
+
+        def ended(error: BaseException | None) -> None:
+            if error is None:
+                done.set_result(None)
+            else:
+                done.set_exception(CannotServeError(str(error)))
+
+        self._thread.submit(work, ended)
+        await done
+
+    # --- owning ------------------------------------------------------------------------------------------
+
+    def own(self, found: ReplicaSet, journal: Journal, server: "Server") -> Owning:
+        """From now on the journal is streamed to the other members."""
+        leases = OwnersLeases()
+        incarnation = journal.incarnation
+
+        def is_member(member: str) -> bool:
+            entry = self.entry
+            return entry is not None and member in entry.members
+
+        stream = Stream(
+            journal,
+            found.epoch,
+            JournalEnds(self.member, self._process.boot, incarnation.disk, journal.salt),
+            leases,
+            is_member=is_member,
+            send=self.socket.send,
+            run_on_loop=self._loop.call_soon_threadsafe,
+            on_accepted=server.accepted,
+            on_ended=self._process.fail,
+        )
+        owning = Owning(
+            self.member,
+            found,
+            journal,
+            stream,
+            leases,
+            self.grant,
+            self._joining.coordinator,
+            self._map,
+            on_accepted=server.accepted,
+            on_deposed=self._process.fail,
+        )
+        server.stream_to(stream, owning.may_deliver)
+        self._on_member = stream.receive
+        owning.begin(self._loop)
+        return owning
+
+    async def close(self) -> None:
+        """Ends in order."""
+        self._on_member = None
+        with suppress(CoordinatorError, TimeoutError):
+            async with asyncio.timeout(LEAVE_TIME_MAX_S):
+                await self._joining.coordinator.unregister(follower_key(self._process.id, self.member))
+        if self._link is not None:
+            self._link.close()
+        self.socket.close()
+        self._thread.close()

@@ -285,9 +285,8 @@ class Engine:
         self._answers.rounds, self._performer.may_deliver = stream, may_deliver
 
     def _answer_without_commit(self, now_ms: int) -> None:
-        """Sends answers that were delayed to save memory, if no record waits for the disk.
-
-        While memory is far above the mark they wait, so that senders run out of credit."""
+        """Sends answers that no record delays; with memory far above its mark they wait for longer, so that
+        senders run out of credit."""
         if self._house.stuck:
             self._answers.answer_requests()
         else:

@@ -71,10 +71,10 @@ def member_of(entry: Entry | None) -> Member | None:
     """The process in a registration. Raises CoordinatorError if it can't be read."""
     if entry is None or entry.value is None:
         return None
-    id = entry.key.rpartition("/")[2]
     try:
-        return Member(id=int(id), **known(Member, entry.value))
-    except (ValueError, TypeError) as error:
+        # shards/N, and followers/N/MEMBER.
+        return Member(id=int(entry.key.split("/")[1]), **known(Member, entry.value))
+    except (ValueError, TypeError, IndexError) as error:
         raise CoordinatorError(f"the entry {entry.key} can't be read: {error}") from None
 
 

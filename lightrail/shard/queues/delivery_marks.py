@@ -114,12 +114,14 @@ class FileMarks(DeliveryMarks):
         directory: the shard's directory.
         boot_id: the boot id of the machine. If it has changed, marks that were not synced are lost, so it is
             unknown which messages were delivered.
+        is_followed: whether the shard has other members: one of them may have delivered since the file was
+            written, so the file is not read.
 
     Raises:
         StoreRefusedError: the file has a newer version, or can't be read.
     """
 
-    def __init__(self, directory: str, boot_id: bytes | None = None) -> None:
+    def __init__(self, directory: str, boot_id: bytes | None = None, *, is_followed: bool = False) -> None:
         super().__init__()
         self._path = os.path.join(directory, FILE)
         self.boot_id = machine_boot_id() if boot_id is None else boot_id
@@ -136,6 +138,9 @@ class FileMarks(DeliveryMarks):
         self._awaited: dict[int, int] = {}
         """The mark by queue that the file must have before the deliveries of this step are sent."""
         self._timer: asyncio.TimerHandle | None = None
+        if is_followed:
+            self._unknown, self.is_after_kill = EVERYTHING, True
+            return
         try:
             with open(self._path, "rb") as file:
                 data = file.read()

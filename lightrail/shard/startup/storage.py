@@ -168,7 +168,7 @@ def recover(
             journals = Journals(store, archiver.contents)
         marks, locks = DeliveryMarks(), KeptLocks()
         if settings.store != "memory":
-            marks = file_marks = FileMarks(data_directory.directory)
+            marks = file_marks = FileMarks(data_directory.directory, is_followed=replicas is not None)
             locks = FileLocks(data_directory.directory, file_marks)
         # A journal that had lost its identity file has written a new one.
         return Storage(store, data_directory.disk or disk, archiver, journals, marks, locks), recovered

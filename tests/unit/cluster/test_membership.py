@@ -18,6 +18,7 @@ from lightrail.cluster.membership import (
     displaced_by,
     free_number,
     holder,
+    member_of,
     pin_disk,
     register,
     shard_records,
@@ -279,9 +280,16 @@ def test_an_entry_that_nobody_can_read_is_an_error_that_says_so() -> None:
         await coordinator.write([Write("shards/3", "no JSON")])
         with pytest.raises(Exception, match="the entry shards/3 can't be read"):
             await wait_for(coordinator, Clock())
+        with pytest.raises(Exception, match="the entry shards can't be read"):
+            member_of(Entry("shards", PREDECESSOR.encode(), 1, 1))
         assert isinstance(await coordinator.entry("shards/3"), Entry)
 
     run(story())
+
+
+def test_the_registration_of_a_member_that_follows_has_the_number_of_its_shard() -> None:
+    found = member_of(Entry("followers/3/5f2c", PREDECESSOR.encode(), 1, 1))
+    assert found == PREDECESSOR
 
 
 PREDECESSOR = Member(id=3, boot=7, disk="d3", host="here")

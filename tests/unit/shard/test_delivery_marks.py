@@ -510,6 +510,20 @@ def test_after_the_machine_went_down_everything_is_marked(tmp_path: Path) -> Non
     assert found.before(1) == found.before(2) == EVERYTHING
 
 
+def test_where_another_member_may_have_delivered_everything_is_marked(tmp_path: Path) -> None:
+    async def main() -> None:
+        marks = FileMarks(str(tmp_path), BOOT)
+        marks.begin(asyncio.get_running_loop(), lambda: None)
+        marks.note(1, 5)
+        marks.close({1: 5})
+
+    asyncio.run(main())
+    found = FileMarks(str(tmp_path), BOOT, is_followed=True)
+    assert found.is_after_kill
+    assert not found.is_exact
+    assert found.before(1) == found.before(2) == EVERYTHING
+
+
 def test_a_file_that_is_no_such_file_marks_everything(tmp_path: Path) -> None:
     (tmp_path / FILE).write_bytes(b"half")
     assert FileMarks(str(tmp_path), BOOT).before(1) == EVERYTHING

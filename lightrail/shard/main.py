@@ -107,6 +107,8 @@ async def serve(process: Process) -> None:
         page,
         takes_over=owning is not None,
     )
+    if owning is not None:
+        owning.may_change = True
     keeping = asyncio.create_task(start.keep(store))
     mover, sources = moving(joining, engine, server, directory, map, counts)
     movers.append(mover)

@@ -326,6 +326,11 @@ class Tail:
         if commit.synced:
             self.synced_lsn = commit.last_lsn
 
+    @property
+    def leaving(self) -> list[Segment]:
+        """Dropped segments whose files stay until later records are accepted, the oldest first."""
+        return [segment for _, segment in self._dropped]
+
     def fail_commit(self, commit: Commit) -> None:
         """See `Store.fail_commit`."""
         assert commit is self._in_flight, "the commit that was begun"

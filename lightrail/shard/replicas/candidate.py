@@ -25,6 +25,8 @@ RANK_NS: Final[int] = 400_000_000
 """How much longer each further member waits: the one before it has looked around and claimed by then."""
 LOOK_NS: Final[int] = 300_000_000
 """How long a candidate waits for the answers of other members."""
+ENDED_NS: Final[int] = 100_000_000
+"""How long it waits for a member whose process has probably ended; a lost connection alone is there again."""
 YIELD_NS: Final[int] = 1_000_000_000
 """How long a member lets one that reaches further go first, before it looks around again."""
 

@@ -68,6 +68,8 @@ class Following:
         journal reaches, or has read the entry at its start."""
         self.heard_ns = now_ns()
         """When the owner was heard last."""
+        self.returned = 0
+        """The newest epoch whose owner has returned its leases: it is about to end."""
         self.mirror: Mirror | None = None
         self._member = member
         self._boot = boot
@@ -162,6 +164,7 @@ class Following:
                 self._run(partial(self._accept, message.accepted), lambda _: None)
         elif kind is MessageKind.RETURNED:
             self._grant.give_back(message.epoch)
+            self.returned = message.epoch
         elif self.state is FollowingState.FOLLOWING and kind in (MessageKind.COMMIT, MessageKind.DROP):
             self._follow(message)
 
@@ -174,10 +177,8 @@ class Following:
         else:
             self._number = message.number
         self.heard_ns = self._now_ns()
-        if message.kind is MessageKind.COMMIT and not message.pieces:
-            self._acknowledge(message.number)
-        else:
-            self._run(partial(self._write, message), lambda _: self._acknowledge(message.number))
+        # Also a message without bytes waits for those before it: a disk that hangs is not to be hidden.
+        self._run(partial(self._write, message), lambda _: self._acknowledge(message.number))
 
     def _acknowledge(self, number: int) -> None:
         assert self.mirror is not None

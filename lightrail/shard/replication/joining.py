@@ -7,13 +7,14 @@ only with the store `journal`.
 
 from collections.abc import Collection
 from contextlib import suppress
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from lightrail.cluster.coordinator import ATTEMPTS_MAX, ConflictError, CoordinatorError, KeySpace, Write
 from lightrail.cluster.joining import Joining, patiently
 from lightrail.cluster.map import SHARD_SETS, ShardRecord
 from lightrail.cluster.membership import check_disk, free_number, shard_records
-from lightrail.cluster.replica_sets import REPLICAS, ReplicaSet, SetRefusedError, first, key_of
+from lightrail.cluster.replica_sets import REPLICAS, ReplicaSet, SetRefusedError, first, follower_key, key_of
 
 if TYPE_CHECKING:
     from lightrail.model.settings import Settings
@@ -126,3 +127,20 @@ async def join(joining: Joining, entry: ReplicaSet, member: str, running: Collec
             await joining.coordinator.write([entry.write_of(changed)])
 
     await patiently(joining.process, write)
+
+
+async def register(joining: Joining, shard: int, member: str, bound: str, lock: str) -> None:
+    """Registers the process of a member, which listens to others at a bound address.
+
+    Args:
+        lock: identity of the lock of its directory.
+
+    Raises CannotServeError, StoppedError.
+    """
+    own = replace(joining.own, address=joining.reachable(bound), lock=lock)
+
+    def displaced(value: str) -> None:
+        joining.process.fail(f"another process is member {member} of shard {shard} now: {value}")
+
+    key = follower_key(shard, member)
+    await patiently(joining.process, lambda: joining.coordinator.register(key, own.encode(), displaced))

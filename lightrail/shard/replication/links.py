@@ -5,13 +5,14 @@ it reaches. A member that follows has a connection to the owner (`OwnerLink`).
 """
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
+from functools import partial
 from typing import TYPE_CHECKING, Final
 
 import zmq
 
-from lightrail.shard.replicas.candidate import LOOK_NS, Reach
+from lightrail.shard.replicas.candidate import ENDED_NS, LOOK_NS, Reach
 from lightrail.wire import keys
 from lightrail.wire.frames import WireError
 from lightrail.wire.keys import Admission, WireKey
@@ -110,35 +111,44 @@ class OwnerLink:
 
 
 async def look_around(
-    loop: asyncio.AbstractEventLoop, addresses: Sequence[str], key: WireKey | None, epoch: int
+    loop: asyncio.AbstractEventLoop,
+    addresses: Mapping[str, str],
+    key: WireKey | None,
+    epoch: int,
+    ended: str = "",
 ) -> list[Reach]:
     """How far the members at these addresses reach, as far as they answer within LOOK_NS.
 
     Args:
         epoch: in which this process owns the shard: who answers follows no older owner from then on. 0: the
             answers promise nothing.
+        ended: a member whose process has probably ended: it gets ENDED_NS.
     """
-    found: list[Reach] = []
-    done = asyncio.Event()
+    found: dict[str, Reach] = {}
+    change = asyncio.Event()
 
-    def seen(parts: list[bytes]) -> None:
+    def seen(member: str, parts: list[bytes]) -> None:
         with suppress(WireError):
             message = decode(parts)
             if message.kind is MessageKind.SEEN:
-                found.append(Reach(message.epoch, message.lsn))
-        if len(found) == len(addresses):
-            done.set()
+                found[member] = Reach(message.epoch, message.lsn)
+        change.set()
 
-    links = [OwnerLink(loop, address, key, seen) for address in addresses]
-    unasked = [*links]
+    links = {
+        member: OwnerLink(loop, address, key, partial(seen, member)) for member, address in addresses.items()
+    }
+    unasked, began = set(links), loop.time()
     look = MemberMessage(MessageKind.LOOK, epoch).encode()
-    deadline = loop.time() + LOOK_NS / 1e9
     try:
-        while links and not done.is_set() and loop.time() < deadline:
-            unasked = [link for link in unasked if not link.send(look)]
+        while missing := links.keys() - found:
+            limit_ns = ENDED_NS if missing <= {ended} else LOOK_NS
+            if loop.time() >= began + limit_ns / 1e9:
+                break
+            unasked -= {each for each in unasked if links[each].send(look)}
             with suppress(TimeoutError):
-                await asyncio.wait_for(done.wait(), CONNECT_S)
+                await asyncio.wait_for(change.wait(), CONNECT_S)
+            change.clear()
     finally:
-        for link in links:
+        for link in links.values():
             link.close()
-    return found
+    return [*found.values()]

@@ -1,8 +1,8 @@
 """Owning: what an owner does for the other members of its shard, while it owns.
 
 It sends beats, removes members that do not acknowledge, and adds those that have everything. A change of the
-set is a guarded write of ``replicas/N`` (cluster/replica_sets.py): while its outcome is not known, the
-members of the former and of the new set are required.
+set is a guarded write of ``replicas/N`` (cluster/replica_sets.py): while its outcome is not known, members of
+the former and of the new set are required.
 """
 
 import asyncio
@@ -26,6 +26,8 @@ SILENT_NS: Final[int] = 1_000_000_000
 """Time without an acknowledgement after which a member is removed."""
 ALONE_NS: Final[int] = 5_000_000_000
 """The same if no member acknowledges: then it is the owner that is cut off, more likely than all of them."""
+HANGING_S: Final = 2.0
+"""Age of a commit here, that another member has on its disk, after which the disk of the owner hangs."""
 KEPT_UP_NS: Final[int] = 10_000_000_000
 """How long a member that was removed has to keep up before it is in sync again; doubled each time."""
 KEPT_UP_NS_MAX: Final[int] = 600_000_000_000
@@ -37,11 +39,14 @@ log = logging.getLogger("lightrail.shard.replication.owning")
 class _Watched:
     """What the owner knows of another member."""
 
-    heard_ns: int
-    """When it acknowledged last, or had nothing to acknowledge."""
-    acknowledged: int = -1
+    silent_ns: int = 0
+    """For how long it has not reached `number`, `lsn`, or granted a lease, while this owner was at work."""
+    number: int = 0
+    """Of the last message that was sent to it when it had acknowledged all of the former ones."""
+    lsn: int = 0
+    """Of the last record that was on the owner's disk then."""
     live_ns: int | None = None
-    """Since when it gets every commit."""
+    """Since when it has kept up with every commit."""
     wait_ns: int = 0
     """How long it has to keep up before it is added."""
 
@@ -50,6 +55,8 @@ class Owning:
     """An owner in one epoch.
 
     Args:
+        former: the owner before, whose process ends, if it has not ended; "" for none.
+        commit_age_s: seconds since the commit under way on this disk has begun; 0 for none.
         on_accepted: called when more records are accepted.
         on_deposed: called with the reason when another member owns the shard.
     """
@@ -65,6 +72,8 @@ class Owning:
         coordinator: KeySpace,
         map: "Map",
         *,
+        former: str = "",
+        commit_age_s: Callable[[], float],
         on_accepted: Callable[[], None],
         on_deposed: Callable[[str], None],
     ) -> None:
@@ -77,11 +86,21 @@ class Owning:
         self._grant = grant
         self._coordinator = coordinator
         self._map = map
+        self._commit_age_s = commit_age_s
         self._on_accepted = on_accepted
         self._on_deposed = on_deposed
         self._watched: dict[str, _Watched] = {}
+        if former not in ("", member):
+            self._watched[former] = _Watched(silent_ns=SILENT_NS)
+        self._watched_ns = steady_ns()
+        """When they were looked at last."""
         self._demanded: frozenset[str] = frozenset()
         """Members that are required beside those in sync: they are about to be added, or may be removed."""
+        self._is_unknown = False
+        """Whether one of the demanded members may be in sync by a write whose answer was lost."""
+        self.may_change = True
+        """Whether the set may be changed: not before the owner is registered, as its registration depends on
+        the entry too, and would be refused."""
         self._changing: asyncio.Task[None] | None = None
         self._beats: asyncio.Task[None] | None = None
 
@@ -108,6 +127,12 @@ class Owning:
         while True:
             now_ns = steady_ns()
             try:
+                if self.hangs():
+                    self.stream.return_leases()
+                    self._on_deposed(
+                        f"the disk has not answered for {HANGING_S:g} s, and another member has what it lacks"
+                    )
+                    return
                 self.stream.beat(now_ns)
                 self.follow(now_ns)
                 # Deliveries may be allowed by now.
@@ -118,6 +143,16 @@ class Owning:
                 return
             await asyncio.sleep(BEAT_NS / 1e9 / 2)
 
+    def hangs(self) -> bool:
+        """Whether another member had better own the shard: its disk has a commit that is stuck here.
+
+        If all disks hang, as one storage behind them does, nobody would be better.
+        """
+        if self._commit_age_s() < HANGING_S:
+            return False
+        synced, marks = self._journal.position.synced_lsn, self._journal.marks
+        return any(marks.mark(each) > synced for each in self.found.in_sync - {self._member})
+
     # --- the entry ---------------------------------------------------------------------------------------
 
     def follow(self, now_ns: int) -> None:
@@ -127,7 +162,7 @@ class Owning:
         if found is not None and found.revision > self.found.revision:
             self._learn(found)
         self._watch(now_ns)
-        if self._changing is None or self._changing.done():
+        if self.may_change and (self._changing is None or self._changing.done()):
             change = self._wanted(now_ns)
             if change is not None:
                 self._changing = asyncio.get_running_loop().create_task(self._change(*change))
@@ -138,7 +173,7 @@ class Owning:
             return
         self.found = found
         # Whatever was guarded by an older revision is decided now.
-        self._demanded = frozenset()
+        self._demanded, self._is_unknown = frozenset(), False
         self._coordinator.fence.set(key_of(found.shard), found.revision)
         self._require()
 
@@ -151,15 +186,24 @@ class Owning:
     # --- members -----------------------------------------------------------------------------------------
 
     def _watch(self, now_ns: int) -> None:
+        # What this process has slept through does not count as silence of others.
+        passed_ns, self._watched_ns = min(BEAT_NS, now_ns - self._watched_ns), now_ns
+        synced, number = self._journal.position.synced_lsn, self.stream.number
         for member in self.found.members.keys() - {self._member}:
-            watched = self._watched.setdefault(member, _Watched(now_ns))
+            watched = self._watched.setdefault(member, _Watched())
             follower = self.stream.followers.get(member)
-            if follower is None or follower.state is FollowerState.ATTACHING:
-                watched.live_ns, watched.acknowledged = None, -1
-                continue
-            if not follower.sent or follower.acknowledged != watched.acknowledged:
-                watched.heard_ns, watched.acknowledged = now_ns, follower.acknowledged
-            if follower.state is not FollowerState.LIVE:
+            state = FollowerState.ATTACHING if follower is None else follower.state
+            if (
+                follower is not None
+                and state is not FollowerState.ATTACHING
+                and (state is FollowerState.BEHIND or follower.heard >= watched.number)
+                and self._journal.marks.mark(member) >= watched.lsn
+                and self._leases.may_deliver((member,), now_ns)
+            ):
+                watched.silent_ns, watched.number, watched.lsn = 0, number, synced
+            else:
+                watched.silent_ns += passed_ns
+            if state is not FollowerState.LIVE or watched.silent_ns >= SILENT_NS:
                 watched.live_ns = None
             elif watched.live_ns is None:
                 watched.live_ns = now_ns
@@ -168,21 +212,32 @@ class Owning:
         """The next change of the set, with the members that are required meanwhile."""
         found = self.found
         others = found.in_sync - {self._member}
-        silent = {each for each in others if now_ns - self._watched[each].heard_ns >= SILENT_NS}
-        if silent == others and others:
-            silent = {each for each in silent if now_ns - self._watched[each].heard_ns >= ALONE_NS}
+        silent = {each for each in others if self._watched[each].silent_ns >= SILENT_NS}
+        if silent == others and all(each.live_ns is None for each in self._watched.values()):
+            silent = {each for each in silent if self._watched[each].silent_ns >= ALONE_NS}
         if silent:
             try:
                 return found.removed(silent), frozenset(silent)
             except SetRefusedError as error:
                 log.debug("no member is removed: %s", error)
+        for member in self._demanded - found.in_sync:
+            if self._watched[member].live_ns is None:
+                self._hold_back(member)
+                if self._is_unknown:
+                    # Written as it is, the entry can't be changed any more by what was sent before.
+                    return found, self._demanded
+                self._demanded = frozenset()
+                self._require()
+                return None
         for member in sorted(found.members.keys() - found.in_sync):
             watched = self._watched[member]
-            if watched.live_ns is None or now_ns - watched.live_ns < watched.wait_ns:
+            # Where a silent member can't be removed nothing is accepted: one that keeps up takes its place.
+            wait_ns = 0 if silent else watched.wait_ns
+            if watched.live_ns is None or now_ns - watched.live_ns < wait_ns:
                 continue
             if member not in self._demanded:
                 # Demanded first, and added when it has everything that was accepted without it.
-                self._demanded = frozenset({member})
+                self._demanded |= {member}
                 self._require()
             elif self._journal.marks.mark(member) >= self._journal.committed.next_lsn - 1:
                 return found.added(member), frozenset({member})
@@ -190,8 +245,13 @@ class Owning:
             return None
         return None
 
+    def _hold_back(self, member: str) -> None:
+        """A member that has not kept up has to do so for longer."""
+        watched = self._watched[member]
+        watched.wait_ns = min(KEPT_UP_NS_MAX, max(KEPT_UP_NS, 2 * watched.wait_ns))
+
     async def _change(self, changed: ReplicaSet, meanwhile: frozenset[str]) -> None:
-        self._demanded = meanwhile
+        self._demanded = meanwhile | self._demanded if self._is_unknown else meanwhile
         self._require()
         before = self.found
         try:
@@ -200,12 +260,12 @@ class Owning:
             # The entry as it is now follows with the news.
             return
         except CoordinatorError as error:
+            self._is_unknown = True
             log.warning("the members in sync of shard %d could not be changed: %s", before.shard, error)
             return
         removed, added = before.in_sync - changed.in_sync, changed.in_sync - before.in_sync
         for member in removed:
-            watched = self._watched[member]
-            watched.wait_ns = min(KEPT_UP_NS_MAX, max(KEPT_UP_NS, 2 * watched.wait_ns))
+            self._hold_back(member)
             log.warning("member %s of shard %d is out of sync: it does not acknowledge", member, before.shard)
         for member in added:
             log.info("member %s of shard %d is in sync", member, before.shard)

@@ -12,6 +12,7 @@ A process follows or owns, and never goes back: an owner that was replaced ends,
 
 import asyncio
 import logging
+import time
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import replace
@@ -60,6 +61,9 @@ class Replica:
         """In which this process owns the shard; 0 while it follows."""
         self._owned: ReplicaSet | None = None
         """The entry by which this process took over."""
+        self._former = ""
+        """The member that owned before."""
+        self._stream: Stream | None = None
         self.grant = Grant(steady_ns())
         self._joining = joining
         self._process = joining.process
@@ -79,8 +83,7 @@ class Replica:
             now_ns=steady_ns,
             on_broken=self._fail,
         )
-        self._on_member: Callable[[bytes, list[bytes]], None] | None = None
-        """Handles messages to the owner."""
+        self._on_member: Callable[[bytes, list[bytes]], None] | None = None  # handles messages to the owner
         self._failed: asyncio.Future[None] = self._loop.create_future()
         self.socket = MembersSocket(
             self._loop, address_for_members(self._process.settings), joining.key, self._receive
@@ -136,6 +139,8 @@ class Replica:
             if look.epoch > self.epoch:
                 self._process.fail(f"another member owns shard {self._process.id} in epoch {look.epoch}")
                 return
+            if self._stream is not None and self._stream.is_returned:
+                return
             reach = Reach(self.epoch, _FURTHEST)
         else:
             self._following.promise(look.epoch)
@@ -164,13 +169,16 @@ class Replica:
             raise
 
     async def _until_owner(self, page: str) -> ReplicaSet:
-        await self._register()
         # What a former process of this member has promised is not known: the entry has it.
         at_start = await patiently(self._process, self._current)
         self._following.promise(at_start.epoch)
         disk, salt = self._directory.journal
         if disk is not None:
             await self._run(lambda: self._open_at_start(disk, salt))
+        # From here on other members ask how far this journal reaches.
+        await joining.register(
+            self._joining, self._process.id, self.member, self.socket.address, self._directory.lock_id
+        )
         self._process.report_ready(metrics=page)
         since_ns = steady_ns()
         yields_until_ns = 0
@@ -185,7 +193,9 @@ class Replica:
             now_ns = steady_ns()
             choice = self._choose(entry, since_ns, now_ns)
             if choice is Choice.LOOK and now_ns >= yields_until_ns:
-                choice = Candidate(self.member, self._following.reach).judge(await self._look_around(entry))
+                ended = entry.owner if self._has_ended(entry) else ""
+                answers = await self._look_around(entry, ended=ended)
+                choice = Candidate(self.member, self._following.reach).judge(answers)
                 if choice is Choice.CLAIM:
                     await self._claim(entry)
                 else:
@@ -194,7 +204,7 @@ class Replica:
             await self._pause()
         owned = self._owned
         assert owned is not None, "this member has claimed the shard"
-        await self._compare(owned)
+        owned = await self._compare(owned)
         await self._end_following()
         self._joining.coordinator.fence.set(self.key, owned.revision)
         return owned
@@ -211,9 +221,13 @@ class Replica:
             if self._link is not None and (is_free or following.epoch < entry.epoch):
                 following.attach(entry.epoch)
         heard_ns = max(following.heard_ns, since_ns)
-        is_refused = self._link is not None and self._link.is_refused
         candidate = Candidate(self.member, self._following.reach)
-        return candidate.next(entry, now_ns - heard_ns, is_refused=is_refused)
+        return candidate.next(entry, now_ns - heard_ns, is_refused=self._has_ended(entry))
+
+    def _has_ended(self, entry: ReplicaSet) -> bool:
+        """Whether the owner has ended, or is about to: a hint, and no proof."""
+        is_refused = self._link is not None and self._link.is_refused
+        return is_refused or self._following.returned >= entry.epoch
 
     def _connect(self, address: str) -> None:
         if self._link is not None:
@@ -231,30 +245,14 @@ class Replica:
             raise CannotServeError(f"expected the entry {self.key} of a shard with replicas, found none")
         return ReplicaSet.decode(found)
 
-    async def _register(self) -> None:
-        own = replace(
-            self._joining.own,
-            address=self._joining.reachable(self.socket.address),
-            lock=self._directory.lock_id,
-        )
-        key = follower_key(self._process.id, self.member)
-        await patiently(
-            self._process,
-            lambda: self._joining.coordinator.register(key, own.encode(), self._displaced),
-        )
-
-    def _displaced(self, value: str) -> None:
-        self._process.fail(
-            f"another process is member {self.member} of shard {self._process.id} now: {value}"
-        )
-
-    async def _look_around(self, entry: ReplicaSet, epoch: int = 0) -> list[Reach]:
-        """How far the other members in sync reach that answer in time; `epoch` as for look_around."""
-        others = [
-            self._map.followers.get((self._process.id, member)) for member in entry.in_sync - {self.member}
-        ]
-        addresses = [each.address for each in others if each is not None]
-        return await look_around(self._loop, addresses, self._joining.key, epoch)
+    async def _look_around(self, entry: ReplicaSet, epoch: int = 0, ended: str = "") -> list[Reach]:
+        """How far the other members in sync reach that answer in time; see look_around."""
+        addresses = {
+            member: found.address
+            for member in entry.in_sync - {self.member}
+            if (found := self._map.followers.get((self._process.id, member))) is not None
+        }
+        return await look_around(self._loop, addresses, self._joining.key, epoch, ended)
 
     async def _claim(self, entry: ReplicaSet) -> None:
         """Takes over, if nobody has changed the entry meanwhile."""
@@ -272,20 +270,24 @@ class Replica:
                 return
             revision = found.revision
         self.epoch, self._owned = claimed.epoch, replace(claimed, revision=revision)
+        self._former = entry.owner
         # From here on the former owner is not answered any more.
         self._following.promise(self.epoch)
         log.info("member %s owns shard %d in epoch %d", self.member, self._process.id, self.epoch)
 
-    async def _compare(self, owned: ReplicaSet) -> None:
+    async def _compare(self, owned: ReplicaSet) -> ReplicaSet:
         """Compares this disk with as many others as the minimum wants, before the first segment is begun.
 
         Who answers follows no older owner from then on. With fewer answers this owner could accept nothing
         anyway, and if its own disk was set back, it would cut what the others have.
 
+        Returns the entry as it is then: an operator may have lowered the minimum meanwhile.
+
         Raises CannotServeError: another member reaches further, and is to take over.
         """
         while True:
-            answers = await self._look_around(owned, owned.epoch)
+            # The former owner is not waited for: it ends, if it has not ended.
+            answers = await self._look_around(owned, owned.epoch, self._former)
             further = [each for each in answers if each > self._following.reach or each.epoch >= owned.epoch]
             if further:
                 raise CannotServeError(
@@ -294,11 +296,13 @@ class Replica:
                     f"of epoch {further[0].epoch}: that one takes over"
                 )
             if 1 + len(answers) >= min(owned.min_in_sync, len(owned.in_sync)):
-                return
+                return owned
             await patiently(self._process, self._refresh)
             entry = self.entry
             if entry is not None and entry.epoch > owned.epoch:
                 raise CannotServeError(f"member {entry.owner} owns shard {owned.shard} by now")
+            if entry is not None and entry.revision > owned.revision:
+                owned = entry
             waiting = (
                 f"waiting for members of shard {owned.shard}: {owned.min_in_sync} have to be compared, and "
                 f"{1 + len(answers)} of those in sync answer. Start another one of them"
@@ -346,9 +350,8 @@ class Replica:
     # --- owning ------------------------------------------------------------------------------------------
 
     def own(self, found: ReplicaSet, journal: Journal, server: "Server") -> Owning:
-        """From now on the journal is streamed to the other members."""
-        leases = OwnersLeases()
-        incarnation = journal.incarnation
+        """From now on the journal is streamed to the other members; `Owning.may_change` is to be set."""
+        leases, incarnation = OwnersLeases(), journal.incarnation
 
         def is_member(member: str) -> bool:
             entry = self.entry
@@ -374,11 +377,14 @@ class Replica:
             self.grant,
             self._joining.coordinator,
             self._map,
+            former=self._former,
+            commit_age_s=lambda: server.disk.age_s(time.monotonic()),
             on_accepted=server.accepted,
             on_deposed=self._process.fail,
         )
         server.stream_to(stream, owning.may_deliver)
-        self._on_member = stream.receive
+        self._stream, self._on_member = stream, stream.receive
+        owning.may_change = False
         owning.begin(self._loop)
         return owning
 

@@ -22,6 +22,7 @@ from lightrail.journal.scan import Scan
 from lightrail.journal.segment_header import SEGMENT_HEADER_SIZE
 from lightrail.shard.journal.commit import JournalCommit
 from lightrail.shard.journal.journal import Journal
+from lightrail.shard.journal.segment import Segment
 from lightrail.shard.journal.store import Commit, StoreError
 from lightrail.shard.replicas.leases import OwnersLeases
 from lightrail.shard.replicas.lineage import OwnedSegment, RecordEnd
@@ -76,8 +77,6 @@ class AttachedMember:
     """Number of the oldest of these messages while it is live."""
     heard: int = 0
     """Number of the last message that it has acknowledged."""
-    acknowledged: int = 0
-    """Number of its acknowledgements."""
 
 
 class Stream:
@@ -115,10 +114,12 @@ class Stream:
         self._run_on_loop = run_on_loop
         self._on_accepted = on_accepted
         self._on_ended = on_ended
-        self._number = 0
+        self.number = 0
         """Of the last message to live members."""
         self._written = journal.ended.position
         """The end of what was written to this disk."""
+        self.is_returned = False
+        """Whether this owner has returned its leases: another one is to take over."""
         self._under_way: MemberMessage | None = None
         """The commit that is being written."""
 
@@ -161,14 +162,13 @@ class Stream:
         self.followers[ends.member] = AttachedMember(ends.member, identity)
         self._own.lineage = lineage_of(self._journal, self._written)
         body = self._own.encode()
-        self._send(identity, MemberMessage(MessageKind.ENDS, self.epoch, self._number, body=body).encode())
+        self._send(identity, MemberMessage(MessageKind.ENDS, self.epoch, self.number, body=body).encode())
 
     def _ready(self, follower: AttachedMember, at: RecordEnd) -> None:
         follower.state, follower.at = FollowerState.BEHIND, at
         self._catch_up(follower)
 
     def _synced(self, follower: AttachedMember, message: MemberMessage) -> None:
-        follower.acknowledged += 1
         if follower.state is FollowerState.LIVE:
             while follower.sent and follower.first <= message.number:
                 follower.ahead -= follower.sent.popleft()
@@ -202,11 +202,11 @@ class Stream:
             if follower.at == self._written:
                 follower.state = FollowerState.LIVE
                 follower.sent.clear()
-                follower.ahead, follower.heard, follower.first = 0, 0, self._number + 1
+                follower.ahead, follower.heard, follower.first = 0, 0, self.number + 1
                 last = MemberMessage(MessageKind.COMMIT, self.epoch, flags=BEHIND)
                 if self._under_way is not None:
                     last = self._under_way._replace(flags=self._under_way.flags | BEHIND)
-                self._send_to(follower, last._replace(number=self._number))
+                self._send_to(follower, last._replace(number=self.number))
                 return
             try:
                 piece, follower.at = behind(self._journal, follower.at, self._written, BEHIND_BYTES)
@@ -217,7 +217,7 @@ class Stream:
             follower.sent.append(len(piece.data))
             follower.ahead += len(piece.data)
             flags = BEHIND | SYNC
-            message = MemberMessage(MessageKind.COMMIT, self.epoch, self._number, flags=flags, pieces=[piece])
+            message = MemberMessage(MessageKind.COMMIT, self.epoch, self.number, flags=flags, pieces=[piece])
             self._send_to(follower, message)
 
     # --- members that are live ---------------------------------------------------------------------------
@@ -255,7 +255,7 @@ class Stream:
         """Number of the last message that every required member has acknowledged (law 7 of ADR 73)."""
         others = self._journal.marks.others
         heard = [self.followers[each].heard if each in self.followers else 0 for each in others]
-        return min(heard, default=self._number)
+        return min(heard, default=self.number)
 
     def beat(self, now_ns: int) -> None:
         """Requests the next lease; called every BEAT_NS."""
@@ -267,6 +267,7 @@ class Stream:
 
     def return_leases(self) -> None:
         """Tells all members that this owner delivers nothing more."""
+        self.is_returned = True
         self._leases.return_all()
         for follower in [*self.followers.values()]:
             self._send_to(follower, MemberMessage(MessageKind.RETURNED, self.epoch))
@@ -275,9 +276,9 @@ class Stream:
         self, kind: MessageKind, pieces: Iterable[JournalPiece] = (), *, flags: int = 0, lsn: int = 0
     ) -> MemberMessage:
         """Sends the next numbered message to all live members."""
-        self._number += 1
+        self.number += 1
         accepted = self._journal.committed.next_lsn - 1
-        message = MemberMessage(kind, self.epoch, self._number, lsn, accepted, flags, pieces=tuple(pieces))
+        message = MemberMessage(kind, self.epoch, self.number, lsn, accepted, flags, pieces=tuple(pieces))
         for follower in self._live():
             self._send_live(follower, message)
         return message
@@ -328,7 +329,7 @@ def encoded_pieces(commit: JournalCommit, salt: int) -> Iterator[JournalPiece]:
 def lineage_of(journal: Journal, written: RecordEnd) -> list[OwnedSegment]:
     """The segments of a journal up to this end, the newest first."""
     found: list[OwnedSegment] = []
-    for segment in journal.segments():
+    for segment in _kept(journal):
         index = segment.index
         if segment.number < written.segment:
             found.append(
@@ -341,13 +342,19 @@ def lineage_of(journal: Journal, written: RecordEnd) -> list[OwnedSegment]:
     return found[::-1]
 
 
+def _kept(journal: Journal) -> list[Segment]:
+    """All segments that other members may need, the oldest first: also those that are dropped, and whose
+    files stay until the records that replace theirs are accepted."""
+    return [*journal.position.leaving, *journal.segments()]
+
+
 def behind(journal: Journal, at: RecordEnd, written: RecordEnd, size: int) -> tuple[JournalPiece, RecordEnd]:
     """The next bytes of a journal after this end, about `size` of them, and the end after them.
 
     Raises StoreError: the segment was dropped meanwhile, or can't be read.
     """
     number, offset, next_lsn = at
-    segment = journal.segment(number)
+    segment = next((each for each in _kept(journal) if each.number == number), None)
     if segment is None or not segment.pin():
         raise StoreError(f"expected segment {number} in the journal, found it dropped")
     try:

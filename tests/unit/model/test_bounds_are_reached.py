@@ -42,6 +42,7 @@ NOT_FROM_OUTSIDE = {
     # shards
     "GIVEN_BACK_ONE_BY_ONE": OWN_WORK,
     "LOOK_NS": OWN_PACE,
+    "ENDED_NS": OWN_PACE,
     "YIELD_NS": OWN_PACE,
     "STUCK_NS": OWN_PACE,
     "MESSAGES_AHEAD": "of one connection between two members, in a socket of ZeroMQ, which keeps to it",

@@ -93,3 +93,19 @@ def test_returned_leases_end_at_once_and_only_those_of_that_epoch() -> None:
     owner.granted("b", owner.beat(SECOND))
     owner.return_all()
     assert not owner.may_deliver(["b"], SECOND)
+
+
+def test_an_owner_returns_its_own_leases_and_not_those_of_the_owner_before() -> None:
+    grant = Grant(0)
+    start = 2 * GRANT_NS
+    grant.give(1, start)
+    grant.give(2, start + 1)
+    grant.give_back(2)
+    assert grant.remaining_ns(start + 2) == GRANT_NS - 2
+
+
+def test_a_process_that_starts_has_granted_a_lease_that_nobody_can_return() -> None:
+    grant = Grant(0)
+    grant.give(1, 1)
+    grant.give_back(1)
+    assert grant.remaining_ns(2) == GRANT_NS - 2

@@ -1,221 +1,339 @@
-"""Owning: which members the owner removes and adds, and who is required while a change is under way."""
+"""Owning: who is required, removed and added, whatever becomes of the writes and of the members."""
 
 import asyncio
-from collections.abc import Coroutine
+from collections.abc import Callable, Coroutine
+from dataclasses import replace
+from types import SimpleNamespace
 from typing import Any
 
-from lightrail.cluster.coordinator import CoordinatorError
-from lightrail.cluster.map import Map
-from lightrail.cluster.memory import MemoryCoordinator
-from lightrail.cluster.replica_sets import ReplicaSet, SetMember, key_of
-from lightrail.shard.replicas.leases import Grant
-from lightrail.shard.replicas.marks import MISSING
-from lightrail.shard.replication.owning import ALONE_NS, KEPT_UP_NS, KEPT_UP_NS_MAX, SILENT_NS, Owning
-from tests.support.shard.replicated import World
-from tests.unit.shard.replication.test_stream import declare, send
+import pytest
 
-SECOND = 1_000_000_000
+from lightrail.cluster.coordinator import ConflictError, CoordinatorError, Fence, Write
+from lightrail.cluster.entries import Entry
+from lightrail.cluster.replica_sets import ReplicaSet, SetMember
+from lightrail.shard.journal.commit import Reached
+from lightrail.shard.replicas.leases import BEAT_NS, LEASE_NS, Grant, OwnersLeases
+from lightrail.shard.replicas.marks import Marks
+from lightrail.shard.replication.owning import (
+    ALONE_NS,
+    HANGING_S,
+    KEPT_UP_NS,
+    KEPT_UP_NS_MAX,
+    SILENT_NS,
+    Owning,
+)
+from lightrail.shard.replication.stream import AttachedMember, FollowerState
+
+TICK_NS = BEAT_NS // 2
 
 
-class Scene:
-    """An owner "a" with the members of a world, and the entry in a coordinator."""
+class FakeCoordinator:
+    """Has one entry; `answers` decides what becomes of each write: it is made, and answered."""
 
-    def __init__(self, world: World, in_sync: str, *, replicas: int = 3, min_in_sync: int = 1) -> None:
-        self.world = world
-        self.coordinator = MemoryCoordinator()
-        self.map = Map(self.coordinator)
-        self.now_ns = 100 * SECOND
-        self.deposed = ""
-        self.begun = ReplicaSet(
-            0,
-            world.epoch,
-            "a",
-            frozenset(in_sync),
-            {each: SetMember() for each in "a" + "".join(world.members)},
-            replicas,
-            min_in_sync,
+    def __init__(self, entry: ReplicaSet) -> None:
+        self.entry = entry
+        self.fence = Fence()
+        self.is_lost = False
+        """Whether the answer of a write is lost, after it was made."""
+        self.writes: list[ReplicaSet] = []
+
+    async def write(self, writes: list[Write]) -> int:
+        (write,) = writes
+        if write.guard != self.entry.revision:
+            raise ConflictError(write.key)
+        revision = self.entry.revision + 1
+        self.entry = ReplicaSet.decode(Entry(write.key, write.value, 1, revision))
+        self.writes.append(self.entry)
+        if self.is_lost:
+            raise CoordinatorError("no answer")
+        return revision
+
+
+class World:
+    """An owner "a" of members "b" and "c", without sockets and disks."""
+
+    def __init__(self, in_sync: str, former: str = "", min_in_sync: int = 2) -> None:
+        members = {each: SetMember(each) for each in "abc"}
+        found = ReplicaSet(0, 5, "a", frozenset(in_sync), members, 3, min_in_sync, revision=10)
+        self.coordinator = FakeCoordinator(found)
+        self.marks: Marks[Reached] = Marks()
+        self.leases = OwnersLeases()
+        self.stream = SimpleNamespace(followers={}, number=0, beat=lambda now_ns: None)
+        self.map = SimpleNamespace(replica_sets={0: found}, refresh=lambda: None)
+        self.age_s = 0.0
+        self.deposed: list[str] = []
+        journal = SimpleNamespace(
+            marks=self.marks,
+            accept=lambda: None,
+            position=SimpleNamespace(synced_lsn=0),
+            committed=SimpleNamespace(next_lsn=1),
         )
-
-    async def begin(self) -> None:
-        revision = await self.coordinator.write([self.begun.write_of(self.begun)])
-        self.map.refresh()
-        owner = self.world.owner
-        assert owner is not None
-        self.owner = owner
+        self.journal = journal
+        self.now_ns = 100 * SILENT_NS
+        self.answering: set[str] = set()
         self.owning = Owning(
             "a",
-            self.map.replica_sets[0],
-            owner.journal,
-            owner.stream,
-            owner.leases,
+            found,
+            journal,  # type: ignore[arg-type]
+            self.stream,  # type: ignore[arg-type]
+            self.leases,
             Grant(0),
-            self.coordinator,
-            self.map,
+            self.coordinator,  # type: ignore[arg-type]
+            self.map,  # type: ignore[arg-type]
+            former=former,
+            commit_age_s=lambda: self.age_s,
             on_accepted=lambda: None,
-            on_deposed=self._end,
+            on_deposed=self.deposed.append,
         )
+        self.owning._watched_ns = self.now_ns
         self.owning._require()
-        self.coordinator.fence.set(key_of(0), revision)
 
-    def _end(self, reason: str) -> None:
-        self.deposed = reason
+    def attach(self, member: str, state: FollowerState = FollowerState.LIVE) -> AttachedMember:
+        self.answering.add(member)
+        follower = self.stream.followers[member] = AttachedMember(member, member.encode(), state)
+        return follower
 
-    async def look(self, after_ns: int = 0) -> None:
-        """Time passes, and the owner looks at its members; a change of the set ends."""
-        self.now_ns += after_ns
-        self.owning.follow(self.now_ns)
-        if self.owning._changing is not None:
-            await self.owning._changing
-        self.map.refresh()
+    async def tick(self, duration_ns: int = TICK_NS) -> None:
+        """Time passes, members that answer acknowledge all, and the owner looks at them."""
+        end = self.now_ns + duration_ns
+        while self.now_ns < end:
+            self.now_ns += TICK_NS
+            number = self.leases.beat(self.now_ns)
+            self.stream.number += 1
+            self.journal.position.synced_lsn += 1
+            for member in self.answering:
+                self.stream.followers[member].heard = self.stream.number
+                self.marks.synced(member, self.journal.position.synced_lsn)
+                self.leases.granted(member, number)
+            self.owning.follow(self.now_ns)
+            if self.owning._changing is not None:
+                await self.owning._changing
+
+    def news(self) -> None:
+        """The owner hears of the entry as it is."""
+        self.map.replica_sets[0] = self.coordinator.entry
 
     @property
-    def in_sync(self) -> str:
-        return "".join(sorted(self.map.replica_sets[0].in_sync))
-
-    @property
-    def required(self) -> set[str]:
-        return set(self.owner.journal.marks.others)
+    def required(self) -> frozenset[str]:
+        return self.marks.others
 
 
-def play(story: Coroutine[Any, Any, None]) -> None:
-    asyncio.run(story)
+def run(story: Callable[[], Coroutine[Any, Any, None]]) -> None:
+    asyncio.run(story())
 
 
-def test_a_learner_that_keeps_up_is_required_and_then_in_sync() -> None:
+def test_a_member_that_is_silent_for_a_second_is_removed_and_keeps_up_before_it_is_added() -> None:
     async def story() -> None:
-        world = World("b")
-        scene = Scene(world, "a", min_in_sync=2)
-        await scene.begin()
-        declare(world)
-        await scene.look()
-        assert scene.required == {MISSING}, "fewer than the minimum are in sync"
-        world.settle_down()
-        await scene.look()
-        assert (scene.in_sync, scene.required) == ("a", {"b", MISSING})
-        await scene.look()
-        assert (scene.in_sync, scene.required) == ("ab", {"b"})
+        world = World("abc")
+        for member in "bc":
+            world.attach(member)
+        await world.tick(2 * SILENT_NS)
+        assert not world.coordinator.writes
+        world.answering.remove("c")
+        await world.tick(SILENT_NS - TICK_NS)
+        assert world.required == {"b", "c"}
+        await world.tick(2 * TICK_NS)
+        assert world.coordinator.entry.in_sync == {"a", "b"}
+        assert world.required == {"b"}
+        world.answering.add("c")
+        await world.tick(KEPT_UP_NS - BEAT_NS)
+        assert world.coordinator.entry.in_sync == {"a", "b"}
+        await world.tick(2 * BEAT_NS)
+        assert world.coordinator.entry.in_sync == {"a", "b", "c"}
 
-    play(story())
+    run(story)
 
 
-def test_a_learner_that_lacks_accepted_records_is_not_added() -> None:
+@pytest.mark.parametrize("what", ["number", "mark", "lease"])
+def test_a_member_is_silent_that_lacks_messages_or_records_or_grants_no_lease(what: str) -> None:
     async def story() -> None:
-        world = World("b")
-        scene = Scene(world, "a")
-        await scene.begin()
-        owner = declare(world)
-        world.settle_down()
-        send(owner, 0)
-        owner.begin()
-        owner.end()
-        for _ in range(3):
-            await scene.look()
-        assert (scene.in_sync, scene.required) == ("a", {"b"})
-        world.settle_down()
-        await scene.look()
-        assert scene.in_sync == "ab"
+        world = World("abc")
+        world.attach("b")
+        follower = world.attach("c")
+        await world.tick(SILENT_NS)
+        world.answering.remove("c")
+        for _ in range(2 * (LEASE_NS + SILENT_NS) // TICK_NS):
+            # The next tick finds all but one of these.
+            follower.heard = 0 if what == "number" else world.stream.number + 1
+            world.marks.synced("c", 0 if what == "mark" else world.journal.position.synced_lsn + 1)
+            if what != "lease":
+                world.leases.granted("c", world.leases._number)
+            await world.tick()
+        assert world.coordinator.entry.in_sync == {"a", "b"}
 
-    play(story())
+    run(story)
 
 
-def test_a_silent_member_is_removed_and_comes_back_when_it_has_kept_up() -> None:
+def test_a_member_that_keeps_up_takes_the_place_of_a_silent_one_at_the_minimum_at_once() -> None:
     async def story() -> None:
-        world = World("bc", required="bc")
-        scene = Scene(world, "abc", min_in_sync=2)
-        await scene.begin()
-        declare(world)
-        world.settle_down()
-        await scene.look()
-        wait_ns = KEPT_UP_NS
-        for _ in range(3):
-            world.disconnect("c")
-            await scene.look()
-            await scene.look(SILENT_NS - 1)
-            assert scene.in_sync == "abc"
-            await scene.look(1)
-            assert (scene.in_sync, scene.required) == ("ab", {"b"})
-            world.settle_down()
-            await scene.look()
-            await scene.look(wait_ns - 1)
-            assert scene.in_sync == "ab"
-            await scene.look(1)
-            await scene.look()
-            assert scene.in_sync == "abc"
-            wait_ns = min(2 * wait_ns, KEPT_UP_NS_MAX)
+        world = World("abc")
+        world.attach("b")
+        world.attach("c")
+        await world.tick()
+        world.answering.remove("c")
+        await world.tick(2 * SILENT_NS)
+        assert world.coordinator.entry.in_sync == {"a", "b"}
+        world.answering = {"c"}
+        await world.tick(2 * SILENT_NS)
+        assert world.coordinator.entry.in_sync == {"a", "c"}
 
-    play(story())
+    run(story)
 
 
-def test_an_owner_that_hears_nobody_waits_longer_before_it_removes_them() -> None:
+def test_an_owner_that_hears_nobody_is_probably_the_one_that_is_cut_off() -> None:
     async def story() -> None:
-        world = World("bc", required="bc")
-        scene = Scene(world, "abc")
-        await scene.begin()
-        declare(world)
-        world.settle_down()
-        await scene.look()
-        for name in "bc":
-            world.disconnect(name)
-        await scene.look()
-        await scene.look(ALONE_NS - 1)
-        assert scene.in_sync == "abc"
-        await scene.look(1)
-        assert scene.in_sync == "a"
+        world = World("abc", min_in_sync=1)
+        await world.tick(ALONE_NS - TICK_NS)
+        assert not world.coordinator.writes
+        await world.tick(2 * TICK_NS)
+        assert world.coordinator.entry.in_sync == {"a"}
 
-    play(story())
+    run(story)
 
 
-def test_the_set_stays_at_the_minimum() -> None:
+def test_a_pause_of_the_owner_itself_removes_nobody() -> None:
     async def story() -> None:
-        world = World("b", required="b")
-        scene = Scene(world, "ab", min_in_sync=2)
-        await scene.begin()
-        declare(world)
-        world.settle_down()
-        await scene.look()
-        world.disconnect("b")
-        await scene.look()
-        await scene.look(10 * ALONE_NS)
-        assert (scene.in_sync, scene.required) == ("ab", {"b"})
+        world = World("abc", min_in_sync=1)
+        for member in "bc":
+            world.attach(member)
+        await world.tick(SILENT_NS)
+        world.now_ns += 2 * ALONE_NS
+        world.owning.follow(world.now_ns)
+        assert world.owning._changing is None
+        await world.tick(2 * SILENT_NS)
+        assert not world.coordinator.writes
 
-    play(story())
+    run(story)
 
 
-def test_while_the_outcome_of_a_removal_is_unknown_the_member_is_required() -> None:
+def test_the_former_owner_is_removed_at_once_unless_it_follows() -> None:
     async def story() -> None:
-        world = World("bc", required="bc")
-        scene = Scene(world, "abc")
-        await scene.begin()
-        declare(world)
-        world.settle_down()
-        await scene.look()
-        world.disconnect("c")
-        await scene.look()
-        write = scene.coordinator.write
+        for follows in (False, True):
+            world = World("abc", former="c")
+            world.attach("b")
+            if follows:
+                world.attach("c")
+            await world.tick()
+            assert world.coordinator.entry.in_sync == ({"a", "b", "c"} if follows else {"a", "b"})
 
-        async def unknown(_: object) -> int:
-            raise CoordinatorError("no answer")
-
-        scene.coordinator.write = unknown  # type: ignore[assignment, method-assign]
-        await scene.look(SILENT_NS)
-        assert scene.required == {"b", "c"}
-        scene.coordinator.write = write  # type: ignore[method-assign]
-        await scene.look()
-        assert (scene.in_sync, scene.required) == ("ab", {"b"})
-
-    play(story())
+    run(story)
 
 
-def test_an_owner_ends_when_the_entry_names_another() -> None:
+def test_a_learner_that_ends_when_it_is_demanded_is_not_waited_for() -> None:
     async def story() -> None:
-        world = World("b", required="b")
-        scene = Scene(world, "ab")
-        await scene.begin()
-        found = scene.map.replica_sets[0]
-        other = MemoryCoordinator.write
-        scene.coordinator.fence.lift(key_of(0))
-        await other(scene.coordinator, [found.write_of(found.taken_over("b", ""))])
-        await scene.look()
-        assert "member b owns shard 0 in epoch 2" in scene.deposed
+        world = World("ab")
+        world.attach("b")
+        world.attach("c")
+        await world.tick()
+        assert world.required == {"b", "c"}
+        world.answering.remove("c")
+        del world.stream.followers["c"]
+        await world.tick()
+        assert world.required == {"b"}
+        assert not world.coordinator.writes
+        # It has to keep up first when it comes back.
+        world.attach("c")
+        await world.tick(2 * SILENT_NS)
+        assert world.required == {"b"}
 
-    play(story())
+    run(story)
+
+
+def test_a_learner_that_may_be_in_sync_stays_required_until_the_entry_is_written_again() -> None:
+    async def story() -> None:
+        world = World("ab")
+        world.attach("b")
+        world.attach("c")
+        await world.tick()
+        world.coordinator.is_lost = True
+        await world.tick()
+        assert world.coordinator.entry.in_sync == {"a", "b", "c"}
+        assert world.required == {"b", "c"}
+        # It dies: this owner does not know that it is in sync.
+        world.answering.remove("c")
+        del world.stream.followers["c"]
+        await world.tick(2 * SILENT_NS)
+        assert world.required == {"b", "c"}
+        world.coordinator.is_lost = False
+        await world.tick(SILENT_NS)
+        assert world.required == {"b", "c"}
+        world.news()
+        await world.tick(2 * SILENT_NS)
+        assert world.required == {"b"}
+        assert world.coordinator.entry.in_sync == {"a", "b"}
+
+    run(story)
+
+
+def test_a_learner_that_is_not_in_sync_by_a_lost_write_is_given_up_by_the_next_one() -> None:
+    async def story() -> None:
+        world = World("ab")
+        world.attach("b")
+        world.attach("c")
+        await world.tick()
+        world.coordinator.is_lost = True
+        before = world.coordinator.entry
+        await world.tick()
+        # The write did not reach etcd.
+        world.coordinator.entry, world.coordinator.is_lost = before, False
+        world.answering.remove("c")
+        del world.stream.followers["c"]
+        await world.tick()
+        assert world.coordinator.entry == replace(before, revision=before.revision + 1)
+        assert world.coordinator.entry.revision > before.revision
+        assert world.required == {"b"}
+
+    run(story)
+
+
+def test_whose_addition_is_unknown_is_required_while_another_one_is_removed() -> None:
+    async def story() -> None:
+        world = World("ab", min_in_sync=1)
+        world.attach("b")
+        world.attach("c")
+        await world.tick()
+        world.coordinator.is_lost = True
+        await world.tick()
+        assert world.coordinator.entry.in_sync == {"a", "b", "c"}
+        world.answering.remove("b")
+        del world.stream.followers["b"]
+        await world.tick(2 * ALONE_NS)
+        assert world.required >= {"c"}
+
+    run(story)
+
+
+def test_the_time_for_which_a_member_has_to_keep_up_is_doubled_up_to_a_limit() -> None:
+    world = World("ab")
+    world.owning.follow(world.now_ns)
+    for _ in range(20):
+        world.owning._hold_back("c")
+    assert world.owning._watched["c"].wait_ns == KEPT_UP_NS_MAX
+
+
+def test_an_owner_ends_whose_disk_hangs_while_that_of_another_member_answers() -> None:
+    async def story() -> None:
+        world = World("abc")
+        for member in "bc":
+            world.attach(member)
+        await world.tick()
+        world.marks.synced("b", 7)
+        assert world.journal.position.synced_lsn < 7
+        for age_s, hangs in ((0.0, False), (HANGING_S / 2, False), (HANGING_S, True)):
+            world.age_s = age_s
+            assert world.owning.hangs() is hangs
+        # No disk has more than this one: all may be one storage.
+        world.marks.synced("b", world.journal.position.synced_lsn)
+        assert not world.owning.hangs()
+
+    run(story)
+
+
+def test_an_owner_that_was_replaced_ends() -> None:
+    async def story() -> None:
+        world = World("abc")
+        world.map.replica_sets[0] = replace(world.coordinator.entry, owner="b", epoch=6, revision=11)
+        await world.tick()
+        assert world.deposed == ["member b owns shard 0 in epoch 6"]
+
+    run(story)

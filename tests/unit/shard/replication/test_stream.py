@@ -186,12 +186,30 @@ def test_a_round_is_heard_when_every_required_member_has_answered_a_later_messag
     owner = declare(world)
     world.settle_down()
     number = owner.stream.begin_round()
-    world.deliver(("", "b"))
-    world.deliver(("b", ""))
-    assert owner.stream.heard < number
-    world.deliver(("", "c"))
-    world.deliver(("c", ""))
+    for name in "bc":
+        assert owner.stream.heard < number
+        world.deliver(("", name))
+        world.members[name].thread.run()
+        world.deliver((name, ""))
     assert owner.stream.heard == number
+
+
+def test_a_round_is_not_heard_before_what_was_sent_earlier_is_on_disk() -> None:
+    world = World("b", required="b")
+    owner = declare(world)
+    world.settle_down()
+    send(owner, 0)
+    owner.begin()
+    number = owner.stream.begin_round()
+    # The disk of the member hangs: nothing runs in its thread.
+    for _ in range(2):
+        world.deliver(("", "b"))
+    assert not world.wires["b", ""]
+    assert owner.stream.heard < number
+    assert owner.stream.followers["b"].ahead > 0
+    world.settle_down()
+    assert owner.stream.heard >= number
+    assert owner.stream.followers["b"].ahead == 0
 
 
 def test_an_owner_without_required_members_hears_at_once() -> None:
@@ -249,3 +267,34 @@ def test_a_member_that_is_behind_gets_a_few_large_messages_at_a_time() -> None:
         events[-1]()
     assert seen > 2
     check_equal(world)
+
+
+def test_a_member_keeps_what_it_has_of_segments_that_wait_to_be_dropped() -> None:
+    """They are dropped when what replaces them is accepted: until then the owner has them as well."""
+    world = World("bc", required="bc")
+    owner = declare(world)
+    send(owner, 0)
+    settle(owner, 0)
+    world.settle_down()
+    mirror = world.members["b"].following.mirror
+    assert mirror is not None
+    lineage, before = mirror.lineage, accepted(owner)
+    world.disconnect("b")
+    newest = owner.journal.current.number
+    assert owner.journal.seal(1)
+    for segment in range(owner.journal.segments()[0].number, newest + 1):
+        owner.journal.drop(segment)
+    owner.begin()
+    owner.end()
+    assert accepted(owner) == before
+    assert owner.journal.segments()[0].number > newest
+    world.settle_down()
+    assert mirror.cut_records == 0
+    assert accepted(owner) > before
+    assert mirror.lineage[0].segment > lineage[0].segment
+    send(owner, 1)
+    world.settle_down()
+    check_equal(world)
+    assert [each.segment for each in mirror.lineage] == [
+        each.number for each in owner.journal.segments()[::-1]
+    ]

@@ -1,0 +1,150 @@
+"""Disks of members are full, hang, fail, are set back, and copied: nothing is lost."""
+
+import shutil
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from tests.chaos.disk import mounted
+from tests.chaos.failing_calls import built
+from tests.cluster.replicated import MEMBERS, ReplicaScene, hold
+from tests.support import wait
+
+pytestmark = pytest.mark.timeout(240)
+
+
+def test_a_follower_with_a_full_disk_is_removed_and_comes_back(tmp_path: Path) -> None:
+    with mounted(tmp_path / "small", 32) as disk:
+        where = [disk.path / "data", tmp_path / "b", tmp_path / "c"]
+        with ReplicaScene(tmp_path, "--segment-bytes", "1MiB", data=where) as scene:
+            victim = scene.members.nodes[0]
+            if scene.members.owner() is victim:
+                with scene.fault("another owner"):
+                    scene.members.kill(victim)
+                    scene.members.until_taken_over(victim)
+                scene.members.start(victim)
+                scene.members.until_in_sync()
+            with scene.fault("a follower's disk is full"):
+                wait.until(lambda: disk.fill() or victim not in scene.members.in_sync(), "it is out", 60)
+                scene.members.until_out(victim)
+                scene.warm()
+                hold(2)
+                disk.free()
+            scene.members.until_in_sync()
+            scene.finish()
+
+
+@pytest.mark.parametrize("of", ["owner", "follower"])
+def test_a_disk_that_hangs(tmp_path: Path, of: str) -> None:
+    faulty = built(tmp_path, tmp_path / "member-0-0")
+    with ReplicaScene(tmp_path, environs=[faulty.environ()]) as scene:
+        victim = scene.members.nodes[0]
+        is_owner = scene.members.owner() is victim
+        if is_owner != (of == "owner"):
+            with scene.fault("another owner"):
+                other = scene.members.owner()
+                scene.members.kill(other)
+                scene.members.until_taken_over(other)
+            scene.members.start(other)
+            scene.members.until_in_sync()
+        with scene.fault(f"the disk of the {of} hangs"):
+            faulty.hang()
+            try:
+                if of == "follower":
+                    scene.members.until_out(victim)
+                else:
+                    scene.members.until_taken_over(victim)
+                scene.warm()
+                hold(3)
+            finally:
+                faulty.go_on()
+        scene.members.until_in_sync()
+        scene.finish()
+
+
+@pytest.mark.parametrize("of", ["owner", "follower"])
+def test_a_sync_that_fails(tmp_path: Path, of: str) -> None:
+    directory = tmp_path / "member-0-0"
+    faulty = built(tmp_path, directory)
+    with ReplicaScene(tmp_path, environs=[faulty.environ()]) as scene:
+        victim = scene.members.nodes[0]
+        before = len(faulty.calls)
+        victim._environ = faulty.environ(2 * before + 400, 5)
+        with scene.fault(f"a call of the {of} will fail"):
+            scene.members.kill(victim)
+            scene.members.revive(victim)
+            victim.until_ready(60)
+        scene.members.until_in_sync()
+        if of == "owner":
+            for _ in range(6):
+                owner = scene.members.owner()
+                if owner is victim:
+                    break
+                with scene.fault("another owner"):
+                    scene.members.kill(owner)
+                    scene.members.until_taken_over(owner)
+                scene.members.start(owner)
+                scene.members.until_in_sync()
+        restarts = scene.members.restarts
+        with scene.fault(f"a call of the {of} fails"):
+            wait.until(lambda: scene.members.restarts > restarts, "the member ends", 60)
+            victim._environ = {}
+        scene.members.kill(victim)
+        scene.members.start(victim)
+        scene.members.until_in_sync()
+        scene.finish()
+
+
+def test_a_directory_that_is_set_back_loses_nothing(tmp_path: Path) -> None:
+    """Each member in turn gets the files that it had before, in the same directory."""
+    with ReplicaScene(tmp_path, "--segment-bytes", "1MiB", rate=1_000) as scene:
+        for node in scene.members.nodes:
+            scene.members.until_in_sync()
+            copy = tmp_path / f"{node.name}-before"
+            scene.warm(3_000)
+            with scene.fault("set back"):
+                scene.members.kill(node)
+                subprocess.run(["cp", "-a", str(node.data), str(copy)], check=True)
+                scene.members.revive(node)
+                scene.members.until_in_sync()
+                scene.warm(3_000)
+                scene.members.kill(*scene.members.nodes)
+                here = node.data / "shard-0"
+                for path in here.iterdir():
+                    path.unlink()
+                for path in (copy / "shard-0").iterdir():
+                    shutil.copy2(path, here / path.name)
+                # First alone, then with one other.
+                others = [each for each in scene.members.nodes if each is not node]
+                scene.members.revive(node)
+                hold(4)
+                scene.members.revive(others[0])
+                scene.warm()
+                scene.members.revive(others[1])
+        scene.members.until_in_sync()
+        scene.finish()
+
+
+def test_two_processes_on_copies_of_one_directory(tmp_path: Path) -> None:
+    with ReplicaScene(tmp_path) as scene:
+        for node in (scene.members.followers()[0], scene.members.owner()):
+            scene.members.until_in_sync()
+            copy = scene.cluster.shard(*node.flags, data=tmp_path / f"{node.name}-copy")
+            with scene.fault("copied"):
+                subprocess.run(["cp", "-a", str(node.data), str(copy.data)], check=True)
+                copy.start()
+                assert copy.ended(60) == 1, copy.said()
+                assert "Traceback" not in copy.said(), copy.said()
+                assert node.running
+                # The copy starts first after a crash, and the original follows.
+                scene.members.kill(node)
+                copy.start()
+                scene.warm()
+                hold(3)
+                scene.members.revive(node)
+                hold(8)
+                print("copy:", copy.running, copy.said()[-600:])
+                copy.kill()
+        wait.until(lambda: len(scene.members.in_sync()) == MEMBERS, "all are in sync", 60)
+        scene.finish()

@@ -203,7 +203,8 @@ class Answers:
         self._memory.commit_ended()
         committing, self._committing = self._committing, []
         refusals, self._refusals_committing = self._refusals_committing, []
-        if self._position.is_shared:
+        if self._position.is_shared or self._unaccepted:
+            # Also where no other member is required any longer: earlier answers leave first.
             self._wait(committing, refusals)
         elif committing or refusals:
             self._send(committing, refusals)

@@ -137,6 +137,17 @@ def test_batches_whose_senders_must_wait_are_answered_before_later_ones() -> Non
     assert rig.heard() == [(Kind.ACCEPTED, 4, 1)]
 
 
+def test_answers_keep_their_order_when_the_owner_is_the_only_required_member_again() -> None:
+    rig = Rig()
+    rig.answers.refuse(rig.link, 1, Refusal("c", "d"), durable=True)
+    rig.commit(4)
+    rig.answers.accept(rig.link, 2, durable=True)
+    rig.place.is_shared = False
+    rig.place.accepted = NOWHERE._replace(next_lsn=7)
+    rig.commit(6)
+    assert rig.heard() == [(Kind.REFUSED, 1, 0), (Kind.ACCEPTED, 2, 1)]
+
+
 def test_after_a_failure_nothing_is_answered() -> None:
     rig = Rig()
     rig.answers.when_synced(rig.request, 1)

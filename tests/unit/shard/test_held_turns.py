@@ -140,6 +140,16 @@ def test_when_the_last_other_member_is_not_required_any_longer_all_leaves() -> N
     assert peer.messages(2) == [b"a", b"b"]
 
 
+def test_answers_keep_their_order_when_a_commit_ends_after_the_last_other_member_is_not_required() -> None:
+    scene, peer = opened()
+    peer.send(3, 1, [b"a"])
+    commit(scene)
+    scene.journal.marks.require()
+    peer.send(3, 2, [b"b"])
+    commit(scene)
+    assert peer.accepted(3) == [1, 2]
+
+
 def test_an_owner_alone_delivers_before_its_commit() -> None:
     journal, recovered = open_journal(FakeFiles(), segment_bytes=SEGMENT_BYTES)
     assert isinstance(journal, Journal)

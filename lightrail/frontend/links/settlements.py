@@ -78,11 +78,12 @@ class Settlements(UnsettledBytes):
     def opening(self) -> bytes:
         """The body of the frame that opens the consumer.
 
-        A message that is too large for the client returns to its queue, so the shard settles none by itself.
+        A message that is too large for the client returns to its queue, so the shard settles none by itself:
+        it has no removal for which a delivery could wait.
         """
         options = self._options
         if self._presettled and self._link.peer_max_message_size:
-            options = replace(options, presettled=False)
+            options = replace(options, presettled=False, removes_first=False)
         return options.encode()
 
     def sent(self, number: int, count: int, size: int) -> int:

@@ -68,17 +68,18 @@ class Link(FakeLink):
 
 
 class Rig:
-    def __init__(self, queue: str = "q", **policy: Any) -> None:
+    def __init__(self, queue: str = "q", presettled: bool = False, largest: int = 0, **policy: Any) -> None:
         self.connection = FakeConnection()
         self.connection.frontend.directory = Directory(policy)  # type: ignore[assignment]
         self.link = Link()
+        self.link.peer_max_message_size = largest
         self.shard = FakeShard()
         self.consumer = BusConsumerLink(
             self.connection,  # type: ignore[arg-type]
             self.link,  # type: ignore[arg-type]
             self.shard,  # type: ignore[arg-type]
             number=6,
-            options=ConsumerOpen(queue),
+            options=ConsumerOpen(queue, presettled=presettled),
         )
         self.consumer.reopen()
         self.consumer.ready()
@@ -737,3 +738,16 @@ def test_deliveries_whose_locks_have_ended_do_not_hold_others_back(monkeypatch: 
     assert rig.connection.unsettled_bytes == before > 0
     rig.consumer.outcome(Outcome(rig.link, 10, 10, ACCEPTED, True))  # type: ignore[arg-type]
     assert rig.connection.unsettled_bytes == 0
+
+
+@pytest.mark.parametrize(("largest", "by_shard"), [(0, True), (1 << 20, False)])
+def test_what_is_received_and_deleted_waits_for_its_removal_where_the_shard_removes_it(
+    largest: int, by_shard: bool
+) -> None:
+    rig = Rig(presettled=True, largest=largest)
+    (opened,) = rig.shard.take(Kind.CONSUMER_OPEN)
+    opening = ConsumerOpen.decode(opened.body)
+    assert (opening.presettled, opening.removes_first) == (by_shard, by_shard)
+    assert rig.delivered(MESSAGE)
+    accepted = rig.shard.take(Kind.SETTLE)
+    assert [(each.number, each.count) for each in accepted] == ([] if by_shard else [(0, 1)])

@@ -374,7 +374,10 @@ class Performer:
 
     def read_all(self, queue: Queue, runs: Sequence[Run], then: Callable[[list[list[Run]]], None]) -> None:
         """Calls `then` once with the messages of each run in memory: at once, or when those on disk were
-        read. Messages that can't be read are missing."""
+        read. Messages that can't be read are missing; what is sent waits until all are accepted."""
+        if self.held_turns.position.is_shared:
+            for run in runs:
+                self.held_turns.delivered(run.batch)
         pieces = [[] if run.batch.evicted else [run] for run in runs]
         missing = sum(run.batch.evicted for run in runs)
         if not missing:

@@ -96,6 +96,18 @@ def test_a_message_is_delivered_when_it_is_accepted(batches: int) -> None:
     assert peer.messages(2) == sent
 
 
+def test_a_message_that_is_peeked_at_is_accepted() -> None:
+    scene, peer = opened()
+    peer.send(3, 1, [b"a"])
+    commit(scene)
+    asked = peer.ask("peek", queue="r", sequence=0, count=1)
+    assert asked not in peer.answers
+    scene.acknowledge()
+    assert peer.answers[asked][1] == b"a"
+    asked = peer.ask("peek", queue="r", sequence=0, count=1)
+    assert asked in peer.answers, "accepted ones do not wait"
+
+
 def test_later_frames_wait_behind_such_a_delivery() -> None:
     scene, peer = opened()
     peer.send(1, 1, [b"first"])

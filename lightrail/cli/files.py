@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Final
 
+from lightrail.cli import local_etcd
 from lightrail.cluster.coordinator import Coordinator, CoordinatorError, UnknownUserError
 from lightrail.cluster.generations import accept_disk
 from lightrail.cluster.map import SHARDS, Member
@@ -102,14 +103,27 @@ async def _open(parsed: argparse.Namespace) -> int:
 
 
 def _settings(parsed: argparse.Namespace) -> Settings:
-    """Settings of the coordinator, from flags, or from variables without flags. Raises SettingsError."""
+    """Settings of the coordinator, from flags, or from variables without flags; with the etcd that
+    ``lightrail serve --replicas`` has started for this data directory.
+
+    Raises SettingsError, FileCommandError.
+    """
     names = ("data", *COORDINATOR_SETTINGS)
     given = {name: getattr(parsed, name, None) for name in names}
     variables = (VARIABLE_PREFIX + name.upper() for name in names)
-    return Settings.load(
+    settings = Settings.load(
         flags={name: text for name, text in given.items() if text is not None},
         environ={name: os.environ[name] for name in variables if name in os.environ},
     )
+    if settings.etcd or not os.path.isdir(local_etcd.directory(settings.data)):
+        return settings
+    found = local_etcd.address(settings.data)
+    if found is None:
+        raise FileCommandError(
+            f"expected a running `lightrail serve --replicas`, whose etcd has the users of {settings.data}, "
+            "found none: start it first"
+        )
+    return replace(settings, etcd=(found,))
 
 
 async def _accept_disks(coordinator: Coordinator, ids: Sequence[int], *, leases: bool) -> int:

@@ -10,10 +10,13 @@ import socket
 import sys
 import time
 from collections.abc import Callable, Mapping
-from contextlib import ExitStack, suppress
+from contextlib import AsyncExitStack, ExitStack, suppress
 from dataclasses import dataclass, replace
 from typing import Final
 
+from lightrail.cli import local_replicas
+from lightrail.cli.local_etcd import LocalEtcd, LocalEtcdError
+from lightrail.cli.local_replicas import LocalReplicasError
 from lightrail.cli.supervisor import ChildError, Limits, ProcessPlan, Supervisor
 from lightrail.cluster.coordinator import Coordinator, CoordinatorError, CoordinatorRefusedError, Write
 from lightrail.cluster.living import Living
@@ -37,11 +40,26 @@ ORPHANS_TIME_MAX_S: Final = 30.0
 """How long a start waits until the children of a killed instance have ended."""
 ORPHANS_POLL_S: Final = 0.1
 
+ONE_MACHINE: Final = (
+    "all %d members of each shard are on this machine: they show a take-over, and protect from the loss of a "
+    "directory alone. For machines, start `lightrail shard --replicas %d` on each of them"
+)
+
 log = logging.getLogger(__name__)
 
 
 class ServeError(Exception):
     """The broker can't start; the message has what was expected, what was found and what to do."""
+
+
+REFUSALS: Final = (
+    ServeError,
+    ChildError,
+    CoordinatorError,
+    LocalEtcdError,
+    LocalReplicasError,
+    directories.DirectoryRefusedError,
+)
 
 
 def greeting(settings: Settings, has_users: bool) -> str:
@@ -58,7 +76,8 @@ def greeting(settings: Settings, has_users: bool) -> str:
         f"  HTTP      http://{http}/",
         *([f"  over TLS  https://{settings.https.reachable}/"] if settings.https else []),
         f"  metrics   http://{http}/metrics",
-        f"  data      {settings.data} ({settings.frontends} frontends, {settings.shards} shards)",
+        f"  data      {settings.data} ({settings.frontends} frontends, {settings.shards} shards"
+        + (f" of {settings.replicas} members)" if settings.replicas > 1 else ")"),
         "",
         "Send and receive a first message, in another shell:",
         "",
@@ -112,7 +131,7 @@ def serve(
             return 0  # while waiting for etcd; SIGINT has a handler later
         finally:
             os.close(lock)
-    except (ServeError, ChildError, CoordinatorError, directories.DirectoryRefusedError) as error:
+    except REFUSALS as error:
         print(f"lightrail {variant.command}: {error}", file=sys.stderr)
         return error.status if isinstance(error, ChildError) else 1
 
@@ -125,9 +144,18 @@ async def _serve(
     limits: Limits | None,
     variant: Variant,
 ) -> int:
-    settings, has_users = await prepare(settings)
-    refuse_without_users(settings, has_users, variant.hint)
-    with ExitStack() as reserved:
+    local_replicas.check(settings)
+    async with AsyncExitStack() as outlives:
+        # The processes of the broker end first.
+        if settings.replicas > 1:
+            log.warning(ONE_MACHINE, settings.replicas, settings.replicas)
+            if not settings.etcd:
+                etcd = LocalEtcd(settings.data, inherited=[lock])
+                settings = replace(settings, etcd=(etcd.endpoint,))
+                await outlives.enter_async_context(etcd)
+        settings, has_users = await prepare(settings)
+        refuse_without_users(settings, has_users, variant.hint)
+        reserved = outlives.enter_context(ExitStack())
         settings = reserve_all(settings, reserved)
         sockets = directories.socket_directory(settings.data)
         supervisor = Supervisor(plans(settings, modules), settings, sockets, inherited=[lock], limits=limits)
@@ -160,6 +188,8 @@ async def prepare(settings: Settings) -> tuple[Settings, bool]:
             await coordinator.set_shards(settings.shards)
             await forget_members(coordinator)
             Living(settings.data).clear()
+        elif settings.replicas > 1:
+            await local_replicas.reserve_shards(settings, coordinator)
         return settings, await coordinator.has_users()
     finally:
         await coordinator.close()
@@ -174,7 +204,7 @@ def of_this_machine(settings: Settings) -> Settings:
                 f"{name} is {found}, but `serve` runs several processes here, and each needs its own port: "
                 "leave the port to the system (0), or start the processes one by one"
             )
-    shards = data_directory.known(settings.data)
+    shards = (local_replicas if settings.replicas > 1 else data_directory).known(settings.data)
     if 0 < settings.shards < len(shards):
         raise ServeError(
             f"{settings.shards} shards were requested, but {settings.data} has the directories of "
@@ -211,7 +241,11 @@ async def forget_members(coordinator: Coordinator) -> None:
 def plans(settings: Settings, modules: Mapping[str, str]) -> list[ProcessPlan]:
     """The processes of this machine."""
     numbers = {"shard": settings.shards, "frontend": settings.frontends, "gateway": 1}
-    return [
+    members = []
+    if settings.replicas > 1:
+        del numbers["shard"]
+        members = [*local_replicas.plans(settings, modules["shard"])]
+    return members + [
         ProcessPlan(role, id, (sys.executable, "-m", modules[role]), auto=bool(settings.etcd))
         for role, number in numbers.items()
         for id in range(number)

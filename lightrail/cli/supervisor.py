@@ -60,12 +60,16 @@ class ProcessPlan:
     command: Sequence[str]
     auto: bool = False
     """Whether the process chooses its number; then `id` only distinguishes the plans."""
+    member: int = 0
+    """Number of a member of a shard with replicas, from 1; they have the shard's number as `id`."""
+    settings: Settings | None = None
+    """Settings of the process, if they differ from those of the supervisor."""
     environ: Mapping[str, str] = field(default_factory=dict)
     """Variables of the process beside those of the supervisor."""
 
     @property
     def name(self) -> str:
-        return f"{self.role}-{self.id}"
+        return f"{self.role}-{self.id}" + (f"/{self.member}" if self.member else "")
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,6 +109,8 @@ class Child:
         return {
             "role": self.plan.role,
             "id": self.plan.id if self.number is None else self.number,
+            "member": self.plan.member,
+            "follows": bool(details.get("follows")),
             "pid": self.pid,
             "ready": self.details is not None,
             "restarts": self.restarts,
@@ -348,7 +354,7 @@ class Supervisor:
             # A shard has the number of its directory; other roles keep the number of the former process.
             "id": None if child.plan.auto and child.plan.role == "shard" else child.number,
             "replaces": child.boot,
-            "settings": self.settings.to_json(),
+            "settings": (child.plan.settings or self.settings).to_json(),
             "sockets": self.sockets,
         }
 

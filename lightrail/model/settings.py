@@ -123,8 +123,9 @@ class Settings:
         1,
         whole(1, 7),
         "N",
-        "with etcd: members of each shard, each with all of its messages on a disk of its own; this process "
-        "is one of them",
+        "with etcd: members of each shard, each with all of its messages on a disk of its own. A process of "
+        "`lightrail shard` is one of them; `lightrail serve` runs all of them on this machine, for trying "
+        "them out",
     )
     min_in_sync: int = _setting(
         0,

@@ -115,6 +115,8 @@ class Running:
         self.role = role
         self._id = id
         self.optimised = optimised
+        self.follows = ""
+        """Host of a member of a shard with replicas that follows the owner; empty for every other process."""
         self.ready: Callable[[], str | None] = lambda: "starting"
         """Why the process doesn't serve, or None."""
         self.lag_seconds = Histogram(LAG_SECONDS)
@@ -131,6 +133,9 @@ class Running:
     @property
     def labels(self) -> dict[str, str]:
         """Labels of each series of this process."""
+        if self.follows:
+            # The series of the shard are those of the owner.
+            return {"role": "follower", "id": f"{self._id()}/{self.follows}"}
         return {"role": self.role, "id": str(self._id())}
 
     @property

@@ -22,6 +22,7 @@ class Member:
     """One process: its role and number, whether it serves, and the address of its metrics."""
 
     role: str
+    """``follower`` for a member of a shard with replicas that does not own it."""
     id: int
     ready: bool
     restarts: int
@@ -31,10 +32,17 @@ class Member:
     """ZeroMQ address of a frontend's control socket."""
     supervised: bool = True
     """Whether the supervisor of this machine runs it; for other processes only the registration is known."""
+    member: int = 0
+    """Number of a follower on this machine, from 1."""
+
+    @property
+    def number(self) -> str:
+        """Distinguishes processes of one role."""
+        return f"{self.id}/{self.member}" if self.member else str(self.id)
 
     @property
     def name(self) -> str:
-        return f"{self.role}-{self.id}"
+        return f"{self.role}-{self.number}"
 
 
 @dataclass(slots=True, eq=False, repr=False)
@@ -55,18 +63,7 @@ class Members:
         """Updates the members from a line of the supervisor."""
         if "processes" in message:
             self.known = True
-            self._supervised = [
-                Member(
-                    one["role"],
-                    one["id"],
-                    one["ready"],
-                    one["restarts"],
-                    one.get("metrics"),
-                    one.get("control"),
-                )
-                for one in message["processes"]
-                if one["role"] != "gateway"
-            ]
+            self._supervised = [_supervised(one) for one in message["processes"] if one["role"] != "gateway"]
             self._unite()
 
     def follow(self, map: Map, boot: int, host: str) -> None:
@@ -104,13 +101,27 @@ class Members:
         self._list = self._supervised + sorted(others, key=lambda each: (each.role, each.id))
 
 
+def _supervised(one: dict[str, Any]) -> Member:
+    """A process as the supervisor describes it; a member that does not serve may follow or own later."""
+    follows = one.get("member") and (one.get("follows") or not one["ready"])
+    return Member(
+        "follower" if follows else one["role"],
+        one["id"],
+        one["ready"],
+        one["restarts"],
+        one.get("metrics"),
+        one.get("control"),
+        member=one["member"] if follows else 0,
+    )
+
+
 def _can_be_reached(member: Registered, host: str) -> bool:
     return member.host == host or not endpoint(member.metrics).loopback
 
 
 def _each(name: str) -> Any:
     def read(members: Members) -> Iterable[tuple[Labels, float]]:
-        return [((one.role, str(one.id)), float(getattr(one, name))) for one in members.list()]
+        return [((one.role, one.number), float(getattr(one, name))) for one in members.list()]
 
     return read
 
@@ -129,7 +140,7 @@ FAMILIES: Final[tuple[AnyFamily[Any], ...]] = (
         "Times the supervisor of this machine has restarted a process.",
         ("of", "number"),
         lambda members: [
-            ((one.role, str(one.id)), float(one.restarts)) for one in members.list() if one.supervised
+            ((one.role, one.number), float(one.restarts)) for one in members.list() if one.supervised
         ],
     ),
     counter("lightrail_scrapes_failed", "Processes that did not answer a scrape in time."),

@@ -19,6 +19,7 @@ from lightrail.cluster.replica_sets import REPLICAS, ReplicaSet, SetRefusedError
 if TYPE_CHECKING:
     from lightrail.model.settings import Settings
     from lightrail.shard.startup.data_directory import DataDirectory
+    from lightrail.telemetry.process import Process
 
 
 async def replica_set(coordinator: KeySpace, shard: int) -> ReplicaSet | None:
@@ -144,3 +145,18 @@ async def register(joining: Joining, shard: int, member: str, bound: str, lock: 
 
     key = follower_key(shard, member)
     await patiently(joining.process, lambda: joining.coordinator.register(key, own.encode(), displaced))
+
+
+def report(process: "Process", entry: ReplicaSet, member: str, page: str, *, is_following: bool) -> None:
+    """Reports ready once a member follows, and until then what it waits for."""
+    if process.ready is not None:
+        return
+    if is_following:
+        process.report_ready(metrics=page, follows=True)
+        return
+    waiting = (
+        f"member {member} of shard {entry.shard} waits for the owner, {entry.owner}, or one of the others in "
+        f"sync: {', '.join(sorted(entry.in_sync))}"
+    )
+    if process.waiting != waiting:
+        process.wait_for(waiting)

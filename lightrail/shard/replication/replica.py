@@ -179,7 +179,8 @@ class Replica:
         await joining.register(
             self._joining, self._process.id, self.member, self.socket.address, self._directory.lock_id
         )
-        self._process.report_ready(metrics=page)
+        # Its metrics are not those of the shard.
+        self._process.running.follows = self._joining.own.host
         since_ns = steady_ns()
         yields_until_ns = 0
         while not self.epoch:
@@ -187,6 +188,8 @@ class Replica:
                 self._failed.result()
             await patiently(self._process, self._refresh)
             entry = self.entry or at_start
+            is_following = self._following.state is FollowingState.FOLLOWING
+            joining.report(self._process, entry, self.member, page, is_following=is_following)
             if self.member not in entry.members:
                 running = {member for shard, member in self._map.followers if shard == self._process.id}
                 await joining.join(self._joining, entry, self.member, running)
@@ -204,6 +207,7 @@ class Replica:
             await self._pause()
         owned = self._owned
         assert owned is not None, "this member has claimed the shard"
+        self._process.running.follows = ""
         owned = await self._compare(owned)
         await self._end_following()
         self._joining.coordinator.fence.set(self.key, owned.revision)

@@ -39,6 +39,7 @@ from lightrail.shard.journal.store import NewerFormatError, Store, StoreError, S
 from lightrail.shard.replication import joining as membership
 from lightrail.shard.startup import data_directory as residences
 from lightrail.shard.startup.data_directory import DataDirectory
+from lightrail.telemetry.directories import DirectoryRefusedError, make_data_directory
 from lightrail.telemetry.process import CannotServeError
 
 EXTENT_REPORT_MS: Final[int] = 5_000
@@ -256,6 +257,8 @@ async def move_in(joining: Joining, cluster: str) -> tuple[DataDirectory, Start,
     process, coordinator = joining.process, joining.coordinator
     settings, host = process.settings, joining.own.host
     try:
+        # It may have been removed since the supervisor made it.
+        make_data_directory(settings.data)
         if process.auto:
 
             async def allocate(disk: str) -> tuple[int, bool]:
@@ -285,7 +288,7 @@ async def move_in(joining: Joining, cluster: str) -> tuple[DataDirectory, Start,
         joining.own = replace(joining.own, disk=disk or "")
         start = Start(joining, data_directory, data_directory.member() if found is not None else "")
         await start.until_alone()
-    except (StoreError, MemberRefusedError) as error:
+    except (StoreError, MemberRefusedError, DirectoryRefusedError) as error:
         raise CannotServeError(str(error), heals=not isinstance(error, NewerFormatError)) from None
     return data_directory, start, found
 

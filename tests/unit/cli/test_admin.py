@@ -1,5 +1,6 @@
 """lightrail-admin: users come, change and go, and every refusal says why."""
 
+import argparse
 import asyncio
 import io
 import json
@@ -11,9 +12,10 @@ from pathlib import Path
 import pytest
 
 from lightrail.amqp.sasl import verify_plain
-from lightrail.cli import admin
+from lightrail.cli import admin, files
 from lightrail.cluster.sqlite import FILE_NAME, SqliteCoordinator
 from lightrail.cluster.users import UserRecord
+from lightrail.model.endpoint import Endpoint
 
 
 @pytest.fixture
@@ -193,6 +195,17 @@ def test_a_directory_that_is_not_there_is_not_made(data: Path, capsys: pytest.Ca
     assert run(data, "user", "list") == 1
     assert "no broker has used" in capsys.readouterr().err
     assert not data.exists()
+
+
+def test_users_of_a_broker_with_replicas_are_in_its_etcd(
+    data: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (data / "etcd").mkdir(parents=True)
+    assert run(data, "user", "list") == 1
+    assert "expected a running `lightrail serve --replicas`" in capsys.readouterr().err
+    (data / "etcd.address").write_text("127.0.0.1:2379\n")
+    parsed = argparse.Namespace(data=str(data))
+    assert files._settings(parsed).etcd == (Endpoint("127.0.0.1", 2379),)
 
 
 @pytest.mark.parametrize(

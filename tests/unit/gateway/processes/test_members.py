@@ -39,6 +39,20 @@ def test_the_supervisors_list_leaves_gateways_out() -> None:
     assert names(members) == ["shard-0", "frontend-0"]
 
 
+def test_members_of_a_shard_with_replicas_are_one_owner_and_its_followers() -> None:
+    members = Members()
+    shard = [
+        described("shard", 0, member=1, follows=False),
+        described("shard", 0, member=2, follows=True),
+        described("shard", 0, member=3, follows=False, ready=False),
+    ]
+    members.update({"processes": shard})
+    assert names(members) == ["shard-0", "follower-0/2", "follower-0/3"]
+    text = generate_latest(registry(FAMILIES, members)).decode()
+    assert 'lightrail_process_ready{number="0",of="shard"} 1.0' in text
+    assert 'lightrail_process_ready{number="0/3",of="follower"} 0.0' in text
+
+
 def test_who_is_registered_is_known_besides_and_this_gateway_is_left_out() -> None:
     async def story() -> None:
         coordinator = MemoryCoordinator()

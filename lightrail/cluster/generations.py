@@ -19,7 +19,7 @@ import json
 from dataclasses import asdict, dataclass, replace
 from typing import Any, Final
 
-from lightrail.cluster import moves
+from lightrail.cluster import moves, replica_sets
 from lightrail.cluster.coordinator import ATTEMPTS_MAX, ConflictError, CoordinatorError, KeySpace, Write
 from lightrail.cluster.entries import Entry
 from lightrail.cluster.map import Map
@@ -160,7 +160,8 @@ async def accept_disk(coordinator: KeySpace, shard: int) -> Generation:
     The caller has made sure that the shard does not run. Raises MemberRefusedError, CoordinatorError.
     """
     for _ in range(ATTEMPTS_MAX):
-        found, revision = await last_generation(coordinator, shard)
+        member = await _last_member(coordinator, shard)
+        found, revision = await last_generation(coordinator, shard, member)
         if found is None:
             raise MemberRefusedError(
                 f"shard {shard} has not served yet, so no directory is refused as its copy; "
@@ -172,11 +173,29 @@ async def accept_disk(coordinator: KeySpace, shard: int) -> Generation:
         try:
             # The directory may lack the copies that the last start has made.
             await moves.cancel_to(coordinator, map, shard)
-            await coordinator.write([Write(key_of(shard), accepted.encode(), revision)])
+            await coordinator.write([Write(key_of(shard, member), accepted.encode(), revision)])
         except ConflictError:
             continue
         return accepted
     raise CoordinatorError(f"{key_of(shard)} is constantly changed by other processes: try again")
+
+
+async def _last_member(coordinator: KeySpace, shard: int) -> str:
+    """The only member in sync of a shard with replicas; empty for another shard.
+
+    Raises MemberRefusedError: others have all of its messages. CoordinatorError.
+    """
+    entry = await coordinator.current(replica_sets.key_of(shard))
+    if entry is None or entry.value is None:
+        return ""
+    found = replica_sets.ReplicaSet.decode(entry)
+    if len(found.in_sync) > 1:
+        hosts = ", ".join(f"{member} on {found.members[member].host}" for member in sorted(found.in_sync))
+        raise MemberRefusedError(
+            f"{len(found.in_sync)} members of shard {shard} have all of its messages: {hosts}. Start one of "
+            "them, and give the others an empty directory: they get everything from it"
+        )
+    return found.owner
 
 
 def next_mark(last: Generation | None, mark: Mark | None, token: str) -> Mark:

@@ -172,8 +172,8 @@ class ReplicaSet:
         """A learner is no member any longer. Raises SetRefusedError: it is in sync, or owns."""
         if member in self.in_sync or member == self.owner:
             raise SetRefusedError(
-                f"expected a member of shard {self.shard} that is out of sync, found {member} in sync: "
-                "remove it from the set first"
+                f"expected a member of shard {self.shard} that is out of sync, found {member} in sync: stop "
+                "its process, and wait until the owner has removed it from those in sync"
             )
         return replace(self, members={id: each for id, each in self.members.items() if id != member})
 

@@ -12,7 +12,7 @@ from lightrail.cluster.coordinator import Coordinator, CoordinatorError
 from lightrail.cluster.counts import COORDINATOR_FAMILIES
 from lightrail.cluster.history import begin
 from lightrail.cluster.joining import Joining, patiently
-from lightrail.cluster.map import Map
+from lightrail.cluster.map import Map, MapChanges
 from lightrail.cluster.replica_sets import ReplicaSet
 from lightrail.namespace.directory import Directory
 from lightrail.namespace.service import Service
@@ -109,6 +109,8 @@ async def serve(process: Process) -> None:
     )
     if owning is not None:
         owning.may_change = True
+    if replica is None:
+        follow_replicas(process, map)
     keeping = asyncio.create_task(start.keep(store))
     mover, sources = moving(joining, engine, server, directory, map, counts)
     movers.append(mover)
@@ -138,6 +140,19 @@ async def serve(process: Process) -> None:
     await deletions.close()
     await joining.leave()
     data_directory.leave()
+
+
+def follow_replicas(process: Process, map: Map) -> None:
+    """Ends the process of a shard without replicas as soon as it has some: it starts again as their owner."""
+
+    def changed(_: MapChanges) -> None:
+        if process.id in map.replica_sets and process.settings.store == "journal":
+            process.fail(
+                f"shard {process.id} has replicas from now on; it starts again as one of their members"
+            )
+
+    map.listen(changed)
+    changed(MapChanges())
 
 
 def follow(coordinator: Coordinator) -> tuple[Directory, Map]:

@@ -1,18 +1,49 @@
 """``lightrail serve --replicas``: all members of a shard, and their etcd, on one machine."""
 
+import json
 import os
 import shutil
 import signal
+import subprocess
+import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from lightrail.cli import local_etcd
 from tests.cluster.test_replicas import Ledger
 from tests.support import wait
-from tests.support.broker import Broker
+from tests.support.broker import ROOT, Broker
+from tests.support.deploy.cluster import Cluster
 
 FLAGS = ("--shards", "1", "--frontends", "1", "--replicas", "3")
+
+
+def admin(http: str, *arguments: str) -> Any:
+    """What a command of ``lightrail-admin`` prints as JSON."""
+    done = subprocess.run(
+        [sys.executable, "-m", "lightrail.cli.admin", "--url", f"http://{http}", *arguments, "--json"],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        timeout=wait.DEADLINE_S,
+        stdin=subprocess.DEVNULL,
+    )
+    assert done.returncode == 0, done.stderr
+    return json.loads(done.stdout)
+
+
+def until_in_sync(http: str, count: int) -> dict[str, Any]:
+    """Waits for this number of members in sync, and returns the replicas of shard 0."""
+    found: dict[str, Any] = {}
+
+    def enough() -> bool:
+        found.update(admin(http, "shard", "replicas", "0"))
+        return bool(found["in_sync"] == count)
+
+    wait.until(enough, f"{count} members are in sync")
+    return found
 
 
 @pytest.mark.timeout(240)
@@ -49,3 +80,32 @@ def test_the_owner_is_killed_and_its_directory_removed_and_every_accepted_messag
         again.start()
         again.more()
         again.finish()
+
+
+@pytest.mark.timeout(180)
+def test_a_shard_gets_replicas_by_a_command_and_keeps_its_messages(tmp_path: Path) -> None:
+    with Cluster(tmp_path) as cluster:
+        first = cluster.shard("--id", "0", "--replica-host", "host-0")
+        frontend, gateway = cluster.frontend(), cluster.gateway()
+        cluster.start()
+        ledger = Ledger(frontend.amqp)
+        ledger.start()
+        ledger.more()
+        assert admin(gateway.served, "shard", "replicas", "0") is None
+        admin(gateway.served, "shard", "replicas", "0", "--replicas", "2")
+        assert first.ended() == 1
+        assert "has replicas from now on" in first.said()
+        first.start().until_ready()
+        ledger.more()
+        second = cluster.shard("--id", "0", "--replica-host", "host-1")
+        second.start().until_ready()
+        until_in_sync(gateway.served, 2)
+        ledger.more()
+        assert first.terminate() == 0
+        shutil.rmtree(first.data)
+        ledger.more()
+        ledger.finish()
+        found = until_in_sync(gateway.served, 1)
+        (lost,) = [each["member"] for each in found["members"] if each["host"] == "host-0"]
+        found = admin(gateway.served, "shard", "remove-member", "0", "host-0")
+        assert lost not in [each["member"] for each in found["members"]]

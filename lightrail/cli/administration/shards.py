@@ -1,12 +1,12 @@
-"""The command `shard`: lists shards, drains them, and gives up their disks."""
+"""The command `shard`: lists shards and their members, drains them, and gives up their disks."""
 
 import argparse
 from typing import Any, Final
 
 from lightrail.cli.administration.client import Client, CommandError, path_of
-from lightrail.cli.administration.commands import Subparsers, add, group, listed, printed_json
+from lightrail.cli.administration.commands import Subparsers, add, group, printed_json
 from lightrail.cli.administration.moving import carry_out, throttle_of
-from lightrail.console.terminal import counted, pairs, printable
+from lightrail.console.terminal import counted, pairs, printable, table
 
 LOST_SHOWN: Final = 1_000
 DRAIN: Final = """Its queues move to the other shards while their clients stay attached. When it is empty,
@@ -23,6 +23,24 @@ cluster, and for a copy of the directory of a lost machine.
 examples:
   lightrail-admin --etcd 10.0.0.1:2379 shard accept-disk 3
   lightrail-admin --etcd 10.0.0.1:2379 shard accept-disk 0 1 2      after the restore of all of them
+"""
+REPLICAS: Final = """shows the members of a shard, or changes how many it is to have and how many it needs
+
+examples:
+  lightrail-admin shard replicas 3                      owner, epoch, and each member: in sync, running
+  lightrail-admin shard replicas 3 --replicas 3         further directories may join: lightrail shard --id 3
+  lightrail-admin shard replicas 3 --min-in-sync 2      once they are in sync: nothing is accepted with fewer
+  lightrail-admin shard replicas 3 --min-in-sync 1      two members are lost: the last one goes on alone
+
+The first change of a shard without replicas restarts its process, as the only member. With a minimum of 1,
+what the last member in sync accepts alone is lost with its disk.
+"""
+REMOVE_MEMBER: Final = """examples:
+  lightrail-admin shard remove-member 3 host-b          the member whose last start was on this host
+  lightrail-admin shard remove-member 3 9f2c            by its id, or the beginning of it
+
+The member is out of sync, and was stopped. Its directory can be deleted; a process that is started on it
+joins again.
 """
 REMOVE: Final = """examples:
   lightrail-admin shard remove 3                        a drained, stopped shard
@@ -53,6 +71,15 @@ def register(things: Subparsers) -> None:
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     command.add_argument("ids", metavar="ID", type=int, nargs="+")
+    command = add(shards, "replicas", _replicas, "show or change the members of a shard", REPLICAS)
+    command.add_argument("id", metavar="ID", type=int)
+    command.add_argument("--replicas", metavar="N", type=int, help="members that the shard is to have")
+    command.add_argument(
+        "--min-in-sync", metavar="N", type=int, help="members that must have a message before it is accepted"
+    )
+    command = add(shards, "remove-member", _remove_member, "remove a member that is lost", REMOVE_MEMBER)
+    command.add_argument("id", metavar="ID", type=int)
+    command.add_argument("member", metavar="MEMBER", help="its host, its id, or the beginning of its id")
     command = add(shards, "remove", _remove, "forget a shard that has no queues and was stopped", REMOVE)
     command.add_argument("id", metavar="ID", type=int)
     command.add_argument(
@@ -63,11 +90,62 @@ def register(things: Subparsers) -> None:
 
 def _list(client: Client, parsed: argparse.Namespace) -> int:
     shards = client.get("/!shards")["shards"]
-    return listed(
-        parsed,
-        shards,
-        ("id", "state", "serving", "queues", "moving_in", "moving_out", "host", "zone", "address"),
-    )
+    if printed_json(parsed, shards):
+        return 0
+    columns = ["id", "state", "serving", "queues", "moving_in", "moving_out", "host", "zone", "address"]
+    if any(each.get("replicas") for each in shards):
+        columns[3:3] = ["epoch", "in_sync"]
+    table([each | _in_sync(each.get("replicas")) for each in shards], columns)
+    return 0
+
+
+def _in_sync(replicas: dict[str, Any] | None) -> dict[str, Any]:
+    """The columns of a shard with replicas."""
+    if replicas is None:
+        return {"epoch": "", "in_sync": ""}
+    return {"epoch": replicas["epoch"], "in_sync": f"{replicas['in_sync']} of {replicas['replicas']}"}
+
+
+def _replicas(client: Client, parsed: argparse.Namespace) -> int:
+    path = path_of("!shards", str(parsed.id), "replicas")
+    wanted = {
+        name: number for name in ("replicas", "min_in_sync") if (number := getattr(parsed, name)) is not None
+    }
+    if wanted:
+        shown = client.request("PUT", path, json_body=wanted).json()["replicas"]
+    else:
+        shown = client.get(path)["replicas"]
+    return _show_replicas(parsed, shown)
+
+
+def _show_replicas(parsed: argparse.Namespace, shown: dict[str, Any] | None) -> int:
+    if printed_json(parsed, shown):
+        return 0
+    if shown is None:
+        print(f"shard {parsed.id} has no replicas; `lightrail-admin shard replicas {parsed.id} --replicas 3`")
+        return 0
+    pairs({"shard": parsed.id} | {key: shown[key] for key in ("epoch", "replicas", "min_in_sync", "in_sync")})
+    print()
+    table(shown["members"], ("host", "owns", "in_sync", "running", "member"))
+    return 0
+
+
+def _remove_member(client: Client, parsed: argparse.Namespace) -> int:
+    path = path_of("!shards", str(parsed.id), "replicas")
+    members = (client.get(path)["replicas"] or {"members": []})["members"]
+    chosen = [
+        each["member"]
+        for each in members
+        if each["host"] == parsed.member or each["member"].startswith(parsed.member)
+    ]
+    if len(chosen) != 1:
+        known = ", ".join(f"{each['member']} on {each['host']}" for each in members) or "none"
+        raise CommandError(
+            f"expected one member of shard {parsed.id} with the host or id {parsed.member!a}, found "
+            f"{len(chosen)}: its members are {known}"
+        )
+    shown = client.request("DELETE", f"{path}/{chosen[0]}").json()["replicas"]
+    return _show_replicas(parsed, shown)
 
 
 def _drain(client: Client, parsed: argparse.Namespace) -> int:

@@ -2,6 +2,7 @@
 
 from typing import Final
 
+from lightrail.cluster.replica_sets import MEMBERS_MAX
 from lightrail.gateway.openapi.operation import (
     AFTER,
     ANY,
@@ -31,6 +32,7 @@ from lightrail.gateway.resources import (
     moves,
     permissions,
     queues,
+    replicas,
     shards,
     status,
     transactions,
@@ -68,6 +70,8 @@ _PERMISSION: Final[Object] = object_of(
 )
 
 _MOVES: Final[Object] = array_of(ref("Move"))
+_REPLICAS: Final[Object] = object_of({"replicas": ref("Replicas")}, ("replicas",))
+_MEMBERS: Final[Object] = {"type": "integer", "minimum": 1, "maximum": MEMBERS_MAX}
 
 
 OPERATIONS: Final[Operations] = {
@@ -170,6 +174,26 @@ OPERATIONS: Final[Operations] = {
         ok("the shard", ref("Shard")),
         (),
         content(object_of({"state": {"enum": ["active", "draining"]}, "disk": {"enum": [""]}})),
+    ),
+    "GET /!shards/{shard}/replicas": Operation(
+        replicas.show,
+        "readReplicas",
+        "the members of a shard; null without replicas",
+        ok("its replicas", _REPLICAS),
+    ),
+    "PUT /!shards/{shard}/replicas": Operation(
+        replicas.change,
+        "changeReplicas",
+        "how many members a shard is to have, and how many it needs",
+        ok("its replicas", _REPLICAS),
+        (),
+        content(object_of({"replicas": _MEMBERS, "min_in_sync": _MEMBERS})),
+    ),
+    "DELETE /!shards/{shard}/replicas/{member}": Operation(
+        replicas.remove_member,
+        "removeMember",
+        "remove a member that is out of sync and was stopped",
+        ok("its replicas", _REPLICAS),
     ),
     "DELETE /!shards/{shard}": Operation(
         shards.remove,
@@ -295,9 +319,24 @@ SCHEMAS: Final[Object] = {
             **dict.fromkeys(("moving_in", "moving_out"), WHOLE),
             **dict.fromkeys(("disk", "address", "host", "zone", "version"), TEXT),
             "started_ms": nullable("integer"),
+            "replicas": ref("Replicas"),
         },
         ("id", "state", "serving", "queues"),
     ),
+    "Replicas": {
+        "type": ["object", "null"],
+        "properties": {
+            **dict.fromkeys(("epoch", "replicas", "min_in_sync", "in_sync"), WHOLE),
+            "owner": TEXT,
+            "members": array_of(
+                object_of(
+                    {**dict.fromkeys(("member", "host"), TEXT)}
+                    | dict.fromkeys(("owns", "in_sync", "running"), FLAG),
+                    ("member", "host", "owns", "in_sync", "running"),
+                )
+            ),
+        },
+    },
     "PreparedTransaction": object_of(
         {
             "id": TEXT,

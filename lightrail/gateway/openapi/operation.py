@@ -121,6 +121,7 @@ IN_PATH: Final = {
         _in_path("lock", "the LockToken of the delivery"),
         _in_path("connection", "id of a connection: frontend-N.BOOT.NUMBER"),
         _in_path("shard", "number of a shard", WHOLE),
+        _in_path("member", "id of a member of a shard with replicas"),
         _in_path("journal", "id of a journal, as /!journals lists it", JOURNAL_ID),
         _in_path("segment", "number of a segment", up_to(10**12 - 1)),
         _in_path("reader", "name of a reader; its slashes are percent-encoded"),

@@ -12,7 +12,9 @@ from lightrail.cluster.coordinator import WRITES_MAX, ConflictError, Write
 from lightrail.cluster.map import PLACEMENT, SHARD_SETS, Map, Placed, ShardRecord
 from lightrail.cluster.placement import choose
 from lightrail.gateway.errors import ProblemError
-from lightrail.gateway.request import Request, whole_number
+from lightrail.gateway.request import Request
+from lightrail.gateway.resources import replicas
+from lightrail.gateway.resources.replicas import record_of
 from lightrail.model import limits
 from lightrail.shard_client.peers.requests import ShardDownError, ShardRefusedError
 from lightrail.shard_client.peers.shards import ConnectionState, ShardPeer
@@ -33,7 +35,7 @@ async def list_all(request: Request) -> web.Response:
 async def show(request: Request) -> web.Response:
     """GET /!shards/ID: one shard, with the names of its queues."""
     request.manager()
-    found = _found(request)
+    found = record_of(request)
     return web.json_response(
         _serving(request, found) | {"queue_names": sorted(request.services.map.queues_of(found.id))}
     )
@@ -54,7 +56,7 @@ async def change(request: Request) -> web.Response:
             allowed=list(STATES),
         )
     map = request.services.map
-    found = _found(request)
+    found = record_of(request)
     if state == "draining" and found.state == "active" and map.takers() == [found.id]:
         raise ProblemError(409, f"shard {found.id} is the only one that accepts queues: start another first")
     await _write(request, found, replace(found, state=state).encode())
@@ -69,7 +71,7 @@ async def _forget_disk(request: Request, value: dict[str, Any]) -> web.Response:
     """
     if value != {"disk": ""}:
         raise ProblemError(422, 'expected {"disk": ""} alone: shards write their disks down', field="disk")
-    found = _found(request)
+    found = record_of(request)
     await _check_stopped(request, found)
     await _give_up(request, found, replace(found, disk="").encode(), lambda _: found.id)
     return _answer(request, found)
@@ -118,6 +120,7 @@ async def _give_up(
         move = map.moves.get(queue)
         if move is not None:
             writes.append(Write(move.key, None, move.revision))
+    writes += replicas.forgotten(map, found.id)
     writes.append(Write(f"{SHARD_SETS}{found.id}", value, found.revision))
     first = len(writes) % WRITES_MAX or WRITES_MAX
     try:
@@ -153,7 +156,7 @@ async def remove(request: Request) -> web.Response:
     lose = request.flag("lose_queues")
     services = request.services
     map = services.map
-    found = _found(request)
+    found = record_of(request)
     await _check_stopped(request, found)
     queues = map.queues_of(found.id)
     if queues and not lose:
@@ -185,17 +188,6 @@ async def remove(request: Request) -> web.Response:
     return web.Response(status=204)
 
 
-def _found(request: Request) -> ShardRecord:
-    map = request.services.map
-    map.refresh()
-    id = whole_number("the shard", request.rest[0], 0, 1_000_000)
-    found = map.shard_records.get(id)
-    if found is None:
-        known = ", ".join(str(each) for each in sorted(map.shard_records))
-        raise ProblemError(404, f"there is no shard {id}; there are {known}")
-    return found
-
-
 async def _write(request: Request, found: ShardRecord, value: str | None) -> None:
     try:
         await request.services.coordinator.write([Write(f"{SHARD_SETS}{found.id}", value, found.revision)])
@@ -221,4 +213,5 @@ def _shown(map: Map, each: ShardRecord, serving: bool) -> dict[str, Any]:
         "zone": member.zone if member else "",
         "version": member.version if member else "",
         "started_ms": member.started_ms if member else None,
+        "replicas": replicas.shown(map, each.id),
     }

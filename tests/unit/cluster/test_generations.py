@@ -21,6 +21,7 @@ from lightrail.cluster.generations import (
 from lightrail.cluster.map import PLACEMENT, Map, Move, Placed
 from lightrail.cluster.membership import MemberRefusedError
 from lightrail.cluster.memory import MemoryCoordinator
+from lightrail.cluster.replica_sets import ReplicaSet, SetMember
 
 LAST = Generation("d", 5, "e", boot=1, inode=77, segment=3, next_lsn=100)
 CLOSED = Generation("d", 5, "e", boot=1, inode=77, segment=3, next_lsn=100, closed=True)
@@ -116,6 +117,23 @@ def test_a_disk_is_accepted_of_a_shard_that_has_served() -> None:
         assert found is not None
         assert found.accepted
         assert found.token == LAST.token
+
+    asyncio.run(story())
+
+
+def test_no_directory_is_accepted_while_another_member_has_everything() -> None:
+    async def story() -> None:
+        coordinator = MemoryCoordinator()
+        members = {"a": SetMember("h1"), "b": SetMember("h2")}
+        both = ReplicaSet(3, 5, "a", frozenset(members), members, 2, 1)
+        await coordinator.write([Write(both.key, both.encode()), Write(key_of(3, "a"), LAST.encode())])
+        with pytest.raises(MemberRefusedError, match=r"2 members of shard 3.*a on h1, b on h2.*Start one"):
+            await accept_disk(coordinator, 3)
+        await coordinator.write([Write(both.key, both.removed(["b"]).encode())])
+        await accept_disk(coordinator, 3)
+        found, _ = await last_generation(coordinator, 3, "a")
+        assert found is not None
+        assert found.accepted
 
     asyncio.run(story())
 

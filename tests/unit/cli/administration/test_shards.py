@@ -123,3 +123,61 @@ def test_wrong_words_are_status_2(gateway: FakeGateway, words: tuple[str, ...]) 
     with pytest.raises(SystemExit) as raised:
         run(gateway, *words)
     assert raised.value.code == 2
+
+
+REPLICAS = {
+    "epoch": 5,
+    "replicas": 3,
+    "min_in_sync": 2,
+    "owner": "aa1",
+    "in_sync": 2,
+    "members": [
+        {"member": "aa1", "host": "h1", "owns": True, "in_sync": True, "running": True},
+        {"member": "aa2", "host": "h2", "owns": False, "in_sync": True, "running": True},
+        {"member": "bb3", "host": "h3", "owns": False, "in_sync": False, "running": False},
+    ],
+}
+
+
+def test_shards_with_replicas_are_listed_with_their_epoch_and_members_in_sync(
+    gateway: FakeGateway, capsys: Output
+) -> None:
+    gateway.answers["GET", "/!shards"] = (200, {}, {"shards": [shard(replicas=REPLICAS), shard(id=4)]})
+    assert run(gateway, "list") == 0
+    out = capsys.readouterr().out
+    assert "EPOCH" in out
+    assert "2 of 3" in out
+
+
+def test_the_members_of_a_shard_are_shown_and_their_numbers_changed(
+    gateway: FakeGateway, capsys: Output
+) -> None:
+    gateway.answers["GET", "/!shards/3/replicas"] = (200, {}, {"replicas": REPLICAS})
+    gateway.answers["PUT", "/!shards/3/replicas"] = (200, {}, {"replicas": REPLICAS | {"min_in_sync": 1}})
+    assert run(gateway, "replicas", "3") == 0
+    assert "OWNS" in capsys.readouterr().out
+    assert run(gateway, "replicas", "3", "--json") == 0
+    assert json.loads(capsys.readouterr().out) == REPLICAS
+    assert run(gateway, "replicas", "3", "--min-in-sync", "1", "--json") == 0
+    assert json.loads(capsys.readouterr().out)["min_in_sync"] == 1
+    assert [json.loads(body) for method, _, body, _ in gateway.asked if method == "PUT"] == [
+        {"min_in_sync": 1}
+    ]
+    gateway.answers["GET", "/!shards/3/replicas"] = (200, {}, {"replicas": None})
+    assert run(gateway, "replicas", "3") == 0
+    assert "shard 3 has no replicas" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(("member", "id"), [("h3", "bb3"), ("bb", "bb3"), ("aa2", "aa2")])
+def test_a_member_is_removed_by_its_host_or_the_beginning_of_its_id(
+    gateway: FakeGateway, capsys: Output, member: str, id: str
+) -> None:
+    gateway.answers["GET", "/!shards/3/replicas"] = (200, {}, {"replicas": REPLICAS})
+    gateway.answers["DELETE", f"/!shards/3/replicas/{id}"] = (200, {}, {"replicas": REPLICAS})
+    assert run(gateway, "remove-member", "3", member) == 0
+    assert [path for method, path, _, _ in gateway.asked if method == "DELETE"] == [
+        f"/!shards/3/replicas/{id}"
+    ]
+    capsys.readouterr()
+    assert run(gateway, "remove-member", "3", "aa") == 1
+    assert "found 2: its members are aa1 on h1" in capsys.readouterr().err

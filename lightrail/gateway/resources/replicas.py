@@ -1,0 +1,179 @@
+"""Replicas over HTTP: the members of a shard, how many it is to have and needs, and their removal."""
+
+from typing import Any, Final
+
+from aiohttp import web
+
+from lightrail.cluster.coordinator import ConflictError, Write
+from lightrail.cluster.map import Map, ShardRecord
+from lightrail.cluster.replica_sets import MEMBERS_MAX, ReplicaSet, SetRefusedError, first, key_of
+from lightrail.gateway.errors import ProblemError
+from lightrail.gateway.request import Request, whole_number
+
+SHARD_MAX: Final = 1_000_000
+
+
+async def show(request: Request) -> web.Response:
+    """GET /!shards/ID/replicas."""
+    request.manager()
+    return _answer(request, record_of(request).id)
+
+
+async def change(request: Request) -> web.Response:
+    """PUT /!shards/ID/replicas with {"replicas", "min_in_sync"}, one of which may be missing.
+
+    A shard without replicas gets its entry. Its process ends when it sees the entry, and is started again by
+    its supervisor, as the only member.
+    """
+    request.manager()
+    value = await request.json_object("replicas", "min_in_sync")
+    record = record_of(request)
+    found = request.services.map.replica_sets.get(record.id)
+    before = _only_member(request, record) if found is None else found
+    numbers = {
+        name: _number(name, value.get(name, getattr(before, name))) for name in ("replicas", "min_in_sync")
+    }
+    try:
+        changed = before.sized(**numbers)
+    except SetRefusedError as error:
+        raise ProblemError(422, str(error)) from None
+    if changed.min_in_sync > max(before.min_in_sync, len(before.in_sync)):
+        raise ProblemError(
+            409,
+            f"expected at least {changed.min_in_sync} members of shard {record.id} in sync, found "
+            f"{len(before.in_sync)}: nothing more would be accepted. Start the others first, and raise the "
+            "minimum when they are in sync",
+        )
+    if changed.replicas < len(before.members):
+        raise ProblemError(
+            409,
+            f"expected at most {changed.replicas} members of shard {record.id}, found {len(before.members)}: "
+            f"stop one, and remove it with `lightrail-admin shard remove-member {record.id} MEMBER` first",
+        )
+    await _write(request, before, changed)
+    return _answer(request, record.id)
+
+
+async def remove_member(request: Request) -> web.Response:
+    """DELETE /!shards/ID/replicas/MEMBER: a member that is out of sync and was stopped is none any more."""
+    request.manager()
+    record = record_of(request)
+    map = request.services.map
+    found = map.replica_sets.get(record.id)
+    member = request.rest[2]
+    if found is None or member not in found.members:
+        known = ", ".join(sorted(found.members)) if found is not None else "none, as it has no replicas"
+        raise ProblemError(404, f"shard {record.id} has no member {member[:64]!a}; it has {known}")
+    try:
+        changed = found.left(member)
+    except SetRefusedError as error:
+        raise ProblemError(409, str(error)) from None
+    running = map.followers.get((record.id, member))
+    if running is not None:
+        raise ProblemError(
+            409,
+            f"expected a member of shard {record.id} that was stopped, found {member} running on "
+            f"{running.host}, which would join again: stop it first, or wait until the registration of a "
+            "killed process has expired",
+        )
+    await _write(request, found, changed)
+    return _answer(request, record.id)
+
+
+def shown(map: Map, shard: int) -> dict[str, Any] | None:
+    """The members of a shard; None if it has no replicas."""
+    found = map.replica_sets.get(shard)
+    if found is None:
+        return None
+    return {
+        "epoch": found.epoch,
+        "replicas": found.replicas,
+        "min_in_sync": found.min_in_sync,
+        "owner": found.owner,
+        "in_sync": len(found.in_sync),
+        "members": [
+            {
+                "member": member,
+                "host": each.host,
+                "owns": member == found.owner,
+                "in_sync": member in found.in_sync,
+                "running": (shard, member) in map.followers,
+            }
+            for member, each in sorted(found.members.items(), key=lambda item: (item[1].host, item[0]))
+        ],
+    }
+
+
+def forgotten(map: Map, shard: int) -> list[Write]:
+    """The writes by which a shard's messages are given up together with its replicas.
+
+    Raises ProblemError: another member may have them all.
+    """
+    found = map.replica_sets.get(shard)
+    if found is None:
+        return []
+    running = [member for number, member in map.followers if number == shard]
+    if running:
+        raise ProblemError(409, f"member {running[0]} of shard {shard} still runs: stop it first")
+    if len(found.in_sync) > 1:
+        hosts = ", ".join(f"{member} on {found.members[member].host}" for member in sorted(found.in_sync))
+        raise ProblemError(
+            409,
+            f"{len(found.in_sync)} members of shard {shard} have all of its messages: {hosts}. Start one of "
+            "them; it serves the shard",
+        )
+    return [Write(found.key, None, found.revision)]
+
+
+def record_of(request: Request) -> ShardRecord:
+    """The entry of the shard of a request. Raises ProblemError."""
+    map = request.services.map
+    map.refresh()
+    id = whole_number("the shard", request.rest[0], 0, SHARD_MAX)
+    found = map.shard_records.get(id)
+    if found is None:
+        known = ", ".join(str(each) for each in sorted(map.shard_records))
+        raise ProblemError(404, f"there is no shard {id}; there are {known}")
+    return found
+
+
+def _only_member(request: Request, record: ShardRecord) -> ReplicaSet:
+    """What the entry of a shard would be that has no replicas. Raises ProblemError: it can have none."""
+    settings = request.services.settings
+    if not settings.etcd or settings.store != "journal":
+        raise ProblemError(
+            409,
+            f"expected a broker with etcd and the store journal, whose shards may have replicas, found "
+            f"{'etcd' if settings.etcd else 'no etcd'} and the store {settings.store}",
+        )
+    if not record.disk:
+        raise ProblemError(409, f"shard {record.id} has no disk yet: start its process first")
+    member = request.services.map.shards.get(record.id)
+    host = member.host if member is not None else ""
+    return first(record.id, record.disk, host, replicas=1, min_in_sync=1)
+
+
+def _number(name: str, value: Any) -> int:
+    if isinstance(value, bool) or not isinstance(value, int) or not 1 <= value <= MEMBERS_MAX:
+        raise ProblemError(
+            422,
+            f"{name} is {str(value)[:40]!a}; expected a whole number from 1 to {MEMBERS_MAX}",
+            field=name,
+        )
+    return value
+
+
+async def _write(request: Request, before: ReplicaSet, changed: ReplicaSet) -> None:
+    services = request.services
+    try:
+        await services.coordinator.write([before.write_of(changed)])
+    except ConflictError:
+        raise ProblemError(
+            409, f"{key_of(before.shard)} was changed by somebody else just now; look again"
+        ) from None
+    finally:
+        services.map.refresh()
+
+
+def _answer(request: Request, shard: int) -> web.Response:
+    return web.json_response({"replicas": shown(request.services.map, shard)})

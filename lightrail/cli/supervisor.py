@@ -69,7 +69,12 @@ class ProcessPlan:
 
     @property
     def name(self) -> str:
-        return f"{self.role}-{self.id}" + (f"/{self.member}" if self.member else "")
+        return f"{self.role}-{self.number}"
+
+    @property
+    def number(self) -> str:
+        """Distinguishes plans of one role."""
+        return f"{self.id}/{self.member}" if self.member else str(self.id)
 
 
 @dataclass(frozen=True, slots=True)
@@ -199,7 +204,7 @@ class Child:
                 "--supervisor-fd",
                 str(theirs.fileno()),
                 "--id",
-                str(self.plan.id),
+                self.plan.number,
                 stdin=subprocess.DEVNULL,
                 env=os.environ | self.plan.environ,
                 stdout=2,  # stdout is the supervisor's, for its report to the caller
@@ -354,6 +359,7 @@ class Supervisor:
             # A shard has the number of its directory; other roles keep the number of the former process.
             "id": None if child.plan.auto and child.plan.role == "shard" else child.number,
             "replaces": child.boot,
+            "member": child.plan.member,
             "settings": (child.plan.settings or self.settings).to_json(),
             "sockets": self.sockets,
         }

@@ -108,6 +108,8 @@ class Process:
         self.role = role
         self.id = id if id is not None else UNNUMBERED
         """Its number; UNNUMBERED until `adopt` sets it."""
+        self.member = 0
+        """Number of a member of a shard with replicas that a supervisor runs, from 1; only shown."""
         self.auto = id is None
         """Whether the process finds a free number itself."""
         self.boot = secrets.randbits(BOOT_BITS)
@@ -138,7 +140,8 @@ class Process:
 
     @property
     def name(self) -> str:
-        return self.role if self.id == UNNUMBERED else f"{self.role}-{self.id}"
+        member = f"/{self.member}" if self.member else ""
+        return self.role if self.id == UNNUMBERED else f"{self.role}-{self.id}{member}"
 
     def adopt(self, id: int) -> None:
         """Use this number from now on."""
@@ -248,7 +251,7 @@ def main(role: str, serve: Serve, argv: Sequence[str] | None = None) -> int:
         prog=f"lightrail.{role}", description=f"A {role} under a supervisor; alone: lightrail {role}"
     )
     parser.add_argument("--supervisor-fd", type=int, required=True, help="inherited end of the channel")
-    parser.add_argument("--id", type=int, help="only shown in the process list")
+    parser.add_argument("--id", help="only shown in the process list")
     channel = Channel(socket.socket(fileno=parser.parse_args(argv).supervisor_fd))
     try:
         first, *_ = channel.receive()
@@ -258,6 +261,7 @@ def main(role: str, serve: Serve, argv: Sequence[str] | None = None) -> int:
     settings = Settings.from_json(first["settings"])
     process = Process(role, first["id"], settings, first["sockets"], channel)
     process.replaces = first.get("replaces")
+    process.member = first.get("member", 0)
     return run(process, serve)
 
 

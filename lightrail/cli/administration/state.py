@@ -57,7 +57,8 @@ def _status(client: Client, parsed: argparse.Namespace) -> int:
         return 0
     pairs({"version": status["version"], "ready": status["ready"], **status["totals"]})
     print()
-    table(status["processes"], ("role", "id", "ready", "restarts"))
+    processes = [each | {"id": _number(each)} for each in status["processes"]]
+    table(processes, ("role", "id", "ready", "restarts"))
     print()
     table(status["shards"], ("id", "serving", "queues", "messages", "bytes", "memory_bytes", "disk_bytes"))
     for reason in status["reasons"]:
@@ -87,6 +88,11 @@ def diagnose(status: dict[str, Any], queues: list[dict[str, Any]]) -> list[Findi
     return sorted(_findings(status, queues), key=lambda finding: finding.severity)
 
 
+def _number(process: dict[str, Any]) -> str:
+    """The number of a process, and of the member that a follower is."""
+    return f"{process['id']}/{process['member']}" if process.get("member") else str(process["id"])
+
+
 def _findings(status: dict[str, Any], queues: list[dict[str, Any]]) -> Iterable[Finding]:
     yield from _not_ready(status)
     yield from _about_coordinator(status.get("coordinator", {}))
@@ -95,7 +101,7 @@ def _findings(status: dict[str, Any], queues: list[dict[str, Any]]) -> Iterable[
         if process["restarts"]:
             yield Finding(
                 "warning",
-                f"{process['role']}-{process['id']} was started again {process['restarts']} times",
+                f"{process['role']}-{_number(process)} was started again {process['restarts']} times",
                 "its log has the reasons; many restarts mean a bug or a machine without memory",
             )
     for shard in status["shards"]:

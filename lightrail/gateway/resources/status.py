@@ -96,6 +96,7 @@ async def overview(services: "Services", caller: Caller) -> dict[str, Any]:
         "reasons": reasons,
         "processes": [
             {"role": each.role, "id": each.id, "ready": each.ready, "restarts": each.restarts}
+            | ({"member": each.member} if each.member else {})
             for each in services.health.members.list()
         ],
         "shards": _shards(

@@ -84,6 +84,8 @@ class Following:
         self._attempt = 0
         """Of its attaches: what is left of a former one changes nothing."""
         self._attached_ns = 0
+        self._refused_for = ""
+        """Reason of the last refusal: a member attaches again and again, and one line in the log is enough."""
 
     def promise(self, epoch: int) -> None:
         """From now on no owner of an older epoch is answered: what it still sends was never accepted."""
@@ -149,10 +151,13 @@ class Following:
     def _apply(self, message: MemberMessage) -> None:
         kind = message.kind
         if kind is MessageKind.REFUSED:
-            log.warning("the owner refuses this member: %s", message.body.decode(errors="replace"))
+            reason = message.body.decode(errors="replace")
+            if reason != self._refused_for:
+                log.warning("the owner refuses this member: %s", reason)
+            self._refused_for = reason
             self.detach()
         elif kind is MessageKind.ENDS and self.state is FollowingState.ATTACHING:
-            self.heard_ns = self._now_ns()
+            self.heard_ns, self._refused_for = self._now_ns(), ""
             self.state, self._number = FollowingState.CUTTING, message.number
             ends = JournalEnds.decode(message.body)
             self._run(partial(self._become_like, ends), self._ready)

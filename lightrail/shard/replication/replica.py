@@ -309,7 +309,8 @@ class Replica:
                 owned = entry
             waiting = (
                 f"waiting for members of shard {owned.shard}: {owned.min_in_sync} have to be compared, and "
-                f"{1 + len(answers)} of those in sync answer. Start another one of them"
+                f"{1 + len(answers)} of those in sync answer. Start another one of them, or, if they are "
+                f"lost, go on with `lightrail-admin shard replicas {owned.shard} --min-in-sync 1`"
             )
             if self._process.waiting != waiting:
                 log.warning("%s", waiting)

@@ -124,8 +124,7 @@ class Performer:
 
     def review_leases(self) -> None:
         """Looks whether deliveries are allowed in this step; what waited for that is touched."""
-        assert self.may_deliver is not None, "an owner with leases"
-        self._withholds = not self.may_deliver()
+        self._withholds = self.may_deliver is not None and not self.may_deliver()
         if self._withheld and not self._withholds:
             self.touched.update(self._withheld)
             self._withheld.clear()

@@ -85,7 +85,7 @@ class Following:
         """Of its attaches: what is left of a former one changes nothing."""
         self._attached_ns = 0
         self._refused_for = ""
-        """Reason of the last refusal: a member attaches again and again, and one line in the log is enough."""
+        """Reason of the last refusal: a member attaches again and again, but logs it once."""
 
     def promise(self, epoch: int) -> None:
         """From now on no owner of an older epoch is answered: what it still sends was never accepted."""

@@ -5,19 +5,19 @@ A shard has replicas if its entry ``replicas/N`` exists. It is made by the first
 only with the store `journal`.
 """
 
-from collections.abc import Collection
 from contextlib import suppress
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from lightrail.cluster.coordinator import ATTEMPTS_MAX, ConflictError, CoordinatorError, KeySpace, Write
 from lightrail.cluster.joining import Joining, patiently
-from lightrail.cluster.map import SHARD_SETS, ShardRecord
+from lightrail.cluster.map import SHARD_SETS, Map, ShardRecord
 from lightrail.cluster.membership import check_disk, free_number, shard_records
 from lightrail.cluster.replica_sets import REPLICAS, ReplicaSet, SetRefusedError, first, follower_key, key_of
 
 if TYPE_CHECKING:
     from lightrail.model.settings import Settings
+    from lightrail.shard.replication.following import FollowingState
     from lightrail.shard.startup.data_directory import DataDirectory
     from lightrail.telemetry.process import Process
 
@@ -108,14 +108,12 @@ async def _make(
     )
 
 
-async def join(joining: Joining, entry: ReplicaSet, member: str, running: Collection[str]) -> None:
+async def join(joining: Joining, map: Map, entry: ReplicaSet, member: str) -> None:
     """Makes a directory a learner of its shard; while there is no room for it, the process waits.
-
-    Args:
-        running: members whose processes are registered.
 
     Raises CannotServeError, StoppedError.
     """
+    running = {each for shard, each in map.followers if shard == entry.shard}
     try:
         changed = entry.joined(member, joining.own.host, running)
     except SetRefusedError as error:
@@ -147,11 +145,11 @@ async def register(joining: Joining, shard: int, member: str, bound: str, lock: 
     await patiently(joining.process, lambda: joining.coordinator.register(key, own.encode(), displaced))
 
 
-def report(process: "Process", entry: ReplicaSet, member: str, page: str, *, is_following: bool) -> None:
+def report(process: "Process", entry: ReplicaSet, member: str, page: str, state: "FollowingState") -> None:
     """Reports ready once a member follows, and until then what it waits for."""
     if process.ready is not None:
         return
-    if is_following:
+    if state.value == "following":
         process.report_ready(metrics=page, follows=True)
         return
     waiting = (

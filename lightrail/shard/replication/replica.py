@@ -16,7 +16,7 @@ import time
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import replace
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, cast
 
 from lightrail.cluster.coordinator import ConflictError, CoordinatorError
 from lightrail.cluster.joining import LEAVE_TIME_MAX_S, Joining, patiently
@@ -61,15 +61,13 @@ class Replica:
         """In which this process owns the shard; 0 while it follows."""
         self._owned: ReplicaSet | None = None
         """The entry by which this process took over."""
-        self._former = ""
-        """The member that owned before."""
-        self._stream: Stream | None = None
+        self._former, self._stream = "", cast("Stream | None", None)
+        """The member that owned before; the stream of this one."""
         self.grant = Grant(steady_ns())
         self._joining = joining
         self._process = joining.process
-        self._directory = data_directory
+        self._directory, self._cluster = data_directory, cluster
         self._map = map
-        self._cluster = cluster
         self._loop = asyncio.get_running_loop()
         self._thread = Worker(self._loop, "mirror")
         self._link: OwnerLink | None = None
@@ -176,9 +174,8 @@ class Replica:
         if disk is not None:
             await self._run(lambda: self._open_at_start(disk, salt))
         # From here on other members ask how far this journal reaches.
-        await joining.register(
-            self._joining, self._process.id, self.member, self.socket.address, self._directory.lock_id
-        )
+        lock = self._directory.lock_id
+        await joining.register(self._joining, self._process.id, self.member, self.socket.address, lock)
         # Its metrics are not those of the shard.
         self._process.running.follows = self._joining.own.host
         since_ns = steady_ns()
@@ -188,11 +185,9 @@ class Replica:
                 self._failed.result()
             await patiently(self._process, self._refresh)
             entry = self.entry or at_start
-            is_following = self._following.state is FollowingState.FOLLOWING
-            joining.report(self._process, entry, self.member, page, is_following=is_following)
+            joining.report(self._process, entry, self.member, page, self._following.state)
             if self.member not in entry.members:
-                running = {member for shard, member in self._map.followers if shard == self._process.id}
-                await joining.join(self._joining, entry, self.member, running)
+                await joining.join(self._joining, self._map, entry, self.member)
             now_ns = steady_ns()
             choice = self._choose(entry, since_ns, now_ns)
             if choice is Choice.LOOK and now_ns >= yields_until_ns:

@@ -7,6 +7,7 @@ import pytest
 
 from lightrail.cluster.map import SHARD_SETS, SHARDS, Member
 from lightrail.cluster.replica_sets import ReplicaSet, SetMember, follower_key, key_of
+from lightrail.gateway.errors import ProblemError
 from lightrail.gateway.resources import replicas, shards
 from lightrail.model.endpoint import Endpoint
 from lightrail.model.settings import Settings
@@ -140,3 +141,14 @@ def test_messages_are_not_given_up_while_another_member_has_them() -> None:
         assert await scene.coordinator.entry(f"{SHARD_SETS}0") is not None
 
     with_scene(check, 2)
+
+
+def test_a_number_that_no_shard_can_have_is_refused() -> None:
+    async def check(scene: MoveScene) -> None:
+        await with_replicas(scene)
+        for number in (str(replicas.SHARD_MAX + 1), "-1", "x"):
+            with pytest.raises(ProblemError) as refused:
+                await scene.ask(replicas.show, "/", None, number)
+            assert refused.value.status == 400
+
+    with_scene(check, 1)

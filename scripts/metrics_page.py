@@ -16,6 +16,7 @@ from lightrail.telemetry.archive import ARCHIVE_FAMILIES
 from lightrail.telemetry.frontend import FRONTEND_FAMILIES
 from lightrail.telemetry.metrics import AnyFamily, HistogramFamily
 from lightrail.telemetry.queues import DETAILED_FAMILIES
+from lightrail.telemetry.replicas import REPLICA_FAMILIES
 from lightrail.telemetry.running import RUNNING_FAMILIES
 from lightrail.telemetry.shard import SHARD_FAMILIES
 
@@ -23,8 +24,8 @@ PAGE: Final = Path(__file__).parents[1] / "docs" / "operate" / "metrics.md"
 HEAD: Final = """# Metrics
 
 Every process has `/metrics` in the text format of Prometheus, beside `/healthz` and `/readyz`. All series
-carry `role` (`shard`, `frontend`, `gateway`) and `id`, so `{role="shard",id="0"}` is one process wherever it
-was scraped.
+carry `role` (`shard`, `follower`, `frontend`, `gateway`) and `id`, so `{role="shard",id="0"}` is one process
+wherever it was scraped.
 
 - **One machine** (`lightrail serve`): scrape the gateway, `http://HOST:8080/metrics`; it asks the other
   processes and answers for all. Don't scrape these as well, or sums count twice.
@@ -59,6 +60,12 @@ directory.
 SECTIONS: Final[tuple[tuple[str, str, Iterable[AnyFamily[Any]]], ...]] = (
     ("Every process", "", (*RUNNING_FAMILIES, *COORDINATOR_FAMILIES)),
     ("Shards", "", (*SHARD_FAMILIES, *ARCHIVE_FAMILIES)),
+    (
+        "Shards with replicas",
+        "Of each member: its series have the role `shard` while it owns the shard, and otherwise the role "
+        "`follower` and an id with its host, such as `0/host-b` ([replicas.md](replicas.md)).",
+        REPLICA_FAMILIES,
+    ),
     ("Frontends", "", FRONTEND_FAMILIES),
     (
         "Gateways",

@@ -43,11 +43,15 @@ class Ledger(threading.Thread):
         wait.until(lambda: self.accepted >= wanted or self.error, f"{count} more messages are accepted")
         assert self.error is None, self.error
 
-    def finish(self) -> None:
-        """Ends sending, and receives all: what was accepted is there, once, and in order."""
+    def stop(self) -> None:
+        """Ends sending."""
         self._ends.set()
         self.join(wait.DEADLINE_S)
         assert self.error is None, self.error
+
+    def finish(self) -> None:
+        """Ends sending, and receives all: what was accepted is there, once, and in order."""
+        self.stop()
         with lightrail.client.sync.connect(self._amqp) as connection:
             receiver = connection.receiver(QUEUE, resume=int(wait.DEADLINE_S))
             found: list[int] = []

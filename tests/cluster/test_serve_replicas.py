@@ -15,7 +15,7 @@ from lightrail.cli import local_etcd
 from tests.cluster.test_replicas import Ledger
 from tests.support import wait
 from tests.support.broker import ROOT, Broker
-from tests.support.deploy.cluster import Cluster
+from tests.support.deploy.cluster import Cluster, get
 
 FLAGS = ("--shards", "1", "--frontends", "1", "--replicas", "3")
 
@@ -46,6 +46,18 @@ def until_in_sync(http: str, count: int) -> dict[str, Any]:
     return found
 
 
+def check_metrics(text: str, found: dict[str, Any]) -> None:
+    """The owner shows how far the others are, and each of these whether it follows."""
+    assert 'lightrail_replica_epoch{role="shard",id="0"} 3.0' in text
+    assert "lightrail_placement_replicas_in_sync{" in text
+    for member in found["members"]:
+        host = member["host"]
+        if not member["owns"]:
+            assert f'lightrail_replica_follows{{role="follower",id="0/{host}"}} 1.0' in text
+            for figure in ("acknowledged_age_seconds", "ahead_bytes", "behind_records"):
+                assert f'lightrail_replica_{figure}{{member="{host}",role="shard",id="0"}}' in text
+
+
 @pytest.mark.timeout(240)
 def test_the_owner_is_killed_and_its_directory_removed_and_every_accepted_message_is_there(
     tmp_path: Path,
@@ -62,19 +74,27 @@ def test_the_owner_is_killed_and_its_directory_removed_and_every_accepted_messag
         ledger = Ledger(f"amqp://{broker.amqp}")
         ledger.start()
         ledger.more()
+        until_in_sync(broker.http, 3)
         os.kill(owner["pid"], signal.SIGKILL)
         shutil.rmtree(data / f"replica-{owner['member']}")
         ledger.more()
-        wait.until(
-            lambda: list((data / f"replica-{owner['member']}" / "shard-0").glob("*.segment")), "a copy"
-        )
+        # The emptied directory is another member, which gets everything.
+        found = until_in_sync(broker.http, 3)
+        assert found["epoch"] == 3
+        assert {each["host"].rpartition("/")[2] for each in found["members"]} == {"1", "2", "3"}
+        assert all(each["running"] for each in found["members"])
+        (row,) = admin(broker.http, "shard", "list")
+        assert [each["member"] for each in row["replicas"]["members"]] == [
+            each["member"] for each in found["members"]
+        ]
+        check_metrics(get(f"http://{broker.http}/metrics")[1], found)
         ledger.more()
-        etcd = local_etcd.address(str(data))
-        assert etcd is not None
+        ledger.stop()
+        assert local_etcd.address(str(data)) is not None
         assert broker.terminate() == 0
         assert local_etcd.address(str(data)) is None
     with Broker(data, *FLAGS) as broker:
-        # Also after a start of everything: the second queue of this test is the same one.
+        # Everything is there after a start of all members, too.
         again = Ledger(f"amqp://{broker.amqp}")
         again.accepted = ledger.accepted
         again.start()

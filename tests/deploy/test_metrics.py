@@ -42,6 +42,9 @@ ABSENT_YET: Final = frozenset(
         "lightrail_reader_behind_seconds",
         "lightrail_reader_held_bytes",
         "lightrail_reader_segments_missed_total",
+        # Of shards with replicas.
+        "lightrail_placement_replicas",
+        "lightrail_placement_replicas_in_sync",
     }
 )
 """What a broker does not show before it has been used so."""

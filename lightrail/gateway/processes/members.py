@@ -167,6 +167,11 @@ class Presence:
         """Queues that are placed on a shard."""
         return self._map.loads[shard]
 
+    def of_replicas(self, field: str) -> dict[str, float]:
+        """A field of the entry of each shard with replicas; of the members in sync their number."""
+        found = {shard: getattr(each, field) for shard, each in sorted(self._map.replica_sets.items())}
+        return {str(shard): len(it) if field == "in_sync" else it for shard, it in found.items()}
+
     def serves(self, shard: int) -> bool:
         """Whether a shard answers this gateway."""
         peer = self._peers.get(shard)
@@ -192,5 +197,29 @@ PRESENCE_FAMILIES: Final[tuple[AnyFamily[Presence], ...]] = (
         "1 for a shard that answers this gateway, else 0, registered or not.",
         "shard",
         lambda presence: {str(shard): presence.serves(shard) for shard in presence.known()},
+    ),
+    gauges(
+        "lightrail_placement_replicas",
+        "Members that a shard with replicas is to have.",
+        "shard",
+        lambda presence: presence.of_replicas("replicas"),
+    ),
+    gauges(
+        "lightrail_placement_replicas_in_sync",
+        "Members of such a shard that have every accepted message, the owner among them.",
+        "shard",
+        lambda presence: presence.of_replicas("in_sync"),
+    ),
+    gauges(
+        "lightrail_placement_replicas_min_in_sync",
+        "Members in sync with fewer of which such a shard accepts nothing.",
+        "shard",
+        lambda presence: presence.of_replicas("min_in_sync"),
+    ),
+    gauges(
+        "lightrail_placement_epoch",
+        "Epoch of such a shard: it rises with each take-over and each start of the owner.",
+        "shard",
+        lambda presence: presence.of_replicas("epoch"),
     ),
 )

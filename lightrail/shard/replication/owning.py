@@ -7,6 +7,7 @@ the former and of the new set are required.
 
 import asyncio
 import logging
+import time
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final
@@ -17,10 +18,14 @@ from lightrail.model.clock import steady_ns
 from lightrail.shard.replicas.leases import BEAT_NS, Grant, OwnersLeases
 from lightrail.shard.replicas.marks import required
 from lightrail.shard.replication.stream import FollowerState, Stream
+from lightrail.telemetry.replicas import ReplicaCounts
+from lightrail.wire.replication import JournalEnds
 
 if TYPE_CHECKING:
     from lightrail.cluster.map import Map
+    from lightrail.shard.engine.server import Server
     from lightrail.shard.journal.journal import Journal
+    from lightrail.shard.replication.replica import Replica
 
 SILENT_NS: Final[int] = 1_000_000_000
 """Time without an acknowledgement after which a member is removed."""
@@ -122,6 +127,25 @@ class Owning:
         now_ns = steady_ns()
         others = self._journal.marks.others
         return not self._grant.remaining_ns(now_ns) and self._leases.may_deliver(others, now_ns)
+
+    def show(self, counts: ReplicaCounts) -> None:
+        """Has the metrics of this process show what the owner knows."""
+        counts.epoch = self.found.epoch
+        counts.required = lambda: 1 + len(self._journal.marks.others)
+        counts.ages_s = lambda: self._by_host(
+            lambda member: self._watched[member].silent_ns / 1e9 if member in self._watched else 0
+        )
+        counts.ahead_bytes = lambda: self._by_host(
+            lambda member: found.ahead if (found := self.stream.followers.get(member)) is not None else 0
+        )
+        counts.behind_records = lambda: self._by_host(
+            lambda member: max(0, self._journal.ended.next_lsn - 1 - self._journal.marks.mark(member))
+        )
+
+    def _by_host(self, read: Callable[[str], float]) -> dict[str, float]:
+        """A figure of each other member."""
+        others = {id: each for id, each in self.found.members.items() if id != self._member}
+        return {each.host or id: read(id) for id, each in others.items()}
 
     async def _beat(self) -> None:
         while True:
@@ -271,3 +295,41 @@ class Owning:
             log.info("member %s of shard %d is in sync", member, before.shard)
         if revision > self.found.revision:
             self._learn(replace(changed, revision=revision))
+
+
+def owning_of(
+    replica: "Replica", found: ReplicaSet, journal: "Journal", server: "Server"
+) -> tuple[Stream, Owning]:
+    """What a member does that owns by this entry, with the stream to the others."""
+    leases, process, loop = OwnersLeases(), replica.joining.process, asyncio.get_running_loop()
+
+    def is_member(member: str) -> bool:
+        entry = replica.entry
+        return entry is not None and member in entry.members
+
+    stream = Stream(
+        journal,
+        found.epoch,
+        JournalEnds(replica.member, process.boot, journal.incarnation.disk, journal.salt),
+        leases,
+        is_member=is_member,
+        send=replica.socket.send,
+        run_on_loop=loop.call_soon_threadsafe,
+        on_accepted=server.accepted,
+        on_ended=process.fail,
+    )
+    owning = Owning(
+        replica.member,
+        found,
+        journal,
+        stream,
+        leases,
+        replica.grant,
+        replica.joining.coordinator,
+        replica.map,
+        former=replica.former,
+        commit_age_s=lambda: server.disk.age_s(time.monotonic()),
+        on_accepted=server.accepted,
+        on_deposed=process.fail,
+    )
+    return stream, owning

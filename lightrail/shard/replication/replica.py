@@ -12,7 +12,6 @@ A process follows or owns, and never goes back: an owner that was replaced ends,
 
 import asyncio
 import logging
-import time
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import replace
@@ -29,15 +28,16 @@ from lightrail.shard.journal.files import RealFiles
 from lightrail.shard.journal.journal import Journal
 from lightrail.shard.journal.mirror import Mirror
 from lightrail.shard.replicas.candidate import YIELD_NS, Candidate, Choice, Reach
-from lightrail.shard.replicas.leases import Grant, OwnersLeases
+from lightrail.shard.replicas.leases import Grant
 from lightrail.shard.replication import joining
 from lightrail.shard.replication.following import Following, FollowingState
 from lightrail.shard.replication.links import MembersSocket, OwnerLink, address_for_members, look_around
-from lightrail.shard.replication.owning import Owning
+from lightrail.shard.replication.owning import Owning, owning_of
 from lightrail.shard.replication.stream import Stream
 from lightrail.telemetry.process import CannotServeError, StoppedError
+from lightrail.telemetry.replicas import REPLICA_FAMILIES, ReplicaCounts
 from lightrail.wire.frames import WireError
-from lightrail.wire.replication import JournalEnds, MemberMessage, MessageKind, decode
+from lightrail.wire.replication import MemberMessage, MessageKind, decode
 
 if TYPE_CHECKING:
     from lightrail.shard.engine.server import Server
@@ -61,13 +61,13 @@ class Replica:
         """In which this process owns the shard; 0 while it follows."""
         self._owned: ReplicaSet | None = None
         """The entry by which this process took over."""
-        self._former, self._stream = "", cast("Stream | None", None)
+        self.former, self._stream = "", cast("Stream | None", None)
         """The member that owned before; the stream of this one."""
         self.grant = Grant(steady_ns())
-        self._joining = joining
+        self.joining = joining
         self._process = joining.process
         self._directory, self._cluster = data_directory, cluster
-        self._map = map
+        self.map = map
         self._loop = asyncio.get_running_loop()
         self._thread = Worker(self._loop, "mirror")
         self._link: OwnerLink | None = None
@@ -82,6 +82,10 @@ class Replica:
             on_broken=self._fail,
         )
         self._on_member: Callable[[bytes, list[bytes]], None] | None = None  # handles messages to the owner
+        self._counts = ReplicaCounts(
+            follows=lambda: not self.epoch and self._following.state is FollowingState.FOLLOWING
+        )
+        self._process.running.show(REPLICA_FAMILIES, self._counts)
         self._failed: asyncio.Future[None] = self._loop.create_future()
         self.socket = MembersSocket(
             self._loop, address_for_members(self._process.settings), joining.key, self._receive
@@ -90,7 +94,7 @@ class Replica:
     @property
     def entry(self) -> ReplicaSet | None:
         """The entry of the shard, as this process knows it."""
-        return self._map.replica_sets.get(self._process.id)
+        return self.map.replica_sets.get(self._process.id)
 
     @property
     def key(self) -> str:
@@ -163,7 +167,7 @@ class Replica:
         except StoppedError:
             await self._end_following()
             await self.close()
-            await self._joining.leave()
+            await self.joining.leave()
             raise
 
     async def _until_owner(self, page: str) -> ReplicaSet:
@@ -175,9 +179,9 @@ class Replica:
             await self._run(lambda: self._open_at_start(disk, salt))
         # From here on other members ask how far this journal reaches.
         lock = self._directory.lock_id
-        await joining.register(self._joining, self._process.id, self.member, self.socket.address, lock)
+        await joining.register(self.joining, self._process.id, self.member, self.socket.address, lock)
         # Its metrics are not those of the shard.
-        self._process.running.follows = self._joining.own.host
+        self._process.running.follows = self.joining.own.host
         since_ns = steady_ns()
         yields_until_ns = 0
         while not self.epoch:
@@ -187,7 +191,7 @@ class Replica:
             entry = self.entry or at_start
             joining.report(self._process, entry, self.member, page, self._following.state)
             if self.member not in entry.members:
-                await joining.join(self._joining, self._map, entry, self.member)
+                await joining.join(self.joining, self.map, entry, self.member)
             now_ns = steady_ns()
             choice = self._choose(entry, since_ns, now_ns)
             if choice is Choice.LOOK and now_ns >= yields_until_ns:
@@ -205,12 +209,12 @@ class Replica:
         self._process.running.follows = ""
         owned = await self._compare(owned)
         await self._end_following()
-        self._joining.coordinator.fence.set(self.key, owned.revision)
+        self.joining.coordinator.fence.set(self.key, owned.revision)
         return owned
 
     def _choose(self, entry: ReplicaSet, since_ns: int, now_ns: int) -> Choice:
         """Attaches to the owner where that is to be done; says whether to look around."""
-        owner = self._map.followers.get((self._process.id, entry.owner))
+        owner = self.map.followers.get((self._process.id, entry.owner))
         following = self._following
         if entry.owner != self.member:
             address = owner.address if owner is not None else ""
@@ -232,14 +236,14 @@ class Replica:
         if self._link is not None:
             self._link.close()
         self._following.detach()
-        self._link = OwnerLink(self._loop, address, self._joining.key, self._following.receive)
+        self._link = OwnerLink(self._loop, address, self.joining.key, self._following.receive)
 
     async def _refresh(self) -> None:
-        self._map.refresh()
+        self.map.refresh()
 
     async def _current(self) -> ReplicaSet:
         """The entry as it is now. Raises CoordinatorError, CannotServeError."""
-        found = await self._joining.coordinator.current(self.key)
+        found = await self.joining.coordinator.current(self.key)
         if found is None or found.value is None:
             raise CannotServeError(f"expected the entry {self.key} of a shard with replicas, found none")
         return ReplicaSet.decode(found)
@@ -249,14 +253,14 @@ class Replica:
         addresses = {
             member: found.address
             for member in entry.in_sync - {self.member}
-            if (found := self._map.followers.get((self._process.id, member))) is not None
+            if (found := self.map.followers.get((self._process.id, member))) is not None
         }
-        return await look_around(self._loop, addresses, self._joining.key, epoch, ended)
+        return await look_around(self._loop, addresses, self.joining.key, epoch, ended)
 
     async def _claim(self, entry: ReplicaSet) -> None:
         """Takes over, if nobody has changed the entry meanwhile."""
-        coordinator = self._joining.coordinator
-        claimed = entry.taken_over(self.member, self._joining.own.host)
+        coordinator = self.joining.coordinator
+        claimed = entry.taken_over(self.member, self.joining.own.host)
         try:
             revision = await coordinator.write([entry.write_of(claimed)])
         except ConflictError:
@@ -269,7 +273,7 @@ class Replica:
                 return
             revision = found.revision
         self.epoch, self._owned = claimed.epoch, replace(claimed, revision=revision)
-        self._former = entry.owner
+        self.former = entry.owner
         # From here on the former owner is not answered any more.
         self._following.promise(self.epoch)
         log.info("member %s owns shard %d in epoch %d", self.member, self._process.id, self.epoch)
@@ -284,9 +288,10 @@ class Replica:
 
         Raises CannotServeError: another member reaches further, and is to take over.
         """
+        logged = ""
         while True:
             # The former owner is not waited for: it ends, if it has not ended.
-            answers = await self._look_around(owned, owned.epoch, self._former)
+            answers = await self._look_around(owned, owned.epoch, self.former)
             further = [each for each in answers if each > self._following.reach or each.epoch >= owned.epoch]
             if further:
                 raise CannotServeError(
@@ -307,7 +312,8 @@ class Replica:
                 f"{1 + len(answers)} of those in sync answer. Start another one of them, or, if they are "
                 f"lost, go on with `lightrail-admin shard replicas {owned.shard} --min-in-sync 1`"
             )
-            if self._process.waiting != waiting:
+            if logged != waiting:
+                logged = waiting
                 log.warning("%s", waiting)
             self._process.wait_for(waiting)
             await self._pause()
@@ -351,39 +357,10 @@ class Replica:
 
     def own(self, found: ReplicaSet, journal: Journal, server: "Server") -> Owning:
         """From now on the journal is streamed to the other members; `Owning.may_change` is to be set."""
-        leases, incarnation = OwnersLeases(), journal.incarnation
-
-        def is_member(member: str) -> bool:
-            entry = self.entry
-            return entry is not None and member in entry.members
-
-        stream = Stream(
-            journal,
-            found.epoch,
-            JournalEnds(self.member, self._process.boot, incarnation.disk, journal.salt),
-            leases,
-            is_member=is_member,
-            send=self.socket.send,
-            run_on_loop=self._loop.call_soon_threadsafe,
-            on_accepted=server.accepted,
-            on_ended=self._process.fail,
-        )
-        owning = Owning(
-            self.member,
-            found,
-            journal,
-            stream,
-            leases,
-            self.grant,
-            self._joining.coordinator,
-            self._map,
-            former=self._former,
-            commit_age_s=lambda: server.disk.age_s(time.monotonic()),
-            on_accepted=server.accepted,
-            on_deposed=self._process.fail,
-        )
+        stream, owning = owning_of(self, found, journal, server)
         server.stream_to(stream, owning.may_deliver)
         self._stream, self._on_member = stream, stream.receive
+        owning.show(self._counts)
         owning.may_change = False
         owning.begin(self._loop)
         return owning
@@ -393,7 +370,7 @@ class Replica:
         self._on_member = None
         with suppress(CoordinatorError, TimeoutError):
             async with asyncio.timeout(LEAVE_TIME_MAX_S):
-                await self._joining.coordinator.unregister(follower_key(self._process.id, self.member))
+                await self.joining.coordinator.unregister(follower_key(self._process.id, self.member))
         if self._link is not None:
             self._link.close()
         self.socket.close()

@@ -169,7 +169,9 @@ def recover(
         marks, locks = DeliveryMarks(), KeptLocks()
         if settings.store != "memory":
             marks = file_marks = FileMarks(data_directory.directory, is_followed=replicas is not None)
-            locks = FileLocks(data_directory.directory, file_marks)
+            if replicas is None:
+                # A former ownership says nothing of what others have locked since: a take-over ends locks.
+                locks = FileLocks(data_directory.directory, file_marks)
         # A journal that had lost its identity file has written a new one.
         return Storage(store, data_directory.disk or disk, archiver, journals, marks, locks), recovered
     except StoreError as error:

@@ -9,6 +9,7 @@ from prometheus_client import generate_latest
 from lightrail.cluster.coordinator import Write
 from lightrail.cluster.map import Map, Member, Placed, ShardRecord
 from lightrail.cluster.memory import MemoryCoordinator
+from lightrail.cluster.replica_sets import ReplicaSet, SetMember
 from lightrail.gateway.processes.members import PRESENCE_FAMILIES, Presence
 from lightrail.shard_client.peers.shards import ConnectionState, ShardPeer
 from lightrail.telemetry.metrics import registry
@@ -71,5 +72,26 @@ def test_metrics_have_a_series_for_each_known_shard() -> None:
         text = generate_latest(registry(PRESENCE_FAMILIES, presence)).decode()
         for shard, value in ((0, 1), (1, 0), (2, 0)):
             assert f'lightrail_placement_serving{{shard="{shard}"}} {value}.0' in text
+
+    asyncio.run(story())
+
+
+def test_metrics_have_the_members_of_shards_with_replicas() -> None:
+    async def story() -> None:
+        coordinator = MemoryCoordinator()
+        members = {id: SetMember(id) for id in "abc"}
+        found = ReplicaSet(2, 7, "a", frozenset("ab"), members, 3, 2)
+        await coordinator.write([Write(found.key, found.encode())])
+        map = Map(coordinator)
+        map.refresh()
+        presence: Any = Presence(map, {})
+        text = generate_latest(registry(PRESENCE_FAMILIES, presence)).decode()
+        for name, value in (
+            ("replicas", 3),
+            ("replicas_in_sync", 2),
+            ("replicas_min_in_sync", 2),
+            ("epoch", 7),
+        ):
+            assert f'lightrail_placement_{name}{{shard="2"}} {value}.0' in text
 
     asyncio.run(story())

@@ -23,6 +23,7 @@ from lightrail.cluster.map import Map, Member, Move, Placed, ShardRecord
 from lightrail.cluster.membership import member_of, shard_records
 from lightrail.cluster.memory import MemoryCoordinator
 from lightrail.cluster.readers import Reader
+from lightrail.cluster.replica_sets import ReplicaSet, SetMember
 from lightrail.cluster.users import UserRecord
 from lightrail.frontend.sole_connections import _parts
 from lightrail.model.policy import Policy
@@ -45,7 +46,7 @@ Json = dict[str, Any]
 async def _of_map(space: Coordinator) -> object:
     map = Map(space)
     map.refresh()
-    members = map.shard_records, map.shards, map.frontends, map.gateways
+    members = map.shard_records, map.shards, map.frontends, map.gateways, map.followers, map.replica_sets
     return [dict(each) for each in (map.placements(), map.moves, map.readers, *members) if each]
 
 
@@ -128,6 +129,13 @@ KINDS: Final = (
         _json(Generation("d", 1, "t", 7, "l", 5, 1, 9, True, True).encode()),
         Generation.decode,
     ),
+    Kind(
+        "replicas/2",
+        _json(ReplicaSet(2, 4, "a", frozenset("a"), {"a": SetMember("h"), "b": SetMember()}, 3, 1).encode()),
+        ReplicaSet.decode,
+        (("members", "a"),),
+    ),
+    Kind("followers/2/a", _json(Member(2, 7, "tcp://h:1", lock="l").encode()), _through(_of_map)),
     Kind("history", _json(History("1", "0", True).encode()), History.decode),
     Kind(
         "containers/0",

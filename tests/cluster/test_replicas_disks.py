@@ -116,7 +116,11 @@ def test_a_directory_that_is_set_back_loses_nothing(tmp_path: Path) -> None:
                 for path in (copy / "shard-0").iterdir():
                     shutil.copy2(path, here / path.name)
                 # First alone, then with one other.
-                others = [each for each in scene.members.nodes if each is not node]
+                in_sync = scene.members.in_sync()
+                others = sorted(
+                    (each for each in scene.members.nodes if each is not node),
+                    key=lambda each: each not in in_sync,
+                )
                 scene.members.revive(node)
                 hold(4)
                 scene.members.revive(others[0])

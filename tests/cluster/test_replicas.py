@@ -109,6 +109,7 @@ def test_owners_are_killed_and_their_disks_removed_and_nothing_is_lost(tmp_path:
         assert shard.entry()["epoch"] >= 1 + MEMBERS
 
 
+@pytest.mark.soak
 @pytest.mark.timeout(180)
 def test_an_owner_that_stands_still_is_replaced_and_follows_when_it_goes_on(tmp_path: Path) -> None:
     with Cluster(tmp_path) as cluster:
@@ -131,6 +132,7 @@ def test_an_owner_that_stands_still_is_replaced_and_follows_when_it_goes_on(tmp_
         ledger.finish()
 
 
+@pytest.mark.soak
 @pytest.mark.timeout(180)
 def test_a_member_that_ends_in_order_disturbs_nobody(tmp_path: Path) -> None:
     with Cluster(tmp_path) as cluster:

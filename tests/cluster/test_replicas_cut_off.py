@@ -61,6 +61,7 @@ def test_an_owner_whose_machine_is_cut_off_is_replaced(tmp_path: Path, net: Isla
         scene.finish()
 
 
+@pytest.mark.soak
 @pytest.mark.parametrize("chain", ["INPUT", "OUTPUT"])
 def test_an_owner_that_hears_nobody_or_is_not_heard_is_replaced(
     tmp_path: Path, net: Island, chain: str
@@ -78,6 +79,7 @@ def test_an_owner_that_hears_nobody_or_is_not_heard_is_replaced(
         scene.finish()
 
 
+@pytest.mark.soak
 def test_a_follower_whose_machine_is_cut_off_is_removed(tmp_path: Path, net: Island) -> None:
     with ReplicaScene(tmp_path, island=net) as scene:
         islander = scene.members.nodes[0]
@@ -99,6 +101,7 @@ def test_a_follower_whose_machine_is_cut_off_is_removed(tmp_path: Path, net: Isl
         scene.finish()
 
 
+@pytest.mark.soak
 def test_an_owner_that_is_cut_off_from_etcd_alone_goes_on(tmp_path: Path, net: Island) -> None:
     with ReplicaScene(tmp_path, island=net) as scene:
         make_owner(scene)
@@ -118,6 +121,7 @@ def test_an_owner_that_is_cut_off_from_etcd_alone_goes_on(tmp_path: Path, net: I
         scene.finish()
 
 
+@pytest.mark.soak
 def test_an_owner_that_is_cut_off_from_its_followers_alone_is_replaced(tmp_path: Path, net: Island) -> None:
     """It reaches etcd and clients: it can neither accept anything nor remove all others."""
     with ReplicaScene(tmp_path, island=net) as scene:

@@ -12,6 +12,7 @@ from tests.cluster.replicated import ReplicaScene, hold
 pytestmark = pytest.mark.timeout(240)
 
 
+@pytest.mark.soak
 def test_the_pauses_of_kill_and_orderly_end(tmp_path: Path) -> None:
     with ReplicaScene(tmp_path) as scene:
         for round in range(3):
@@ -27,6 +28,7 @@ def test_the_pauses_of_kill_and_orderly_end(tmp_path: Path) -> None:
         scene.finish()
 
 
+@pytest.mark.soak
 def test_an_owner_stands_still_for_ten_seconds_under_load(tmp_path: Path) -> None:
     with ReplicaScene(tmp_path) as scene:
         owner = scene.members.owner()
@@ -42,6 +44,7 @@ def test_an_owner_stands_still_for_ten_seconds_under_load(tmp_path: Path) -> Non
         scene.finish()
 
 
+@pytest.mark.soak
 def test_a_follower_stands_still_under_load_and_is_removed(tmp_path: Path) -> None:
     with ReplicaScene(tmp_path) as scene:
         follower = scene.members.followers()[0]
@@ -55,6 +58,7 @@ def test_a_follower_stands_still_under_load_and_is_removed(tmp_path: Path) -> No
         scene.finish()
 
 
+@pytest.mark.soak
 def test_two_of_three_are_killed_and_come_back_and_nothing_is_lost(tmp_path: Path) -> None:
     with ReplicaScene(tmp_path) as scene:
         for lost_disk in (False, True):

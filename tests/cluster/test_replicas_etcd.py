@@ -1,0 +1,64 @@
+"""etcd is away, or was set back, while a shard with replicas is under load: nothing is lost."""
+
+from pathlib import Path
+
+import pytest
+
+from tests.cluster.replicated import MEMBERS, ReplicaScene, hold
+
+pytestmark = pytest.mark.timeout(240)
+
+
+@pytest.mark.soak
+def test_etcd_is_away_for_twenty_seconds_and_an_owner_is_killed_meanwhile(tmp_path: Path) -> None:
+    with ReplicaScene(tmp_path) as scene:
+        (etcd,) = scene.cluster.etcd.servers
+        owner = scene.members.owner()
+        etcd.kill()
+        # Nobody notices: no message of the shard needs etcd.
+        scene.warm()
+        hold(20)
+        scene.warm()
+        assert not any(node.said().count("another member owns") for node in scene.members.nodes)
+        with scene.fault("the owner is killed while etcd is away"):
+            scene.members.kill(owner)
+            hold(4)
+            accepted = [sender.page.accepted for sender in scene.senders]
+            hold(1)
+            assert accepted == [sender.page.accepted for sender in scene.senders]
+            etcd.start()
+            scene.cluster.etcd.ready()
+            scene.members.until_taken_over(owner)
+            scene.warm()
+            scene.members.revive(owner)
+        scene.members.until_in_sync()
+        scene.finish()
+
+
+@pytest.mark.soak
+def test_all_start_with_an_etcd_that_was_set_back(tmp_path: Path) -> None:
+    """Its entry has the owner and the members in sync of then: one alone. Nothing accepted since is lost."""
+    with ReplicaScene(tmp_path) as scene:
+        (etcd,) = scene.cluster.etcd.servers
+        last = scene.members.owner()
+        others = [node for node in scene.members.nodes if node is not last]
+        with scene.fault("an owner later"):
+            scene.members.until_in_sync()
+            etcd.save(tmp_path / "snapshot")
+            scene.members.kill(last)
+            scene.members.until_taken_over(last)
+            scene.warm()
+        with scene.fault("all are killed, and etcd is set back"):
+            scene.members.kill(*scene.members.nodes)
+            # A frontend that runs does not follow an etcd that was set back.
+            scene.frontend.kill()
+            etcd.restore(tmp_path / "snapshot")
+            scene.cluster.etcd.start()
+            scene.cluster.etcd.ready()
+            scene.members.revive(last)
+            hold(4)
+            scene.members.revive(*others)
+            scene.cluster.start(scene.frontend)
+            scene.warm()
+        scene.members.until_in_sync(MEMBERS)
+        scene.finish()

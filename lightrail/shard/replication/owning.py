@@ -31,6 +31,8 @@ SILENT_NS: Final[int] = 1_000_000_000
 """Time without an acknowledgement after which a member is removed."""
 ALONE_NS: Final[int] = 5_000_000_000
 """The same if no member acknowledges: then it is the owner that is cut off, more likely than all of them."""
+LATE_S: Final = 0.5
+"""Age of a commit here from which on this machine is too busy to judge others."""
 HANGING_S: Final = 2.0
 """Age of a commit here, that another member has on its disk, after which the disk of the owner hangs."""
 KEPT_UP_NS: Final[int] = 10_000_000_000
@@ -210,8 +212,10 @@ class Owning:
     # --- members -----------------------------------------------------------------------------------------
 
     def _watch(self, now_ns: int) -> None:
-        # What this process has slept through does not count as silence of others.
+        # What this process has slept through, or its disk takes, does not count as silence of others.
         passed_ns, self._watched_ns = min(BEAT_NS, now_ns - self._watched_ns), now_ns
+        if self._commit_age_s() >= LATE_S:
+            passed_ns = 0
         synced, number = self._journal.position.synced_lsn, self.stream.number
         for member in self.found.members.keys() - {self._member}:
             watched = self._watched.setdefault(member, _Watched())

@@ -19,6 +19,7 @@ from lightrail.shard.replication.owning import (
     HANGING_S,
     KEPT_UP_NS,
     KEPT_UP_NS_MAX,
+    LATE_S,
     SILENT_NS,
     Owning,
 )
@@ -202,6 +203,23 @@ def test_a_pause_of_the_owner_itself_removes_nobody() -> None:
         assert world.owning._changing is None
         await world.tick(2 * SILENT_NS)
         assert not world.coordinator.writes
+
+    run(story)
+
+
+def test_an_owner_whose_own_disk_is_late_removes_nobody() -> None:
+    async def story() -> None:
+        world = World("abc")
+        for member in "bc":
+            world.attach(member)
+        await world.tick(SILENT_NS)
+        world.answering.remove("c")
+        world.age_s = LATE_S
+        await world.tick(10 * SILENT_NS)
+        assert world.coordinator.entry.in_sync == frozenset("abc")
+        world.age_s = LATE_S / 2
+        await world.tick(2 * SILENT_NS)
+        assert world.coordinator.entry.in_sync == frozenset("ab")
 
     run(story)
 

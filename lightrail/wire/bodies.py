@@ -2,7 +2,7 @@
 
 import json
 import struct
-from dataclasses import dataclass, field, fields
+from dataclasses import asdict, dataclass, field
 from typing import Any, Final, NamedTuple, TypeVar
 
 from lightrail.wire.frames import WireError
@@ -15,14 +15,14 @@ Body = TypeVar("Body", bound="_Body")
 @dataclass(slots=True)
 class _Body:
     def encode(self) -> bytes:
-        return _without(self)
+        return json.dumps(asdict(self), separators=(",", ":")).encode()
 
     @classmethod
     def decode(cls: type[Body], data: bytes | memoryview) -> Body:
         """Reads a body; ignores fields of later versions. Raises WireError."""
         try:
-            found: dict[str, Any] = json.loads(bytes(data))
-            return cls(**{name: value for name, value in found.items() if name in cls.__slots__})
+            fields: dict[str, Any] = json.loads(bytes(data))
+            return cls(**{name: value for name, value in fields.items() if name in cls.__slots__})
         except (ValueError, TypeError, AttributeError) as error:
             raise WireError(
                 f"expected the JSON body of {cls.__name__}, got {bytes(data[:80])!r}: {error}"
@@ -175,9 +175,10 @@ def _opening(body: ProducerOpen | ConsumerOpen, *names: str) -> bytes:
 
 def _without(body: _Body, *names: str) -> bytes:
     """A body as JSON without these fields."""
-    # dataclasses.asdict() would copy each value, deeply.
-    found = {each.name: getattr(body, each.name) for each in fields(body) if each.name not in names}
-    return json.dumps(found, separators=(",", ":")).encode()
+    fields = asdict(body)
+    for name in names:
+        del fields[name]
+    return json.dumps(fields, separators=(",", ":")).encode()
 
 
 @dataclass(slots=True)

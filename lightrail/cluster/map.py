@@ -143,7 +143,9 @@ class Member:
 
     def encode(self) -> str:
         fields = asdict(self)
-        del fields["id"]
+        # A former version can't read an entry with the field.
+        for name in ("id",) if self.lock else ("id", "lock"):
+            del fields[name]
         return json.dumps(fields, separators=(",", ":"))
 
 

@@ -2,6 +2,7 @@
 
 import asyncio
 import gc
+import json
 
 from lightrail.cluster.changes import ChangeFollower
 from lightrail.cluster.coordinator import Write
@@ -110,3 +111,8 @@ def test_a_follower_applies_only_entries_of_its_prefixes() -> None:
         assert seen == ["a/1", "a/2"]
 
     asyncio.run(check())
+
+
+def test_a_former_version_reads_registrations_of_processes_that_are_no_members() -> None:
+    assert "lock" not in json.loads(Member(2, 7, "tcp://h:1").encode())
+    assert json.loads(Member(2, 7, "tcp://h:1", lock="l").encode())["lock"] == "l"

@@ -31,6 +31,8 @@ SILENT_NS: Final[int] = 1_000_000_000
 """Time without an acknowledgement after which a member is removed."""
 ALONE_NS: Final[int] = 5_000_000_000
 """The same if no member acknowledges: then it is the owner that is cut off, more likely than all of them."""
+SLOWNESS: Final = 3
+"""How many times longer a member that is attached may be silent: on a busy machine a disk takes a second."""
 LATE_S: Final = 0.5
 """Age of a commit here from which on this machine is too busy to judge others."""
 HANGING_S: Final = 2.0
@@ -230,7 +232,8 @@ class Owning:
             ):
                 watched.silent_ns, watched.number, watched.lsn = 0, number, synced
             else:
-                watched.silent_ns += passed_ns
+                # One that is attached is slow, more likely than lost.
+                watched.silent_ns += passed_ns if follower is None else passed_ns // SLOWNESS
             if state is not FollowerState.LIVE or watched.silent_ns >= SILENT_NS:
                 watched.live_ns = None
             elif watched.live_ns is None:

@@ -21,6 +21,7 @@ from lightrail.shard.replication.owning import (
     KEPT_UP_NS_MAX,
     LATE_S,
     SILENT_NS,
+    SLOWNESS,
     Owning,
 )
 from lightrail.shard.replication.stream import AttachedMember, FollowerState
@@ -123,7 +124,11 @@ def run(story: Callable[[], Coroutine[Any, Any, None]]) -> None:
     asyncio.run(story())
 
 
-def test_a_member_that_is_silent_for_a_second_is_removed_and_keeps_up_before_it_is_added() -> None:
+@pytest.mark.parametrize("is_attached", [True, False])
+def test_a_silent_member_is_removed_and_keeps_up_before_it_is_added(is_attached: bool) -> None:
+    """One that is attached may be slow, and has three times as long as one that is not."""
+    silent_ns = SILENT_NS * SLOWNESS if is_attached else SILENT_NS
+
     async def story() -> None:
         world = World("abc")
         for member in "bc":
@@ -131,11 +136,13 @@ def test_a_member_that_is_silent_for_a_second_is_removed_and_keeps_up_before_it_
         await world.tick(2 * SILENT_NS)
         assert not world.coordinator.writes
         world.answering.remove("c")
-        await world.tick(SILENT_NS - TICK_NS)
+        follower = world.stream.followers["c"] if is_attached else world.stream.followers.pop("c")
+        await world.tick(silent_ns - TICK_NS)
         assert world.required == {"b", "c"}
-        await world.tick(2 * TICK_NS)
+        await world.tick(3 * TICK_NS)
         assert world.coordinator.entry.in_sync == {"a", "b"}
         assert world.required == {"b"}
+        world.stream.followers["c"] = follower
         world.answering.add("c")
         await world.tick(KEPT_UP_NS - BEAT_NS)
         assert world.coordinator.entry.in_sync == {"a", "b"}
@@ -153,7 +160,7 @@ def test_a_member_is_silent_that_lacks_messages_or_records_or_grants_no_lease(wh
         follower = world.attach("c")
         await world.tick(SILENT_NS)
         world.answering.remove("c")
-        for _ in range(2 * (LEASE_NS + SILENT_NS) // TICK_NS):
+        for _ in range(2 * (LEASE_NS + SLOWNESS * SILENT_NS) // TICK_NS):
             # The next tick finds all but one of these.
             follower.heard = 0 if what == "number" else world.stream.number + 1
             world.marks.synced("c", 0 if what == "mark" else world.journal.position.synced_lsn + 1)
@@ -172,10 +179,10 @@ def test_a_member_that_keeps_up_takes_the_place_of_a_silent_one_at_the_minimum_a
         world.attach("c")
         await world.tick()
         world.answering.remove("c")
-        await world.tick(2 * SILENT_NS)
+        await world.tick(2 * SLOWNESS * SILENT_NS)
         assert world.coordinator.entry.in_sync == {"a", "b"}
         world.answering = {"c"}
-        await world.tick(2 * SILENT_NS)
+        await world.tick(2 * SLOWNESS * SILENT_NS)
         assert world.coordinator.entry.in_sync == {"a", "c"}
 
     run(story)
@@ -218,7 +225,7 @@ def test_an_owner_whose_own_disk_is_late_removes_nobody() -> None:
         await world.tick(10 * SILENT_NS)
         assert world.coordinator.entry.in_sync == frozenset("abc")
         world.age_s = LATE_S / 2
-        await world.tick(2 * SILENT_NS)
+        await world.tick(2 * SLOWNESS * SILENT_NS)
         assert world.coordinator.entry.in_sync == frozenset("ab")
 
     run(story)

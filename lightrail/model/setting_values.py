@@ -235,6 +235,11 @@ def check(settings: "Settings") -> None:
             raise SettingsError(f"{name} is {path!r}: expected a PEM file that can be read")
 
     _check_etcd(settings)
+    if settings.min_in_sync > settings.replicas:
+        raise SettingsError(
+            f"min_in_sync is {settings.min_in_sync}, but replicas is {settings.replicas}: no shard can have "
+            "more members in sync than it has members"
+        )
     if not settings.wire.loopback and not settings.wire_key and not settings.insecure_wire:
         raise SettingsError(
             f"wire is {settings.wire}, which can be reached from other machines: set wire_key to a key made "

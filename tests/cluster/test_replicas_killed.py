@@ -7,9 +7,32 @@ from pathlib import Path
 
 import pytest
 
-from tests.cluster.replicated import ReplicaScene, hold
+from tests.cluster.replicated import MEMBERS, ReplicaScene, hold
 
 pytestmark = pytest.mark.timeout(240)
+
+
+def test_owners_are_killed_with_their_disks_and_nothing_is_lost(tmp_path: Path) -> None:
+    with ReplicaScene(tmp_path) as scene:
+        for _ in range(MEMBERS):
+            owner = scene.members.owner()
+            with scene.fault("owner killed, and its directory removed"):
+                scene.members.kill(owner)
+                shutil.rmtree(owner.data)
+            scene.members.start(owner)
+            scene.members.until_in_sync()
+        scene.finish()
+
+
+@pytest.mark.soak
+def test_members_that_end_in_order_disturb_nobody(tmp_path: Path) -> None:
+    with ReplicaScene(tmp_path) as scene:
+        for node in scene.members.nodes:
+            with scene.fault(f"{node.name} ends"):
+                scene.members.terminate(node)
+            scene.members.start(node)
+            scene.members.until_in_sync()
+        scene.finish()
 
 
 @pytest.mark.soak

@@ -6,18 +6,66 @@ import shutil
 import signal
 import subprocess
 import sys
+import threading
+from collections import Counter
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+import lightrail.client.sync
 from lightrail.cli import local_etcd
-from tests.cluster.test_replicas import Ledger
 from tests.support import wait
 from tests.support.broker import ROOT, Broker
 from tests.support.deploy.cluster import Cluster, get
 
 FLAGS = ("--shards", "1", "--frontends", "1", "--replicas", "3")
+QUEUE = "ledger"
+
+
+class Ledger(threading.Thread):
+    """Sends numbers, each after the one before was accepted; then everything accepted has to be there."""
+
+    def __init__(self, amqp: str) -> None:
+        super().__init__(daemon=True)
+        self.accepted = 0
+        self.error: BaseException | None = None
+        self._amqp = amqp
+        self._ends = threading.Event()
+
+    def run(self) -> None:
+        try:
+            with lightrail.client.sync.connect(self._amqp) as connection:
+                sender = connection.sender(QUEUE, resume=int(wait.DEADLINE_S))
+                while not self._ends.is_set():
+                    sender.send({"number": self.accepted})
+                    self.accepted += 1
+        except BaseException as error:
+            self.error = error
+
+    def more(self, count: int = 50) -> None:
+        """Waits until so many more were accepted."""
+        wanted = self.accepted + count
+        wait.until(lambda: self.accepted >= wanted or self.error, f"{count} more messages are accepted")
+        assert self.error is None, self.error
+
+    def stop(self) -> None:
+        """Ends sending."""
+        self._ends.set()
+        self.join(wait.DEADLINE_S)
+        assert self.error is None, self.error
+
+    def finish(self) -> None:
+        """Ends sending, and receives all: what was accepted is there, once, and in order."""
+        self.stop()
+        with lightrail.client.sync.connect(self._amqp) as connection:
+            receiver = connection.receiver(QUEUE, resume=int(wait.DEADLINE_S))
+            found: list[int] = []
+            while len(found) < self.accepted:
+                delivery = next(iter(receiver))
+                found.append(delivery.message.body["number"])
+                delivery.accept()
+        assert found == list(range(self.accepted)), Counter(found) - Counter(range(self.accepted))
 
 
 def admin(http: str, *arguments: str) -> Any:

@@ -194,7 +194,7 @@ MAKERS: Final = frozenset(
     ("open_coordinator", "EtcdClient", "EtcdCoordinator", "SqliteCoordinator", "MemoryCoordinator")
 )
 OPENERS: Final = ("cli/", "cluster/etcd/", "cluster/opening.py", "cluster/joining.py")
-"""Modules that make coordinators: processes open theirs in `Joining`, commands are nobody's owner."""
+"""Modules that make coordinators: processes open theirs in `Joining`, and commands own no shard."""
 
 
 def modules(below: str) -> Iterator[tuple[str, ast.Module]]:

@@ -79,11 +79,9 @@ class Performer:
     """Reads for the reader thread."""
     reading: dict[int, int] = field(default_factory=dict)
     """Number of reads under way by segment; the cleaner skips these segments."""
-    may_deliver: Callable[[], bool] | None = None
-    """Whether the leases of an owner with other members allow deliveries now; None: there are no leases."""
-    _withholds: bool = False
+    may_deliver: Callable[[], bool] = lambda: True
+    """Whether the leases of an owner with other members allow deliveries now; queues wait for it."""
     _withheld: dict[Queue, None] = field(default_factory=dict)
-    """Queues whose deliveries wait for leases."""
     held_turns: HeldTurns = field(init=False)
     _delivering: Delivering = field(init=False)
     dead_letters: DeadLettering = field(init=False)
@@ -122,21 +120,23 @@ class Performer:
         """Removes the mark of a queue that is no longer served: its messages must not be delivered."""
         self.touched.pop(queue, None)
 
-    def review_leases(self) -> None:
-        """Looks whether deliveries are allowed in this step; what waited for that is touched."""
-        self._withholds = self.may_deliver is not None and not self.may_deliver()
-        if self._withheld and not self._withholds:
-            self.touched.update(self._withheld)
-            self._withheld.clear()
-
     def dispatch(self, queue: Queue, now_ms: int) -> None:
         """Delivers what a queue can deliver."""
-        if self._withholds:
-            self._withheld[queue] = None
-            return
         found = queue.machine.dispatch(now_ms)
         if found:
             self._perform(queue, found, now_ms)
+
+    def dispatch_leased(self, queue: Queue, now_ms: int) -> None:
+        """As `dispatch`, for an owner with other members: without leases the queue waits."""
+        if not self.may_deliver():
+            self._withheld[queue] = None
+            return
+        self.dispatch(queue, now_ms)
+
+    def touch_withheld(self) -> None:
+        """Touches the queues that wait for leases: there may be some now."""
+        self.touched.update(self._withheld)
+        self._withheld.clear()
 
     def _perform(self, queue: Queue, found: list[Effect], now_ms: int) -> None:
         """Turns the effects of a machine into frames and records, in their order."""

@@ -82,11 +82,11 @@ class Engine:
             store, names, tenancy, max_delivery_count, marks, locks, counts.retire, queues_max(memory_mark)
         )
         performer = self._performer = Performer(queues, store, counts)
+        self._dispatch_queue = performer.dispatch
         self._held_turns = performer.held_turns
         house = self._house = Housekeeping(queues, store, counts, memory_mark, performer)
         memory = self._memory = house.memory
         answers = self._answers = Answers(memory, store.position)
-        self.accepted = answers.accepted
         admission = self._admission = Admission(store, performer, memory, counts, answers, queues.work)
         links = Links(queues, performer, admission, recovered, answers.when_synced, store, counts, memory)
         self._links, self._last_consumers = links, links.last_consumers
@@ -211,8 +211,6 @@ class Engine:
             performer.leaving.settle_more()
         if self._late:
             self._late_first()
-        if performer.may_deliver is not None:
-            performer.review_leases()
         while performer.touched:
             # Dead letters touch further queues, which the next round dispatches.
             touched, performer.touched = performer.touched, {}
@@ -223,7 +221,7 @@ class Engine:
                     self._links.idle.touched(queue, now_ms)
                 view = queue.view
                 was_over = looks.left <= 0 or work.deliveries <= 0
-                performer.dispatch(queue, now_ms)
+                self._dispatch_queue(queue, now_ms)
                 if view.deliveries.seen_to > queue.mark_asked:
                     self._queues.mark(queue, now_ms)
                 if was_over and queue.machine.is_unfinished:
@@ -283,6 +281,12 @@ class Engine:
     def shared_with(self, stream: "Stream", may_deliver: Callable[[], bool]) -> None:
         """From now on the shard has other members; `may_deliver`: whether the leases allow deliveries now."""
         self._answers.rounds, self._performer.may_deliver = stream, may_deliver
+        self._dispatch_queue = self._performer.dispatch_leased
+
+    def accepted(self) -> None:
+        """Other members have acknowledged, or granted leases: answers that waited leave; a step follows."""
+        self._answers.accepted()
+        self._performer.touch_withheld()
 
     def _answer_without_commit(self, now_ms: int) -> None:
         """Sends answers that no record delays; with memory far above its mark they wait for longer, so that
@@ -329,8 +333,7 @@ class Engine:
             return
         self._counts.fetched_bytes += sum(run.size for run in read.runs)
         # Without any run the machine fetches again in a second; damaged messages are skipped and logged.
-        damaged = isinstance(error, JournalDamagedError)
-        fetched = commands.Fetched(read.run.sequence, read.runs, damaged)
+        fetched = commands.Fetched(read.run.sequence, read.runs, isinstance(error, JournalDamagedError))
         self._performer.apply(queue, fetched, now_ms)
         if queue.unanswered:
             for waiter, number in queue.take_applied():
@@ -361,16 +364,14 @@ class Engine:
         self._house.clean(now_ms)
         self._counts.memory_bytes = self._memory.resident
         self._counts.frontends_connected = self._frontends.count
-        prepared, oldest_ms = self.transactions.prepared.waiting(now_ms)
-        self._counts.transactions_prepared = prepared
+        self._counts.transactions_prepared, oldest_ms = self.transactions.prepared.waiting(now_ms)
         self._counts.transaction_prepared_seconds = oldest_ms / 1000
 
     @property
     def deadline_ms(self) -> int | None:
         """Time of the next Tick of a queue, or of the end of a batch's wait; None for never."""
-        if self._performer.leaving.departures or self._admission.unfinished or self._takeovers.due:
-            return 0
-        if self._memory.paused and self._memory.may_resume:
+        is_going_on = self._performer.leaving.departures or self._admission.unfinished or self._takeovers.due
+        if is_going_on or (self._memory.paused and self._memory.may_resume):
             return 0
         due_ms = self._queues.deadlines.next_ms
         over_ms = self._routes.holding.next_ms
@@ -386,8 +387,7 @@ class Engine:
 
     def lost(self, identity: bytes) -> None:
         """ZeroMQ has no route to this frontend; it will time out or send a new greeting."""
-        peer = self._frontends.find(identity)
-        if peer is not None:
+        if (peer := self._frontends.find(identity)) is not None:
             self._frontends.forget(peer, self._ticked_ms)
 
     def not_ready(self) -> str | None:

@@ -75,7 +75,6 @@ class Journal:
         """Segments by number, the oldest first; the tail adds new ones."""
         self._tail: Tail
         self._small: SmallRecords
-        self.ended = NOWHERE  # The end of what is written, synced or not.
         self.holds: Callable[[Segment], bool] | None = None
         """Whether a segment must be kept because it has to be archived and is not in the archive yet."""
         self.judge: Callable[[Extent], None] = lambda _: None
@@ -110,8 +109,7 @@ class Journal:
         files, producers_max = self.files, self._tables.producers_max
         opened = open_files(files, self._cluster, self._shard, producers_max, memory_bytes, self.judge, epoch)
         replay = opened.replay
-        self.salt = opened.salt
-        self.incarnation = opened.incarnation
+        self.salt, self.incarnation = opened.salt, opened.incarnation
         self._segments = {segment.number: segment for segment in replay.segments}
         self._tables = replay.tables
         recovered = opened.recovered()
@@ -125,10 +123,13 @@ class Journal:
         self._small = SmallRecords(self._tail, self._tables, self._space, self._segments)
         self._tail.accepted = NOWHERE if self.marks.others else opened.reached()
         self.accept()
-        # On a full disk a shard without replicas still starts, and makes its segment when space is free.
-        with contextlib.suppress(*() if epoch else (StoreFullError,)):
+        try:
             self._tail.roll(0, now_ms)
             self.flush()
+        except StoreFullError:
+            # The shard still starts, and makes its segment when space is free; one with replicas needs it.
+            if epoch:
+                raise
         return recovered
 
     def close(self, now_ms: int = 0) -> None:
@@ -216,7 +217,6 @@ class Journal:
         """See `Store.end_commit`."""
         assert isinstance(commit, JournalCommit)
         self._tail.end_commit(commit)
-        self.ended = commit.reached
         if commit.ends_whole:
             if self._tail.is_shared:
                 self.marks.ended(commit.last_lsn, commit.reached)

@@ -51,6 +51,8 @@ class Tail:
     """The epoch of this owner, which the headers of its segments have."""
     accepted: Reached = NOWHERE
     """See `Position.accepted`."""
+    ended: Reached = NOWHERE
+    """The end of the last commit, which is written, synced or not."""
     is_shared: bool = False
     """See `Position.is_shared`."""
     synced_lsn: int = field(init=False)
@@ -323,6 +325,7 @@ class Tail:
             part.segment.written = part.end
         self._in_flight = None
         self._space.is_committing = False
+        self.ended = commit.reached
         if commit.synced:
             self.synced_lsn = commit.last_lsn
 

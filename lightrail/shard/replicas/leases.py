@@ -52,6 +52,10 @@ class OwnersLeases:
         until = self._until
         return all(until.get(member, 0) > now_ns for member in required)
 
+    def until_ns(self, member: str) -> int:
+        """The end of the lease that a member grants; it moves with each answer to a beat."""
+        return self._until.get(member, 0)
+
     def return_all(self) -> None:
         """Ends all leases, before the owner hands over: it delivers nothing more."""
         self._until.clear()

@@ -64,8 +64,8 @@ class Following:
         self.epoch = 0
         """Of the owner that it follows, or attaches to."""
         self.promised = 0
-        """No owner of an older epoch is answered: this process has said to the owner of this one how far its
-        journal reaches, or has read the entry at its start."""
+        """No owner of an older epoch is answered: the owner of this epoch knows how far this journal reaches,
+        or the process has read the epoch in the entry at its start."""
         self.heard_ns = now_ns()
         """When the owner was heard last."""
         self.returned = 0

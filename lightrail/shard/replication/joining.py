@@ -12,12 +12,11 @@ from typing import TYPE_CHECKING
 from lightrail.cluster.coordinator import ATTEMPTS_MAX, ConflictError, CoordinatorError, KeySpace, Write
 from lightrail.cluster.joining import Joining, patiently
 from lightrail.cluster.map import SHARD_SETS, Map, ShardRecord
-from lightrail.cluster.membership import check_disk, free_number, shard_records
+from lightrail.cluster.membership import MemberRefusedError, check_disk, free_number, shard_records
 from lightrail.cluster.replica_sets import REPLICAS, ReplicaSet, SetRefusedError, first, follower_key, key_of
 
 if TYPE_CHECKING:
     from lightrail.model.settings import Settings
-    from lightrail.shard.replication.following import FollowingState
     from lightrail.shard.startup.data_directory import DataDirectory
     from lightrail.telemetry.process import Process
 
@@ -61,11 +60,17 @@ async def settle(
     """The set of the shard of this directory, which is made if the settings want it; None without replicas.
 
     Raises:
-        MemberRefusedError: the directory is not this shard's.
+        MemberRefusedError: the directory is not this shard's, or the settings allow no replicas.
         StoreRefusedError: the directory can't be used.
         CoordinatorError: the coordinator can't be reached.
     """
     if not settings.etcd or settings.store != "journal":
+        if settings.replicas > 1:
+            raise MemberRefusedError(
+                f"replicas is {settings.replicas}; expected etcd, which has the name of a shard's owner, and "
+                f"the store journal, found etcd {'set' if settings.etcd else 'not set'} and the store "
+                f"{settings.store}"
+            )
         return None
     shard = data_directory.shard
     for _ in range(ATTEMPTS_MAX):
@@ -145,11 +150,11 @@ async def register(joining: Joining, shard: int, member: str, bound: str, lock: 
     await patiently(joining.process, lambda: joining.coordinator.register(key, own.encode(), displaced))
 
 
-def report(process: "Process", entry: ReplicaSet, member: str, page: str, state: "FollowingState") -> None:
+def report(process: "Process", entry: ReplicaSet, member: str, page: str, *, is_following: bool) -> None:
     """Reports ready once a member follows, and until then what it waits for."""
     if process.ready is not None:
         return
-    if state.value == "following":
+    if is_following:
         process.report_ready(metrics=page, follows=True)
         return
     waiting = (

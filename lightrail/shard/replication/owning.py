@@ -32,7 +32,7 @@ SILENT_NS: Final[int] = 1_000_000_000
 ALONE_NS: Final[int] = 5_000_000_000
 """The same if no member acknowledges: then it is the owner that is cut off, more likely than all of them."""
 SLOWNESS: Final = 3
-"""How many times longer a member that is attached may be silent: on a busy machine a disk takes a second."""
+"""How many times longer one may be silent that answers beats: on a busy machine a disk takes a second."""
 LATE_S: Final = 0.5
 """Age of a commit here from which on this machine is too busy to judge others."""
 HANGING_S: Final = 2.0
@@ -50,6 +50,10 @@ class _Watched:
 
     silent_ns: int = 0
     """For how long it has not reached `number`, `lsn`, or granted a lease, while this owner was at work."""
+    quiet_ns: int = 0
+    """For how long it has answered no beat, while this owner was at work."""
+    lease_ns: int = 0
+    """The end of its last lease."""
     number: int = 0
     """Of the last message that was sent to it when it had acknowledged all of the former ones."""
     lsn: int = 0
@@ -100,7 +104,7 @@ class Owning:
         self._on_deposed = on_deposed
         self._watched: dict[str, _Watched] = {}
         if former not in ("", member):
-            self._watched[former] = _Watched(silent_ns=SILENT_NS)
+            self._watched[former] = _Watched(SILENT_NS, SILENT_NS)
         self._watched_ns = steady_ns()
         """When they were looked at last."""
         self._demanded: frozenset[str] = frozenset()
@@ -142,8 +146,9 @@ class Owning:
         counts.ahead_bytes = lambda: self._by_host(
             lambda member: found.ahead if (found := self.stream.followers.get(member)) is not None else 0
         )
+        position, marks = self._journal.position, self._journal.marks
         counts.behind_records = lambda: self._by_host(
-            lambda member: max(0, self._journal.ended.next_lsn - 1 - self._journal.marks.mark(member))
+            lambda member: max(0, position.ended.next_lsn - 1 - marks.mark(member))
         )
 
     def _by_host(self, read: Callable[[str], float]) -> dict[str, float]:
@@ -221,6 +226,9 @@ class Owning:
         synced, number = self._journal.position.synced_lsn, self.stream.number
         for member in self.found.members.keys() - {self._member}:
             watched = self._watched.setdefault(member, _Watched())
+            lease_ns = self._leases.until_ns(member)
+            watched.quiet_ns = watched.quiet_ns + passed_ns if lease_ns == watched.lease_ns else 0
+            watched.lease_ns = lease_ns
             follower = self.stream.followers.get(member)
             state = FollowerState.ATTACHING if follower is None else follower.state
             if (
@@ -232,8 +240,7 @@ class Owning:
             ):
                 watched.silent_ns, watched.number, watched.lsn = 0, number, synced
             else:
-                # One that is attached is slow, more likely than lost.
-                watched.silent_ns += passed_ns if follower is None else passed_ns // SLOWNESS
+                watched.silent_ns += passed_ns
             if state is not FollowerState.LIVE or watched.silent_ns >= SILENT_NS:
                 watched.live_ns = None
             elif watched.live_ns is None:
@@ -243,7 +250,7 @@ class Owning:
         """The next change of the set, with the members that are required meanwhile."""
         found = self.found
         others = found.in_sync - {self._member}
-        silent = {each for each in others if self._watched[each].silent_ns >= SILENT_NS}
+        silent = {each for each in others if self._is_lost(each)}
         if silent == others and all(each.live_ns is None for each in self._watched.values()):
             silent = {each for each in silent if self._watched[each].silent_ns >= ALONE_NS}
         if silent:
@@ -275,6 +282,12 @@ class Owning:
             # One at a time.
             return None
         return None
+
+    def _is_lost(self, member: str) -> bool:
+        # One that answers beats is slow, more likely than lost.
+        watched = self._watched[member]
+        limit_ns = SILENT_NS if watched.quiet_ns >= SILENT_NS else SLOWNESS * SILENT_NS
+        return watched.silent_ns >= limit_ns
 
     def _hold_back(self, member: str) -> None:
         """A member that has not kept up has to do so for longer."""

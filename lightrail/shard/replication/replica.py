@@ -15,7 +15,7 @@ import logging
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import replace
-from typing import TYPE_CHECKING, Final, cast
+from typing import TYPE_CHECKING, Final
 
 from lightrail.cluster.coordinator import ConflictError, CoordinatorError
 from lightrail.cluster.joining import LEAVE_TIME_MAX_S, Joining, patiently
@@ -61,12 +61,15 @@ class Replica:
         """In which this process owns the shard; 0 while it follows."""
         self._owned: ReplicaSet | None = None
         """The entry by which this process took over."""
-        self.former, self._stream = "", cast("Stream | None", None)
-        """The member that owned before; the stream of this one."""
+        self.former = ""
+        """The member that owned before."""
+        self._stream: Stream | None = None
+        """To the other members, while this one owns."""
         self.grant = Grant(steady_ns())
         self.joining = joining
         self._process = joining.process
-        self._directory, self._cluster = data_directory, cluster
+        self._directory = data_directory
+        self._cluster = cluster
         self.map = map
         self._loop = asyncio.get_running_loop()
         self._thread = Worker(self._loop, "mirror")
@@ -81,7 +84,6 @@ class Replica:
             now_ns=steady_ns,
             on_broken=self._fail,
         )
-        self._on_member: Callable[[bytes, list[bytes]], None] | None = None  # handles messages to the owner
         self._counts = ReplicaCounts(
             follows=lambda: not self.epoch and self._following.state is FollowingState.FOLLOWING
         )
@@ -128,8 +130,8 @@ class Replica:
             return
         if kind is MessageKind.LOOK:
             self._answer_look(identity, decode(parts))
-        elif self._on_member is not None:
-            self._on_member(identity, parts)
+        elif self._stream is not None:
+            self._stream.receive(identity, parts)
         else:
             reason = b"this member does not own the shard"
             refusal = MemberMessage(MessageKind.REFUSED, self._following.promised, body=reason)
@@ -189,7 +191,8 @@ class Replica:
                 self._failed.result()
             await patiently(self._process, self._refresh)
             entry = self.entry or at_start
-            joining.report(self._process, entry, self.member, page, self._following.state)
+            is_following = self._following.state is FollowingState.FOLLOWING
+            joining.report(self._process, entry, self.member, page, is_following=is_following)
             if self.member not in entry.members:
                 await joining.join(self.joining, self.map, entry, self.member)
             now_ns = steady_ns()
@@ -359,7 +362,7 @@ class Replica:
         """From now on the journal is streamed to the other members; `Owning.may_change` is to be set."""
         stream, owning = owning_of(self, found, journal, server)
         server.stream_to(stream, owning.may_deliver)
-        self._stream, self._on_member = stream, stream.receive
+        self._stream = stream
         owning.show(self._counts)
         owning.may_change = False
         owning.begin(self._loop)
@@ -367,7 +370,7 @@ class Replica:
 
     async def close(self) -> None:
         """Ends in order."""
-        self._on_member = None
+        self._stream = None
         with suppress(CoordinatorError, TimeoutError):
             async with asyncio.timeout(LEAVE_TIME_MAX_S):
                 await self.joining.coordinator.unregister(follower_key(self._process.id, self.member))

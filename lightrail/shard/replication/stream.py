@@ -116,7 +116,7 @@ class Stream:
         self._on_ended = on_ended
         self.number = 0
         """Of the last message to live members."""
-        self._written = journal.ended.position
+        self._written = journal.position.ended.position
         """The end of what was written to this disk."""
         self.is_returned = False
         """Whether this owner has returned its leases: another one is to take over."""

@@ -67,7 +67,7 @@ def follows(promised: int, epoch: int) -> bool:
 
 
 def promised_by_answering(epoch: int) -> int:
-    """The oldest epoch that a member follows after it has told the owner of `epoch` what its journal has."""
+    """The oldest epoch that a member follows when the owner of `epoch` knows how far its journal reaches."""
     return epoch
 
 

@@ -207,3 +207,9 @@ def test_children_read_where_etcd_and_the_wire_are() -> None:
     flags = {"etcd": "10.0.0.1:2379,[::1]:2379", "wire": "[::1]:5680", "metrics": "::1", "zone": "a"}
     settings = Settings.load(flags=flags)
     assert Settings.from_json(settings.to_json()) == settings
+
+
+def test_more_members_in_sync_than_there_are_is_refused() -> None:
+    with pytest.raises(SettingsError, match="min_in_sync is 3, but replicas is 2"):
+        Settings.load(flags={"replicas": "2", "min_in_sync": "3"})
+    assert Settings.load(flags={"replicas": "3", "min_in_sync": "3"}).min_in_sync == 3

@@ -172,3 +172,70 @@ def test_an_owner_alone_delivers_before_its_commit() -> None:
     peer.send(1, 1, [b"a"])
     assert peer.messages(2) == [b"a"]
     assert peer.accepted(1) == []
+
+
+class Stream:
+    """A stream to members that have heard what the test says."""
+
+    def __init__(self) -> None:
+        self.number = self.heard = 0
+
+    def begin_round(self) -> int:
+        self.number += 1
+        return self.number
+
+
+def shared(*, may_deliver: bool) -> tuple[SharedScene, Peer, Stream, list[bool]]:
+    scene, peer = opened()
+    stream, leases = Stream(), [may_deliver]
+    scene.engine.shared_with(stream, lambda: leases[0])  # type: ignore[arg-type]
+    return scene, peer, stream, leases
+
+
+def test_an_answer_without_records_waits_until_members_have_heard_the_owner_since() -> None:
+    scene, peer, stream, _ = shared(may_deliver=True)
+    request = peer.ask("queue", queue="q")
+    scene.turn()
+    assert stream.number == 1, "a message was sent after the request was applied"
+    scene.acknowledge()
+    assert peer.take(Kind.RESPONSE) == []
+    stream.heard = 1
+    scene.acknowledge()
+    assert [answer.number for answer in peer.take(Kind.RESPONSE)] == [request]
+
+
+def test_answers_that_wait_for_their_records_need_no_other_message() -> None:
+    scene, peer, stream, _ = shared(may_deliver=True)
+    peer.send(3, 1, [b"a"])
+    commit(scene)
+    scene.acknowledge()
+    assert (peer.accepted(3), stream.number) == ([1], 0)
+
+
+@pytest.mark.parametrize("durable", [True, False])
+def test_without_leases_messages_are_accepted_and_not_delivered(durable: bool) -> None:
+    scene, peer, _, leases = shared(may_deliver=False)
+    peer.send(1, 1, [b"a"], durable=durable)
+    scene.turn()
+    if durable:
+        commit(scene)
+    scene.acknowledge()
+    assert peer.accepted(1) == [1]
+    assert peer.take(Kind.DELIVER) == []
+    assert 2 not in peer.delivered
+    leases[0] = True
+    scene.acknowledge()
+    assert [each.message for each in peer.delivered[2]] == [b"a"]
+
+
+def test_what_was_withheld_is_delivered_in_its_order_before_later_messages() -> None:
+    scene, peer, _, leases = shared(may_deliver=False)
+    for number in (1, 2):
+        peer.send(1, number, [b"%d" % number])
+        commit(scene)
+        scene.acknowledge()
+    leases[0] = True
+    peer.send(1, 3, [b"3"])
+    commit(scene)
+    scene.acknowledge()
+    assert [each.message for each in peer.delivered[2]] == [b"1", b"2", b"3"]

@@ -31,7 +31,7 @@ def settle(owner: OwnerNode, sequence: int) -> None:
 def check_equal(world: World) -> None:
     owner = world.owner
     assert owner is not None
-    ended = owner.journal.ended
+    ended = owner.journal.position.ended
     for name, member in world.members.items():
         assert member.broken is None
         assert member.following.state is FollowingState.FOLLOWING
@@ -86,7 +86,7 @@ def test_an_empty_member_gets_everything_that_was_written_before() -> None:
         send(owner, sequence)
         owner.begin()
         owner.end()
-    assert owner.journal.ended.segment > 3
+    assert owner.journal.position.ended.segment > 3
     world.settle_down()
     check_equal(world)
 
@@ -119,7 +119,7 @@ def test_members_become_equal_whatever_is_lost_on_the_way(seed: int) -> None:
             if mirror is not None and not mirror.failure:
                 assert mirror.accepted_lsn <= accepted(owner)
     world.settle_down(chance)
-    assert accepted(owner) == owner.journal.ended.next_lsn - 1
+    assert accepted(owner) == owner.journal.position.ended.next_lsn - 1
     check_equal(world)
 
 
@@ -150,7 +150,7 @@ def test_what_was_accepted_is_at_every_later_owner(seed: int) -> None:
         check_equal(world)
         send(owner, 0)
         world.settle_down(chance)
-        assert accepted(owner) == owner.journal.ended.next_lsn - 1
+        assert accepted(owner) == owner.journal.position.ended.next_lsn - 1
 
 
 def test_a_disk_that_was_set_back_counts_for_nothing_until_it_has_everything_again() -> None:
@@ -161,7 +161,7 @@ def test_a_disk_that_was_set_back_counts_for_nothing_until_it_has_everything_aga
     for sequence in range(3):
         send(owner, sequence)
         world.settle_down()
-    assert accepted(owner) == owner.journal.ended.next_lsn - 1
+    assert accepted(owner) == owner.journal.position.ended.next_lsn - 1
     member = world.members["b"]
     world.disconnect("b")
     member.files = yesterday
@@ -173,7 +173,7 @@ def test_a_disk_that_was_set_back_counts_for_nothing_until_it_has_everything_aga
     member.following.attach(world.epoch)
     while (
         member.following.mirror is None
-        or member.following.mirror.synced_lsn < owner.journal.ended.next_lsn - 1
+        or member.following.mirror.synced_lsn < owner.journal.position.ended.next_lsn - 1
     ):
         assert accepted(owner) == before
         world.events()[0]()

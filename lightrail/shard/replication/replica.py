@@ -63,6 +63,8 @@ class Replica:
         """The entry by which this process took over."""
         self.former = ""
         """The member that owned before."""
+        self.history = ""
+        """Of etcd when this member took over; see Map."""
         self._stream: Stream | None = None
         """To the other members, while this one owns."""
         self.grant = Grant(steady_ns())
@@ -197,6 +199,9 @@ class Replica:
                 await joining.join(self.joining, self.map, entry, self.member)
             now_ns = steady_ns()
             choice = self._choose(entry, since_ns, now_ns)
+            if self.joining.coordinator.set_back is not None:
+                # Nothing can be written before an operator has put the entries back.
+                choice = Choice.FOLLOW
             if choice is Choice.LOOK and now_ns >= yields_until_ns:
                 ended = entry.owner if self._has_ended(entry) else ""
                 answers = await self._look_around(entry, ended=ended)
@@ -219,7 +224,7 @@ class Replica:
         """Attaches to the owner where that is to be done; says whether to look around."""
         owner = self.map.followers.get((self._process.id, entry.owner))
         following = self._following
-        if entry.owner != self.member:
+        if entry.owner != self.member and entry.epoch >= following.reach.epoch:
             address = owner.address if owner is not None else ""
             if address and (self._link is None or self._link.address != address):
                 self._connect(address)
@@ -264,6 +269,7 @@ class Replica:
         """Takes over, if nobody has changed the entry meanwhile."""
         coordinator = self.joining.coordinator
         claimed = entry.taken_over(self.member, self.joining.own.host)
+        self.history = self.map.history
         try:
             revision = await coordinator.write([entry.write_of(claimed)])
         except ConflictError:

@@ -255,6 +255,8 @@ class Owning:
                 and self._leases.may_deliver((member,), now_ns)
             ):
                 watched.silent_ns, watched.number, watched.lsn = 0, number, synced
+            elif member in self.stream.left:
+                watched.silent_ns = SLOWNESS * SILENT_NS
             else:
                 watched.silent_ns += passed_ns
             if state is not FollowerState.LIVE or watched.silent_ns >= SILENT_NS:
@@ -327,6 +329,9 @@ class Owning:
             return
         removed, added = before.in_sync - changed.in_sync, changed.in_sync - before.in_sync
         for member in removed:
+            if member in self.stream.left:
+                log.info("member %s of shard %d is out of sync: its process has ended", member, before.shard)
+                continue
             self._hold_back(member)
             log.warning("member %s of shard %d is out of sync: it does not acknowledge", member, before.shard)
         for member in added:

@@ -61,7 +61,7 @@ class World:
         self.coordinator = FakeCoordinator(found)
         self.marks: Marks[Reached] = Marks()
         self.leases = OwnersLeases()
-        self.stream = SimpleNamespace(followers={}, number=0, beat=lambda now_ns: None)
+        self.stream = SimpleNamespace(followers={}, left=set(), number=0, beat=lambda now_ns: None)
         self.map = SimpleNamespace(replica_sets={0: found}, refresh=lambda: None, history="")
         self.age_s = 0.0
         self.deposed: list[str] = []
@@ -427,5 +427,25 @@ def test_an_entry_of_an_earlier_epoch_is_not_replaced_where_a_later_one_is_writt
         world.news()
         await world.tick()
         assert len(world.deposed) == 1
+
+    run(story)
+
+
+def test_a_member_that_ends_in_order_is_removed_at_once_and_back_as_soon_as_it_has_everything() -> None:
+    async def story() -> None:
+        world = World("abc")
+        for member in "bc":
+            world.attach(member)
+        await world.tick()
+        # It says so, and its connection is closed.
+        world.answering.remove("c")
+        world.stream.left.add("c")
+        del world.stream.followers["c"]
+        await world.tick()
+        assert [sorted(each.in_sync) for each in world.coordinator.writes] == [["a", "b"]]
+        world.stream.left.remove("c")
+        world.attach("c")
+        await world.tick(6 * TICK_NS)
+        assert sorted(world.coordinator.entry.in_sync) == ["a", "b", "c"]
 
     run(story)

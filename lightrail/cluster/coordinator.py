@@ -306,6 +306,10 @@ class Coordinator(KeySpace, Protocol):
     async def shards(self) -> int:
         """Number of shards that were registered and not removed."""
 
+    async def members(self) -> int | None:
+        """Number of members of the coordinator's own cluster, as it is now; None for a coordinator that has
+        none. Raises CoordinatorError."""
+
     async def set_shards(self, count: int) -> None:
         """Sets the shards to 0 to `count` - 1. Raises ShardsInUseError if a shard to be removed owns
         queues."""

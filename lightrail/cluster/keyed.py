@@ -152,6 +152,9 @@ class KeyedCoordinator(Coordinator):
     async def remaining_ms(self, key: str) -> int | None:
         return None
 
+    async def members(self) -> int | None:
+        return None
+
     async def write(self, writes: Sequence[Write]) -> int:
         if len(writes) > WRITES_MAX:
             raise ValueError(f"expected at most {WRITES_MAX} writes in a transaction, got {len(writes)}")

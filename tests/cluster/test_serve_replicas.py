@@ -131,6 +131,10 @@ def test_the_owner_is_killed_and_its_directory_removed_and_every_accepted_messag
         assert found["epoch"] == 3
         assert {each["host"].rpartition("/")[2] for each in found["members"]} == {"1", "2", "3"}
         assert all(each["running"] for each in found["members"])
+        found_by_doctor = " ".join(each["what"] for each in admin(broker.http, "doctor"))
+        assert "lie on one file system of one machine" in found_by_doctor
+        assert "etcd has 1 member, and shards with replicas depend on it (0)" in found_by_doctor
+        assert "clock of" not in found_by_doctor
         (row,) = admin(broker.http, "shard", "list")
         assert [each["member"] for each in row["replicas"]["members"]] == [
             each["member"] for each in found["members"]

@@ -328,13 +328,16 @@ SCHEMAS: Final[Object] = {
         "properties": {
             **dict.fromkeys(("epoch", "replicas", "min_in_sync", "in_sync"), WHOLE),
             "owner": TEXT,
+            "required": nullable("number"),
             "members": array_of(
                 object_of(
-                    {**dict.fromkeys(("member", "host"), TEXT)}
-                    | dict.fromkeys(("owns", "in_sync", "running"), FLAG),
+                    {**dict.fromkeys(("member", "host", "machine", "file_system"), TEXT)}
+                    | dict.fromkeys(("owns", "in_sync", "running"), FLAG)
+                    | dict.fromkeys(replicas.FIGURES, nullable("number")),
                     ("member", "host", "owns", "in_sync", "running"),
                 )
             ),
+            "waiting": array_of(object_of(dict.fromkeys(("member", "host", "reason"), TEXT))),
         },
     },
     "PreparedTransaction": object_of(

@@ -5,12 +5,16 @@ from typing import Any, Final
 from aiohttp import web
 
 from lightrail.cluster.coordinator import ConflictError, Write
-from lightrail.cluster.map import Map, ShardRecord
+from lightrail.cluster.map import Map, Member, ShardRecord
 from lightrail.cluster.replica_sets import MEMBERS_MAX, ReplicaSet, SetRefusedError, first, key_of
 from lightrail.gateway.errors import ProblemError
+from lightrail.gateway.processes.health import Samples
 from lightrail.gateway.request import Request, whole_number
+from lightrail.telemetry.metrics import escape
 
 SHARD_MAX: Final = 1_000_000
+FIGURES: Final = ("acknowledged_age_seconds", "behind_records", "ahead_bytes")
+"""What an owner's metrics have of each other member."""
 
 
 async def show(request: Request) -> web.Response:
@@ -98,10 +102,49 @@ def shown(map: Map, shard: int) -> dict[str, Any] | None:
                 "owns": member == found.owner,
                 "in_sync": member in found.in_sync,
                 "running": (shard, member) in map.followers,
+                **_place(map.followers.get((shard, member))),
             }
             for member, each in sorted(found.members.items(), key=lambda item: (item[1].host, item[0]))
         ],
+        "waiting": _waiting(map, found),
     }
+
+
+def _place(running: Member | None) -> dict[str, str]:
+    """The machine on which a member runs, and the file system of its directory there; empty if not known."""
+    boot, _, rest = (running.lock if running is not None else "").partition(":")
+    return {"machine": boot, "file_system": f"{boot}:{rest.partition(':')[0]}" if boot else ""}
+
+
+def _waiting(map: Map, found: ReplicaSet) -> list[dict[str, str]]:
+    """Processes that can't become members of a shard, and why."""
+    running = {member: each for (shard, member), each in map.followers.items() if shard == found.shard}
+    rows = []
+    for member, each in sorted(running.items()):
+        if member not in found.members:
+            try:
+                found.joined(member, each.host, running.keys())
+            except SetRefusedError as error:
+                rows.append({"member": member, "host": each.host, "reason": str(error)})
+    return rows
+
+
+def figured(map: Map, shard: int, samples: Samples | None) -> dict[str, Any] | None:
+    """As `shown`, with what the owner knows of the members by its metrics; None for what is not known.
+
+    `required` is how many members must have a record before the owner accepts it. Of each other member:
+    for how long it has not acknowledged what it was sent, and the records and bytes that it lacks.
+    """
+    found = shown(map, shard)
+    if found is None:
+        return None
+    known = samples or {}
+    found["required"] = known.get("lightrail_replica_required")
+    for member in found["members"]:
+        label = escape(member["host"] or member["member"])
+        for key in FIGURES:
+            member[key] = known.get(f'lightrail_replica_{key}{{member="{label}"}}')
+    return found
 
 
 def forgotten(map: Map, shard: int) -> list[Write]:

@@ -8,11 +8,14 @@ import pytest
 from lightrail.cluster.map import SHARD_SETS, SHARDS, Member
 from lightrail.cluster.replica_sets import ReplicaSet, SetMember, follower_key, key_of
 from lightrail.gateway.errors import ProblemError
+from lightrail.gateway.processes.health import samples
 from lightrail.gateway.resources import replicas, shards
 from lightrail.model.endpoint import Endpoint
 from lightrail.model.settings import Settings
 from lightrail.namespace.rights import Caller, ForbiddenError
 from lightrail.shard_client.peers.shards import ConnectionState
+from lightrail.telemetry.replicas import REPLICA_FAMILIES, ReplicaCounts
+from lightrail.telemetry.running import Running
 from tests.support.shard.move_scene import MoveScene, with_scene
 
 SET = ReplicaSet(
@@ -47,13 +50,76 @@ def test_members_are_shown_with_their_hosts_in_sync_or_not_and_running_or_not() 
         await with_replicas(scene, SET, "a", "c")
         found = (await scene.ask(replicas.show, "/", None, "0"))["replicas"]
         assert (found["epoch"], found["replicas"], found["min_in_sync"], found["in_sync"]) == (5, 3, 2, 2)
-        assert [tuple(each.values()) for each in found["members"]] == [
+        assert [tuple(each.values())[:5] for each in found["members"]] == [
             ("a", "h1", True, True, True),
             ("b", "h2", False, True, False),
             ("c", "h3", False, False, True),
         ]
         rows = (await scene.ask(shards.list_all))["shards"]
         assert [each["replicas"] for each in rows] == [found, None]
+
+    with_scene(check, 2)
+
+
+def test_members_on_one_machine_and_file_system_are_known_by_the_locks_of_their_directories() -> None:
+    async def check(scene: MoveScene) -> None:
+        await with_replicas(scene, SET, "c")
+        for name, lock in (("a", "boot:2049:17"), ("b", "boot:2049:18")):
+            await scene.put(follower_key(0, name), Member(0, 1, host="h", lock=lock).encode())
+        found = (await scene.ask(replicas.show, "/", None, "0"))["replicas"]
+        assert [(each["machine"], each["file_system"]) for each in found["members"]] == [
+            ("boot", "boot:2049"),
+            ("boot", "boot:2049"),
+            ("", ""),
+        ]
+
+    with_scene(check, 1)
+
+
+def test_a_process_that_can_not_join_is_shown_with_its_reason() -> None:
+    async def check(scene: MoveScene) -> None:
+        await with_replicas(scene, SET, "a", "b", "c")
+        await scene.put(follower_key(0, "d"), Member(0, 1, host="h4").encode())
+        (row,) = (await scene.ask(replicas.show, "/", None, "0"))["replicas"]["waiting"]
+        assert (row["member"], row["host"]) == ("d", "h4")
+        assert "expected fewer than 3 members of shard 0" in row["reason"]
+        await scene.put(follower_key(0, "d"), Member(0, 1, host="h3").encode())
+        (row,) = (await scene.ask(replicas.show, "/", None, "0"))["replicas"]["waiting"]
+        assert "found c on h3 already, running" in row["reason"]
+        # With room it is about to join, and does not wait.
+        await with_replicas(scene, SET.sized(4, 2))
+        await scene.put(follower_key(0, "d"), Member(0, 1, host="h4").encode())
+        assert (await scene.ask(replicas.show, "/", None, "0"))["replicas"]["waiting"] == []
+
+    with_scene(check, 1)
+
+
+def test_figures_of_the_owner_are_those_of_each_other_member() -> None:
+    host = 'h"2'
+    members = {**SET.members, "b": SetMember(host)}
+    counts = ReplicaCounts(
+        required=lambda: 2,
+        ages_s=lambda: {host: 4.5, "h3": 0},
+        behind_records=lambda: {host: 12, "h3": 0},
+    )
+    owner = Running("shard", lambda: 0)
+    owner.show(REPLICA_FAMILIES, counts)
+
+    async def check(scene: MoveScene) -> None:
+        await with_replicas(scene, replace(SET, members=members))
+        scene.map.refresh()
+        assert replicas.figured(scene.map, 1, {}) is None
+        found = replicas.figured(scene.map, 0, samples(owner.text()))
+        assert found is not None
+        assert found["required"] == 2
+        rows = {
+            each["member"]: (each["acknowledged_age_seconds"], each["behind_records"])
+            for each in found["members"]
+        }
+        assert rows == {"a": (None, None), "b": (4.5, 12), "c": (0, 0)}
+        silent = replicas.figured(scene.map, 0, None)
+        assert silent is not None
+        assert silent["required"] is None
 
     with_scene(check, 2)
 

@@ -135,6 +135,9 @@ def test_the_owner_is_killed_and_its_directory_removed_and_every_accepted_messag
         assert "lie on one file system of one machine" in found_by_doctor
         assert "etcd has 1 member, and shards with replicas depend on it (0)" in found_by_doctor
         assert "clock of" not in found_by_doctor
+        page = get(f"http://{broker.http}/!ui/shard?id=0")[1]
+        assert "3 of 3 members are in sync; the minimum is 2" in page
+        assert all(each["member"] in page and each["host"] in page for each in found["members"])
         (row,) = admin(broker.http, "shard", "list")
         assert [each["member"] for each in row["replicas"]["members"]] == [
             each["member"] for each in found["members"]

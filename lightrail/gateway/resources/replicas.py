@@ -1,6 +1,6 @@
 """Replicas over HTTP: the members of a shard, how many it is to have and needs, and their removal."""
 
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from aiohttp import web
 
@@ -11,6 +11,9 @@ from lightrail.gateway.errors import ProblemError
 from lightrail.gateway.processes.health import Samples
 from lightrail.gateway.request import Request, whole_number
 from lightrail.telemetry.metrics import escape
+
+if TYPE_CHECKING:
+    from lightrail.gateway.services import Services
 
 SHARD_MAX: Final = 1_000_000
 FIGURES: Final = ("acknowledged_age_seconds", "behind_records", "ahead_bytes")
@@ -54,34 +57,38 @@ async def change(request: Request) -> web.Response:
             f"expected at most {changed.replicas} members of shard {record.id}, found {len(before.members)}: "
             f"stop one, and remove it with `lightrail-admin shard remove-member {record.id} MEMBER` first",
         )
-    await _write(request, before, changed)
+    await _write(request.services, before, changed)
     return _answer(request, record.id)
 
 
 async def remove_member(request: Request) -> web.Response:
     """DELETE /!shards/ID/replicas/MEMBER: a member that is out of sync and was stopped is none any more."""
     request.manager()
-    record = record_of(request)
-    map = request.services.map
-    found = map.replica_sets.get(record.id)
-    member = request.rest[2]
+    await remove(request.services, request.rest[0], request.rest[2])
+    return _answer(request, record_of(request).id)
+
+
+async def remove(services: "Services", shard: str, member: str) -> None:
+    """Removes a member of a shard. Raises ProblemError."""
+    map = services.map
+    id = _record_of(map, shard).id
+    found = map.replica_sets.get(id)
     if found is None or member not in found.members:
         known = ", ".join(sorted(found.members)) if found is not None else "none, as it has no replicas"
-        raise ProblemError(404, f"shard {record.id} has no member {member[:64]!a}; it has {known}")
+        raise ProblemError(404, f"shard {id} has no member {member[:64]!a}; it has {known}")
     try:
         changed = found.left(member)
     except SetRefusedError as error:
         raise ProblemError(409, str(error)) from None
-    running = map.followers.get((record.id, member))
+    running = map.followers.get((id, member))
     if running is not None:
         raise ProblemError(
             409,
-            f"expected a member of shard {record.id} that was stopped, found {member} running on "
+            f"expected a member of shard {id} that was stopped, found {member} running on "
             f"{running.host}, which would join again: stop it first, or wait until the registration of a "
             "killed process has expired",
         )
-    await _write(request, found, changed)
-    return _answer(request, record.id)
+    await _write(services, found, changed)
 
 
 def shown(map: Map, shard: int) -> dict[str, Any] | None:
@@ -170,9 +177,12 @@ def forgotten(map: Map, shard: int) -> list[Write]:
 
 def record_of(request: Request) -> ShardRecord:
     """The entry of the shard of a request. Raises ProblemError."""
-    map = request.services.map
+    return _record_of(request.services.map, request.rest[0])
+
+
+def _record_of(map: Map, shard: str) -> ShardRecord:
     map.refresh()
-    id = whole_number("the shard", request.rest[0], 0, SHARD_MAX)
+    id = whole_number("the shard", shard, 0, SHARD_MAX)
     found = map.shard_records.get(id)
     if found is None:
         known = ", ".join(str(each) for each in sorted(map.shard_records))
@@ -206,8 +216,7 @@ def _number(name: str, value: Any) -> int:
     return value
 
 
-async def _write(request: Request, before: ReplicaSet, changed: ReplicaSet) -> None:
-    services = request.services
+async def _write(services: "Services", before: ReplicaSet, changed: ReplicaSet) -> None:
     try:
         await services.coordinator.write([before.write_of(changed)])
     except ConflictError:

@@ -10,9 +10,10 @@ from lightrail.cluster.replica_sets import ReplicaSet, SetMember, follower_key, 
 from lightrail.gateway.errors import ProblemError
 from lightrail.gateway.processes.health import samples
 from lightrail.gateway.resources import replicas, shards
+from lightrail.gateway.views import BrokerViews
 from lightrail.model.endpoint import Endpoint
 from lightrail.model.settings import Settings
-from lightrail.namespace.rights import Caller, ForbiddenError
+from lightrail.namespace.rights import ANYBODY, Caller, ForbiddenError
 from lightrail.shard_client.peers.shards import ConnectionState
 from lightrail.telemetry.replicas import REPLICA_FAMILIES, ReplicaCounts
 from lightrail.telemetry.running import Running
@@ -182,6 +183,14 @@ def test_a_member_leaves_that_is_out_of_sync_and_stopped() -> None:
             problem = await scene.refused(replicas.remove_member, "/", None, "0", "replicas", member)
             assert (problem.status, words in problem.detail) == (status, True), problem.detail
         await scene.put(follower_key(0, "c"), None)
+        views = BrokerViews(scene.services)
+        with pytest.raises(ForbiddenError):
+            await views.remove_member(Caller("bob"), "0", "c")
+        with pytest.raises(ProblemError, match="expected a whole number"):
+            await views.remove_member(ANYBODY, "x", "c")
+        await views.remove_member(ANYBODY, "0", "c")
+        assert sorted(scene.map.replica_sets[0].members) == ["a", "b"]
+        await with_replicas(scene, SET, "a")
         await scene.ask(replicas.remove_member, "/", None, "0", "replicas", "c")
         assert sorted(scene.map.replica_sets[0].members) == ["a", "b"]
 

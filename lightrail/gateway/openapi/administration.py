@@ -316,6 +316,7 @@ SCHEMAS: Final[Object] = {
             "serving": FLAG,
             "queues": WHOLE,
             "queue_names": array_of(TEXT),
+            "queue_replicas": {"type": "object", "additionalProperties": WHOLE},
             **dict.fromkeys(("moving_in", "moving_out"), WHOLE),
             **dict.fromkeys(("disk", "address", "host", "zone", "version"), TEXT),
             "started_ms": nullable("integer"),

@@ -57,8 +57,28 @@ async def change(request: Request) -> web.Response:
             f"expected at most {changed.replicas} members of shard {record.id}, found {len(before.members)}: "
             f"stop one, and remove it with `lightrail-admin shard remove-member {record.id} MEMBER` first",
         )
+    if changed.replicas < before.replicas:
+        _check_demands(request, changed)
     await _write(request.services, before, changed)
     return _answer(request, record.id)
+
+
+def _check_demands(request: Request, changed: ReplicaSet) -> None:
+    """Raises ProblemError if policies of queues at a shard, or on their way to it, demand more members."""
+    map, directory = request.services.map, request.directory
+    directory.refresh()
+    coming = [each.queue for each in map.moves.values() if each.to == changed.shard]
+    demands = {
+        queue: directory.get(queue).policy["replicas"] for queue in (*map.queues_of(changed.shard), *coming)
+    }
+    queue = max(demands, key=demands.__getitem__, default="")
+    if queue and demands[queue] > changed.replicas:
+        raise ProblemError(
+            409,
+            f"expected at most {changed.replicas} replicas in the policies of the queues of shard "
+            f"{changed.shard}, found {demands[queue]} in that of {queue}: lower it, or move the queue to a "
+            "shard with as many members (lightrail-admin rebalance --plan)",
+        )
 
 
 async def remove_member(request: Request) -> web.Response:

@@ -5,14 +5,16 @@ from typing import Any
 
 import pytest
 
-from lightrail.cluster.map import SHARD_SETS, SHARDS, Member
+from lightrail.cluster.map import MOVES, SHARD_SETS, SHARDS, Member
 from lightrail.cluster.replica_sets import ReplicaSet, SetMember, follower_key, key_of
 from lightrail.gateway.errors import ProblemError
 from lightrail.gateway.processes.health import samples
 from lightrail.gateway.resources import replicas, shards
 from lightrail.gateway.views import BrokerViews
 from lightrail.model.endpoint import Endpoint
+from lightrail.model.policy import Policy
 from lightrail.model.settings import Settings
+from lightrail.namespace.records import NAMES, Name
 from lightrail.namespace.rights import ANYBODY, Caller, ForbiddenError
 from lightrail.shard_client.peers.shards import ConnectionState
 from lightrail.telemetry.replicas import REPLICA_FAMILIES, ReplicaCounts
@@ -227,3 +229,26 @@ def test_a_number_that_no_shard_can_have_is_refused() -> None:
             assert refused.value.status == 400
 
     with_scene(check, 1)
+
+
+def test_a_shard_keeps_the_members_that_policies_of_its_queues_demand() -> None:
+    async def check(scene: MoveScene) -> None:
+        await with_replicas(scene, replace(SET.sized(5, 2)))
+        await scene.place(0, "q", "plain")
+        await scene.place(1, "coming")
+        for queue, number in (("q", 3), ("coming", 4)):
+            policy = Policy.parse({"role": "queue", "replicas": number})
+            await scene.put(NAMES + queue, Name(queue, policy, 0, 0, 0, 0).to_value())
+        await scene.ask(replicas.change, "/", {"replicas": 4}, "0")
+        await scene.move("coming", 1, 0)
+        problem = await scene.refused(replicas.change, "/", {"replicas": 3}, "0")
+        assert (problem.status, problem.detail) == (
+            409,
+            "expected at most 3 replicas in the policies of the queues of shard 0, found 4 in that of coming"
+            ": lower it, or move the queue to a shard with as many members (lightrail-admin rebalance "
+            "--plan)",
+        )
+        await scene.put(MOVES + "coming", None)
+        await scene.ask(replicas.change, "/", {"replicas": 3}, "0")
+
+    with_scene(check, 2)

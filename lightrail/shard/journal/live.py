@@ -139,6 +139,14 @@ class LiveSpans:
         spans[low:high] = kept
         starts[low:high] = [span.first for span in kept]
 
+    def forget_before(self, segment: int) -> None:
+        """Removes the messages in lower segments."""
+        spans = self.spans()
+        if any(span.segment < segment for span in spans):
+            self._spans = [span for span in spans if span.segment >= segment]
+            self._starts = [span.first for span in self._spans]
+            self._head = 0
+
     def set_attempts(self, first: int, last: int, attempts: int) -> None:
         """Sets the number of failed deliveries of returned messages."""
         low, high = self._bounds(first, last)

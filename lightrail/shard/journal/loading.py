@@ -19,7 +19,7 @@ from lightrail.shard.journal.commit import NOWHERE, Reached
 from lightrail.shard.journal.files import Files
 from lightrail.shard.journal.identity import Extent
 from lightrail.shard.journal.live import Attributes, LiveSpans, Span
-from lightrail.shard.journal.recovery import Replay
+from lightrail.shard.journal.replay import Replay
 from lightrail.shard.journal.segment import Segment, salt_of
 from lightrail.shard.journal.store import Recovered, RecoveredQueue
 from lightrail.shard.queue.values.runs import Batch, Location, Run, shifted
@@ -70,6 +70,7 @@ def open_files(
     memory_bytes: int,
     judge: Callable[[Extent], None],
     epoch: int = 0,
+    former: Replay | None = None,
 ) -> OpenedFiles:
     """Checks the identity and extent of the files, reads all segments, and cuts a torn tail.
 
@@ -77,6 +78,7 @@ def open_files(
         memory_bytes: bound of the bytes of messages in memory.
         judge: called before a file is changed; raises StoreError if the journal is too short.
         epoch: that of the owner that is about to write, see recovery.py.
+        former: what was replayed of these files before.
     """
     salt = None
     if identity.load_identity(files) is None:
@@ -88,7 +90,7 @@ def open_files(
         identity.check(known, extent.segment, end, extent.next_lsn)
         judge(extent)
 
-    replay = recovery.replay(files, found.salt, producers_max, check, epoch)
+    replay = recovery.replay(files, found.salt, producers_max, check, epoch, former)
     try:
         queues = load_queues(replay, found.salt, memory_bytes)
     except BaseException:

@@ -168,10 +168,12 @@ def test_after_each_record_a_standby_has_what_a_recovery_restores(seed: int) -> 
     assert dropped > 2
 
 
-def opened_after(files: FakeFiles, standby: Standby | None) -> tuple[object, ...]:
+def opened_after(
+    files: FakeFiles, standby: Standby | None, memory_bytes: int = 1 << 30
+) -> tuple[object, ...]:
     """Everything that a take-over restores, and the directory that it leaves."""
     journal = Journal(files, "test", 0, segment_bytes=SEGMENT_BYTES, producers_max=PRODUCERS_MAX)
-    recovered = journal.recover(1 << 30, 2_000, 2, standby)
+    recovered = journal.recover(memory_bytes, 2_000, 2, standby)
     state = shown(recovered, journal)
     kept = [(each.queue, each.ids, sorted(each.termini), sorted(each.receivers)) for each in recovered.queues]
     found = [
@@ -189,6 +191,7 @@ def test_a_take_over_with_a_standby_is_one_without(seed: int) -> None:
     ends: list[int] = []
     reached: list[int] = []
     slow = Standby(members.files, SALT, PRODUCERS_MAX)
+    made = Standby(members.files, SALT, PRODUCERS_MAX)
     for op in script(seed + 100, 60):
         members.run(op)
         for lsn in members.records():
@@ -202,9 +205,12 @@ def test_a_take_over_with_a_standby_is_one_without(seed: int) -> None:
                     pass
                 reached.append(standby.lsn)
                 slow.replay(to, members.chance.randint(1, 20))
+                made.replay(to, members.chance.randint(1, 90))
+                made.make(members.chance.randint(1, 3))
                 assert opened_after(files, standby) == opened_after(copy_of(members.files), None)
                 assert standby.lsn == 0
     assert slow.lsn < ends[-1]
     assert opened_after(copy_of(members.files), slow) == opened_after(copy_of(members.files), None)
+    assert opened_after(copy_of(members.files), made, 0) == opened_after(copy_of(members.files), None, 0)
     assert len(reached) > 20
     assert max(reached) > 100

@@ -23,6 +23,7 @@ from lightrail.journal.scan import Found, Scan
 from lightrail.journal.segment_header import SEGMENT_HEADER_SIZE, SegmentHeader, decode_segment_header
 from lightrail.model import limits
 from lightrail.shard.journal.files import DiskFile, Files
+from lightrail.shard.journal.loading import made_of, make
 from lightrail.shard.journal.replay import Replay
 from lightrail.shard.journal.segment import Segment, name_of, numbers
 from lightrail.shard.journal.store import JournalDamagedError
@@ -30,6 +31,8 @@ from lightrail.shard.journal.tables import Tables
 
 REPLAYED_RECORDS: Final[int] = 256
 """Records of one call, about a millisecond: the threads of a follower wait for each other."""
+MADE_QUEUES: Final[int] = 128
+"""Queues of one call, about a millisecond."""
 _BYTES: Final = 1024 * 1024
 """After so many bytes a call ends, too."""
 _CHUNK: Final = 16
@@ -62,6 +65,8 @@ class Standby:
     producers_max: int = limits.PRODUCERS_MAX
     _replay: Replay = field(init=False)
     _reading: _Range | None = None
+    _unmade: Iterator[int] | None = None
+    """Queues that are left to be made; None between two passes over all queues."""
 
     def __post_init__(self) -> None:
         self._replay = Replay(Tables(self.producers_max))
@@ -179,6 +184,26 @@ class Standby:
         self._replay.end()
         self._begin(segment.number + 1, reading.to, what)
 
+    def make(self, queues: int = MADE_QUEUES) -> bool:
+        """Makes queues of what was replayed, about so many, so that a take-over makes only those that change.
+
+        Their messages are read on demand, as those of a backlog beyond the memory of a shard.
+
+        Returns:
+            Whether queues are left for another call.
+        """
+        replay = self._replay
+        if self._unmade is None:
+            self._unmade = iter([*replay.tables.queues])
+        for number in islice(self._unmade, queues):
+            entry = replay.tables.queues.get(number)
+            if entry is not None and made_of(replay, entry) is None:
+                make(replay, entry)
+            queues -= 1
+        if queues:
+            self._unmade = None
+        return self._unmade is not None
+
     def take(self) -> Replay:
         """What was replayed, which the caller goes on with; this standby begins anew."""
         found = self._replay
@@ -189,6 +214,7 @@ class Standby:
         """Forgets everything; the next call begins anew."""
         self._close()
         self._replay = Replay(Tables(self.producers_max))
+        self._unmade = None
 
     def _close(self) -> None:
         if self._reading is not None:

@@ -2,6 +2,7 @@
 
 import json
 import re
+import socket
 import subprocess
 from collections.abc import Iterator
 from typing import Any
@@ -11,6 +12,7 @@ import pytest
 from tests.deploy import kubernetes_api
 from tests.deploy.kubelet import Node, Pod, node
 from tests.deploy.kubernetes_api import released
+from tests.support import wait
 from tests.support.deploy import helm
 from tests.support.deploy.helm_values import Values, merged
 
@@ -116,12 +118,17 @@ def test_processes_live_and_serve_without_etcd(installation: tuple[Node, list[he
     node.until_ready(*OWN)
 
 
-def test_shards_come_and_go_by_the_hooks(installation: tuple[Node, list[helm.Manifest]]) -> None:
-    node, manifests = installation
-    secrets = [
+def secrets_of(manifests: list[helm.Manifest]) -> list[helm.Manifest]:
+    """The Secrets of a release, as they are in the cluster."""
+    return [
         released("v1", "Secret", name, data=each["data"])
         for name, each in helm.of_kind(manifests, "Secret").items()
     ]
+
+
+def test_shards_come_and_go_by_the_hooks(installation: tuple[Node, list[helm.Manifest]]) -> None:
+    node, manifests = installation
+    secrets = secrets_of(manifests)
     more = {"shards": {"replicas": 3}, "rebalance": {"afterUpgrade": {"enabled": True}}}
     with kubernetes_api.serving(secrets) as url:
         node.apply(helm.render(merged(VALUES, more), *kubernetes_api.HELM, url))
@@ -142,3 +149,42 @@ def test_shards_come_and_go_by_the_hooks(installation: tuple[Node, list[helm.Man
     only(node, "jobs", "-remove-2").succeeds()
     node.until_ready(*OWN)
     assert {each["id"] for each in admin(node, "shard", "list")} == {0, 1}
+
+
+def in_sync(node: Node, shard: int) -> set[str]:
+    """The hosts of the members in sync."""
+    members = admin(node, "shard", "replicas", str(shard))["members"]
+    return {each["host"] for each in members if each["in_sync"]}
+
+
+def test_shards_get_members_and_their_founders_leave(installation: tuple[Node, list[helm.Manifest]]) -> None:
+    """The steps of docs/operate/helm.md, with what a StatefulSet and an operator do."""
+    node, manifests = installation
+    founders = node.of("shard")
+    pods_of = {shard: {f"rel-lightrail-shard-{shard}-{member}" for member in range(2)} for shard in range(2)}
+    for shard in pods_of:
+        admin(node, "send", f"kept-{shard}", "before")
+        assert admin(node, "shard", "replicas", str(shard), "--replicas", "3")["min_in_sync"] == 1
+    node.until_ready(*OWN)
+
+    members = {"shards": {"replicas": 2, "members": 2, "founders": True}}
+    found = released("apps/v1", "StatefulSet", "rel-lightrail-shard", spec={"replicas": 2})
+    with kubernetes_api.serving([*secrets_of(manifests), found]) as url:
+        node.apply(helm.render(merged(VALUES, members), *kubernetes_api.HELM, url))
+    for pod in node.of("shard"):
+        if pod not in founders:
+            pod.start()
+    node.until_ready(*OWN)
+    wait.until(lambda: all(len(in_sync(node, shard)) == 3 for shard in pods_of), "all are in sync")
+
+    for pod in founders:
+        assert pod.running is not None
+        assert pod.running.end(pod.spec["terminationGracePeriodSeconds"]) == 0
+        del node.pods[pod.name]
+    wait.until(lambda: {each: in_sync(node, each) for each in pods_of} == pods_of, "founders are out of sync")
+    for shard, names in pods_of.items():
+        # A pod's host name is the pod's name; here all have this machine's.
+        admin(node, "shard", "remove-member", str(shard), socket.gethostname())
+        sized = admin(node, "shard", "replicas", str(shard), "--replicas", "2", "--min-in-sync", "2")
+        assert {each["host"] for each in sized["members"]} == names
+        assert admin(node, "receive", f"kept-{shard}", "--timeout", "10")["body"] == "before"

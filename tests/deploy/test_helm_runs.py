@@ -126,29 +126,47 @@ def secrets_of(manifests: list[helm.Manifest]) -> list[helm.Manifest]:
     ]
 
 
-def test_shards_come_and_go_by_the_hooks(installation: tuple[Node, list[helm.Manifest]]) -> None:
-    node, manifests = installation
+def come_and_go(node: Node, manifests: list[helm.Manifest], members: int) -> None:
+    """A shard is added by one upgrade, and removed by the next one, with the hooks of both."""
+    name = "rel-lightrail-shard"
     secrets = secrets_of(manifests)
-    more = {"shards": {"replicas": 3}, "rebalance": {"afterUpgrade": {"enabled": True}}}
-    with kubernetes_api.serving(secrets) as url:
+
+    def found(shards: int) -> list[helm.Manifest]:
+        numbers = {name: shards} if members == 1 else {f"{name}-{each}": members for each in range(shards)}
+        return [
+            released("apps/v1", "StatefulSet", each, spec={"replicas": pods})
+            for each, pods in numbers.items()
+        ]
+
+    before = {pod.name for pod in node.of("shard")}
+    more = {"shards": {"replicas": 3, "members": members}, "rebalance": {"afterUpgrade": {"enabled": True}}}
+    with kubernetes_api.serving([*secrets, *found(2)]) as url:
         node.apply(helm.render(merged(VALUES, more), *kubernetes_api.HELM, url))
-    node.pods["rel-lightrail-shard-2"].start()
+    added = [pod for pod in node.of("shard") if pod.name not in before]
+    assert len(added) == members
+    for pod in added:
+        pod.start()
     rebalance = only(node, "jobs", "-rebalance")
     rebalance.succeeds("wait")
     rebalance.succeeds("rebalance")
 
-    less = {"shards": {"replicas": 2, "scaleIn": "drain"}}
-    shards = released("apps/v1", "StatefulSet", "rel-lightrail-shard", spec={"replicas": 3})
-    with kubernetes_api.serving([*secrets, shards]) as url:
+    less = {"shards": {"replicas": 2, "members": members, "scaleIn": "drain"}}
+    with kubernetes_api.serving([*secrets, *found(3)]) as url:
         node.apply(helm.render(merged(VALUES, less), *kubernetes_api.HELM, url))
     only(node, "jobs", "-drain").succeeds()
-    leaving = node.pods["rel-lightrail-shard-2"]
-    assert leaving.running is not None
-    assert leaving.running.end(60) == 0
-    del node.pods["rel-lightrail-shard-2"]
+    for pod in added:
+        assert pod.running is not None
+        assert pod.running.end(60) == 0
+        del node.pods[pod.name]
     only(node, "jobs", "-remove-2").succeeds()
+    for hook in ("-rebalance", "-drain", "-remove-2"):
+        del node.pods[only(node, "jobs", hook).name]
     node.until_ready(*OWN)
     assert {each["id"] for each in admin(node, "shard", "list")} == {0, 1}
+
+
+def test_shards_come_and_go_by_the_hooks(installation: tuple[Node, list[helm.Manifest]]) -> None:
+    come_and_go(*installation, members=1)
 
 
 def in_sync(node: Node, shard: int) -> set[str]:
@@ -188,3 +206,9 @@ def test_shards_get_members_and_their_founders_leave(installation: tuple[Node, l
         sized = admin(node, "shard", "replicas", str(shard), "--replicas", "2", "--min-in-sync", "2")
         assert {each["host"] for each in sized["members"]} == names
         assert admin(node, "receive", f"kept-{shard}", "--timeout", "10")["body"] == "before"
+
+
+def test_shards_with_members_come_and_go_by_the_hooks(
+    installation: tuple[Node, list[helm.Manifest]],
+) -> None:
+    come_and_go(*installation, members=2)

@@ -48,6 +48,8 @@ class Fate:
     deliveries: int = 0
     held: int = 0
     taken: bool = False
+    settled: bool = False
+    """That it was taken was answered: it is gone for ever."""
 
 
 @dataclass
@@ -77,6 +79,8 @@ class Ledger:
 
     def delivered(self, queue: str, id: Id, sequence: int, attempts: int) -> None:
         fate = self.fates[id]
+        if fate.settled:
+            raise BrokenLawError(f"{id} of {queue} comes again after the answer to its settlement: {fate}")
         if fate.queue != queue:
             raise BrokenLawError(f"{id} was sent to {fate.queue} and came from {queue}")
         if fate.sequence is not None and fate.sequence != sequence and (fate.durable or not self.crashed):
@@ -98,6 +102,9 @@ class Ledger:
         fate = self.fates[id]
         fate.taken = True
         fate.held = max(0, fate.held - 1)
+
+    def settled(self, id: Id) -> None:
+        self.fates[id].settled = True
 
     def unfinished(self) -> list[Id]:
         """What must still come to somebody."""
@@ -121,6 +128,13 @@ class Ledger:
 class Cluster:
     """Everything of one run."""
 
+    calm_s = CALM_S
+    asks = False
+    """Whether clients ask for answers to their settlements."""
+    busy_rate = 1_500
+    idle_rate = 40
+    """Acts of clients per second around the events of a run, and between them."""
+
     def __init__(self, seed: int, *, shards: int = 3, frontends: int = 2, queues: int = 2) -> None:
         self.seed = seed
         self.chance = random.Random(seed)
@@ -142,9 +156,12 @@ class Cluster:
         self._links = 0
         self.errors: list[str] = []
         self.etcd.commit([Write(f"{SHARD_SETS}{id}", ShardRecord(id).encode()) for id in range(shards)])
-        self.shards = [SimShard(self, id) for id in range(shards)]
+        self.shards = self._make_shards(shards)
         self.frontends: list[SimFrontend] = []
         self._frontends = frontends
+
+    def _make_shards(self, count: int) -> list[SimShard]:
+        return [SimShard(self, id) for id in range(count)]
 
     def now_ms(self) -> int:
         return START_MS + int(self.loop.time() * 1000)
@@ -175,13 +192,11 @@ class Cluster:
             self.loop.run_until_complete(self._run(script))
         finally:
             logging.getLogger("lightrail").removeHandler(watch)
-            for shard in self.shards:
-                for life in (*shard.deposed, shard.life):
-                    if life is not None:
-                        life.die()
+            self._end_processes()
             for frontend in self.frontends:
                 frontend.die()
-            for task in asyncio.all_tasks(self.loop):
+            ended = self._ended_tasks()
+            for task in asyncio.all_tasks(self.loop) - ended:
                 task.cancel()
                 self.graveyard.append(task)
             self.loop.run_until_complete(asyncio.gather(*self.graveyard, return_exceptions=True))
@@ -190,6 +205,19 @@ class Cluster:
         if self.errors:
             raise BrokenLawError(self.errors[0])
 
+    def _ended_tasks(self) -> set[asyncio.Task[object]]:
+        """Tasks that are not waited for, as their processes have ended."""
+        return set()
+
+    def _end_processes(self) -> None:
+        for shard in self.shards:
+            for life in (*shard.deposed, shard.life):
+                if life is not None:
+                    life.die()
+
+    async def _started(self) -> None:
+        await asyncio.sleep(0.1)
+
     def _failed(self, _loop: object, context: dict[str, object]) -> None:
         self.errors.append(f"{context.get('message')}: {context.get('exception')!r}")
 
@@ -197,7 +225,7 @@ class Cluster:
         acting = script(self)
         for shard in self.shards:
             shard.start()
-        await asyncio.sleep(0.1)
+        await self._started()
         self.frontends = [SimFrontend(self, id) for id in range(self._frontends)]
         for frontend in self.frontends:
             for queue in self.queues:
@@ -217,7 +245,7 @@ class Cluster:
     async def _work(self) -> None:
         while True:
             # Much happens around the events of a run, little while everything waits for somebody.
-            rate = 1_500 if self.loop.time() < self.busy_until_s else 40
+            rate = self.busy_rate if self.loop.time() < self.busy_until_s else self.idle_rate
             await asyncio.sleep(self.chance.expovariate(rate))
             for frontend in self.frontends:
                 frontend.work()
@@ -236,15 +264,22 @@ class Cluster:
 
     async def _end(self) -> None:
         """Everything has its end, in bounded time."""
-        until = self.loop.time() + CALM_S
+        until = self.loop.time() + self.calm_s
         while True:
-            self.busy_until_s = self.loop.time() + 1
             waiting = self.waiting()
+            if waiting:
+                self.busy_until_s = self.loop.time() + 1
+            else:
+                waiting = self.lacks()
             if not waiting:
                 return
             if self.loop.time() > until:
-                raise BrokenLawError(f"{CALM_S:g} s after the last fault: {waiting}")
+                raise BrokenLawError(f"{self.calm_s:g} s after the last fault: {waiting}")
             await asyncio.sleep(0.05)
+
+    def lacks(self) -> str:
+        """What is missing although all messages have their end; empty if nothing is."""
+        return ""
 
     def waiting(self) -> str:
         """What has not ended; empty when everything has."""

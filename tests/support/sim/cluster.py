@@ -79,8 +79,6 @@ class Ledger:
 
     def delivered(self, queue: str, id: Id, sequence: int, attempts: int) -> None:
         fate = self.fates[id]
-        if fate.settled:
-            raise BrokenLawError(f"{id} of {queue} comes again after the answer to its settlement: {fate}")
         if fate.queue != queue:
             raise BrokenLawError(f"{id} was sent to {fate.queue} and came from {queue}")
         if fate.sequence is not None and fate.sequence != sequence and (fate.durable or not self.crashed):
@@ -171,11 +169,20 @@ class Cluster:
         return self._links
 
     def said(self, shard: int, parts: Sequence[bytes]) -> None:
-        """What a shard tells a frontend: nobody else may deliver from that queue in that epoch."""
+        """What a shard tells a frontend: nobody else may deliver from that queue in that epoch, and nobody
+        may deliver what is settled for ever. What is on its way already may arrive after that."""
         for part in parts:
             kind, _, _, epoch, _, count, _ = HEADER.unpack_from(part)
             if kind == Kind.DELIVER and count:
-                queue = self.ledger.fates[id_of(delivered(part)[0].message)].queue
+                fates = {
+                    id: self.ledger.fates[id] for id in (id_of(each.message) for each in delivered(part))
+                }
+                queue = next(iter(fates.values())).queue
+                for id, fate in fates.items():
+                    if fate.settled:
+                        raise BrokenLawError(
+                            f"{id} of {queue} is delivered after the answer to its settlement: {fate}"
+                        )
                 owner = self.owners.setdefault((queue, epoch), shard)
                 if owner != shard:
                     raise BrokenLawError(f"shards {owner} and {shard} both serve {queue} in epoch {epoch}")

@@ -5,6 +5,7 @@
 - What was accepted is in the journal of every later owner, byte for byte, and on the disk of every member
   that is in sync, as etcd has it.
 - A member counts no record as accepted that is not.
+- Nobody delivers after the owner of a later epoch has.
 """
 
 from typing import TYPE_CHECKING
@@ -40,8 +41,6 @@ class History:
         self._begun: list[tuple[int, int, SimMember]] = []
         """Epoch, number of its first segment, and owner, for each epoch whose first segment was on a disk."""
         self.acceptances = 0
-        self.late_deliveries = 0
-        """Turns in which an owner delivered after one of a later epoch had: what leases bound."""
         self._delivering = 0
         """The newest epoch in which messages were delivered."""
         self._owners: dict[int, str] = {}
@@ -103,8 +102,7 @@ class History:
     def delivers(self, life: "MemberLife") -> None:
         """An owner sends deliveries."""
         if life.epoch < self._delivering:
-            self.late_deliveries += 1
-            self._shard.note(f"{life.name} delivers in epoch {life.epoch}, after {self._delivering} did")
+            self._broken(f"{life.name} delivers in epoch {life.epoch}, after {self._delivering} did")
         self._delivering = max(self._delivering, life.epoch)
 
     # --- disks -----------------------------------------------------------------------------------------

@@ -6,7 +6,7 @@ the owner sends everything that it writes, as bytes:
 
     member  ATTACH ─────────> owner     the member's id and newest epoch
             <───────── ENDS             the owner's journal and its lineage
-            READY ──────────>           where the member's journal ends, after the cut
+            READY ──────────>           where the member's journal ends, after the cut, and its last bytes
             <─────── COMMIT …           numbered; whole records of segments, SYNC if the owner syncs them
             SYNCED ─────────>           of the last message that arrived; last record on the member's disk
             <───────── BEAT             every half a second; the owner's accepted mark
@@ -37,6 +37,11 @@ SYNC: Final = 1
 BEHIND: Final = 2
 """Flag of COMMIT: the member is behind the owner. The number is that of the last message to members that are
 not, and is not counted."""
+CHECKED: Final = 4
+"""Flag of READY: the number is the checksum of the member's last bytes before the end. The lineages of two
+owners that had one epoch, after etcd was set back, are equal although their bytes differ."""
+CHECKED_BYTES: Final = 64 << 10
+"""Bytes of the segment before the end that this checksum covers; all, if there are fewer."""
 
 
 _POSITION: Final = Struct("<QQQ")
@@ -59,6 +64,8 @@ class MessageKind(IntEnum):
     SYNCED = 3
     GRANT = 4
     LOOK = 5
+    LEAVING = 6
+    """The member ends in order: the owner need not wait until it is silent."""
 
     ENDS = 65
     COMMIT = 66

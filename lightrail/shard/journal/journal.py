@@ -205,8 +205,7 @@ class Journal:
             raise StoreBrokenError(f"the journal commits nothing: {self.failure}")
         commit = self._tail.begin_commit()
         if self._extent_wanted or commit.reached.segment != self._extent.written.segment:
-            is_accepted = commit.ends_whole and not self._tail.is_shared
-            reached = commit.reached if is_accepted else self.committed
+            reached = commit.reached if commit.ends_whole and not commit.is_shared else self.committed
             begun = reached.segment > self._extent.written.segment
             if begun or self._extent_wanted:
                 commit.extent = partial(self._extent.write, self._extent_of(reached), sync=begun)
@@ -218,7 +217,7 @@ class Journal:
         assert isinstance(commit, JournalCommit)
         self._tail.end_commit(commit)
         if commit.ends_whole:
-            if self._tail.is_shared:
+            if commit.is_shared:
                 self.marks.ended(commit.last_lsn, commit.reached)
                 self.accept()
             else:
@@ -262,8 +261,9 @@ class Journal:
             self._extent_wanted = True
 
     def _extent_of(self, reached: Reached) -> Extent:
-        segment = self._segments.get(reached.segment)
-        first_lsn = segment.index.first_lsn if segment is not None else reached.next_lsn
+        segments = {each.number: each for each in (*self._tail.leaving, *self.segments())}
+        found = segments.get(reached.segment)
+        first_lsn = found.index.first_lsn if found is not None else reached.next_lsn
         return Extent(reached.segment, first_lsn, reached.next_lsn)
 
     @property

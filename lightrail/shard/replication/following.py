@@ -17,14 +17,16 @@ from lightrail.shard.journal.mirror import Mirror
 from lightrail.shard.journal.store import MirrorError
 from lightrail.shard.replicas.candidate import Reach
 from lightrail.shard.replicas.leases import Grant
-from lightrail.shard.replicas.lineage import Comparison, LineageError, OwnedSegment, compare
+from lightrail.shard.replicas.lineage import LineageError, OwnedSegment, compare
 from lightrail.wire.frames import WireError
-from lightrail.wire.replication import BEHIND, SYNC, JournalEnds, MemberMessage, MessageKind, decode
+from lightrail.wire.replication import BEHIND, CHECKED, SYNC, JournalEnds, MemberMessage, MessageKind, decode
 
 _Found = TypeVar("_Found")
 Submit = Callable[[Callable[[], object], Callable[[BaseException | None], None]], None]
 STUCK_NS: Final[int] = 1_500_000_000
 """Silence of an owner after which a member attaches again: messages may be lost with a connection."""
+EXTENT_BEATS: Final = 10
+"""Beats after which the accepted end is written to the disk: five seconds."""
 
 log = logging.getLogger("lightrail.shard.replication.following")
 
@@ -83,6 +85,8 @@ class Following:
         """Of the last message that arrived."""
         self._attempt = 0
         """Of its attaches: what is left of a former one changes nothing."""
+        self._beats = 0
+        """Number of beats whose mark was noted."""
         self._attached_ns = 0
         self._refused_for = ""
         """Reason of the last refusal: a member attaches again and again, but logs it once."""
@@ -93,9 +97,20 @@ class Following:
             self.promised = epoch
             self.detach()
 
+    def look(self, then: Callable[[Reach], None]) -> None:
+        """Calls `then` on the loop with how far the journal reaches when all that has arrived is written: a
+        cut that is under way has ended by then."""
+        found: list[Reach] = []
+
+        def done(error: BaseException | None) -> None:
+            if error is None:
+                then(found[0])
+
+        self._submit(lambda: found.append(self.reach), done)
+
     @property
     def reach(self) -> Reach:
-        """How far the journal on this disk reaches."""
+        """How far the journal on this disk reaches; while the thread cuts it, only about so far."""
         mirror = self.mirror
         if mirror is None:
             return Reach(0, 1)
@@ -124,6 +139,12 @@ class Following:
     def is_stuck(self) -> bool:
         """Whether the owner has neither answered the last attach nor sent a beat for a while."""
         return self._now_ns() - max(self._attached_ns, self.heard_ns) > STUCK_NS
+
+    def leave(self) -> None:
+        """Ends in order: the owner removes this member at once, if the minimum allows."""
+        if self.state is FollowingState.FOLLOWING:
+            self._send(MemberMessage(MessageKind.LEAVING, self.epoch).encode())
+        self.detach()
 
     def detach(self) -> None:
         """Follows nobody; what has arrived is still written."""
@@ -192,8 +213,8 @@ class Following:
 
     # --- in the thread of the mirror ---------------------------------------------------------------------
 
-    def _become_like(self, ends: JournalEnds) -> Comparison:
-        """Opens the mirror, and cuts what the owner does not have."""
+    def _become_like(self, ends: JournalEnds) -> MemberMessage:
+        """Opens the mirror, and cuts what the owner does not have; the answer says where it ends then."""
         mirror = self.mirror
         if mirror is None:
             mirror = self.mirror = self._open_mirror(ends.disk, ends.salt)
@@ -201,7 +222,12 @@ class Following:
         comparison = compare(mirror.lineage, owner, mirror.accepted_lsn)
         if comparison.cut:
             mirror.cut(comparison.common)
-        return comparison
+        common = comparison.common
+        body = JournalEnds(self._member, self._boot, lineage=[common]).encode()
+        ready = MemberMessage(MessageKind.READY, self.epoch, body=body)
+        if not common.offset:
+            return ready
+        return ready._replace(flags=CHECKED, number=mirror.checksum_before(common))
 
     def _write(self, message: MemberMessage) -> None:
         mirror = self.mirror
@@ -221,11 +247,14 @@ class Following:
     def _accept(self, lsn: int) -> None:
         assert self.mirror is not None
         self.mirror.accept(lsn)
+        self._beats += 1
+        if self._beats % EXTENT_BEATS == 0:
+            # What is accepted is not cut after a start either.
+            self.mirror.write_extent()
 
-    def _ready(self, found: Comparison) -> None:
+    def _ready(self, message: MemberMessage) -> None:
         self.state = FollowingState.FOLLOWING
-        ends = JournalEnds(self._member, self._boot, lineage=[found.common])
-        self._send(MemberMessage(MessageKind.READY, self.epoch, body=ends.encode()).encode())
+        self._send(message.encode())
 
     def _run(self, work: Callable[[], _Found], then: Callable[[_Found], None]) -> None:
         """Runs a job of the mirror, and `then` on the loop, unless it has attached again meanwhile."""

@@ -22,7 +22,7 @@ from lightrail.shard.replicas.lineage import Comparison, compare
 from lightrail.shard.replicas.marks import Marks, required
 from lightrail.shard.replication import following
 from lightrail.shard.replication.owning import Owning
-from lightrail.shard.replication.replica import Replica
+from lightrail.shard.replication.taking_over import TakingOver
 from tests.support.sim.member_scripts import MEMBER_SCRIPTS, script_of
 from tests.support.sim.members import MembersCluster
 
@@ -45,7 +45,7 @@ def _unguarded(found: ReplicaSet, changed: ReplicaSet) -> Write:
     return Write(found.key, changed.encode())
 
 
-async def _compare_nothing(_: Replica, owned: ReplicaSet) -> ReplicaSet:
+async def _compare_nothing(_: TakingOver, owned: ReplicaSet, __: str) -> ReplicaSet:
     return owned
 
 
@@ -110,7 +110,7 @@ BROKEN: dict[str, tuple[list[tuple[Any, str, Any]], str]] = {
         "isolate crash",
     ),
     "no look around (6)": (
-        [(Replica, "_compare", _compare_nothing), (Candidate, "judge", _claim_always)],
+        [(TakingOver, "compare", _compare_nothing), (Candidate, "judge", _claim_always)],
         "set_back_successor",
     ),
     "unfenced (9)": ([(Fence, "write", _unfenced)], "move alone"),

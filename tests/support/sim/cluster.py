@@ -19,7 +19,7 @@ from lightrail.cluster.map import SHARD_SETS, ShardRecord
 from lightrail.wire.frames import HEADER, Kind
 from tests.support.shard.life import Id, id_of
 from tests.support.shard.scene import delivered
-from tests.support.sim.coordinator import Etcd
+from tests.support.sim.coordinator import Etcd, SimCoordinator
 from tests.support.sim.frontend import SimFrontend
 from tests.support.sim.loop import SimLoop
 from tests.support.sim.network import Host, Network
@@ -126,6 +126,7 @@ class Ledger:
 class Cluster:
     """Everything of one run."""
 
+    etcd_type = Etcd
     calm_s = CALM_S
     asks = False
     """Whether clients ask for answers to their settlements."""
@@ -138,7 +139,7 @@ class Cluster:
         self.chance = random.Random(seed)
         self.loop = SimLoop()
         self.network = Network(self.loop, self.chance)
-        self.etcd = Etcd(self.loop, self.chance)
+        self.etcd = self.etcd_type(self.loop, self.chance)
         self.ledger = Ledger()
         self.is_draining = False
         self.is_fenced = False
@@ -157,6 +158,10 @@ class Cluster:
         self.shards = self._make_shards(shards)
         self.frontends: list[SimFrontend] = []
         self._frontends = frontends
+
+    def coordinator(self, host: Host) -> SimCoordinator:
+        """What a new process sees of etcd."""
+        return SimCoordinator(self.etcd, host)
 
     def _make_shards(self, count: int) -> list[SimShard]:
         return [SimShard(self, id) for id in range(count)]

@@ -79,6 +79,13 @@ class Etcd:
             self.loop.call_later(self.latency_s(), view.look, context=view.host.context)
         return self.revision
 
+    def expire(self, lease: "Lease") -> None:
+        """A lease ends, with its entries."""
+        lease.is_over = True
+        for key in [key for key, each in self.leases.items() if each is lease]:
+            del self.leases[key]
+            self.commit([Write(key, None)])
+
 
 @dataclass(slots=True, eq=False, repr=False)
 class Lease:
@@ -119,6 +126,8 @@ class SimCoordinator(KeyedCoordinator):
         self._registering: asyncio.Task[None] | None = None
         self._is_unregistered = False
         """Whether not all of its registrations were written again."""
+        self._began = 0
+        """Revision at which the last accepted history began: what is older displaces nobody."""
         self.was_deposed = False
         etcd.views.append(self)
         # A process lists everything before it does anything.
@@ -184,9 +193,13 @@ class SimCoordinator(KeyedCoordinator):
             await asyncio.sleep(TIMEOUT_S)
             raise CoordinatorError("no answer: whether it went through is not known")
         await self._travel()
+        await self._until_seen(revision)
+        return revision
+
+    async def _until_seen(self, revision: int) -> None:
+        """Waits for the news of a revision."""
         while self._revision < revision and not self.is_away and not self.closed:
             await self._arrived.wait()
-        return revision
 
     def _arrive(self, writes: Sequence[Write], lease: "Lease | None", arrived: "asyncio.Future[int]") -> None:
         """A transaction arrives, whether its process still lives or not."""
@@ -245,8 +258,7 @@ class SimCoordinator(KeyedCoordinator):
         await self._travel()
         revision = self._etcd.revision
         found = self._etcd.entries.get(key)
-        while self._revision < revision and not self.is_away and not self.closed:
-            await self._arrived.wait()
+        await self._until_seen(revision)
         return found if found is not None and found.value is not None else None
 
     async def entries(self, prefix: str) -> list[Entry]:
@@ -274,7 +286,7 @@ class SimCoordinator(KeyedCoordinator):
         self.closed = True
         if self in self._etcd.views:
             self._etcd.views.remove(self)
-            self._etcd.loop.call_later(LEASE_S, self._expire, self.lease, context=OUTSIDE)
+            self._etcd.loop.call_later(LEASE_S, self._etcd.expire, self.lease, context=OUTSIDE)
 
     # --- the lease, for processes that refresh it ----------------------------------------------------------
 
@@ -308,7 +320,7 @@ class SimCoordinator(KeyedCoordinator):
             return
         left_s = self._refreshed_s + LEASE_S - self._etcd.loop.time()
         if left_s <= 0:
-            self._expire(self.lease)
+            self._etcd.expire(self.lease)
         self._etcd.loop.call_later(max(left_s, 1.0), self._look_at_lease, context=OUTSIDE)
 
     async def _register_again(self) -> None:
@@ -317,9 +329,12 @@ class SimCoordinator(KeyedCoordinator):
             there = self._etcd.entries.get(key)
             if there is not None and there.value is None:
                 there = None
-            if there is not None and there.value != registration.value:
-                revision = max(there.revision, registration.revision + 1)
-                self._registrations.look_for_another(there._replace(revision=revision))
+            is_old = there is not None and there.revision <= self._began
+            if there is not None and there.value != registration.value and not is_old:
+                found = await self.entry(key)
+                if found is not None:
+                    self._registrations.look_for_another(found)
+                self._is_unregistered |= key in self._registrations.held
                 continue
             guard = there.revision if there is not None else 0
             try:
@@ -328,10 +343,3 @@ class SimCoordinator(KeyedCoordinator):
                 self._is_unregistered = True
                 return
             self._registrations.held[key] = registration._replace(revision=revision)
-
-    def _expire(self, lease: "Lease") -> None:
-        lease.is_over = True
-        ended = [key for key, holder in self._etcd.leases.items() if holder is lease]
-        for key in ended:
-            del self._etcd.leases[key]
-            self._etcd.commit([Write(key, None)])

@@ -10,7 +10,6 @@ from lightrail.wire.bodies import ConsumerOpen, ProducerOpen, Refusal
 from lightrail.wire.frames import ASKED, Kind, OutcomeCode, frame
 from tests.support.shard.life import Id, id_of, message
 from tests.support.shard.scene import batch, delivered
-from tests.support.sim.coordinator import SimCoordinator
 
 if TYPE_CHECKING:
     from lightrail.shard_client.owners.owner import Owner
@@ -189,7 +188,7 @@ class SimFrontend:
         self.cluster = cluster
         self.id = id
         self.host, context = cluster.network.host(f"frontend-{id}")
-        self.coordinator = SimCoordinator(cluster.etcd, self.host)
+        self.coordinator = cluster.coordinator(self.host)
         self._links = 0
         self.shard_connections = ShardConnections(
             self.coordinator,

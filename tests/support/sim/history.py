@@ -41,6 +41,8 @@ class History:
         self._begun: list[tuple[int, int, SimMember]] = []
         """Epoch, number of its first segment, and owner, for each epoch whose first segment was on a disk."""
         self.acceptances = 0
+        self.doubted: set[SimMember] = set()
+        """Members of which etcd may say that they are in sync, as it was set back: until they are."""
         self._delivering = 0
         """The newest epoch in which messages were delivered."""
         self._owners: dict[int, str] = {}
@@ -118,8 +120,22 @@ class History:
         for member in self.in_sync():
             if member.is_faulty:
                 member.is_faulty = not self._is_restored(member)
+            elif member in self.doubted:
+                if self._is_known() and self._is_restored(member):
+                    self.doubted.discard(member)
             elif lacks := self._lacks(member.files, durable=True, since=since):
                 self._broken(f"member {member.place} is in sync: {lacks}")
+
+    def etcd_is_set_back(self) -> None:
+        """What etcd says of members is that of another time."""
+        self.doubted = set(self._shard.members)
+        for member in self.doubted:
+            member.owes = None
+
+    def _is_known(self) -> bool:
+        """Whether etcd says of the set what its owner goes by."""
+        life = self._shard.life
+        return life is not None and life.owning is not None and life.owning.found == self._shard.entry
 
     def _is_restored(self, member: "SimMember") -> bool:
         """Whether a disk has everything that its owner had when the disk was seen first after its fault.
@@ -127,8 +143,10 @@ class History:
         Less does not suffice: an acknowledgement from before the fault may arrive seconds later.
         """
         life = self._shard.life
-        if life is None or life.journal is None or life.member is member:
+        if life is None or life.journal is None:
             return False
+        if life.member is member:
+            return member in self.doubted
         if member.owes is None or member.owes[0] != life.epoch:
             ended = life.journal.position.ended.position
             member.owes = life.epoch, ended.segment, ended.offset

@@ -6,7 +6,6 @@ these names is replaced while a simulation runs (`simulated`), and finds its pro
 
 import asyncio
 import contextlib
-import json
 from collections.abc import Iterator
 from contextvars import ContextVar
 from types import SimpleNamespace
@@ -21,7 +20,6 @@ from lightrail.cluster.replica_sets import ReplicaSet
 from lightrail.shard.effects.actions import Actions
 from lightrail.shard.engine.engine import Engine
 from lightrail.shard.engine.server import Server
-from lightrail.shard.journal import identity
 from lightrail.shard.journal.commit import NOWHERE, Reached
 from lightrail.shard.journal.journal import Journal
 from lightrail.shard.journal.store import Commit
@@ -33,77 +31,20 @@ from lightrail.shard.replication.replica import Replica
 from lightrail.telemetry.process import CannotServeError, StoppedError
 from lightrail.telemetry.shard import ShardCounts
 from lightrail.wire.frames import HEADER, Kind
-from tests.support.sim.coordinator import SimCoordinator
 from tests.support.sim.disk import SimFiles, SimWorker
+from tests.support.sim.process import SEGMENT_BYTES, SimDirectory, SimProcess
+from tests.support.sim.restored import DoubtingCoordinator
 from tests.support.sim.shard import Names
 
 if TYPE_CHECKING:
     from tests.support.sim.members import SimMembers
 
-SEGMENT_BYTES = 20_000
 EXTENT_S = 5.0
 RESTART_S = (0.02, 0.2, 1.0, 5.0)
 """Times until a process that has ended is started again."""
 
 LIFE: ContextVar["MemberLife"] = ContextVar("LIFE")
 """The process to which the running code belongs."""
-
-
-class SimProcess:
-    """What a replica uses of its Process."""
-
-    def __init__(self, id: int, boot: int) -> None:
-        self.id = id
-        self.boot = boot
-        self.settings: Any = SimpleNamespace(
-            wire=SimpleNamespace(host="sim"), segment_bytes=SEGMENT_BYTES, etcd=["sim"], cluster="sim"
-        )
-        self.running: Any = SimpleNamespace(follows="", show=lambda *_: None)
-        self.ready: object = None
-        self.waiting: str | None = None
-        self.check: Any = None
-        self.notice: Any = None
-        self.failure = ""
-        self.stopping = asyncio.Event()
-
-    def report_ready(self, **details: object) -> None:
-        self.ready = details
-
-    def wait_for(self, what: str) -> None:
-        self.waiting = what
-
-    def fail(self, reason: str) -> None:
-        self.failure = self.failure or reason
-        self.stopping.set()
-
-    async def until_stop(self) -> None:
-        await self.stopping.wait()
-
-
-class SimDirectory:
-    """What a replica uses of its DataDirectory."""
-
-    directory = ""
-    lock_id = ""
-
-    def __init__(self, files: SimFiles, drawn: str) -> None:
-        self._files = files
-        self._drawn = drawn
-
-    @property
-    def journal(self) -> tuple[str | None, int]:
-        found = identity.load_identity(self._files)
-        return (None, 0) if found is None else (found.disk, found.salt)
-
-    def member(self) -> str:
-        found = identity.load_identity(self._files)
-        if found is not None:
-            return found.member
-        data = self._files.load("member.json")
-        if data is None:
-            self._files.replace("member.json", json.dumps({"member": self._drawn}).encode())
-            return self._drawn
-        return str(json.loads(data)["member"])
 
 
 class WatchedJournal(Journal):
@@ -138,6 +79,16 @@ class SimServer(Server):
         super()._send(output)
 
 
+class MemberCoordinator(DoubtingCoordinator):
+    """What a member sees of etcd."""
+
+    life: "MemberLife"
+
+    @property
+    def is_deposed(self) -> bool:
+        return 0 < self.life.epoch < self.life.member.shard.entry.epoch
+
+
 class MemberLife:
     """One process of a member."""
 
@@ -147,7 +98,8 @@ class MemberLife:
         self.name = f"{member.place}.{number}"
         self.host, self.context = cluster.network.host(self.name, member.place)
         self.workers: list[SimWorker] = []
-        self.coordinator = SimCoordinator(cluster.etcd, self.host)
+        self.coordinator = MemberCoordinator(cluster.etcd, self.host)
+        self.coordinator.life = self
         self.coordinator.keep_lease()
         self.map = Map(self.coordinator)
         self.process = SimProcess(member.shard.id, cluster.next_boot())

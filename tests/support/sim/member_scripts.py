@@ -172,6 +172,32 @@ class MemberFaults(Script):
         await asyncio.sleep(chance.choice(PAUSES_S))
         cluster.etcd.late = cluster.etcd.answers_lost = 0.0
 
+    async def set_back_etcd(self, shard: SimMembers) -> None:
+        """Etcd is restored from a snapshot, while all run; later an operator puts back what it has lost.
+
+        Some members fail before, so that there is something to lose, or meanwhile.
+        """
+        cluster, chance = self.cluster, self.cluster.chance
+        saved = cluster.etcd.save()
+        for _ in range(chance.choice((0, 1, 1, 2))):
+            await self._kill_briefly(shard)
+        await asyncio.sleep(chance.choice((0.0, 0.3, 4.0)))
+        cluster.etcd.is_down = True
+        await asyncio.sleep(chance.choice((0.05, 2.0)))
+        cluster.set_etcd_back(saved)
+        cluster.etcd.is_down = False
+        if chance.random() < 0.3:
+            await self._kill_briefly(shard)
+        await asyncio.sleep(chance.choice(PAUSES_S))
+        await cluster.put_back()
+
+    async def _kill_briefly(self, shard: SimMembers) -> None:
+        member, chance = self._some(shard), self.cluster.chance
+        member.kill()
+        await asyncio.sleep(chance.choice((0.05, 0.5, 4.0)))
+        member.start()
+        await asyncio.sleep(chance.choice((0.3, 3.0)))
+
     # --- disks ---------------------------------------------------------------------------------------------
 
     def _may_fail(self, shard: SimMembers) -> bool:
@@ -281,6 +307,7 @@ KINDS = (
     "blackout",
     "move",
     "minimum",
+    "set_back_etcd",
 )
 
 

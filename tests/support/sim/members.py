@@ -6,12 +6,15 @@ import logging
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from lightrail.cluster.coordinator import ConflictError, Write
+from lightrail.cluster.coordinator import ConflictError, CoordinatorError, Write
 from lightrail.cluster.replica_sets import ReplicaSet, SetRefusedError, first, key_of
 from tests.support.sim.cluster import BrokenLawError, Cluster
+from tests.support.sim.coordinator import SimCoordinator
 from tests.support.sim.history import History
 from tests.support.sim.loop import OUTSIDE, Turns
 from tests.support.sim.member import LIFE, MemberLife, SimMember, simulated
+from tests.support.sim.network import Host
+from tests.support.sim.restored import DoubtingCoordinator, RestorableEtcd, Snapshot
 
 if TYPE_CHECKING:
     from tests.support.sim.scripts import Script
@@ -20,6 +23,8 @@ if TYPE_CHECKING:
 FULL_S = 300.0
 """Simulated time after the last fault in which every set has to be full: a member that was removed keeps up
 for 10 s before it is in sync again, doubled each time."""
+PUT_BACKS_MAX = 200
+"""Attempts of an operator."""
 DISK = bytes(range(16)).hex()
 """The id of the first directory of a shard, as journals on simulated disks draw it."""
 
@@ -86,6 +91,8 @@ class MembersCluster(Cluster):
     """Everything of one run, with shards that have members."""
 
     shards: list[SimMembers]  # type: ignore[assignment]
+    etcd: RestorableEtcd
+    etcd_type = RestorableEtcd
     outside = OUTSIDE
     calm_s = FULL_S
     asks = True
@@ -108,6 +115,9 @@ class MembersCluster(Cluster):
     def _make_shards(self, count: int) -> "list[SimShard]":
         made = [SimMembers(self, id, self._members, self._min_in_sync) for id in range(count)]
         return made  # type: ignore[return-value]
+
+    def coordinator(self, host: Host) -> DoubtingCoordinator:
+        return DoubtingCoordinator(self.etcd, host)
 
     def next_boot(self) -> int:
         self._boots += 1
@@ -192,12 +202,51 @@ class MembersCluster(Cluster):
 
     def change(self, shard: SimMembers, change: Callable[[ReplicaSet], ReplicaSet]) -> bool:
         """An operator changes the entry of a shard."""
+        if self._doubting():
+            return False
         found = shard.entry
         try:
             self.etcd.commit([found.write_of(change(found))])
         except (ConflictError, SetRefusedError):
             return False
         return True
+
+    def set_etcd_back(self, saved: Snapshot) -> None:
+        self.note(f"etcd is set back from revision {self.etcd.revision} to {saved.revision}")
+        self.etcd.set_back(saved)
+        for shard in self.shards:
+            shard.history.etcd_is_set_back()
+
+    async def put_back(self) -> None:
+        """An operator writes again what etcd has lost, as far as a gateway knows it.
+
+        Processes that know more than all gateways doubt this etcd for ever: they are started again.
+        """
+        for _ in range(PUT_BACKS_MAX):
+            doubting = self._doubting()
+            if not doubting:
+                return
+            gateways = [each.coordinator for each in self.frontends if each.coordinator in doubting]
+            if gateways:
+                with contextlib.suppress(CoordinatorError):
+                    done = await gateways[0].put_back()
+                    self.note(f"put back: {[each.key for each in done.writes]}, kept {done.kept}")
+            else:
+                for life in self._lives():
+                    if life.coordinator in doubting:
+                        life.process.fail("an operator starts it again")
+            await asyncio.sleep(0.5)
+        raise BrokenLawError("etcd is still set back for some")
+
+    def _lives(self) -> list[MemberLife]:
+        members = [member for shard in self.shards for member in shard.members]
+        return [member.life for member in members if member.life is not None]
+
+    def _doubting(self) -> list[SimCoordinator]:
+        """What processes see of etcd that do not trust it."""
+        views: list[SimCoordinator] = [each.coordinator for each in self.frontends]
+        views += [life.coordinator for life in self._lives()]
+        return [each for each in views if each.set_back is not None]
 
 
 class _Notes(logging.Handler):

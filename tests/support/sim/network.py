@@ -93,6 +93,17 @@ class Connection:
         self.is_stopped = True
         self.network.loop.call_later(unnoticed_s, self.end, context=OUTSIDE)
 
+    def leave(self, to: "Socket", linger_ms: int) -> None:
+        """One end closes it: what is on its way to the other one may still arrive within this time."""
+        if self.broken or not linger_ms or not self._queues[to]:
+            self.end()
+            return
+        source = self.router if to is self.dealer else self.dealer
+        # The end of the process, which waits for this, does not end it.
+        source.host.connections.pop(self, None)
+        end_s = min(self._arrival_s[to] + 1e-6, self.network.loop.time() + linger_ms / 1000)
+        self.network.loop.call_at(end_s, self.end, context=OUTSIDE)
+
     def end(self) -> None:
         """It breaks, and what is on its way is lost."""
         if self.broken:
@@ -224,9 +235,9 @@ class Socket:
         if self._network.bound.get(self._address) is self:
             del self._network.bound[self._address]
         if self.connection is not None:
-            self.connection.end()
+            self.connection.leave(self.connection.router, linger or 0)
         for connection in list(self.peers.values()):
-            connection.end()
+            connection.leave(connection.dealer, linger or 0)
 
 
 class Context:

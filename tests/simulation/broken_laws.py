@@ -59,7 +59,7 @@ def _require_nobody_else(owning: Any) -> None:
     owning._on_accepted()
 
 
-def _answer_at_once(answers: Any, _: int, waiters: Any, refusals: Any) -> None:
+def _answer_at_once(answers: Any, waiters: Any, refusals: Any) -> None:
     answers._send(waiters, refusals)
 
 
@@ -140,7 +140,9 @@ def first_seen(law: str, first: int, count: int) -> tuple[int, str] | None:
                 cluster.idle_rate = IDLE_RATE
                 cluster.run(script)
             except AssertionError as error:
-                return seed, str(error)
+                if "TypeError" in str(error) or "AttributeError" in str(error):
+                    raise ValueError(f"{law!r} is not broken, but does not run: {error}") from error
+                return seed, str(error).splitlines()[-1]
     return None
 
 

@@ -37,6 +37,8 @@ SYNC: Final = 1
 BEHIND: Final = 2
 """Flag of COMMIT: the member is behind the owner. The number is that of the last message to members that are
 not, and is not counted."""
+WHOLE: Final = 8
+"""Flag of COMMIT: its last record ends a group, so that no recovery cuts it."""
 CHECKED: Final = 4
 """Flag of READY: the number is the checksum of the member's last bytes before the end. The lineages of two
 owners that had one epoch, after etcd was set back, are equal although their bytes differ."""

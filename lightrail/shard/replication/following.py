@@ -19,7 +19,16 @@ from lightrail.shard.replicas.candidate import Reach
 from lightrail.shard.replicas.leases import Grant
 from lightrail.shard.replicas.lineage import LineageError, OwnedSegment, compare
 from lightrail.wire.frames import WireError
-from lightrail.wire.replication import BEHIND, CHECKED, SYNC, JournalEnds, MemberMessage, MessageKind, decode
+from lightrail.wire.replication import (
+    BEHIND,
+    CHECKED,
+    SYNC,
+    WHOLE,
+    JournalEnds,
+    MemberMessage,
+    MessageKind,
+    decode,
+)
 
 _Found = TypeVar("_Found")
 Submit = Callable[[Callable[[], object], Callable[[BaseException | None], None]], None]
@@ -72,6 +81,12 @@ class Following:
         """When the owner was heard last."""
         self.returned = 0
         """The newest epoch whose owner has returned its leases: it is about to end."""
+        self.whole_in = 0
+        """Epoch of the owner that this process follows, or followed last, and by whose word it has had all
+        accepted records; 0 if it has not. While this member is in sync no others are accepted without it."""
+        self.whole_lsn = 0
+        """Number of the last record on this disk that ended a group of the owner that it follows: any
+        recovery finds it."""
         self.mirror: Mirror | None = None
         self._member = member
         self._boot = boot
@@ -180,6 +195,7 @@ class Following:
         elif kind is MessageKind.ENDS and self.state is FollowingState.ATTACHING:
             self.heard_ns, self._refused_for = self._now_ns(), ""
             self.state, self._number = FollowingState.CUTTING, message.number
+            self.whole_in = self.whole_lsn = 0
             ends = JournalEnds.decode(message.body)
             self._run(partial(self._become_like, ends), self._ready)
         elif kind is MessageKind.BEAT:
@@ -187,7 +203,7 @@ class Following:
                 self.heard_ns = self._now_ns()
                 self._send(MemberMessage(MessageKind.GRANT, message.epoch, message.number).encode())
             if self.state is FollowingState.FOLLOWING:
-                self._run(partial(self._accept, message.accepted), lambda _: None)
+                self._run(partial(self._accept, message.accepted), partial(self._became_whole, message.epoch))
         elif kind is MessageKind.RETURNED:
             self._grant.give_back(message.epoch)
             self.returned = message.epoch
@@ -204,12 +220,18 @@ class Following:
             self._number = message.number
         self.heard_ns = self._now_ns()
         # Also a message without bytes waits for those before it: a disk that hangs is not to be hidden.
-        self._run(partial(self._write, message), lambda _: self._acknowledge(message.number))
+        self._run(partial(self._write, message), lambda _: self._acknowledge(message))
 
-    def _acknowledge(self, number: int) -> None:
+    def _became_whole(self, epoch: int, has_everything: bool) -> None:
+        if has_everything:
+            self.whole_in = epoch
+
+    def _acknowledge(self, message: MemberMessage) -> None:
         assert self.mirror is not None
         lsn = self.mirror.synced_lsn
-        self._send(MemberMessage(MessageKind.SYNCED, self.epoch, number, lsn).encode())
+        if message.flags & WHOLE and message.lsn <= lsn:
+            self.whole_lsn = message.lsn
+        self._send(MemberMessage(MessageKind.SYNCED, self.epoch, message.number, lsn).encode())
 
     # --- in the thread of the mirror ---------------------------------------------------------------------
 
@@ -244,13 +266,15 @@ class Following:
             mirror.sync()
         mirror.accept(message.accepted)
 
-    def _accept(self, lsn: int) -> None:
+    def _accept(self, lsn: int) -> bool:
+        """Notes the accepted end; returns whether this journal has everything up to it."""
         assert self.mirror is not None
         self.mirror.accept(lsn)
         self._beats += 1
         if self._beats % EXTENT_BEATS == 0:
             # What is accepted is not cut after a start either.
             self.mirror.write_extent()
+        return self.mirror.synced_lsn >= lsn
 
     def _ready(self, message: MemberMessage) -> None:
         self.state = FollowingState.FOLLOWING

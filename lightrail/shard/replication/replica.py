@@ -24,8 +24,10 @@ from lightrail.journal.archive import Incarnation
 from lightrail.model.clock import steady_ns
 from lightrail.shard.journal.commit import Worker
 from lightrail.shard.journal.files import RealFiles
+from lightrail.shard.journal.identity import Extent
 from lightrail.shard.journal.journal import Journal
 from lightrail.shard.journal.mirror import Mirror
+from lightrail.shard.journal.store import StoreRefusedError
 from lightrail.shard.replicas.candidate import YIELD_NS, Candidate, Choice, Reach
 from lightrail.shard.replicas.leases import Grant
 from lightrail.shard.replication import joining
@@ -70,6 +72,9 @@ class Replica:
         """The member that owned before."""
         self.history = ""
         """Of etcd when this member took over; see Map."""
+        self._knows_etcd = True
+        """Whether the entry has continued what this process has seen at its start: a restored one may call a
+        member in sync that has been removed since."""
         self._stream: Stream | None = None
         """To the other members, while this one owns."""
         self.grant = Grant(steady_ns())
@@ -205,7 +210,7 @@ class Replica:
         # Its metrics are not those of the shard.
         self._process.running.follows = self.joining.own.host
         self._process.check = self.not_ready
-        since_ns = steady_ns()
+        since_ns, history = steady_ns(), self.map.history
         yields_until_ns = 0
         while not self.epoch:
             if self._failed.done():
@@ -222,10 +227,15 @@ class Replica:
             if self.joining.coordinator.set_back is not None:
                 # Nothing can be written before an operator has put the entries back.
                 choice = Choice.FOLLOW
+            if self.joining.coordinator.set_back is not None or self.map.history != history:
+                self._knows_etcd = False
             if choice is Choice.LOOK and now_ns >= yields_until_ns:
-                ended = entry.owner if self._has_ended(entry) else ""
-                answers = await self._taking_over.look_around(entry, ended=ended)
-                choice = Candidate(self.member, self._following.reach).judge(answers)
+                if self._is_whole(entry.epoch + 1):
+                    choice = Choice.CLAIM
+                else:
+                    ended = entry.owner if self._has_ended(entry) else ""
+                    answers = await self._taking_over.look_around(entry, ended=ended)
+                    choice = Candidate(self.member, self._following.reach).judge(answers)
                 if choice is Choice.CLAIM:
                     await self._claim(entry)
                 else:
@@ -237,10 +247,15 @@ class Replica:
         self._process.running.follows = ""
         # What was under way when the entry was written has ended then, and nothing else is begun.
         await self._run(lambda: None)
-        owned = await self._taking_over.compare(owned, self.former)
+        is_whole = self._is_whole(owned.epoch)
+        owned = await self._taking_over.compare(owned, self.former, is_whole=is_whole)
         await self._end_following()
         self.joining.coordinator.fence.set(self.key, owned.revision)
         return owned
+
+    def _is_whole(self, epoch: int) -> bool:
+        """Whether this process has everything that was accepted before an epoch, if it is in sync."""
+        return self._knows_etcd and 0 < self._following.whole_in < epoch
 
     def _choose(self, entry: ReplicaSet, since_ns: int, now_ns: int) -> Choice:
         """Attaches to the owner where that is to be done; says whether to look around."""
@@ -322,6 +337,18 @@ class Replica:
 
         self._thread.submit(work, ended)
         await done
+
+    def judge(self, found: Extent) -> None:
+        """Checks that recovery finds all records that this member has acknowledged.
+
+        Raises StoreRefusedError: the disk lacks some. A new process compares it with those of others.
+        """
+        if found.next_lsn <= self._following.whole_lsn:
+            raise StoreRefusedError(
+                f"expected the records up to {self._following.whole_lsn}, which this member of shard "
+                f"{self._process.id} has written, found those up to {found.next_lsn - 1}: the disk lost the "
+                "others, and another member is to take over"
+            )
 
     # --- owning ------------------------------------------------------------------------------------------
 

@@ -27,6 +27,7 @@ from lightrail.wire.replication import (
     BEHIND,
     CHECKED,
     SYNC,
+    WHOLE,
     JournalEnds,
     JournalPiece,
     MemberMessage,
@@ -241,7 +242,7 @@ class Stream:
     def begin(self, commit: JournalCommit) -> None:
         """Sends a commit that is encoded, and that this disk begins to write."""
         pieces = list(encoded_pieces(commit, self._journal.salt))
-        flags = SYNC if commit.synced else 0
+        flags = (SYNC if commit.synced else 0) | (WHOLE if commit.reached.whole else 0)
         self._under_way = self._sent(MessageKind.COMMIT, pieces, flags=flags, lsn=commit.last_lsn)
 
     def end(self, commit: Commit) -> None:

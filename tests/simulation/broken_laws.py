@@ -22,6 +22,7 @@ from lightrail.shard.replicas.lineage import Comparison, compare
 from lightrail.shard.replicas.marks import Marks, required
 from lightrail.shard.replication import following
 from lightrail.shard.replication.owning import Owning
+from lightrail.shard.replication.replica import Replica
 from lightrail.shard.replication.taking_over import TakingOver
 from tests.support.sim.member_scripts import MEMBER_SCRIPTS, script_of
 from tests.support.sim.members import MembersCluster
@@ -45,8 +46,16 @@ def _unguarded(found: ReplicaSet, changed: ReplicaSet) -> Write:
     return Write(found.key, changed.encode())
 
 
-async def _compare_nothing(_: TakingOver, owned: ReplicaSet, __: str) -> ReplicaSet:
+async def _compare_nothing(_: TakingOver, owned: ReplicaSet, __: str, *, is_whole: bool) -> ReplicaSet:
     return owned
+
+
+def _always(_: Any) -> bool:
+    return True
+
+
+def _is_always_whole(_: Replica, __: int) -> bool:
+    return True
 
 
 def _claim_always(_: Candidate, __: Any) -> Choice:
@@ -113,6 +122,8 @@ BROKEN: dict[str, tuple[list[tuple[Any, str, Any]], str]] = {
         [(TakingOver, "compare", _compare_nothing), (Candidate, "judge", _claim_always)],
         "set_back_successor",
     ),
+    "everybody has everything (6)": ([(Replica, "_is_whole", _is_always_whole)], "set_back_successor"),
+    "delivered without leases (8)": ([(Owning, "may_deliver", _always)], "isolate"),
     "unfenced (9)": ([(Fence, "write", _unfenced)], "move alone"),
     "no cut (10)": ([(following, "compare", _without_cut)], "blackout partition"),
 }

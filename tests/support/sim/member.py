@@ -22,7 +22,7 @@ from lightrail.shard.engine.engine import Engine
 from lightrail.shard.engine.server import Server
 from lightrail.shard.journal.commit import NOWHERE, Reached
 from lightrail.shard.journal.journal import Journal
-from lightrail.shard.journal.store import Commit
+from lightrail.shard.journal.store import Commit, StoreError
 from lightrail.shard.main import moving, until_stop
 from lightrail.shard.moving.mover import Mover
 from lightrail.shard.replicas.marks import required
@@ -185,7 +185,12 @@ class MemberLife:
         journal = self.journal = WatchedJournal(files, "sim", shard.id, segment_bytes=SEGMENT_BYTES)
         journal.marks.require(required(found))
         shard.history.takes_over(self, found)
-        recovered = journal.recover(1 << 30, cluster.now_ms(), found.epoch)
+        assert self.replica is not None
+        journal.judge = self.replica.judge
+        try:
+            recovered = journal.recover(1 << 30, cluster.now_ms(), found.epoch)
+        except StoreError as error:
+            raise CannotServeError(str(error)) from error
         self.epoch = found.epoch
         shard.history.begun(self, journal)
         await patiently(process, lambda: self.coordinator.current(found.key))  # type: ignore[arg-type]

@@ -8,6 +8,7 @@ called on the loop; the mirror is called in a thread of its own, in order.
 """
 
 import logging
+from collections import deque
 from collections.abc import Callable
 from enum import Enum
 from functools import partial
@@ -98,6 +99,10 @@ class Following:
         self._on_broken = on_broken
         self._number = 0
         """Of the last message that arrived."""
+        self._arrived: deque[MemberMessage] = deque()
+        """Messages of this attempt that are not written yet."""
+        self._is_wanted = False
+        """Whether a job that writes them is still to begin."""
         self._attempt = 0
         """Of its attaches: what is left of a former one changes nothing."""
         self._beats = 0
@@ -141,7 +146,7 @@ class Following:
         """Attaches to the owner of an epoch, unless a newer one is known."""
         if epoch < self._oldest:
             return
-        self._attempt += 1
+        self._begin_attempt()
         self._attached_ns = self._now_ns()
         self.state, self.epoch = FollowingState.ATTACHING, epoch
         message = MemberMessage(
@@ -162,9 +167,13 @@ class Following:
         self.detach()
 
     def detach(self) -> None:
-        """Follows nobody; what has arrived is still written."""
-        self._attempt += 1
+        """Follows nobody; what a job has begun to write is still written."""
+        self._begin_attempt()
         self.state = FollowingState.DETACHED
+
+    def _begin_attempt(self) -> None:
+        self._attempt += 1
+        self._arrived, self._is_wanted = deque(), False
 
     # --- from the owner ----------------------------------------------------------------------------------
 
@@ -212,26 +221,30 @@ class Following:
 
     def _follow(self, message: MemberMessage) -> None:
         expected = self._number + 1
-        if message.flags & BEHIND:
-            self._number = message.number
-        elif message.number != expected:
+        is_behind = bool(message.flags & BEHIND)
+        if not is_behind and message.number != expected:
             raise MirrorError(f"expected message {expected} of the owner, found {message.number}")
-        else:
-            self._number = message.number
+        self._number = message.number
         self.heard_ns = self._now_ns()
         # Also a message without bytes waits for those before it: a disk that hangs is not to be hidden.
-        self._run(partial(self._write, message), lambda _: self._acknowledge(message))
+        self._arrived.append(message)
+        if is_behind or not self._is_wanted:
+            self._is_wanted = not is_behind
+            self._run(partial(self._write_arrived, self._arrived), self._acknowledge)
 
     def _became_whole(self, epoch: int, has_everything: bool) -> None:
         if has_everything:
             self.whole_in = epoch
 
-    def _acknowledge(self, message: MemberMessage) -> None:
+    def _acknowledge(self, written: tuple[int, int] | None) -> None:
+        if written is None:
+            return
+        number, whole_lsn = written
         assert self.mirror is not None
         lsn = self.mirror.synced_lsn
-        if message.flags & WHOLE and message.lsn <= lsn:
-            self.whole_lsn = message.lsn
-        self._send(MemberMessage(MessageKind.SYNCED, self.epoch, message.number, lsn).encode())
+        if self.whole_lsn < whole_lsn <= lsn:
+            self.whole_lsn = whole_lsn
+        self._send(MemberMessage(MessageKind.SYNCED, self.epoch, number, lsn).encode())
 
     # --- in the thread of the mirror ---------------------------------------------------------------------
 
@@ -251,20 +264,38 @@ class Following:
             return ready
         return ready._replace(flags=CHECKED, number=mirror.checksum_before(common))
 
-    def _write(self, message: MemberMessage) -> None:
+    def _write_arrived(self, arrived: deque[MemberMessage]) -> tuple[int, int] | None:
+        """Writes what has arrived, with one sync for all of it; messages to a member that is behind one by
+        one, as the owner counts their acknowledgements.
+
+        Returns:
+            Numbers of the last message, and of the last record that ends a group, 0 for none; None if a
+            former job has written everything.
+        """
         mirror = self.mirror
         assert mirror is not None
-        if message.kind is MessageKind.DROP:
-            mirror.drop(message.lsn)
-            return
-        for piece in message.pieces:
-            if piece.offset == 0:
-                mirror.begin(piece.data)
-            else:
-                mirror.write(piece.segment, piece.offset, piece.data, piece.next_lsn, piece.checksum)
-        if message.flags & SYNC:
+        # A message that arrives from here on gets another job, which may find it written.
+        self._is_wanted = False
+        if not arrived:
+            return None
+        number = whole_lsn = accepted = flags = 0
+        while arrived and not flags & BEHIND:
+            message = arrived.popleft()
+            number, accepted = message.number, message.accepted
+            flags |= message.flags
+            if message.kind is MessageKind.DROP:
+                mirror.drop(message.lsn)
+            for piece in message.pieces:
+                if piece.offset == 0:
+                    mirror.begin(piece.data)
+                else:
+                    mirror.write(piece.segment, piece.offset, piece.data, piece.next_lsn, piece.checksum)
+            if message.flags & WHOLE:
+                whole_lsn = message.lsn
+        if flags & SYNC:
             mirror.sync()
-        mirror.accept(message.accepted)
+        mirror.accept(accepted)
+        return number, whole_lsn
 
     def _accept(self, lsn: int) -> bool:
         """Notes the accepted end; returns whether this journal has everything up to it."""

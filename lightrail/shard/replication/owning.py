@@ -273,7 +273,8 @@ class Owning:
         silent = {each for each in others if self._is_lost(each)}
         if silent == others and all(each.live_ns is None for each in self._watched.values()):
             silent = {each for each in silent if self._watched[each].silent_ns >= ALONE_NS}
-        if silent:
+        # While one that would stay is not live, nothing is accepted anyway: it may be the one that is lost.
+        if silent and all(self._watched[each].live_ns is not None for each in others - silent):
             try:
                 return found.removed(silent), frozenset(silent)
             except SetRefusedError as error:

@@ -10,13 +10,13 @@ The stream knows nothing of sockets and clocks: it is called on the loop, but fo
 
 import logging
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from enum import Enum
 from functools import partial
 from typing import Final
 
-from lightrail.shard.journal.commit import JournalCommit
+from lightrail.shard.journal.commit import JournalCommit, Reached
 from lightrail.shard.journal.journal import Journal
 from lightrail.shard.journal.store import Commit, StoreError
 from lightrail.shard.replicas.leases import OwnersLeases
@@ -39,6 +39,8 @@ AHEAD_MAX: Final[int] = 64 << 20
 """Bytes that are kept for a member that does not acknowledge; beyond them it has to attach again."""
 BEHIND_BYTES: Final[int] = 1 << 20
 """Bytes of one message to a member that is behind."""
+ENCODED_AT_ONCE: Final[int] = 256 << 10
+"""Bytes of a commit that is encoded on the loop; those of a larger one are, while the loop goes on."""
 BEHIND_AHEAD: Final[int] = 4
 """Such messages that a member has not acknowledged."""
 
@@ -119,6 +121,8 @@ class Stream:
         """The end of what was written to this disk."""
         self.is_returned = False
         """Whether this owner has returned its leases: another one is to take over."""
+        self._reached: tuple[Reached, int] | None = None
+        """How far records were accepted, and messages heard, at the last acknowledgement."""
         self._under_way: MemberMessage | None = None
         """The commit that is being written."""
 
@@ -190,7 +194,11 @@ class Stream:
         if follower.state is FollowerState.BEHIND:
             self._catch_up(follower)
         self._journal.accept()
-        self._on_accepted()
+        # With three members the first of two acknowledgements changes nothing, and a turn costs CPU.
+        reached = (self._journal.committed, self.heard)
+        if reached != self._reached:
+            self._reached = reached
+            self._on_accepted()
 
     def _refused(self, follower: AttachedMember, reason: str) -> None:
         """A member does not cut accepted records: if it is required, they are missing here."""
@@ -232,9 +240,19 @@ class Stream:
 
     # --- members that are live ---------------------------------------------------------------------------
 
-    def perform(self, commit: Commit) -> None:
-        """Performs a commit in its thread; the other members get the bytes while this disk writes them."""
+    def begun(self, commit: Commit) -> Callable[[], None]:
+        """What the commit thread has to do; the other members get the bytes while this disk writes them.
+
+        A small commit is sent at once: its encoding costs less than another turn of the loop.
+        """
         assert isinstance(commit, JournalCommit), "only journals have members"
+        if sum([part.end - part.start for part in commit.parts]) > ENCODED_AT_ONCE:
+            return partial(self._perform, commit)
+        commit.encode()
+        self.begin(commit)
+        return commit.perform
+
+    def _perform(self, commit: JournalCommit) -> None:
         commit.encode()
         self._run_on_loop(partial(self.begin, commit))
         commit.perform()
@@ -289,24 +307,21 @@ class Stream:
         self.number += 1
         accepted = self._journal.committed.next_lsn - 1
         message = MemberMessage(kind, self.epoch, self.number, lsn, accepted, flags, pieces=tuple(pieces))
-        for follower in self._live():
-            self._send_live(follower, message)
+        live = [each for each in self.followers.values() if each.state is FollowerState.LIVE]
+        if live:
+            parts, size = message.encode(), sum([len(piece.data) for piece in message.pieces])
+            for follower in live:
+                self._send_live(follower, parts, size)
         return message
 
-    def _live(self) -> Iterator[AttachedMember]:
-        for follower in [*self.followers.values()]:
-            if follower.state is FollowerState.LIVE:
-                yield follower
-
-    def _send_live(self, follower: AttachedMember, message: MemberMessage) -> None:
-        size = sum(len(piece.data) for piece in message.pieces)
+    def _send_live(self, follower: AttachedMember, parts: list[bytes], size: int) -> None:
         follower.sent.append(size)
         follower.ahead += size
         if follower.ahead > AHEAD_MAX:
             log.warning("member %s is %d bytes behind, and attaches again", follower.member, follower.ahead)
             self._detach(follower)
-            return
-        self._send_to(follower, message)
+        elif not self._send(follower.identity, parts):
+            self.followers.pop(follower.member, None)
 
     def _send_to(self, follower: AttachedMember, message: MemberMessage) -> None:
         if not self._send(follower.identity, message.encode()):

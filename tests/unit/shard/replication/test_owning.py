@@ -248,6 +248,20 @@ def test_the_former_owner_is_removed_at_once_unless_it_follows() -> None:
     run(story)
 
 
+def test_the_former_owner_is_not_removed_while_the_others_may_be_lost() -> None:
+    """The member that would stay with this one never comes, and the former owner is about to."""
+
+    async def story() -> None:
+        world = World("abc", former="c")
+        await world.tick(2 * TICK_NS)
+        assert world.coordinator.entry.in_sync == {"a", "b", "c"}
+        world.attach("c")
+        await world.tick(2 * SILENT_NS)
+        assert world.coordinator.entry.in_sync == {"a", "c"}
+
+    run(story)
+
+
 def test_a_learner_that_ends_when_it_is_demanded_is_not_waited_for() -> None:
     async def story() -> None:
         world = World("ab")

@@ -58,6 +58,13 @@ def _is_always_whole(_: Replica, __: int) -> bool:
     return True
 
 
+def _learn_what_is_older(owning: Any, found: ReplicaSet) -> None:
+    if (found.owner, found.epoch) == (owning._member, owning.found.epoch):
+        LEARN(owning, found)
+    else:
+        owning._on_deposed("another entry")
+
+
 def _claim_always(_: Candidate, __: Any) -> Choice:
     return Choice.CLAIM
 
@@ -97,6 +104,7 @@ def _taken_by_anyone(found: ReplicaSet, member: str, host: str) -> ReplicaSet:
     return replace(found, epoch=found.epoch + 1, owner=member, in_sync=found.in_sync | {member})
 
 
+LEARN = Owning._learn
 IDLE_RATE = 300
 """Acts of clients per second: they show what is broken for a moment only."""
 BROKEN: dict[str, tuple[list[tuple[Any, str, Any]], str]] = {
@@ -125,6 +133,7 @@ BROKEN: dict[str, tuple[list[tuple[Any, str, Any]], str]] = {
     "everybody has everything (6)": ([(Replica, "_is_whole", _is_always_whole)], "set_back_successor"),
     "delivered without leases (8)": ([(Owning, "may_deliver", _always)], "isolate"),
     "unfenced (9)": ([(Fence, "write", _unfenced)], "move alone"),
+    "replaced by an older entry (11)": ([(Owning, "_learn", _learn_what_is_older)], "set_back_etcd"),
     "no cut (10)": ([(following, "compare", _without_cut)], "blackout partition"),
 }
 """By what is broken, with the number of the law: what to replace, and the faults under which it shows."""

@@ -67,4 +67,4 @@ def test_every_broken_law_is_seen(law: str) -> None:
 def test_no_law_breaks_under_many_faults_of_members() -> None:
     seconds = float(os.environ.get("LIGHTRAIL_SOAK_SECONDS", "3600"))
     for script in ("single", "pairs"):
-        run("run_members", script, "100000", str(max(1, int(seconds / 6))))
+        run("run_members", script, "100000", str(max(1, int(seconds / 4))))

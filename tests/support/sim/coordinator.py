@@ -218,10 +218,10 @@ class SimCoordinator(KeyedCoordinator):
             if is_heard:
                 arrived.set_exception(error)
             return
-        for each in writes:
-            etcd.leases.pop(each.key, None)
+        for key in [each.key for each in writes if not each.is_check]:
+            etcd.leases.pop(key, None)
             if lease is not None:
-                etcd.leases[each.key] = lease
+                etcd.leases[key] = lease
         if is_deposed:
             message = f"a process that was deposed has written {[each.key for each in writes]}"
             etcd.loop.call_exception_handler({"message": message})

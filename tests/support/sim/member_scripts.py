@@ -175,21 +175,31 @@ class MemberFaults(Script):
     async def set_back_etcd(self, shard: SimMembers) -> None:
         """Etcd is restored from a snapshot, while all run; later an operator puts back what it has lost.
 
-        Some members fail before, so that there is something to lose, or meanwhile.
+        Some members fail before, so that there is something to lose, or meanwhile. Gateways may not know of
+        that; what only they could have put back, such as placements, does not change then.
         """
         cluster, chance = self.cluster, self.cluster.chance
         saved = cluster.etcd.save()
+        is_unknown = self.kinds == ("set_back_etcd",) and chance.random() < 0.4
         for _ in range(chance.choice((0, 1, 1, 2))):
+            if is_unknown and chance.random() < 0.7:
+                self._reach_etcd("deaf")
             await self._kill_briefly(shard)
         await asyncio.sleep(chance.choice((0.0, 0.3, 4.0)))
         cluster.etcd.is_down = True
         await asyncio.sleep(chance.choice((0.05, 2.0)))
         cluster.set_etcd_back(saved)
+        self._reach_etcd("")
         cluster.etcd.is_down = False
         if chance.random() < 0.3:
             await self._kill_briefly(shard)
         await asyncio.sleep(chance.choice(PAUSES_S))
         await cluster.put_back()
+
+    def _reach_etcd(self, how: str) -> None:
+        """How gateways reach etcd, see Host."""
+        for frontend in self.cluster.frontends:
+            frontend.host.etcd = how
 
     async def _kill_briefly(self, shard: SimMembers) -> None:
         member, chance = self._some(shard), self.cluster.chance

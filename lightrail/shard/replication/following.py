@@ -320,7 +320,8 @@ class Following:
         if self._beats % EXTENT_BEATS == 0:
             # What is accepted is not cut after a start either.
             self.mirror.write_extent()
-        return self.mirror.synced_lsn >= lsn
+        # An owner that has accepted nothing yet does not know what former ones have.
+        return 0 < lsn <= self.mirror.synced_lsn
 
     def _ready(self, message: MemberMessage) -> None:
         self.state = FollowingState.FOLLOWING

@@ -97,6 +97,8 @@ class Owning:
         """The entry, as of the last change that is known."""
         self._member = member
         self._journal = journal
+        self._recovered_lsn = journal.position.synced_lsn
+        """Number of the last record on this disk: what former owners have accepted is not behind it."""
         self._leases = leases
         self._grant = grant
         self._coordinator = coordinator
@@ -272,7 +274,8 @@ class Owning:
             ):
                 watched.silent_ns, watched.number, watched.lsn = 0, number, synced
             elif member in self.stream.left:
-                watched.silent_ns = SLOWNESS * SILENT_NS
+                # Also of all at once, which would else look as if this owner were cut off.
+                watched.silent_ns = ALONE_NS
             else:
                 watched.silent_ns += passed_ns
             if state is not FollowerState.LIVE or watched.silent_ns >= SILENT_NS:
@@ -314,7 +317,9 @@ class Owning:
                 # Demanded first, and added when it has everything that was accepted without it.
                 self._demanded |= {member}
                 self._require()
-            elif self._journal.marks.mark(member) >= self._journal.committed.next_lsn - 1:
+            elif self._journal.marks.mark(member) >= max(
+                self._journal.committed.next_lsn - 1, self._recovered_lsn
+            ):
                 return found.added(member), frozenset({member})
             # One at a time.
             return None

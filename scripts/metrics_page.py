@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from lightrail.cluster.counts import COORDINATOR_FAMILIES
-from lightrail.cluster.map import PLACEMENT_FAMILIES
+from lightrail.cluster.placement_metrics import PLACEMENT_FAMILIES
 from lightrail.gateway.forwarding.counts import FAMILIES as FORWARDING_FAMILIES
 from lightrail.gateway.metrics import CONNECTION_FAMILIES
 from lightrail.gateway.metrics import FAMILIES as HTTP_FAMILIES

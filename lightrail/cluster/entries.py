@@ -1,6 +1,9 @@
 """Entries: the values under a coordinator's keys, and the news about their changes. Pure."""
 
-from typing import NamedTuple
+from typing import Final, NamedTuple
+
+HISTORY: Final = "history"
+"""Key of the entry that names the present history (history.py)."""
 
 
 class Entry(NamedTuple):

@@ -16,11 +16,10 @@ from dataclasses import dataclass
 from typing import Final
 
 from lightrail.cluster.coordinator import ConflictError, CoordinatorError, KeySpace, PutBack, Write
-from lightrail.cluster.entries import Entry
+from lightrail.cluster.entries import HISTORY, Entry
 from lightrail.cluster.map import FRONTENDS, GATEWAYS, PLACEMENT, SHARDS, Placed
 from lightrail.cluster.replica_sets import FOLLOWERS
 
-HISTORY: Final = "history"
 REGISTRATIONS: Final = (SHARDS, FOLLOWERS, FRONTENDS, GATEWAYS)
 """Prefixes of registrations, which living processes write again."""
 _ORDER: Final = ("shardsets/", "users/", "permissions/", "readers/", "names/", "subscriptions/")

@@ -2,8 +2,6 @@
 
 It follows the coordinator's entries like the directory of names: `refresh()` is synchronous, costs
 microseconds when nothing changed, and is called before each decision and every limits.DIRECTORY_POLL_MS.
-
-Map counts: numbers of placements, moves, members and shards in a gateway's map, for /metrics.
 """
 
 import json
@@ -15,12 +13,11 @@ from typing import Any, Final, NamedTuple
 
 from lightrail.cluster.changes import ChangeFollower
 from lightrail.cluster.coordinator import CoordinatorError, KeySpace, Write
-from lightrail.cluster.entries import Entry
+from lightrail.cluster.entries import HISTORY, Entry
 from lightrail.cluster.readers import READERS, Reader
 from lightrail.cluster.replica_sets import FOLLOWERS, REPLICAS, ReplicaSet, follower_key
 from lightrail.model import limits, names
 from lightrail.model.placement import Placement
-from lightrail.telemetry.metrics import AnyFamily, gauges
 
 PLACEMENT: Final = "placement/"
 MOVES: Final = "moves/"
@@ -28,7 +25,10 @@ SHARD_SETS: Final = "shardsets/"
 SHARDS: Final = "shards/"
 FRONTENDS: Final = "frontends/"
 GATEWAYS: Final = "gateways/"
-PREFIXES: Final = (PLACEMENT, MOVES, READERS, SHARD_SETS, SHARDS, FRONTENDS, GATEWAYS, REPLICAS, FOLLOWERS)
+PREFIXES: Final = (
+    *(PLACEMENT, MOVES, READERS, SHARD_SETS, SHARDS, FRONTENDS, GATEWAYS, REPLICAS, FOLLOWERS),
+    HISTORY,
+)
 """Of the keys that the map follows."""
 FIRST_EPOCH: Final = 0
 """Epoch in a new placement; the revision that made the entry is used instead (docs/adr/0015)."""
@@ -220,6 +220,8 @@ class Map:
         self.gateways: dict[int, Member] = {}
         self.readers: dict[str, Reader] = {}
         """Readers of journals, by name."""
+        self.history = ""
+        """The entry of the present history; revisions of different histories must not be compared."""
 
     def listen(self, listener: Listener) -> None:
         """Registers `listener`, which is called with later changes."""
@@ -256,6 +258,8 @@ class Map:
         yield from (PLACEMENT + queue for queue in self._placements)
         yield from (MOVES + queue for queue in self.moves)
         yield from (READERS + name for name in self.readers)
+        if self.history:
+            yield HISTORY
         yield from (f"{REPLICAS}{shard}" for shard in self.replica_sets)
         yield from (follower_key(*each) for each in self.followers)
         for prefix, table in self._tables():
@@ -300,6 +304,9 @@ class Map:
                 self.readers.pop(name, None)
             changes.readers.add(name)
             return
+        if key == HISTORY:
+            self.history = value or ""
+            return None
         if key.startswith((REPLICAS, FOLLOWERS)):
             return self._take_replicas(entry, changes)
         for prefix, table in self._tables():
@@ -348,48 +355,3 @@ class Map:
                 del family[shard]
             if not family:
                 del self._siblings[parent]
-
-
-PHASES: Final = ("waiting", "frozen")
-
-
-def _queues(map: Map) -> Mapping[str, float]:
-    owned = Counter(placed.shard for placed in map.placements().values())
-    return {str(shard): owned[shard] for shard in sorted({*map.shard_records, *owned})}
-
-
-def _moves(map: Map) -> Mapping[str, float]:
-    phases = Counter(move.phase for move in map.moves.values())
-    return {phase: phases[phase] for phase in PHASES}
-
-
-def _serving(map: Map) -> Mapping[str, float]:
-    return {"shard": len(map.shards), "frontend": len(map.frontends), "gateway": len(map.gateways)}
-
-
-def _shards(map: Map) -> Mapping[str, float]:
-    states = Counter(each.state for each in map.shard_records.values())
-    return {state: states[state] for state in ("active", "draining")}
-
-
-PLACEMENT_FAMILIES: Final[tuple[AnyFamily[Map], ...]] = (
-    gauges(
-        "lightrail_placement_queues",
-        "Queues that are placed on a shard, as this gateway knows.",
-        "shard",
-        _queues,
-    ),
-    gauges(
-        "lightrail_placement_moves",
-        "Moves of queues that were requested and have not ended, by phase.",
-        "phase",
-        _moves,
-    ),
-    gauges(
-        "lightrail_placement_members",
-        "Processes that are registered with the coordinator, by role.",
-        "of",
-        _serving,
-    ),
-    gauges("lightrail_placement_shards", "Shards that were not removed, by state.", "state", _shards),
-)

@@ -14,7 +14,8 @@ from typing import Final
 from aiohttp import web
 
 from lightrail.cluster.coordinator import Coordinator
-from lightrail.cluster.map import PLACEMENT_FAMILIES, Map
+from lightrail.cluster.map import Map
+from lightrail.cluster.placement_metrics import PLACEMENT_FAMILIES
 from lightrail.gateway.bodies import ATOM, JSON
 from lightrail.gateway.callers import Callers
 from lightrail.gateway.errors import ProblemError, problem_of

@@ -13,8 +13,8 @@ from typing import Final
 
 from lightrail.cluster.changes import ChangeFollower
 from lightrail.cluster.coordinator import KeySpace
-from lightrail.cluster.entries import Entry
-from lightrail.cluster.history import HISTORY, History
+from lightrail.cluster.entries import HISTORY, Entry
+from lightrail.cluster.history import History
 from lightrail.model import names
 from lightrail.model.clock import Timetable, wall_ms
 from lightrail.model.policy import QUEUE, Policy, Role

@@ -6,15 +6,16 @@ the owner sends everything that it writes, as bytes:
 
     member  ATTACH ─────────> owner     the member's id and newest epoch
             <───────── ENDS             the owner's journal and its lineage
-            READY ──────────>           where the member's journal ends, after the cut
+            READY ──────────>           where the member's journal ends, after the cut, and its last bytes
             <─────── COMMIT …           numbered; whole records of segments, SYNC if the owner syncs them
             SYNCED ─────────>           of the last message that arrived; last record on the member's disk
             <───────── BEAT             every half a second; the owner's accepted mark
             GRANT ──────────>           of this beat: the owner may deliver for a while (replicas/leases.py)
 
 A member that misses a number attaches again. Any member is asked how far it reaches by LOOK, and answers
-SEEN. Each message is a ZeroMQ message whose first part is the header; integers are little-endian. Header, 32
-bytes: kind u8, flags u8, version u16, epoch u32, number u64, lsn u64, accepted u64.
+SEEN. Each message is a ZeroMQ message whose first part begins with the header; integers are little-endian.
+Header, 32 bytes: kind u8, flags u8, version u16, epoch u32, number u64, lsn u64, accepted u64. In COMMIT the
+places of all pieces follow it, as each part costs both ends as much as some KiB of bytes do.
 """
 
 import json
@@ -37,6 +38,13 @@ SYNC: Final = 1
 BEHIND: Final = 2
 """Flag of COMMIT: the member is behind the owner. The number is that of the last message to members that are
 not, and is not counted."""
+WHOLE: Final = 8
+"""Flag of COMMIT: its last record ends a group, so that no recovery cuts it."""
+CHECKED: Final = 4
+"""Flag of READY: the number is the checksum of the member's last bytes before the end. The lineages of two
+owners that had one epoch, after etcd was set back, are equal although their bytes differ."""
+CHECKED_BYTES: Final = 64 << 10
+"""Bytes of the segment before the end that this checksum covers; all, if there are fewer."""
 
 
 _POSITION: Final = Struct("<QQQ")
@@ -59,6 +67,8 @@ class MessageKind(IntEnum):
     SYNCED = 3
     GRANT = 4
     LOOK = 5
+    LEAVING = 6
+    """The member ends in order: the owner need not wait until it is silent."""
 
     ENDS = 65
     COMMIT = 66
@@ -70,6 +80,9 @@ class MessageKind(IntEnum):
     SEEN = 70
     REFUSED = 71
     """The other end has a newer epoch (`epoch`), or knows no such member; the body is the reason."""
+
+
+_KINDS: Final = {kind.value: kind for kind in MessageKind}
 
 
 class JournalPiece(NamedTuple):
@@ -123,31 +136,35 @@ class MemberMessage(NamedTuple):
 
     def encode(self) -> list[bytes]:
         """The parts of the ZeroMQ message."""
-        head = (self.kind, self.flags, VERSION, self.epoch, self.number, self.lsn, self.accepted)
-        parts = [HEADER.pack(*head)]
-        for piece in self.pieces:
-            parts += (PIECE.pack(*piece[:4]), piece.data)
-        return [*parts, self.body] if self.body else parts
+        kind, epoch, number, lsn, accepted, flags, body, pieces = self
+        head = HEADER.pack(kind, flags, VERSION, epoch, number, lsn, accepted)
+        if pieces:
+            places = [PIECE.pack(*piece[:4]) for piece in pieces]
+            return [b"".join((head, *places)), *[piece.data for piece in pieces]]
+        return [head, body] if body else [head]
 
 
 def decode(parts: Sequence[bytes]) -> MemberMessage:
     """Reads a message. Raises WireError."""
     try:
-        kind, flags, version, epoch, number, lsn, accepted = HEADER.unpack(parts[0])
+        head = parts[0]
+        kind, flags, version, epoch, number, lsn, accepted = HEADER.unpack_from(head)
         if version != VERSION:
             raise WireError(
                 f"expected a member that speaks version {VERSION} of replication, found {version}: run the "
                 "same program on all members"
             )
-        message = MemberMessage(MessageKind(kind), epoch, number, lsn, accepted, flags)
-        if message.kind is not MessageKind.COMMIT:
-            return message._replace(body=bytes(parts[1]) if len(parts) > 1 else b"")
-        pairs = zip(parts[1::2], parts[2::2], strict=True)
-        return message._replace(pieces=[_piece(place, data) for place, data in pairs])
-    except (error, ValueError, IndexError) as wrong:
+        found = _KINDS[kind]
+        if len(parts) == 1 and len(head) == HEADER.size:
+            return MemberMessage(found, epoch, number, lsn, accepted, flags)
+        places, bodies = PIECE.iter_unpack(memoryview(head)[HEADER.size :]), parts[1:]
+        if found is MessageKind.COMMIT:
+            pieces = [
+                JournalPiece(segment, offset, next_lsn, checksum, bytes(data))
+                for (segment, offset, next_lsn, checksum), data in zip(places, bodies, strict=True)
+            ]
+            return MemberMessage(found, epoch, number, lsn, accepted, flags, b"", pieces)
+        (body,), () = bodies, tuple(places)
+        return MemberMessage(found, epoch, number, lsn, accepted, flags, bytes(body))
+    except (error, ValueError, KeyError, IndexError) as wrong:
         raise WireError(f"expected a message between members of a shard, found {wrong}") from wrong
-
-
-def _piece(place: bytes, data: bytes) -> JournalPiece:
-    segment, offset, next_lsn, checksum = PIECE.unpack(place)
-    return JournalPiece(segment, offset, next_lsn, checksum, bytes(data))

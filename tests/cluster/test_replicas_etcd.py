@@ -5,6 +5,8 @@ from pathlib import Path
 import pytest
 
 from tests.cluster.replicated import MEMBERS, ReplicaScene, hold
+from tests.cluster.test_rebalance import admin
+from tests.support import wait
 
 pytestmark = pytest.mark.timeout(240)
 
@@ -32,6 +34,45 @@ def test_etcd_is_away_for_twenty_seconds_and_an_owner_is_killed_meanwhile(tmp_pa
             scene.warm()
             scene.members.revive(owner)
         scene.members.until_in_sync()
+        scene.finish()
+
+
+@pytest.mark.soak
+def test_etcd_is_set_back_by_two_epochs_and_put_back(tmp_path: Path) -> None:
+    with ReplicaScene(tmp_path) as scene:
+        gateway = scene.cluster.gateway()
+        scene.cluster.start(gateway)
+        (etcd,) = scene.cluster.etcd.servers
+        etcd.save(tmp_path / "snapshot")
+        epoch = scene.members.epoch()
+        for _ in range(2):
+            scene.members.until_in_sync()
+            owner = scene.members.owner()
+            with scene.fault("another owner"):
+                scene.members.kill(owner)
+                scene.members.until_taken_over(owner)
+            scene.members.start(owner)
+        scene.members.until_in_sync()
+        etcd.restore(tmp_path / "snapshot")
+        scene.cluster.etcd.start()
+        scene.cluster.etcd.ready()
+        assert scene.members.epoch() == epoch
+        # Whoever runs goes on without it; nobody takes over by a word that is older than the journals.
+        scene.warm()
+        hold(6)
+        scene.warm()
+        assert not scene.members.restarts
+        done = admin(gateway, "coordinator", "put-back")
+        assert done.returncode == 0, done.stderr
+        assert "replicas/0" in done.stdout
+        wait.until(lambda: scene.members.epoch() == epoch + 2, "the entry is there again")
+        owner = scene.members.owner()
+        with scene.fault("the owner is killed"):
+            scene.members.kill(owner)
+            scene.members.until_taken_over(owner)
+        scene.members.start(owner)
+        scene.members.until_in_sync()
+        assert scene.members.epoch() > epoch + 2
         scene.finish()
 
 

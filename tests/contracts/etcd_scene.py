@@ -33,3 +33,9 @@ def keys(coordinator: EtcdCoordinator) -> set[str]:
     news = coordinator.news(0)
     assert news is not None
     return {entry.key for entry in news.entries}
+
+
+def values(coordinator: EtcdCoordinator) -> set[str | None]:
+    news = coordinator.news(0)
+    assert news is not None
+    return {entry.value for entry in news.entries}

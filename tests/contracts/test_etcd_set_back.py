@@ -9,7 +9,7 @@ import pytest
 
 from lightrail.cluster.coordinator import CoordinatorError, NotSetBackError, Write
 from lightrail.cluster.etcd.coordinator import EtcdCoordinator
-from tests.contracts.etcd_scene import eventually, keys, opened, run
+from tests.contracts.etcd_scene import eventually, keys, opened, run, values
 from tests.support.deploy.etcd import EtcdCluster
 from tests.support.ports import free_ports
 
@@ -20,6 +20,10 @@ def goes_on(coordinator: EtcdCoordinator) -> bool:
 
 def has_everything(coordinator: EtcdCoordinator) -> bool:
     return {"names/q", "names/made", "shards/0"} <= keys(coordinator)
+
+
+def has_a_living_shard(coordinator: EtcdCoordinator) -> bool:
+    return '{"boot":1}' in values(coordinator)
 
 
 def test_another_cluster_in_its_place_is_not_believed(
@@ -106,14 +110,19 @@ def test_the_etcd_that_has_everything_is_believed_again(one: EtcdCluster, tmp_pa
     run(check())
 
 
-def test_what_was_lost_is_put_back_and_everybody_goes_on(one: EtcdCluster, tmp_path: Path) -> None:
+def test_what_was_lost_is_put_back_and_everybody_goes_on(
+    one: EtcdCluster, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     async def check() -> None:
         (server,) = one.servers
         first, second = await opened(*one.endpoints), await opened(*one.endpoints)
         displaced: list[str] = []
         await first.set_shards(2)
         await first.write([Write("names/deleted", "1")])
+        # A former process of shard 0, whose registration is there again afterwards.
+        await second.register("shards/0", '{"boot":0}', displaced.append)
         server.save(tmp_path / "snapshot")
+        await second.unregister("shards/0")
         await first.write([Write("names/deleted", None)])
         await first.write([Write("names/q", '{"policy":{"role":"queue"}}')])
         placed = await first.place("q")
@@ -127,6 +136,8 @@ def test_what_was_lost_is_put_back_and_everybody_goes_on(one: EtcdCluster, tmp_p
         one.start()
         for each in (first, second):
             await is_set_back(each)
+        # The lease is lost as well, and the process tries to register.
+        await eventually(lambda: "it registers again" in caplog.text, "the lease is lost")
         started = await opened(*one.endpoints)
         await started.write([Write("names/made", "2")])
         done = await first.put_back()
@@ -136,6 +147,8 @@ def test_what_was_lost_is_put_back_and_everybody_goes_on(one: EtcdCluster, tmp_p
             await eventually(partial(goes_on, each), "it goes on")
             await eventually(partial(has_everything, each), "it has everything")
             assert await each.placement("q") == placed
+        for each in (first, second, started):
+            await eventually(partial(has_a_living_shard, each), "the process is registered")
         assert displaced == []
         # Followers read everything: no revision of theirs is taken for one of the new history.
         assert known is not None

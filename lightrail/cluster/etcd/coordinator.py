@@ -28,7 +28,7 @@ from lightrail.cluster.coordinator import (
     SetBack,
     Write,
 )
-from lightrail.cluster.entries import Entry, News
+from lightrail.cluster.entries import HISTORY, Entry, News
 from lightrail.cluster.etcd.calls import Calls
 from lightrail.cluster.etcd.channels import EtcdSettings, EtcdTimes
 from lightrail.cluster.etcd.client import IDENTITY, EtcdClient, Identity, identify
@@ -36,7 +36,7 @@ from lightrail.cluster.etcd.following import Follower, explained
 from lightrail.cluster.etcd.grouping import GroupedReads, Grouping
 from lightrail.cluster.etcd.leases import LeasedRegistrations
 from lightrail.cluster.etcd.view import Change, View
-from lightrail.cluster.history import HISTORY, History, restoring
+from lightrail.cluster.history import History, restoring
 from lightrail.cluster.keyed import KeyedCoordinator
 
 log = logging.getLogger("lightrail.cluster.etcd")

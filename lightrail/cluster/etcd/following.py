@@ -13,11 +13,11 @@ from functools import partial
 from typing import TYPE_CHECKING, Final
 
 from lightrail.cluster.coordinator import CoordinatorError, SetBack
-from lightrail.cluster.entries import Entry
+from lightrail.cluster.entries import HISTORY, Entry
 from lightrail.cluster.etcd.channels import EtcdSettings, EtcdTimes
 from lightrail.cluster.etcd.client import IDENTITY, EtcdClient, Identity, WatchEndedError, WatchLostError
 from lightrail.cluster.etcd.view import Change, View
-from lightrail.cluster.history import HISTORY, History, doubt
+from lightrail.cluster.history import History, doubt
 
 if TYPE_CHECKING:
     from lightrail.cluster.etcd.coordinator import EtcdCoordinator

@@ -141,6 +141,7 @@ class LeasedRegistrations(Registrations):
                 reached = True
 
     async def _register_again(self) -> None:
+        others = 0
         for key, registration in list(self.held.items()):
             there = await self._calls.entry(key)
             if self.held.get(key) is not registration:
@@ -150,9 +151,14 @@ class LeasedRegistrations(Registrations):
                 and there.value != registration.value
                 and not (self._began and there.revision <= self._began)
             ):
-                self.look_for_another(there._replace(revision=max(there.revision, registration.revision + 1)))
+                # The view decides whether it is a later one: an etcd that was set back has the registrations
+                # of former processes again, and is not followed.
+                found = await self._space.entry(key)
+                if found is not None:
+                    self.look_for_another(found)
+                others += key in self.held
                 continue
             guard = there.revision if there is not None else 0
             revision = await self._transact([Write(key, registration.value, guard)], self._lease)
             self.held[key] = registration._replace(revision=revision)
-        self._is_missing = False
+        self._is_missing = others > 0

@@ -264,7 +264,7 @@ class Server:
         self._commit = commit
         self._idle.clear()
         started = time.perf_counter()
-        work = commit.perform if self._stream is None else partial(self._stream.perform, commit)
+        work = commit.perform if self._stream is None else self._stream.begun(commit)
         self._committer.submit(work, partial(self._end_commit, commit, started))
 
     def stream_to(self, stream: "Stream", may_deliver: Callable[[], bool]) -> None:

@@ -136,6 +136,9 @@ class JournalCommit:
     records: int
     messages: int
     reached: Reached
+    is_shared: bool
+    """Whether other members have to have the records, too, before they are accepted. One that is required
+    from a later moment on does not count: the extent may say already that they are."""
     drops: list[Segment]
     """Segments whose files are removed: all records that were appended before the drop are accepted."""
     extent: Callable[[], None] | None = None

@@ -23,16 +23,15 @@ from lightrail.journal.segment_header import FORMAT_VERSION, SEGMENT_HEADER_SIZE
 from lightrail.model import limits
 from lightrail.shard.journal.cut_files import set_aside_behind
 from lightrail.shard.journal.files import NO_SPACE, Buffer, DiskFile, Files, own_copy
-from lightrail.shard.journal.identity import EXTENT_FILE, NOTHING, Extent, ExtentFile
+from lightrail.shard.journal.identity import EXTENT_FILE, NOTHING, Extent, ExtentFile, lock
 from lightrail.shard.journal.mirror_opening import open_mirror
-from lightrail.shard.journal.segment import Segment, name_of
+from lightrail.shard.journal.segment import Segment, checksum_before, name_of
 from lightrail.shard.journal.store import (
     MirrorError,
     NewerFormatError,
     StoreBrokenError,
     StoreError,
     StoreFullError,
-    StoreRefusedError,
 )
 from lightrail.shard.replicas.lineage import LineageError, OwnedSegment, RecordEnd
 from lightrail.wire.replication import checksum_of
@@ -83,11 +82,7 @@ class Mirror:
             OSError: a call of the disk failed.
         """
         files = self._files
-        if not files.lock():
-            raise StoreRefusedError(
-                "expected to be the only process with this journal, found it locked by another process: "
-                "stop that process, or give this one its own directory"
-            )
+        lock(files)
         try:
             found = open_mirror(files, self._incarnation, self._salt, self.member)
         except BaseException:
@@ -107,7 +102,7 @@ class Mirror:
         try:
             if not self.failure:
                 self.sync()
-                self._write_extent(sync=True)
+                self.write_extent(sync=True)
         finally:
             self.failure = "the mirror is closed"
             self._extent.close()
@@ -257,14 +252,11 @@ class Mirror:
             return
         self.accepted_lsn = lsn
         if lsn >= newest.index.first_lsn and newest.number != self._extent.written.segment:
-            self._write_extent(sync=True)
+            self.write_extent(sync=True)
 
-    def write_extent(self) -> None:
-        """Writes the accepted end to the file, without a sync. Raises StoreBrokenError."""
+    def write_extent(self, *, sync: bool = False) -> None:
+        """Writes the accepted end to the file. Raises StoreBrokenError."""
         self._usable()
-        self._write_extent(sync=False)
-
-    def _write_extent(self, *, sync: bool) -> None:
         extent = self.extent
         if extent.next_lsn > self._extent.written.next_lsn:
             try:
@@ -345,6 +337,15 @@ class Mirror:
             file.sync()
         self._is_dirty = False
         self.synced_lsn = end.next_lsn - 1
+
+    def checksum_before(self, end: RecordEnd) -> int:
+        """See `checksum_before` in segment.py; `end` is that of the journal. Raises StoreBrokenError."""
+        newest = self._usable()
+        assert newest is not None, "the journal has this end"
+        try:
+            return checksum_before(newest.file, self._salt, end)
+        except OSError as error:
+            raise self._failed(error) from error
 
     def drop(self, before: int) -> None:
         """Removes the segments with a lower number, after all that is written is on disk.

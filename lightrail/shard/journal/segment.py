@@ -24,6 +24,8 @@ from lightrail.journal.segment_header import (
 )
 from lightrail.shard.journal.files import DiskFile, Files
 from lightrail.shard.journal.store import JournalDamagedError, NewerFormatError
+from lightrail.shard.replicas.lineage import RecordEnd
+from lightrail.wire.replication import CHECKED_BYTES, checksum_of
 
 SUFFIX: Final = ".segment"
 
@@ -40,6 +42,13 @@ def numbers(files: Files) -> list[int]:
         for name in files.names()
         if name.endswith(SUFFIX) and name[: -len(SUFFIX)].isdigit()
     )
+
+
+def checksum_before(file: DiskFile, salt: int, end: RecordEnd) -> int:
+    """The checksum of the bytes before this end of a segment, CHECKED_BYTES of them or all; see CHECKED in
+    wire/replication.py. Raises OSError."""
+    start = max(0, end.offset - CHECKED_BYTES)
+    return checksum_of(salt, *end, (file.read(start, end.offset - start),))
 
 
 @dataclass(slots=True, eq=False, repr=False)

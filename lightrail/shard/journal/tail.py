@@ -307,6 +307,7 @@ class Tail:
                 self._last_ms,
                 self._whole,
             ),
+            is_shared=self.is_shared,
             drops=drops,
         )
         self._in_flight = commit

@@ -38,15 +38,22 @@ async def allocate(coordinator: KeySpace, settings: "Settings", member: str, hos
     for _ in range(ATTEMPTS_MAX):
         known = await shard_records(coordinator)
         sets = [ReplicaSet.decode(entry) for entry in await coordinator.entries(REPLICAS)]
-        for found in sorted(sets, key=lambda each: each.shard):
-            if member in found.members:
-                return found.shard, known[found.shard].disk == member
-            if len(found.members) < found.replicas and all(
-                each.host != host for each in found.members.values()
-            ):
-                return found.shard, False
-        shard = free_number(known)
+        for own in sets:
+            if member in own.members:
+                return own.shard, known[own.shard].disk == member
+        lacking = (
+            each
+            for each in sorted(sets, key=lambda each: each.shard)
+            if len(each.members) < each.replicas
+            and all(other.host != host for other in each.members.values())
+        )
+        found = next(lacking, None)
         try:
+            if found is not None:
+                # It is a member from now on: directories that start at once get different places.
+                await coordinator.write([found.write_of(found.joined(member, host))])
+                return found.shard, False
+            shard = free_number(known)
             await _make(coordinator, settings, ShardRecord(shard, member), 0, host)
         except ConflictError:
             continue
@@ -163,3 +170,12 @@ def report(process: "Process", entry: ReplicaSet, member: str, page: str, *, is_
     )
     if process.waiting != waiting:
         process.wait_for(waiting)
+
+
+def not_ready(entry: ReplicaSet | None, member: str, *, is_following: bool) -> str | None:
+    """Why a shard would lack this member if its owner ended now, or None."""
+    if entry is None or member not in entry.in_sync:
+        return f"member {member} is out of sync: it may lack accepted messages"
+    if not is_following:
+        return f"member {member} of shard {entry.shard} does not follow the owner, {entry.owner}"
+    return None

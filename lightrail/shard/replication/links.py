@@ -24,6 +24,8 @@ if TYPE_CHECKING:
 
 CONNECT_S: Final = 0.02
 """How often a member that is not connected yet is asked again."""
+LEAVE_MS: Final = 100
+"""How long a member that ends tries to say so to the owner."""
 MESSAGES_AHEAD: Final[int] = 1_000
 """Messages of one connection that wait to be received."""
 
@@ -104,9 +106,9 @@ class OwnerLink:
         self._was_connected |= is_connected
         return self._was_connected and not is_connected
 
-    def close(self) -> None:
-        """Drops what was not sent."""
-        self._socket.close()
+    def close(self, linger_ms: int = 0) -> None:
+        """What was sent has `linger_ms` to leave; the rest is dropped."""
+        self._socket.close(linger_ms)
         self._context.term()
 
 

@@ -12,7 +12,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final
 
-from lightrail.cluster.coordinator import ConflictError, CoordinatorError, KeySpace
+from lightrail.cluster.coordinator import ConflictError, Coordinator, CoordinatorError
 from lightrail.cluster.replica_sets import ReplicaSet, SetRefusedError, key_of
 from lightrail.model.clock import steady_ns
 from lightrail.shard.replicas.leases import BEAT_NS, Grant, OwnersLeases
@@ -69,6 +69,7 @@ class Owning:
 
     Args:
         former: the owner before, whose process ends, if it has not ended; "" for none.
+        history: of etcd when this member took over; see Map.
         commit_age_s: seconds since the commit under way on this disk has begun; 0 for none.
         on_accepted: called when more records are accepted.
         on_deposed: called with the reason when another member owns the shard.
@@ -82,10 +83,11 @@ class Owning:
         stream: Stream,
         leases: OwnersLeases,
         grant: Grant,
-        coordinator: KeySpace,
+        coordinator: Coordinator,
         map: "Map",
         *,
         former: str = "",
+        history: str = "",
         commit_age_s: Callable[[], float],
         on_accepted: Callable[[], None],
         on_deposed: Callable[[str], None],
@@ -109,6 +111,9 @@ class Owning:
         """When they were looked at last."""
         self._demanded: frozenset[str] = frozenset()
         """Members that are required beside those in sync: they are about to be added, or may be removed."""
+        self._history = history
+        self._older: ReplicaSet | None = None
+        """An entry of an earlier epoch than this owner's, of an etcd that was set back: it is replaced."""
         self._is_unknown = False
         """Whether one of the demanded members may be in sync by a write whose answer was lost."""
         self.may_change = True
@@ -192,15 +197,26 @@ class Owning:
         """Looks at the entry and at the members; begins at most one change of the set."""
         self._map.refresh()
         found = self._map.replica_sets.get(self.found.shard)
-        if found is not None and found.revision > self.found.revision:
+        began = self._map.history != self._history
+        if found is not None and (began or found.revision > (self._older or self.found).revision):
+            # Revisions of another history can't be compared with those before.
+            self._history = self._map.history
             self._learn(found)
         self._watch(now_ns)
-        if self.may_change and (self._changing is None or self._changing.done()):
+        is_idle = self._changing is None or self._changing.done()
+        # An etcd that was set back takes nothing, before an operator has put the entries back.
+        if is_idle and self.may_change and self._coordinator.set_back is None:
             change = self._wanted(now_ns)
             if change is not None:
                 self._changing = asyncio.get_running_loop().create_task(self._change(*change))
 
     def _learn(self, found: ReplicaSet) -> None:
+        if found.epoch < self.found.epoch:
+            # Etcd was set back, and what was put back is older than this journal: it is written again.
+            self._older = found
+            self._coordinator.fence.set(key_of(found.shard), found.revision)
+            return
+        self._older = None
         if (found.owner, found.epoch) != (self._member, self.found.epoch):
             self._on_deposed(f"member {found.owner} owns shard {found.shard} in epoch {found.epoch}")
             return
@@ -239,6 +255,8 @@ class Owning:
                 and self._leases.may_deliver((member,), now_ns)
             ):
                 watched.silent_ns, watched.number, watched.lsn = 0, number, synced
+            elif member in self.stream.left:
+                watched.silent_ns = SLOWNESS * SILENT_NS
             else:
                 watched.silent_ns += passed_ns
             if state is not FollowerState.LIVE or watched.silent_ns >= SILENT_NS:
@@ -249,11 +267,14 @@ class Owning:
     def _wanted(self, now_ns: int) -> tuple[ReplicaSet, frozenset[str]] | None:
         """The next change of the set, with the members that are required meanwhile."""
         found = self.found
+        if self._older is not None:
+            return found, self._demanded
         others = found.in_sync - {self._member}
         silent = {each for each in others if self._is_lost(each)}
         if silent == others and all(each.live_ns is None for each in self._watched.values()):
             silent = {each for each in silent if self._watched[each].silent_ns >= ALONE_NS}
-        if silent:
+        # While one that would stay is not live, nothing is accepted anyway: it may be the one that is lost.
+        if silent and all(self._watched[each].live_ns is not None for each in others - silent):
             try:
                 return found.removed(silent), frozenset(silent)
             except SetRefusedError as error:
@@ -297,9 +318,9 @@ class Owning:
     async def _change(self, changed: ReplicaSet, meanwhile: frozenset[str]) -> None:
         self._demanded = meanwhile | self._demanded if self._is_unknown else meanwhile
         self._require()
-        before = self.found
+        before, older = self.found, self._older
         try:
-            revision = await self._coordinator.write([before.write_of(changed)])
+            revision = await self._coordinator.write([(older or before).write_of(changed)])
         except ConflictError:
             # The entry as it is now follows with the news.
             return
@@ -309,11 +330,14 @@ class Owning:
             return
         removed, added = before.in_sync - changed.in_sync, changed.in_sync - before.in_sync
         for member in removed:
+            if member in self.stream.left:
+                log.info("member %s of shard %d is out of sync: its process has ended", member, before.shard)
+                continue
             self._hold_back(member)
             log.warning("member %s of shard %d is out of sync: it does not acknowledge", member, before.shard)
         for member in added:
             log.info("member %s of shard %d is in sync", member, before.shard)
-        if revision > self.found.revision:
+        if older is not None or revision > self.found.revision:
             self._learn(replace(changed, revision=revision))
 
 
@@ -348,6 +372,7 @@ def owning_of(
         replica.joining.coordinator,
         replica.map,
         former=replica.former,
+        history=replica.history,
         commit_age_s=lambda: server.disk.age_s(time.monotonic()),
         on_accepted=server.accepted,
         on_deposed=process.fail,

@@ -14,10 +14,9 @@ import asyncio
 import logging
 from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
-from lightrail.cluster.coordinator import ConflictError, CoordinatorError
+from lightrail.cluster.coordinator import CoordinatorError
 from lightrail.cluster.joining import LEAVE_TIME_MAX_S, Joining, patiently
 from lightrail.cluster.map import Map
 from lightrail.cluster.replica_sets import ReplicaSet, follower_key, key_of
@@ -25,15 +24,23 @@ from lightrail.journal.archive import Incarnation
 from lightrail.model.clock import steady_ns
 from lightrail.shard.journal.commit import Worker
 from lightrail.shard.journal.files import RealFiles
+from lightrail.shard.journal.identity import Extent
 from lightrail.shard.journal.journal import Journal
 from lightrail.shard.journal.mirror import Mirror
+from lightrail.shard.journal.store import StoreRefusedError
 from lightrail.shard.replicas.candidate import YIELD_NS, Candidate, Choice, Reach
 from lightrail.shard.replicas.leases import Grant
 from lightrail.shard.replication import joining
 from lightrail.shard.replication.following import Following, FollowingState
-from lightrail.shard.replication.links import MembersSocket, OwnerLink, address_for_members, look_around
+from lightrail.shard.replication.links import (
+    LEAVE_MS,
+    MembersSocket,
+    OwnerLink,
+    address_for_members,
+)
 from lightrail.shard.replication.owning import Owning, owning_of
 from lightrail.shard.replication.stream import Stream
+from lightrail.shard.replication.taking_over import TakingOver
 from lightrail.telemetry.process import CannotServeError, StoppedError
 from lightrail.telemetry.replicas import REPLICA_FAMILIES, ReplicaCounts
 from lightrail.wire.frames import WireError
@@ -63,6 +70,11 @@ class Replica:
         """The entry by which this process took over."""
         self.former = ""
         """The member that owned before."""
+        self.history = ""
+        """Of etcd when this member took over; see Map."""
+        self._knows_etcd = True
+        """Whether the entry has continued what this process has seen at its start: a restored one may call a
+        member in sync that has been removed since."""
         self._stream: Stream | None = None
         """To the other members, while this one owns."""
         self.grant = Grant(steady_ns())
@@ -84,6 +96,7 @@ class Replica:
             now_ns=steady_ns,
             on_broken=self._fail,
         )
+        self._taking_over = TakingOver(joining, map, member, self._following, self._pause)
         self._counts = ReplicaCounts(
             follows=lambda: not self.epoch and self._following.state is FollowingState.FOLLOWING
         )
@@ -101,6 +114,13 @@ class Replica:
     @property
     def key(self) -> str:
         return key_of(self._process.id)
+
+    def not_ready(self) -> str | None:
+        """Why the shard would lack this member if another one ended now, or None; until the member owns."""
+        if self.epoch:
+            return f"member {self.member} takes shard {self._process.id} over"
+        is_following = self._following.state is FollowingState.FOLLOWING
+        return joining.not_ready(self.entry, self.member, is_following=is_following)
 
     # --- the mirror --------------------------------------------------------------------------------------
 
@@ -139,17 +159,21 @@ class Replica:
 
     def _answer_look(self, identity: bytes, look: MemberMessage) -> None:
         """Answers how far this disk reaches; with an epoch that somebody owns by now, it is a promise."""
+
+        def answer(reach: Reach) -> None:
+            seen = MemberMessage(MessageKind.SEEN, reach.epoch, lsn=reach.next_lsn)
+            self.socket.send(identity, seen.encode())
+
         if self.epoch:
             if look.epoch > self.epoch:
                 self._process.fail(f"another member owns shard {self._process.id} in epoch {look.epoch}")
                 return
             if self._stream is not None and self._stream.is_returned:
                 return
-            reach = Reach(self.epoch, _FURTHEST)
+            answer(Reach(self.epoch, _FURTHEST))
         else:
             self._following.promise(look.epoch)
-            reach = self._following.reach
-        self.socket.send(identity, MemberMessage(MessageKind.SEEN, reach.epoch, lsn=reach.next_lsn).encode())
+            self._following.look(answer)
 
     def _send_to_owner(self, parts: list[bytes]) -> bool:
         return self._link is not None and self._link.send(parts)
@@ -167,7 +191,8 @@ class Replica:
         try:
             return await self._until_owner(page)
         except StoppedError:
-            await self._end_following()
+            self._following.leave()
+            await self._end_following(LEAVE_MS)
             await self.close()
             await self.joining.leave()
             raise
@@ -184,7 +209,8 @@ class Replica:
         await joining.register(self.joining, self._process.id, self.member, self.socket.address, lock)
         # Its metrics are not those of the shard.
         self._process.running.follows = self.joining.own.host
-        since_ns = steady_ns()
+        self._process.check = self.not_ready
+        since_ns, history = steady_ns(), self.map.history
         yields_until_ns = 0
         while not self.epoch:
             if self._failed.done():
@@ -193,14 +219,23 @@ class Replica:
             entry = self.entry or at_start
             is_following = self._following.state is FollowingState.FOLLOWING
             joining.report(self._process, entry, self.member, page, is_following=is_following)
-            if self.member not in entry.members:
+            own = entry.members.get(self.member)
+            if own is None or own.host != self.joining.own.host:
                 await joining.join(self.joining, self.map, entry, self.member)
             now_ns = steady_ns()
             choice = self._choose(entry, since_ns, now_ns)
+            if self.joining.coordinator.set_back is not None:
+                # Nothing can be written before an operator has put the entries back.
+                choice = Choice.FOLLOW
+            if self.joining.coordinator.set_back is not None or self.map.history != history:
+                self._knows_etcd = False
             if choice is Choice.LOOK and now_ns >= yields_until_ns:
-                ended = entry.owner if self._has_ended(entry) else ""
-                answers = await self._look_around(entry, ended=ended)
-                choice = Candidate(self.member, self._following.reach).judge(answers)
+                if self._is_whole(entry.epoch + 1):
+                    choice = Choice.CLAIM
+                else:
+                    ended = entry.owner if self._has_ended(entry) else ""
+                    answers = await self._taking_over.look_around(entry, ended=ended)
+                    choice = Candidate(self.member, self._following.reach).judge(answers)
                 if choice is Choice.CLAIM:
                     await self._claim(entry)
                 else:
@@ -210,16 +245,23 @@ class Replica:
         owned = self._owned
         assert owned is not None, "this member has claimed the shard"
         self._process.running.follows = ""
-        owned = await self._compare(owned)
+        # What was under way when the entry was written has ended then, and nothing else is begun.
+        await self._run(lambda: None)
+        is_whole = self._is_whole(owned.epoch)
+        owned = await self._taking_over.compare(owned, self.former, is_whole=is_whole)
         await self._end_following()
         self.joining.coordinator.fence.set(self.key, owned.revision)
         return owned
+
+    def _is_whole(self, epoch: int) -> bool:
+        """Whether this process has everything that was accepted before an epoch, if it is in sync."""
+        return self._knows_etcd and 0 < self._following.whole_in < epoch
 
     def _choose(self, entry: ReplicaSet, since_ns: int, now_ns: int) -> Choice:
         """Attaches to the owner where that is to be done; says whether to look around."""
         owner = self.map.followers.get((self._process.id, entry.owner))
         following = self._following
-        if entry.owner != self.member:
+        if entry.owner != self.member and entry.epoch >= following.reach.epoch:
             address = owner.address if owner is not None else ""
             if address and (self._link is None or self._link.address != address):
                 self._connect(address)
@@ -251,75 +293,15 @@ class Replica:
             raise CannotServeError(f"expected the entry {self.key} of a shard with replicas, found none")
         return ReplicaSet.decode(found)
 
-    async def _look_around(self, entry: ReplicaSet, epoch: int = 0, ended: str = "") -> list[Reach]:
-        """How far the other members in sync reach that answer in time; see look_around."""
-        addresses = {
-            member: found.address
-            for member in entry.in_sync - {self.member}
-            if (found := self.map.followers.get((self._process.id, member))) is not None
-        }
-        return await look_around(self._loop, addresses, self.joining.key, epoch, ended)
-
     async def _claim(self, entry: ReplicaSet) -> None:
-        """Takes over, if nobody has changed the entry meanwhile."""
-        coordinator = self.joining.coordinator
-        claimed = entry.taken_over(self.member, self.joining.own.host)
-        try:
-            revision = await coordinator.write([entry.write_of(claimed)])
-        except ConflictError:
+        self.history = self.map.history
+        owned = await self._taking_over.claim(entry)
+        if owned is None:
             return
-        except CoordinatorError as error:
-            # It may be written all the same.
-            log.warning("shard %d: the outcome of a take-over is not known: %s", self._process.id, error)
-            found = await patiently(self._process, lambda: coordinator.current(self.key))
-            if found is None or ReplicaSet.decode(found) != claimed:
-                return
-            revision = found.revision
-        self.epoch, self._owned = claimed.epoch, replace(claimed, revision=revision)
-        self.former = entry.owner
+        self.epoch, self._owned, self.former = owned.epoch, owned, entry.owner
         # From here on the former owner is not answered any more.
         self._following.promise(self.epoch)
         log.info("member %s owns shard %d in epoch %d", self.member, self._process.id, self.epoch)
-
-    async def _compare(self, owned: ReplicaSet) -> ReplicaSet:
-        """Compares this disk with as many others as the minimum wants, before the first segment is begun.
-
-        Who answers follows no older owner from then on. With fewer answers this owner could accept nothing
-        anyway, and if its own disk was set back, it would cut what the others have.
-
-        Returns the entry as it is then: an operator may have lowered the minimum meanwhile.
-
-        Raises CannotServeError: another member reaches further, and is to take over.
-        """
-        logged = ""
-        while True:
-            # The former owner is not waited for: it ends, if it has not ended.
-            answers = await self._look_around(owned, owned.epoch, self.former)
-            further = [each for each in answers if each > self._following.reach or each.epoch >= owned.epoch]
-            if further:
-                raise CannotServeError(
-                    f"expected to reach as far as any other member of shard {owned.shard}, to record "
-                    f"{self._following.reach.next_lsn - 1}, found one with record {further[0].next_lsn - 1} "
-                    f"of epoch {further[0].epoch}: that one takes over"
-                )
-            if 1 + len(answers) >= min(owned.min_in_sync, len(owned.in_sync)):
-                return owned
-            await patiently(self._process, self._refresh)
-            entry = self.entry
-            if entry is not None and entry.epoch > owned.epoch:
-                raise CannotServeError(f"member {entry.owner} owns shard {owned.shard} by now")
-            if entry is not None and entry.revision > owned.revision:
-                owned = entry
-            waiting = (
-                f"waiting for members of shard {owned.shard}: {owned.min_in_sync} have to be compared, and "
-                f"{1 + len(answers)} of those in sync answer. Start another one of them, or, if they are "
-                f"lost, go on with `lightrail-admin shard replicas {owned.shard} --min-in-sync 1`"
-            )
-            if logged != waiting:
-                logged = waiting
-                log.warning("%s", waiting)
-            self._process.wait_for(waiting)
-            await self._pause()
 
     async def _pause(self) -> None:
         stop = asyncio.ensure_future(self._process.until_stop())
@@ -330,11 +312,11 @@ class Replica:
         if self._process.stopping.is_set():
             raise StoppedError
 
-    async def _end_following(self) -> None:
+    async def _end_following(self, linger_ms: int = 0) -> None:
         """Writes what has arrived, and closes the mirror: the journal is opened next."""
         self._following.detach()
         if self._link is not None:
-            self._link.close()
+            self._link.close(linger_ms)
             self._link = None
         mirror = self._following.mirror
         if mirror is not None:
@@ -355,6 +337,18 @@ class Replica:
 
         self._thread.submit(work, ended)
         await done
+
+    def judge(self, found: Extent) -> None:
+        """Checks that recovery finds all records that this member has acknowledged.
+
+        Raises StoreRefusedError: the disk lacks some. A new process compares it with those of others.
+        """
+        if found.next_lsn <= self._following.whole_lsn:
+            raise StoreRefusedError(
+                f"expected the records up to {self._following.whole_lsn}, which this member of shard "
+                f"{self._process.id} has written, found those up to {found.next_lsn - 1}: the disk lost the "
+                "others, and another member is to take over"
+            )
 
     # --- owning ------------------------------------------------------------------------------------------
 

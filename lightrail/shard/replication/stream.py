@@ -10,31 +10,28 @@ The stream knows nothing of sockets and clocks: it is called on the loop, but fo
 
 import logging
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from enum import Enum
 from functools import partial
 from typing import Final
 
-from lightrail.journal.index import over_gaps
-from lightrail.journal.layout import REST
-from lightrail.journal.scan import Scan
-from lightrail.journal.segment_header import SEGMENT_HEADER_SIZE
-from lightrail.shard.journal.commit import JournalCommit
+from lightrail.shard.journal.commit import JournalCommit, Reached
 from lightrail.shard.journal.journal import Journal
-from lightrail.shard.journal.segment import Segment
 from lightrail.shard.journal.store import Commit, StoreError
 from lightrail.shard.replicas.leases import OwnersLeases
-from lightrail.shard.replicas.lineage import OwnedSegment, RecordEnd
+from lightrail.shard.replicas.lineage import RecordEnd
+from lightrail.shard.replication.pieces import behind, difference, encoded_pieces, lineage_of
 from lightrail.wire.frames import WireError
 from lightrail.wire.replication import (
     BEHIND,
+    CHECKED,
     SYNC,
+    WHOLE,
     JournalEnds,
     JournalPiece,
     MemberMessage,
     MessageKind,
-    checksum_of,
     decode,
 )
 
@@ -42,6 +39,8 @@ AHEAD_MAX: Final[int] = 64 << 20
 """Bytes that are kept for a member that does not acknowledge; beyond them it has to attach again."""
 BEHIND_BYTES: Final[int] = 1 << 20
 """Bytes of one message to a member that is behind."""
+ENCODED_AT_ONCE: Final[int] = 256 << 10
+"""Bytes of a commit that is encoded on the loop; those of a larger one are, while the loop goes on."""
 BEHIND_AHEAD: Final[int] = 4
 """Such messages that a member has not acknowledged."""
 
@@ -106,6 +105,8 @@ class Stream:
     ) -> None:
         self.epoch: Final = epoch
         self.followers: dict[str, AttachedMember] = {}
+        self.left: set[str] = set()
+        """Members whose processes have ended in order, until they attach again."""
         self._journal = journal
         self._own = own
         self._leases = leases
@@ -120,6 +121,8 @@ class Stream:
         """The end of what was written to this disk."""
         self.is_returned = False
         """Whether this owner has returned its leases: another one is to take over."""
+        self._reached: tuple[Reached, int] | None = None
+        """How far records were accepted, and messages heard, at the last acknowledgement."""
         self._under_way: MemberMessage | None = None
         """The commit that is being written."""
 
@@ -140,11 +143,14 @@ class Stream:
                 return
             if message.kind is MessageKind.READY:
                 ((segment, offset, next_lsn),) = JournalEnds.decode(message.body).lineage
-                self._ready(follower, RecordEnd(segment, offset, next_lsn))
+                self._ready(follower, RecordEnd(segment, offset, next_lsn), message)
             elif message.kind is MessageKind.SYNCED:
                 self._synced(follower, message)
             elif message.kind is MessageKind.GRANT:
                 self._leases.granted(follower.member, message.number)
+            elif message.kind is MessageKind.LEAVING:
+                self.left.add(follower.member)
+                del self.followers[follower.member]
             elif message.kind is MessageKind.REFUSED:
                 self._refused(follower, message.body.decode(errors="replace"))
         except (WireError, ValueError) as error:
@@ -160,11 +166,19 @@ class Stream:
             self._send(identity, refusal.encode())
             return
         self.followers[ends.member] = AttachedMember(ends.member, identity)
+        self.left.discard(ends.member)
         self._own.lineage = lineage_of(self._journal, self._written)
         body = self._own.encode()
         self._send(identity, MemberMessage(MessageKind.ENDS, self.epoch, self.number, body=body).encode())
 
-    def _ready(self, follower: AttachedMember, at: RecordEnd) -> None:
+    def _ready(self, follower: AttachedMember, at: RecordEnd, message: MemberMessage) -> None:
+        reason = difference(self._journal, at, message.number) if message.flags & CHECKED else ""
+        if reason:
+            log.error("member %s can't follow: %s", follower.member, reason)
+            refusal = MemberMessage(MessageKind.REFUSED, self.epoch, body=reason.encode())
+            self._send(follower.identity, refusal.encode())
+            self._refused(follower, reason)
+            return
         follower.state, follower.at = FollowerState.BEHIND, at
         self._catch_up(follower)
 
@@ -180,7 +194,11 @@ class Stream:
         if follower.state is FollowerState.BEHIND:
             self._catch_up(follower)
         self._journal.accept()
-        self._on_accepted()
+        # With three members the first of two acknowledgements changes nothing, and a turn costs CPU.
+        reached = (self._journal.committed, self.heard)
+        if reached != self._reached:
+            self._reached = reached
+            self._on_accepted()
 
     def _refused(self, follower: AttachedMember, reason: str) -> None:
         """A member does not cut accepted records: if it is required, they are missing here."""
@@ -222,9 +240,19 @@ class Stream:
 
     # --- members that are live ---------------------------------------------------------------------------
 
-    def perform(self, commit: Commit) -> None:
-        """Performs a commit in its thread; the other members get the bytes while this disk writes them."""
+    def begun(self, commit: Commit) -> Callable[[], None]:
+        """What the commit thread has to do; the other members get the bytes while this disk writes them.
+
+        A small commit is sent at once: its encoding costs less than another turn of the loop.
+        """
         assert isinstance(commit, JournalCommit), "only journals have members"
+        if sum([part.end - part.start for part in commit.parts]) > ENCODED_AT_ONCE:
+            return partial(self._perform, commit)
+        commit.encode()
+        self.begin(commit)
+        return commit.perform
+
+    def _perform(self, commit: JournalCommit) -> None:
         commit.encode()
         self._run_on_loop(partial(self.begin, commit))
         commit.perform()
@@ -232,7 +260,7 @@ class Stream:
     def begin(self, commit: JournalCommit) -> None:
         """Sends a commit that is encoded, and that this disk begins to write."""
         pieces = list(encoded_pieces(commit, self._journal.salt))
-        flags = SYNC if commit.synced else 0
+        flags = (SYNC if commit.synced else 0) | (WHOLE if commit.reached.whole else 0)
         self._under_way = self._sent(MessageKind.COMMIT, pieces, flags=flags, lsn=commit.last_lsn)
 
     def end(self, commit: Commit) -> None:
@@ -279,24 +307,21 @@ class Stream:
         self.number += 1
         accepted = self._journal.committed.next_lsn - 1
         message = MemberMessage(kind, self.epoch, self.number, lsn, accepted, flags, pieces=tuple(pieces))
-        for follower in self._live():
-            self._send_live(follower, message)
+        live = [each for each in self.followers.values() if each.state is FollowerState.LIVE]
+        if live:
+            parts, size = message.encode(), sum([len(piece.data) for piece in message.pieces])
+            for follower in live:
+                self._send_live(follower, parts, size)
         return message
 
-    def _live(self) -> Iterator[AttachedMember]:
-        for follower in [*self.followers.values()]:
-            if follower.state is FollowerState.LIVE:
-                yield follower
-
-    def _send_live(self, follower: AttachedMember, message: MemberMessage) -> None:
-        size = sum(len(piece.data) for piece in message.pieces)
+    def _send_live(self, follower: AttachedMember, parts: list[bytes], size: int) -> None:
         follower.sent.append(size)
         follower.ahead += size
         if follower.ahead > AHEAD_MAX:
             log.warning("member %s is %d bytes behind, and attaches again", follower.member, follower.ahead)
             self._detach(follower)
-            return
-        self._send_to(follower, message)
+        elif not self._send(follower.identity, parts):
+            self.followers.pop(follower.member, None)
 
     def _send_to(self, follower: AttachedMember, message: MemberMessage) -> None:
         if not self._send(follower.identity, message.encode()):
@@ -306,76 +331,3 @@ class Stream:
         reason = b"attach again"
         self._send(follower.identity, MemberMessage(MessageKind.REFUSED, self.epoch, body=reason).encode())
         self.followers.pop(follower.member, None)
-
-
-def encoded_pieces(commit: JournalCommit, salt: int) -> Iterator[JournalPiece]:
-    """The bytes of a commit that is encoded: headers of segments, and whole records."""
-    for part in commit.parts:
-        buffers = part.pieces
-        if not buffers:
-            continue
-        segment, offset, next_lsn = part.segment.number, part.start, part.segment.index.first_lsn
-        data = b"".join(buffers)
-        if offset == 0:
-            yield JournalPiece(segment, 0, next_lsn, 0, data[:SEGMENT_HEADER_SIZE])
-            offset, data = SEGMENT_HEADER_SIZE, data[SEGMENT_HEADER_SIZE:]
-        if data:
-            next_lsn = REST.unpack_from(part.entries[-1][1])[4] + 1
-            yield JournalPiece(
-                segment, offset, next_lsn, checksum_of(salt, segment, offset, next_lsn, (data,)), data
-            )
-
-
-def lineage_of(journal: Journal, written: RecordEnd) -> list[OwnedSegment]:
-    """The segments of a journal up to this end, the newest first."""
-    found: list[OwnedSegment] = []
-    for segment in _kept(journal):
-        index = segment.index
-        if segment.number < written.segment:
-            found.append(
-                OwnedSegment(segment.number, index.first_lsn, segment.epoch, index.end, index.next_lsn)
-            )
-        elif segment.number == written.segment:
-            found.append(
-                OwnedSegment(segment.number, index.first_lsn, segment.epoch, written.offset, written.next_lsn)
-            )
-    return found[::-1]
-
-
-def _kept(journal: Journal) -> list[Segment]:
-    """All segments that other members may need, the oldest first: also those that are dropped, and whose
-    files stay until the records that replace theirs are accepted."""
-    return [*journal.position.leaving, *journal.segments()]
-
-
-def behind(journal: Journal, at: RecordEnd, written: RecordEnd, size: int) -> tuple[JournalPiece, RecordEnd]:
-    """The next bytes of a journal after this end, about `size` of them, and the end after them.
-
-    Raises StoreError: the segment was dropped meanwhile, or can't be read.
-    """
-    number, offset, next_lsn = at
-    segment = next((each for each in _kept(journal) if each.number == number), None)
-    if segment is None or not segment.pin():
-        raise StoreError(f"expected segment {number} in the journal, found it dropped")
-    try:
-        if offset == 0:
-            header = segment.file.read(0, SEGMENT_HEADER_SIZE)
-            first = RecordEnd(number, SEGMENT_HEADER_SIZE, next_lsn)
-            return JournalPiece(number, 0, next_lsn, 0, header), first
-        end = written.offset if number == written.segment else segment.index.end
-        if offset == end:
-            return behind(journal, RecordEnd(number + 1, 0, next_lsn), written, size)
-        scan = Scan(segment.file, journal.salt, offset, end, next_lsn)
-        for _ in over_gaps(scan):
-            if scan.offset - offset >= size:
-                break
-        if scan.offset == offset or scan.lsn is None:
-            raise StoreError(
-                f"expected record {next_lsn} at {offset} of segment {number}, found {scan.found}"
-            )
-        data = segment.file.read(offset, scan.offset - offset)
-        after = RecordEnd(number, scan.offset, scan.lsn)
-        checksum = checksum_of(journal.salt, number, offset, after.next_lsn, (data,))
-        return JournalPiece(number, offset, after.next_lsn, checksum, data), after
-    finally:
-        segment.unpin()

@@ -11,8 +11,9 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from lightrail.cluster.coordinator import CoordinatorError, Write
 from lightrail.cluster.counts import COORDINATOR_FAMILIES
-from lightrail.cluster.map import GATEWAYS, PLACEMENT_FAMILIES, SHARDS, Map, Member, Move, Placed, ShardRecord
+from lightrail.cluster.map import GATEWAYS, SHARDS, Map, Member, Move, Placed, ShardRecord
 from lightrail.cluster.memory import MemoryCoordinator
+from lightrail.cluster.placement_metrics import PLACEMENT_FAMILIES
 from lightrail.cluster.sqlite import SqliteCoordinator
 from lightrail.telemetry.metrics import registry
 

@@ -8,8 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from lightrail.cluster.coordinator import CoordinatorError, Write
-from lightrail.cluster.entries import Entry
-from lightrail.cluster.history import HISTORY, History, Version, begin, doubt, restoring
+from lightrail.cluster.entries import HISTORY, Entry
+from lightrail.cluster.history import History, Version, begin, doubt, restoring
 from lightrail.cluster.memory import MemoryCoordinator
 
 KEYS = st.sampled_from(["names/a", "names/b", "placement/a", "shards/0"])

@@ -98,6 +98,36 @@ def test_the_extent_has_a_new_segment_when_its_records_are_accepted() -> None:
     assert (known.segment, known.next_lsn) == (new, journal.committed.next_lsn)
 
 
+def test_what_an_owner_began_to_write_alone_is_accepted_without_later_members() -> None:
+    """Its extent, which is written with it, says so: a member that cuts it would cut accepted records."""
+    files = FakeFiles()
+    journal, _ = open_journal(files)
+    journal.append(Queue(QueueEvent.DECLARED, 1, "q"), 5)
+    journal.flush()
+    append(journal, 0, 600)
+    append(journal, 1)
+    begun = journal.begin_commit()
+    journal.marks.require({MEMBER})
+    journal.accept()
+    begun.perform()
+    known = identity.load_extent(files, journal.salt)
+    journal.end_commit(begun)
+    assert journal.committed.next_lsn == known.next_lsn == begun.last_lsn + 1
+    append(journal, 2)
+    journal.flush()
+    assert journal.committed.next_lsn == known.next_lsn
+
+
+def test_the_extent_of_a_dropped_segment_has_its_first_record() -> None:
+    _, journal, member = begun()
+    first = journal.current
+    append(journal, 0, 600)
+    commit(journal, member)
+    journal.drop(first.number)
+    assert journal.extent[:2] == (first.number, first.index.first_lsn)
+    assert journal.extent.next_lsn > first.index.first_lsn
+
+
 def test_an_orderly_end_writes_the_accepted_extent() -> None:
     files, journal, member = begun()
     accepted = journal.committed.next_lsn

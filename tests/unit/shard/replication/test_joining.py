@@ -54,3 +54,21 @@ def test_the_first_directory_makes_the_entry_and_further_ones_find_it(tmp_path: 
     again = settled(tmp_path / "1", WITH_ETCD, coordinator)
     other = settled(tmp_path / "2", replace(WITH_ETCD, replicas=1), coordinator)
     assert (again, other) == (first, first), "an entry counts, and not the setting of a later process"
+
+
+def test_directories_that_start_at_once_get_places_of_their_own() -> None:
+    async def story() -> None:
+        coordinator = MemoryCoordinator()
+        hosts = {f"{letter}{number}": letter for number in range(3) for letter in "abc"}
+        found = await asyncio.gather(
+            *(joining.allocate(coordinator, WITH_ETCD, member, host) for member, host in hosts.items())
+        )
+        sets = [await joining.replica_set(coordinator, shard) for shard in range(3)]
+        for each in sets:
+            assert each is not None
+            assert sorted(hosts[member] for member in each.members) == ["a", "b", "c"]
+        assert sorted(is_first for _, is_first in found) == [False] * 6 + [True] * 3
+        # A start again finds the same place.
+        assert await joining.allocate(coordinator, WITH_ETCD, "b1", "b") == found[[*hosts].index("b1")]
+
+    asyncio.run(story())

@@ -35,6 +35,7 @@ class FakeCoordinator:
     def __init__(self, entry: ReplicaSet) -> None:
         self.entry = entry
         self.fence = Fence()
+        self.set_back: str | None = None
         self.is_lost = False
         """Whether the answer of a write is lost, after it was made."""
         self.writes: list[ReplicaSet] = []
@@ -60,8 +61,8 @@ class World:
         self.coordinator = FakeCoordinator(found)
         self.marks: Marks[Reached] = Marks()
         self.leases = OwnersLeases()
-        self.stream = SimpleNamespace(followers={}, number=0, beat=lambda now_ns: None)
-        self.map = SimpleNamespace(replica_sets={0: found}, refresh=lambda: None)
+        self.stream = SimpleNamespace(followers={}, left=set(), number=0, beat=lambda now_ns: None)
+        self.map = SimpleNamespace(replica_sets={0: found}, refresh=lambda: None, history="")
         self.age_s = 0.0
         self.deposed: list[str] = []
         journal = SimpleNamespace(
@@ -247,6 +248,20 @@ def test_the_former_owner_is_removed_at_once_unless_it_follows() -> None:
     run(story)
 
 
+def test_the_former_owner_is_not_removed_while_the_others_may_be_lost() -> None:
+    """The member that would stay with this one never comes, and the former owner is about to."""
+
+    async def story() -> None:
+        world = World("abc", former="c")
+        await world.tick(2 * TICK_NS)
+        assert world.coordinator.entry.in_sync == {"a", "b", "c"}
+        world.attach("c")
+        await world.tick(2 * SILENT_NS)
+        assert world.coordinator.entry.in_sync == {"a", "c"}
+
+    run(story)
+
+
 def test_a_learner_that_ends_when_it_is_demanded_is_not_waited_for() -> None:
     async def story() -> None:
         world = World("ab")
@@ -363,5 +378,88 @@ def test_an_owner_that_was_replaced_ends() -> None:
         world.map.replica_sets[0] = replace(world.coordinator.entry, owner="b", epoch=6, revision=11)
         await world.tick()
         assert world.deposed == ["member b owns shard 0 in epoch 6"]
+
+    run(story)
+
+
+def test_an_entry_that_was_put_back_guards_the_next_change() -> None:
+    """Revisions of the etcd that was set back are lower than those that the owner knows."""
+
+    async def story() -> None:
+        world = World("abc")
+        world.attach("b")
+        world.attach("c")
+        await world.tick()
+        world.coordinator.set_back = "revision 3"
+        world.answering.remove("c")
+        await world.tick(2 * SLOWNESS * SILENT_NS)
+        assert not world.coordinator.writes
+        world.coordinator.entry = replace(world.coordinator.entry, revision=4)
+        world.coordinator.set_back, world.map.history = None, "put back"
+        world.news()
+        await world.tick()
+        assert [sorted(each.in_sync) for each in world.coordinator.writes] == [["a", "b"]]
+        assert (world.owning.found.revision, world.deposed) == (5, [])
+
+    run(story)
+
+
+@pytest.mark.parametrize("is_lost", [False, True])
+def test_an_owner_replaces_an_entry_of_an_earlier_epoch_that_was_put_back(is_lost: bool) -> None:
+    async def story() -> None:
+        world = World("ab")
+        world.attach("b")
+        known = world.owning.found
+        older = replace(known, owner="b", epoch=3, in_sync=frozenset("abc"), revision=4)
+        world.coordinator.entry, world.map.history = older, "put back"
+        world.coordinator.is_lost = is_lost
+        world.news()
+        await world.tick()
+        assert (world.coordinator.entry, world.deposed) == (known, [])
+        world.coordinator.is_lost = False
+        world.news()
+        # It goes on from there.
+        world.answering.remove("b")
+        world.attach("c")
+        await world.tick(2 * SLOWNESS * SILENT_NS)
+        assert sorted(world.coordinator.writes[-1].in_sync) != ["a", "b"]
+        assert world.deposed == []
+
+    run(story)
+
+
+def test_an_entry_of_an_earlier_epoch_is_not_replaced_where_a_later_one_is_written() -> None:
+    async def story() -> None:
+        world = World("ab")
+        world.attach("b")
+        known = world.owning.found
+        world.map.history = "put back"
+        world.map.replica_sets[0] = replace(known, owner="b", epoch=3, revision=4)
+        world.coordinator.entry = replace(known, owner="b", epoch=7, revision=6)
+        await world.tick()
+        assert (world.coordinator.writes, world.deposed) == ([], [])
+        world.news()
+        await world.tick()
+        assert len(world.deposed) == 1
+
+    run(story)
+
+
+def test_a_member_that_ends_in_order_is_removed_at_once_and_back_as_soon_as_it_has_everything() -> None:
+    async def story() -> None:
+        world = World("abc")
+        for member in "bc":
+            world.attach(member)
+        await world.tick()
+        # It says so, and its connection is closed.
+        world.answering.remove("c")
+        world.stream.left.add("c")
+        del world.stream.followers["c"]
+        await world.tick()
+        assert [sorted(each.in_sync) for each in world.coordinator.writes] == [["a", "b"]]
+        world.stream.left.remove("c")
+        world.attach("c")
+        await world.tick(6 * TICK_NS)
+        assert sorted(world.coordinator.entry.in_sync) == ["a", "b", "c"]
 
     run(story)

@@ -5,9 +5,11 @@ import random
 import pytest
 
 from lightrail.journal.record import SPILLED, Outcome, Queue, QueueEvent, Settle
+from lightrail.shard.journal.identity import load_extent
 from lightrail.shard.journal.record import Append
 from lightrail.shard.queue.values.runs import batch_of
-from lightrail.shard.replication.following import FollowingState
+from lightrail.shard.replicas.candidate import Reach
+from lightrail.shard.replication.following import EXTENT_BEATS, FollowingState
 from lightrail.shard.replication.stream import AHEAD_MAX, BEHIND_AHEAD, BEHIND_BYTES, FollowerState
 from tests.support.shard.replicated import OwnerNode, World, contents
 
@@ -298,3 +300,77 @@ def test_a_member_keeps_what_it_has_of_segments_that_wait_to_be_dropped() -> Non
     assert [each.segment for each in mirror.lineage] == [
         each.number for each in owner.journal.segments()[::-1]
     ]
+
+
+@pytest.mark.parametrize("required", ["b", ""])
+def test_a_member_whose_bytes_are_of_another_owner_of_the_same_epoch_is_refused(required: str) -> None:
+    """Etcd was set back, and two owners without a common member had epoch 2: their lineages are equal."""
+    world = World("b", required="b")
+    declare(world)
+    world.settle_down()
+    assert world.owner is not None
+    files = world.owner.files.after_crash(0, "all")
+    member = world.members["b"]
+    world.disconnect("b")
+    other = OwnerNode(world, member.files.after_crash(0, "all"), 2, frozenset())
+    world.owner = owner = OwnerNode(world, files, 2, frozenset(required))
+    world.epoch = 2
+    for sequence, each in enumerate((other, owner)):
+        send(each, sequence)
+        each.begin()
+        each.end()
+    assert other.journal.position.ended == owner.journal.position.ended
+    member.files = other.files.after_crash(0, "all")
+    member.start()
+    member.following.attach(2)
+    while events := world.events():
+        events[0]()
+    assert member.following.state is FollowingState.DETACHED
+    assert "b" not in owner.stream.followers
+    assert ("two owners had epoch 2" in owner.ended) == bool(required)
+    send(owner, 2)
+    before = accepted(owner)
+    owner.begin()
+    owner.end()
+    assert (accepted(owner) > before) != bool(required)
+
+
+def test_a_look_waits_for_a_cut_that_is_under_way() -> None:
+    world = World("b")
+    owner = declare(world)
+    world.settle_down()
+    member = world.members["b"]
+    reaches: list[Reach] = []
+    send(owner, 0)
+    owner.begin()
+    owner.end()
+    world.deliver(("", "b"))
+    member.following.look(reaches.append)
+    assert not reaches
+    member.thread.run()
+    member.thread.run()
+    assert reaches == [Reach(1, owner.journal.position.ended.next_lsn)]
+
+
+def test_a_member_has_the_accepted_end_on_its_disk_after_some_beats() -> None:
+    world = World("b", required="b")
+    owner = declare(world)
+    world.settle_down()
+    send(owner, 0)
+    for _ in range(EXTENT_BEATS):
+        owner.stream.beat(world.now_ns)
+        world.settle_down()
+    known = load_extent(world.members["b"].files, owner.journal.salt)
+    assert known.next_lsn == owner.journal.committed.next_lsn
+
+
+def test_a_member_that_ends_in_order_says_so_until_it_attaches_again() -> None:
+    world = World("bc")
+    owner = declare(world)
+    world.settle_down()
+    world.members["b"].following.leave()
+    world.deliver(("b", ""))
+    assert (owner.stream.left, [*owner.stream.followers]) == ({"b"}, ["c"])
+    world.settle_down()
+    assert not owner.stream.left
+    check_equal(world)

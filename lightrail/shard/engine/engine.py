@@ -280,7 +280,7 @@ class Engine:
 
     def shared_with(self, stream: "Stream", may_deliver: Callable[[], bool]) -> None:
         """From now on the shard has other members; `may_deliver`: whether the leases allow deliveries now."""
-        self._answers.rounds, self._performer.may_deliver = stream, may_deliver
+        self._answers.rounds, self._held_turns.may_deliver = stream, may_deliver
         self._dispatch_queue = self._performer.dispatch_leased
 
     def accepted(self) -> None:

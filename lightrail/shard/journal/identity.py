@@ -70,6 +70,15 @@ def load_identity(files: Files) -> Identity | None:
     )
 
 
+def lock(files: Files) -> None:
+    """Locks a directory for this process. Raises StoreRefusedError if another process has locked it."""
+    if not files.lock():
+        raise StoreRefusedError(
+            "expected to be the only process with this journal, found it locked by another process: "
+            "stop that process, or give this one its own directory"
+        )
+
+
 def settle(
     files: Files,
     cluster: str,

@@ -25,19 +25,19 @@ from lightrail.model import limits
 from lightrail.shard.journal.batches import read_location
 from lightrail.shard.journal.commit import NOWHERE, JournalCommit, Reached
 from lightrail.shard.journal.files import Files
-from lightrail.shard.journal.identity import NOTHING, Extent, ExtentFile
+from lightrail.shard.journal.identity import NOTHING, Extent, ExtentFile, lock
 from lightrail.shard.journal.loading import open_files
 from lightrail.shard.journal.record import Append, Record
 from lightrail.shard.journal.segment import Segment, name_of
 from lightrail.shard.journal.small_records import SmallRecords
 from lightrail.shard.journal.space import Space, oldest_to_clean
+from lightrail.shard.journal.standby import Standby
 from lightrail.shard.journal.store import (
     Commit,
     Recovered,
     StoreBrokenError,
     StoreError,
     StoreFullError,
-    StoreRefusedError,
     Usage,
 )
 from lightrail.shard.journal.tables import Tables
@@ -89,25 +89,25 @@ class Journal:
 
     # --- opening and closing ---------------------------------------------------------------------------
 
-    def recover(self, memory_bytes: int, now_ms: int = 0, epoch: int = 0) -> Recovered:
+    def recover(
+        self, memory_bytes: int, now_ms: int = 0, epoch: int = 0, standby: Standby | None = None
+    ) -> Recovered:
         """See `Store.recover`. Begins a new segment; a torn tail is cut on disk when this returns.
 
-        `epoch` is that of this owner, later than those of all segments; 0 for a shard without replicas.
+        `epoch` is that of this owner, later than those of all segments; 0 for a shard without replicas. With
+        a standby of this journal, the rest of it is read.
         """
-        if not self.files.lock():
-            raise StoreRefusedError(
-                "expected to be the only process with this journal, found it locked by another process: "
-                "stop that process, or give this one its own directory"
-            )
+        lock(self.files)
         try:
-            return self._recover(memory_bytes, now_ms, epoch)
+            return self._recover(memory_bytes, now_ms, epoch, standby)
         except BaseException:
             self.files.unlock()
             raise
 
-    def _recover(self, memory_bytes: int, now_ms: int, epoch: int) -> Recovered:
-        files, producers_max = self.files, self._tables.producers_max
-        opened = open_files(files, self._cluster, self._shard, producers_max, memory_bytes, self.judge, epoch)
+    def _recover(self, memory_bytes: int, now_ms: int, epoch: int, standby: Standby | None) -> Recovered:
+        own = self._cluster, self._shard, self._tables.producers_max
+        former = None if standby is None else standby.take()
+        opened = open_files(self.files, *own, memory_bytes, self.judge, epoch, former)
         replay = opened.replay
         self.salt, self.incarnation = opened.salt, opened.incarnation
         self._segments = {segment.number: segment for segment in replay.segments}

@@ -56,6 +56,12 @@ class KeptLinks(Generic[KeptLink, Record]):
         """Removes the links of all other queues."""
         self._by_queue = {queue: known for queue, known in self._by_queue.items() if queue in queues}
 
+    def forget_before(self, segment: int) -> None:
+        """Removes the links that are in lower segments."""
+        for queue, known in [*self._by_queue.items()]:
+            for link in [link for link, kept in known.items() if kept.segment < segment]:
+                self._drop(queue, link)
+
     @property
     def live(self) -> Iterator[tuple[int, int]]:
         """(segment, bytes) of each link."""

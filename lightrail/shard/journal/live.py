@@ -6,8 +6,12 @@ thousand spans.
 
 from bisect import bisect_right
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 
 from lightrail.model import limits
+
+if TYPE_CHECKING:
+    from lightrail.shard.journal.store import RecoveredQueue
 
 Attributes = tuple[int, int, int, int]
 """durable, priority, expires_at_ms (0: never), message_format."""
@@ -55,6 +59,9 @@ class LiveSpans:
     # Spans before this index are removed: settlements begin at the head, and deleting from a list there
     # is slow.
 
+    made: "RecoveredQueue | None" = None
+    """What was made of these spans ahead of a take-over; None after a change."""
+
     def spans(self) -> list[Span]:
         """All spans, in order."""
         return self._spans[self._head :]
@@ -90,6 +97,7 @@ class LiveSpans:
         enqueued_at_ms: int,
     ) -> None:
         """Adds appended messages, which replace those with the same sequences."""
+        self.made = None
         spans = self._spans
         if len(spans) > self._head:
             tail = spans[-1]
@@ -119,6 +127,7 @@ class LiveSpans:
 
     def remove(self, first: int, last: int) -> None:
         """Removes the messages of this range that are in the spans."""
+        self.made = None
         low, high = self._bounds(first, last)
         if low == high:
             return
@@ -139,8 +148,18 @@ class LiveSpans:
         spans[low:high] = kept
         starts[low:high] = [span.first for span in kept]
 
+    def forget_before(self, segment: int) -> None:
+        """Removes the messages in lower segments."""
+        spans = self.spans()
+        if any(span.segment < segment for span in spans):
+            self.made = None
+            self._spans = [span for span in spans if span.segment >= segment]
+            self._starts = [span.first for span in self._spans]
+            self._head = 0
+
     def set_attempts(self, first: int, last: int, attempts: int) -> None:
         """Sets the number of failed deliveries of returned messages."""
+        self.made = None
         low, high = self._bounds(first, last)
         if low == high:
             return

@@ -9,7 +9,7 @@ from typing import Final, NamedTuple
 
 from lightrail.journal.archive import Incarnation
 from lightrail.journal.layout import APPEND, AppendHead, decode_append_head
-from lightrail.journal.record import SPILLED
+from lightrail.journal.record import SPILLED, QueueEntry
 from lightrail.journal.scan import Found, Scan
 from lightrail.journal.segment_header import SEGMENT_HEADER_SIZE
 from lightrail.model import limits
@@ -19,7 +19,7 @@ from lightrail.shard.journal.commit import NOWHERE, Reached
 from lightrail.shard.journal.files import Files
 from lightrail.shard.journal.identity import Extent
 from lightrail.shard.journal.live import Attributes, LiveSpans, Span
-from lightrail.shard.journal.recovery import Replay
+from lightrail.shard.journal.replay import Replay
 from lightrail.shard.journal.segment import Segment, salt_of
 from lightrail.shard.journal.store import Recovered, RecoveredQueue
 from lightrail.shard.queue.values.runs import Batch, Location, Run, shifted
@@ -70,6 +70,7 @@ def open_files(
     memory_bytes: int,
     judge: Callable[[Extent], None],
     epoch: int = 0,
+    former: Replay | None = None,
 ) -> OpenedFiles:
     """Checks the identity and extent of the files, reads all segments, and cuts a torn tail.
 
@@ -77,6 +78,7 @@ def open_files(
         memory_bytes: bound of the bytes of messages in memory.
         judge: called before a file is changed; raises StoreError if the journal is too short.
         epoch: that of the owner that is about to write, see recovery.py.
+        former: what was replayed of these files before.
     """
     salt = None
     if identity.load_identity(files) is None:
@@ -88,7 +90,7 @@ def open_files(
         identity.check(known, extent.segment, end, extent.next_lsn)
         judge(extent)
 
-    replay = recovery.replay(files, found.salt, producers_max, check, epoch)
+    replay = recovery.replay(files, found.salt, producers_max, check, epoch, former)
     try:
         queues = load_queues(replay, found.salt, memory_bytes)
     except BaseException:
@@ -99,8 +101,13 @@ def open_files(
 
 
 def load_queues(replay: Replay, salt: int, memory_bytes: int) -> list[RecoveredQueue]:
-    """All queues with their runs; each segment is read once for all queues."""
-    spans = {queue: live.spans() for queue, live in replay.live.items()}
+    """All queues with their runs; each segment is read once for all queues.
+
+    Of queues that were made ahead of a take-over no message is loaded.
+    """
+    tables = replay.tables
+    made = {queue: found for queue, entry in tables.queues.items() if (found := made_of(replay, entry))}
+    spans = {queue: live.spans() for queue, live in replay.live.items() if queue not in made}
     until = _shares({queue: list_ for queue, list_ in spans.items() if list_}, memory_bytes)
     loaded: dict[int, list[Run]] = {queue: [] for queue in until}
     areas: dict[int, list[tuple[int, int]]] = {}
@@ -113,26 +120,45 @@ def load_queues(replay: Replay, salt: int, memory_bytes: int) -> list[RecoveredQ
             _load_segment(segment, salt, sorted(areas[segment.number]), until, replay.live, loaded)
     by_number = {segment.number: segment for segment in replay.segments}
     recovered = []
-    for queue, entry in replay.tables.queues.items():
-        runs = _with_evicted(loaded.get(queue, []), spans[queue])
-        for run in runs:
+    for queue, entry in tables.queues.items():
+        each = made.get(queue) or _recovered(entry, _with_evicted(loaded.get(queue, []), spans[queue]))
+        recovered.append(each)
+        for run in each.runs:
             location = run.batch.location
             assert location is not None
             by_number[location.segment].live += run.size
-        ids = replay.tables.ids_of(queue)
-        for group in replay.tables.ids[queue].groups if ids else ():
+        each.ids = tables.ids_of(queue)
+        for group in tables.ids[queue].groups if each.ids else ():
             by_number[group.segment].live += group.size
-        termini, receivers = replay.tables.termini.of(queue), replay.tables.receivers.of(queue)
-        recovered.append(
-            RecoveredQueue(
-                queue, entry.name, entry.policy, entry.next_sequence, runs, ids, termini, receivers
-            )
-        )
-    for record, number in replay.tables.transactions.values():
+        each.termini, each.receivers = tables.termini.of(queue), tables.receivers.of(queue)
+    for record, number in tables.transactions.values():
         by_number[number].live += record.size
-    for number, size in (*replay.tables.termini.live, *replay.tables.receivers.live):
+    for number, size in (*tables.termini.live, *tables.receivers.live):
         by_number[number].live += size
     return recovered
+
+
+def _recovered(entry: QueueEntry, runs: list[Run]) -> RecoveredQueue:
+    return RecoveredQueue(entry.queue, entry.name, entry.policy, entry.next_sequence, runs)
+
+
+def made_of(replay: Replay, entry: QueueEntry) -> RecoveredQueue | None:
+    """What was made of a queue ahead of a take-over, if the queue has not changed since."""
+    found = replay.live[entry.queue].made
+    if found is None or (found.next_sequence, found.name, found.policy) != (
+        entry.next_sequence,
+        entry.name,
+        entry.policy,
+    ):
+        return None
+    return found
+
+
+def make(replay: Replay, entry: QueueEntry) -> None:
+    """Makes a queue ahead of a take-over, with runs that have only their locations."""
+    live = replay.live[entry.queue]
+    found = live.made = _recovered(entry, _with_evicted([], live.spans()))
+    found.decode()
 
 
 def _shares(spans: dict[int, list[Span]], memory_bytes: int) -> dict[int, int]:

@@ -23,7 +23,7 @@ from lightrail.journal.segment_header import FORMAT_VERSION, SEGMENT_HEADER_SIZE
 from lightrail.model import limits
 from lightrail.shard.journal.cut_files import set_aside_behind
 from lightrail.shard.journal.files import NO_SPACE, Buffer, DiskFile, Files, own_copy
-from lightrail.shard.journal.identity import EXTENT_FILE, NOTHING, Extent, ExtentFile
+from lightrail.shard.journal.identity import EXTENT_FILE, NOTHING, Extent, ExtentFile, lock
 from lightrail.shard.journal.mirror_opening import open_mirror
 from lightrail.shard.journal.segment import Segment, checksum_before, name_of
 from lightrail.shard.journal.store import (
@@ -32,7 +32,6 @@ from lightrail.shard.journal.store import (
     StoreBrokenError,
     StoreError,
     StoreFullError,
-    StoreRefusedError,
 )
 from lightrail.shard.replicas.lineage import LineageError, OwnedSegment, RecordEnd
 from lightrail.wire.replication import checksum_of
@@ -83,11 +82,7 @@ class Mirror:
             OSError: a call of the disk failed.
         """
         files = self._files
-        if not files.lock():
-            raise StoreRefusedError(
-                "expected to be the only process with this journal, found it locked by another process: "
-                "stop that process, or give this one its own directory"
-            )
+        lock(files)
         try:
             found = open_mirror(files, self._incarnation, self._salt, self.member)
         except BaseException:

@@ -99,8 +99,11 @@ class RecoveredQueue:
     @property
     def declared(self) -> Declared:
         """The fields of its Queue record beside the policy."""
-        if self._declared is None:
-            self._declared = declared_of(self.policy)
+        return self._declared or self.decode()
+
+    def decode(self) -> Declared:
+        """Decodes `declared`, so that the next use of it costs nothing."""
+        self._declared = declared_of(self.policy)
         return self._declared
 
 

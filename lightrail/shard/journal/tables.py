@@ -73,6 +73,11 @@ class Groups:
             gone.append(groups.popleft())
         return gone
 
+    def forget_before(self, segment: int) -> None:
+        """Drops groups that are in lower segments."""
+        self.groups = deque(group for group in self.groups if group.segment >= segment)
+        self.size = sum(group.size for group in self.groups)
+
 
 @dataclass(slots=True, eq=False, repr=False)
 class Tables:
@@ -186,6 +191,17 @@ class Tables:
         """(end of the window, digests) of a queue's message-ids, the oldest first."""
         known = self.ids.get(queue)
         return [(group.until_ms, group.digests) for group in known.groups] if known is not None else []
+
+    def forget_before(self, segment: int) -> None:
+        """Forgets what only records in lower segments have: what is needed of them was written again.
+
+        What a Snapshot has stays: each segment begins with one.
+        """
+        for known in self.ids.values():
+            known.forget_before(segment)
+        self.transactions = {id: each for id, each in self.transactions.items() if each[1] >= segment}
+        self.termini.forget_before(segment)
+        self.receivers.forget_before(segment)
 
     def snapshot(self) -> Snapshot:
         """The tables as a record; it refers to them, so encode it before they change.

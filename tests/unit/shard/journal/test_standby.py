@@ -178,6 +178,30 @@ def test_a_journal_that_begins_anew_is_read_anew() -> None:
     assert standby.take().segments[-1].epoch == 3
 
 
+def test_a_journal_that_begins_anew_within_a_replay_is_read_anew() -> None:
+    scene = Scene()
+    scene.send(60, 9)
+    standby = Standby(scene.files, SALT)
+    last = scene.mirror.synced_lsn
+    assert standby.replay(last, 1)
+    # Its first segment is longer, so that the next one begins with another record.
+    of_another_owner(scene.files, [5] * 20)
+    replayed_by(standby, last)
+    assert standby.lsn == last
+    assert standby.take().segments[-1].epoch == 3
+
+
+def test_a_journal_that_is_emptied_within_a_replay_is_no_damage() -> None:
+    scene = Scene()
+    scene.send(60, 9)
+    standby = Standby(scene.files, SALT)
+    assert standby.replay(scene.mirror.synced_lsn, 1)
+    for number in numbers(scene.files):
+        scene.files.remove(name_of(number))
+    assert standby.replay(scene.mirror.synced_lsn)
+    assert standby.lsn == 0
+
+
 @pytest.mark.parametrize("sizes", [[60] * 20, [60], [900, 900]])
 def test_a_take_over_reads_a_journal_that_has_changed_from_its_first_record_on(
     sizes: list[int], caplog: pytest.LogCaptureFixture
@@ -221,12 +245,13 @@ def test_damage_is_reported_and_read_again() -> None:
     assert taken_over(scene, standby) == scene.writer.states[-1]
 
 
-def test_a_header_that_is_damaged_is_reported() -> None:
+@pytest.mark.parametrize("segment", [1, 3])
+def test_a_header_that_is_damaged_is_reported(segment: int) -> None:
     scene = Scene()
     scene.send(60, 9)
     standby = Standby(scene.files, SALT)
-    scene.files.inodes[name_of(3)].live[20] ^= 1
-    with pytest.raises(JournalDamagedError, match=f"{name_of(3)} is damaged at offset 0: no header"):
+    scene.files.inodes[name_of(segment)].live[20] ^= 1
+    with pytest.raises(JournalDamagedError, match=f"{name_of(segment)} is damaged at offset 0: no header"):
         replayed_by(standby, scene.mirror.synced_lsn)
 
 

@@ -69,6 +69,8 @@ class Replay:
     """Of the open group; None outside of groups."""
     _group: list[tuple[Segment, Found]] = field(default_factory=list)
     """The records of the open group."""
+    _sealed_in: int = 0
+    """The segment with the newest Seal."""
     _last_ms: int = 0
     """The latest time of a record of the segment that is being read."""
 
@@ -171,6 +173,7 @@ class Replay:
         while segments and segments[0].number < number:
             del segments[0]
         self.tables.forget_before(number)
+        self.tables.sealed = self.tables.sealed and self._sealed_in >= number
         for live in self.live.values():
             live.forget_before(number)
         first_lsn = segments[0].index.first_lsn if segments else self.lsn + 1
@@ -315,6 +318,7 @@ class Replay:
         elif isinstance(record, Seal):
             self.tables.epoch = record.epoch
             self.tables.sealed = True
+            self._sealed_in = segment.number
         elif isinstance(record, Gap):
             self.lost.append((found.lsn, record.next_lsn))
             scan.skip_to(record.next_lsn)

@@ -306,17 +306,24 @@ class Coordinator(KeySpace, Protocol):
     async def shards(self) -> int:
         """Number of shards that were registered and not removed."""
 
+    async def members(self) -> int | None:
+        """Number of members of the coordinator's own cluster, as it is now; None for a coordinator that has
+        none. Raises CoordinatorError."""
+
     async def set_shards(self, count: int) -> None:
         """Sets the shards to 0 to `count` - 1. Raises ShardsInUseError if a shard to be removed owns
         queues."""
 
     async def place(self, queue: str) -> Placement:
         """The placement of a queue; a queue without one is placed, in an epoch above all its former ones: see
-        `placement.choose`.
+        `placement.place`. One whose shard has fewer members than its policy demands begins to move.
 
         ``NAME/$dlq`` has no separate placement: it is always on the shard of NAME. Raises CoordinatorError if
-        no shard accepts queues.
+        no shard accepts queues that demand as many replicas as the policy of this one.
         """
+
+    def replicas_max(self) -> int:
+        """The most replicas that the policy of a queue may demand now: see `placement.replicas_max`."""
 
     async def placement(self, queue: str) -> Placement | None:
         """The placement of a queue, or None."""

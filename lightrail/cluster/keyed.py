@@ -15,11 +15,11 @@ another process overwrites them.
 import asyncio
 import contextlib
 from abc import abstractmethod
-from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final, NamedTuple
 
+from lightrail.cluster import moves
 from lightrail.cluster.coordinator import (
     ATTEMPTS_MAX,
     WRITES_MAX,
@@ -39,9 +39,10 @@ from lightrail.cluster.coordinator import (
 from lightrail.cluster.counts import CoordinatorCounts
 from lightrail.cluster.entries import Entry, News
 from lightrail.cluster.map import PLACEMENT, SHARD_SETS, Map, Placed, ShardRecord
-from lightrail.cluster.placement import NOWHERE, Near, choose
+from lightrail.cluster.placement import NowhereError, demanded, members_of, place, replicas_max
 from lightrail.cluster.users import UserRecord
 from lightrail.model import names
+from lightrail.model.clock import wall_ms
 from lightrail.model.placement import Placement
 
 
@@ -107,11 +108,8 @@ class Registrations:
 
 
 USERS: Final = "users/"
-NO_SHARDS: Final = "no queue can be placed: the number of shards was never set"
-NO_TAKERS: Final = (
-    "no queue can be placed: every shard is draining; start another one, or end the drain of one with "
-    "`lightrail-admin shard revive`"
-)
+NAMES: Final = "names/"
+"""``names/NAME``: the policy of a name (namespace/records.py)."""
 
 
 class KeyedCoordinator(Coordinator):
@@ -150,6 +148,9 @@ class KeyedCoordinator(Coordinator):
         raise NotSetBackError("no entry has to be written again: this coordinator has lost none")
 
     async def remaining_ms(self, key: str) -> int | None:
+        return None
+
+    async def members(self) -> int | None:
         return None
 
     async def write(self, writes: Sequence[Write]) -> int:
@@ -222,6 +223,7 @@ class KeyedCoordinator(Coordinator):
         self._map.refresh()
         placed = self._map.placed(owner)
         if placed is not None:
+            await self._replicate(owner, placed)
             return placed.placement
         future = self._wanted.get(owner)
         if future is None:
@@ -265,23 +267,11 @@ class KeyedCoordinator(Coordinator):
     async def _place_all(self, owners: Sequence[str]) -> dict[str, Placement]:
         """Raises ConflictError if other writers were faster; for a single queue after repeated attempts."""
         for _ in range(ATTEMPTS_MAX if len(owners) == 1 else 1):
+            wanted = {owner: await self._demanded(owner) for owner in owners}
             self._map.refresh()
             placed = {owner: there.placement for owner in owners if (there := self._map.placed(owner))}
-            loads = Counter(self._map.loads)
-            families: dict[str, Counter[int]] = {}
-            chosen: dict[str, int] = {}
-            writes = []
-            for owner in owners:
-                if owner not in placed:
-                    parent = owner.rpartition("/")[0]
-                    if parent not in families:
-                        families[parent] = Counter(self._map.siblings(owner))
-                    shard = self._choose(owner, loads, families[parent])
-                    loads[shard] += 1
-                    if parent:
-                        families[parent][shard] += 1
-                    chosen[owner] = shard
-                    writes.append(Write(PLACEMENT + owner, Placed.encode(shard), 0))
+            chosen = self._choose({owner: wanted[owner] for owner in owners if owner not in placed})
+            writes = [Write(PLACEMENT + owner, Placed.encode(shard), 0) for owner, shard in chosen.items()]
             try:
                 if writes:
                     # The revision that makes the entries is their epoch.
@@ -292,28 +282,28 @@ class KeyedCoordinator(Coordinator):
             return placed
         raise ConflictError(PLACEMENT + owners[0])
 
-    def _choose(self, queue: str, loads: Counter[int], siblings: Mapping[int, int]) -> int:
-        takers = self._map.takers()
-        if not takers:
-            raise CoordinatorError(NO_TAKERS if self._map.shard_records else NO_SHARDS)
-        return choose(queue, {shard: loads[shard] for shard in takers}, self._near(siblings, takers))
+    def _choose(self, wanted: Mapping[str, int]) -> dict[str, int]:
+        """See `placement.place`. Raises CoordinatorError."""
+        try:
+            return place(self._map, wanted)
+        except NowhereError as error:
+            raise CoordinatorError(str(error)) from None
 
-    def _near(self, siblings: Mapping[int, int], takers: Sequence[int]) -> Near:
-        """Numbers of siblings in the zone of each shard and on its host; 0 where these are unknown."""
-        if not siblings:
-            return NOWHERE
-        zones: Counter[str] = Counter()
-        hosts: Counter[str] = Counter()
-        members = self._map.shards
-        for shard, count in siblings.items():
-            if shard in members:
-                zones[members[shard].zone] += count
-                hosts[members[shard].host] += count
-        return {
-            shard: (zones[members[shard].zone], hosts[members[shard].host])
-            for shard in takers
-            if shard in members
-        }
+    async def _demanded(self, queue: str) -> int:
+        """The replicas that a queue demands, as far as this process knows the policy of its name."""
+        found = await self.entry(NAMES + queue)
+        return demanded(None if found is None else found.value)
+
+    def replicas_max(self) -> int:
+        self._map.refresh()
+        return replicas_max(self._map)
+
+    async def _replicate(self, queue: str, placed: Placed) -> None:
+        """Begins the move of a queue whose shard has fewer members than its policy demands."""
+        replicas = await self._demanded(queue)
+        if members_of(self._map, placed.shard) < replicas:
+            chosen = self._choose({queue: replicas})
+            await moves.begin(self, self._map, list(chosen.items()), now_ms=wall_ms())
 
     async def placement(self, queue: str) -> Placement | None:
         self._map.refresh()

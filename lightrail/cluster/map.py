@@ -252,11 +252,6 @@ class Map:
         """Numbers of queues directly below the same name, by their shard; empty for a name at the top."""
         return self._siblings.get(queue.rpartition("/")[0], {})
 
-    def takers(self) -> list[int]:
-        """Shards that may own new queues: active ones that serve, or all active ones if none serves."""
-        active = [each.id for each in self.shard_records.values() if each.state == "active"]
-        return [id for id in active if id in self.shards] or active
-
     # --- applying changes ------------------------------------------------------------------------------
 
     def _keys(self) -> Iterator[str]:

@@ -29,7 +29,8 @@ from lightrail.gateway.messages.receiving import Receivers
 from lightrail.gateway.messages.sending import NameSender
 from lightrail.gateway.metrics import FAMILIES as HTTP_FAMILIES
 from lightrail.gateway.openapi.document import routes
-from lightrail.gateway.pages.pages import CALLER, Pages
+from lightrail.gateway.pages.actions import CALLER
+from lightrail.gateway.pages.pages import Pages
 from lightrail.gateway.paths import BELOW, parse_path
 from lightrail.gateway.processes.connections import Connections
 from lightrail.gateway.processes.health import DETAILED, Health

@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from lightrail.gateway.forwarding.transfers import TooManyTransfersError
-from lightrail.gateway.resources import messages, queues, status
+from lightrail.gateway.resources import messages, queues, replicas, status
 from lightrail.gateway.rights import demand_all
 from lightrail.gateway.services import Services
 from lightrail.namespace.rights import Caller
@@ -63,3 +63,8 @@ class BrokerViews:
         """As DELETE /!connections/ID."""
         demand_all(self._services.directory, caller)
         await self._services.connections.end(id)
+
+    async def remove_member(self, caller: Caller, shard: str, member: str) -> None:
+        """As DELETE /!shards/ID/replicas/MEMBER. Raises ProblemError."""
+        demand_all(self._services.directory, caller)
+        await replicas.remove(self._services, shard, member)

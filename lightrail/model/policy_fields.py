@@ -8,6 +8,8 @@ SECONDS_MAX: Final = 10 * 365 * 86_400.0
 """Longest duration: ten years."""
 BYTES_MAX: Final = 1 << 50
 MESSAGE_BYTES_MAX: Final = 1 << 30
+REPLICAS_MAX: Final[int] = 7
+"""Members of one shard, which cluster/replica_sets.py bounds."""
 
 _ALL: Final = frozenset(Role)
 _HOLDERS: Final = frozenset({Role.QUEUE, Role.ROUTER, Role.CONNECTION_POINT})
@@ -208,7 +210,15 @@ FIELDS: Final[tuple[Field, ...]] = (
         300,
     ),
     _flag("capture", _QUEUE, "all events of its messages, and of its dead letters, are kept in the archive"),
-    _count("replicas", _QUEUE, 1, 1, 1, "copies of the queue; later versions allow more"),
+    _count(
+        "replicas",
+        _QUEUE,
+        1,
+        1,
+        REPLICAS_MAX,
+        "the queue is on a shard that is to have at least so many members, each with all of its messages; "
+        "where it is on another one, it moves",
+    ),
     # --- router
     _choice(
         "distribution",

@@ -1,11 +1,12 @@
 """Checks: whether a new policy or subscription fits the existing names."""
 
 import logging
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from enum import IntFlag
 from typing import Any, Final
 
 from lightrail.cluster.coordinator import WRITES_MAX, Write, unchanged
+from lightrail.cluster.placement import NO_REPLICAS
 from lightrail.filters.errors import FilterError
 from lightrail.filters.filter import compile_filter
 from lightrail.model import limits
@@ -101,6 +102,14 @@ def _targets(policy: Policy, place: str = "") -> Iterator[tuple[str, str]]:
         yield from _targets(Policy(Role.QUEUE, policy["template"]), f"{place}template.")
 
 
+def _replicas(policy: Policy, place: str = "") -> Iterator[tuple[str, int]]:
+    """The replicas that a policy and its templates demand; each with its place in the policy."""
+    if policy.role is Role.QUEUE:
+        yield f"{place}replicas", policy["replicas"]
+    if policy["template"] is not None:
+        yield from _replicas(Policy(Role.QUEUE, policy["template"]), f"{place}template.")
+
+
 def check_reach(directory: Directory, caller: Caller, policy: Policy, before: Policy | None = None) -> None:
     """Raises ForbiddenError where a policy concerns other names on which the caller has not the right.
 
@@ -167,9 +176,11 @@ def check_router(directory: Directory, name: str) -> None:
         raise MissingError(f"{router} has role {directory.get(router).role}; expected a router")
 
 
-def check_policy(directory: Directory, name: str, policy: Policy) -> None:
+def check_policy(directory: Directory, name: str, policy: Policy, replicas_max: Callable[[], int]) -> None:
     """Raises InvalidPolicyError if messages or dead letters would return to the name, or are forwarded to a
-    name that takes none; ServiceError for the spelling of a target."""
+    name that takes none, or if no shard has as many members as it demands; ServiceError for the spelling of a
+    target."""
+    _check_replicas(policy, directory.get(name).policy, replicas_max)
     _check_forwarding(directory, name, policy)
     target = dead_letter_target(policy)
     if target is None:
@@ -180,6 +191,21 @@ def check_policy(directory: Directory, name: str, policy: Policy) -> None:
     if path is not None and target != dead_letter_target(directory.get(name).policy):
         what = f"a name whose dead letters do not end in {name}: " + " -> ".join([name, *path])
         raise InvalidPolicyError("dead_letter", target, what)
+
+
+def _check_replicas(policy: Policy, before: Policy, most: Callable[[], int]) -> None:
+    """Raises InvalidPolicyError where a policy, or a template in it, demands more replicas than a shard has.
+
+    Args:
+        before: the present policy, whose demands are not checked again.
+        most: the most that may be demanded.
+    """
+    known = dict(_replicas(before))
+    for place, found in _replicas(policy):
+        if found > 1 and found != known.get(place) and found > (allowed := most()):
+            raise InvalidPolicyError(
+                place, found, f"a whole number from 1 to {allowed}: {NO_REPLICAS.format(found)}"
+            )
 
 
 def _check_forwarding(directory: Directory, name: str, policy: Policy) -> None:

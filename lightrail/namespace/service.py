@@ -9,13 +9,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Any, Final
 
-from lightrail.cluster.coordinator import (
-    ATTEMPTS_MAX,
-    ConflictError,
-    Coordinator,
-    CoordinatorError,
-    Write,
-)
+from lightrail.cluster.coordinator import ATTEMPTS_MAX, ConflictError, Coordinator, CoordinatorError, Write
 from lightrail.cluster.map import unplacing
 from lightrail.model import names as spelling
 from lightrail.model.clock import wall_ms
@@ -155,11 +149,13 @@ class Service:
             changed = replace(changed, owner="")
 
         def checked() -> list[Write]:
-            checks.check_policy(self.directory, name, policy)
+            checks.check_policy(self.directory, name, policy, self._coordinator.replicas_max)
             write = Write(NAMES + name, changed.to_value(), record.revision)
             return [write, *checks.depends_on(self.directory, name, policy)]
 
         await self._write_on(checked, name)
+        if policy["replicas"] > record.policy["replicas"]:
+            await self._coordinator.place(name)
         return self.directory.get(name)
 
     async def drop(self, caller: Caller, name: str, revision: int | None = None) -> None:
@@ -335,7 +331,7 @@ class Service:
     async def _make(self, record: Name, guard: Name | None = None) -> Name:
         name, policy = record.name, record.policy
         self.directory.refresh()
-        checks.check_policy(self.directory, name, policy)
+        checks.check_policy(self.directory, name, policy, self._coordinator.replicas_max)
         checks.check_router(self.directory, name)
         checks.check_new(self.directory, name, guard)
         now_ms = self._now_ms()

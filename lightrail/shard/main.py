@@ -4,6 +4,7 @@ import asyncio
 import logging
 import sys
 import time
+from collections.abc import Callable, Sequence
 from typing import Final
 
 import zmq
@@ -19,6 +20,7 @@ from lightrail.namespace.service import Service
 from lightrail.shard.effects.actions import Actions
 from lightrail.shard.engine.engine import Engine
 from lightrail.shard.engine.server import Server
+from lightrail.shard.journal.identity import Extent
 from lightrail.shard.journal.journal import Journal
 from lightrail.shard.journal.store import Recovered
 from lightrail.shard.moving.mover import Mover
@@ -26,7 +28,7 @@ from lightrail.shard.queues.declarations import Deletions, ExpiredName
 from lightrail.shard.replication.replica import Replica
 from lightrail.shard.requests.journal_requests import JournalRequests
 from lightrail.shard.startup.data_directory import DataDirectory
-from lightrail.shard.startup.start import Start, make_known, move_in
+from lightrail.shard.startup.start import make_known, move_in
 from lightrail.shard.startup.storage import Storage, recover
 from lightrail.shard.transactions.decision_requests import DecisionRequests
 from lightrail.shard.upkeep.collecting import Collecting
@@ -72,8 +74,9 @@ async def serve(process: Process) -> None:
                 mover.take_back(queue)
 
     with collecting.paused():
+        judges = [start.judge] if replica is None else [start.judge, replica.judge]
         storage, engine = await open_engine(
-            joining, cluster, data_directory, start, directory, map, counts, found
+            joining, cluster, data_directory, judges, directory, map, counts, found, replica
         )
     store, marks = storage.store, storage.marks
     address = joining.wire or process.shard_address(process.id)
@@ -120,6 +123,8 @@ async def serve(process: Process) -> None:
     deciding = asyncio.create_task(decisions.run())
     process.report_ready(metrics=str(page))
     await until_stop(process, server)
+    if owning is not None:
+        await owning.prepare()
     keeping.cancel()
     deciding.cancel()
     await mover.close()
@@ -168,17 +173,30 @@ async def open_engine(
     joining: Joining,
     cluster: str,
     data_directory: DataDirectory,
-    start: Start,
+    judges: Sequence[Callable[[Extent], None]],
     directory: Directory,
     map: Map,
     counts: ShardCounts,
     replicas: ReplicaSet | None,
+    replica: Replica | None,
 ) -> tuple[Storage, Engine]:
-    """The engine with all recovered queues. Raises CannotServeError, StoppedError."""
+    """The engine with all recovered queues. Raises CannotServeError, StoppedError.
+
+    Args:
+        judges: check how far the journal reaches; each raises StoreError if it lacks records.
+    """
+
+    def judge(found: Extent) -> None:
+        for each in judges:
+            each(found)
+
     process = joining.process
     started = time.perf_counter()
     now_ms = Server.now_ms()
-    storage, recovered = recover(process, data_directory, cluster, start.judge, map, counts, now_ms, replicas)
+    standby = None if replica is None else replica.standby
+    storage, recovered = recover(
+        process, data_directory, cluster, judge, map, counts, now_ms, replicas, standby
+    )
     if replicas is not None:
         # The former owner may have written queues until the first segment of this one was on disk: names and
         # placements that are older would be judged wrongly.

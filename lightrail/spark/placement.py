@@ -96,6 +96,10 @@ class Placements:
     """Draining shards that answer."""
     silent: set[int] = field(default_factory=set)
     queues: dict[str, int] = field(default_factory=dict)
+    members: dict[int, int] = field(default_factory=dict)
+    """How many members each shard is to have; 1 without replicas."""
+    replicas: dict[str, int] = field(default_factory=dict)
+    """Members that the shard of a queue has to have, where that is more than one."""
     moving: dict[str, int] = field(default_factory=dict)
     """Destination of each queue that moves."""
 
@@ -137,8 +141,10 @@ def _read_placements(client: GatewayClient) -> Placements:
             found.draining.add(id)
         else:
             found.active.add(id)
-        for queue in client.get(f"/!shards/{id}").json()["queue_names"]:
-            found.queues[queue] = id
+        found.members[id] = (shard.get("replicas") or {}).get("replicas", 1)
+        queues = client.get(f"/!shards/{id}").json()
+        found.queues |= dict.fromkeys(queues["queue_names"], id)
+        found.replicas |= queues.get("queue_replicas", {})
     for move in client.get("/!moves").json()["moves"]:
         found.moving[move["queue"]] = move["to"]
     return found
@@ -173,14 +179,25 @@ def propose(
         load = BASE
         if known is not None:
             load += known.messages if weigh == "messages" else known.bytes / _BYTES_OF_A_UNIT
-        each = QueueLoad(shard, round(load, 3))
+        each = QueueLoad(shard, round(load, 3), replicas=placement.replicas.get(queue, 1))
         if queue in placement.moving:
             fixed[queue] = each._replace(shard=placement.moving[queue])
-        elif shard in placement.draining or (known is not None and shard in placement.active):
+        elif (
+            shard in placement.draining
+            or each.replicas > placement.members.get(shard, 1)
+            or (known is not None and shard in placement.active)
+        ):
             movable[queue] = each
         else:
             fixed[queue] = each
-    made = plan(movable, placement.active, placement.draining, fixed=fixed, max_moves=max_moves)
+    made = plan(
+        movable,
+        placement.active,
+        placement.draining,
+        fixed=fixed,
+        max_moves=max_moves,
+        members=placement.members,
+    )
     return Proposal(made, unknown)
 
 

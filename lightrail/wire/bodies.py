@@ -151,7 +151,10 @@ class ConsumerOpen(_Body):
     user: str = ""
     """The user towards whose share of the shard the consumer counts; "" for a link of the broker itself."""
     removes_first: bool = False
-    """Of a presettled link: whether a delivery leaves when the removal of its message is on disk."""
+    """Of a link that receives and deletes: a delivery leaves when the removal of its message is on disk."""
+    removed_bytes_max: int = 0
+    """Of such a link that is not presettled, as its client bounds the size of messages: the shard accepts
+    deliveries up to this size, as they are stored. The frontend settles all of them, as for former shards."""
 
     @property
     def is_session(self) -> bool:
@@ -160,7 +163,7 @@ class ConsumerOpen(_Body):
 
     def encode(self) -> bytes:
         optional = ("default_undeliverable", "durability", "user", "lock_ends", "removes_first")
-        unused = tuple(name for name in optional if not getattr(self, name))
+        unused = tuple(name for name in (*optional, "removed_bytes_max") if not getattr(self, name))
         if not self.is_session:
             unused += ("session", "any_session")
         if self.suspended_ms is None:

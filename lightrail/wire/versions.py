@@ -16,7 +16,7 @@ VERSIONS: Final = range(VERSION - 1, VERSION + 1)
 """The versions that this program speaks."""
 NEW_FIELDS: Final[Mapping[int, frozenset[str]]] = {
     Kind.PRODUCER_OPEN: frozenset({"attach", "user", "sent_below", "routed"}),
-    Kind.CONSUMER_OPEN: frozenset({"user", "lock_ends", "removes_first"}),
+    Kind.CONSUMER_OPEN: frozenset({"user", "lock_ends", "removes_first", "removed_bytes_max"}),
 }
 """By kind of frame: fields of its body that VERSION has, and the version before has not. Programs of version
 4 refuse a body with a field that they do not know; later programs ignore it."""

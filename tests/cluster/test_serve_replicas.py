@@ -17,7 +17,8 @@ import lightrail.client.sync
 from lightrail.cli import local_etcd
 from tests.support import wait
 from tests.support.broker import ROOT, Broker
-from tests.support.deploy.cluster import Cluster, get
+from tests.support.deploy.cluster import Cluster, Node, get
+from tests.support.http_client import Http
 
 FLAGS = ("--shards", "1", "--frontends", "1", "--replicas", "3")
 QUEUE = "ledger"
@@ -131,6 +132,13 @@ def test_the_owner_is_killed_and_its_directory_removed_and_every_accepted_messag
         assert found["epoch"] == 3
         assert {each["host"].rpartition("/")[2] for each in found["members"]} == {"1", "2", "3"}
         assert all(each["running"] for each in found["members"])
+        found_by_doctor = " ".join(each["what"] for each in admin(broker.http, "doctor"))
+        assert "lie on one file system of one machine" in found_by_doctor
+        assert "etcd has 1 member, and shards with replicas depend on it (0)" in found_by_doctor
+        assert "clock of" not in found_by_doctor
+        page = get(f"http://{broker.http}/!ui/shard?id=0")[1]
+        assert "3 of 3 members are in sync; the minimum is 2" in page
+        assert all(each["member"] in page and each["host"] in page for each in found["members"])
         (row,) = admin(broker.http, "shard", "list")
         assert [each["member"] for each in row["replicas"]["members"]] == [
             each["member"] for each in found["members"]
@@ -148,6 +156,28 @@ def test_the_owner_is_killed_and_its_directory_removed_and_every_accepted_messag
         again.start()
         again.more()
         again.finish()
+
+
+def check_demands(cluster: Cluster, gateway: Node) -> None:
+    """Queues that demand replicas are at shard 0, which has two members, and not at another one."""
+    cluster.start(cluster.shard("--id", "1"))
+    wait.until(lambda: len(admin(gateway.served, "shard", "list")) == 2, "there is a shard without replicas")
+    with Http(gateway.served) as http:
+        assert http("POST", "/loose", {"role": "queue"}).status == 201
+        assert cluster.placed("loose").shard == 1
+        wait.until(lambda: http("POST", "/loose", "kept").status == 201, "shard 1 serves")
+        refused = http("PUT", "/loose/!policy", {"role": "queue", "replicas": 3})
+        assert (refused.status, refused.json()["field"]) == (422, "replicas")
+        assert "expected a whole number from 1 to 2: " in refused.json()["detail"]
+        assert http("PUT", "/loose/!policy", {"role": "queue", "replicas": 2}).status == 200
+        wait.until(lambda: cluster.placed("loose").shard == 0, "it moves to the shard with replicas")
+        assert http("DELETE", "/loose/!head").body == b"kept"
+        for number in range(3):
+            assert http("POST", f"/demanding/{number}", {"role": "queue", "replicas": 2}).status == 201
+            assert cluster.placed(f"demanding/{number}").shard == 0
+    # Shard 1 has nothing, and still gets none of them.
+    planned = {each["queue"] for each in admin(gateway.served, "rebalance", "--dry-run")["moves"]}
+    assert planned <= {QUEUE}
 
 
 @pytest.mark.timeout(180)
@@ -171,6 +201,7 @@ def test_a_shard_gets_replicas_by_a_command_and_keeps_its_messages(tmp_path: Pat
         ledger.more()
         assert admin(gateway.served, "shard", "replicas", "0", "--min-in-sync", "2")["min_in_sync"] == 2
         ledger.more()
+        check_demands(cluster, gateway)
         # The owner is lost with its disk, and what is left is below the minimum: it waits for a word.
         first.kill()
         shutil.rmtree(first.data)

@@ -1,6 +1,7 @@
 """The coordinator port: what each implementation promises."""
 
 import asyncio
+import json
 
 import pytest
 
@@ -18,6 +19,7 @@ from lightrail.cluster.coordinator import (
 )
 from lightrail.cluster.entries import Entry, News
 from lightrail.cluster.map import Member, Move, Placed, ShardRecord, unplacing
+from lightrail.cluster.replica_sets import first
 from lightrail.cluster.users import UserRecord
 from lightrail.model.policy import Policy
 from lightrail.namespace.directory import Directory
@@ -349,6 +351,37 @@ def test_a_draining_shard_gets_no_queues(run: Run) -> None:
         with pytest.raises(CoordinatorError, match="every shard is draining"):
             await coordinator.place("other")
         assert (await coordinator.place("q0")).shard == 1
+
+    run(check)
+
+
+def test_a_queue_is_on_a_shard_with_as_many_members_as_its_policy_demands(run: Run) -> None:
+    async def check(coordinator: Coordinator) -> None:
+        await coordinator.set_shards(3)
+        assert coordinator.replicas_max() == 1
+        found = first(1, "d", "h", replicas=3, min_in_sync=1)
+        await coordinator.write([Write(found.key, found.encode(), 0)])
+        assert coordinator.replicas_max() == 3
+        queue = '{"policy":{"role":"queue","replicas":%d}}'
+        names = [f"q{number}" for number in range(4)]
+        await coordinator.write([Write(f"names/{name}", queue % 3) for name in names])
+        placed = await asyncio.gather(*(coordinator.place(name) for name in names))
+        assert {each.shard for each in placed} == {1}
+        await coordinator.write([Write("names/more", queue % 4)])
+        with pytest.raises(
+            CoordinatorError, match=r"more can't be placed: its policy demands 4 replicas, .*3"
+        ):
+            await coordinator.place("more")
+        # One that lies elsewhere begins to move, once.
+        other = await coordinator.place("other")
+        assert other.shard != 1
+        await coordinator.write([Write("names/other", queue % 2)])
+        for _ in range(2):
+            assert await coordinator.place("other/$dlq") == other
+        (entry,) = await coordinator.entries("moves/")
+        assert (entry.key, json.loads(entry.value or "")["to"]) == ("moves/other", 1)
+        assert await coordinator.place("q0") == placed[0]
+        assert len(await coordinator.entries("moves/")) == 1
 
     run(check)
 

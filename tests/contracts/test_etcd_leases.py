@@ -61,6 +61,18 @@ def test_how_long_a_registration_stays_is_asked_of_etcd(one: EtcdCluster) -> Non
     run(check())
 
 
+def test_the_members_of_etcd_are_counted(one: EtcdCluster) -> None:
+    async def check() -> None:
+        coordinator = await opened(*one.endpoints)
+        assert await coordinator.members() == len(one.servers) == 1
+        one.servers[0].kill()
+        with pytest.raises(CoordinatorError, match="does not answer"):
+            await coordinator.members()
+        await coordinator.close()
+
+    run(check())
+
+
 def test_an_etcd_without_space_refuses_writes_with_a_word_to_its_operator_and_takes_them_later(
     tmp_path: Path,
 ) -> None:

@@ -40,6 +40,7 @@ WRITERS: Final[dict[str, Callable[[Coordinator], Awaitable[object]]]] = {
 OTHERS: Final = frozenset(
     (
         *("cluster_id", "secret", "entry", "current", "entries", "news", "on_news", "remaining_ms", "close"),
+        *("members", "replicas_max"),
         *("shards", "placement", "placements", "user", "users", "has_users"),
         # An operator's repair of a coordinator that was set back, which writes the entries of fences again.
         "put_back",

@@ -94,6 +94,17 @@ def test_after_kill_9_messages_policies_subscriptions_and_locks_are_there(tmp_pa
             assert http("POST", "/kept", "message").status == 201
             location = http("POST", "/kept/!head?timeout=10").headers["location"]
             assert http("POST", "/kept", "another").status == 201
+            # A queue, dead letters, and a queue that receives from a router.
+            queue(http, "gone")
+            queue(http, "copies")
+            http("POST", "/router/!subscriptions", {"target": "copies", "filter": {"subject": "copied"}})
+            http("POST", "/gone", "dead")
+            rejected = http("POST", "/gone/!head?timeout=10").headers["location"]
+            assert http("PUT", rejected, {"outcome": "rejected"}).status == 200
+            http("POST", "/gone", "one")
+            http("POST", "/router", "two", {"BrokerProperties": json.dumps({"Subject": "copied"})})
+            for name, body in {"copies": b"two", "gone/$dlq": b"dead", "gone": b"one"}.items():
+                assert http("DELETE", f"/{name}/!head?timeout=10").body == body
         broker.kill_everything()
     with Broker(data) as broker, Http(broker.http) as http:
         assert http("GET", "/kept/!policy").json()["lock_duration"] == 600
@@ -101,6 +112,9 @@ def test_after_kill_9_messages_policies_subscriptions_and_locks_are_there(tmp_pa
         assert http("DELETE", "/kept/!head?timeout=20").body == b"another"
         assert http("DELETE", location).status == 200
         assert http("DELETE", location).status == 410
+        # What was received is removed on disk before it is answered.
+        for name in ("copies", "gone/$dlq", "gone"):
+            assert http("GET", f"/{name}/!messages").json()["messages"] == []
 
 
 def test_a_shard_that_is_started_again_is_found_by_those_who_wait(tmp_path: Path) -> None:

@@ -4,6 +4,7 @@ import pytest
 from proton import Endpoint, Message, Timeout
 from proton.utils import BlockingConnection
 
+from lightrail.model.policy_fields import REPLICAS_MAX
 from tests.policies.driver import Names, listen, refused, send
 from tests.policies.laws import checks
 from tests.support import wait
@@ -103,8 +104,11 @@ def test_a_dynamic_node_goes_with_its_client(names: Names) -> None:
 
 
 @checks("replicas")
-def test_there_is_one_copy(names: Names) -> None:
+def test_no_more_replicas_are_demanded_than_a_shard_has(names: Names) -> None:
     assert names.policy(names.queue(replicas=1)) == {}
     refused = names.http("POST", f"/{names.name('more')}", {"role": "queue", "replicas": 2})
     assert (refused.status, refused.json()["field"], refused.json()["found"]) == (422, "replicas", 2)
-    assert "from 1 to 1" in refused.json()["allowed"]
+    assert "from 1 to 1: " in refused.json()["allowed"]
+    assert "`lightrail-admin shard replicas N --replicas 2`" in refused.json()["allowed"]
+    beyond = names.http("POST", f"/{names.name('more')}", {"role": "queue", "replicas": REPLICAS_MAX + 1})
+    assert (beyond.status, f"from 1 to {REPLICAS_MAX}" in beyond.json()["allowed"]) == (422, True)

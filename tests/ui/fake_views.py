@@ -14,6 +14,12 @@ SECTIONS: Final[dict[str, Any]] = {
 """Sections of a message."""
 
 
+def member(id: str, host: str, **more: Any) -> dict[str, Any]:
+    """A member of a shard with replicas, in sync and running."""
+    figures = {"acknowledged_age_seconds": 0.0, "behind_records": 0, "ahead_bytes": 0}
+    return {"member": id, "host": host, "owns": False, "in_sync": True, "running": True} | figures | more
+
+
 class FakeViews:
     """Stands in for gateway/views.py, which says what each method promises."""
 
@@ -21,6 +27,8 @@ class FakeViews:
         self.purged: list[str] = []
         self.redriven: list[str] = []
         self.closed: list[str] = []
+        self.removed: list[tuple[str, str]] = []
+        """Members that were removed, with their shard."""
         self.asked = 0
         self.peeked: dict[str, Any] = {}
         """Members of each message in the place of those below; empty for those."""
@@ -49,6 +57,20 @@ class FakeViews:
                     "bytes": 1_234_567,
                     "memory_bytes": 1,
                     "disk_bytes": 2,
+                    "replicas": {
+                        "epoch": 7,
+                        "replicas": 3,
+                        "min_in_sync": 2,
+                        "in_sync": 2,
+                        "members": [
+                            member("a" * 32, "host-a", owns=True),
+                            member("b" * 32, "<b>host-b</b>", behind_records=12, ahead_bytes=3_400),
+                            member("c" * 32, "host-c", in_sync=False, running=False, behind_records=None),
+                        ],
+                        "waiting": [
+                            {"member": "d" * 32, "host": "host-d", "reason": "expected fewer than 3"}
+                        ],
+                    },
                 },
                 {
                     "id": 1,
@@ -62,6 +84,7 @@ class FakeViews:
                     "bytes": None,
                     "memory_bytes": None,
                     "disk_bytes": None,
+                    "replicas": None,
                 },
             ],
             "totals": {
@@ -155,3 +178,6 @@ class FakeViews:
 
     async def close_connection(self, caller: Caller, id: str) -> None:
         self.closed.append(id)
+
+    async def remove_member(self, caller: Caller, shard: str, member: str) -> None:
+        self.removed.append((shard, member))

@@ -9,7 +9,8 @@ from typing import Any, Self, cast
 from aiohttp import web
 
 from lightrail.cluster.memory import MemoryCoordinator
-from lightrail.gateway.pages.pages import CALLER, Pages
+from lightrail.gateway.pages.actions import CALLER
+from lightrail.gateway.pages.pages import Pages
 from lightrail.model.endpoint import Destinations
 from lightrail.model.policy import Policy
 from lightrail.namespace.directory import Directory

@@ -26,6 +26,8 @@ PAGES = (
     "/!ui/name?name=jobs/audit/$dlq",
     "/!ui/name?name=elsewhere",
     "/!ui/queues",
+    "/!ui/shard?id=0",
+    "/!ui/shard?id=1",
     "/!ui/connections",
     "/!ui/connection?id=0-1",
 )
@@ -89,6 +91,44 @@ def test_the_overview_says_what_does_not_serve(chrome: Chrome, site: Site) -> No
     assert "not ready" in text(chrome)
     assert "shard-1: recovering" in text(chrome)
     assert "1.2 MB" in text(chrome)
+
+
+def rows(chrome: Chrome) -> list[list[str]]:
+    return [
+        [cell.text for cell in row.find_elements(By.TAG_NAME, "td")]
+        for row in chrome.find_elements(By.CSS_SELECTOR, "#figures tr")
+    ][1:]
+
+
+def test_the_members_of_a_shard_are_shown_with_how_far_each_is_behind(chrome: Chrome, site: Site) -> None:
+    chrome.get(site.url + "/!ui")
+    assert "2 of 3" in text(chrome)
+    chrome.find_element(By.XPATH, "//td/a[text()='0']").click()
+    until(chrome, "document.querySelector('h1').textContent === 'Shard 0'")
+    assert rows(chrome) == [
+        ["host-a", "yes", "yes", "yes", "", "", "", "a" * 32],
+        ["<b>host-b</b>", "", "yes", "yes", "12", "3.4 kB", "0.0 s", "b" * 32],
+        ["host-c", "", "no", "no", "?", "0 B", "0.0 s", "c" * 32],
+    ]
+    shown = text(chrome)
+    assert "2 of 3 members are in sync; the minimum is 2" in shown
+    assert "A process on host-d can't become a member: expected fewer than 3" in shown
+    chrome.get(site.url + "/!ui/shard?id=1")
+    assert "It has no replicas" in text(chrome)
+    assert "1,200 queues wait" in text(chrome)
+    assert chrome.find_elements(By.TAG_NAME, "form") == []
+
+
+def test_a_member_that_is_stopped_and_out_of_sync_is_removed_by_its_form(chrome: Chrome, site: Site) -> None:
+    chrome.get(site.url + "/!ui/shard?id=0")
+    (button,) = chrome.find_elements(By.XPATH, "//button[text()='Remove member']")
+    button.click()
+    assert site.views.removed == []
+    chrome.find_element(By.NAME, "sure").click()
+    button.click()
+    until(chrome, "document.querySelector('[role=status]') !== null")
+    assert site.views.removed == [("0", "c" * 32)]
+    assert chrome.find_element(By.TAG_NAME, "h1").text == "Shard 0"
 
 
 def test_charts_are_drawn_and_grow(chrome: Chrome, site: Site) -> None:
@@ -208,6 +248,8 @@ def test_a_form_of_another_site_does_nothing(site: Site, headers: dict[str, str]
         ("/!ui/name?name=jobs/audit&from=x", 400, "expected a whole number"),
         ("/!ui/name?name=jobs/audit&peek=1&count=101", 400, "from 1 to 100"),
         ("/!ui/data/queue?name=", 400, "the name is empty"),
+        ("/!ui/shard?id=x", 400, "expected a whole number"),
+        ("/!ui/shard?id=9", 404, "there is no shard 9"),
         ("/!ui/", 404, "<h1>The request failed</h1>"),
         ("/!ui/purge", 404, "there is no page /!ui/purge"),
         ("/!ui/names/elsewhere", 404, "there is no page"),
@@ -259,15 +301,18 @@ def test_what_was_done_is_shown_once() -> None:
             assert b"10 messages were removed" not in answer.read()
 
 
-@pytest.mark.parametrize("form", ["purge", "redrive", "close"])
+@pytest.mark.parametrize("form", ["purge", "redrive", "close", "remove-member"])
 @pytest.mark.parametrize("sure", ["", "&sure=", "&sure=no"])
 def test_nothing_is_destroyed_without_a_confirmation(form: str, sure: str) -> None:
     with Site() as site:
         with pytest.raises(urllib.error.HTTPError) as caught:
-            urllib.request.urlopen(f"{site.url}/!ui/{form}", f"name=jobs/audit&id=0-1{sure}".encode())
+            urllib.request.urlopen(
+                f"{site.url}/!ui/{form}", f"name=jobs/audit&id=0-1&member=0/c{sure}".encode()
+            )
         with caught.value:
             assert (caught.value.code, b"sure=yes" in caught.value.read()) == (400, True)
-        assert [site.views.purged, site.views.redriven, site.views.closed] == [[], [], []]
+        views = site.views
+        assert [views.purged, views.redriven, views.closed, views.removed] == [[], [], [], []]
 
 
 def test_what_somebody_may_not_see_is_not_shown(tmp_path: Path) -> None:

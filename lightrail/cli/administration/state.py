@@ -2,11 +2,13 @@
 
 import argparse
 from collections.abc import Iterable
-from typing import Any, Final, NamedTuple
+from typing import Any, Final
 
 from lightrail.cli.administration.client import AnswerError, Client, path_of
 from lightrail.cli.administration.commands import Subparsers, add, group, listed, printed_json
+from lightrail.cli.administration.findings import Finding
 from lightrail.cli.administration.names import pages
+from lightrail.cli.administration.replica_findings import WITHOUT_OWNER, about_clocks, about_replicas
 from lightrail.console.terminal import pairs, printable, table
 from lightrail.model.names import is_dead_letter, owner
 
@@ -27,15 +29,6 @@ HANGS = (
     "check the disk of the data directory, its controller or the network to it, and the kernel's "
     "log; no accepted message is lost, and the shard continues when the disk answers"
 )
-
-
-class Finding(NamedTuple):
-    """A present or imminent problem."""
-
-    severity: str
-    """`error` (a function does not work) or `warning`."""
-    what: str
-    do: str
 
 
 def register(things: Subparsers) -> None:
@@ -104,6 +97,14 @@ def _findings(status: dict[str, Any], queues: list[dict[str, Any]]) -> Iterable[
                 f"{process['role']}-{_number(process)} was started again {process['restarts']} times",
                 "its log has the reasons; many restarts mean a bug or a machine without memory",
             )
+    yield from about_clocks(
+        {
+            f"{each['role']}-{_number(each)}": seconds
+            for each in status["processes"]
+            if (seconds := each.get("clock_ahead_seconds")) is not None
+        }
+    )
+    yield from about_replicas(status["shards"], status.get("coordinator", {}).get("members"))
     for shard in status["shards"]:
         yield from (*_about_store(shard), *_about_transactions(shard), *_kept(shard))
     for queue in queues:
@@ -116,7 +117,9 @@ def _not_ready(status: dict[str, Any]) -> Iterable[Finding]:
     silent = {f"shard-{each['id']}": each for each in status["shards"] if not each.get("serving", True)}
     for reason in status.get("reasons", []):
         shard = silent.get(reason.partition(":")[0])
-        if shard is not None:
+        if shard is not None and shard.get("replicas"):
+            do = WITHOUT_OWNER.format(id=shard["id"])
+        elif shard is not None:
             do = SILENT.format(id=shard["id"])
         elif NO_ANSWER in reason:
             do = HANGS

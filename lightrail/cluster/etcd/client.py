@@ -195,6 +195,11 @@ class EtcdClient:
         # -1 for a lease that has just expired: its entries are about to be deleted.
         return max(0, int(found.TTL)) * 1000
 
+    def members(self, until: float) -> int:
+        """Number of members of etcd's cluster."""
+        request = rpc.MemberListRequest()
+        return len(self._channels.read(_asking("clusterstub.MemberList", request), until).members)
+
     def _range(self, key: str, until: float) -> Any:
         request = rpc.RangeRequest(key=(self._prefix + key).encode())
         return self._channels.read(_asking("kvstub.Range", request), until)

@@ -225,6 +225,10 @@ class EtcdCoordinator(KeyedCoordinator):
     def full(self) -> str | None:
         return self._calls.full
 
+    async def members(self) -> int | None:
+        until = time.monotonic() + self._times.attempt
+        return await self._calls.run(lambda: self._client.members(until))
+
     async def remaining_ms(self, key: str) -> int | None:
         until = time.monotonic() + self._times.call
         return await self._calls.run(lambda: self._client.remaining_ms(key, until))

@@ -200,6 +200,9 @@ def _ranges(outcomes: Iterable[tuple[int, Any]]) -> Iterator[Range]:
 
 log = logging.getLogger("lightrail.frontend.links")
 
+GROWTH_BYTES_MAX: Final[int] = 1_024
+"""Bytes that a frontend adds to a message, as its header and annotations, of a link that removes first."""
+
 
 class TooLarge:
     """The messages of one link that the engine passes over."""

@@ -16,6 +16,7 @@ from lightrail.cluster.coordinator import CoordinatorError
 from lightrail.frontend.links.outcomes import (
     ELSEWHERE,
     FAILED,
+    GROWTH_BYTES_MAX,
     LOST,
     OUTCOMES,
     UNANSWERED,
@@ -66,6 +67,8 @@ class Settlements(UnsettledBytes):
     """Deliveries of which the shard is asked whether they are locked."""
     confirms_plainly: bool = False
     """Whether a confirmed rejected outcome is settled without the error that the client sent."""
+    removed_bytes_max: int = 0
+    """Messages up to this size, as they are stored, are removed before they leave the shard."""
     _counts: FrontendCounts = field(init=False)
     _presettled: bool = field(init=False)
     _too_large: TooLarge = field(init=False)
@@ -73,17 +76,19 @@ class Settlements(UnsettledBytes):
     def __post_init__(self) -> None:
         self._counts = self._connection.frontend.counts
         self._presettled = self._options.presettled
+        if self._options.removes_first:
+            self.removed_bytes_max = max(0, self._link.peer_max_message_size - GROWTH_BYTES_MAX)
         self._too_large = TooLarge(self._link, self._options, self._counts)
 
     def opening(self) -> bytes:
         """The body of the frame that opens the consumer.
 
-        A message that is too large for the client returns to its queue, so the shard settles none by itself:
-        it has no removal for which a delivery could wait.
+        The shard accepts no messages but those that certainly fit the client; `sent` settles the others.
         """
         options = self._options
         if self._presettled and self._link.peer_max_message_size:
-            options = replace(options, presettled=False, removes_first=False)
+            removed = self.removed_bytes_max
+            options = replace(options, presettled=False, removes_first=removed > 0, removed_bytes_max=removed)
         return options.encode()
 
     def sent(self, number: int, count: int, size: int) -> int:

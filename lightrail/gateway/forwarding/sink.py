@@ -26,7 +26,7 @@ from lightrail.gateway.messages.outgoing import Outgoing
 from lightrail.gateway.messages.sending import Carried, NameSender, UnroutableError
 from lightrail.model import conditions
 from lightrail.model.names import dead_letter_name
-from lightrail.model.policy import Role
+from lightrail.model.policy import InvalidPolicyError, Role
 from lightrail.namespace.service import Service
 from lightrail.namespace.statuses import MissingError, ServiceError
 from lightrail.namespace.transfer_queues import transfer_queue
@@ -147,7 +147,7 @@ class Sink:
         """
         try:
             record = await self._service.first_use(name)
-        except (ServiceError, CoordinatorError) as error:
+        except (ServiceError, InvalidPolicyError, CoordinatorError) as error:
             return [NotSentError(conditions.INTERNAL_ERROR, str(error))] * len(messages)
         if record.role not in (Role.QUEUE, Role.ROUTER):
             problem = NotSentError(

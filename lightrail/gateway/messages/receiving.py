@@ -48,9 +48,9 @@ class LockedMessage:
         """The id of the message's lock."""
         return f"{self.key}-{self.delivery.number}"
 
-    def accept(self) -> None:
-        """The client received the message, which leaves the queue."""
-        self.receiver.settle(self, OutcomeCode.ACCEPTED)
+    async def remove(self) -> bool:
+        """Removes the message before the client gets it; False if nobody knows that it is removed."""
+        return await self.receiver.remove(self)
 
     def keep(self) -> None:
         """The client received the message and its lock."""
@@ -58,7 +58,7 @@ class LockedMessage:
 
     def release(self) -> None:
         """No client received the message: it returns to the queue as if it had never been delivered."""
-        self.receiver.settle(self, OutcomeCode.RELEASED)
+        self.receiver.release(self)
 
 
 @dataclass(slots=True, eq=False, repr=False)
@@ -200,31 +200,36 @@ class RequestLine:
         elif waiter.exception() is None and (message := waiter.result()) is not None:
             message.release()
 
-    def settle(self, message: LockedMessage, code: OutcomeCode) -> None:
-        """Settles the message of a request: by the id of its lock, if the consumer was opened again since, or
-        its shard is lost."""
-        is_current = message.key == self._consumer.lock_key and not self.closed
-        if is_current:
-            self._answered()
-        if is_current and not self.disconnected:
-            self._consumer.settle((message.delivery,), code)
+    def release(self, message: LockedMessage) -> None:
+        """Releases the message of a request: by the id of its lock, if the consumer was opened again since,
+        or its shard is lost."""
+        self.keep(message)
+        if self._has(message):
+            self._consumer.settle((message.delivery,), OutcomeCode.RELEASED)
         else:
-            fields = {
-                "lock": message.lock,
-                "sequence": message.delivery.sequence,
-                "outcome": code.name.lower(),
-            }
-            self._owner.ask_late("settle", fields)
+            fields = {"lock": message.lock, "sequence": message.delivery.sequence}
+            self._owner.ask_late("settle", {**fields, "outcome": "released"})
+
+    async def remove(self, message: LockedMessage) -> bool:
+        """Accepts the message of a request, and waits until that is on disk; see LockedMessage."""
+        if not self._has(message):
+            message.release()
+            return False
+        try:
+            return await self._consumer.remove(message.delivery)
+        finally:
+            self.keep(message)
+
+    def _has(self, message: LockedMessage) -> bool:
+        """Whether the consumer of the message is open at its shard."""
+        return message.key == self._consumer.lock_key and not (self.closed or self.disconnected)
 
     def keep(self, message: LockedMessage) -> None:
         """The client received the lock of a message: the consumer may be closed."""
         if message.key == self._consumer.lock_key:
-            self._answered()
-
-    def _answered(self) -> None:
-        self._handed_out -= 1
-        if not self._line.count:
-            self._idle()
+            self._handed_out -= 1
+            if not self._line.count:
+                self._idle()
 
     def follow(self, policy: Policy) -> None:
         """Opens another consumer for other locks, exclusivity or status; requests wait, or are refused."""

@@ -316,6 +316,7 @@ SCHEMAS: Final[Object] = {
             "serving": FLAG,
             "queues": WHOLE,
             "queue_names": array_of(TEXT),
+            "queue_replicas": {"type": "object", "additionalProperties": WHOLE},
             **dict.fromkeys(("moving_in", "moving_out"), WHOLE),
             **dict.fromkeys(("disk", "address", "host", "zone", "version"), TEXT),
             "started_ms": nullable("integer"),
@@ -328,13 +329,16 @@ SCHEMAS: Final[Object] = {
         "properties": {
             **dict.fromkeys(("epoch", "replicas", "min_in_sync", "in_sync"), WHOLE),
             "owner": TEXT,
+            "required": nullable("number"),
             "members": array_of(
                 object_of(
-                    {**dict.fromkeys(("member", "host"), TEXT)}
-                    | dict.fromkeys(("owns", "in_sync", "running"), FLAG),
+                    {**dict.fromkeys(("member", "host", "machine", "file_system"), TEXT)}
+                    | dict.fromkeys(("owns", "in_sync", "running"), FLAG)
+                    | dict.fromkeys(replicas.FIGURES, nullable("number")),
                     ("member", "host", "owns", "in_sync", "running"),
                 )
             ),
+            "waiting": array_of(object_of(dict.fromkeys(("member", "host", "reason"), TEXT))),
         },
     },
     "PreparedTransaction": object_of(

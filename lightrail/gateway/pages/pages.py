@@ -5,16 +5,18 @@ style, and its Content-Security-Policy forbids resources of other sites.
 """
 
 import logging
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Callable, Mapping
 from importlib.resources import files
 from typing import TYPE_CHECKING, Any, Final
-from urllib.parse import quote, unquote, urlsplit
+from urllib.parse import unquote
 
 from aiohttp import web
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
 from lightrail.gateway.errors import ProblemError
-from lightrail.gateway.pages.parts import FILTERS, Branch, Charts, branches, draw, url
+from lightrail.gateway.pages.actions import CALLER, FLASH, HEADERS, Handler, PageActions, caller_of
+from lightrail.gateway.pages.parts import FILTERS, Branch, Charts, branches, draw
+from lightrail.gateway.resources.replicas import SHARD_MAX
 from lightrail.model import names
 from lightrail.model.policy import Role, fields_of
 from lightrail.namespace.listing import visible
@@ -34,22 +36,8 @@ ROWS_MAX: Final = 200
 """Names or queues on one page."""
 PEEK_MAX: Final = 100
 """Messages on one page."""
-HEADERS: Final = {
-    "Content-Security-Policy": (
-        "default-src 'self'; frame-ancestors 'none'; form-action 'self'; base-uri 'none'"
-    ),
-    "X-Content-Type-Options": "nosniff",
-    # With no-referrer a browser would not send the origin with forms of this gateway either.
-    "Referrer-Policy": "same-origin",
-    "Cache-Control": "no-store",
-}
 STATIC: Final = {".css": "text/css", ".js": "text/javascript", ".svg": "image/svg+xml", ".txt": "text/plain"}
-FLASH: Final = "lightrail-flash"
-"""Cookie with the text that the next page shows."""
 NOBODY: Final = Caller("")
-CALLER: Final = web.RequestKey("caller", Caller)
-"""The authenticated caller of a page."""
-Handler = Callable[[web.Request], Awaitable[web.Response]]
 
 
 class Pages:
@@ -84,18 +72,15 @@ class Pages:
             ("/!ui/names/below", self._below),
             ("/!ui/name", self._name),
             ("/!ui/queues", self._queues),
+            ("/!ui/shard", self._shard),
             ("/!ui/connections", self._connections),
             ("/!ui/connection", self._connection),
             ("/!ui/data/overview", self._overview_data),
             ("/!ui/data/queue", self._queue_data),
         ):
             app.router.add_get(path, self._guarded(handler))
-        for path, handler in (
-            ("/!ui/purge", self._purge),
-            ("/!ui/redrive", self._redrive),
-            ("/!ui/close", self._close),
-        ):
-            app.router.add_post(path, self._guarded(handler))
+        for path, action in PageActions(self._views).by_path().items():
+            app.router.add_post(path, self._guarded(action))
         app.router.add_get("/!ui/static/{file}", self._file)
         app.router.add_route("*", "/!ui/{rest:.*}", self._guarded(self._nothing))
         app.on_cleanup.append(self._charts.stop)
@@ -103,7 +88,7 @@ class Pages:
     # --- pages -----------------------------------------------------------------------------------------
 
     async def _overview(self, request: web.Request) -> web.Response:
-        caller = _caller(request)
+        caller = caller_of(request)
         if not self._manages(caller):
             return self._render("welcome.html", request, "Overview", here="/!ui")
         status = await self._views.status(caller)
@@ -127,14 +112,14 @@ class Pages:
         """The branches of a page, and whether others follow."""
         after = request.query.get("after", "")
         found: list[Branch] = []
-        async for branch in branches(self._service.directory, _caller(request), prefix, after):
+        async for branch in branches(self._service.directory, caller_of(request), prefix, after):
             if len(found) == ROWS_MAX:
                 return found, True
             found.append(branch)
         return found, False
 
     async def _name(self, request: web.Request) -> web.Response:
-        caller, name = _caller(request), request.query.get("name", "")
+        caller, name = caller_of(request), request.query.get("name", "")
         names.check(name)
         self._service.directory.refresh()
         record = self._service.directory.get(name)
@@ -183,7 +168,7 @@ class Pages:
 
     async def _queues(self, request: web.Request) -> web.Response:
         prefix, after = request.query.get("prefix", ""), request.query.get("after", "")
-        page = await self._views.queues(_caller(request), prefix, after, ROWS_MAX)
+        page = await self._views.queues(caller_of(request), prefix, after, ROWS_MAX)
         return self._render(
             "queues.html",
             request,
@@ -194,14 +179,22 @@ class Pages:
             next=page.get("next"),
         )
 
+    async def _shard(self, request: web.Request) -> web.Response:
+        id = _whole(request, "id", 0, 0, SHARD_MAX)
+        status = await self._views.status(caller_of(request))
+        shard = next((each for each in status["shards"] if each["id"] == id), None)
+        if shard is None:
+            raise MissingError(f"there is no shard {id}; the overview has those that there are")
+        return self._render("shard.html", request, f"Shard {id}", here="/!ui", shard=shard)
+
     async def _connections(self, request: web.Request) -> web.Response:
-        found = await self._views.connections(_caller(request))
+        found = await self._views.connections(caller_of(request))
         return self._render(
             "connections.html", request, "Connections", here="/!ui/connections", connections=found
         )
 
     async def _connection(self, request: web.Request) -> web.Response:
-        found = await self._views.connection(_caller(request), request.query.get("id", ""))
+        found = await self._views.connection(caller_of(request), request.query.get("id", ""))
         return self._render(
             "connection.html",
             request,
@@ -223,44 +216,11 @@ class Pages:
         answer.headers.update(problem.headers or {})
         return answer
 
-    # --- actions ---------------------------------------------------------------------------------------
-
-    async def _purge(self, request: web.Request) -> web.Response:
-        name = await self._meant(request, "name", "removes every message that is not in flight")
-        purged = await self._views.purge(_caller(request), name)
-        return _back(url("/!ui/name", name=name), f"{purged:,} messages were removed")
-
-    async def _redrive(self, request: web.Request) -> web.Response:
-        name = await self._meant(request, "name", "sends every dead letter to the queue that it comes from")
-        transfer = await self._views.redrive(_caller(request), name)
-        text = f"dead letters are being sent again (transfer {transfer['id']})"
-        return _back(url("/!ui/name", name=name), text)
-
-    async def _close(self, request: web.Request) -> web.Response:
-        id = await self._meant(request, "id", "closes the connection of a client")
-        await self._views.close_connection(_caller(request), id)
-        return _back("/!ui/connections", f"connection {id} was closed")
-
-    async def _meant(self, request: web.Request, key: str, what: str) -> str:
-        """The subject of a form whose sender has confirmed it. Raises ServiceError, and ForbiddenError for a
-        form of another site, by its origin."""
-        origin = request.headers.get("Origin")
-        site = request.headers.get("Sec-Fetch-Site", "same-origin")
-        if site not in ("same-origin", "none") or (origin and urlsplit(origin).netloc != request.host):
-            raise ForbiddenError("this form is not from a page of this gateway; open the page and try again")
-        form = await request.post()
-        subject = form.get(key)
-        if not isinstance(subject, str) or not subject:
-            raise ServiceError(f"expected a form with the field {key}; open the page and try again")
-        if form.get("sure") != "yes":
-            raise ServiceError(f"nothing was done: this {what}; confirm it by the form's box (sure=yes)")
-        return subject
-
     # --- data of charts --------------------------------------------------------------------------------
 
     async def _overview_data(self, request: web.Request) -> web.Response:
         columns = await self._charts.columns(
-            "", _caller(request), ("messages", "connections"), ("received", "delivered")
+            "", caller_of(request), ("messages", "connections"), ("received", "delivered")
         )
         return web.json_response(columns, headers=HEADERS)
 
@@ -268,7 +228,7 @@ class Pages:
         name = request.query.get("name", "")
         names.check(name)
         columns = await self._charts.columns(
-            name, _caller(request), ("ready", "in_flight"), ("enqueued", "delivered")
+            name, caller_of(request), ("ready", "in_flight"), ("enqueued", "delivered")
         )
         return web.json_response(columns, headers=HEADERS)
 
@@ -288,8 +248,8 @@ class Pages:
         flash = unquote(request.cookies.get(FLASH, ""))
         text = self._templates.get_template(template).render(
             title=title,
-            caller=_caller(request),
-            manages=self._manages(_caller(request)),
+            caller=caller_of(request),
+            manages=self._manages(caller_of(request)),
             flash=flash,
             **values,
         )
@@ -352,26 +312,12 @@ class Pages:
         return web.Response(body=data, content_type=kind, charset="utf-8", headers=headers)
 
 
-def _caller(request: web.Request) -> Caller:
-    return request[CALLER]
-
-
 def _policy(record: Name) -> list[tuple[str, Any, bool]]:
     """(field, value, whether the policy sets it) of every field of the role."""
     return [
         (field.name, record.policy[field.name], field.name in record.policy.given)
         for field in fields_of(record.role)
     ]
-
-
-def _back(path: str, flash: str) -> web.Response:
-    """The way back to a page, which shows a text once.
-
-    The text is in a cookie, since a link, which anybody can write, would show what its author wants.
-    """
-    answer = web.Response(status=303, headers=HEADERS | {"Location": path})
-    answer.set_cookie(FLASH, quote(flash), path="/!ui", max_age=60, httponly=True, samesite="Strict")
-    return answer
 
 
 def _whole(request: web.Request, name: str, default: int, low: int, high: int) -> int:

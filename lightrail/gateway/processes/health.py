@@ -15,6 +15,7 @@ from aiohttp import web
 
 from lightrail.gateway.http_client import FAILURES, HttpClient
 from lightrail.gateway.processes.members import FAMILIES, Member, Members, Presence
+from lightrail.model.clock import wall_ms
 from lightrail.telemetry.exposition import TEXT
 from lightrail.telemetry.metrics import AnyFamily, merge
 from lightrail.telemetry.running import Running
@@ -175,6 +176,9 @@ def _patience(header: str | None) -> float:
 _SAMPLE: Final = re.compile(r"^([a-zA-Z_:][\w:]*)(\{[^}]*\})? (\S+)", re.MULTILINE)
 _PROCESS: Final = re.compile(r',?role="[^"]*",id="[^"]*"\}$')
 """The labels that telemetry/running.py adds to each series."""
+CLOCK: Final = "lightrail_clock_seconds"
+CLOCK_AHEAD: Final = "ahead of the clock of this gateway"
+"""Key of a figure that is no sample: by how many seconds the clock of a process is ahead of this one's."""
 STORE_TOTAL: Final = 'lightrail_store_bytes{kind="total"}'
 
 Samples = dict[str, float]
@@ -197,7 +201,25 @@ def samples(text: str) -> Samples:
 
 
 async def read(health: Health) -> dict[Member, Samples]:
-    """The samples of every process that serves and answers."""
+    """The samples of every process that serves and answers, with its CLOCK_AHEAD."""
     members = [each for each in health.members.list() if each.ready and each.metrics]
-    texts = await asyncio.gather(*(health.scraped(each, "/metrics") for each in members))
-    return {each: samples(text) for each, text in zip(members, texts, strict=True) if text is not None}
+    found = await asyncio.gather(*(_read(health, each) for each in members))
+    return {each: samples for each, samples in zip(members, found, strict=True) if samples is not None}
+
+
+async def _read(health: Health, member: Member) -> Samples | None:
+    asked_ms = wall_ms()
+    text = await health.scraped(member, "/metrics")
+    if text is None:
+        return None
+    found = samples(text)
+    clock_s = found.get(CLOCK)
+    if clock_s is not None:
+        found[CLOCK_AHEAD] = ahead_s(clock_s, asked_ms / 1000, wall_ms() / 1000)
+    return found
+
+
+def ahead_s(clock_s: float, asked_s: float, answered_s: float) -> float:
+    """By how much another clock is certainly ahead of this one, which showed these times before the other one
+    was read and after it; negative for one that is behind, 0 if the two may agree."""
+    return clock_s - min(max(clock_s, asked_s), answered_s)

@@ -1,8 +1,9 @@
 """The head of a queue: DELETE receives a message, POST locks one.
 
-DELETE delivers at most once from the moment the answer is written to the socket; a message whose client
-closed the connection before is released to the queue. POST delivers at least once: the message is locked for
-the client until the lock expires, and leaves the queue only when the client completes it.
+DELETE delivers at most once: the answer is written when the removal of the message is on disk. A message
+whose client closed the connection before the removal is released to the queue. POST delivers at least once:
+the message is locked for the client until the lock expires, and leaves the queue only when the client
+completes it.
 """
 
 import json
@@ -10,7 +11,7 @@ import json
 from aiohttp import web
 
 from lightrail.gateway.bodies import AMQP, rfc3339
-from lightrail.gateway.errors import ProblemError
+from lightrail.gateway.errors import AGAIN, ProblemError
 from lightrail.gateway.messages import incoming
 from lightrail.gateway.messages.receiving import LockedMessage
 from lightrail.gateway.paths import path_of
@@ -21,9 +22,15 @@ from lightrail.model.policy import Role
 from lightrail.namespace.records import Right, refused_by_forwarding
 from lightrail.namespace.rights import demand
 
+NOT_REMOVED = (
+    "expected the shard to remove the message before it is sent, found that its lock has ended, or that "
+    "nobody can tell whether it is removed; receive again: it comes if it is still in the queue"
+)
+"""The answer to DELETE whose message might come to another receiver as well."""
+
 
 async def receive(request: Request) -> web.StreamResponse:
-    """DELETE /name/!head: the next message; it leaves the queue once it is written to the socket."""
+    """DELETE /name/!head: the next message; it leaves the queue before it is written to the socket."""
     return await _next(request, locked=False)
 
 
@@ -38,9 +45,10 @@ async def _next(request: Request, *, locked: bool) -> web.StreamResponse:
 
 
 async def _receive(request: Request) -> LockedMessage | None:
-    request.directory.refresh()
-    record = request.directory.get(request.name)
-    demand(request.directory, request.caller, Right.LISTEN, record)
+    directory = request.directory
+    directory.refresh()
+    revision, record = directory.revision, directory.get(request.name)
+    demand(directory, request.caller, Right.LISTEN, record)
     if record.role is Role.NONE:
         # Otherwise a mistyped name would become a queue, and the client would wait there for ever.
         raise nothing_at(request.name)
@@ -55,8 +63,9 @@ async def _receive(request: Request) -> LockedMessage | None:
     if found is not None and wait_s:
         try:
             # Another request or process may have taken the right away while this one waited.
-            request.directory.refresh()
-            demand(request.directory, request.caller, Right.LISTEN, request.directory.get(request.name))
+            directory.refresh()
+            if (present := directory.get(request.name)) is not record or directory.revision != revision:
+                demand(directory, request.caller, Right.LISTEN, present)
         except BaseException:
             found.release()
             raise
@@ -66,22 +75,27 @@ async def _receive(request: Request) -> LockedMessage | None:
 async def _hand_out(request: Request, message: LockedMessage, *, locked: bool) -> web.StreamResponse:
     transport = request.http.transport
     handed_out = request.services.counts.handed_out
+    is_removed = False
     try:
         response = _shown(request, message, locked=locked)
         if transport is None or transport.is_closing():
             raise ConnectionResetError("the client did not wait")
+        if not locked:
+            is_removed = True
+            if not await message.remove():
+                raise ProblemError(503, NOT_REMOVED, headers=AGAIN)
         await response.prepare(request.http)
         await response.write_eof()
     except BaseException:
-        handed_out["released"] += 1
-        message.release()
+        if not is_removed:
+            handed_out["released"] += 1
+            message.release()
         raise
     if locked:
         handed_out["locked"] += 1
         message.keep()
     else:
         handed_out["received"] += 1
-        message.accept()
     return response
 
 

@@ -14,6 +14,8 @@ from aiohttp import web
 from lightrail.cluster import moves
 from lightrail.cluster.coordinator import ConflictError
 from lightrail.cluster.map import Map
+from lightrail.cluster.placement import members_of
+from lightrail.console.terminal import counted
 from lightrail.gateway.errors import ProblemError
 from lightrail.gateway.processes import loads
 from lightrail.gateway.processes.loads import Loads
@@ -78,6 +80,7 @@ def _plan(map: Map, directory: Directory, measured: Loads, takers: AbstractSet[i
     movable: dict[str, QueueLoad] = {}
     fixed: dict[str, QueueLoad] = {}
     for queue, load in measured.queues.items():
+        load = load._replace(replicas=directory.get(queue).policy["replicas"])
         move = map.moves.get(queue)
         if move is not None:
             fixed[queue] = load._replace(shard=move.to)
@@ -88,7 +91,8 @@ def _plan(map: Map, directory: Directory, measured: Loads, takers: AbstractSet[i
             movable[queue] = load
         # Queues of a shard that does not answer stay: they can't be copied now.
     try:
-        return plan(movable, takers, draining - takers, fixed=fixed, max_moves=most)
+        members = {shard: each.replicas for shard, each in map.replica_sets.items()}
+        return plan(movable, takers, draining - takers, fixed=fixed, max_moves=most, members=members)
     except ValueError as error:
         raise ProblemError(409, str(error)) from None
 
@@ -226,6 +230,17 @@ def _wanted(request: Request, rows: Any, *, skip: bool) -> tuple[list[tuple[str,
             shards = ", ".join(_texts(takers)) or "none, since none accepts queues now"
             raise ProblemError(
                 422, f"{where}.to is {str(to)[:20]!a}; expected one of the shards {shards}", field=where
+            )
+        replicas, members = directory.get(queue).policy["replicas"], members_of(map, to)
+        if members < replicas and skip:
+            left_out.append(queue)
+            continue
+        if members < replicas:
+            raise ProblemError(
+                422,
+                f"{where}.to is {to}, which is to have {counted(members, 'member')}; expected a shard with "
+                f"at least {replicas}, which the policy of {queue} demands",
+                field=where,
             )
         wanted[queue] = to
     return list(wanted.items()), left_out

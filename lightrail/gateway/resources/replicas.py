@@ -1,16 +1,23 @@
 """Replicas over HTTP: the members of a shard, how many it is to have and needs, and their removal."""
 
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from aiohttp import web
 
 from lightrail.cluster.coordinator import ConflictError, Write
-from lightrail.cluster.map import Map, ShardRecord
+from lightrail.cluster.map import Map, Member, ShardRecord
 from lightrail.cluster.replica_sets import MEMBERS_MAX, ReplicaSet, SetRefusedError, first, key_of
 from lightrail.gateway.errors import ProblemError
+from lightrail.gateway.processes.health import Samples
 from lightrail.gateway.request import Request, whole_number
+from lightrail.telemetry.metrics import escape
+
+if TYPE_CHECKING:
+    from lightrail.gateway.services import Services
 
 SHARD_MAX: Final = 1_000_000
+FIGURES: Final = ("acknowledged_age_seconds", "behind_records", "ahead_bytes")
+"""What an owner's metrics have of each other member."""
 
 
 async def show(request: Request) -> web.Response:
@@ -50,34 +57,58 @@ async def change(request: Request) -> web.Response:
             f"expected at most {changed.replicas} members of shard {record.id}, found {len(before.members)}: "
             f"stop one, and remove it with `lightrail-admin shard remove-member {record.id} MEMBER` first",
         )
-    await _write(request, before, changed)
+    if changed.replicas < before.replicas:
+        _check_demands(request, changed)
+    await _write(request.services, before, changed)
     return _answer(request, record.id)
+
+
+def _check_demands(request: Request, changed: ReplicaSet) -> None:
+    """Raises ProblemError if policies of queues at a shard, or on their way to it, demand more members."""
+    map, directory = request.services.map, request.directory
+    directory.refresh()
+    coming = [each.queue for each in map.moves.values() if each.to == changed.shard]
+    demands = {
+        queue: directory.get(queue).policy["replicas"] for queue in (*map.queues_of(changed.shard), *coming)
+    }
+    queue = max(demands, key=demands.__getitem__, default="")
+    if queue and demands[queue] > changed.replicas:
+        raise ProblemError(
+            409,
+            f"expected at most {changed.replicas} replicas in the policies of the queues of shard "
+            f"{changed.shard}, found {demands[queue]} in that of {queue}: lower it, or move the queue to a "
+            "shard with as many members (lightrail-admin rebalance --plan)",
+        )
 
 
 async def remove_member(request: Request) -> web.Response:
     """DELETE /!shards/ID/replicas/MEMBER: a member that is out of sync and was stopped is none any more."""
     request.manager()
-    record = record_of(request)
-    map = request.services.map
-    found = map.replica_sets.get(record.id)
-    member = request.rest[2]
+    await remove(request.services, request.rest[0], request.rest[2])
+    return _answer(request, record_of(request).id)
+
+
+async def remove(services: "Services", shard: str, member: str) -> None:
+    """Removes a member of a shard. Raises ProblemError."""
+    map = services.map
+    id = _record_of(map, shard).id
+    found = map.replica_sets.get(id)
     if found is None or member not in found.members:
         known = ", ".join(sorted(found.members)) if found is not None else "none, as it has no replicas"
-        raise ProblemError(404, f"shard {record.id} has no member {member[:64]!a}; it has {known}")
+        raise ProblemError(404, f"shard {id} has no member {member[:64]!a}; it has {known}")
     try:
         changed = found.left(member)
     except SetRefusedError as error:
         raise ProblemError(409, str(error)) from None
-    running = map.followers.get((record.id, member))
+    running = map.followers.get((id, member))
     if running is not None:
         raise ProblemError(
             409,
-            f"expected a member of shard {record.id} that was stopped, found {member} running on "
+            f"expected a member of shard {id} that was stopped, found {member} running on "
             f"{running.host}, which would join again: stop it first, or wait until the registration of a "
             "killed process has expired",
         )
-    await _write(request, found, changed)
-    return _answer(request, record.id)
+    await _write(services, found, changed)
 
 
 def shown(map: Map, shard: int) -> dict[str, Any] | None:
@@ -98,16 +129,55 @@ def shown(map: Map, shard: int) -> dict[str, Any] | None:
                 "owns": member == found.owner,
                 "in_sync": member in found.in_sync,
                 "running": (shard, member) in map.followers,
+                **_place(map.followers.get((shard, member))),
             }
             for member, each in sorted(found.members.items(), key=lambda item: (item[1].host, item[0]))
         ],
+        "waiting": _waiting(map, found),
     }
+
+
+def _place(running: Member | None) -> dict[str, str]:
+    """The machine on which a member runs, and the file system of its directory there; empty if not known."""
+    boot, _, rest = (running.lock if running is not None else "").partition(":")
+    return {"machine": boot, "file_system": f"{boot}:{rest.partition(':')[0]}" if boot else ""}
+
+
+def _waiting(map: Map, found: ReplicaSet) -> list[dict[str, str]]:
+    """Processes that can't become members of a shard, and why."""
+    running = {member: each for (shard, member), each in map.followers.items() if shard == found.shard}
+    rows = []
+    for member, each in sorted(running.items()):
+        if member not in found.members:
+            try:
+                found.joined(member, each.host, running.keys())
+            except SetRefusedError as error:
+                rows.append({"member": member, "host": each.host, "reason": str(error)})
+    return rows
+
+
+def figured(map: Map, shard: int, samples: Samples | None) -> dict[str, Any] | None:
+    """As `shown`, with what the owner knows of the members by its metrics; None for what is not known.
+
+    `required` is how many members must have a record before the owner accepts it. Of each other member:
+    for how long it has not acknowledged what it was sent, and the records and bytes that it lacks.
+    """
+    found = shown(map, shard)
+    if found is None:
+        return None
+    known = samples or {}
+    found["required"] = known.get("lightrail_replica_required")
+    for member in found["members"]:
+        label = escape(member["host"] or member["member"])
+        for key in FIGURES:
+            member[key] = known.get(f'lightrail_replica_{key}{{member="{label}"}}')
+    return found
 
 
 def forgotten(map: Map, shard: int) -> list[Write]:
     """The writes by which a shard's messages are given up together with its replicas.
 
-    Raises ProblemError: another member may have them all.
+    Raises ProblemError: a member runs, or the shard has queues whose messages another member has.
     """
     found = map.replica_sets.get(shard)
     if found is None:
@@ -115,7 +185,7 @@ def forgotten(map: Map, shard: int) -> list[Write]:
     running = [member for number, member in map.followers if number == shard]
     if running:
         raise ProblemError(409, f"member {running[0]} of shard {shard} still runs: stop it first")
-    if len(found.in_sync) > 1:
+    if len(found.in_sync) > 1 and map.queues_of(shard):
         hosts = ", ".join(f"{member} on {found.members[member].host}" for member in sorted(found.in_sync))
         raise ProblemError(
             409,
@@ -127,9 +197,12 @@ def forgotten(map: Map, shard: int) -> list[Write]:
 
 def record_of(request: Request) -> ShardRecord:
     """The entry of the shard of a request. Raises ProblemError."""
-    map = request.services.map
+    return _record_of(request.services.map, request.rest[0])
+
+
+def _record_of(map: Map, shard: str) -> ShardRecord:
     map.refresh()
-    id = whole_number("the shard", request.rest[0], 0, SHARD_MAX)
+    id = whole_number("the shard", shard, 0, SHARD_MAX)
     found = map.shard_records.get(id)
     if found is None:
         known = ", ".join(str(each) for each in sorted(map.shard_records))
@@ -163,8 +236,7 @@ def _number(name: str, value: Any) -> int:
     return value
 
 
-async def _write(request: Request, before: ReplicaSet, changed: ReplicaSet) -> None:
-    services = request.services
+async def _write(services: "Services", before: ReplicaSet, changed: ReplicaSet) -> None:
     try:
         await services.coordinator.write([before.write_of(changed)])
     except ConflictError:

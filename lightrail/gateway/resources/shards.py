@@ -10,7 +10,7 @@ from aiohttp import web
 from lightrail.cluster import moves
 from lightrail.cluster.coordinator import WRITES_MAX, ConflictError, Write
 from lightrail.cluster.map import PLACEMENT, SHARD_SETS, Map, Placed, ShardRecord
-from lightrail.cluster.placement import choose
+from lightrail.cluster.placement import choose, members_of, takers
 from lightrail.gateway.errors import ProblemError
 from lightrail.gateway.request import Request
 from lightrail.gateway.resources import replicas
@@ -33,12 +33,14 @@ async def list_all(request: Request) -> web.Response:
 
 
 async def show(request: Request) -> web.Response:
-    """GET /!shards/ID: one shard, with the names of its queues."""
+    """GET /!shards/ID: one shard, with the names of its queues, and the replicas that some of them demand."""
     request.manager()
     found = record_of(request)
-    return web.json_response(
-        _serving(request, found) | {"queue_names": sorted(request.services.map.queues_of(found.id))}
-    )
+    queues = sorted(request.services.map.queues_of(found.id))
+    request.directory.refresh()
+    replicas = {queue: request.directory.get(queue).policy["replicas"] for queue in queues}
+    demands = {queue: each for queue, each in replicas.items() if each > 1}
+    return web.json_response(_serving(request, found) | {"queue_names": queues, "queue_replicas": demands})
 
 
 async def change(request: Request) -> web.Response:
@@ -57,7 +59,7 @@ async def change(request: Request) -> web.Response:
         )
     map = request.services.map
     found = record_of(request)
-    if state == "draining" and found.state == "active" and map.takers() == [found.id]:
+    if state == "draining" and found.state == "active" and takers(map) == [found.id]:
         raise ProblemError(409, f"shard {found.id} is the only one that accepts queues: start another first")
     await _write(request, found, replace(found, state=state).encode())
     return _answer(request, found)
@@ -173,18 +175,27 @@ async def remove(request: Request) -> web.Response:
             f"{len(coming)} queues are moving to shard {found.id}, such as {coming[0].queue}: cancel "
             "their moves with `lightrail-admin rebalance --cancel` first",
         )
-    loads = {shard: map.loads[shard] for shard in map.takers() if shard != found.id}
-    if queues and not loads:
+    others = [shard for shard in takers(map) if shard != found.id]
+    if queues and not others:
         raise ProblemError(
             409, f"no other shard can have the {len(queues)} queues of shard {found.id}: start one"
         )
-
-    def owner(queue: str) -> int:
-        shard = choose(queue, loads)
-        loads[shard] += 1
-        return shard
-
-    await _give_up(request, found, None, owner)
+    loads = {shard: map.loads[shard] for shard in others}
+    owners: dict[str, int] = {}
+    request.directory.refresh()
+    for queue in queues:
+        replicas = request.directory.get(queue).policy["replicas"]
+        allowed = {shard: load for shard, load in loads.items() if members_of(map, shard) >= replicas}
+        if not allowed:
+            raise ProblemError(
+                409,
+                f"the policy of {queue} demands {replicas} replicas, and no other shard is to have so many "
+                f"members: lower it, or give another shard more with `lightrail-admin shard replicas N "
+                f"--replicas {replicas}`",
+            )
+        owners[queue] = choose(queue, allowed)
+        loads[owners[queue]] += 1
+    await _give_up(request, found, None, owners.__getitem__)
     return web.Response(status=204)
 
 

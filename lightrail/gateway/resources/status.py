@@ -7,11 +7,13 @@ from typing import TYPE_CHECKING, Any, Final
 
 from aiohttp import web
 
+from lightrail.cluster.coordinator import CoordinatorError
 from lightrail.cluster.map import Map
 from lightrail.gateway.processes import health
 from lightrail.gateway.processes.health import SCRAPE_TIME_MAX_S
 from lightrail.gateway.processes.members import Member
 from lightrail.gateway.request import Request
+from lightrail.gateway.resources import replicas
 from lightrail.gateway.rights import demand_all
 from lightrail.model.policy import Role
 from lightrail.namespace.listing import every_name
@@ -73,8 +75,10 @@ async def routers(request: Request) -> web.Response:
 async def overview(services: "Services", caller: Caller) -> dict[str, Any]:
     """Processes, shards and sums. A process that does not answer is listed as a reason."""
     demand_all(services.directory, caller)
-    reasons, found = await asyncio.gather(
-        services.health.reasons(SCRAPE_TIME_MAX_S), health.read(services.health)
+    reasons, found, coordinators = await asyncio.gather(
+        services.health.reasons(SCRAPE_TIME_MAX_S),
+        health.read(services.health),
+        _coordinator_members(services),
     )
     totals: dict[str, Any] = {
         key: sum(int(each.get(sample, 0)) for member, each in found.items() if member.role == role)
@@ -96,6 +100,7 @@ async def overview(services: "Services", caller: Caller) -> dict[str, Any]:
         "reasons": reasons,
         "processes": [
             {"role": each.role, "id": each.id, "ready": each.ready, "restarts": each.restarts}
+            | {"clock_ahead_seconds": found.get(each, {}).get(health.CLOCK_AHEAD)}
             | ({"member": each.member} if each.member else {})
             for each in services.health.members.list()
         ],
@@ -108,8 +113,19 @@ async def overview(services: "Services", caller: Caller) -> dict[str, Any]:
             "set_back": None if set_back is None else set_back._asdict(),
             "full": services.coordinator.full or (FULL if full else None),
             "full_for": full,
+            "members": coordinators,
         },
     }
+
+
+async def _coordinator_members(services: "Services") -> int | None:
+    """Members of etcd below shards with replicas; None without such shards, and if etcd does not say it."""
+    if not services.map.replica_sets:
+        return None
+    try:
+        return await services.coordinator.members()
+    except CoordinatorError:
+        return None
 
 
 def unoptimised(own: Running, found: Mapping[Member, health.Samples]) -> list[str]:
@@ -139,6 +155,7 @@ def _shards(
                 "placed": presence.queues(shard),
                 **figured,
                 **_placed(services.map, shard),
+                "replicas": replicas.figured(services.map, shard, samples),
                 **kept.get(shard, {}),
             }
         )

@@ -8,6 +8,8 @@ from typing import Final
 from aiohttp import web
 
 from lightrail.cluster.coordinator import Coordinator, NotSetBackError
+from lightrail.cluster.placement import NO_REPLICAS, members_of, replicas_max
+from lightrail.console.terminal import counted
 from lightrail.gateway.errors import ProblemError
 from lightrail.gateway.processes import loads
 from lightrail.gateway.request import Request
@@ -68,7 +70,30 @@ async def _look_for_problems(request: Request) -> tuple[list[str], int]:
                 f"`lightrail-admin names set {queue} role=queue` it is a queue again, and can be inspected "
                 "and deleted"
             )
+        elif (problem := _demands_more(request, queue, placed.shard)) and queue not in map.moves:
+            problems.append(problem)
     return problems, len(there)
+
+
+def _demands_more(request: Request, queue: str, shard: int) -> str:
+    """Why a queue is not where its policy demands, or can't leave a shard that drains; empty otherwise."""
+    map = request.services.map
+    replicas, members = request.directory.get(queue).policy["replicas"], members_of(map, shard)
+    if replicas <= 1 or (members >= replicas and map.shard_records[shard].state == "active"):
+        return ""
+    can_move = replicas <= replicas_max(map)
+    if members < replicas:
+        do = "`lightrail-admin rebalance` moves it" if can_move else NO_REPLICAS.format(replicas)
+        return (
+            f"{queue} is on shard {shard}, which is to have {counted(members, 'member')}, and its policy "
+            f"demands {replicas} replicas: {do}"
+        )
+    if can_move:
+        return ""
+    return (
+        f"{queue} can't leave shard {shard}, which drains: its policy demands {replicas} replicas, and "
+        + NO_REPLICAS.format(replicas)
+    )
 
 
 async def show(request: Request) -> web.Response:

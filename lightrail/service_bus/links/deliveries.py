@@ -17,7 +17,7 @@ from lightrail.amqp.performatives import Modified, Rejected, TransactionalState
 from lightrail.amqp.values import Timestamp
 from lightrail.frontend.errors import ConditionError
 from lightrail.frontend.links.deliveries import ConsumerLink
-from lightrail.frontend.links.outcomes import OUTCOMES, Deferral, rejected
+from lightrail.frontend.links.outcomes import GROWTH_BYTES_MAX, OUTCOMES, Deferral, rejected
 from lightrail.model import conditions, limits
 from lightrail.model.links import Ending, LockEnding
 from lightrail.model.names import DEAD_LETTER_SEGMENT, is_dead_letter
@@ -47,6 +47,8 @@ LOCK_ENDS_APART_MS: Final[int] = 250
 """Locks of one link that end within this time of each other have one end at the frontend, the first."""
 LOCK_ENDS_MAX: Final[int] = 1_024
 """Ends of locks that a frontend knows for one link; later ones are assumed to be the last of these."""
+SHOWN_BYTES_MAX: Final[int] = GROWTH_BYTES_MAX // 2
+"""Bytes that a removed message grows by here at most; its delivery-count may add some."""
 KEY_BYTES: Final = 8
 """Length of the key of locks, which precedes the number of a delivery in a lock token, a UUID."""
 
@@ -235,6 +237,7 @@ class BusConsumerLink(ConsumerLink):
             # These clients add the ttl to the time of enqueueing: it is not reduced by the time in the queue.
             life_ms = life_of(enqueued, expires)
             messages: list[bytes] = []
+            removed_max = self.settlements.removed_bytes_max
             start = blob_at
             for index, end in enumerate(memoryview(part)[DELIVER_ENDS:blob_at].cast("I")):
                 stop = blob_at + end - base
@@ -242,7 +245,11 @@ class BusConsumerLink(ConsumerLink):
                 if is_locked:
                     notes[LOCKED_UNTIL] = Timestamp(until_ms)
                 message = bytes(part[start:stop])
-                messages.append(annotated(message, notes, life_ms=life_ms))
+                shown = annotated(message, notes, life_ms=life_ms)
+                if len(message) <= removed_max < len(shown) - SHOWN_BYTES_MAX:
+                    # The shard has removed it: what might be too large with annotations is sent without.
+                    shown = message
+                messages.append(shown)
                 start = stop
             ends = array("I")
             size = 0

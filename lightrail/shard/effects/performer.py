@@ -79,9 +79,8 @@ class Performer:
     """Reads for the reader thread."""
     reading: dict[int, int] = field(default_factory=dict)
     """Number of reads under way by segment; the cleaner skips these segments."""
-    may_deliver: Callable[[], bool] = lambda: True
-    """Whether the leases of an owner with other members allow deliveries now; queues wait for it."""
     _withheld: dict[Queue, None] = field(default_factory=dict)
+    """Queues that wait for leases."""
     held_turns: HeldTurns = field(init=False)
     _delivering: Delivering = field(init=False)
     dead_letters: DeadLettering = field(init=False)
@@ -128,7 +127,7 @@ class Performer:
 
     def dispatch_leased(self, queue: Queue, now_ms: int) -> None:
         """As `dispatch`, for an owner with other members: without leases the queue waits."""
-        if not self.may_deliver():
+        if not self.held_turns.may_deliver():
             self._withheld[queue] = None
             return
         self.dispatch(queue, now_ms)
@@ -376,7 +375,7 @@ class Performer:
         read. Messages that can't be read are missing; what is sent waits until all are accepted."""
         if self.held_turns.position.is_shared:
             for run in runs:
-                self.held_turns.delivered(run.batch)
+                self.held_turns.shown(run.batch)
         pieces = [[] if run.batch.evicted else [run] for run in runs]
         missing = sum(run.batch.evicted for run in runs)
         if not missing:

@@ -5,7 +5,6 @@ their records are accepted (`Answers`), as do deliveries if a record needs more 
 A queue is dispatched once per step, after all received frames have been applied, so that slices are large.
 """
 
-import logging
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING
 
@@ -48,8 +47,6 @@ from lightrail.telemetry.shard import ShardCounts
 if TYPE_CHECKING:
     from lightrail.cluster.coordinator import CoordinatorError
     from lightrail.shard.replication.stream import Stream
-
-log = logging.getLogger("lightrail.shard.engine.engine")
 
 
 class Engine:
@@ -188,8 +185,8 @@ class Engine:
 
     def _dispatch(self, now_ms: int) -> None:
         """Delivers, appends settlements, and keeps memory below its mark."""
-        performer, store, memory = self._performer, self._store, self._memory
-        receivers = self._links.durable
+        performer, store, memory, receivers = self._performer, self._store, self._memory, self._links.durable
+        accepting = receivers.accepting
         if memory.waiting:
             performer.touched.update(dict.fromkeys(memory.may_index()))
         unfinished = self._admission.unfinished
@@ -222,6 +219,9 @@ class Engine:
                 view = queue.view
                 was_over = looks.left <= 0 or work.deliveries <= 0
                 self._dispatch_queue(queue, now_ms)
+                while accepting and receivers.accept(queue, now_ms):
+                    # As after each outcome, others may be ready now.
+                    self._dispatch_queue(queue, now_ms)
                 if view.deliveries.seen_to > queue.mark_asked:
                     self._queues.mark(queue, now_ms)
                 if was_over and queue.machine.is_unfinished:
@@ -280,7 +280,7 @@ class Engine:
 
     def shared_with(self, stream: "Stream", may_deliver: Callable[[], bool]) -> None:
         """From now on the shard has other members; `may_deliver`: whether the leases allow deliveries now."""
-        self._answers.rounds, self._performer.may_deliver = stream, may_deliver
+        self._answers.rounds, self._held_turns.may_deliver = stream, may_deliver
         self._dispatch_queue = self._performer.dispatch_leased
 
     def accepted(self) -> None:

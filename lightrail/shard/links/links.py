@@ -61,7 +61,9 @@ class Links:
         self.last_consumers = LastConsumers(self.retiring)
         self.idle = IdleQueues(self._queues, self._performer, self._when_synced, self.retiring)
         self.retiring.when_returned = self._returned
-        self.durable = DurableReceivers(self._performer.links, store, self._counts, self._when_synced)
+        self.durable = DurableReceivers(
+            self._performer.links, store, self._counts, self._when_synced, self._performer.apply
+        )
         self.resending = Resending(self._performer)
         self.receiving = ReceivingLinks(self._performer, self.client_links, self.durable, self.last_consumers)
         self.sending = SendingLinks(

@@ -8,6 +8,7 @@ called on the loop; the mirror is called in a thread of its own, in order.
 """
 
 import logging
+from collections import deque
 from collections.abc import Callable
 from enum import Enum
 from functools import partial
@@ -19,7 +20,16 @@ from lightrail.shard.replicas.candidate import Reach
 from lightrail.shard.replicas.leases import Grant
 from lightrail.shard.replicas.lineage import LineageError, OwnedSegment, compare
 from lightrail.wire.frames import WireError
-from lightrail.wire.replication import BEHIND, CHECKED, SYNC, JournalEnds, MemberMessage, MessageKind, decode
+from lightrail.wire.replication import (
+    BEHIND,
+    CHECKED,
+    SYNC,
+    WHOLE,
+    JournalEnds,
+    MemberMessage,
+    MessageKind,
+    decode,
+)
 
 _Found = TypeVar("_Found")
 Submit = Callable[[Callable[[], object], Callable[[BaseException | None], None]], None]
@@ -48,6 +58,8 @@ class Following:
         open_mirror: opens the mirror of a journal with this id and salt.
         send: sends a message to the owner; False if it is not connected.
         on_broken: called when this member can't go on: its disk failed, or nothing can be cut.
+        on_prepare: called when the owner requests this member to be ready to take over.
+        on_returned: called when the owner has returned its leases.
     """
 
     def __init__(
@@ -61,6 +73,8 @@ class Following:
         send: Callable[[list[bytes]], bool],
         now_ns: Callable[[], int],
         on_broken: Callable[[BaseException], None],
+        on_prepare: Callable[[], None] = lambda: None,
+        on_returned: Callable[[], None] = lambda: None,
     ) -> None:
         self.state = FollowingState.DETACHED
         self.epoch = 0
@@ -72,6 +86,14 @@ class Following:
         """When the owner was heard last."""
         self.returned = 0
         """The newest epoch whose owner has returned its leases: it is about to end."""
+        self.successor = ""
+        """The member that it has chosen to take over, if any."""
+        self.whole_in = 0
+        """Epoch of the owner that this process follows, or followed last, and by whose word it has had all
+        accepted records; 0 if it has not. While this member is in sync no others are accepted without it."""
+        self.whole_lsn = 0
+        """Number of the last record on this disk that ended a group of the owner that it follows: any
+        recovery finds it."""
         self.mirror: Mirror | None = None
         self._member = member
         self._boot = boot
@@ -81,8 +103,14 @@ class Following:
         self._send = send
         self._now_ns = now_ns
         self._on_broken = on_broken
+        self._on_prepare = on_prepare
+        self._on_returned = on_returned
         self._number = 0
         """Of the last message that arrived."""
+        self._arrived: deque[MemberMessage] = deque()
+        """Messages of this attempt that are not written yet."""
+        self._is_wanted = False
+        """Whether a job that writes them is still to begin."""
         self._attempt = 0
         """Of its attaches: what is left of a former one changes nothing."""
         self._beats = 0
@@ -126,7 +154,7 @@ class Following:
         """Attaches to the owner of an epoch, unless a newer one is known."""
         if epoch < self._oldest:
             return
-        self._attempt += 1
+        self._begin_attempt()
         self._attached_ns = self._now_ns()
         self.state, self.epoch = FollowingState.ATTACHING, epoch
         message = MemberMessage(
@@ -140,6 +168,10 @@ class Following:
         """Whether the owner has neither answered the last attach nor sent a beat for a while."""
         return self._now_ns() - max(self._attached_ns, self.heard_ns) > STUCK_NS
 
+    def prepared(self) -> None:
+        """Tells the owner that this member has read its journal."""
+        self._send(MemberMessage(MessageKind.PREPARED, self.epoch).encode())
+
     def leave(self) -> None:
         """Ends in order: the owner removes this member at once, if the minimum allows."""
         if self.state is FollowingState.FOLLOWING:
@@ -147,9 +179,13 @@ class Following:
         self.detach()
 
     def detach(self) -> None:
-        """Follows nobody; what has arrived is still written."""
-        self._attempt += 1
+        """Follows nobody; what a job has begun to write is still written."""
+        self._begin_attempt()
         self.state = FollowingState.DETACHED
+
+    def _begin_attempt(self) -> None:
+        self._attempt += 1
+        self._arrived, self._is_wanted = deque(), False
 
     # --- from the owner ----------------------------------------------------------------------------------
 
@@ -180,6 +216,7 @@ class Following:
         elif kind is MessageKind.ENDS and self.state is FollowingState.ATTACHING:
             self.heard_ns, self._refused_for = self._now_ns(), ""
             self.state, self._number = FollowingState.CUTTING, message.number
+            self.whole_in = self.whole_lsn = 0
             ends = JournalEnds.decode(message.body)
             self._run(partial(self._become_like, ends), self._ready)
         elif kind is MessageKind.BEAT:
@@ -187,28 +224,41 @@ class Following:
                 self.heard_ns = self._now_ns()
                 self._send(MemberMessage(MessageKind.GRANT, message.epoch, message.number).encode())
             if self.state is FollowingState.FOLLOWING:
-                self._run(partial(self._accept, message.accepted), lambda _: None)
+                self._run(partial(self._accept, message.accepted), partial(self._became_whole, message.epoch))
         elif kind is MessageKind.RETURNED:
             self._grant.give_back(message.epoch)
-            self.returned = message.epoch
+            self.returned, self.successor = message.epoch, message.body.decode(errors="replace")
+            self._on_returned()
+        elif kind is MessageKind.PREPARE and self.state is FollowingState.FOLLOWING:
+            self._on_prepare()
         elif self.state is FollowingState.FOLLOWING and kind in (MessageKind.COMMIT, MessageKind.DROP):
             self._follow(message)
 
     def _follow(self, message: MemberMessage) -> None:
         expected = self._number + 1
-        if message.flags & BEHIND:
-            self._number = message.number
-        elif message.number != expected:
+        is_behind = bool(message.flags & BEHIND)
+        if not is_behind and message.number != expected:
             raise MirrorError(f"expected message {expected} of the owner, found {message.number}")
-        else:
-            self._number = message.number
+        self._number = message.number
         self.heard_ns = self._now_ns()
         # Also a message without bytes waits for those before it: a disk that hangs is not to be hidden.
-        self._run(partial(self._write, message), lambda _: self._acknowledge(message.number))
+        self._arrived.append(message)
+        if is_behind or not self._is_wanted:
+            self._is_wanted = not is_behind
+            self._run(partial(self._write_arrived, self._arrived), self._acknowledge)
 
-    def _acknowledge(self, number: int) -> None:
+    def _became_whole(self, epoch: int, has_everything: bool) -> None:
+        if has_everything:
+            self.whole_in = epoch
+
+    def _acknowledge(self, written: tuple[int, int] | None) -> None:
+        if written is None:
+            return
+        number, whole_lsn = written
         assert self.mirror is not None
         lsn = self.mirror.synced_lsn
+        if self.whole_lsn < whole_lsn <= lsn:
+            self.whole_lsn = whole_lsn
         self._send(MemberMessage(MessageKind.SYNCED, self.epoch, number, lsn).encode())
 
     # --- in the thread of the mirror ---------------------------------------------------------------------
@@ -229,28 +279,49 @@ class Following:
             return ready
         return ready._replace(flags=CHECKED, number=mirror.checksum_before(common))
 
-    def _write(self, message: MemberMessage) -> None:
+    def _write_arrived(self, arrived: deque[MemberMessage]) -> tuple[int, int] | None:
+        """Writes what has arrived, with one sync for all of it; messages to a member that is behind one by
+        one, as the owner counts their acknowledgements.
+
+        Returns:
+            Numbers of the last message, and of the last record that ends a group, 0 for none; None if a
+            former job has written everything.
+        """
         mirror = self.mirror
         assert mirror is not None
-        if message.kind is MessageKind.DROP:
-            mirror.drop(message.lsn)
-            return
-        for piece in message.pieces:
-            if piece.offset == 0:
-                mirror.begin(piece.data)
-            else:
-                mirror.write(piece.segment, piece.offset, piece.data, piece.next_lsn, piece.checksum)
-        if message.flags & SYNC:
+        # A message that arrives from here on gets another job, which may find it written.
+        self._is_wanted = False
+        if not arrived:
+            return None
+        number = whole_lsn = accepted = flags = 0
+        while arrived and not flags & BEHIND:
+            message = arrived.popleft()
+            number, accepted = message.number, message.accepted
+            flags |= message.flags
+            if message.kind is MessageKind.DROP:
+                mirror.drop(message.lsn)
+            for piece in message.pieces:
+                if piece.offset == 0:
+                    mirror.begin(piece.data)
+                else:
+                    mirror.write(piece.segment, piece.offset, piece.data, piece.next_lsn, piece.checksum)
+            if message.flags & WHOLE:
+                whole_lsn = message.lsn
+        if flags & SYNC:
             mirror.sync()
-        mirror.accept(message.accepted)
+        mirror.accept(accepted)
+        return number, whole_lsn
 
-    def _accept(self, lsn: int) -> None:
+    def _accept(self, lsn: int) -> bool:
+        """Notes the accepted end; returns whether this journal has everything up to it."""
         assert self.mirror is not None
         self.mirror.accept(lsn)
         self._beats += 1
         if self._beats % EXTENT_BEATS == 0:
             # What is accepted is not cut after a start either.
             self.mirror.write_extent()
+        # An owner that has accepted nothing yet does not know what former ones have.
+        return 0 < lsn <= self.mirror.synced_lsn
 
     def _ready(self, message: MemberMessage) -> None:
         self.state = FollowingState.FOLLOWING

@@ -24,8 +24,11 @@ from lightrail.journal.archive import Incarnation
 from lightrail.model.clock import steady_ns
 from lightrail.shard.journal.commit import Worker
 from lightrail.shard.journal.files import RealFiles
+from lightrail.shard.journal.identity import Extent
 from lightrail.shard.journal.journal import Journal
 from lightrail.shard.journal.mirror import Mirror
+from lightrail.shard.journal.standby import Standby
+from lightrail.shard.journal.store import StoreRefusedError
 from lightrail.shard.replicas.candidate import YIELD_NS, Candidate, Choice, Reach
 from lightrail.shard.replicas.leases import Grant
 from lightrail.shard.replication import joining
@@ -37,6 +40,7 @@ from lightrail.shard.replication.links import (
     address_for_members,
 )
 from lightrail.shard.replication.owning import Owning, owning_of
+from lightrail.shard.replication.standing_by import StandingBy
 from lightrail.shard.replication.stream import Stream
 from lightrail.shard.replication.taking_over import TakingOver
 from lightrail.telemetry.process import CannotServeError, StoppedError
@@ -70,6 +74,9 @@ class Replica:
         """The member that owned before."""
         self.history = ""
         """Of etcd when this member took over; see Map."""
+        self._knows_etcd = True
+        """Whether the entry has continued what this process has seen at its start: a restored one may call a
+        member in sync that has been removed since."""
         self._stream: Stream | None = None
         """To the other members, while this one owns."""
         self.grant = Grant(steady_ns())
@@ -81,6 +88,8 @@ class Replica:
         self._loop = asyncio.get_running_loop()
         self._thread = Worker(self._loop, "mirror")
         self._link: OwnerLink | None = None
+        self._news = asyncio.Event()
+        """Set when the owner has returned its leases."""
         self._following = Following(
             member,
             self._process.boot,
@@ -90,7 +99,10 @@ class Replica:
             send=self._send_to_owner,
             now_ns=steady_ns,
             on_broken=self._fail,
+            on_prepare=lambda: self._standing_by.prepare(),
+            on_returned=self._news.set,
         )
+        self._standing_by = StandingBy(self._loop, data_directory, self._following)
         self._taking_over = TakingOver(joining, map, member, self._following, self._pause)
         self._counts = ReplicaCounts(
             follows=lambda: not self.epoch and self._following.state is FollowingState.FOLLOWING
@@ -129,6 +141,11 @@ class Replica:
         )
         mirror.open()
         return mirror
+
+    @property
+    def standby(self) -> Standby | None:
+        """What this member has read of its journal, for the recovery."""
+        return self._standing_by.standby
 
     def _fail(self, error: BaseException) -> None:
         if not self._failed.done():
@@ -205,7 +222,7 @@ class Replica:
         # Its metrics are not those of the shard.
         self._process.running.follows = self.joining.own.host
         self._process.check = self.not_ready
-        since_ns = steady_ns()
+        since_ns, history = steady_ns(), self.map.history
         yields_until_ns = 0
         while not self.epoch:
             if self._failed.done():
@@ -222,10 +239,15 @@ class Replica:
             if self.joining.coordinator.set_back is not None:
                 # Nothing can be written before an operator has put the entries back.
                 choice = Choice.FOLLOW
+            if self.joining.coordinator.set_back is not None or self.map.history != history:
+                self._knows_etcd = False
             if choice is Choice.LOOK and now_ns >= yields_until_ns:
-                ended = entry.owner if self._has_ended(entry) else ""
-                answers = await self._taking_over.look_around(entry, ended=ended)
-                choice = Candidate(self.member, self._following.reach).judge(answers)
+                if self._is_whole(entry.epoch + 1):
+                    choice = Choice.CLAIM
+                else:
+                    ended = entry.owner if self._has_ended(entry) else ""
+                    answers = await self._taking_over.look_around(entry, ended=ended)
+                    choice = Candidate(self.member, self._following.reach).judge(answers)
                 if choice is Choice.CLAIM:
                     await self._claim(entry)
                 else:
@@ -237,10 +259,15 @@ class Replica:
         self._process.running.follows = ""
         # What was under way when the entry was written has ended then, and nothing else is begun.
         await self._run(lambda: None)
-        owned = await self._taking_over.compare(owned, self.former)
+        is_whole = self._is_whole(owned.epoch)
+        owned = await self._taking_over.compare(owned, self.former, is_whole=is_whole)
         await self._end_following()
         self.joining.coordinator.fence.set(self.key, owned.revision)
         return owned
+
+    def _is_whole(self, epoch: int) -> bool:
+        """Whether this process has everything that was accepted before an epoch, if it is in sync."""
+        return self._knows_etcd and 0 < self._following.whole_in < epoch
 
     def _choose(self, entry: ReplicaSet, since_ns: int, now_ns: int) -> Choice:
         """Attaches to the owner where that is to be done; says whether to look around."""
@@ -255,7 +282,10 @@ class Replica:
                 following.attach(entry.epoch)
         heard_ns = max(following.heard_ns, since_ns)
         candidate = Candidate(self.member, self._following.reach)
-        return candidate.next(entry, now_ns - heard_ns, is_refused=self._has_ended(entry))
+        successor = following.successor if following.returned >= entry.epoch else ""
+        return candidate.next(
+            entry, now_ns - heard_ns, is_refused=self._has_ended(entry), successor=successor
+        )
 
     def _has_ended(self, entry: ReplicaSet) -> bool:
         """Whether the owner has ended, or is about to: a hint, and no proof."""
@@ -290,16 +320,22 @@ class Replica:
 
     async def _pause(self) -> None:
         stop = asyncio.ensure_future(self._process.until_stop())
+        news = asyncio.ensure_future(self._news.wait())
         try:
-            await asyncio.wait((stop, self._failed), timeout=TICK_S, return_when=asyncio.FIRST_COMPLETED)
+            await asyncio.wait(
+                (stop, news, self._failed), timeout=TICK_S, return_when=asyncio.FIRST_COMPLETED
+            )
         finally:
             stop.cancel()
+            news.cancel()
+            self._news.clear()
         if self._process.stopping.is_set():
             raise StoppedError
 
     async def _end_following(self, linger_ms: int = 0) -> None:
         """Writes what has arrived, and closes the mirror: the journal is opened next."""
         self._following.detach()
+        await self._standing_by.close()
         if self._link is not None:
             self._link.close(linger_ms)
             self._link = None
@@ -322,6 +358,18 @@ class Replica:
 
         self._thread.submit(work, ended)
         await done
+
+    def judge(self, found: Extent) -> None:
+        """Checks that recovery finds all records that this member has acknowledged.
+
+        Raises StoreRefusedError: the disk lacks some. A new process compares it with those of others.
+        """
+        if found.next_lsn <= self._following.whole_lsn:
+            raise StoreRefusedError(
+                f"expected the records up to {self._following.whole_lsn}, which this member of shard "
+                f"{self._process.id} has written, found those up to {found.next_lsn - 1}: the disk lost the "
+                "others, and another member is to take over"
+            )
 
     # --- owning ------------------------------------------------------------------------------------------
 

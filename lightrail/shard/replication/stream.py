@@ -8,15 +8,17 @@ What a member acknowledges goes into the journal's marks, whether it is required
 The stream knows nothing of sockets and clocks: it is called on the loop, but for `perform`, and calls `send`.
 """
 
+import asyncio
 import logging
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable
+from contextlib import suppress
 from dataclasses import dataclass, field
 from enum import Enum
 from functools import partial
 from typing import Final
 
-from lightrail.shard.journal.commit import JournalCommit
+from lightrail.shard.journal.commit import JournalCommit, Reached
 from lightrail.shard.journal.journal import Journal
 from lightrail.shard.journal.store import Commit, StoreError
 from lightrail.shard.replicas.leases import OwnersLeases
@@ -27,6 +29,7 @@ from lightrail.wire.replication import (
     BEHIND,
     CHECKED,
     SYNC,
+    WHOLE,
     JournalEnds,
     JournalPiece,
     MemberMessage,
@@ -38,6 +41,12 @@ AHEAD_MAX: Final[int] = 64 << 20
 """Bytes that are kept for a member that does not acknowledge; beyond them it has to attach again."""
 BEHIND_BYTES: Final[int] = 1 << 20
 """Bytes of one message to a member that is behind."""
+ENCODED_AT_ONCE: Final[int] = 256 << 10
+"""Bytes of a commit that is encoded on the loop; those of a larger one are, while the loop goes on."""
+PREPARE_S: Final = 5.0
+"""How long an owner that is to end goes on until its successor has read its journal."""
+ACCEPTED_S: Final = 1.0
+"""How long an owner that ends waits for the acknowledgements of members; senders repeat the rest."""
 BEHIND_AHEAD: Final[int] = 4
 """Such messages that a member has not acknowledged."""
 
@@ -104,6 +113,10 @@ class Stream:
         self.followers: dict[str, AttachedMember] = {}
         self.left: set[str] = set()
         """Members whose processes have ended in order, until they attach again."""
+        self.prepared: set[str] = set()
+        """Members that have read their journals, as they were requested to."""
+        self.news = asyncio.Event()
+        """Set when a member has acknowledged, prepared itself, or is lost."""
         self._journal = journal
         self._own = own
         self._leases = leases
@@ -112,12 +125,16 @@ class Stream:
         self._run_on_loop = run_on_loop
         self._on_accepted = on_accepted
         self._on_ended = on_ended
+        self._ends_at = 0.0
+        """Until when an owner that ends waits for acceptance; 0: it does not end."""
         self.number = 0
         """Of the last message to live members."""
         self._written = journal.position.ended.position
         """The end of what was written to this disk."""
         self.is_returned = False
         """Whether this owner has returned its leases: another one is to take over."""
+        self._reached: tuple[Reached, int] | None = None
+        """How far records were accepted, and messages heard, at the last acknowledgement."""
         self._under_way: MemberMessage | None = None
         """The commit that is being written."""
 
@@ -146,8 +163,11 @@ class Stream:
             elif message.kind is MessageKind.LEAVING:
                 self.left.add(follower.member)
                 del self.followers[follower.member]
+            elif message.kind is MessageKind.PREPARED:
+                self.prepared.add(follower.member)
             elif message.kind is MessageKind.REFUSED:
                 self._refused(follower, message.body.decode(errors="replace"))
+            self.news.set()
         except (WireError, ValueError) as error:
             log.error("a message of a member was not applied: %s", error)
 
@@ -189,7 +209,11 @@ class Stream:
         if follower.state is FollowerState.BEHIND:
             self._catch_up(follower)
         self._journal.accept()
-        self._on_accepted()
+        # With three members the first of two acknowledgements changes nothing, and a turn costs CPU.
+        reached = (self._journal.committed, self.heard)
+        if reached != self._reached:
+            self._reached = reached
+            self._on_accepted()
 
     def _refused(self, follower: AttachedMember, reason: str) -> None:
         """A member does not cut accepted records: if it is required, they are missing here."""
@@ -202,6 +226,7 @@ class Stream:
         follower = self._of(identity)
         if follower is not None:
             del self.followers[follower.member]
+            self.news.set()
 
     # --- members that are behind -------------------------------------------------------------------------
 
@@ -231,9 +256,19 @@ class Stream:
 
     # --- members that are live ---------------------------------------------------------------------------
 
-    def perform(self, commit: Commit) -> None:
-        """Performs a commit in its thread; the other members get the bytes while this disk writes them."""
+    def begun(self, commit: Commit) -> Callable[[], None]:
+        """What the commit thread has to do; the other members get the bytes while this disk writes them.
+
+        A small commit is sent at once: its encoding costs less than another turn of the loop.
+        """
         assert isinstance(commit, JournalCommit), "only journals have members"
+        if sum([part.end - part.start for part in commit.parts]) > ENCODED_AT_ONCE:
+            return partial(self._perform, commit)
+        commit.encode()
+        self.begin(commit)
+        return commit.perform
+
+    def _perform(self, commit: JournalCommit) -> None:
         commit.encode()
         self._run_on_loop(partial(self.begin, commit))
         commit.perform()
@@ -241,7 +276,7 @@ class Stream:
     def begin(self, commit: JournalCommit) -> None:
         """Sends a commit that is encoded, and that this disk begins to write."""
         pieces = list(encoded_pieces(commit, self._journal.salt))
-        flags = SYNC if commit.synced else 0
+        flags = (SYNC if commit.synced else 0) | (WHOLE if commit.reached.whole else 0)
         self._under_way = self._sent(MessageKind.COMMIT, pieces, flags=flags, lsn=commit.last_lsn)
 
     def end(self, commit: Commit) -> None:
@@ -274,12 +309,37 @@ class Stream:
         for follower in [*self.followers.values()]:
             self._send_to(follower, message)
 
-    def return_leases(self) -> None:
-        """Tells all members that this owner delivers nothing more."""
+    async def prepare(self, member: str) -> None:
+        """Waits until a member that follows is ready to take over, for PREPARE_S at most, or is lost."""
+        self._send_to(self.followers[member], MemberMessage(MessageKind.PREPARE, self.epoch))
+        with suppress(TimeoutError):
+            async with asyncio.timeout(PREPARE_S):
+                while member in self.followers and member not in self.prepared:
+                    self.news.clear()
+                    await self.news.wait()
+
+    async def until_accepted(self) -> bool:
+        """Waits until all that is on this disk is accepted; False if it is, or ACCEPTED_S have passed since
+        the first call."""
+        loop = asyncio.get_running_loop()
+        self._ends_at = self._ends_at or loop.time() + ACCEPTED_S
+        journal = self._journal
+        is_missing = journal.committed.next_lsn <= journal.position.synced_lsn
+        with suppress(TimeoutError):
+            async with asyncio.timeout_at(self._ends_at):
+                while journal.committed.next_lsn <= journal.position.synced_lsn:
+                    self.news.clear()
+                    await self.news.wait()
+                return is_missing
+        return False
+
+    def return_leases(self, successor: str = "") -> None:
+        """Tells all members that this owner delivers nothing more, and which of them is to take over."""
         self.is_returned = True
         self._leases.return_all()
+        message = MemberMessage(MessageKind.RETURNED, self.epoch, body=successor.encode())
         for follower in [*self.followers.values()]:
-            self._send_to(follower, MemberMessage(MessageKind.RETURNED, self.epoch))
+            self._send_to(follower, message)
 
     def _sent(
         self, kind: MessageKind, pieces: Iterable[JournalPiece] = (), *, flags: int = 0, lsn: int = 0
@@ -288,24 +348,21 @@ class Stream:
         self.number += 1
         accepted = self._journal.committed.next_lsn - 1
         message = MemberMessage(kind, self.epoch, self.number, lsn, accepted, flags, pieces=tuple(pieces))
-        for follower in self._live():
-            self._send_live(follower, message)
+        live = [each for each in self.followers.values() if each.state is FollowerState.LIVE]
+        if live:
+            parts, size = message.encode(), sum([len(piece.data) for piece in message.pieces])
+            for follower in live:
+                self._send_live(follower, parts, size)
         return message
 
-    def _live(self) -> Iterator[AttachedMember]:
-        for follower in [*self.followers.values()]:
-            if follower.state is FollowerState.LIVE:
-                yield follower
-
-    def _send_live(self, follower: AttachedMember, message: MemberMessage) -> None:
-        size = sum(len(piece.data) for piece in message.pieces)
+    def _send_live(self, follower: AttachedMember, parts: list[bytes], size: int) -> None:
         follower.sent.append(size)
         follower.ahead += size
         if follower.ahead > AHEAD_MAX:
             log.warning("member %s is %d bytes behind, and attaches again", follower.member, follower.ahead)
             self._detach(follower)
-            return
-        self._send_to(follower, message)
+        elif not self._send(follower.identity, parts):
+            self.followers.pop(follower.member, None)
 
     def _send_to(self, follower: AttachedMember, message: MemberMessage) -> None:
         if not self._send(follower.identity, message.encode()):

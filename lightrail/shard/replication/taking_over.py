@@ -65,7 +65,7 @@ class TakingOver:
             revision = found.revision
         return replace(claimed, revision=revision)
 
-    async def compare(self, owned: ReplicaSet, former: str) -> ReplicaSet:
+    async def compare(self, owned: ReplicaSet, former: str, *, is_whole: bool) -> ReplicaSet:
         """Compares this disk with as many others as the minimum wants, before the first segment is begun.
 
         Who answers follows no older owner from then on. With fewer answers this owner could accept nothing
@@ -73,6 +73,8 @@ class TakingOver:
 
         Args:
             former: the owner before, which is not waited for: it ends, if it has not ended.
+            is_whole: this process has followed, and has everything that was accepted: its disk was not set
+                back since, as that shows to a new process alone, so nobody else has to be compared.
 
         Returns the entry as it is then: an operator may have lowered the minimum meanwhile.
 
@@ -82,7 +84,7 @@ class TakingOver:
         """
         process, reach = self._joining.process, self._following.reach
         logged = ""
-        while True:
+        while not is_whole:
             answers = await self.look_around(owned, owned.epoch, former)
             further = [each for each in answers if each > reach or each.epoch >= owned.epoch]
             if further:
@@ -109,3 +111,4 @@ class TakingOver:
                 log.warning("%s", waiting)
             process.wait_for(waiting)
             await self._pause()
+        return owned

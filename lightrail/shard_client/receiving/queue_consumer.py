@@ -6,6 +6,7 @@ Delivery numbers count from 0 over the lifetime of a link, and a CREDIT frame ha
 shard must not send yet. So a repeated CREDIT grants no credit twice.
 """
 
+import asyncio
 import secrets
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
@@ -16,11 +17,13 @@ from lightrail.shard_client.links import Consumer, MissingDeliveriesError
 from lightrail.shard_client.owners.owner import Owner
 from lightrail.wire.bodies import ConsumerOpen, Refusal, SettleDetail
 from lightrail.wire.frames import (
+    ASKED,
     COUNT_MASK,
     DELIVER_COLUMNS,
     DELIVER_ENDS,
     DRAIN,
     HEADER_SIZE,
+    REPEATED,
     Kind,
     OutcomeCode,
     delivered_at,
@@ -144,6 +147,8 @@ class QueueConsumer(Consumer):
     _drains: bool = False
     """Whether the last grant had the drain flag and is not answered."""
     is_closed: bool = False
+    _removals: dict[int, "asyncio.Future[bool]"] = field(default_factory=dict)
+    """By delivery number: see `remove`."""
 
     def __post_init__(self) -> None:
         self._options.default_outcome = OutcomeCode.RELEASED
@@ -211,7 +216,26 @@ class QueueConsumer(Consumer):
         if count:
             self._post_settle(first, count, code, body)
 
-    def _post_settle(self, first: int, count: int, code: OutcomeCode, body: bytes) -> None:
+    def remove(self, delivery: Delivery) -> "asyncio.Future[bool]":
+        """Accepts a delivery of the present generation.
+
+        The result is whether the removal is on disk. It is not if the lock has ended, and nobody can tell if
+        the shard is lost or its store fails.
+        """
+        removal = self._removals[delivery.number] = asyncio.get_running_loop().create_future()
+        self._post_settle(delivery.number, 1, OutcomeCode.ACCEPTED, b"", ASKED)
+        return removal
+
+    def _end_removals(self) -> None:
+        for number in [*self._removals]:
+            self._removed(number, False)
+
+    def _removed(self, number: int, is_certain: bool) -> None:
+        removal = self._removals.pop(number, None)
+        if removal is not None and not removal.done():
+            removal.set_result(is_certain)
+
+    def _post_settle(self, first: int, count: int, code: OutcomeCode, body: bytes, asked: int = 0) -> None:
         self._owner.post(
             frame(
                 Kind.SETTLE,
@@ -221,11 +245,15 @@ class QueueConsumer(Consumer):
                 count=count,
                 number=first,
                 body=body,
+                asked=asked,
             )
         )
 
     def close(self) -> None:
-        """Ends deliveries; unsettled messages return to the queue, unless they have locks."""
+        """Ends deliveries; unsettled messages return to the queue, unless they have locks.
+
+        The link ends when the removals that are under way are on disk.
+        """
         if self.is_closed:
             return
         self.is_closed = True
@@ -237,7 +265,11 @@ class QueueConsumer(Consumer):
             self._post_settle(self._window.next, COUNT_MASK, OutcomeCode.RELEASED, b"")
             if not self._owner.is_there:
                 self._return_unsent()
-        self._owner.close_consumer(self.number, Ending.BY_BROKER)
+        self._close_link()
+
+    def _close_link(self) -> None:
+        if not self._removals:
+            self._owner.close_consumer(self.number, Ending.BY_BROKER)
 
     def _return_unsent(self) -> None:
         """The shard was lost, and with it perhaps deliveries on their way."""
@@ -249,6 +281,11 @@ class QueueConsumer(Consumer):
         """Opens the consumer. Its unsettled deliveries are in the queue again, unless the queue has moved."""
         options = self._options
         resumes = options.resume = self._owner.resumes(self.number) and self.generation > 0
+        if not resumes:
+            self._end_removals()
+            if self.is_closed:
+                self._close_link()
+                return
         if not resumes and options.lock_ms:
             if self.lock_key:
                 self._return_unsent()
@@ -259,6 +296,8 @@ class QueueConsumer(Consumer):
             frame(Kind.CONSUMER_OPEN, link=self.number, epoch=self._owner.epoch, body=options.encode())
         )
         if resumes:
+            for number in self._removals:
+                self._post_settle(number, 1, OutcomeCode.ACCEPTED, b"", ASKED | REPEATED)
             if self._drains or self._window.credit:
                 self._post_credit()
             return
@@ -295,6 +334,16 @@ class QueueConsumer(Consumer):
             ]
         )
 
+    def settled(self, number: int, count: int, is_certain: bool) -> None:
+        """A removal is on disk."""
+        self._removed(number, is_certain)
+        if self.is_closed:
+            self._close_link()
+
+    def not_locked(self, number: int, count: int) -> None:
+        """The lock of a message had ended before its removal."""
+        self.settled(number, count, False)
+
     def drained(self, number: int) -> None:
         """The shard has used or dropped all credit."""
         if not self.is_closed:
@@ -305,6 +354,7 @@ class QueueConsumer(Consumer):
 
     def ended(self, refusal: Refusal) -> None:
         """The shard refused or closed this consumer."""
+        self._end_removals()
         if not self.is_closed:
             self.is_closed = True
             self._listener.ended(refusal)

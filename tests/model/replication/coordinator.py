@@ -71,7 +71,12 @@ def restore(world: World, state: State) -> Iterator[Step]:
     etcd = state.etcd._replace(revision=older.revision, entry=older, restored=1)
     yield (
         f"etcd is set back: epoch {older.epoch}, owner {letter(older.owner)}, set {letters(older.in_sync)}",
-        state._replace(etcd=etcd, writes=frozenset()),
+        # Processes that run see that it was set back, and count on nothing that they know.
+        state._replace(
+            etcd=etcd,
+            writes=frozenset(),
+            members=tuple(member._replace(whole_in=0) for member in state.members),
+        ),
         None,
     )
 

@@ -146,7 +146,7 @@ DELETIONS: Final = (
     Deletion(
         6,
         "the look around",
-        replace(LAWS, may_begin=lambda compared, members, minimum: True),
+        replace(LAWS, may_begin=lambda *_: True),
         "a disk set back",
         invariants.IN_SYNC,
         ("set_disk_back", "begin", "follow"),

@@ -74,7 +74,7 @@ def cut(world: World, state: State, machine: int, other: int, end: int, who: str
         )
         return
     lost = member.journal[end:]
-    member = member._replace(journal=member.journal[:end], synced=end, mark=min(member.mark, end))
+    member = member._replace(journal=member.journal[:end], synced=end, mark=min(member.mark, end), whole_in=0)
     members = replaced(state, other, member)
     kept = state.given_up
     is_kept = not kept or any(holds(there.journal, kept) for there in members)
@@ -93,10 +93,11 @@ def receive(world: World, state: State, machine: int, other: int, who: str) -> I
     journal = joined(member.journal, owner.journal)
     mark = max(member.mark, owner.mark) if world.scenario.marks else member.mark
     end = len(journal)
-    if (journal, mark) == (member.journal, member.mark) and owner.ends[member.id] == end:
+    has_everything = member.whole_in == owner.epoch and owner.ends[member.id] == end
+    if (journal, mark) == (member.journal, member.mark) and has_everything:
         return
     ends = (*owner.ends[: member.id], end, *owner.ends[member.id + 1 :])
-    receiver = member._replace(journal=journal, synced=end, mark=mark)
+    receiver = member._replace(journal=journal, synced=end, mark=mark, whole_in=owner.epoch)
     members = replaced(state, other, receiver)
     after = state._replace(members=members)
     members = replaced(after, machine, owner._replace(ends=ends))

@@ -76,11 +76,14 @@ def promised_at_start(entry_epoch: int) -> int:
     return entry_epoch
 
 
-def may_begin(compared: int, members: int, minimum: int) -> bool:
+def may_begin(compared: int, members: int, minimum: int, is_whole: bool) -> bool:
     """May an owner write its first segment? It has compared its journal with `compared` disks of the set,
     its own included. With fewer than the minimum nothing is accepted anyway, so nobody waits longer. A set
-    that an operator's word has made smaller than the minimum is compared wholly."""
-    return compared >= min(members, minimum)
+    that an operator's word has made smaller than the minimum is compared wholly.
+
+    `is_whole`: its process has followed an older owner, and has had everything accepted. What it has
+    acknowledged since is on its disk: one that is set back, or damaged, shows that to a new process alone."""
+    return is_whole or compared >= min(members, minimum)
 
 
 def ends_by_answering(won: int, newer: int) -> bool:
@@ -195,7 +198,7 @@ class Laws:
     follows: Callable[[int, int], bool] = follows
     promised_by_answering: Callable[[int], int] = promised_by_answering
     promised_at_start: Callable[[int], int] = promised_at_start
-    may_begin: Callable[[int, int, int], bool] = may_begin
+    may_begin: Callable[[int, int, int, bool], bool] = may_begin
     ends_by_answering: Callable[[int, int], bool] = ends_by_answering
     ends_by_following: Callable[[int, int], bool] = ends_by_following
     may_answer: Callable[[Ids, int, Ids], bool] = may_answer

@@ -86,6 +86,8 @@ class Member(NamedTuple):
     """What each id has acknowledged in its epoch."""
     promised: int = 0
     """It follows no older epoch than this, by what it has answered to a candidate or read in the entry."""
+    whole_in: int = 0
+    """The epoch of the owner that this process followed last, and from which it has had everything."""
     served: bool = False
     """It has served the queue's consumer."""
     confirmed: Ids | None = None

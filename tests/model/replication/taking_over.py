@@ -76,7 +76,8 @@ def begin(world: World, state: State) -> Iterator[Step]:
         for places in chain.from_iterable(combinations(others, size) for size in range(len(others) + 1)):
             heard = [state.members[at] for at in places]
             compared = 1 + sum(other.id in member.known for other in heard)
-            if not laws.may_begin(compared, len(member.known), scenario.minimum):
+            is_whole = 0 < member.whole_in < member.won
+            if not laws.may_begin(compared, len(member.known), scenario.minimum, is_whole):
                 continue
             if not all(laws.trusts_others(member.won, newest_epoch(other.journal)) for other in heard):
                 continue

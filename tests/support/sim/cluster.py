@@ -19,7 +19,7 @@ from lightrail.cluster.map import SHARD_SETS, ShardRecord
 from lightrail.wire.frames import HEADER, Kind
 from tests.support.shard.life import Id, id_of
 from tests.support.shard.scene import delivered
-from tests.support.sim.coordinator import Etcd
+from tests.support.sim.coordinator import Etcd, SimCoordinator
 from tests.support.sim.frontend import SimFrontend
 from tests.support.sim.loop import SimLoop
 from tests.support.sim.network import Host, Network
@@ -48,6 +48,8 @@ class Fate:
     deliveries: int = 0
     held: int = 0
     taken: bool = False
+    settled: bool = False
+    """That it was taken was answered: it is gone for ever."""
 
 
 @dataclass
@@ -99,6 +101,9 @@ class Ledger:
         fate.taken = True
         fate.held = max(0, fate.held - 1)
 
+    def settled(self, id: Id) -> None:
+        self.fates[id].settled = True
+
     def unfinished(self) -> list[Id]:
         """What must still come to somebody."""
         return [
@@ -121,12 +126,20 @@ class Ledger:
 class Cluster:
     """Everything of one run."""
 
+    etcd_type = Etcd
+    calm_s = CALM_S
+    asks = False
+    """Whether clients ask for answers to their settlements."""
+    busy_rate = 1_500
+    idle_rate = 40
+    """Acts of clients per second around the events of a run, and between them."""
+
     def __init__(self, seed: int, *, shards: int = 3, frontends: int = 2, queues: int = 2) -> None:
         self.seed = seed
         self.chance = random.Random(seed)
         self.loop = SimLoop()
         self.network = Network(self.loop, self.chance)
-        self.etcd = Etcd(self.loop, self.chance)
+        self.etcd = self.etcd_type(self.loop, self.chance)
         self.ledger = Ledger()
         self.is_draining = False
         self.is_fenced = False
@@ -142,9 +155,16 @@ class Cluster:
         self._links = 0
         self.errors: list[str] = []
         self.etcd.commit([Write(f"{SHARD_SETS}{id}", ShardRecord(id).encode()) for id in range(shards)])
-        self.shards = [SimShard(self, id) for id in range(shards)]
+        self.shards = self._make_shards(shards)
         self.frontends: list[SimFrontend] = []
         self._frontends = frontends
+
+    def coordinator(self, host: Host) -> SimCoordinator:
+        """What a new process sees of etcd."""
+        return SimCoordinator(self.etcd, host)
+
+    def _make_shards(self, count: int) -> list[SimShard]:
+        return [SimShard(self, id) for id in range(count)]
 
     def now_ms(self) -> int:
         return START_MS + int(self.loop.time() * 1000)
@@ -154,11 +174,20 @@ class Cluster:
         return self._links
 
     def said(self, shard: int, parts: Sequence[bytes]) -> None:
-        """What a shard tells a frontend: nobody else may deliver from that queue in that epoch."""
+        """What a shard tells a frontend: nobody else may deliver from that queue in that epoch, and nobody
+        may deliver what is settled for ever. What is on its way already may arrive after that."""
         for part in parts:
             kind, _, _, epoch, _, count, _ = HEADER.unpack_from(part)
             if kind == Kind.DELIVER and count:
-                queue = self.ledger.fates[id_of(delivered(part)[0].message)].queue
+                fates = {
+                    id: self.ledger.fates[id] for id in (id_of(each.message) for each in delivered(part))
+                }
+                queue = next(iter(fates.values())).queue
+                for id, fate in fates.items():
+                    if fate.settled:
+                        raise BrokenLawError(
+                            f"{id} of {queue} is delivered after the answer to its settlement: {fate}"
+                        )
                 owner = self.owners.setdefault((queue, epoch), shard)
                 if owner != shard:
                     raise BrokenLawError(f"shards {owner} and {shard} both serve {queue} in epoch {epoch}")
@@ -175,13 +204,11 @@ class Cluster:
             self.loop.run_until_complete(self._run(script))
         finally:
             logging.getLogger("lightrail").removeHandler(watch)
-            for shard in self.shards:
-                for life in (*shard.deposed, shard.life):
-                    if life is not None:
-                        life.die()
+            self._end_processes()
             for frontend in self.frontends:
                 frontend.die()
-            for task in asyncio.all_tasks(self.loop):
+            ended = self._ended_tasks()
+            for task in asyncio.all_tasks(self.loop) - ended:
                 task.cancel()
                 self.graveyard.append(task)
             self.loop.run_until_complete(asyncio.gather(*self.graveyard, return_exceptions=True))
@@ -190,6 +217,19 @@ class Cluster:
         if self.errors:
             raise BrokenLawError(self.errors[0])
 
+    def _ended_tasks(self) -> set[asyncio.Task[object]]:
+        """Tasks that are not waited for, as their processes have ended."""
+        return set()
+
+    def _end_processes(self) -> None:
+        for shard in self.shards:
+            for life in (*shard.deposed, shard.life):
+                if life is not None:
+                    life.die()
+
+    async def _started(self) -> None:
+        await asyncio.sleep(0.1)
+
     def _failed(self, _loop: object, context: dict[str, object]) -> None:
         self.errors.append(f"{context.get('message')}: {context.get('exception')!r}")
 
@@ -197,7 +237,7 @@ class Cluster:
         acting = script(self)
         for shard in self.shards:
             shard.start()
-        await asyncio.sleep(0.1)
+        await self._started()
         self.frontends = [SimFrontend(self, id) for id in range(self._frontends)]
         for frontend in self.frontends:
             for queue in self.queues:
@@ -217,7 +257,7 @@ class Cluster:
     async def _work(self) -> None:
         while True:
             # Much happens around the events of a run, little while everything waits for somebody.
-            rate = 1_500 if self.loop.time() < self.busy_until_s else 40
+            rate = self.busy_rate if self.loop.time() < self.busy_until_s else self.idle_rate
             await asyncio.sleep(self.chance.expovariate(rate))
             for frontend in self.frontends:
                 frontend.work()
@@ -236,15 +276,22 @@ class Cluster:
 
     async def _end(self) -> None:
         """Everything has its end, in bounded time."""
-        until = self.loop.time() + CALM_S
+        until = self.loop.time() + self.calm_s
         while True:
-            self.busy_until_s = self.loop.time() + 1
             waiting = self.waiting()
+            if waiting:
+                self.busy_until_s = self.loop.time() + 1
+            else:
+                waiting = self.lacks()
             if not waiting:
                 return
             if self.loop.time() > until:
-                raise BrokenLawError(f"{CALM_S:g} s after the last fault: {waiting}")
+                raise BrokenLawError(f"{self.calm_s:g} s after the last fault: {waiting}")
             await asyncio.sleep(0.05)
+
+    def lacks(self) -> str:
+        """What is missing although all messages have their end; empty if nothing is."""
+        return ""
 
     def waiting(self) -> str:
         """What has not ended; empty when everything has."""

@@ -10,12 +10,13 @@ import asyncio
 import random
 from collections.abc import Sequence
 from contextlib import suppress
+from dataclasses import dataclass
 from typing import Final
 
 from lightrail.cluster.coordinator import ConflictError, CoordinatorError, Write
 from lightrail.cluster.entries import Entry, News
 from lightrail.cluster.keyed import KeyedCoordinator, Registrations
-from tests.support.sim.loop import SimLoop
+from tests.support.sim.loop import OUTSIDE, SimLoop
 from tests.support.sim.network import Host
 
 LATENCY_S: Final = (0.0002, 0.003)
@@ -43,8 +44,8 @@ class Etcd:
         self.entries: dict[str, Entry] = {}
         self.revision = 0
         self.views: list[SimCoordinator] = []
-        self.leases: dict[str, SimCoordinator] = {}
-        """The processes with whose leases entries end, by key."""
+        self.leases: dict[str, Lease] = {}
+        """With which entries end, by key."""
 
     def latency_s(self) -> float:
         return self.chance.uniform(*LATENCY_S) * (20 if self.chance.random() < 0.02 else 1)
@@ -75,8 +76,22 @@ class Etcd:
             entry = self.entries[key] = Entry(key, value, created, self.revision)
             self.log.append(entry)
         for view in self.views:
-            self.loop.call_later(self.latency_s(), view.look)
+            self.loop.call_later(self.latency_s(), view.look, context=view.host.context)
         return self.revision
+
+    def expire(self, lease: "Lease") -> None:
+        """A lease ends, with its entries."""
+        lease.is_over = True
+        for key in [key for key, each in self.leases.items() if each is lease]:
+            del self.leases[key]
+            self.commit([Write(key, None)])
+
+
+@dataclass(slots=True, eq=False, repr=False)
+class Lease:
+    """Of one process."""
+
+    is_over: bool = False
 
 
 class LeasedRegistrations(Registrations):
@@ -85,8 +100,9 @@ class LeasedRegistrations(Registrations):
     async def _write(self, key: str, value: str, guard: int | None) -> int:
         space = self._space
         assert isinstance(space, SimCoordinator)
+        space.renew()
         return await space.fence.write(
-            [Write(key, value, guard)], lambda writes: space.transact(writes, leased=True)
+            [Write(key, value, guard)], lambda writes: space.transact(writes, space.lease)
         )
 
 
@@ -105,16 +121,31 @@ class SimCoordinator(KeyedCoordinator):
         self._revision = 0
         self._arrived: asyncio.Event = asyncio.Event()
         self.closed = False
-        self.has_lease = True
-        self.is_deposed = False
-        """Whether another process owns what this one owned: nothing that it has sent may be made."""
+        self.lease = Lease()
+        self._refreshed_s = 0.0
+        self._registering: asyncio.Task[None] | None = None
+        self._is_unregistered = False
+        """Whether not all of its registrations were written again."""
+        self._began = 0
+        """Revision at which the last accepted history began: what is older displaces nobody."""
+        self.was_deposed = False
         etcd.views.append(self)
         # A process lists everything before it does anything.
         self._take_in()
 
     @property
     def is_away(self) -> bool:
-        return self._etcd.is_down or self.host.is_cut_off
+        return self._etcd.is_down or self.host.is_cut_off or bool(self.host.etcd)
+
+    @property
+    def is_mute(self) -> bool:
+        """Whether nothing that it sends arrives."""
+        return self._etcd.is_down or self.host.is_cut_off or self.host.etcd == "mute"
+
+    @property
+    def is_deposed(self) -> bool:
+        """Whether another process owns what this one owned: nothing that it has sent may be made."""
+        return self.was_deposed
 
     def look(self) -> None:
         """A piece of news has arrived, or all of them after an outage."""
@@ -140,12 +171,12 @@ class SimCoordinator(KeyedCoordinator):
     async def _commit(self, writes: Sequence[Write]) -> int:
         return await self.transact(writes)
 
-    async def transact(self, writes: Sequence[Write], *, leased: bool = False) -> int:
-        """One transaction; its entries end with the lease of this process if they are `leased`."""
+    async def transact(self, writes: Sequence[Write], lease: "Lease | None" = None) -> int:
+        """One transaction; its entries end with a lease."""
         arrived: asyncio.Future[int] = self._etcd.loop.create_future()
         travel_s = self._etcd.travel_s()
-        if not self.is_away:
-            self._etcd.loop.call_later(travel_s, self._arrive, writes, leased, arrived)
+        if not self.is_mute:
+            self._etcd.loop.call_later(travel_s, self._arrive, writes, lease, arrived, context=OUTSIDE)
         try:
             async with asyncio.timeout(TIMEOUT_S):
                 revision = await arrived
@@ -162,34 +193,40 @@ class SimCoordinator(KeyedCoordinator):
             await asyncio.sleep(TIMEOUT_S)
             raise CoordinatorError("no answer: whether it went through is not known")
         await self._travel()
-        while self._revision < revision and not self.is_away and not self.closed:
-            await self._arrived.wait()
+        await self._until_seen(revision)
         return revision
 
-    def _arrive(self, writes: Sequence[Write], leased: bool, arrived: "asyncio.Future[int]") -> None:
+    async def _until_seen(self, revision: int) -> None:
+        """Waits for the news of a revision."""
+        while self._revision < revision and not self.is_away and not self.closed:
+            await self._arrived.wait()
+
+    def _arrive(self, writes: Sequence[Write], lease: "Lease | None", arrived: "asyncio.Future[int]") -> None:
         """A transaction arrives, whether its process still lives or not."""
         etcd = self._etcd
         if etcd.is_down:
             if etcd.late and etcd.chance.random() < etcd.late:
-                etcd.loop.call_later(etcd.travel_s(), self._arrive, writes, leased, arrived)
+                etcd.loop.call_later(etcd.travel_s(), self._arrive, writes, lease, arrived)
             return
-        if leased and not self.has_lease:
+        if lease is not None and lease.is_over:
             return
+        is_heard = not self.host.etcd and not arrived.done()
+        is_deposed = self.is_deposed
         try:
             revision = etcd.commit(writes)
         except ConflictError as error:
-            if not arrived.done():
+            if is_heard:
                 arrived.set_exception(error)
             return
-        for each in writes:
-            etcd.leases.pop(each.key, None)
-            if leased:
-                etcd.leases[each.key] = self
-        if self.is_deposed:
+        for key in [each.key for each in writes if not each.is_check]:
+            etcd.leases.pop(key, None)
+            if lease is not None:
+                etcd.leases[key] = lease
+        if is_deposed:
             message = f"a process that was deposed has written {[each.key for each in writes]}"
             etcd.loop.call_exception_handler({"message": message})
         etcd.arrived_after_death += self.closed
-        if not arrived.done():
+        if is_heard:
             arrived.set_result(revision)
 
     def _revision_of(self, key: str) -> int:
@@ -221,8 +258,7 @@ class SimCoordinator(KeyedCoordinator):
         await self._travel()
         revision = self._etcd.revision
         found = self._etcd.entries.get(key)
-        while self._revision < revision and not self.is_away and not self.closed:
-            await self._arrived.wait()
+        await self._until_seen(revision)
         return found if found is not None and found.value is not None else None
 
     async def entries(self, prefix: str) -> list[Entry]:
@@ -250,11 +286,60 @@ class SimCoordinator(KeyedCoordinator):
         self.closed = True
         if self in self._etcd.views:
             self._etcd.views.remove(self)
-            self._etcd.loop.call_later(LEASE_S, self._expire)
+            self._etcd.loop.call_later(LEASE_S, self._etcd.expire, self.lease, context=OUTSIDE)
 
-    def _expire(self) -> None:
-        self.has_lease = False
-        ended = [key for key, holder in self._etcd.leases.items() if holder is self]
-        for key in ended:
-            del self._etcd.leases[key]
-            self._etcd.commit([Write(key, None)])
+    # --- the lease, for processes that refresh it ----------------------------------------------------------
+
+    def keep_lease(self) -> None:
+        """From now on it loses its lease unless it reaches etcd, and registers again when it does."""
+        self._refreshed_s = self._etcd.loop.time()
+        self._etcd.loop.call_soon(self._refresh)
+        self._etcd.loop.call_later(LEASE_S, self._look_at_lease, context=OUTSIDE)
+
+    def renew(self) -> None:
+        """Gets another lease, if the one that it has is over."""
+        if self.lease.is_over and not self.is_away:
+            self.lease = Lease()
+
+    def _refresh(self) -> None:
+        """In the process."""
+        if self.closed:
+            return
+        if not self.is_away:
+            self._refreshed_s = self._etcd.loop.time()
+            is_over = self.lease.is_over
+            self.renew()
+            if is_over or self._is_unregistered:
+                self._is_unregistered = False
+                self._registering = asyncio.ensure_future(self._register_again())
+        self._etcd.loop.call_later(LEASE_S / 3, self._refresh)
+
+    def _look_at_lease(self) -> None:
+        """In etcd."""
+        if self.closed:
+            return
+        left_s = self._refreshed_s + LEASE_S - self._etcd.loop.time()
+        if left_s <= 0:
+            self._etcd.expire(self.lease)
+        self._etcd.loop.call_later(max(left_s, 1.0), self._look_at_lease, context=OUTSIDE)
+
+    async def _register_again(self) -> None:
+        """See LeasedRegistrations of cluster/etcd/leases.py."""
+        for key, registration in list(self._registrations.held.items()):
+            there = self._etcd.entries.get(key)
+            if there is not None and there.value is None:
+                there = None
+            is_old = there is not None and there.revision <= self._began
+            if there is not None and there.value != registration.value and not is_old:
+                found = await self.entry(key)
+                if found is not None:
+                    self._registrations.look_for_another(found)
+                self._is_unregistered |= key in self._registrations.held
+                continue
+            guard = there.revision if there is not None else 0
+            try:
+                revision = await self._registrations._write(key, registration.value, guard)
+            except CoordinatorError:
+                self._is_unregistered = True
+                return
+            self._registrations.held[key] = registration._replace(revision=revision)

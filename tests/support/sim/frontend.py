@@ -7,10 +7,9 @@ from lightrail.model.links import Ending
 from lightrail.shard_client.links import Consumer, MissingDeliveriesError, Producer
 from lightrail.shard_client.shard_connections import ShardConnections
 from lightrail.wire.bodies import ConsumerOpen, ProducerOpen, Refusal
-from lightrail.wire.frames import Kind, OutcomeCode, frame
+from lightrail.wire.frames import ASKED, Kind, OutcomeCode, frame
 from tests.support.shard.life import Id, id_of, message
 from tests.support.shard.scene import batch, delivered
-from tests.support.sim.coordinator import SimCoordinator
 
 if TYPE_CHECKING:
     from lightrail.shard_client.owners.owner import Owner
@@ -91,6 +90,8 @@ class Receiver(Consumer):
         self.sent = 0
         self.base = 0
         self.held: dict[int, Id] = {}
+        self.asked: dict[int, Id] = {}
+        """Accepted ones whose settlement is to be answered, by number of the delivery."""
         self.closed = False
 
     def reopen(self) -> None:
@@ -103,6 +104,7 @@ class Receiver(Consumer):
             for id in self.held.values():
                 self.frontend.cluster.ledger.returned(id)
             self.held.clear()
+            self.asked.clear()
         self.owner.post(
             frame(Kind.CONSUMER_OPEN, link=self.number, epoch=self.owner.epoch, body=self.options.encode())
         )
@@ -140,10 +142,15 @@ class Receiver(Consumer):
                     self.frontend.cluster.ledger.taken(id)
                 else:
                     self.frontend.cluster.ledger.returned(id)
+            cluster = self.frontend.cluster
+            asks = cluster.asks and code == OutcomeCode.ACCEPTED
+            if asks:
+                self.asked.update(enumerate(ids, first))
             self.owner.post(
                 frame(
                     Kind.SETTLE,
                     flags=code,
+                    asked=ASKED if asks else 0,
                     link=self.number,
                     epoch=self.owner.epoch,
                     count=count,
@@ -152,6 +159,12 @@ class Receiver(Consumer):
             )
         if len(self.held) < WINDOW // 2:
             self._credit()
+
+    def settled(self, number: int, count: int, is_certain: bool) -> None:
+        for delivery in range(number, number + count):
+            id = self.asked.pop(delivery, None)
+            if id is not None and is_certain:
+                self.frontend.cluster.ledger.settled(id)
 
     def close(self) -> None:
         """The client goes; what it holds returns."""
@@ -175,7 +188,7 @@ class SimFrontend:
         self.cluster = cluster
         self.id = id
         self.host, context = cluster.network.host(f"frontend-{id}")
-        self.coordinator = SimCoordinator(cluster.etcd, self.host)
+        self.coordinator = cluster.coordinator(self.host)
         self._links = 0
         self.shard_connections = ShardConnections(
             self.coordinator,

@@ -14,29 +14,44 @@ from typing import Any, Final
 
 import zmq
 
-from tests.support.sim.loop import SimLoop
+from tests.support.sim.loop import OUTSIDE, SimLoop, Turns, context_of
 
 LATENCY_S: Final = (0.00005, 0.002)
 """Shortest and longest way of a message while nothing is wrong."""
+UNNOTICED_S: Final = (0.2, 5.0)
+"""How long the others have connections to a machine that has stopped."""
 
 
 class Host:
-    """Whatever lives and dies together: one process."""
+    """Whatever lives and dies together: one process.
 
-    def __init__(self, name: str) -> None:
+    Args:
+        place: the machine, which has another process after the end of this one.
+    """
+
+    def __init__(self, name: str, place: str = "") -> None:
         self.name = name
+        self.place = place or name
         self.is_cut_off = False
+        self.etcd = ""
+        """How it reaches etcd: "" both ways; "mute": not at all; "deaf": no answer arrives."""
+        self.turns = Turns()
+        self.context = context_of(self.turns)
         self.connections: dict[Connection, None] = {}
+        self.sockets: list[Socket] = []
 
 
 class Connection:
     """From a DEALER to a ROUTER, both ways in order."""
 
-    def __init__(self, network: "Network", dealer: "Socket", router: "Socket") -> None:
+    def __init__(self, network: "Network", dealer: "Socket", router: "Socket", identity: bytes) -> None:
         self.network = network
         self.dealer = dealer
         self.router = router
+        self.identity = identity
+        """Of the DEALER, as the ROUTER knows it."""
         self.broken = False
+        self.is_stopped = False
         self._queues: dict[Socket, deque[list[bytes]]] = {dealer: deque(), router: deque()}
         """By the end that it is for: what is on its way."""
         self._arrival_s: dict[Socket, float] = {dealer: 0.0, router: 0.0}
@@ -47,26 +62,47 @@ class Connection:
 
     def send(self, to: "Socket", parts: Sequence[bytes]) -> None:
         network = self.network
+        if self.is_stopped:
+            return
         self._queues[to].append(list(parts))
         # TCP: nothing overtakes.
         arrival_s = max(self._arrival_s[to], network.loop.time() + network.latency_s())
         self._arrival_s[to] = arrival_s
-        network.loop.call_at(arrival_s, self._arrive, to)
+        network.loop.call_at(arrival_s, self._arrive, to, context=OUTSIDE)
 
     def _arrive(self, to: "Socket") -> None:
         if self.broken or not self._queues[to]:
             return
-        if any(host.is_cut_off for host in self.hosts):
+        source = self.router if to is self.dealer else self.dealer
+        if any(host.is_cut_off for host in self.hosts) or self.network.is_blocked(source.host, to.host):
             # It waits in the buffers of the system; `heal` looks again.
             return
         parts = self._queues[to].popleft()
-        to.take(parts if to is self.dealer else [self.dealer.identity, *parts])
+        to.take(parts if to is self.dealer else [self.identity, *parts])
 
     def flush(self) -> None:
         """What waited arrives."""
         for to, queue in self._queues.items():
             for _ in range(len(queue)):
                 self._arrive(to)
+
+    def stop(self, unnoticed_s: float) -> None:
+        """Nothing arrives any more, and it breaks after this time."""
+        for queue in self._queues.values():
+            queue.clear()
+        self.is_stopped = True
+        self.network.loop.call_later(unnoticed_s, self.end, context=OUTSIDE)
+
+    def leave(self, to: "Socket", linger_ms: int) -> None:
+        """One end closes it: what is on its way to the other one may still arrive within this time."""
+        if self.broken or not linger_ms or not self._queues[to]:
+            self.end()
+            return
+        source = self.router if to is self.dealer else self.dealer
+        # The end of the process, which waits for this, does not end it.
+        source.host.connections.pop(self, None)
+        end_s = min(self._arrival_s[to] + 1e-6, self.network.loop.time() + linger_ms / 1000)
+        self.network.loop.call_at(end_s, self.end, context=OUTSIDE)
 
     def end(self) -> None:
         """It breaks, and what is on its way is lost."""
@@ -75,8 +111,8 @@ class Connection:
         self.broken = True
         for host in self.hosts:
             host.connections.pop(self, None)
-        if self.router.peers.get(self.dealer.identity) is self:
-            del self.router.peers[self.dealer.identity]
+        if self.router.peers.get(self.identity) is self:
+            del self.router.peers[self.identity]
         if self.dealer.connection is self:
             self.dealer.connection = None
             self.dealer.reconnect()
@@ -103,6 +139,7 @@ class Socket:
         """Of a DEALER."""
         self.peers: dict[bytes, Connection] = {}
         """Of a ROUTER, by identity."""
+        host.sockets.append(self)
         self._network = network
         self._kind = kind
         self._fd = next(network.numbers)
@@ -118,12 +155,16 @@ class Socket:
         if option == zmq.ROUTING_ID:
             self.identity = bytes(value)
 
-    def getsockopt(self, option: int) -> int:
+    def getsockopt(self, option: int) -> int | bytes:
         if option == zmq.FD:
             return self._fd
-        return zmq.POLLIN if self._inbox else 0
+        if option == zmq.LAST_ENDPOINT:
+            return self._address.encode()
+        return (zmq.POLLIN if self._inbox else 0) | (zmq.POLLOUT if self.connection is not None else 0)
 
     def bind(self, address: str) -> None:
+        if address.endswith(":0"):
+            address = f"{address[:-1]}{next(self._network.numbers)}"
         self._address = address
         self._network.bound[address] = self
 
@@ -135,20 +176,23 @@ class Socket:
         """A little later, if there is somebody."""
         if not self._closed:
             pause_s = self._network.chance.uniform(0.001, 0.05)
-            self._network.loop.call_later(pause_s, self._try)
+            self._network.loop.call_later(pause_s, self._try, context=OUTSIDE)
 
     def _try(self) -> None:
-        if self._closed or self.connection is not None:
+        if self._closed or self.connection is not None or self.host.turns.is_ended:
             return
         router = self._network.bound.get(self._address)
-        if router is None or router._closed or self.host.is_cut_off or router.host.is_cut_off:
+        if router is None or router._closed or self._network.is_apart(self.host, router.host):
             self.reconnect()
             return
-        former = router.peers.get(self.identity)
+        # As ZeroMQ draws one.
+        identity = self.identity or b"\0%08d" % next(self._network.numbers)
+        former = router.peers.get(identity)
         if former is not None:
             # ROUTER_HANDOVER: the new one takes the name.
             former.end()
-        connection = self.connection = router.peers[self.identity] = Connection(self._network, self, router)
+        connection = Connection(self._network, self, router, identity)
+        self.connection = router.peers[identity] = connection
         for host in connection.hosts:
             host.connections[connection] = None
 
@@ -184,16 +228,16 @@ class Socket:
         self._inbox.append(parts)
         reader = self._network.loop.readers.get(self._fd)
         if reader is not None:
-            self._network.loop.call_soon(reader)
+            self._network.loop.call_soon(reader, context=self.host.context)
 
     def close(self, linger: int | None = None) -> None:
         self._closed = True
         if self._network.bound.get(self._address) is self:
             del self._network.bound[self._address]
         if self.connection is not None:
-            self.connection.end()
+            self.connection.leave(self.connection.router, linger or 0)
         for connection in list(self.peers.values()):
-            connection.end()
+            connection.leave(connection.dealer, linger or 0)
 
 
 class Context:
@@ -221,10 +265,12 @@ class Network:
         self.hosts: list[Host] = []
         self.slow = 1.0
         """Factor of every latency."""
+        self.blocked: set[tuple[str, str]] = set()
+        """Ways between two places on which nothing arrives."""
 
-    def host(self, name: str) -> tuple[Host, Context]:
+    def host(self, name: str, place: str = "") -> tuple[Host, Context]:
         """One more process."""
-        host = Host(name)
+        host = Host(name, place)
         self.hosts.append(host)
         return host, Context(self, host)
 
@@ -237,6 +283,28 @@ class Network:
             for connection in list(host.connections):
                 if self.chance.random() < share:
                     connection.end()
+
+    def is_blocked(self, source: Host, to: Host) -> bool:
+        """Whether nothing arrives on this way."""
+        return bool(self.blocked) and (source.place, to.place) in self.blocked
+
+    def is_apart(self, one: Host, other: Host) -> bool:
+        """Whether two processes can't make a connection, which needs both ways."""
+        if one.is_cut_off or other.is_cut_off or one.turns.is_paused or other.turns.is_paused:
+            return True
+        return self.is_blocked(one, other) or self.is_blocked(other, one)
+
+    def unblock(self, ways: set[tuple[str, str]], *, broken: bool) -> None:
+        """These ways work again: with what was on its way, or with new connections."""
+        self.blocked -= ways
+        for host in self.hosts:
+            for connection in list(host.connections):
+                one, other = connection.hosts
+                if {(one.place, other.place), (other.place, one.place)} & ways:
+                    if broken:
+                        connection.end()
+                    else:
+                        connection.flush()
 
     def cut_off(self, host: Host) -> None:
         """Nothing reaches it, and nothing comes from it."""
@@ -251,11 +319,24 @@ class Network:
             else:
                 connection.flush()
 
-    def gone(self, host: Host) -> None:
-        """The process died."""
+    def gone(self, host: Host, *, is_noticed: bool = True) -> None:
+        """The process died.
+
+        Args:
+            is_noticed: the system ends its connections; otherwise its machine has stopped, and the others
+                notice that later.
+        """
+        if not is_noticed:
+            for connection in list(host.connections):
+                connection.stop(self.chance.uniform(*UNNOTICED_S))
+            for address, socket in list(self.bound.items()):
+                if socket.host is host:
+                    del self.bound[address]
         for connection in list(host.connections):
-            connection.end()
+            if is_noticed:
+                connection.end()
         for socket in list(self.bound.values()):
             if socket.host is host:
                 socket.close()
-        self.hosts.remove(host)
+        if host in self.hosts:
+            self.hosts.remove(host)

@@ -74,7 +74,7 @@ class SimShard:
         if self.cluster.is_fenced:
             revision = self.cluster.etcd.commit([Write(owner, str(self.lives))])
             if former is not None:
-                former.is_deposed = True
+                former.was_deposed = True
         self.life = Life(self)
         self.coordinator = self.life.coordinator
         if self.cluster.is_fenced:

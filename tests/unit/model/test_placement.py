@@ -90,3 +90,65 @@ def test_any_plan_helps_ends_and_is_stable(rows: list[tuple[int, float, int]], d
     assert max(again.after[shard].load for shard in active) <= worst + 1e-6
     third = plan(carried_out(carried_out(queues, made), again), active, draining)
     assert not third.moves or len(third.moves) < len(queues)
+
+
+# --- replicas ------------------------------------------------------------------------------------------
+
+
+def demanding(shard: int, count: int, replicas: int, load: float = 1.0) -> dict[str, QueueLoad]:
+    return {f"r{shard}-{i}": QueueLoad(shard, load, 100, replicas) for i in range(count)}
+
+
+def test_a_queue_does_not_move_to_a_shard_with_fewer_members_than_it_demands() -> None:
+    queues = demanding(0, 40, 3)
+    assert not plan(queues, {0, 1}, members={0: 3, 1: 2}).moves
+    made = plan(queues, {0, 1, 2}, members={0: 3, 2: 3})
+    # The empty shard without replicas is not the only one that may take some.
+    assert {move.to for move in made.moves} == {2}
+    assert made.after[2].queues == 20
+
+
+def test_other_queues_of_such_a_shard_move_anywhere() -> None:
+    made = plan(demanding(0, 10, 3) | on(0, 10), {0, 1}, members={0: 3})
+    assert {move.queue for move in made.moves} == {f"q0-{i}" for i in range(10)}
+
+
+def test_a_queue_on_a_shard_with_too_few_members_moves_also_without_load_and_in_balance() -> None:
+    queues = on(0, 5) | on(1, 5) | demanding(0, 1, 2, load=0.0)
+    (move,) = plan(queues, {0, 1}, members={1: 2}).moves
+    assert (move.queue, move.source, move.to) == ("r0-0", 0, 1)
+    assert not plan(queues, {0, 1}).moves
+
+
+def test_a_draining_shard_keeps_the_queues_that_no_other_may_have() -> None:
+    made = plan(demanding(2, 3, 3) | on(2, 2), {0, 1}, {2}, members={2: 3, 1: 2})
+    assert {move.queue for move in made.moves} == {"q2-0", "q2-1"}
+    assert made.after[2].queues == 3
+
+
+@settings(max_examples=300, deadline=None)
+@given(
+    st.lists(
+        st.tuples(st.integers(0, 5), st.floats(0, 1000), st.integers(0, 10**9), st.integers(1, 3)),
+        max_size=60,
+    ),
+    st.sets(st.integers(0, 5), max_size=3),
+    st.lists(st.integers(1, 3), min_size=6, max_size=6),
+)
+def test_any_plan_heeds_what_queues_demand_and_ends(
+    rows: list[tuple[int, float, int, int]], draining: set[int], numbers: list[int]
+) -> None:
+    queues = {f"q{i}": QueueLoad(*row) for i, row in enumerate(rows)}
+    members = dict(enumerate(numbers))
+    active = set(range(6)) - draining
+    made = plan(queues, active, draining, members=members)
+    for move in made.moves:
+        assert queues[move.queue].replicas <= members[move.to]
+    most = max(members[shard] for shard in active)
+    for name, each in carried_out(queues, made).items():
+        if each.replicas <= most:
+            assert each.shard in active
+            assert each.replicas <= members[each.shard]
+        else:
+            assert each.shard == queues[name].shard
+    assert sum(each.queues for each in made.after.values()) == len(queues)

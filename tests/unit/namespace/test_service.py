@@ -7,6 +7,8 @@ from dataclasses import replace
 import pytest
 
 from lightrail.cluster.coordinator import Write
+from lightrail.cluster.map import MOVES
+from lightrail.cluster.replica_sets import first
 from lightrail.model import limits
 from lightrail.model.names import InvalidNameError
 from lightrail.model.policy import InvalidPolicyError, Role
@@ -368,3 +370,73 @@ def test_a_deletion_costs_the_same_among_many_names_and_subscriptions() -> None:
         return found
 
     assert asyncio.run(cost(300)) < asyncio.run(cost(10)) + 200
+
+
+async def with_replicas(scene: Scene, shard: int, replicas: int) -> None:
+    found = first(shard, "d", "h", replicas=replicas, min_in_sync=1)
+    await scene.coordinator.write([Write(found.key, found.encode())])
+
+
+def test_a_policy_that_demands_more_replicas_than_a_shard_has_is_refused_with_what_to_do() -> None:
+    async def check(scene: Scene) -> None:
+        await scene.one.give(ANYBODY, "q", policy(max_length=5))
+        for given, field in (
+            (policy(replicas=3), "replicas"),
+            (policy("none", template={"replicas": 3}), "template.replicas"),
+            (policy("none", template={"template": {"replicas": 3}}), "template.template.replicas"),
+        ):
+            with pytest.raises(InvalidPolicyError) as refused:
+                await scene.one.give(ANYBODY, "new", given)
+            assert (refused.value.field, refused.value.found) == (field, 3)
+            assert "a whole number from 1 to 1" in refused.value.allowed
+            assert "`lightrail-admin shard replicas N --replicas 3`" in refused.value.allowed
+        with pytest.raises(InvalidPolicyError):
+            await scene.one.change(ANYBODY, "q", policy(replicas=2))
+        assert scene.one.directory.find("new") is None
+        assert scene.one.directory.get("q").policy["max_length"] == 5
+        await with_replicas(scene, 1, 2)
+        with pytest.raises(InvalidPolicyError, match="from 1 to 2"):
+            await scene.one.give(ANYBODY, "new", policy(replicas=3))
+
+    run(check)
+
+
+def test_a_queue_that_demands_replicas_is_placed_on_a_shard_that_has_them_also_at_first_use() -> None:
+    async def check(scene: Scene) -> None:
+        await with_replicas(scene, 1, 3)
+        for number in range(4):
+            await scene.one.give(ANYBODY, f"q{number}", policy(replicas=2))
+        await scene.one.give(ANYBODY, "below", policy("none", auto_create=True, template={"replicas": 3}))
+        await scene.one.first_use("below/used")
+        placements = await scene.coordinator.placements()
+        assert {each.shard for each in placements.values()} == {1}
+        assert placements.keys() >= {"q0", "below/used"}
+
+    run(check)
+
+
+def test_a_change_that_demands_replicas_moves_a_queue_that_lies_elsewhere() -> None:
+    async def check(scene: Scene) -> None:
+        await with_replicas(scene, 1, 3)
+        shards = {}
+        for name in ("a", "b", "c", "d"):
+            await scene.one.give(ANYBODY, name, policy())
+            shards[name] = (await scene.coordinator.place(name)).shard
+        assert set(shards.values()) == {0, 1}
+        for name in shards:
+            await scene.one.change(ANYBODY, name, policy(replicas=3))
+        moving = {each.key for each in await scene.coordinator.entries(MOVES)}
+        assert moving == {MOVES + name for name, shard in shards.items() if shard == 0}
+
+    run(check)
+
+
+def test_a_demand_that_stands_does_not_hinder_other_changes_when_the_shard_has_fewer_members() -> None:
+    async def check(scene: Scene) -> None:
+        await with_replicas(scene, 1, 3)
+        await scene.one.give(ANYBODY, "q", policy(replicas=3))
+        await with_replicas(scene, 1, 2)
+        await scene.one.change(ANYBODY, "q", policy(replicas=3, max_length=5))
+        assert scene.one.directory.get("q").policy["max_length"] == 5
+
+    run(check)

@@ -7,7 +7,7 @@ from lightrail.wire.frames import Kind
 from tests.support.shard.fake_files import FakeFiles
 from tests.support.shard.journal_writer import open_journal
 from tests.support.shard.member import MEMBER, shared_journal
-from tests.support.shard.scene import Peer, Scene
+from tests.support.shard.scene import Peer, Scene, batch
 
 SEGMENT_BYTES = 1 << 20
 
@@ -239,3 +239,33 @@ def test_what_was_withheld_is_delivered_in_its_order_before_later_messages() -> 
     commit(scene)
     scene.acknowledge()
     assert [each.message for each in peer.delivered[2]] == [b"1", b"2", b"3"]
+
+
+def test_a_delivery_that_waits_for_its_acceptance_leaves_under_leases_alone() -> None:
+    """The disk hangs, another member takes over and delivers the message, and then the disk answers."""
+    scene, peer, _, leases = shared(may_deliver=True)
+    peer.send(1, 1, [b"a"])
+    commit(scene)
+    assert 2 not in peer.delivered
+    leases[0] = False
+    peer.send(3, 1, [b"b"])
+    commit(scene)
+    scene.acknowledge()
+    assert 2 not in peer.delivered
+    assert peer.accepted(3) == [], "the order of frames stays"
+    leases[0] = True
+    scene.acknowledge()
+    assert [each.message for each in peer.delivered[2]] == [b"a"]
+    assert peer.accepted(3) == [1]
+
+
+def test_a_delivery_that_waits_for_a_silent_disk_leaves_under_leases_alone() -> None:
+    scene, peer, _, leases = shared(may_deliver=True)
+    scene.receive(peer.identity, [batch(1, 1, [b"a"], durable=False)])
+    assert not scene.engine.step(scene.now_ms, is_silent=True).output
+    leases[0] = False
+    scene.turn()
+    assert 2 not in peer.delivered
+    leases[0] = True
+    scene.turn()
+    assert [each.message for each in peer.delivered[2]] == [b"a"]

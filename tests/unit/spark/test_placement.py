@@ -20,7 +20,7 @@ class Gateway:
 
     def _said(self, path: str) -> dict[str, Any]:
         shards = [
-            {"id": 0, "state": "active", "serving": True},
+            {"id": 0, "state": "active", "serving": True, "replicas": {"replicas": 3}},
             {"id": 1, "state": "draining", "serving": True},
             {"id": 2, "state": "active", "serving": False},
         ]
@@ -30,7 +30,10 @@ class Gateway:
             return {"shards": shards}
         if path == "/!moves":
             return {"moves": [{"queue": "b", "from": 1, "to": 0}]}
-        return {"queue_names": {"/!shards/0": ["a"], "/!shards/1": ["b"], "/!shards/2": ["c"]}[path]}
+        demands = {"queue_replicas": {"a": 3}} if path == "/!shards/0" else {}
+        return demands | {
+            "queue_names": {"/!shards/0": ["a"], "/!shards/1": ["b"], "/!shards/2": ["c"]}[path]
+        }
 
 
 def test_shards_are_what_they_say_of_themselves() -> None:
@@ -39,6 +42,7 @@ def test_shards_are_what_they_say_of_themselves() -> None:
     assert (found.active, found.draining, found.silent) == ({0}, {1}, {2})
     assert found.queues == {"a": 0, "b": 1, "c": 2}
     assert found.moving == {"b": 0}
+    assert (found.members, found.replicas) == ({0: 3, 1: 1, 2: 1}, {"a": 3})
 
 
 def test_a_look_during_which_queues_were_placed_is_taken_again_a_few_times() -> None:
@@ -89,3 +93,12 @@ def test_the_document_is_a_plan_of_format_1() -> None:
     assert (made["placement_revision"], made["made_at_ms"], made["silent"]) == (5, 1_790_000_000_000, [])
     assert made["moves"] == [{"queue": "b", "from": 0, "to": 1, "load": 10.0, "bytes": 0}]
     assert [shard["load_after"] for shard in made["shards"]] == [10.0, 10.0]
+
+
+def test_queues_go_only_where_the_members_are_that_their_policies_demand() -> None:
+    there = Placements("c1", 5, active={0, 1, 2}, queues={"a": 0, "b": 0, "c": 1})
+    there.members, there.replicas = {0: 3, 2: 2}, {"a": 3, "b": 2, "c": 2}
+    hot = Load(1_000.0, 0.0)
+    made = propose(there, {"a": hot, "b": hot})
+    # Also one without a known load, whose shard has too few, and the only one that shard 2 may have.
+    assert {(move.queue, move.to) for move in made.plan.moves} == {("b", 2), ("c", 2)}

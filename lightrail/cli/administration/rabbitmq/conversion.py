@@ -195,8 +195,8 @@ class _Conversion:
                 replicated.append(shown(place))
         if replicated:
             what = f"replicas of {len(replicated):,} quorum queues: {', '.join(replicated)}"
-            do = "keep the shards' data on disks that outlive a machine"
-            self._miss(what, "a queue is at one shard, on disk", do)
+            do = "give shards replicas, and let policies demand some: docs/operate/replicas.md"
+            self._miss(what, "a queue has the replicas of its shard, and demands none by itself", do)
 
     def exchanges(self) -> None:
         found = {(host_of(each), each["name"]): each for each in self._exchanges if each["name"]}

@@ -160,17 +160,20 @@ RETRY_GROWTH: Final = "x-delayed-retry-multiplier"
 """Of LavinMQ; without it, and at RabbitMQ always, the delays grow linearly."""
 RETRIES: Final = (RETRY_TYPE, RETRY_MIN, RETRY_MAX, RETRY_GROWTH)
 READ_ELSEWHERE: Final = ("x-queue-type", "x-dead-letter-exchange", "x-dead-letter-routing-key", *RETRIES)
+REPLICAS: Final = (
+    "a queue has the replicas of its shard: the field replicas demands some (docs/operate/replicas.md)"
+)
 HINTS: Final = {
     "x-expires": "no counterpart: a queue is deleted with its last consumer (lifetime last_consumer), at a "
     "time (expires_at), or when nobody uses it, senders included (max_idle)",
     "x-dead-letter-strategy": "dead letters are always forwarded at least once",
     "x-queue-mode": "needs no counterpart: messages beyond the memory mark are on disk",
     "x-queue-version": "needs no counterpart",
-    "x-quorum-initial-group-size": "a queue is at one shard, without replicas",
-    "x-quorum-target-group-size": "a queue is at one shard, without replicas",
+    "x-quorum-initial-group-size": REPLICAS,
+    "x-quorum-target-group-size": REPLICAS,
     "x-queue-leader-locator": "the broker places queues itself",
     "x-queue-master-locator": "the broker places queues itself",
-    "x-ha-mode": "a queue is at one shard, without replicas",
+    "x-ha-mode": REPLICAS,
 }
 NO_COUNTERPART: Final = "no counterpart in the policy of a queue"
 

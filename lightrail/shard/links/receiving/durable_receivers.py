@@ -6,11 +6,13 @@ resumes (resuming.py). The records follow the state of the queue: at the end of 
 flight are compared with the recorded ones.
 
 A link with `removes_first` has no unsettled deliveries: they leave when the removal of their messages is on
-disk, so that no crash delivers one of them again. One that was on its way is lost with its connection.
+disk, so that no crash delivers one of them again. One that was on its way is lost with its connection. Where
+the client bounds the size of messages, the link is not presettled: the shard accepts those that certainly fit
+as it delivers them, and the frontend settles the others once it has sent them, or has not.
 """
 
 import logging
-from collections.abc import Container, Mapping, Sequence
+from collections.abc import Callable, Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from lightrail.journal.record import DeliveryRun, ReceiverChange, ReceiverEvent
@@ -19,7 +21,8 @@ from lightrail.shard.effects.peers import Consumer, Peer
 from lightrail.shard.effects.receiving_link import ReceivingLink, ReceivingState
 from lightrail.shard.journal.kept_links import joined, without
 from lightrail.shard.journal.store import Store, StoreError
-from lightrail.shard.queue.values.commands import Holder
+from lightrail.shard.queue.values.commands import ACCEPTED, Command, Holder, Settle
+from lightrail.shard.queue.values.runs import Run
 from lightrail.shard.queues.shard_queue import CallWhenSynced, Queue
 from lightrail.telemetry.shard import ShardCounts
 from lightrail.wire.bodies import ConsumerOpen
@@ -81,16 +84,21 @@ class DurableReceivers:
 
     Args:
         links: receiving links by the number of their consumer.
+        apply: applies a command to a queue, and performs its effects.
     """
 
     _links: Mapping[int, ReceivingLink]
     _store: Store
     _counts: ShardCounts
     _when_synced: CallWhenSynced
+    _apply: Callable[[Queue, Command, int], object]
     by_queue: dict[Queue, OfQueue] = field(default_factory=dict)
     dirty: dict[Queue, None] = field(default_factory=dict)
     """Queues whose deliveries may have changed in this step."""
     waiting: dict[LinkKey, WaitingFrames] = field(default_factory=dict)
+    accepting: dict[Queue, dict[ReceivingLink, int]] = field(default_factory=dict)
+    """Links that remove messages first and are not presettled, with the first delivery number that `accept`
+    has not seen."""
 
     def __len__(self) -> int:
         return sum(len(found.by_client_link) for found in self.by_queue.values())
@@ -103,6 +111,8 @@ class DurableReceivers:
         if link is not None and self._store.outlives:
             found = self.by_queue.setdefault(link.queue, OfQueue())
             found.removing[link] = link.opened.first
+            if link.opened.removed_bytes_max:
+                self.accepting.setdefault(link.queue, {})[link] = link.opened.first
 
     def durability(self, opening: ConsumerOpen) -> Durability:
         """The durability that an opened link may have in this store: all of its state, or none of it."""
@@ -159,6 +169,7 @@ class DurableReceivers:
 
     def forget(self, queue: Queue) -> None:
         """Removes the receivers of a queue that is no longer here; the record of its end ends theirs."""
+        self.accepting.pop(queue, None)
         for link in self.by_queue.pop(queue, OfQueue()).by_client_link.values():
             link.recorded = None
 
@@ -179,6 +190,29 @@ class DurableReceivers:
         """Notes queues that are dispatched in this step."""
         few, many = sorted((queues, self.by_queue), key=len)
         self.dirty.update((queue, None) for queue in few if queue in many)
+
+    def accept(self, queue: Queue, now_ms: int) -> bool:
+        """Accepts what a dispatch has delivered to links of `accepting`; whether there was any of it.
+
+        It is called before anything of the queue is evicted, so that the sizes are known.
+        """
+        numbers = self.accepting.get(queue, {})
+        found = False
+        for link, before in [*numbers.items()]:
+            attached = queue.view.consumer(link.id)
+            if attached is None:
+                del numbers[link]
+            elif attached.next != before:
+                numbers[link] = attached.next
+                line = attached.in_flight
+                index = line.index(before)
+                new = zip(line.keys[index:], line.runs[index:], strict=True)
+                for first, last in _up_to(link.opened.removed_bytes_max, new):
+                    found = True
+                    self._apply(queue, Settle(link.id, first, last, ACCEPTED), now_ms)
+        if not numbers:
+            self.accepting.pop(queue, None)
+        return found
 
     def hold(self, now_ms: int) -> None:
         """Records what has changed, and keeps the frames of links back whose records are not on disk.
@@ -280,6 +314,19 @@ class _Release:
         """See Waiter: the records of these frames are on disk."""
         self._waiting.count -= 1
         self._waiting.frames += self._parts
+
+
+def _up_to(bytes_max: int, deliveries: Iterable[tuple[int, Run]]) -> list[tuple[int, int]]:
+    """Ranges (first, behind the last) of the numbers of deliveries with messages up to this size."""
+    ranges: list[tuple[int, int]] = []
+    for key, run in deliveries:
+        is_small = run.size <= bytes_max
+        for piece in [run] if is_small else [run.cut(each, each + 1) for each in range(run.count)]:
+            if is_small or piece.size <= bytes_max:
+                first = key + piece.sequence - run.sequence
+                start = ranges.pop()[0] if ranges and ranges[-1][1] == first else first
+                ranges.append((start, first + piece.count))
+    return ranges
 
 
 def in_flight(queue: Queue, id: int) -> list[DeliveryRun]:

@@ -14,7 +14,7 @@ from lightrail.model.policy import Policy
 from lightrail.namespace.records import Name
 from lightrail.shard_client.peers.shards import ConnectionState
 from lightrail.wire.bodies import ConsumerOpen, Refusal
-from lightrail.wire.frames import COUNT_MASK, DRAIN, HEADER, Kind, OutcomeCode
+from lightrail.wire.frames import ASKED, COUNT_MASK, DRAIN, HEADER, REPEATED, Kind, OutcomeCode
 from tests.support.shard.fake_shards import FakePeer, FakeShards
 
 LONG_MS = 60_000
@@ -165,15 +165,97 @@ def test_who_does_not_want_to_wait_learns_that_there_is_nothing() -> None:
     scene(check)
 
 
-def test_accepted_and_released_name_the_delivery() -> None:
+def test_a_released_message_is_named_by_its_delivery() -> None:
     async def check(receivers: Receivers, shards: FakeShards) -> None:
         tasks = [waiting(receivers) for _ in range(2)]
         await turn()
         shards.peer.deliver(0, b"a", b"b")
-        taken, back = [await task for task in tasks]
-        taken.accept()
+        _, back = [await task for task in tasks]
         back.release()
-        assert shards.peer.said(Kind.SETTLE) == [(OutcomeCode.ACCEPTED, 1, 0), (OutcomeCode.RELEASED, 1, 1)]
+        assert shards.peer.said(Kind.SETTLE) == [(OutcomeCode.RELEASED, 1, 1)]
+
+    scene(check)
+
+
+Removal = Callable[[FakeShards, Any], None]
+
+
+def lost(shards: FakeShards, consumer: Any) -> None:
+    consumer.reopen()
+
+
+def moved(shards: FakeShards, consumer: Any) -> None:
+    shards.peer.resuming = True
+    consumer.reopen()
+    assert removals(shards.peer) == [(ASKED | REPEATED, 0)]
+    consumer.settled(0, 1, True)
+
+
+def changed(shards: FakeShards, consumer: Any) -> None:
+    """The lock_duration is another one: a new consumer receives, and the link of this one ends after it."""
+    consumer.close()
+    assert not shards.peer.said(Kind.CONSUMER_CLOSE)
+    consumer.settled(0, 1, True)
+    assert shards.peer.said(Kind.CONSUMER_CLOSE)
+
+
+def changed_and_lost(shards: FakeShards, consumer: Any) -> None:
+    consumer.close()
+    shards.peer.said()
+    consumer.reopen()
+    assert [part[0] for part in shards.peer.parts] == [Kind.CONSUMER_CLOSE]
+
+
+def removals(peer: FakePeer) -> list[tuple[int, int]]:
+    """What they ask for, and their numbers."""
+    headers = [HEADER.unpack_from(part) for part in peer.parts if part[0] == Kind.SETTLE]
+    peer.parts.clear()
+    return [(asked, number) for _, code, asked, _, _, _, number in headers if code == OutcomeCode.ACCEPTED]
+
+
+@pytest.mark.parametrize(
+    ("end", "is_certain"),
+    [
+        (lambda _, consumer: consumer.settled(0, 1, True), True),
+        (lambda _, consumer: consumer.settled(0, 1, False), False),
+        (lambda _, consumer: consumer.not_locked(0, 1), False),
+        (lambda _, consumer: consumer.ended(Refusal("amqp:resource-deleted", "")), False),
+        (lost, False),
+        (moved, True),
+        (changed, True),
+        (changed_and_lost, False),
+    ],
+)
+def test_a_message_is_removed_when_its_shard_has_that_on_disk(end: Removal, is_certain: bool) -> None:
+    async def check(receivers: Receivers, shards: FakeShards) -> None:
+        task, other = waiting(receivers), waiting(receivers)
+        await turn()
+        shards.peer.deliver(0, b"a")
+        consumer, message = shards.peer.consumer, await task
+        shards.peer.said()
+        removing = asyncio.create_task(message.remove())
+        await turn()
+        assert removals(shards.peer) == [(ASKED, 0)]
+        assert not removing.done()
+        end(shards, consumer)
+        await turn()
+        assert removing.result() is is_certain
+        other.cancel()
+        await asyncio.gather(other, return_exceptions=True)
+
+    scene(check)
+
+
+def test_a_message_whose_shard_is_lost_already_is_released_and_not_removed() -> None:
+    async def check(receivers: Receivers, shards: FakeShards) -> None:
+        task = waiting(receivers)
+        await turn()
+        shards.peer.deliver(0, b"a", sequence=4)
+        message = await task
+        shards.peer.state = ConnectionState.GREETING
+        assert not await message.remove()
+        released = {"lock": message.lock, "sequence": 4, "outcome": "released"}
+        assert shards.peer.late == [("settle", released)]
 
     scene(check)
 
@@ -202,12 +284,12 @@ def test_after_a_new_greeting_old_deliveries_are_settled_by_their_lock() -> None
         assert opened.lock_key != delivery.key
         assert opened.first == 0
         assert credit(shards.peer) == [(0, 1)]
-        delivery.accept()
+        delivery.release()
         await turn()
         assert shards.peer.late == [
             # A message that has not arrived is locked for nobody.
             ("return_unsent", {"locks": [f"{delivery.key}-1"]}),
-            ("settle", {"lock": delivery.lock, "sequence": 4, "outcome": "accepted"}),
+            ("settle", {"lock": delivery.lock, "sequence": 4, "outcome": "released"}),
         ]
         shards.peer.deliver(0, b"b")
         assert (await other).delivery.message == b"b"

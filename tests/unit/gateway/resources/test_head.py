@@ -3,12 +3,15 @@
 import asyncio
 from types import SimpleNamespace
 from typing import Any
+from unittest.mock import AsyncMock, Mock
 
 import pytest
 from aiohttp.test_utils import make_mocked_request
 
+from lightrail.amqp.messages import Message, write_message
 from lightrail.cluster.coordinator import Write
 from lightrail.cluster.memory import MemoryCoordinator
+from lightrail.gateway.errors import ProblemError
 from lightrail.gateway.request import Request
 from lightrail.gateway.resources import head
 from lightrail.model.policy import QUEUE
@@ -22,6 +25,7 @@ from lightrail.namespace.records import (
     SealedKey,
 )
 from lightrail.namespace.rights import Caller, ForbiddenError, RuleKey
+from lightrail.shard_client.receiving.queue_consumer import Delivery
 
 KEY = SealedKey(b"d" * 16, b"sealed")
 RULE = AuthorizationRule("listen", frozenset({Right.LISTEN}), KEY, KEY)
@@ -50,5 +54,43 @@ def test_a_right_that_ends_while_a_request_waits_leaves_the_message_in_the_queue
         with pytest.raises(ForbiddenError, match="no right to listen"):
             await method(Request(services, asked, caller, "q", ()))
         assert released == ["message"]
+
+    asyncio.run(run())
+
+
+def test_a_message_is_answered_when_it_is_removed_and_otherwise_not_at_all() -> None:
+    async def run() -> None:
+        coordinator = MemoryCoordinator()
+        await coordinator.write([Write(NAMES + "q", Name("q", QUEUE).to_value())])
+        delivery = Delivery(1, 0, 0, 0, 0, 0, 0, write_message(Message(body=b"body")))
+        message = SimpleNamespace(delivery=delivery, remove=None, release=None)
+
+        async def receive(*_: object) -> Any:
+            return message
+
+        services: Any = SimpleNamespace(
+            directory=Directory(coordinator),
+            receivers=SimpleNamespace(receive=receive),
+            counts=SimpleNamespace(handed_out={"received": 0, "released": 0}),
+        )
+        for is_removed in (True, False):
+            removal = asyncio.get_running_loop().create_future()
+            message.remove = lambda removal=removal: removal
+            transport = Mock(is_closing=lambda: False)
+            writer = AsyncMock(output_size=0)
+            asked = make_mocked_request("DELETE", "/q/!head", writer=writer, transport=transport)
+            answer = asyncio.ensure_future(head.receive(Request(services, asked, Caller("", True), "q", ())))
+            await asyncio.sleep(0)
+            assert not answer.done()
+            assert not writer.mock_calls
+            removal.set_result(is_removed)
+            if is_removed:
+                assert (await answer).status == 200
+            else:
+                with pytest.raises(ProblemError) as refused:
+                    await answer
+                assert refused.value.status == 503
+            assert bool(writer.mock_calls) is is_removed
+        assert services.counts.handed_out == {"received": 1, "released": 0}
 
     asyncio.run(run())

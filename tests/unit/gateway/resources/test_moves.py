@@ -7,9 +7,12 @@ from typing import Any
 import pytest
 
 from lightrail.cluster.coordinator import Write
-from lightrail.cluster.map import PLACEMENT, SHARDS, Placed
+from lightrail.cluster.map import MOVES, PLACEMENT, SHARDS, Placed
+from lightrail.cluster.replica_sets import first
 from lightrail.gateway.processes import loads
 from lightrail.gateway.resources import moves, verification
+from lightrail.model.policy import Policy
+from lightrail.namespace.records import NAMES, Name
 from lightrail.namespace.rights import Caller, ForbiddenError
 from lightrail.shard_client.peers.shards import ConnectionState
 from tests.support.shard.move_scene import MoveScene, with_scene
@@ -283,5 +286,80 @@ def test_a_queue_that_moves_between_two_answers_is_no_problem() -> None:
         await scene.coordinator.write([Write(PLACEMENT + "a", Placed.encode(1, 2))])
         del scene.peers[0].queues["a"]
         assert (await looking)["problems"] == []
+
+    with_scene(check)
+
+
+# --- queues that demand replicas -----------------------------------------------------------------------
+
+
+async def demanding(scene: MoveScene, shard: int, *queues: str, replicas: int = 3) -> None:
+    """Shard 1 is to have 3 members; these queues demand replicas."""
+    found = first(1, "d", "h", replicas=3, min_in_sync=1)
+    await scene.put(found.key, found.encode())
+    await scene.place(shard, *queues)
+    for queue in queues:
+        policy = Policy.parse({"role": "queue", "replicas": replicas})
+        await scene.put(NAMES + queue, Name(queue, policy, 0, 0, 0, 0).to_value())
+
+
+def test_a_plan_moves_queues_to_shards_with_the_members_that_they_demand_and_never_from_them() -> None:
+    async def check(scene: MoveScene) -> None:
+        await demanding(scene, 1, *(f"r{number}" for number in range(10)))
+        assert (await proposed(scene))["moves"] == []
+        await demanding(scene, 0, "elsewhere")
+        (move,) = (await proposed(scene))["moves"]
+        assert (move["queue"], move["from"], move["to"]) == ("elsewhere", 0, 1)
+
+    with_scene(check)
+
+
+def test_a_move_to_a_shard_with_fewer_members_than_demanded_is_refused_or_left_out() -> None:
+    async def check(scene: MoveScene) -> None:
+        await demanding(scene, 1, "q")
+        wanted = {"moves": [{"queue": "q", "to": 0}]}
+        problem = await scene.refused(moves.begin, "/", wanted)
+        assert (problem.status, problem.detail) == (
+            422,
+            "moves[0].to is 0, which is to have 1 member; expected a shard with at least 3, which the policy "
+            "of q demands",
+        )
+        assert await scene.ask(moves.begin, "/?skip=true", wanted) == {"begun": [], "left_out": ["q"]}
+        assert not scene.map.moves
+
+    with_scene(check)
+
+
+def test_verify_names_queues_that_lack_replicas_or_can_not_leave_a_shard(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(verification, "AGAIN_S", 0.0)
+
+    async def check(scene: MoveScene) -> None:
+        await demanding(scene, 1, "there")
+        await demanding(scene, 0, "q")
+        await demanding(scene, 0, "none", replicas=4)
+        assert (await scene.ask(verification.verify))["problems"] == [
+            "none is on shard 0, which is to have 1 member, and its policy demands 4 replicas: of the shards "
+            "that take queues none is to have more; `lightrail-admin shard replicas N --replicas 4` gives "
+            "one more members",
+            "q is on shard 0, which is to have 1 member, and its policy demands 3 replicas: `lightrail-admin "
+            "rebalance` moves it",
+        ]
+        await scene.move("q", 0, 1)
+        await scene.put(NAMES + "none", None)
+        await scene.put(PLACEMENT + "none", None)
+        del scene.peers[0].queues["none"]
+        assert (await scene.ask(verification.verify))["problems"] == [
+            "the move of q from shard 0 to 1 has not ended"
+        ]
+        await scene.put(MOVES + "q", None)
+        await scene.shard(1, state="draining")
+        q, there = (await scene.ask(verification.verify))["problems"]
+        assert q.startswith("q is on shard 0, which is to have 1 member")
+        assert there.startswith(
+            "there can't leave shard 1, which drains: its policy demands 3 replicas, and of the shards that "
+            "take queues none is to have more"
+        )
 
     with_scene(check)

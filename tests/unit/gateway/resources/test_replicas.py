@@ -5,14 +5,20 @@ from typing import Any
 
 import pytest
 
-from lightrail.cluster.map import SHARD_SETS, SHARDS, Member
+from lightrail.cluster.map import MOVES, SHARD_SETS, SHARDS, Member
 from lightrail.cluster.replica_sets import ReplicaSet, SetMember, follower_key, key_of
 from lightrail.gateway.errors import ProblemError
+from lightrail.gateway.processes.health import samples
 from lightrail.gateway.resources import replicas, shards
+from lightrail.gateway.views import BrokerViews
 from lightrail.model.endpoint import Endpoint
+from lightrail.model.policy import Policy
 from lightrail.model.settings import Settings
-from lightrail.namespace.rights import Caller, ForbiddenError
+from lightrail.namespace.records import NAMES, Name
+from lightrail.namespace.rights import ANYBODY, Caller, ForbiddenError
 from lightrail.shard_client.peers.shards import ConnectionState
+from lightrail.telemetry.replicas import REPLICA_FAMILIES, ReplicaCounts
+from lightrail.telemetry.running import Running
 from tests.support.shard.move_scene import MoveScene, with_scene
 
 SET = ReplicaSet(
@@ -47,13 +53,76 @@ def test_members_are_shown_with_their_hosts_in_sync_or_not_and_running_or_not() 
         await with_replicas(scene, SET, "a", "c")
         found = (await scene.ask(replicas.show, "/", None, "0"))["replicas"]
         assert (found["epoch"], found["replicas"], found["min_in_sync"], found["in_sync"]) == (5, 3, 2, 2)
-        assert [tuple(each.values()) for each in found["members"]] == [
+        assert [tuple(each.values())[:5] for each in found["members"]] == [
             ("a", "h1", True, True, True),
             ("b", "h2", False, True, False),
             ("c", "h3", False, False, True),
         ]
         rows = (await scene.ask(shards.list_all))["shards"]
         assert [each["replicas"] for each in rows] == [found, None]
+
+    with_scene(check, 2)
+
+
+def test_members_on_one_machine_and_file_system_are_known_by_the_locks_of_their_directories() -> None:
+    async def check(scene: MoveScene) -> None:
+        await with_replicas(scene, SET, "c")
+        for name, lock in (("a", "boot:2049:17"), ("b", "boot:2049:18")):
+            await scene.put(follower_key(0, name), Member(0, 1, host="h", lock=lock).encode())
+        found = (await scene.ask(replicas.show, "/", None, "0"))["replicas"]
+        assert [(each["machine"], each["file_system"]) for each in found["members"]] == [
+            ("boot", "boot:2049"),
+            ("boot", "boot:2049"),
+            ("", ""),
+        ]
+
+    with_scene(check, 1)
+
+
+def test_a_process_that_can_not_join_is_shown_with_its_reason() -> None:
+    async def check(scene: MoveScene) -> None:
+        await with_replicas(scene, SET, "a", "b", "c")
+        await scene.put(follower_key(0, "d"), Member(0, 1, host="h4").encode())
+        (row,) = (await scene.ask(replicas.show, "/", None, "0"))["replicas"]["waiting"]
+        assert (row["member"], row["host"]) == ("d", "h4")
+        assert "expected fewer than 3 members of shard 0" in row["reason"]
+        await scene.put(follower_key(0, "d"), Member(0, 1, host="h3").encode())
+        (row,) = (await scene.ask(replicas.show, "/", None, "0"))["replicas"]["waiting"]
+        assert "found c on h3 already, running" in row["reason"]
+        # With room it is about to join, and does not wait.
+        await with_replicas(scene, SET.sized(4, 2))
+        await scene.put(follower_key(0, "d"), Member(0, 1, host="h4").encode())
+        assert (await scene.ask(replicas.show, "/", None, "0"))["replicas"]["waiting"] == []
+
+    with_scene(check, 1)
+
+
+def test_figures_of_the_owner_are_those_of_each_other_member() -> None:
+    host = 'h"2'
+    members = {**SET.members, "b": SetMember(host)}
+    counts = ReplicaCounts(
+        required=lambda: 2,
+        ages_s=lambda: {host: 4.5, "h3": 0},
+        behind_records=lambda: {host: 12, "h3": 0},
+    )
+    owner = Running("shard", lambda: 0)
+    owner.show(REPLICA_FAMILIES, counts)
+
+    async def check(scene: MoveScene) -> None:
+        await with_replicas(scene, replace(SET, members=members))
+        scene.map.refresh()
+        assert replicas.figured(scene.map, 1, {}) is None
+        found = replicas.figured(scene.map, 0, samples(owner.text()))
+        assert found is not None
+        assert found["required"] == 2
+        rows = {
+            each["member"]: (each["acknowledged_age_seconds"], each["behind_records"])
+            for each in found["members"]
+        }
+        assert rows == {"a": (None, None), "b": (4.5, 12), "c": (0, 0)}
+        silent = replicas.figured(scene.map, 0, None)
+        assert silent is not None
+        assert silent["required"] is None
 
     with_scene(check, 2)
 
@@ -116,6 +185,14 @@ def test_a_member_leaves_that_is_out_of_sync_and_stopped() -> None:
             problem = await scene.refused(replicas.remove_member, "/", None, "0", "replicas", member)
             assert (problem.status, words in problem.detail) == (status, True), problem.detail
         await scene.put(follower_key(0, "c"), None)
+        views = BrokerViews(scene.services)
+        with pytest.raises(ForbiddenError):
+            await views.remove_member(Caller("bob"), "0", "c")
+        with pytest.raises(ProblemError, match="expected a whole number"):
+            await views.remove_member(ANYBODY, "x", "c")
+        await views.remove_member(ANYBODY, "0", "c")
+        assert sorted(scene.map.replica_sets[0].members) == ["a", "b"]
+        await with_replicas(scene, SET, "a")
         await scene.ask(replicas.remove_member, "/", None, "0", "replicas", "c")
         assert sorted(scene.map.replica_sets[0].members) == ["a", "b"]
 
@@ -125,6 +202,7 @@ def test_a_member_leaves_that_is_out_of_sync_and_stopped() -> None:
 def test_messages_are_not_given_up_while_another_member_has_them() -> None:
     async def check(scene: MoveScene) -> None:
         await with_replicas(scene, SET, "c")
+        await scene.place(0, "q")
         await scene.put(f"{SHARDS}0", None)
         scene.peers[0].state = ConnectionState.GREETING
         forget = {"disk": ""}
@@ -143,6 +221,21 @@ def test_messages_are_not_given_up_while_another_member_has_them() -> None:
     with_scene(check, 2)
 
 
+def test_a_drained_shard_is_removed_with_its_members_once_they_have_ended() -> None:
+    async def check(scene: MoveScene) -> None:
+        await with_replicas(scene, SET, "c")
+        await scene.put(f"{SHARDS}0", None)
+        scene.peers[0].state = ConnectionState.GREETING
+        problem = await scene.refused(shards.remove, "/", None, "0")
+        assert "member c of shard 0 still runs" in problem.detail
+        await scene.put(follower_key(0, "c"), None)
+        assert await scene.ask(shards.remove, "/", None, "0") is None
+        assert 0 not in scene.map.replica_sets
+        assert 0 not in scene.map.shard_records
+
+    with_scene(check, 2)
+
+
 def test_a_number_that_no_shard_can_have_is_refused() -> None:
     async def check(scene: MoveScene) -> None:
         await with_replicas(scene)
@@ -152,3 +245,26 @@ def test_a_number_that_no_shard_can_have_is_refused() -> None:
             assert refused.value.status == 400
 
     with_scene(check, 1)
+
+
+def test_a_shard_keeps_the_members_that_policies_of_its_queues_demand() -> None:
+    async def check(scene: MoveScene) -> None:
+        await with_replicas(scene, replace(SET.sized(5, 2)))
+        await scene.place(0, "q", "plain")
+        await scene.place(1, "coming")
+        for queue, number in (("q", 3), ("coming", 4)):
+            policy = Policy.parse({"role": "queue", "replicas": number})
+            await scene.put(NAMES + queue, Name(queue, policy, 0, 0, 0, 0).to_value())
+        await scene.ask(replicas.change, "/", {"replicas": 4}, "0")
+        await scene.move("coming", 1, 0)
+        problem = await scene.refused(replicas.change, "/", {"replicas": 3}, "0")
+        assert (problem.status, problem.detail) == (
+            409,
+            "expected at most 3 replicas in the policies of the queues of shard 0, found 4 in that of coming"
+            ": lower it, or move the queue to a shard with as many members (lightrail-admin rebalance "
+            "--plan)",
+        )
+        await scene.put(MOVES + "coming", None)
+        await scene.ask(replicas.change, "/", {"replicas": 3}, "0")
+
+    with_scene(check, 2)

@@ -6,7 +6,10 @@ import pytest
 
 from lightrail.cluster.coordinator import WRITES_MAX
 from lightrail.cluster.map import MOVES, PLACEMENT, SHARDS
+from lightrail.cluster.replica_sets import first
 from lightrail.gateway.resources import shards
+from lightrail.model.policy import Policy
+from lightrail.namespace.records import NAMES, Name
 from lightrail.namespace.rights import Caller, ForbiddenError
 from lightrail.shard_client.peers.shards import ConnectionState
 from tests.support.shard.move_scene import MoveScene, with_scene
@@ -159,3 +162,28 @@ def test_the_queues_of_the_only_shard_can_not_be_given_up() -> None:
         assert (problem.status, "no other shard can have the 1 queues" in problem.detail) == (409, True)
 
     with_scene(check, 1)
+
+
+def test_queues_that_demand_replicas_are_named_and_given_to_no_shard_without_them() -> None:
+    async def check(scene: MoveScene) -> None:
+        await scene.place(0, "q", "plain")
+        policy = Policy.parse({"role": "queue", "replicas": 2})
+        await scene.put(NAMES + "q", Name("q", policy, 0, 0, 0, 0).to_value())
+        assert (await scene.ask(shards.show, "/", None, "0"))["queue_replicas"] == {"q": 2}
+        await scene.put(f"{SHARDS}0", None)
+        scene.peers[0].state = ConnectionState.GREETING
+        lose = "/?lose_queues=true"
+        problem = await scene.refused(shards.remove, lose, None, "0")
+        assert (problem.status, problem.detail) == (
+            409,
+            "the policy of q demands 2 replicas, and no other shard is to have so many members: lower it, or "
+            "give another shard more with `lightrail-admin shard replicas N --replicas 2`",
+        )
+        found = first(2, "d", "h", replicas=2, min_in_sync=1)
+        await scene.put(found.key, found.encode())
+        await scene.ask(shards.remove, lose, None, "0")
+        placed = {queue: each.shard for queue, each in scene.map.placements().items()}
+        assert placed["q"] == 2
+        assert placed["plain"] in (1, 2)
+
+    with_scene(check)

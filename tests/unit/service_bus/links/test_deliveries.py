@@ -27,13 +27,16 @@ from lightrail.amqp.sections import (
 )
 from lightrail.amqp.values import Symbol
 from lightrail.cluster.coordinator import CoordinatorError
+from lightrail.filters.dead_letters import NOTED_DESCRIPTION, NOTED_REASON
 from lightrail.frontend.errors import ConditionError
-from lightrail.frontend.links.outcomes import Deferral
+from lightrail.frontend.links.headers import with_new_header
+from lightrail.frontend.links.outcomes import GROWTH_BYTES_MAX, Deferral
 from lightrail.model import conditions, limits
 from lightrail.model.links import Ending
 from lightrail.model.policy import Policy
 from lightrail.namespace.records import Name
-from lightrail.service_bus.links.deliveries import STAYS_DEAD, BusConsumerLink
+from lightrail.service_bus.links import deliveries
+from lightrail.service_bus.links.deliveries import SHOWN_BYTES_MAX, STAYS_DEAD, BusConsumerLink
 from lightrail.service_bus.messages import (
     BUS_REASON_CHARACTERS,
     annotated,
@@ -740,14 +743,43 @@ def test_deliveries_whose_locks_have_ended_do_not_hold_others_back(monkeypatch: 
     assert rig.connection.unsettled_bytes == 0
 
 
-@pytest.mark.parametrize(("largest", "by_shard"), [(0, True), (1 << 20, False)])
-def test_what_is_received_and_deleted_waits_for_its_removal_where_the_shard_removes_it(
-    largest: int, by_shard: bool
+@pytest.mark.parametrize(
+    ("largest", "presettled", "removed_max"),
+    [(0, True, 0), (1 << 20, False, (1 << 20) - GROWTH_BYTES_MAX), (GROWTH_BYTES_MAX, False, 0)],
+)
+def test_what_is_received_and_deleted_waits_for_its_removal_if_it_certainly_fits(
+    largest: int, presettled: bool, removed_max: int
 ) -> None:
     rig = Rig(presettled=True, largest=largest)
     (opened,) = rig.shard.take(Kind.CONSUMER_OPEN)
     opening = ConsumerOpen.decode(opened.body)
-    assert (opening.presettled, opening.removes_first) == (by_shard, by_shard)
+    assert (opening.presettled, opening.removed_bytes_max) == (presettled, removed_max)
+    assert opening.removes_first == (presettled or removed_max > 0)
     assert rig.delivered(MESSAGE)
     accepted = rig.shard.take(Kind.SETTLE)
-    assert [(each.number, each.count) for each in accepted] == ([] if by_shard else [(0, 1)])
+    assert [(each.number, each.count) for each in accepted] == ([] if presettled else [(0, 1)])
+
+
+@pytest.mark.parametrize(("growth", "has_grown"), [(0, True), (1, False)])
+def test_what_the_shard_has_removed_is_sent_without_annotations_that_might_make_it_too_large(
+    growth: int, has_grown: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    grown = MESSAGE + bytes(SHOWN_BYTES_MAX + growth)
+    monkeypatch.setattr(deliveries, "annotated", lambda *_, **__: grown)
+    largest = len(MESSAGE) + GROWTH_BYTES_MAX
+    assert Rig(presettled=True, largest=largest).delivered(MESSAGE) == [grown if has_grown else MESSAGE]
+    # About what the shard has not removed, and what is settled later, the frontend decides when it sends.
+    for rig in (Rig(presettled=True, largest=largest - 1), Rig()):
+        assert rig.delivered(MESSAGE) == [grown]
+
+
+def test_what_a_frontend_adds_is_small_unless_the_message_is_encoded_anew_at_greater_length() -> None:
+    notes = {Symbol("x-opt-dead-letter-reason"): "rejected", NOTED_REASON: "r" * BUS_REASON_CHARACTERS}
+    notes |= {Symbol("x-opt-dead-letter-source"): "q" * 1_024, NOTED_DESCRIPTION: "d" * BUS_REASON_CHARACTERS}
+    bare = data(b"")
+    for message in (bare, with_annotations(bare, notes)):
+        given = annotations_of((1 << 63) - 2, 1 << 62, is_subscription=True)
+        shown = annotated(message, given, life_ms=1 << 33, attempts=(1 << 32) - 1)
+        again = with_new_header(shown, (1 << 32) - 1, 0, 0)
+        assert 0 < len(shown) - len(message) <= SHOWN_BYTES_MAX
+        assert len(again) - len(message) <= GROWTH_BYTES_MAX

@@ -1,0 +1,359 @@
+"""A member of a simulated shard over all of its lives: the program's own replica, server, engine and mover.
+
+What the program makes itself (threads, sockets, files, clocks) is made for the process that makes it: each of
+these names is replaced while a simulation runs (`simulated`), and finds its process by a context variable.
+"""
+
+import asyncio
+import contextlib
+from collections.abc import Iterator
+from contextvars import ContextVar
+from types import SimpleNamespace
+from typing import TYPE_CHECKING, Any
+from unittest import mock
+
+import zmq
+
+from lightrail.cluster.joining import patiently
+from lightrail.cluster.map import SHARDS, Map, Member
+from lightrail.cluster.replica_sets import ReplicaSet
+from lightrail.shard.effects.actions import Actions
+from lightrail.shard.engine.engine import Engine
+from lightrail.shard.engine.server import Server
+from lightrail.shard.journal.commit import NOWHERE, Reached
+from lightrail.shard.journal.journal import Journal
+from lightrail.shard.journal.store import Commit, StoreError
+from lightrail.shard.main import moving, until_stop
+from lightrail.shard.moving.mover import Mover
+from lightrail.shard.replicas.marks import required
+from lightrail.shard.replication.owning import Owning
+from lightrail.shard.replication.replica import Replica
+from lightrail.telemetry.process import CannotServeError, StoppedError
+from lightrail.telemetry.shard import ShardCounts
+from lightrail.wire.frames import HEADER, Kind
+from tests.support.sim.disk import SimFiles, SimWorker
+from tests.support.sim.process import SEGMENT_BYTES, SimDirectory, SimProcess
+from tests.support.sim.restored import DoubtingCoordinator
+from tests.support.sim.shard import Names
+
+if TYPE_CHECKING:
+    from tests.support.sim.members import SimMembers
+
+EXTENT_S = 5.0
+RESTART_S = (0.02, 0.2, 1.0, 5.0)
+"""Times until a process that has ended is started again."""
+
+LIFE: ContextVar["MemberLife"] = ContextVar("LIFE")
+"""The process to which the running code belongs."""
+
+
+class WatchedJournal(Journal):
+    """The journal of an owner, whose acceptances the history of the simulation has."""
+
+    _seen: Reached = NOWHERE
+
+    def accept(self) -> None:
+        super().accept()
+        self._look()
+
+    def end_commit(self, commit: Commit) -> None:
+        super().end_commit(commit)
+        self._look()
+
+    def _look(self) -> None:
+        if self.committed != self._seen:
+            self._seen = self.committed
+            life = LIFE.get()
+            life.member.shard.history.accepted(life, self._seen)
+
+
+class SimServer(Server):
+    """The server of an owner."""
+
+    def _send(self, output: list[tuple[bytes, list[bytes]]]) -> None:
+        life = LIFE.get()
+        for _, parts in output:
+            life.member.shard.cluster.said(life.member.shard.id, parts)
+            if any(HEADER.unpack_from(part)[0] == Kind.DELIVER for part in parts if len(part) >= HEADER.size):
+                life.member.shard.history.delivers(life)
+        super()._send(output)
+
+
+class MemberCoordinator(DoubtingCoordinator):
+    """What a member sees of etcd."""
+
+    life: "MemberLife"
+
+    @property
+    def is_deposed(self) -> bool:
+        return 0 < self.life.epoch < self.life.member.shard.entry.epoch
+
+
+class MemberLife:
+    """One process of a member."""
+
+    def __init__(self, member: "SimMember", number: int) -> None:
+        cluster = member.shard.cluster
+        self.member = member
+        self.name = f"{member.place}.{number}"
+        self.host, self.context = cluster.network.host(self.name, member.place)
+        self.workers: list[SimWorker] = []
+        self.coordinator = MemberCoordinator(cluster.etcd, self.host)
+        self.coordinator.life = self
+        self.coordinator.keep_lease()
+        self.map = Map(self.coordinator)
+        self.process = SimProcess(member.shard.id, cluster.next_boot())
+        self.replica: Replica | None = None
+        self.owning: Owning | None = None
+        self.journal: WatchedJournal | None = None
+        self.engine: Engine | None = None
+        self.epoch = 0
+        """In which it has begun to own."""
+        self.is_over = False
+        cluster.turns.append(self.host.turns)
+        self.host.context.run(self._begin)
+
+    def _begin(self) -> None:
+        LIFE.set(self)
+        self.member.shard.cluster.loop.create_task(self._run())
+
+    def now_ns(self) -> int:
+        return int((1_000 + self.member.shard.cluster.loop.time()) * 1e9 * self.member.clock_rate)
+
+    async def _run(self) -> None:
+        shard = self.member.shard
+        try:
+            await self._serve()
+        except StoppedError:
+            pass
+        except CannotServeError as error:
+            self.process.failure = self.process.failure or str(error)
+        except Exception as error:
+            if shard.cluster.is_over:
+                return
+            shard.cluster.errors.append(f"{self.name} ended: {error!r}")
+            raise
+        shard.note(f"{self.name} ends: {self.process.failure}")
+        shard.cluster.loop.call_soon(self.member.ended, self, context=shard.cluster.outside)
+
+    async def _serve(self) -> None:
+        shard, process, coordinator, map = self.member.shard, self.process, self.coordinator, self.map
+        cluster, files = shard.cluster, self.member.files
+        map.refresh()
+        directory: Any = SimDirectory(files, self.member.drawn)
+        self.member.id = directory.member()
+        own = Member(shard.id, process.boot, host=self.member.place)
+        joining: Any = SimpleNamespace(
+            process=process,
+            coordinator=coordinator,
+            key=None,
+            own=own,
+            reachable=lambda address: address,
+            leave=_leave,
+        )
+        replica = self.replica = Replica(joining, directory, map, self.member.id, "sim")
+        found = await replica.until_owner("")
+        server = await self._own(found, files)
+        assert self.journal is not None
+        owning = self.owning = replica.own(found, self.journal, server)
+        engine = server._engine
+        engine.coordinator_answers = lambda: True
+        member = Member(shard.id, process.boot, server.address, host=self.member.place)
+        await patiently(
+            process,  # type: ignore[arg-type]
+            lambda: coordinator.register(f"{SHARDS}{shard.id}", member.encode(), process.fail),
+        )
+        owning.may_change = True
+        keeping = asyncio.ensure_future(self._keep())
+        names: Any = Names()
+        mover, sources = moving(joining, engine, server, names, map, server._counts)
+        sources._context = self.context  # type: ignore[assignment]
+        self.movers.append(mover)
+        shard.note(f"{self.name} serves in epoch {self.epoch}")
+        await until_stop(process, server)  # type: ignore[arg-type]
+        keeping.cancel()
+        await mover.close()
+        sources.close()
+        await server.close()
+        await owning.close()
+        await replica.close()
+        cluster.network.gone(self.host)
+
+    async def _own(self, found: ReplicaSet, files: SimFiles) -> SimServer:
+        shard, process = self.member.shard, self.process
+        cluster = shard.cluster
+        journal = self.journal = WatchedJournal(files, "sim", shard.id, segment_bytes=SEGMENT_BYTES)
+        journal.marks.require(required(found))
+        shard.history.takes_over(self, found)
+        assert self.replica is not None
+        journal.judge = self.replica.judge
+        try:
+            recovered = journal.recover(1 << 30, cluster.now_ms(), found.epoch)
+        except StoreError as error:
+            raise CannotServeError(str(error)) from error
+        self.epoch = found.epoch
+        shard.history.begun(self, journal)
+        await patiently(process, lambda: self.coordinator.current(found.key))  # type: ignore[arg-type]
+        self.map.refresh()
+        counts = ShardCounts(1 << 30)
+        engine = self.engine = Engine(
+            shard=shard.id,
+            boot=process.boot,
+            store=journal,
+            recovered=recovered,
+            counts=counts,
+            memory_mark=1 << 30,
+            max_delivery_count=0,
+            now_ms=cluster.now_ms(),
+            names=Names(),
+            map=self.map,
+        )
+        self.movers: list[Mover] = []
+
+        def ask(actions: Actions) -> None:
+            for queue in actions.wanted:
+                for mover in self.movers:
+                    mover.take_back(queue)
+
+        address = f"sim://{self.name}"
+        return SimServer(cluster.loop, engine, journal, counts, address, clock=cluster.loop.time, ask=ask)
+
+    async def _keep(self) -> None:
+        while True:
+            await asyncio.sleep(EXTENT_S)
+            assert self.journal is not None
+            self.journal.write_extent()
+
+    def end(self, *, is_noticed: bool) -> None:
+        """Nothing of this process happens any more."""
+        self.is_over = True
+        self.host.turns.is_ended = True
+        for worker in self.workers:
+            worker.end()
+        self.member.shard.cluster.network.gone(self.host, is_noticed=is_noticed)
+        self.coordinator.die()
+
+
+class SimMember:
+    """One member: a directory on a machine."""
+
+    def __init__(self, shard: "SimMembers", place: str, drawn: str) -> None:
+        self.shard = shard
+        self.place = place
+        """The machine."""
+        self.drawn = drawn
+        """The id of the directory if it has none."""
+        self.id = drawn
+        self.files = SimFiles(shard.cluster.chance)
+        self.clock_rate = 1.0
+        self.lives = 0
+        self.life: MemberLife | None = None
+        self.is_down = False
+        """Whether nobody starts it."""
+        self.is_faulty = False
+        """Whether its disk has lost records that it had synced, and does not have them again."""
+        self.owes: tuple[int, int, int] | None = None
+        """Of a faulty one: epoch, segment and offset up to which it needs what its owner has."""
+
+    def start(self) -> None:
+        self.is_down = False
+        if self.life is None:
+            self.lives += 1
+            self.life = MemberLife(self, self.lives)
+
+    def ended(self, life: MemberLife) -> None:
+        """A process has ended by itself; its supervisor starts another one."""
+        if life.is_over:
+            return
+        life.end(is_noticed=True)
+        self.life = None
+        self.files = self.files.after_kill()
+        if self.is_faulty and " is damaged" in life.process.failure:
+            self.shard.note(f"an operator empties the directory of {self.place}")
+            self.empty()
+        self._start_later()
+
+    def empty(self) -> None:
+        """The next process begins with an empty directory."""
+        self.files, self.drawn = SimFiles(self.shard.cluster.chance), self.shard.draw()
+        self.id, self.is_faulty = self.drawn, False
+
+    def fail(self) -> None:
+        """Its disk has lost records that it had synced."""
+        self.is_faulty, self.owes = True, None
+
+    def _start_later(self) -> None:
+        cluster = self.shard.cluster
+        cluster.loop.call_later(cluster.chance.choice(RESTART_S), self._start_again, context=cluster.outside)
+
+    def _start_again(self) -> None:
+        if not self.is_down:
+            self.start()
+
+    def kill(self) -> None:
+        """The process ends as by SIGKILL; what it has written stays."""
+        self.is_down = True
+        life, self.life = self.life, None
+        if life is not None:
+            self.shard.note(f"{life.name} is killed")
+            life.end(is_noticed=True)
+            self.files = self.files.after_kill()
+
+    def crash(self, keep: str | None = None) -> None:
+        """The machine stops; what was not synced may be on the disk, or not."""
+        self.is_down = True
+        life, self.life = self.life, None
+        keep = keep or self.shard.cluster.chance.choice(("some", "none", "all"))
+        if life is not None:
+            self.shard.note(f"the machine of {life.name} stops, {keep} is kept")
+            life.end(is_noticed=False)
+        self.files = self.files.after(keep)
+
+
+async def _leave() -> None:
+    """The simulation ends the process."""
+
+
+def _life() -> MemberLife:
+    return LIFE.get()
+
+
+def _worker(loop: Any, name: str) -> SimWorker:
+    life = _life()
+    cluster = life.member.shard.cluster
+    worker = SimWorker(loop, life.host.context, cluster.chance, lambda: life.member.files)
+    life.workers.append(worker)
+    return worker
+
+
+class _Time:
+    """In the place of the module time."""
+
+    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
+        self.perf_counter = self.monotonic = loop.time
+
+
+@contextlib.contextmanager
+def simulated(cluster: Any) -> Iterator[None]:
+    """Replaces what the program makes of the machine."""
+    sockets = SimpleNamespace(**{name: getattr(zmq, name) for name in dir(zmq) if name.isupper()})
+    sockets.Context = lambda: _life().context
+    sockets.ZMQError = zmq.ZMQError
+    context = SimpleNamespace(context=lambda _: _life().context)
+    replacements: dict[str, Any] = {
+        "lightrail.shard.replication.replica.Worker": _worker,
+        "lightrail.shard.replication.replica.RealFiles": lambda _: _life().member.files,
+        "lightrail.shard.replication.replica.steady_ns": lambda: _life().now_ns(),
+        "lightrail.shard.replication.owning.steady_ns": lambda: _life().now_ns(),
+        "lightrail.shard.replication.owning.time": _Time(cluster.loop),
+        "lightrail.shard.replication.links.zmq": sockets,
+        "lightrail.shard.replication.links.keys": context,
+        "lightrail.shard.engine.server.Worker": _worker,
+        "lightrail.shard.engine.server.zmq": sockets,
+        "lightrail.shard.engine.server.time": _Time(cluster.loop),
+        "lightrail.shard.engine.server.Server.now_ms": staticmethod(cluster.now_ms),
+    }
+    with contextlib.ExitStack() as stack:
+        for name, value in replacements.items():
+            stack.enter_context(mock.patch(name, value))
+        yield

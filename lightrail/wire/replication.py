@@ -13,8 +13,9 @@ the owner sends everything that it writes, as bytes:
             GRANT ──────────>           of this beat: the owner may deliver for a while (replicas/leases.py)
 
 A member that misses a number attaches again. Any member is asked how far it reaches by LOOK, and answers
-SEEN. Each message is a ZeroMQ message whose first part is the header; integers are little-endian. Header, 32
-bytes: kind u8, flags u8, version u16, epoch u32, number u64, lsn u64, accepted u64.
+SEEN. Each message is a ZeroMQ message whose first part begins with the header; integers are little-endian.
+Header, 32 bytes: kind u8, flags u8, version u16, epoch u32, number u64, lsn u64, accepted u64. In COMMIT the
+places of all pieces follow it, as each part costs both ends as much as some KiB of bytes do.
 """
 
 import json
@@ -81,6 +82,9 @@ class MessageKind(IntEnum):
     """The other end has a newer epoch (`epoch`), or knows no such member; the body is the reason."""
 
 
+_KINDS: Final = {kind.value: kind for kind in MessageKind}
+
+
 class JournalPiece(NamedTuple):
     """Whole records of one segment, or its header."""
 
@@ -132,31 +136,35 @@ class MemberMessage(NamedTuple):
 
     def encode(self) -> list[bytes]:
         """The parts of the ZeroMQ message."""
-        head = (self.kind, self.flags, VERSION, self.epoch, self.number, self.lsn, self.accepted)
-        parts = [HEADER.pack(*head)]
-        for piece in self.pieces:
-            parts += (PIECE.pack(*piece[:4]), piece.data)
-        return [*parts, self.body] if self.body else parts
+        kind, epoch, number, lsn, accepted, flags, body, pieces = self
+        head = HEADER.pack(kind, flags, VERSION, epoch, number, lsn, accepted)
+        if pieces:
+            places = [PIECE.pack(*piece[:4]) for piece in pieces]
+            return [b"".join((head, *places)), *[piece.data for piece in pieces]]
+        return [head, body] if body else [head]
 
 
 def decode(parts: Sequence[bytes]) -> MemberMessage:
     """Reads a message. Raises WireError."""
     try:
-        kind, flags, version, epoch, number, lsn, accepted = HEADER.unpack(parts[0])
+        head = parts[0]
+        kind, flags, version, epoch, number, lsn, accepted = HEADER.unpack_from(head)
         if version != VERSION:
             raise WireError(
                 f"expected a member that speaks version {VERSION} of replication, found {version}: run the "
                 "same program on all members"
             )
-        message = MemberMessage(MessageKind(kind), epoch, number, lsn, accepted, flags)
-        if message.kind is not MessageKind.COMMIT:
-            return message._replace(body=bytes(parts[1]) if len(parts) > 1 else b"")
-        pairs = zip(parts[1::2], parts[2::2], strict=True)
-        return message._replace(pieces=[_piece(place, data) for place, data in pairs])
-    except (error, ValueError, IndexError) as wrong:
+        found = _KINDS[kind]
+        if len(parts) == 1 and len(head) == HEADER.size:
+            return MemberMessage(found, epoch, number, lsn, accepted, flags)
+        places, bodies = PIECE.iter_unpack(memoryview(head)[HEADER.size :]), parts[1:]
+        if found is MessageKind.COMMIT:
+            pieces = [
+                JournalPiece(segment, offset, next_lsn, checksum, bytes(data))
+                for (segment, offset, next_lsn, checksum), data in zip(places, bodies, strict=True)
+            ]
+            return MemberMessage(found, epoch, number, lsn, accepted, flags, b"", pieces)
+        (body,), () = bodies, tuple(places)
+        return MemberMessage(found, epoch, number, lsn, accepted, flags, bytes(body))
+    except (error, ValueError, KeyError, IndexError) as wrong:
         raise WireError(f"expected a message between members of a shard, found {wrong}") from wrong
-
-
-def _piece(place: bytes, data: bytes) -> JournalPiece:
-    segment, offset, next_lsn, checksum = PIECE.unpack(place)
-    return JournalPiece(segment, offset, next_lsn, checksum, bytes(data))

@@ -25,17 +25,6 @@ def test_owners_are_killed_with_their_disks_and_nothing_is_lost(tmp_path: Path) 
 
 
 @pytest.mark.soak
-def test_members_that_end_in_order_disturb_nobody(tmp_path: Path) -> None:
-    with ReplicaScene(tmp_path) as scene:
-        for node in scene.members.nodes:
-            with scene.fault(f"{node.name} ends"):
-                scene.members.terminate(node)
-            scene.members.start(node)
-            scene.members.until_in_sync()
-        scene.finish()
-
-
-@pytest.mark.soak
 def test_the_pauses_of_kill_and_orderly_end(tmp_path: Path) -> None:
     with ReplicaScene(tmp_path) as scene:
         for round in range(3):

@@ -1,14 +1,18 @@
 """A cluster is upgraded from the last release one process at a time, in either order, while clients go on.
 
+Afterwards a shard that the last release has made gets a replica, which takes over.
+
 The last release is the newest tag, or the commit below while there is none, from the repository's history.
 """
 
 import asyncio
+import json
 import subprocess
 import threading
+import urllib.request
 from pathlib import Path
 from types import TracebackType
-from typing import Self
+from typing import Any, Self
 
 import pytest
 
@@ -128,6 +132,29 @@ class Load:
                 self.failures.append(f"{queue} receive: {error!r}")
 
 
+def get_a_replica(cluster: Cluster, load: Load) -> None:
+    """Shard 0, which the last release has made, gets a second member, and loses the first one."""
+    founder = next(node for node in cluster.nodes if node.role == "shard" and node.id == 0)
+    (gateway,) = [node for node in cluster.nodes if node.role == "gateway"]
+    wanted = json.dumps({"replicas": 2}).encode()
+    request = urllib.request.Request(f"{gateway.http}/!shards/0/replicas", wanted, method="PUT")
+    with urllib.request.urlopen(request, timeout=wait.DEADLINE_S):
+        assert founder.ended() == 1, "it starts again as the only member"
+    founder.start().until_ready()
+    load.goes_on("the entry of replicas")
+    second = cluster.node("shard", "--id", "0", "--replica-host", "second")
+    cluster.start(second)
+
+    def entry() -> dict[str, Any]:
+        return dict(json.loads(cluster.keys("replicas/")["replicas/0"]))
+
+    wait.until(lambda: len(entry()["in_sync"]) == 2, "both members are in sync")
+    owner = entry()["owner"]
+    founder.kill()
+    wait.until(lambda: entry()["owner"] != owner, "the second member takes over")
+    load.goes_on("the loss of the first member")
+
+
 @pytest.mark.parametrize("order", [("shard", "frontend", "gateway"), ("frontend", "gateway", "shard")])
 def test_an_upgrade_of_one_process_after_the_other_loses_nothing(
     tmp_path: Path, former: Path, order: tuple[str, ...]
@@ -145,6 +172,8 @@ def test_an_upgrade_of_one_process_after_the_other_loses_nothing(
                     node.source = ROOT
                     node.restart()
                     load.goes_on(f"the upgrade of {node.name}")
+            if order[0] == "shard":
+                get_a_replica(cluster, load)
         lost = {queue: sorted(load.accepted[queue] - load.received[queue]) for queue in QUEUES}
         assert lost == {queue: [] for queue in QUEUES}, load.failures[-10:]
         shards = {cluster.placed(queue).shard for queue in QUEUES}

@@ -149,6 +149,8 @@ class Node:
         self.network = network
         self.log = open(directory / "log", "ab")  # noqa: SIM115 - closed by close()
         self.pods: dict[str, Pod] = {}
+        self._addresses = 0
+        """Of pods that were made, which keep theirs when others end."""
         self.services: dict[str, Manifest] = {}
         self.programs = directory / "bin"
         self.programs.mkdir()
@@ -171,14 +173,15 @@ class Node:
             for number in range(each["spec"].get("replicas", 1)):
                 name = f"{each['metadata']['name']}-{number}"
                 if name not in self.pods:
-                    address = f"{self.network}.{len(self.pods) + 1}"
+                    self._addresses += 1
+                    address = f"{self.network}.{self._addresses}"
                     self.pods[name] = Pod(
                         self, name, address, template, self._volumes(name, template, manifests)
                     )
 
     def _volumes(self, pod: str, template: Manifest, manifests: list[Manifest]) -> Path:
         folder = self.directory / pod
-        (folder / "data").mkdir(parents=True)
+        (folder / "data").mkdir(parents=True, exist_ok=True)
         for volume in template["spec"]["volumes"]:
             (folder / volume["name"]).mkdir(exist_ok=True)
             contents: dict[str, bytes] = {}

@@ -1,4 +1,4 @@
-"""As much of a Kubernetes API as helm needs to look something up: discovery, and objects by name."""
+"""As much of a Kubernetes API as helm needs to look something up: discovery, and objects, one or all."""
 
 import json
 import threading
@@ -7,6 +7,7 @@ from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any, Final
 
+NAMESPACE: Final = "ns"
 VERSION: Final = {"major": "1", "minor": "37", "gitVersion": "v1.37.0"}
 GROUPS: Final = {
     "v1": {
@@ -28,9 +29,9 @@ def released(api: str, kind: str, name: str, **rest: Any) -> dict[str, Any]:
     """An object that release `rel` in namespace `ns` has made."""
     metadata = {
         "name": name,
-        "namespace": "ns",
+        "namespace": NAMESPACE,
         "labels": {"app.kubernetes.io/managed-by": "Helm"},
-        "annotations": {"meta.helm.sh/release-name": "rel", "meta.helm.sh/release-namespace": "ns"},
+        "annotations": {"meta.helm.sh/release-name": "rel", "meta.helm.sh/release-namespace": NAMESPACE},
     }
     return {"apiVersion": api, "kind": kind, "metadata": metadata, **rest}
 
@@ -48,6 +49,10 @@ def serving(objects: Sequence[Mapping[str, Any]]) -> Iterator[str]:
         api, name = plural[each["kind"]]
         data = each["metadata"]
         answers[f"{_prefix(api)}/namespaces/{data['namespace']}/{name}/{data['name']}"] = each
+    for kind, (api, name) in plural.items():
+        items = [each for each in objects if each["kind"] == kind]
+        found = {"apiVersion": api, "kind": f"{kind}List", "metadata": {}, "items": items}
+        answers[f"{_prefix(api)}/namespaces/{NAMESPACE}/{name}"] = found
 
     class Handler(BaseHTTPRequestHandler):
         def do_GET(self) -> None:
@@ -98,7 +103,7 @@ def _discovery() -> dict[str, Mapping[str, Any]]:
     }
     for api, kinds in GROUPS.items():
         resources = [
-            {"name": name, "singularName": "", "namespaced": True, "kind": kind, "verbs": ["get"]}
+            {"name": name, "singularName": "", "namespaced": True, "kind": kind, "verbs": ["get", "list"]}
             for name, kind in kinds.items()
         ]
         answers[_prefix(api)] = {"kind": "APIResourceList", "groupVersion": api, "resources": resources}

@@ -21,7 +21,6 @@ CHARTS_OWN = {
     *("data", "archive", "metrics", "frontends", "shards"),
     *("etcd", "cluster", "etcd_ca", "etcd_certificate", "etcd_key", "etcd_user", "etcd_password_file"),
     *("wire", "advertise", "wire_key", "insecure_wire", "zone"),
-    # Shards have no replicas there yet: budgets and the order of an upgrade have to know the members in sync.
     *("replicas", "min_in_sync", "replica_host"),
 }
 """Settings that the chart makes itself."""

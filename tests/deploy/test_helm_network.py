@@ -43,7 +43,9 @@ def test_services_and_policies_name_ports_that_the_pods_have(manifests: list[Man
                 )
     for each in of_kind(manifests, "NetworkPolicy").values():
         for pod in chosen(each["spec"]["podSelector"], manifests).values():
-            named = [port["port"] for rule in each["spec"].get("ingress", ()) for port in rule["ports"]]
+            named = [
+                port["port"] for rule in each["spec"].get("ingress", ()) for port in rule.get("ports", ())
+            ]
             assert sorted(named) == sorted(ports(pod))
 
 

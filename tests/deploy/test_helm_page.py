@@ -55,8 +55,13 @@ def test_helm_takes_the_values_of_the_page_beside_those_of_the_installation(
     for path, text in zip(files, (VALUES[0], more), strict=True):
         path.write_text(text)
     made = helm.run("template", "rel", str(helm.CHART), *(f"--values={path}" for path in files))
-    found = helm.of_kind([each for each in yaml.safe_load_all(made) if each], "CronJob")
-    assert set(found) == {"rel-lightrail-capture", "rel-lightrail-compact"}
+    manifests = [each for each in yaml.safe_load_all(made) if each]
+    if "analytics" in more:
+        found = set(helm.of_kind(manifests, "CronJob"))
+        assert found == {"rel-lightrail-capture", "rel-lightrail-compact"}
+    else:
+        found = {name for name in helm.of_kind(manifests, "StatefulSet") if "-shard" in name}
+        assert found == {f"rel-lightrail-shard-{shard}" for shard in range(3)}
 
 
 def test_lightrail_admin_knows_the_commands_of_the_page() -> None:

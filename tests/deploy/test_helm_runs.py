@@ -2,6 +2,7 @@
 
 import json
 import re
+import socket
 import subprocess
 from collections.abc import Iterator
 from typing import Any
@@ -11,6 +12,7 @@ import pytest
 from tests.deploy import kubernetes_api
 from tests.deploy.kubelet import Node, Pod, node
 from tests.deploy.kubernetes_api import released
+from tests.support import wait
 from tests.support.deploy import helm
 from tests.support.deploy.helm_values import Values, merged
 
@@ -116,29 +118,97 @@ def test_processes_live_and_serve_without_etcd(installation: tuple[Node, list[he
     node.until_ready(*OWN)
 
 
-def test_shards_come_and_go_by_the_hooks(installation: tuple[Node, list[helm.Manifest]]) -> None:
-    node, manifests = installation
-    secrets = [
+def secrets_of(manifests: list[helm.Manifest]) -> list[helm.Manifest]:
+    """The Secrets of a release, as they are in the cluster."""
+    return [
         released("v1", "Secret", name, data=each["data"])
         for name, each in helm.of_kind(manifests, "Secret").items()
     ]
-    more = {"shards": {"replicas": 3}, "rebalance": {"afterUpgrade": {"enabled": True}}}
-    with kubernetes_api.serving(secrets) as url:
+
+
+def come_and_go(node: Node, manifests: list[helm.Manifest], members: int) -> None:
+    """A shard is added by one upgrade, and removed by the next one, with the hooks of both."""
+    name = "rel-lightrail-shard"
+    secrets = secrets_of(manifests)
+
+    def found(shards: int) -> list[helm.Manifest]:
+        numbers = {name: shards} if members == 1 else {f"{name}-{each}": members for each in range(shards)}
+        return [
+            released("apps/v1", "StatefulSet", each, spec={"replicas": pods})
+            for each, pods in numbers.items()
+        ]
+
+    before = {pod.name for pod in node.of("shard")}
+    more = {"shards": {"replicas": 3, "members": members}, "rebalance": {"afterUpgrade": {"enabled": True}}}
+    with kubernetes_api.serving([*secrets, *found(2)]) as url:
         node.apply(helm.render(merged(VALUES, more), *kubernetes_api.HELM, url))
-    node.pods["rel-lightrail-shard-2"].start()
+    added = [pod for pod in node.of("shard") if pod.name not in before]
+    assert len(added) == members
+    for pod in added:
+        pod.start()
     rebalance = only(node, "jobs", "-rebalance")
     rebalance.succeeds("wait")
     rebalance.succeeds("rebalance")
 
-    less = {"shards": {"replicas": 2, "scaleIn": "drain"}}
-    shards = released("apps/v1", "StatefulSet", "rel-lightrail-shard", spec={"replicas": 3})
-    with kubernetes_api.serving([*secrets, shards]) as url:
+    less = {"shards": {"replicas": 2, "members": members, "scaleIn": "drain"}}
+    with kubernetes_api.serving([*secrets, *found(3)]) as url:
         node.apply(helm.render(merged(VALUES, less), *kubernetes_api.HELM, url))
     only(node, "jobs", "-drain").succeeds()
-    leaving = node.pods["rel-lightrail-shard-2"]
-    assert leaving.running is not None
-    assert leaving.running.end(60) == 0
-    del node.pods["rel-lightrail-shard-2"]
+    for pod in added:
+        assert pod.running is not None
+        assert pod.running.end(60) == 0
+        del node.pods[pod.name]
     only(node, "jobs", "-remove-2").succeeds()
+    for hook in ("-rebalance", "-drain", "-remove-2"):
+        del node.pods[only(node, "jobs", hook).name]
     node.until_ready(*OWN)
     assert {each["id"] for each in admin(node, "shard", "list")} == {0, 1}
+
+
+def test_shards_come_and_go_by_the_hooks(installation: tuple[Node, list[helm.Manifest]]) -> None:
+    come_and_go(*installation, members=1)
+
+
+def in_sync(node: Node, shard: int) -> set[str]:
+    """The hosts of the members in sync."""
+    members = admin(node, "shard", "replicas", str(shard))["members"]
+    return {each["host"] for each in members if each["in_sync"]}
+
+
+def test_shards_get_members_and_their_founders_leave(installation: tuple[Node, list[helm.Manifest]]) -> None:
+    """The steps of docs/operate/helm.md, with what a StatefulSet and an operator do."""
+    node, manifests = installation
+    founders = node.of("shard")
+    pods_of = {shard: {f"rel-lightrail-shard-{shard}-{member}" for member in range(2)} for shard in range(2)}
+    for shard in pods_of:
+        admin(node, "send", f"kept-{shard}", "before")
+        assert admin(node, "shard", "replicas", str(shard), "--replicas", "3")["min_in_sync"] == 1
+    node.until_ready(*OWN)
+
+    members = {"shards": {"replicas": 2, "members": 2, "founders": True}}
+    found = released("apps/v1", "StatefulSet", "rel-lightrail-shard", spec={"replicas": 2})
+    with kubernetes_api.serving([*secrets_of(manifests), found]) as url:
+        node.apply(helm.render(merged(VALUES, members), *kubernetes_api.HELM, url))
+    for pod in node.of("shard"):
+        if pod not in founders:
+            pod.start()
+    node.until_ready(*OWN)
+    wait.until(lambda: all(len(in_sync(node, shard)) == 3 for shard in pods_of), "all are in sync")
+
+    for pod in founders:
+        assert pod.running is not None
+        assert pod.running.end(pod.spec["terminationGracePeriodSeconds"]) == 0
+        del node.pods[pod.name]
+    wait.until(lambda: {each: in_sync(node, each) for each in pods_of} == pods_of, "founders are out of sync")
+    for shard, names in pods_of.items():
+        # A pod's host name is the pod's name; here all have this machine's.
+        admin(node, "shard", "remove-member", str(shard), socket.gethostname())
+        sized = admin(node, "shard", "replicas", str(shard), "--replicas", "2", "--min-in-sync", "2")
+        assert {each["host"] for each in sized["members"]} == names
+        assert admin(node, "receive", f"kept-{shard}", "--timeout", "10")["body"] == "before"
+
+
+def test_shards_with_members_come_and_go_by_the_hooks(
+    installation: tuple[Node, list[helm.Manifest]],
+) -> None:
+    come_and_go(*installation, members=2)

@@ -177,7 +177,7 @@ def figured(map: Map, shard: int, samples: Samples | None) -> dict[str, Any] | N
 def forgotten(map: Map, shard: int) -> list[Write]:
     """The writes by which a shard's messages are given up together with its replicas.
 
-    Raises ProblemError: another member may have them all.
+    Raises ProblemError: a member runs, or the shard has queues whose messages another member has.
     """
     found = map.replica_sets.get(shard)
     if found is None:
@@ -185,7 +185,7 @@ def forgotten(map: Map, shard: int) -> list[Write]:
     running = [member for number, member in map.followers if number == shard]
     if running:
         raise ProblemError(409, f"member {running[0]} of shard {shard} still runs: stop it first")
-    if len(found.in_sync) > 1:
+    if len(found.in_sync) > 1 and map.queues_of(shard):
         hosts = ", ".join(f"{member} on {found.members[member].host}" for member in sorted(found.in_sync))
         raise ProblemError(
             409,

@@ -121,6 +121,11 @@ INSTALLATIONS: Final[Mapping[str, Values]] = {
             "dashboards": {"enabled": True, "annotations": {"grafana_folder": "LightRail"}},
         },
     },
+    "replicas": {
+        **FIXED,
+        "shards": {"replicas": 2, "members": 3, "scaleIn": "drain", "affinity": ANYWHERE_BUT},
+        "rebalance": {"afterUpgrade": {"enabled": True}},
+    },
     "external": {
         **FIXED,
         "nameOverride": "broker",
@@ -159,6 +164,8 @@ NEEDS: Final[Mapping[tuple[str, Any], Values]] = {
     ("tls.source", "none"): {"tls": {"secret": ""}, "config": {"plain_without_tls": True}},
     ("tls.source", "generated"): {"tls": {"secret": ""}},
     ("tls.source", "certManager"): {"tls": {"secret": "", "certManager": {"issuer": {"name": "internal"}}}},
+    ("shards.founders", True): {"shards": {"members": 3}},
+    **{("shards.antiAffinity", value): {"shards": {"members": 3}} for value in ("preferred", "required")},
     ("etcd.enabled", False): {"etcd": {"external": {"endpoints": ["10.0.0.1:2379"]}}},
     ("etcd.external.tls.clientCertificate", True): {
         "etcd": {

@@ -83,7 +83,7 @@ admin() {
 
 {{/*
 A hook that asks the gateway: a Job. Takes (dict "root" $ "name" NAME "hook" HOOK "weight" N "script" SHELL) and
-"waits", the number of shards that have to be ready before.
+"waits", whether all shards have to be ready before.
 */}}
 {{- define "lightrail.hook" -}}
 {{- $role := dict "root" .root "component" "jobs" "values" .root.Values.jobs "restart" "OnFailure" -}}
@@ -118,9 +118,8 @@ spec:
             - |
               {{- .root.Files.Get "files/scripts/wait_for_shards.py" | trim | nindent 14 }}
             - {{ .root.Values.jobs.timeoutSeconds | quote }}
-            {{- range until (int .waits) }}
-            {{- $name := printf "%s-shard" (include "lightrail.fullname" $.root) }}
-            - http://{{ $name }}-{{ . }}.{{ $name }}.{{ $.root.Release.Namespace }}.svc:9464/readyz
+            {{- range include "lightrail.shardPods" .root | fromJsonArray }}
+            - http://{{ . }}.{{ include "lightrail.fullname" $.root }}-shard.{{ $.root.Release.Namespace }}.svc:9464/readyz
             {{- end }}
           volumeMounts:
             - name: tmp
@@ -144,14 +143,44 @@ spec:
         {{- include "lightrail.operatorVolumes" .root | nindent 8 }}
 {{- end -}}
 
+{{/* Names of the pods of all shards, as JSON. */}}
+{{- define "lightrail.shardPods" -}}
+{{- $name := printf "%s-shard" (include "lightrail.fullname" .) -}}
+{{- $members := int .Values.shards.members -}}
+{{- $pods := list -}}
+{{- range $shard := until (int .Values.shards.replicas) -}}
+{{- if eq $members 1 -}}
+{{- $pods = append $pods (printf "%s-%d" $name $shard) -}}
+{{- else -}}
+{{- range until $members }}{{ $pods = append $pods (printf "%s-%d-%d" $name $shard .) }}{{ end -}}
+{{- end -}}
+{{- end -}}
+{{- toJson $pods -}}
+{{- end -}}
+
+{{/* What the cluster has of this release, as JSON: "alone", the number of shards without replicas, and "members",
+by the number of each other shard. */}}
+{{- define "lightrail.foundShards" -}}
+{{- $name := printf "%s-shard" (include "lightrail.fullname" .) -}}
+{{- $alone := 0 -}}
+{{- $members := dict -}}
+{{- range (lookup "apps/v1" "StatefulSet" .Release.Namespace "").items -}}
+{{- if eq .metadata.name $name -}}
+{{- $alone = int .spec.replicas -}}
+{{- else if regexMatch (printf "^%s-[0-9]+$" $name) .metadata.name -}}
+{{- $_ := set $members (trimPrefix (printf "%s-" $name) .metadata.name) (int .spec.replicas) -}}
+{{- end -}}
+{{- end -}}
+{{- toJson (dict "alone" $alone "members" $members) -}}
+{{- end -}}
+
 {{/* Numbers of the shards that this upgrade removes, as JSON; read from the cluster. */}}
 {{- define "lightrail.leavingShards" -}}
-{{- $found := lookup "apps/v1" "StatefulSet" .Release.Namespace (printf "%s-shard" (include "lightrail.fullname" .)) -}}
-{{- $leaving := list -}}
-{{- if $found -}}
-{{- range $id := untilStep (int .Values.shards.replicas) (int $found.spec.replicas) 1 -}}
-{{- $leaving = append $leaving $id -}}
-{{- end -}}
+{{- $found := include "lightrail.foundShards" . | fromJson -}}
+{{- $first := int .Values.shards.replicas -}}
+{{- $leaving := untilStep $first (int $found.alone) 1 -}}
+{{- range $id, $_ := $found.members -}}
+{{- if ge (int $id) $first }}{{ $leaving = append $leaving (int $id) }}{{ end -}}
 {{- end -}}
 {{- toJson $leaving -}}
 {{- end -}}

@@ -15,11 +15,23 @@
 {{- end -}}
 {{- end -}}
 
-{{/* Labels that selectors use: never change. Takes (dict "root" $ "component" NAME). */}}
+{{/*
+Labels that selectors use: never change. Takes (dict "root" $ "component" NAME), and "shard" for the members of one
+shard, its number as a text.
+*/}}
 {{- define "lightrail.selector" -}}
 app.kubernetes.io/name: {{ include "lightrail.name" .root }}
 app.kubernetes.io/instance: {{ .root.Release.Name }}
 app.kubernetes.io/component: {{ .component }}
+{{- with .shard }}
+lightrail/shard: {{ . | quote }}
+{{- end }}
+{{- end -}}
+
+{{/* The name of the objects of a role, and with "shard" of those of one shard. */}}
+{{- define "lightrail.roleName" -}}
+{{- printf "%s-%s" (include "lightrail.fullname" .root) .component -}}
+{{- with .shard }}-{{ . }}{{ end -}}
 {{- end -}}
 
 {{/* Labels of every object. Takes (dict "root" $ "component" NAME). */}}

@@ -60,7 +60,27 @@ affinity:
 {{- end }}
 {{- end -}}
 
-{{/* Spreads pods over zones and hosts. Takes (dict "root" $ "component" NAME "values" VALUES). */}}
+{{/*
+Affinity of the pods of shards: members of one shard lie on different nodes, unless the values have another
+podAntiAffinity. Takes (dict "root" $ "component" NAME "values" VALUES), and "shard" where shards have members.
+*/}}
+{{- define "lightrail.shardAffinity" -}}
+{{- $affinity := deepCopy .values.affinity -}}
+{{- if and .shard (not (hasKey $affinity "podAntiAffinity")) -}}
+{{- $term := dict "topologyKey" "kubernetes.io/hostname" "labelSelector" (dict "matchLabels" (include "lightrail.selector" . | fromYaml)) -}}
+{{- if eq .values.antiAffinity "required" -}}
+{{- $_ := set $affinity "podAntiAffinity" (dict "requiredDuringSchedulingIgnoredDuringExecution" (list $term)) -}}
+{{- else -}}
+{{- $_ := set $affinity "podAntiAffinity" (dict "preferredDuringSchedulingIgnoredDuringExecution" (list (dict "weight" 100 "podAffinityTerm" $term))) -}}
+{{- end -}}
+{{- end -}}
+{{ include "lightrail.affinity" (dict "values" (dict "affinity" $affinity)) }}
+{{- end -}}
+
+{{/*
+Spreads pods over zones and hosts; over zones the members of each shard. Takes (dict "root" $ "component" NAME
+"values" VALUES).
+*/}}
 {{- define "lightrail.spread" -}}
 {{- $keys := dict "zones" "topology.kubernetes.io/zone" "hosts" "kubernetes.io/hostname" -}}
 {{- $wanted := list -}}
@@ -76,7 +96,7 @@ topologySpreadConstraints:
     whenUnsatisfiable: {{ .how }}
     labelSelector:
       matchLabels:
-        {{- include "lightrail.selector" $ | nindent 8 }}
+        {{- include "lightrail.selector" (eq .key $keys.zones | ternary $ (omit $ "shard")) | nindent 8 }}
     {{- if and (ne $.component "shard") (semverCompare ">=1.27-0" $.root.Capabilities.KubeVersion.Version) }}
     matchLabelKeys: [pod-template-hash]
     {{- end }}
@@ -294,7 +314,7 @@ livenessProbe:
 apiVersion: policy/v1
 kind: PodDisruptionBudget
 metadata:
-  name: {{ include "lightrail.fullname" .root }}-{{ .component }}
+  name: {{ include "lightrail.roleName" . }}
   labels:
     {{- include "lightrail.labels" . | nindent 4 }}
 spec:

@@ -202,6 +202,7 @@ def test_a_member_leaves_that_is_out_of_sync_and_stopped() -> None:
 def test_messages_are_not_given_up_while_another_member_has_them() -> None:
     async def check(scene: MoveScene) -> None:
         await with_replicas(scene, SET, "c")
+        await scene.place(0, "q")
         await scene.put(f"{SHARDS}0", None)
         scene.peers[0].state = ConnectionState.GREETING
         forget = {"disk": ""}
@@ -216,6 +217,21 @@ def test_messages_are_not_given_up_while_another_member_has_them() -> None:
         assert 0 not in scene.map.replica_sets
         assert scene.map.shard_records[0].disk == ""
         assert await scene.coordinator.entry(f"{SHARD_SETS}0") is not None
+
+    with_scene(check, 2)
+
+
+def test_a_drained_shard_is_removed_with_its_members_once_they_have_ended() -> None:
+    async def check(scene: MoveScene) -> None:
+        await with_replicas(scene, SET, "c")
+        await scene.put(f"{SHARDS}0", None)
+        scene.peers[0].state = ConnectionState.GREETING
+        problem = await scene.refused(shards.remove, "/", None, "0")
+        assert "member c of shard 0 still runs" in problem.detail
+        await scene.put(follower_key(0, "c"), None)
+        assert await scene.ask(shards.remove, "/", None, "0") is None
+        assert 0 not in scene.map.replica_sets
+        assert 0 not in scene.map.shard_records
 
     with_scene(check, 2)
 

@@ -277,10 +277,12 @@ class SimMember:
         """The next process begins with an empty directory."""
         self.files, self.drawn = SimFiles(self.shard.cluster.chance), self.shard.draw()
         self.id, self.is_faulty = self.drawn, False
+        self.shard.disk_fault_s = self.shard.cluster.loop.time()
 
     def fail(self) -> None:
         """Its disk has lost records that it had synced."""
         self.is_faulty, self.owes = True, None
+        self.shard.disk_fault_s = self.shard.cluster.loop.time()
 
     def _start_later(self) -> None:
         cluster = self.shard.cluster

@@ -248,11 +248,14 @@ class MemberFaults(Script):
             member.empty()
         await asyncio.sleep(chance.choice((1.5, 4.0)))
         owner.kill()
-        member.start()
-        await asyncio.sleep(chance.uniform(0.0, 0.5))
-        member.files.slow = chance.choice((50.0, 300.0, 1_000.0))
+        wait_s = chance.choice((0.0, 0.1, 0.5))
+        if wait_s:
+            member.start()
+            await asyncio.sleep(wait_s)
+        member.files.slow = chance.choice((100.0, 300.0, 1_000.0))
         self.cluster.note(f"the disk of {member.place} is slow: {member.files.slow:g}")
-        await asyncio.sleep(chance.choice((4.0, 12.0)))
+        member.start()
+        await asyncio.sleep(chance.choice((4.0, 25.0)))
         owner.start()
         member.files.slow = 1.0
 

@@ -76,7 +76,7 @@ async def serve(process: Process) -> None:
     with collecting.paused():
         judges = [start.judge] if replica is None else [start.judge, replica.judge]
         storage, engine = await open_engine(
-            joining, cluster, data_directory, judges, directory, map, counts, found
+            joining, cluster, data_directory, judges, directory, map, counts, found, replica
         )
     store, marks = storage.store, storage.marks
     address = joining.wire or process.shard_address(process.id)
@@ -123,6 +123,8 @@ async def serve(process: Process) -> None:
     deciding = asyncio.create_task(decisions.run())
     process.report_ready(metrics=str(page))
     await until_stop(process, server)
+    if owning is not None:
+        await owning.prepare()
     keeping.cancel()
     deciding.cancel()
     await mover.close()
@@ -176,6 +178,7 @@ async def open_engine(
     map: Map,
     counts: ShardCounts,
     replicas: ReplicaSet | None,
+    replica: Replica | None,
 ) -> tuple[Storage, Engine]:
     """The engine with all recovered queues. Raises CannotServeError, StoppedError.
 
@@ -190,7 +193,10 @@ async def open_engine(
     process = joining.process
     started = time.perf_counter()
     now_ms = Server.now_ms()
-    storage, recovered = recover(process, data_directory, cluster, judge, map, counts, now_ms, replicas)
+    standby = None if replica is None else replica.standby
+    storage, recovered = recover(
+        process, data_directory, cluster, judge, map, counts, now_ms, replicas, standby
+    )
     if replicas is not None:
         # The former owner may have written queues until the first segment of this one was on disk: names and
         # placements that are older would be judged wrongly.

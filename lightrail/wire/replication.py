@@ -28,7 +28,7 @@ from zlib import crc32
 
 from lightrail.wire.frames import Buffer, WireError
 
-VERSION: Final = 1
+VERSION: Final = 2
 HEADER: Final = Struct("<BBHIQQQ")
 PIECE: Final = Struct("<QQQI")
 """Segment u64, offset of the first byte u64, number of the record behind the bytes u64, checksum u32 (see
@@ -69,6 +69,8 @@ class MessageKind(IntEnum):
     LOOK = 5
     LEAVING = 6
     """The member ends in order: the owner need not wait until it is silent."""
+    PREPARED = 7
+    """The member has read its journal, and would be the owner within a moment."""
 
     ENDS = 65
     COMMIT = 66
@@ -76,10 +78,12 @@ class MessageKind(IntEnum):
     """Segments before the one with the number in `lsn` are dropped; numbered as COMMIT is."""
     BEAT = 68
     RETURNED = 69
-    """The owner delivers nothing more in this epoch."""
+    """The owner delivers nothing more in this epoch; the body is the member that is to take over, if any."""
     SEEN = 70
     REFUSED = 71
     """The other end has a newer epoch (`epoch`), or knows no such member; the body is the reason."""
+    PREPARE = 72
+    """The member is to take over soon."""
 
 
 _KINDS: Final = {kind.value: kind for kind in MessageKind}

@@ -2,6 +2,7 @@
 
 import json
 import re
+import shutil
 import socket
 import subprocess
 from collections.abc import Iterator
@@ -176,7 +177,7 @@ def in_sync(node: Node, shard: int) -> set[str]:
 
 
 def test_shards_get_members_and_their_founders_leave(installation: tuple[Node, list[helm.Manifest]]) -> None:
-    """The steps of docs/operate/helm.md, with what a StatefulSet and an operator do."""
+    """The steps of docs/operate/helm.md, with what Kubernetes and an operator do; then a volume is lost."""
     node, manifests = installation
     founders = node.of("shard")
     pods_of = {shard: {f"rel-lightrail-shard-{shard}-{member}" for member in range(2)} for shard in range(2)}
@@ -200,9 +201,17 @@ def test_shards_get_members_and_their_founders_leave(installation: tuple[Node, l
         assert pod.running.end(pod.spec["terminationGracePeriodSeconds"]) == 0
         del node.pods[pod.name]
     wait.until(lambda: {each: in_sync(node, each) for each in pods_of} == pods_of, "founders are out of sync")
-    for shard, names in pods_of.items():
+    for shard in pods_of:
         # A pod's host name is the pod's name; here all have this machine's.
         admin(node, "shard", "remove-member", str(shard), socket.gethostname())
+    lost = node.pods["rel-lightrail-shard-0-1"]
+    assert lost.running is not None
+    assert lost.running.end(lost.spec["terminationGracePeriodSeconds"]) == 0
+    shutil.rmtree(lost.volumes / "data")
+    (lost.volumes / "data").mkdir()
+    lost.start()
+    node.until_ready(*OWN)
+    for shard, names in pods_of.items():
         sized = admin(node, "shard", "replicas", str(shard), "--replicas", "2", "--min-in-sync", "2")
         assert {each["host"] for each in sized["members"]} == names
         assert admin(node, "receive", f"kept-{shard}", "--timeout", "10")["body"] == "before"

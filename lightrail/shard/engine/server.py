@@ -379,14 +379,15 @@ class Server:
     async def close(self) -> None:
         """Ends in order: syncs accepted batches and sends their answers."""
         self._closing = True
-        if self._timer is not None:
-            self._timer.cancel()
-        if self._poll is not None:
-            self._poll.cancel()
+        for timer in (self._timer, self._poll):
+            if timer is not None:
+                timer.cancel()
         self._turn()
-        while not self._idle.is_set():
+        is_waiting = True
+        while is_waiting or not self._idle.is_set():
             # Frames that arrived at the end of the last commit may have begun another one.
             await self._idle.wait()
+            is_waiting = self._stream is not None and await self._stream.until_accepted()
         self._closed = True
         self._socket.close(linger_ms=500)
         self._admission.close()

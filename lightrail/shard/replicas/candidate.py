@@ -61,11 +61,12 @@ class Candidate:
         others = sorted(found.in_sync - {found.owner})
         return others.index(self.member) if self.member in others else 0
 
-    def next(self, found: "ReplicaSet", silent_ns: int, *, is_refused: bool) -> Choice:
+    def next(self, found: "ReplicaSet", silent_ns: int, *, is_refused: bool, successor: str = "") -> Choice:
         """What to do about an owner that has been silent for this time.
 
         Args:
             is_refused: nothing listens at the owner's address: its process has ended.
+            successor: the member that the owner has chosen when it ended; "" for none.
         """
         if self.member not in found.in_sync:
             return Choice.OUT
@@ -75,7 +76,10 @@ class Candidate:
         if found.owner == self.member:
             # This process has replaced the one that owned, which has the directory's lock no longer.
             return Choice.LOOK
-        wait_ns = self.rank(found) * RANK_NS + (0 if is_refused else SILENCE_NS)
+        rank = self.rank(found)
+        if successor in found.in_sync:
+            rank = 0 if successor == self.member else rank + 1
+        wait_ns = rank * RANK_NS + (0 if is_refused else SILENCE_NS)
         return Choice.LOOK if silent_ns >= wait_ns else Choice.FOLLOW
 
     def judge(self, answers: Iterable[Reach]) -> Choice:

@@ -58,6 +58,8 @@ class Following:
         open_mirror: opens the mirror of a journal with this id and salt.
         send: sends a message to the owner; False if it is not connected.
         on_broken: called when this member can't go on: its disk failed, or nothing can be cut.
+        on_prepare: called when the owner requests this member to be ready to take over.
+        on_returned: called when the owner has returned its leases.
     """
 
     def __init__(
@@ -71,6 +73,8 @@ class Following:
         send: Callable[[list[bytes]], bool],
         now_ns: Callable[[], int],
         on_broken: Callable[[BaseException], None],
+        on_prepare: Callable[[], None] = lambda: None,
+        on_returned: Callable[[], None] = lambda: None,
     ) -> None:
         self.state = FollowingState.DETACHED
         self.epoch = 0
@@ -82,6 +86,8 @@ class Following:
         """When the owner was heard last."""
         self.returned = 0
         """The newest epoch whose owner has returned its leases: it is about to end."""
+        self.successor = ""
+        """The member that it has chosen to take over, if any."""
         self.whole_in = 0
         """Epoch of the owner that this process follows, or followed last, and by whose word it has had all
         accepted records; 0 if it has not. While this member is in sync no others are accepted without it."""
@@ -97,6 +103,8 @@ class Following:
         self._send = send
         self._now_ns = now_ns
         self._on_broken = on_broken
+        self._on_prepare = on_prepare
+        self._on_returned = on_returned
         self._number = 0
         """Of the last message that arrived."""
         self._arrived: deque[MemberMessage] = deque()
@@ -160,6 +168,10 @@ class Following:
         """Whether the owner has neither answered the last attach nor sent a beat for a while."""
         return self._now_ns() - max(self._attached_ns, self.heard_ns) > STUCK_NS
 
+    def prepared(self) -> None:
+        """Tells the owner that this member has read its journal."""
+        self._send(MemberMessage(MessageKind.PREPARED, self.epoch).encode())
+
     def leave(self) -> None:
         """Ends in order: the owner removes this member at once, if the minimum allows."""
         if self.state is FollowingState.FOLLOWING:
@@ -215,7 +227,10 @@ class Following:
                 self._run(partial(self._accept, message.accepted), partial(self._became_whole, message.epoch))
         elif kind is MessageKind.RETURNED:
             self._grant.give_back(message.epoch)
-            self.returned = message.epoch
+            self.returned, self.successor = message.epoch, message.body.decode(errors="replace")
+            self._on_returned()
+        elif kind is MessageKind.PREPARE and self.state is FollowingState.FOLLOWING:
+            self._on_prepare()
         elif self.state is FollowingState.FOLLOWING and kind in (MessageKind.COMMIT, MessageKind.DROP):
             self._follow(message)
 
@@ -305,7 +320,8 @@ class Following:
         if self._beats % EXTENT_BEATS == 0:
             # What is accepted is not cut after a start either.
             self.mirror.write_extent()
-        return self.mirror.synced_lsn >= lsn
+        # An owner that has accepted nothing yet does not know what former ones have.
+        return 0 < lsn <= self.mirror.synced_lsn
 
     def _ready(self, message: MemberMessage) -> None:
         self.state = FollowingState.FOLLOWING

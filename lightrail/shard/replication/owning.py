@@ -97,6 +97,8 @@ class Owning:
         """The entry, as of the last change that is known."""
         self._member = member
         self._journal = journal
+        self._recovered_lsn = journal.position.synced_lsn
+        """Number of the last record on this disk: what former owners have accepted is not behind it."""
         self._leases = leases
         self._grant = grant
         self._coordinator = coordinator
@@ -119,6 +121,8 @@ class Owning:
         self.may_change = True
         """Whether the set may be changed: not before the owner is registered, as its registration depends on
         the entry too, and would be refused."""
+        self.successor = ""
+        """The member that is to take over when this owner ends in order."""
         self._changing: asyncio.Task[None] | None = None
         self._beats: asyncio.Task[None] | None = None
 
@@ -127,13 +131,27 @@ class Owning:
         self._require()
         self._beats = loop.create_task(self._beat())
 
+    async def prepare(self, successor: str = "") -> None:
+        """Chooses a member that is to take over, and waits until it has read its journal; this owner serves
+        meanwhile. Without one that follows, nobody is chosen.
+
+        Args:
+            successor: a member in sync; "" for the first one.
+        """
+        states = {id: each.state for id, each in self.stream.followers.items()}
+        live = sorted(id for id in self.found.in_sync if states.get(id) is FollowerState.LIVE)
+        chosen = successor if successor in live else next(iter(live), "")
+        if chosen:
+            self.successor = chosen
+            await self.stream.prepare(chosen)
+
     async def close(self) -> None:
         """Ends; the leases are returned, so that a successor delivers at once."""
         tasks = [task for task in (self._beats, self._changing) if task is not None]
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
-        self.stream.return_leases()
+        self.stream.return_leases(self.successor)
 
     def may_deliver(self) -> bool:
         """Whether all required members grant a lease, and the former owner has none of this member."""
@@ -256,7 +274,8 @@ class Owning:
             ):
                 watched.silent_ns, watched.number, watched.lsn = 0, number, synced
             elif member in self.stream.left:
-                watched.silent_ns = SLOWNESS * SILENT_NS
+                # Also of all at once, which would else look as if this owner were cut off.
+                watched.silent_ns = ALONE_NS
             else:
                 watched.silent_ns += passed_ns
             if state is not FollowerState.LIVE or watched.silent_ns >= SILENT_NS:
@@ -298,7 +317,9 @@ class Owning:
                 # Demanded first, and added when it has everything that was accepted without it.
                 self._demanded |= {member}
                 self._require()
-            elif self._journal.marks.mark(member) >= self._journal.committed.next_lsn - 1:
+            elif self._journal.marks.mark(member) >= max(
+                self._journal.committed.next_lsn - 1, self._recovered_lsn
+            ):
                 return found.added(member), frozenset({member})
             # One at a time.
             return None

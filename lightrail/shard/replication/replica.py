@@ -27,6 +27,7 @@ from lightrail.shard.journal.files import RealFiles
 from lightrail.shard.journal.identity import Extent
 from lightrail.shard.journal.journal import Journal
 from lightrail.shard.journal.mirror import Mirror
+from lightrail.shard.journal.standby import Standby
 from lightrail.shard.journal.store import StoreRefusedError
 from lightrail.shard.replicas.candidate import YIELD_NS, Candidate, Choice, Reach
 from lightrail.shard.replicas.leases import Grant
@@ -39,6 +40,7 @@ from lightrail.shard.replication.links import (
     address_for_members,
 )
 from lightrail.shard.replication.owning import Owning, owning_of
+from lightrail.shard.replication.standing_by import StandingBy
 from lightrail.shard.replication.stream import Stream
 from lightrail.shard.replication.taking_over import TakingOver
 from lightrail.telemetry.process import CannotServeError, StoppedError
@@ -86,6 +88,8 @@ class Replica:
         self._loop = asyncio.get_running_loop()
         self._thread = Worker(self._loop, "mirror")
         self._link: OwnerLink | None = None
+        self._news = asyncio.Event()
+        """Set when the owner has returned its leases."""
         self._following = Following(
             member,
             self._process.boot,
@@ -95,7 +99,10 @@ class Replica:
             send=self._send_to_owner,
             now_ns=steady_ns,
             on_broken=self._fail,
+            on_prepare=lambda: self._standing_by.prepare(),
+            on_returned=self._news.set,
         )
+        self._standing_by = StandingBy(self._loop, data_directory, self._following)
         self._taking_over = TakingOver(joining, map, member, self._following, self._pause)
         self._counts = ReplicaCounts(
             follows=lambda: not self.epoch and self._following.state is FollowingState.FOLLOWING
@@ -134,6 +141,11 @@ class Replica:
         )
         mirror.open()
         return mirror
+
+    @property
+    def standby(self) -> Standby | None:
+        """What this member has read of its journal, for the recovery."""
+        return self._standing_by.standby
 
     def _fail(self, error: BaseException) -> None:
         if not self._failed.done():
@@ -270,7 +282,10 @@ class Replica:
                 following.attach(entry.epoch)
         heard_ns = max(following.heard_ns, since_ns)
         candidate = Candidate(self.member, self._following.reach)
-        return candidate.next(entry, now_ns - heard_ns, is_refused=self._has_ended(entry))
+        successor = following.successor if following.returned >= entry.epoch else ""
+        return candidate.next(
+            entry, now_ns - heard_ns, is_refused=self._has_ended(entry), successor=successor
+        )
 
     def _has_ended(self, entry: ReplicaSet) -> bool:
         """Whether the owner has ended, or is about to: a hint, and no proof."""
@@ -305,16 +320,22 @@ class Replica:
 
     async def _pause(self) -> None:
         stop = asyncio.ensure_future(self._process.until_stop())
+        news = asyncio.ensure_future(self._news.wait())
         try:
-            await asyncio.wait((stop, self._failed), timeout=TICK_S, return_when=asyncio.FIRST_COMPLETED)
+            await asyncio.wait(
+                (stop, news, self._failed), timeout=TICK_S, return_when=asyncio.FIRST_COMPLETED
+            )
         finally:
             stop.cancel()
+            news.cancel()
+            self._news.clear()
         if self._process.stopping.is_set():
             raise StoppedError
 
     async def _end_following(self, linger_ms: int = 0) -> None:
         """Writes what has arrived, and closes the mirror: the journal is opened next."""
         self._following.detach()
+        await self._standing_by.close()
         if self._link is not None:
             self._link.close(linger_ms)
             self._link = None

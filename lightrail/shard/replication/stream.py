@@ -8,9 +8,11 @@ What a member acknowledges goes into the journal's marks, whether it is required
 The stream knows nothing of sockets and clocks: it is called on the loop, but for `perform`, and calls `send`.
 """
 
+import asyncio
 import logging
 from collections import deque
 from collections.abc import Callable, Iterable
+from contextlib import suppress
 from dataclasses import dataclass, field
 from enum import Enum
 from functools import partial
@@ -41,6 +43,10 @@ BEHIND_BYTES: Final[int] = 1 << 20
 """Bytes of one message to a member that is behind."""
 ENCODED_AT_ONCE: Final[int] = 256 << 10
 """Bytes of a commit that is encoded on the loop; those of a larger one are, while the loop goes on."""
+PREPARE_S: Final = 5.0
+"""How long an owner that is to end goes on until its successor has read its journal."""
+ACCEPTED_S: Final = 1.0
+"""How long an owner that ends waits for the acknowledgements of members; senders repeat the rest."""
 BEHIND_AHEAD: Final[int] = 4
 """Such messages that a member has not acknowledged."""
 
@@ -107,6 +113,10 @@ class Stream:
         self.followers: dict[str, AttachedMember] = {}
         self.left: set[str] = set()
         """Members whose processes have ended in order, until they attach again."""
+        self.prepared: set[str] = set()
+        """Members that have read their journals, as they were requested to."""
+        self.news = asyncio.Event()
+        """Set when a member has acknowledged, prepared itself, or is lost."""
         self._journal = journal
         self._own = own
         self._leases = leases
@@ -115,6 +125,8 @@ class Stream:
         self._run_on_loop = run_on_loop
         self._on_accepted = on_accepted
         self._on_ended = on_ended
+        self._ends_at = 0.0
+        """Until when an owner that ends waits for acceptance; 0: it does not end."""
         self.number = 0
         """Of the last message to live members."""
         self._written = journal.position.ended.position
@@ -151,8 +163,11 @@ class Stream:
             elif message.kind is MessageKind.LEAVING:
                 self.left.add(follower.member)
                 del self.followers[follower.member]
+            elif message.kind is MessageKind.PREPARED:
+                self.prepared.add(follower.member)
             elif message.kind is MessageKind.REFUSED:
                 self._refused(follower, message.body.decode(errors="replace"))
+            self.news.set()
         except (WireError, ValueError) as error:
             log.error("a message of a member was not applied: %s", error)
 
@@ -211,6 +226,7 @@ class Stream:
         follower = self._of(identity)
         if follower is not None:
             del self.followers[follower.member]
+            self.news.set()
 
     # --- members that are behind -------------------------------------------------------------------------
 
@@ -293,12 +309,37 @@ class Stream:
         for follower in [*self.followers.values()]:
             self._send_to(follower, message)
 
-    def return_leases(self) -> None:
-        """Tells all members that this owner delivers nothing more."""
+    async def prepare(self, member: str) -> None:
+        """Waits until a member that follows is ready to take over, for PREPARE_S at most, or is lost."""
+        self._send_to(self.followers[member], MemberMessage(MessageKind.PREPARE, self.epoch))
+        with suppress(TimeoutError):
+            async with asyncio.timeout(PREPARE_S):
+                while member in self.followers and member not in self.prepared:
+                    self.news.clear()
+                    await self.news.wait()
+
+    async def until_accepted(self) -> bool:
+        """Waits until all that is on this disk is accepted; False if it is, or ACCEPTED_S have passed since
+        the first call."""
+        loop = asyncio.get_running_loop()
+        self._ends_at = self._ends_at or loop.time() + ACCEPTED_S
+        journal = self._journal
+        is_missing = journal.committed.next_lsn <= journal.position.synced_lsn
+        with suppress(TimeoutError):
+            async with asyncio.timeout_at(self._ends_at):
+                while journal.committed.next_lsn <= journal.position.synced_lsn:
+                    self.news.clear()
+                    await self.news.wait()
+                return is_missing
+        return False
+
+    def return_leases(self, successor: str = "") -> None:
+        """Tells all members that this owner delivers nothing more, and which of them is to take over."""
         self.is_returned = True
         self._leases.return_all()
+        message = MemberMessage(MessageKind.RETURNED, self.epoch, body=successor.encode())
         for follower in [*self.followers.values()]:
-            self._send_to(follower, MemberMessage(MessageKind.RETURNED, self.epoch))
+            self._send_to(follower, message)
 
     def _sent(
         self, kind: MessageKind, pieces: Iterable[JournalPiece] = (), *, flags: int = 0, lsn: int = 0

@@ -22,6 +22,7 @@ from lightrail.shard.journal.identity import Extent
 from lightrail.shard.journal.journal import Journal
 from lightrail.shard.journal.memory import MemoryStore
 from lightrail.shard.journal.sqlite import SqliteStore
+from lightrail.shard.journal.standby import Standby
 from lightrail.shard.journal.store import NewerFormatError, Recovered, Store, StoreError, StoreRefusedError
 from lightrail.shard.queues.delivery_marks import DeliveryMarks, FileMarks
 from lightrail.shard.queues.lock_file import FileLocks, KeptLocks
@@ -133,11 +134,14 @@ def recover(
     counts: ShardCounts,
     now_ms: int,
     replicas: ReplicaSet | None = None,
+    standby: Standby | None = None,
 ) -> tuple[Storage, Recovered]:
     """Opens what the settings name. `judge` refuses a journal that lacks records. Raises CannotServeError.
 
     Args:
         replicas: of a shard that this process owns, with its epoch and the members that are required.
+            Then messages are read when they are delivered: a take-over is to be short.
+        standby: what such a process has read of its journal while it followed.
     """
     settings = process.settings
     if settings.store != "memory":
@@ -149,7 +153,7 @@ def recover(
             store.judge = judge
         if isinstance(store, Journal) and replicas is not None:
             store.marks.require(required(replicas))
-            recovered = store.recover(settings.memory_mark, now_ms, replicas.epoch)
+            recovered = store.recover(0, now_ms, replicas.epoch, standby)
         else:
             recovered = store.recover(settings.memory_mark, now_ms)
         archiver: Archiver | None = None

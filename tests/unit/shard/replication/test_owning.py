@@ -53,9 +53,15 @@ class FakeCoordinator:
 
 
 class World:
-    """An owner "a" of members "b" and "c", without sockets and disks."""
+    """An owner "a" of members "b" and "c", without sockets and disks.
 
-    def __init__(self, in_sync: str, former: str = "", min_in_sync: int = 2) -> None:
+    Args:
+        recovered_lsn: number of the last record in the owner's journal.
+    """
+
+    def __init__(
+        self, in_sync: str, former: str = "", min_in_sync: int = 2, recovered_lsn: int = 0
+    ) -> None:
         members = {each: SetMember(each) for each in "abc"}
         found = ReplicaSet(0, 5, "a", frozenset(in_sync), members, 3, min_in_sync, revision=10)
         self.coordinator = FakeCoordinator(found)
@@ -68,7 +74,7 @@ class World:
         journal = SimpleNamespace(
             marks=self.marks,
             accept=lambda: None,
-            position=SimpleNamespace(synced_lsn=0),
+            position=SimpleNamespace(synced_lsn=recovered_lsn),
             committed=SimpleNamespace(next_lsn=1),
         )
         self.journal = journal
@@ -258,6 +264,27 @@ def test_the_former_owner_is_not_removed_while_the_others_may_be_lost() -> None:
         world.attach("c")
         await world.tick(2 * SILENT_NS)
         assert world.coordinator.entry.in_sync == {"a", "c"}
+
+    run(story)
+
+
+def test_a_learner_is_added_when_it_has_what_former_owners_may_have_accepted() -> None:
+    """The owner has accepted nothing yet, and has sent everything to a member whose disk is slow."""
+
+    async def story() -> None:
+        world = World("ab", recovered_lsn=100)
+        follower = world.attach("c")
+        world.answering.remove("c")
+        world.granting = {"c"}
+        for mark in (40, 99):
+            world.marks.synced("c", mark)
+            await world.tick(2 * TICK_NS)
+            assert "c" in world.required
+            assert not world.coordinator.writes
+        follower.heard = world.stream.number + 2
+        world.answering.add("c")
+        await world.tick(2 * TICK_NS)
+        assert "c" in world.coordinator.entry.in_sync
 
     run(story)
 
@@ -461,5 +488,19 @@ def test_a_member_that_ends_in_order_is_removed_at_once_and_back_as_soon_as_it_h
         world.attach("c")
         await world.tick(6 * TICK_NS)
         assert sorted(world.coordinator.entry.in_sync) == ["a", "b", "c"]
+
+    run(story)
+
+
+def test_an_owner_whose_other_members_all_end_in_order_goes_on_at_once() -> None:
+    async def story() -> None:
+        world = World("ab", min_in_sync=1)
+        world.attach("b")
+        await world.tick()
+        world.answering.remove("b")
+        world.stream.left.add("b")
+        del world.stream.followers["b"]
+        await world.tick()
+        assert [sorted(each.in_sync) for each in world.coordinator.writes] == [["a"]]
 
     run(story)

@@ -17,6 +17,7 @@ import lightrail.client.sync
 from lightrail.cli import local_etcd
 from tests.support import wait
 from tests.support.broker import ROOT, Broker
+from tests.support.deploy.alerts import check_firing
 from tests.support.deploy.cluster import Cluster, Node, get
 from tests.support.http_client import Http
 
@@ -172,12 +173,15 @@ def check_demands(cluster: Cluster, gateway: Node) -> None:
         assert http("PUT", "/loose/!policy", {"role": "queue", "replicas": 2}).status == 200
         wait.until(lambda: cluster.placed("loose").shard == 0, "it moves to the shard with replicas")
         assert http("DELETE", "/loose/!head").body == b"kept"
-        for number in range(3):
-            assert http("POST", f"/demanding/{number}", {"role": "queue", "replicas": 2}).status == 201
-            assert cluster.placed(f"demanding/{number}").shard == 0
-    # Shard 1 has nothing, and still gets none of them.
-    planned = {each["queue"] for each in admin(gateway.served, "rebalance", "--dry-run")["moves"]}
-    assert planned <= {QUEUE}
+        names = ["loose", *(f"demanding/{number}" for number in range(3))]
+        for name in names[1:]:
+            assert http("POST", f"/{name}", {"role": "queue", "replicas": 2}).status == 201
+            assert cluster.placed(name).shard == 0
+        # Shard 1 has nothing, and still gets none of them.
+        planned = {each["queue"] for each in admin(gateway.served, "rebalance", "--dry-run")["moves"]}
+        assert planned <= {QUEUE}
+        for name in names:
+            assert http("DELETE", f"/{name}/!policy").status == 204
 
 
 @pytest.mark.timeout(180)
@@ -206,14 +210,24 @@ def test_a_shard_gets_replicas_by_a_command_and_keeps_its_messages(tmp_path: Pat
         first.kill()
         shutil.rmtree(first.data)
         wait.until(lambda: "waiting for members of shard 0: 2" in second.said(), "the last member waits")
+
+        def is_stopped() -> bool:
+            members = admin(gateway.served, "shard", "replicas", "0")["members"]
+            return [each["running"] for each in members if each["host"] == "host-0"] == [False]
+
+        wait.until(is_stopped, "the registration of the lost member expires")
+
+        def check_alerts(*alerts: str) -> None:
+            check_firing(get(f"http://{gateway.served}/metrics")[1], *alerts, directory=tmp_path)
+
+        check_alerts("LightRailReplicasBelowMinimum", "LightRailShardAway", "LightRailShardWithoutOwner")
+        # What their runbooks say.
         admin(gateway.served, "shard", "replicas", "0", "--min-in-sync", "1")
         ledger.more()
         ledger.finish()
-
-        def is_stopped() -> bool:
-            found = until_in_sync(gateway.served, 1)
-            return [each["running"] for each in found["members"] if each["host"] == "host-0"] == [False]
-
-        wait.until(is_stopped, "the registration of the lost member expires")
+        until_in_sync(gateway.served, 1)
+        check_alerts("LightRailReplicasBelowTarget")
         found = admin(gateway.served, "shard", "remove-member", "0", "host-0")
         assert [each["host"] for each in found["members"]] == ["host-1"]
+        admin(gateway.served, "shard", "replicas", "0", "--replicas", "1")
+        check_alerts()

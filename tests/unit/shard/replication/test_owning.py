@@ -59,9 +59,7 @@ class World:
         recovered_lsn: number of the last record in the owner's journal.
     """
 
-    def __init__(
-        self, in_sync: str, former: str = "", min_in_sync: int = 2, recovered_lsn: int = 0
-    ) -> None:
+    def __init__(self, in_sync: str, former: str = "", min_in_sync: int = 2, recovered_lsn: int = 0) -> None:
         members = {each: SetMember(each) for each in "abc"}
         found = ReplicaSet(0, 5, "a", frozenset(in_sync), members, 3, min_in_sync, revision=10)
         self.coordinator = FakeCoordinator(found)

@@ -184,10 +184,10 @@ OPERATIONS: Final[Operations] = {
     "PUT /!shards/{shard}/replicas": Operation(
         replicas.change,
         "changeReplicas",
-        "how many members a shard is to have, and how many it needs",
+        "how many members a shard is to have, how many it needs, and which of them is to own it",
         ok("its replicas", _REPLICAS),
         (),
-        content(object_of({"replicas": _MEMBERS, "min_in_sync": _MEMBERS})),
+        content(object_of({"replicas": _MEMBERS, "min_in_sync": _MEMBERS, "owner": TEXT})),
     ),
     "DELETE /!shards/{shard}/replicas/{member}": Operation(
         replicas.remove_member,

@@ -332,7 +332,7 @@ SCHEMAS: Final[Object] = {
             "required": nullable("number"),
             "members": array_of(
                 object_of(
-                    {**dict.fromkeys(("member", "host", "machine", "file_system"), TEXT)}
+                    {**dict.fromkeys(("member", "host", "machine", "file_system", "storage"), TEXT)}
                     | dict.fromkeys(("owns", "in_sync", "running"), FLAG)
                     | dict.fromkeys(replicas.FIGURES, nullable("number")),
                     ("member", "host", "owns", "in_sync", "running"),

@@ -158,9 +158,14 @@ def shown(map: Map, shard: int) -> dict[str, Any] | None:
 
 
 def _place(running: Member | None) -> dict[str, str]:
-    """The machine on which a member runs, and the file system of its directory there; empty if not known."""
+    """The machine on which a member runs, the file system of its directory there, and the server of a network
+    file system; empty if not known."""
     boot, _, rest = (running.lock if running is not None else "").partition(":")
-    return {"machine": boot, "file_system": f"{boot}:{rest.partition(':')[0]}" if boot else ""}
+    return {
+        "machine": boot,
+        "file_system": f"{boot}:{rest.partition(':')[0]}" if boot else "",
+        "storage": running.storage if running is not None else "",
+    }
 
 
 def _waiting(map: Map, found: ReplicaSet) -> list[dict[str, str]]:

@@ -285,7 +285,7 @@ async def move_in(joining: Joining, cluster: str) -> tuple[DataDirectory, Start,
         if settings.store != "memory" and not (found is not None and disk is None):
             known = await patiently(process, lambda: shard_records(coordinator))
             check_disk(process.id, known.get(process.id), disk, data_directory.directory)
-        joining.own = replace(joining.own, disk=disk or "")
+        joining.own = replace(joining.own, disk=disk or "", storage=data_directory.storage)
         start = Start(joining, data_directory, data_directory.member() if found is not None else "")
         await start.until_alone()
     except (StoreError, MemberRefusedError, DirectoryRefusedError) as error:

@@ -68,12 +68,13 @@ def test_members_on_one_machine_and_file_system_are_known_by_the_locks_of_their_
     async def check(scene: MoveScene) -> None:
         await with_replicas(scene, SET, "c")
         for name, lock in (("a", "boot:2049:17"), ("b", "boot:2049:18")):
-            await scene.put(follower_key(0, name), Member(0, 1, host="h", lock=lock).encode())
+            running = Member(0, 1, host="h", lock=lock, storage="nas" if name == "a" else "")
+            await scene.put(follower_key(0, name), running.encode())
         found = (await scene.ask(replicas.show, "/", None, "0"))["replicas"]
-        assert [(each["machine"], each["file_system"]) for each in found["members"]] == [
-            ("boot", "boot:2049"),
-            ("boot", "boot:2049"),
-            ("", ""),
+        assert [(each["machine"], each["file_system"], each["storage"]) for each in found["members"]] == [
+            ("boot", "boot:2049", "nas"),
+            ("boot", "boot:2049", ""),
+            ("", "", ""),
         ]
 
     with_scene(check, 1)

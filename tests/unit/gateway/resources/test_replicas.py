@@ -269,3 +269,23 @@ def test_a_shard_keeps_the_members_that_policies_of_its_queues_demand() -> None:
         await scene.ask(replicas.change, "/", {"replicas": 3}, "0")
 
     with_scene(check, 2)
+
+
+def test_a_shard_is_handed_over_to_a_member_that_runs_and_is_in_sync() -> None:
+    async def check(scene: MoveScene) -> None:
+        await with_replicas(scene, SET, "a")
+        for owner, status, words in (
+            (3, 422, "expected the id of a member"),
+            ("c", 409, "that is in sync (b), found c"),
+            ("x", 409, "that is in sync (b), found x"),
+            ("b", 409, "that runs, found b stopped"),
+        ):
+            problem = await scene.refused(replicas.change, "/", {"owner": owner}, "0")
+            assert (problem.status, words in problem.detail) == (status, True), problem.detail
+        await with_replicas(scene, SET, "a", "b")
+        await scene.ask(replicas.change, "/", {"owner": "b"}, "0")
+        assert scene.map.replica_sets[0] == replace(SET, successor="b")
+        await scene.ask(replicas.change, "/", {"owner": "a", "min_in_sync": 1}, "0")
+        assert scene.map.replica_sets[0] == replace(SET, successor="b", min_in_sync=1)
+
+    with_scene(check, 1)

@@ -110,6 +110,7 @@ class Start:
             self._shard,
             self._last,
             self._mark,
+            member=self._member,
             disk=disk,
             inode=data_directory.inode if disk and not self._together else 0,
             directory=data_directory.directory,
@@ -121,6 +122,7 @@ class Start:
             generations.check_extent(
                 self._shard,
                 self._last,
+                member=self._member,
                 disk=self._data_directory.disk,
                 next_lsn=found.next_lsn,
                 directory=self._data_directory.directory,

@@ -376,6 +376,9 @@ class Replica:
     def own(self, found: ReplicaSet, journal: Journal, server: "Server") -> Owning:
         """From now on the journal is streamed to the other members; `Owning.may_change` is to be set."""
         stream, owning = owning_of(self, found, journal, server)
+        if self._following.returned >= self.epoch - 1:
+            # The former owner has ended in order: it is added again as soon as it has everything.
+            stream.left.add(self.former)
         server.stream_to(stream, owning.may_deliver)
         self._stream = stream
         owning.show(self._counts)

@@ -6,7 +6,8 @@ The entry ``replicas/N`` (`ReplicaSet`) is changed only by transactions that are
     remove, add   the owner changes who is in sync, in its epoch
     hand over     an operator names the member that is to be the next owner
     join, leave   a member is listed, or no longer: a learner, until the owner adds it
-    promote       an operator gives members up, so that one that is out of sync may own the shard
+    promote       an operator gives members up, so that one that is out of sync may own the shard: its journal
+                  goes on in another range of record numbers (journal/record.py)
 
 `members` has the members that may own the shard some day; `in_sync` those of them that have every record that
 was accepted. A shard without the entry has no replicas: its directory is its only member. Each change is a
@@ -24,6 +25,8 @@ from lightrail.cluster.entries import Entry
 REPLICAS: Final = "replicas/"
 FOLLOWERS: Final = "followers/"
 """``followers/N/MEMBER``: registrations of members that do not own."""
+PROMOTED_MAX: Final[int] = (1 << 23) - 1
+"""The last epoch in which a member may be promoted: numbers of its records fit into 63 bits."""
 MEMBERS_MAX: Final[int] = 7
 """Members of one shard: every record is written by each member that is in sync."""
 
@@ -58,6 +61,9 @@ class ReplicaSet:
     """Fewer members in sync accept nothing."""
     successor: str = ""
     """The member that the owner is to hand the shard over to, by an operator's word; "" for none."""
+    promoted_in: int = 0
+    """The epoch in which an operator made a member the owner that was out of sync, the last time; 0: never.
+    The journal of each later owner has the range of record numbers that this promotion began."""
     revision: int = field(default=0, compare=False)
     """Revision of the entry; guards the next change. 0: there is no entry yet."""
 
@@ -77,6 +83,8 @@ class ReplicaSet:
         }
         if self.successor:
             fields["successor"] = self.successor
+        if self.promoted_in:
+            fields["promoted"] = self.promoted_in
         return json.dumps(fields, separators=(",", ":"))
 
     @classmethod
@@ -93,6 +101,7 @@ class ReplicaSet:
                 int(fields["replicas"]),
                 int(fields["min_in_sync"]),
                 str(fields.get("successor", "")),
+                int(fields.get("promoted", 0)),
                 entry.revision,
             )
         except (ValueError, TypeError, KeyError, AttributeError) as error:
@@ -208,19 +217,35 @@ class ReplicaSet:
     def promoted(self, member: str, lost: Iterable[str]) -> "ReplicaSet":
         """`member` alone is in sync and owns, in the next epoch: every member in sync was given up by name.
 
-        Raises SetRefusedError: it is no member, or one in sync is not among the lost ones.
+        Raises SetRefusedError: one is no member, this one is in sync, or one in sync is not among the lost
+        ones.
         """
-        kept = self.in_sync - frozenset(lost)
-        if kept - {member}:
+        lost = frozenset(lost)
+        if unknown := {member, *lost} - self.members.keys():
+            raise SetRefusedError(
+                f"expected members of shard {self.shard} ({_named(self.members)}), found {_named(unknown)}"
+            )
+        if member in self.in_sync or member in lost:
+            raise SetRefusedError(
+                f"expected a member of shard {self.shard} that is out of sync and not lost, found {member}, "
+                f"which is {'in sync: start it, and it takes over' if member in self.in_sync else 'lost'}. "
+                f"`lightrail-admin shard replicas {self.shard} --min-in-sync 1` lets the last member in sync "
+                "go on alone"
+            )
+        if kept := self.in_sync - lost:
             raise SetRefusedError(
                 f"expected every member of shard {self.shard} in sync to be named as lost, found "
-                f"{_named(kept)} that may have accepted records: start one of them, or name it with --lost"
+                f"{_named(kept)} with all accepted ones: start one, and it takes over, or name it with --lost"
             )
-        if member not in self.members:
+        if self.epoch >= PROMOTED_MAX:
             raise SetRefusedError(
-                f"expected a member of shard {self.shard} ({_named(self.members)}), found {member}"
+                f"expected an epoch of shard {self.shard} before {PROMOTED_MAX}, found {self.epoch}: no "
+                "range of record numbers is left"
             )
-        return replace(self, epoch=self.epoch + 1, owner=member, in_sync=frozenset({member}))
+        epoch = self.epoch + 1
+        return replace(
+            self, epoch=epoch, owner=member, in_sync=frozenset({member}), successor="", promoted_in=epoch
+        )
 
     def write_of(self, changed: "ReplicaSet") -> Write:
         """The write that makes this entry the changed one, or nothing if it was changed meanwhile."""

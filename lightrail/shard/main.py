@@ -15,6 +15,7 @@ from lightrail.cluster.history import begin
 from lightrail.cluster.joining import Joining, patiently
 from lightrail.cluster.map import Map, MapChanges
 from lightrail.cluster.replica_sets import ReplicaSet
+from lightrail.journal.record import range_of
 from lightrail.namespace.directory import Directory
 from lightrail.namespace.service import Service
 from lightrail.shard.effects.actions import Actions
@@ -225,7 +226,10 @@ async def open_engine(
         time.perf_counter() - started,
     )
     for first, last in recovered.lost:
-        log.warning("records %d to %d are lost: a repair removed them", first, last - 1)
+        why = "a repair removed them"
+        if range_of(first) != range_of(last):
+            why = "they were given up when another member was promoted"
+        log.warning("records %d to %d are lost: %s", first, last - 1, why)
     return storage, engine
 
 

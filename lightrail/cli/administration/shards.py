@@ -57,6 +57,18 @@ REMOVE_MEMBER: Final = """examples:
 The member is out of sync, and was stopped. Its directory can be deleted; a process that is started on it
 joins again.
 """
+PROMOTE: Final = """makes a member the owner that is out of sync; shows what each member has
+
+examples:
+  lightrail-admin shard promote 3                       what the journal of each member has
+  lightrail-admin shard promote 3 --member host-c --lost host-a --lost host-b
+  lightrail-admin shard promote 3 --member host-c --lost host-a --lost host-b --yes
+
+All members in sync are lost for good, and are named with --lost. Accepted messages that the promoted member
+lacks are lost, and consumed ones may be delivered again. If a member that is named as lost lives behind a
+partition, two sides may accept: be sure that none of them runs. Such a member does not follow when it is
+back, and keeps its journal.
+"""
 REMOVE: Final = """examples:
   lightrail-admin shard remove 3                        a drained, stopped shard
   lightrail-admin shard remove 3 --lose-queues          its disk is lost: shows its queues
@@ -98,6 +110,13 @@ def register(things: Subparsers) -> None:
     command = add(shards, "remove-member", _remove_member, "remove a member that is lost", REMOVE_MEMBER)
     command.add_argument("id", metavar="ID", type=int)
     command.add_argument("member", metavar="MEMBER", help="its host, its id, or the beginning of its id")
+    command = add(shards, "promote", _promote, "let a member own that may lack messages", PROMOTE)
+    command.add_argument("id", metavar="ID", type=int)
+    command.add_argument("--member", metavar="MEMBER", help="its host, its id, or the beginning of its id")
+    command.add_argument(
+        "--lost", metavar="MEMBER", action="append", default=[], help="a member that is lost for good"
+    )
+    command.add_argument("--yes", action="store_true", help="confirm it")
     command = add(shards, "remove", _remove, "forget a shard that has no queues and was stopped", REMOVE)
     command.add_argument("id", metavar="ID", type=int)
     command.add_argument(
@@ -145,6 +164,9 @@ def _show_replicas(parsed: argparse.Namespace, shown: dict[str, Any] | None) -> 
     pairs({"shard": parsed.id} | {key: shown[key] for key in ("epoch", "replicas", "min_in_sync", "in_sync")})
     print()
     table(shown["members"], ("host", "owns", "in_sync", "running", "member"))
+    for each in shown["members"]:
+        if each.get("kept"):
+            print(f"\n{printable(each['host'] or each['member'])}: {each['kept']}")
     return 0
 
 
@@ -191,6 +213,40 @@ def _member(members: Sequence[dict[str, Any]], text: str, shard: int) -> str:
             f"members are {known}"
         )
     return str(chosen[0])
+
+
+def _promote(client: Client, parsed: argparse.Namespace) -> int:
+    path = path_of("!shards", str(parsed.id), "replicas")
+    found = client.get(path, reach="true")["replicas"]
+    if found is None:
+        return _show_replicas(parsed, None)
+    members = found["members"]
+    wanted: dict[str, Any] = {}
+    if parsed.member is not None:
+        lost = [_member(members, each, parsed.id) for each in parsed.lost]
+        wanted = {"member": _member(members, parsed.member, parsed.id), "lost": lost}
+    elif parsed.lost or parsed.yes:
+        raise CommandError("expected the member that is to own the shard, found none: name it with --member")
+    if not (wanted and parsed.yes) and not printed_json(parsed, found):
+        table(members, ("host", "in_sync", "running", "answers", "last_epoch", "last_record", "member"))
+    if not wanted:
+        return 0
+    if not parsed.yes:
+        raise CommandError(
+            f"shard {parsed.id} would lose, for good, all accepted messages that {parsed.member} lacks; if a "
+            f"member named as lost still runs somewhere ({', '.join(parsed.lost) or 'none is named'}), two "
+            "sides may accept. Confirm with --yes"
+        )
+    shown = client.request("POST", path, json_body=wanted).json()["replicas"]
+    if not printed_json(parsed, shown):
+        print(f"member {wanted['member']} is to own shard {parsed.id}, alone in sync")
+        if shown["min_in_sync"] > 1:
+            print(
+                f"nothing is accepted or delivered before {shown['min_in_sync']} members are in sync: start "
+                "members on empty directories, or `lightrail-admin shard replicas "
+                f"{parsed.id} --min-in-sync 1`"
+            )
+    return 0
 
 
 def _drain(client: Client, parsed: argparse.Namespace) -> int:

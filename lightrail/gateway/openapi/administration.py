@@ -31,6 +31,7 @@ from lightrail.gateway.resources import (
     definitions,
     moves,
     permissions,
+    promotion,
     queues,
     replicas,
     shards,
@@ -180,6 +181,7 @@ OPERATIONS: Final[Operations] = {
         "readReplicas",
         "the members of a shard; null without replicas",
         ok("its replicas", _REPLICAS),
+        (query("reach", FLAG, "true: with how far the journal of each reaches, as far as it is known"),),
     ),
     "PUT /!shards/{shard}/replicas": Operation(
         replicas.change,
@@ -194,6 +196,14 @@ OPERATIONS: Final[Operations] = {
         "removeMember",
         "remove a member that is out of sync and was stopped",
         ok("its replicas", _REPLICAS),
+    ),
+    "POST /!shards/{shard}/replicas": Operation(
+        promotion.promote,
+        "promoteMember",
+        "make a member the owner that is out of sync; all members in sync are named as lost, for good",
+        ok("its replicas", _REPLICAS),
+        (),
+        content(object_of({"member": TEXT, "lost": array_of(TEXT)}, ("member", "lost"))),
     ),
     "DELETE /!shards/{shard}": Operation(
         shards.remove,
@@ -332,8 +342,9 @@ SCHEMAS: Final[Object] = {
             "required": nullable("number"),
             "members": array_of(
                 object_of(
-                    {**dict.fromkeys(("member", "host", "machine", "file_system", "storage"), TEXT)}
-                    | dict.fromkeys(("owns", "in_sync", "running"), FLAG)
+                    {**dict.fromkeys(("member", "host", "machine", "file_system", "storage", "kept"), TEXT)}
+                    | dict.fromkeys(("owns", "in_sync", "running", "answers"), FLAG)
+                    | dict.fromkeys(("last_epoch", "last_record"), nullable("integer"))
                     | dict.fromkeys(replicas.FIGURES, nullable("number")),
                     ("member", "host", "owns", "in_sync", "running"),
                 )

@@ -5,11 +5,14 @@ from typing import TYPE_CHECKING, Any, Final
 from aiohttp import web
 
 from lightrail.cluster.coordinator import ConflictError, Write
+from lightrail.cluster.generations import last_generation
 from lightrail.cluster.map import Map, Member, ShardRecord
 from lightrail.cluster.replica_sets import MEMBERS_MAX, ReplicaSet, SetRefusedError, first, key_of
 from lightrail.gateway.errors import ProblemError
 from lightrail.gateway.processes.health import Samples
+from lightrail.gateway.processes.reach import reach_of
 from lightrail.gateway.request import Request, whole_number
+from lightrail.journal.record import range_of
 from lightrail.telemetry.metrics import escape
 
 if TYPE_CHECKING:
@@ -21,9 +24,37 @@ FIGURES: Final = ("acknowledged_age_seconds", "behind_records", "ahead_bytes")
 
 
 async def show(request: Request) -> web.Response:
-    """GET /!shards/ID/replicas."""
+    """GET /!shards/ID/replicas; with ?reach=true how far the journal of each member reaches, if it is known.
+
+    A member that runs is asked. Of another one the last end is known that it has reported while it owned.
+    """
     request.manager()
-    return _answer(request, record_of(request).id)
+    id = record_of(request).id
+    answer, found = shown(request.services.map, id), request.services.map.replica_sets.get(id)
+    with_reach = request.flag("reach")
+    if answer is not None and found is not None and (found.promoted_in or with_reach):
+        reach = await reach_of(request.services, found)
+        for row in answer["members"]:
+            own = reach.get(row["member"])
+            if with_reach:
+                last, _ = await last_generation(request.services.coordinator, id, row["member"])
+                reported = last.next_lsn - 1 if last is not None and last.next_lsn else None
+                row["answers"] = own is not None
+                row["last_epoch"] = None if own is None else own.epoch
+                row["last_record"] = reported if own is None else own.next_lsn - 1
+            if own is not None and not row["in_sync"] and range_of(own.next_lsn) < found.promoted_in:
+                row["kept"] = _kept(own.next_lsn - 1, found.promoted_in)
+    return web.json_response({"replicas": answer})
+
+
+def _kept(last: int, epoch: int) -> str:
+    """What to do about a member that is not where a promoted owner began; empty if it has no journal."""
+    if not last:
+        return ""
+    return (
+        f"it has records up to {last} of before the promotion in epoch {epoch}, and keeps them and does not "
+        "follow if the owner lacks some: its log says so. To join again, it needs an empty directory"
+    )
 
 
 async def change(request: Request) -> web.Response:
@@ -62,7 +93,7 @@ async def change(request: Request) -> web.Response:
         )
     if changed.replicas < before.replicas:
         _check_demands(request, changed)
-    await _write(request.services, before, changed)
+    await write(request.services, before, changed)
     return _answer(request, record.id)
 
 
@@ -128,7 +159,7 @@ async def remove(services: "Services", shard: str, member: str) -> None:
             f"{running.host}, which would join again: stop it first, or wait until the registration of a "
             "killed process has expired",
         )
-    await _write(services, found, changed)
+    await write(services, found, changed)
 
 
 def shown(map: Map, shard: int) -> dict[str, Any] | None:
@@ -261,7 +292,8 @@ def _number(name: str, value: Any) -> int:
     return value
 
 
-async def _write(services: "Services", before: ReplicaSet, changed: ReplicaSet) -> None:
+async def write(services: "Services", before: ReplicaSet, changed: ReplicaSet) -> None:
+    """Changes the entry of a shard. Raises ProblemError: it was changed meanwhile."""
     try:
         await services.coordinator.write([before.write_of(changed)])
     except ConflictError:

@@ -74,12 +74,12 @@ async def _forget_disk(request: Request, value: dict[str, Any]) -> web.Response:
     if value != {"disk": ""}:
         raise ProblemError(422, 'expected {"disk": ""} alone: shards write their disks down', field="disk")
     found = record_of(request)
-    await _check_stopped(request, found)
+    await check_stopped(request, found)
     await _give_up(request, found, replace(found, disk="").encode(), lambda _: found.id)
     return _answer(request, found)
 
 
-async def _check_stopped(request: Request, found: ShardRecord) -> None:
+async def check_stopped(request: Request, found: ShardRecord) -> None:
     """Raises ProblemError for a shard that runs, even one that lost the coordinator and its registration."""
     services = request.services
     registered = services.map.shards.get(found.id)
@@ -159,7 +159,7 @@ async def remove(request: Request) -> web.Response:
     services = request.services
     map = services.map
     found = record_of(request)
-    await _check_stopped(request, found)
+    await check_stopped(request, found)
     queues = map.queues_of(found.id)
     if queues and not lose:
         raise ProblemError(

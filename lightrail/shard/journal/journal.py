@@ -79,6 +79,8 @@ class Journal:
         """Whether a segment must be kept because it has to be archived and is not in the archive yet."""
         self.judge: Callable[[Extent], None] = lambda _: None
         """Recovery calls it before it changes a file; it raises StoreError if the journal is too short."""
+        self.promoted_in = 0
+        """See `ReplicaSet.promoted_in`: recovery begins this range of numbers, if it has not begun."""
         self._extent = ExtentFile(files, 0, NOTHING)
         self._extent_wanted = False
         self._space = Space(files, segment_bytes, 1)
@@ -125,6 +127,7 @@ class Journal:
         self.accept()
         try:
             self._tail.roll(0, now_ms)
+            replay.lost += self._tail.begin_range(self.promoted_in, now_ms)
             self.flush()
         except StoreFullError:
             # The shard still starts, and makes its segment when space is free; one with replicas needs it.
@@ -150,11 +153,7 @@ class Journal:
             self.files.unlock()
 
     def flush(self) -> None:
-        """Commits the gathered records in this thread: for opening, closing, and tools.
-
-        Raises:
-            OSError: a call of the disk failed.
-        """
+        """Commits the gathered records in this thread: for opening, closing, and tools. Raises OSError."""
         while self.pending:
             commit = self.begin_commit()
             try:

@@ -18,7 +18,16 @@ from lightrail.journal.layout import (
     UNSYNCED_MAX,
     encode_small,
 )
-from lightrail.journal.record import CONTINUED, REWRITTEN, SPILLED, Close, Delivered
+from lightrail.journal.record import (
+    CONTINUED,
+    RANGE_RECORDS,
+    REWRITTEN,
+    SPILLED,
+    Close,
+    Delivered,
+    Gap,
+    range_of,
+)
 from lightrail.journal.segment_header import SEGMENT_HEADER_SIZE, encode_segment_header
 from lightrail.model.attempts import WAITS
 from lightrail.shard.journal.batches import columns
@@ -170,7 +179,7 @@ class Tail:
         segment.live += share
         return Location(segment.number, offset, length)
 
-    def small(self, record: SmallRecord | Close, now_ms: int) -> int:
+    def small(self, record: SmallRecord | Close | Gap, now_ms: int) -> int:
         """Appends any record except Append; it may use the last of the space. Returns its offset."""
         lsn = self.lsn + 1
         rest = encode_small(record, lsn, self._unsynced(lsn), now_ms)
@@ -190,6 +199,24 @@ class Tail:
         if type(record) is not Delivered:
             self.sync_wanted = True
         return offset
+
+    def begin_range(self, number: int, now_ms: int) -> list[tuple[int, int]]:
+        """Goes on with the first record of a range (journal/record.py), unless the journal is as far.
+
+        A process may end between this segment's header and the Gap: then the next one appends it.
+
+        Returns:
+            The number of the Gap, and that of the record behind it; nothing if there is no new one.
+        """
+        if range_of(self.lsn + 1) >= number:
+            return []
+        next_lsn = number * RANGE_RECORDS
+        self.small(Gap(next_lsn), now_ms)
+        gap = self.lsn
+        # The numbers between are no records of a commit.
+        self._lsn_begun += next_lsn - 1 - gap
+        self.lsn = next_lsn - 1
+        return [(gap, next_lsn)]
 
     def reserve(self, size: int, now_ms: int) -> None:
         """Makes room for records of `size` bytes in total in the current segment.

@@ -39,6 +39,10 @@ class Reach(NamedTuple):
     next_lsn: int
 
 
+NOTHING: Final = Reach(0, 1)
+"""The reach of a member that has no journal."""
+
+
 class Choice(Enum):
     """What a member does next; see the module."""
 

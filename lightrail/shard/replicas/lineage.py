@@ -6,10 +6,15 @@ shorter copy is a prefix of the longer one: the common end is a byte offset. Old
 well: that owner wrote behind them, and the other journal got them from it.
 
 The epoch 0 proves nothing: all owners before the shard had replicas share it.
+
+An operator may have promoted a member that lacked accepted records. Its journal goes on in another range of
+record numbers (journal/record.py). Nobody is cut to such a journal: what would be cut may have been accepted.
 """
 
 from collections.abc import Sequence
 from typing import NamedTuple
+
+from lightrail.journal.record import range_of
 
 
 class LineageError(Exception):
@@ -67,8 +72,9 @@ def compare(member: Sequence[OwnedSegment], owner: Sequence[OwnedSegment], accep
             which everything may be cut.
 
     Raises:
-        LineageError: the owner has no segment; its epoch is over; an accepted record would be cut; or an
-            older segment differs, so that one of the journals is damaged.
+        LineageError: the owner has no segment; its epoch is over; the owner was promoted, and a record would
+            be cut; an accepted record would be cut; or an older segment differs, so that one of the journals
+            is damaged.
     """
     if not owner:
         raise LineageError(
@@ -89,18 +95,23 @@ def compare(member: Sequence[OwnedSegment], owner: Sequence[OwnedSegment], accep
             common = RecordEnd(mine.segment, shorter.end, shorter.next_lsn)
             _check_older(member[index + 1 :], of_owner)
             break
+    at = (common.segment, common.offset)
+    cut = bool(member) and (member[0].segment, member[0].end) != at
+    # Also where the owner has dropped the Gap with its segment.
+    if cut and range_of(member[0].next_lsn) != range_of(newest.next_lsn):
+        raise LineageError(
+            f"expected no records that the owner lacks, as it was promoted without all accepted ones, found "
+            f"those up to {member[0].next_lsn - 1} here, of which the owner has those up to "
+            f"{common.next_lsn - 1}: nothing was cut, and this member does not follow. Keep its directory as "
+            "long as its messages may be needed; to join again, start it with an empty one"
+        )
     if common.next_lsn <= accepted:
         raise LineageError(
             f"expected the owner to have all records up to {accepted}, which were accepted, found that its "
             f"journal is that of this member up to record {common.next_lsn - 1} only: nothing was cut. Let "
             "the owner fetch the others, or a member take over that has them"
         )
-    at = (common.segment, common.offset)
-    return Comparison(
-        common,
-        cut=bool(member) and (member[0].segment, member[0].end) != at,
-        fetch=(newest.segment, newest.end) != at,
-    )
+    return Comparison(common, cut, fetch=(newest.segment, newest.end) != at)
 
 
 def _check_older(member: Sequence[OwnedSegment], of_owner: dict[int, OwnedSegment]) -> None:

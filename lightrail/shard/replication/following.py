@@ -118,6 +118,8 @@ class Following:
         self._attached_ns = 0
         self._refused_for = ""
         """Reason of the last refusal: a member attaches again and again, but logs it once."""
+        self._kept_for = ""
+        """Why this member was not cut the last time; it is logged once, too."""
 
     def promise(self, epoch: int) -> None:
         """From now on no owner of an older epoch is answered: what it still sends was never accepted."""
@@ -347,7 +349,9 @@ class Following:
                 self.detach()
             elif isinstance(error, LineageError):
                 # An owner that requires this member ends, as it lacks accepted records.
-                log.error("this member does not follow the owner of epoch %d: %s", self.epoch, error)
+                if str(error) != self._kept_for:
+                    self._kept_for = str(error)
+                    log.error("this member does not follow the owner of epoch %d: %s", self.epoch, error)
                 self._refuse(self.epoch, str(error))
                 self.detach()
             else:

@@ -14,7 +14,7 @@ from lightrail.cluster.coordinator import ConflictError, CoordinatorError
 from lightrail.cluster.joining import Joining, patiently
 from lightrail.cluster.map import Map
 from lightrail.cluster.replica_sets import ReplicaSet
-from lightrail.shard.replicas.candidate import Reach
+from lightrail.shard.replicas.candidate import NOTHING, Reach
 from lightrail.shard.replication.following import Following
 from lightrail.shard.replication.links import look_around
 from lightrail.telemetry.process import CannotServeError
@@ -79,10 +79,17 @@ class TakingOver:
         Returns the entry as it is then: an operator may have lowered the minimum meanwhile.
 
         Raises:
-            CannotServeError: another member reaches further, and is to take over.
+            CannotServeError: another member reaches further, and is to take over; or an operator has promoted
+                this one, and it has no journal.
             StoppedError: the process has to end.
         """
         process, reach = self._joining.process, self._following.reach
+        if owned.promoted_in and reach == NOTHING:
+            raise CannotServeError(
+                "expected a part of the journal in the directory of a promoted member, found nothing: "
+                f"promote another member of shard {owned.shard}, or, if no disk of it is left, give its "
+                f"messages up with `lightrail-admin shard forget-disk {owned.shard}`"
+            )
         logged = ""
         while not is_whole:
             answers = await self.look_around(owned, owned.epoch, former)

@@ -153,6 +153,7 @@ def recover(
             store.judge = judge
         if isinstance(store, Journal) and replicas is not None:
             store.marks.require(required(replicas))
+            store.promoted_in = replicas.promoted_in
             recovered = store.recover(0, now_ms, replicas.epoch, standby)
         else:
             recovered = store.recover(settings.memory_mark, now_ms)

@@ -21,7 +21,7 @@ from lightrail.journal.layout import (
     LayoutError,
     decode_small,
 )
-from lightrail.journal.record import CONTINUED, Queue, Snapshot
+from lightrail.journal.record import CONTINUED, Queue, Snapshot, range_of
 from lightrail.journal.scan import Found, Readable, Scan, next_whole
 from lightrail.journal.segment_header import (
     FORMAT_VERSION,
@@ -129,7 +129,7 @@ class _Reader:
                 continue
             gap = window.codes[-1] == GAP
             if gap and walk.lsn > first:
-                self._lost_by_repair(window, walk.lsn)
+                self._lost_at_gap(window, walk.lsn)
             torn = self._torn(window, walk, gap)
             if torn is not None:
                 window = window.cut(torn)
@@ -212,11 +212,13 @@ class _Reader:
             return None
         return Walk(self._file, self._salt, found.offset, self._end_of(stop), found.lsn, stop)
 
-    def _lost_by_repair(self, window: Window, next_lsn: int) -> None:
-        """Reports records that a repair replaced by the Gap at the window's end."""
+    def _lost_at_gap(self, window: Window, next_lsn: int) -> None:
+        """Reports records that a Gap at the window's end replaces."""
         start = int(window.starts[-1])
         lsn = int(window.lsn[-1])
         what = f"a repair found records {lsn} to {next_lsn - 1} damaged and set them aside"
+        if range_of(lsn) != range_of(next_lsn):
+            what = f"records {lsn} to {next_lsn - 1} were given up when another member was promoted"
         self._damage(window.base + start, lsn, what, next_lsn)
 
     def _torn(self, window: Window, walk: Walk, gap: bool) -> int | None:

@@ -97,10 +97,13 @@ class MemberNode:
 class OwnerNode:
     """The owner in one epoch."""
 
-    def __init__(self, world: "World", files: FakeFiles, epoch: int, required: frozenset[str]) -> None:
+    def __init__(
+        self, world: "World", files: FakeFiles, epoch: int, required: frozenset[str], promoted_in: int = 0
+    ) -> None:
         self.world, self.files = world, files
         marks: Marks[Reached] = Marks(required)
         self.journal = Journal(files, CLUSTER, SHARD, segment_bytes=SEGMENT_BYTES, marks=marks)
+        self.journal.promoted_in = promoted_in
         self.recovered = self.journal.recover(1 << 30, 1, epoch)
         self.ended = ""
         self.commit: JournalCommit | None = None
@@ -155,6 +158,7 @@ class World:
         self.owner_name = "a"
         self.members: dict[str, MemberNode] = {}
         self.epoch = 1
+        self.promoted_in = 0
         self.owner = OwnerNode(self, FakeFiles(), 1, self.in_sync - {"a"})
         for name in members:
             self.members[name] = MemberNode(self, name, FakeFiles())
@@ -166,6 +170,13 @@ class World:
         if self.owner is not None:
             self.owner.stream.lost(name.encode())
         self.members[name].following.detach()
+
+    def promote(self, name: str) -> None:
+        """The owner's machine stops, and an operator gives it up: a member owns that was not required."""
+        self.epoch += 1
+        self.promoted_in = self.epoch
+        self.in_sync = frozenset(name)
+        self.take_over(name, "all", 0)
 
     def take_over(self, name: str, keep: str, seed: int, *, is_lost: bool = False) -> None:
         """The machine of the owner stops, and a member owns; the former owner follows when it is back.
@@ -188,7 +199,8 @@ class World:
             new.stop()
         self.epoch += 1
         self.owner_name, self.owner = name, None
-        self.owner = OwnerNode(self, new.files, self.epoch, self.in_sync - {name})
+        required = self.in_sync - {name}
+        self.owner = OwnerNode(self, new.files, self.epoch, required, self.promoted_in)
 
     def deliver(self, wire: tuple[str, str]) -> None:
         """One message arrives."""

@@ -1,6 +1,7 @@
 """Replica sets: which changes the entry of a shard allows, and that each is guarded."""
 
 import asyncio
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -11,7 +12,14 @@ from lightrail.cluster import replica_sets
 from lightrail.cluster.coordinator import ConflictError, CoordinatorError
 from lightrail.cluster.entries import Entry
 from lightrail.cluster.memory import MemoryCoordinator
-from lightrail.cluster.replica_sets import MEMBERS_MAX, ReplicaSet, SetMember, SetRefusedError, first
+from lightrail.cluster.replica_sets import (
+    MEMBERS_MAX,
+    PROMOTED_MAX,
+    ReplicaSet,
+    SetMember,
+    SetRefusedError,
+    first,
+)
 
 THREE = ReplicaSet(
     4, 7, "a", frozenset("ab"), {each: SetMember(f"host-{each}") for each in "abc"}, 3, 2, revision=9
@@ -58,6 +66,13 @@ def test_a_take_over_changes_owner_and_epoch_and_never_the_set() -> None:
         (lambda found: found.sized(MEMBERS_MAX + 1, 2), f"replicas <= {MEMBERS_MAX}"),
         (lambda found: found.promoted("c", "a"), "to be named as lost, found b"),
         (lambda found: found.promoted("d", "ab"), "found d"),
+        (lambda found: found.promoted("c", "abx"), "found x"),
+        (lambda found: found.promoted("a", "b"), "found a, which is in sync: start it"),
+        (lambda found: found.promoted("c", "abc"), "found c, which is lost"),
+        (
+            lambda found: replace(found, epoch=PROMOTED_MAX).promoted("c", "ab"),
+            f"before {PROMOTED_MAX}, found {PROMOTED_MAX}",
+        ),
         (lambda found: found.joined("d", "host-a"), "distinct hosts, found a on host-a already, in sync"),
         (lambda found: found.joined("d", "host-c", "c"), "found c on host-c already, running"),
     ],
@@ -65,6 +80,18 @@ def test_a_take_over_changes_owner_and_epoch_and_never_the_set() -> None:
 def test_a_change_that_breaks_a_promise_is_refused_with_what_to_do(change: Any, expected: str) -> None:
     with pytest.raises(SetRefusedError, match=expected):
         change(THREE)
+
+
+def test_a_promoted_member_alone_is_in_sync_and_later_owners_know_the_epoch_of_the_promotion() -> None:
+    promoted = THREE.promoted("c", "ab")
+    assert (promoted.epoch, promoted.owner, promoted.in_sync) == (8, "c", frozenset("c"))
+    assert promoted.members == THREE.members
+    later = promoted.taken_over("c", "host-c").sized(3, 1).added("b").taken_over("b", "host-b").removed("c")
+    assert (later.epoch, later.promoted_in) == (10, 8)
+    assert ReplicaSet.decode(Entry("replicas/4", later.encode(), 1, 1)).promoted_in == 8
+    assert later.promoted("a", "b").promoted_in == 11
+    # Programs that know no promotions wrote, and read, the same entry.
+    assert "promoted" not in THREE.encode()
 
 
 def test_a_new_directory_replaces_the_lost_one_of_its_host() -> None:

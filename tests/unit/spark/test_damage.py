@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from lightrail.journal.archive import ArchiveError
 from lightrail.journal.layout import GAP, QUEUE, SNAPSHOT, encode_small, finished
-from lightrail.journal.record import Gap
+from lightrail.journal.record import RANGE_RECORDS, Gap
 from lightrail.journal.segment_header import SEGMENT_HEADER_SIZE
 from lightrail.spark.decoding.wanted import Part, Wanted
 from lightrail.spark.decoding.windows import DamageError
@@ -161,6 +161,17 @@ def test_a_gap_of_a_repair_is_loss() -> None:
     sequences, (damage,) = survived(segment)
     assert sequences == [0, 1, 3, 4, 5]
     assert "repair" in str(damage)
+
+
+def test_the_gap_of_a_promotion_is_loss() -> None:
+    def gap(old: bytes, lsn: int, salt: int) -> bytes:
+        rest = encode_small(Gap(3 * RANGE_RECORDS), lsn, 0, 1_000)
+        return finished(rest + bytes(len(old) - len(rest) - 8), salt)
+
+    sequences, damage = survived(repaired(gap))
+    assert sequences[:2] == [0, 1]
+    assert damage[0].next_lsn == 3 * RANGE_RECORDS
+    assert "given up when another member was promoted" in str(damage[0])
 
 
 @pytest.mark.parametrize(

@@ -201,3 +201,54 @@ def test_a_hand_over_without_another_member_in_sync_is_an_error(gateway: FakeGat
     gateway.answers["GET", "/!shards/3/replicas"] = (200, {}, {"replicas": REPLICAS | {"members": members}})
     assert run(gateway, "handover", "3") == 1
     assert "another member of shard 3 that runs and is in sync, found none" in capsys.readouterr().err
+
+
+REACH = REPLICAS | {
+    "members": [
+        each | {"answers": False, "last_epoch": None, "last_record": 900}
+        for each in REPLICAS["members"]  # type: ignore[attr-defined]
+    ]
+}
+
+
+def test_a_member_is_promoted_with_all_that_are_lost_by_name_and_a_confirmation(
+    gateway: FakeGateway, capsys: Output
+) -> None:
+    path = "/!shards/3/replicas"
+    after = REACH | {"epoch": 6, "owner": "bb3", "in_sync": 1}
+    gateway.answers["GET", path] = (200, {}, {"replicas": REACH})
+    gateway.answers["POST", path] = (200, {}, {"replicas": after})
+    assert run(gateway, "promote", "3") == 0
+    assert "LAST RECORD" in capsys.readouterr().out
+    assert run(gateway, "promote", "3", "--json") == 0
+    assert json.loads(capsys.readouterr().out) == REACH
+    lost = ("--member", "h3", "--lost", "h1", "--lost", "aa2")
+    assert run(gateway, "promote", "3", *lost) == 1
+    said = capsys.readouterr()
+    assert "LAST RECORD" in said.out
+    assert "all accepted messages that h3 lacks" in said.err
+    assert "two sides may accept. Confirm with --yes" in said.err
+    for words, expected in (
+        (("--lost", "h1"), "name it with --member"),
+        (("--yes",), "name it with --member"),
+        (("--member", "h9"), "found 0: its members are"),
+        (("--member", "h3", "--lost", "aa"), "found 2: its members are"),
+    ):
+        assert run(gateway, "promote", "3", *words) == 1
+        assert expected in capsys.readouterr().err
+    assert not [method for method, _, _, _ in gateway.asked if method == "POST"]
+    assert run(gateway, "promote", "3", *lost, "--yes") == 0
+    (body,) = [json.loads(body) for method, _, body, _ in gateway.asked if method == "POST"]
+    assert body == {"member": "bb3", "lost": ["aa1", "aa2"]}
+    out = capsys.readouterr().out
+    assert "member bb3 is to own shard 3, alone in sync" in out
+    assert "nothing is accepted or delivered before 2 members are in sync" in out
+    assert run(gateway, "promote", "3", *lost, "--yes", "--json") == 0
+    assert json.loads(capsys.readouterr().out) == after
+
+
+def test_what_a_member_keeps_is_shown_below_the_members(gateway: FakeGateway, capsys: Output) -> None:
+    members = [each | {"kept": "it has records"} for each in REPLICAS["members"][2:]]  # type: ignore[index]
+    gateway.answers["GET", "/!shards/3/replicas"] = (200, {}, {"replicas": REPLICAS | {"members": members}})
+    assert run(gateway, "replicas", "3") == 0
+    assert "h3: it has records" in capsys.readouterr().out

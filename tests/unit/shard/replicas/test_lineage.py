@@ -2,6 +2,7 @@
 
 import pytest
 
+from lightrail.journal.record import RANGE_RECORDS
 from lightrail.shard.replicas.lineage import Comparison, LineageError, OwnedSegment, RecordEnd, compare
 
 
@@ -64,6 +65,29 @@ def test_the_epoch_of_shards_without_replicas_does_not_show_that_two_journals_ar
     owner = lineage("1:0:1-9@300 2:1:10-19@300")
     assert compare(lineage("1:0:1-9@300"), owner, 0).common == RecordEnd(1, 0, 1)
     assert compare(lineage("1:0:1-9@300 2:1:10-12@90"), owner, 0).common == RecordEnd(2, 90, 13)
+
+
+BEYOND = RANGE_RECORDS + 5
+
+
+def test_nobody_is_cut_to_a_journal_that_was_promoted() -> None:
+    promoted = [OwnedSegment(6, 16, 4, 300, BEYOND), *lineage("4:1:1-10@500 5:1:11-15@200")]
+    # It has all that the owner had before it was promoted, or a part of that, or nothing.
+    for member, common in (
+        ("4:1:1-10@500 5:1:11-15@200", RecordEnd(5, 200, 16)),
+        ("4:1:1-10@500", RecordEnd(4, 500, 11)),
+        ("", RecordEnd(4, 0, 1)),
+    ):
+        assert compare(lineage(member), promoted, 0) == Comparison(common, False, True)
+    for member in ("4:1:1-10@500 5:1:11-16@240", "4:1:1-10@500 5:1:11-15@200 6:3:16-16@80", "4:0:1-3@500"):
+        with pytest.raises(LineageError, match=r"promoted without all accepted ones.* nothing was cut"):
+            compare(lineage(member), promoted, 0)
+        # The owner has dropped the segments before.
+        with pytest.raises(LineageError, match="promoted without all accepted ones"):
+            compare(lineage(member), [OwnedSegment(7, BEYOND, 4, 300, BEYOND + 9)], 0)
+    # What a member has behind the Gap is cut as ever.
+    ahead = [OwnedSegment(6, 16, 4, 400, BEYOND + 2), *promoted[1:]]
+    assert compare(ahead, promoted, 0) == Comparison(RecordEnd(6, 300, BEYOND), True, False)
 
 
 def test_an_owner_of_an_earlier_epoch_is_refused() -> None:

@@ -44,8 +44,8 @@ imports: setup ## layers and purity, by import-linter; and that no count of the 
 
 # Both processors are used: test by test where tests compute, file by file where they have processes of their own. The slower
 # half is one run, so that processes that mostly wait, for leases to expire and for peers to be silent, share the processors
-# with those that compute, and so that only its last file leaves a processor idle. Its order is from files with few long
-# tests to files with many short ones; last is Spark, whose processes stay until the end.
+# with those that compute, and so that only its last file leaves a processor idle; of its three workers one mostly waits. Its
+# order is from files with few long tests to files with many short ones; last is Spark, whose processes stay until the end.
 COMPUTING := tests/unit tests/model
 SIMULATED := tests/simulation
 TALKING := tests/bus tests/client tests/conformance tests/contracts tests/http tests/transport
@@ -65,7 +65,7 @@ endif
 
 test-slow: setup ## set up, then the slower half: simulated crashes, clients and browsers of others, Celery, Spark, faults, containers
 	$(BIN)/pytest -m "not soak" -n 2 $(SIMULATED) $(ARGS)
-	$(BIN)/pytest -m "not soak" -n 2 --dist loadfile --no-loadscope-reorder $(FAULTS) $(OTHERS) $(FOREIGN) $(PIPELINES) $(ARGS)
+	$(BIN)/pytest -m "not soak" -n 3 --dist loadfile --no-loadscope-reorder $(FAULTS) $(OTHERS) $(FOREIGN) $(PIPELINES) $(ARGS)
 
 docs: ## the documents as a site, in build/site; a broken link is an error
 	@scripts/setup.sh docs

@@ -22,9 +22,11 @@ from tests.benchmarks import (
     names,
     policies,
     rates,
+    replicas,
     routers,
     service_bus,
     suite,
+    take_overs,
     transactions,
 )
 from tests.benchmarks.row import Row
@@ -42,6 +44,8 @@ ROWS: tuple[Row, ...] = (
     *clients.ROWS,
     *buses.ROWS,
     *clusters.ROWS,
+    *replicas.ROWS,
+    *take_overs.ROWS,
     *transactions.ROWS,
     *service_bus.ROWS,
     *archives.ROWS,

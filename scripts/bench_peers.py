@@ -13,9 +13,10 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
-from tests.benchmarks import machine, peers, suite
+from tests.benchmarks import machine, peers, quorum, suite
 from tests.benchmarks.load import LoadError
 from tests.support.amqp.java_broker import JavaBroker
+from tests.support.amqp.rabbitmq_cluster import RabbitCluster
 
 
 def main() -> int:
@@ -32,16 +33,18 @@ def main() -> int:
     directory = tempfile.mkdtemp(prefix="lightrail-peer-", dir=given.scratch)
     try:
         peers.install()
-        folders = [Path(directory, name) for name in ("rabbitmq", "artemis", "broker-j")]
+        folders = [Path(directory, name) for name in ("rabbitmq", "artemis", "broker-j", "quorum")]
         for folder in folders:
             folder.mkdir()
         rabbit = peers.RabbitMQ(folders[0])
         artemis = peers.Artemis(folders[1], options=peers.JVM_OPTIONS, file_bytes=peers.ARTEMIS_FILE_BYTES)
         broker_j = peers.BrokerJ(folders[2], options=peers.JVM_OPTIONS)
+        cluster = RabbitCluster(folders[3])
         found = (
             (rabbit, peers.rows_of_rabbitmq(rabbit)),
             (artemis, peers.rows_of_artemis(artemis)),
             (broker_j, peers.rows_of_broker_j(broker_j)),
+            (cluster, quorum.rows_of_quorum(cluster)),
         )
         names = [row.name for _, rows in found for row in rows]
         if unknown := set(given.only or ()) - set(names):
@@ -55,6 +58,8 @@ def main() -> int:
                     if isinstance(peer, JavaBroker):
                         suite.say(peer.name, "warming up")
                         peers.warm_up(peer)
+                    elif isinstance(peer, RabbitCluster):
+                        peer.declare("bench")
                     met &= suite.run(chosen, given.runs, given.scratch, names, "peers")
         return 0 if met else 1
     except (peers.PeerMissingError, LoadError, TimeoutError) as error:

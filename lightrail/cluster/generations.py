@@ -90,7 +90,14 @@ async def last_generation(
 
 
 def check_generation(
-    shard: int, last: Generation | None, mark: Mark | None, *, disk: str | None, inode: int, directory: str
+    shard: int,
+    last: Generation | None,
+    mark: Mark | None,
+    *,
+    member: str = "",
+    disk: str | None,
+    inode: int,
+    directory: str,
 ) -> None:
     """Checks that a directory is the one of the last start; no process is registered under this number.
 
@@ -104,7 +111,7 @@ def check_generation(
     assert last is not None
     if mark is None:
         found = f"this directory ({directory}) is a copy from before generations were kept"
-        raise _refused(shard, last, found)
+        raise _refused(shard, member, last, found)
     if last.token not in (mark.token, *mark.previous):
         if mark.number <= last.number:
             found = f"has generation {mark.number}: an outdated copy or a restored backup"
@@ -113,10 +120,11 @@ def check_generation(
                 f"has generation {mark.number} of another line: it was started elsewhere, or the "
                 "coordinator was restored from an older backup"
             )
-        raise _refused(shard, last, f"this directory ({directory}) {found}")
+        raise _refused(shard, member, last, f"this directory ({directory}) {found}")
     if inode and last.inode and inode != last.inode and not last.closed:
         raise _refused(
             shard,
+            member,
             last,
             f"that start did not end in order, and this directory ({directory}) is not the one that it ran "
             "on but a copy, which may lack its last records",
@@ -124,7 +132,7 @@ def check_generation(
 
 
 def check_extent(
-    shard: int, last: Generation | None, *, disk: str | None, next_lsn: int, directory: str
+    shard: int, last: Generation | None, *, member: str = "", disk: str | None, next_lsn: int, directory: str
 ) -> None:
     """Checks that a journal has all records that the last start reported. Raises MemberRefusedError."""
     if not _concerns(last, disk):
@@ -133,6 +141,7 @@ def check_extent(
     if next_lsn < last.next_lsn:
         raise _refused(
             shard,
+            member,
             last,
             f"its journal had come to record {last.next_lsn - 1} in segment {last.segment}, the one in this "
             f"directory ({directory}) ends with record {next_lsn - 1}: an outdated copy or a restored "
@@ -145,12 +154,18 @@ def _concerns(last: Generation | None, disk: str | None) -> bool:
     return last is not None and last.disk == disk and not last.accepted
 
 
-def _refused(shard: int, last: Generation, found: str) -> MemberRefusedError:
+def _refused(shard: int, member: str, last: Generation, found: str) -> MemberRefusedError:
+    subject, remedy = f"shard {shard}", "Give the shard its own directory, or, if that is lost and there is"
+    if member:
+        subject = f"this member of shard {shard}"
+        remedy = (
+            "Give the member its own directory. If that is lost, start this process on an empty directory: "
+            "it gets everything from the members in sync. If these are lost too, and there is"
+        )
     return MemberRefusedError(
-        f"{key_of(shard)} says that shard {shard} was last started as generation {last.number}; {found}. "
-        "Messages that are missing in it would be lost, and consumed ones would be delivered again. Give the "
-        "shard its own directory, or, if that is lost and there is only this one, "
-        f"`lightrail-admin shard accept-disk {shard}` lets it start"
+        f"{key_of(shard, member)} says that {subject} was last started as generation {last.number}; {found}. "
+        "Messages that are missing in it would be lost, and consumed ones would be delivered again. "
+        f"{remedy} only this one, `lightrail-admin shard accept-disk {shard}` lets it start"
     )
 
 

@@ -301,6 +301,12 @@ class KeyedCoordinator(Coordinator):
     async def _replicate(self, queue: str, placed: Placed) -> None:
         """Begins the move of a queue whose shard has fewer members than its policy demands."""
         replicas = await self._demanded(queue)
+        move = self._map.moves.get(queue)
+        if move is not None and move.phase != "frozen" and members_of(self._map, move.to) < replicas:
+            # It was begun before the policy demanded so many. One that is frozen is about to end.
+            with contextlib.suppress(ConflictError):
+                await moves.give_up(self, move, placed)
+            self._map.refresh()
         if members_of(self._map, placed.shard) < replicas:
             chosen = self._choose({queue: replicas})
             await moves.begin(self, self._map, list(chosen.items()), now_ms=wall_ms())

@@ -140,12 +140,16 @@ class Member:
     started_ms: int = 0
     lock: str = ""
     """Of a member with replicas: the identity of its directory's lock, which one process can have."""
+    storage: str = ""
+    """Of such a member: the server of the network file system of its directory; empty for a local one."""
 
     def encode(self) -> str:
         fields = asdict(self)
-        # A former version can't read an entry with the field.
-        for name in ("id",) if self.lock else ("id", "lock"):
-            del fields[name]
+        del fields["id"]
+        # A former version can't read an entry with these fields; it reads no entries of members.
+        for name in ("lock", "storage"):
+            if not self.lock or not fields[name]:
+                del fields[name]
         return json.dumps(fields, separators=(",", ":"))
 
 

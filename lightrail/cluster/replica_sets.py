@@ -6,6 +6,7 @@ The entry ``replicas/N`` (`ReplicaSet`) is changed only by transactions that are
     reclaim       after etcd was set back: a member owns whose journal knows a later epoch than the entry, and
                   nobody is in sync before it has compared its journal with those of others
     remove, add   the owner changes who is in sync, in its epoch
+    hand over     an operator names the member that is to be the next owner
     join, leave   a member is listed, or no longer: a learner, until the owner adds it
     promote       an operator gives members up, so that one that is out of sync may own the shard
 
@@ -60,6 +61,8 @@ class ReplicaSet:
     """Members that there are to be."""
     min_in_sync: int
     """Fewer members in sync accept nothing."""
+    successor: str = ""
+    """The member that the owner is to hand the shard over to, by an operator's word; "" for none."""
     revision: int = field(default=0, compare=False)
     """Revision of the entry; guards the next change. 0: there is no entry yet."""
 
@@ -74,7 +77,7 @@ class ReplicaSet:
 
     def encode(self) -> str:
         """The value of its entry."""
-        fields = {
+        fields: dict[str, Any] = {
             "epoch": self.epoch,
             "owner": self.owner,
             "in_sync": sorted(self.in_sync),
@@ -82,6 +85,8 @@ class ReplicaSet:
             "replicas": self.replicas,
             "min_in_sync": self.min_in_sync,
         }
+        if self.successor:
+            fields["successor"] = self.successor
         return json.dumps(fields, separators=(",", ":"))
 
     @classmethod
@@ -97,6 +102,7 @@ class ReplicaSet:
                 {str(id): SetMember(str(each.get("host", ""))) for id, each in fields["members"].items()},
                 int(fields["replicas"]),
                 int(fields["min_in_sync"]),
+                str(fields.get("successor", "")),
                 entry.revision,
             )
         except (ValueError, TypeError, KeyError, AttributeError) as error:
@@ -121,7 +127,20 @@ class ReplicaSet:
                 f"{member}, which may lack accepted records: wait until one of these runs, or promote it"
             )
         members = {**self.members, member: SetMember(host)}
-        return replace(self, epoch=self.epoch + 1, owner=member, members=members)
+        return replace(self, epoch=self.epoch + 1, owner=member, members=members, successor="")
+
+    def handed_over(self, member: str) -> "ReplicaSet":
+        """The owner is to end in order, and `member` to take the shard over.
+
+        Raises SetRefusedError: the member may lack accepted records, or owns the shard.
+        """
+        others = self.in_sync - {self.owner}
+        if member not in others:
+            raise SetRefusedError(
+                f"expected another member of shard {self.shard} that is in sync ({_named(others)}), found "
+                f"{member}: wait until it is in sync, or choose another one"
+            )
+        return replace(self, successor=member)
 
     def reclaimed(self, member: str, host: str, epoch: int) -> "ReplicaSet":
         """`member`, whose journal knows `epoch`, owns the shard, and nobody is known to have everything.
@@ -141,7 +160,9 @@ class ReplicaSet:
             )
         next_epoch = epoch + 1 + UNSEEN_EPOCHS if epoch > self.epoch else self.epoch + 1
         members = {**self.members, member: SetMember(host)}
-        return replace(self, epoch=next_epoch, owner=member, in_sync=frozenset(), members=members)
+        return replace(
+            self, epoch=next_epoch, owner=member, in_sync=frozenset(), members=members, successor=""
+        )
 
     def removed(self, members: Iterable[str]) -> "ReplicaSet":
         """These members are out of sync, as they do not acknowledge.

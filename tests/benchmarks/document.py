@@ -26,6 +26,11 @@ supervisor and gateway included. A target is met when the median of the runs mee
 Five runs of every row take about three quarters of an hour; `make bench ARGS="--only policies --runs 1"`
 measures one row once. `unchanged` compares with an earlier commit: it is left out where git or that commit is
 missing.
+
+Rows that lose the owner of a shard with replicas wait after each round until all members are in sync, and
+take six minutes a run: `make bench ARGS="--only take-over-few --runs 1"`. Their members, and the three nodes
+of RabbitMQ, share one machine and one disk: they show how much work replicas are, and how long a take-over
+takes, not what three machines reach.
 """
 
 

@@ -145,6 +145,10 @@ class Members:
     def until_in_sync(self, count: int = MEMBERS, deadline_s: float = DEADLINE_S) -> None:
         wait.until(lambda: len(self.entry()["in_sync"]) == count, f"{count} members are in sync", deadline_s)
 
+    def until_replaceable(self) -> None:
+        """Waits until another member may take over; the third one may take long on a busy machine."""
+        wait.until(lambda: len(self.entry()["in_sync"]) > 1, "two members are in sync", DEADLINE_S)
+
     def until_out(self, node: Node) -> None:
         wait.until(lambda: node not in self.in_sync(), f"{node.name} is out of sync", DEADLINE_S)
 

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from tests.cluster.replicated import MEMBERS, ReplicaScene, hold
+from tests.cluster.test_rebalance import admin
 
 pytestmark = pytest.mark.timeout(240)
 
@@ -21,6 +22,23 @@ def test_owners_are_killed_with_their_disks_and_nothing_is_lost(tmp_path: Path) 
                 shutil.rmtree(owner.data)
             scene.members.start(owner)
             scene.members.until_in_sync()
+        scene.finish()
+
+
+def test_a_shard_is_handed_over_by_an_operator_under_load(tmp_path: Path) -> None:
+    with ReplicaScene(tmp_path) as scene:
+        gateway = scene.cluster.gateway()
+        scene.cluster.start(gateway)
+        for round in range(2):
+            scene.members.until_in_sync()
+            owner = scene.members.owner()
+            with scene.fault(f"hand-over {round}"):
+                done = admin(gateway, "shard", "handover", "0")
+                assert done.returncode == 0, done.stderr
+                assert scene.members.owner() is not owner
+        scene.members.until_in_sync()
+        # Those that have handed over follow.
+        assert scene.members.restarts == 2
         scene.finish()
 
 

@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import shutil
 import signal
 import subprocess
@@ -17,6 +18,7 @@ import lightrail.client.sync
 from lightrail.cli import local_etcd
 from tests.support import wait
 from tests.support.broker import ROOT, Broker
+from tests.support.deploy.alerts import check_firing
 from tests.support.deploy.cluster import Cluster, Node, get
 from tests.support.http_client import Http
 
@@ -172,12 +174,15 @@ def check_demands(cluster: Cluster, gateway: Node) -> None:
         assert http("PUT", "/loose/!policy", {"role": "queue", "replicas": 2}).status == 200
         wait.until(lambda: cluster.placed("loose").shard == 0, "it moves to the shard with replicas")
         assert http("DELETE", "/loose/!head").body == b"kept"
-        for number in range(3):
-            assert http("POST", f"/demanding/{number}", {"role": "queue", "replicas": 2}).status == 201
-            assert cluster.placed(f"demanding/{number}").shard == 0
-    # Shard 1 has nothing, and still gets none of them.
-    planned = {each["queue"] for each in admin(gateway.served, "rebalance", "--dry-run")["moves"]}
-    assert planned <= {QUEUE}
+        names = ["loose", *(f"demanding/{number}" for number in range(3))]
+        for name in names[1:]:
+            assert http("POST", f"/{name}", {"role": "queue", "replicas": 2}).status == 201
+            assert cluster.placed(name).shard == 0
+        # Shard 1 has nothing, and still gets none of them.
+        planned = {each["queue"] for each in admin(gateway.served, "rebalance", "--dry-run")["moves"]}
+        assert planned <= {QUEUE}
+        for name in names:
+            assert http("DELETE", f"/{name}/!policy").status == 204
 
 
 @pytest.mark.timeout(180)
@@ -205,15 +210,38 @@ def test_a_shard_gets_replicas_by_a_command_and_keeps_its_messages(tmp_path: Pat
         # The owner is lost with its disk, and what is left is below the minimum: it waits for a word.
         first.kill()
         shutil.rmtree(first.data)
-        wait.until(lambda: "waiting for members of shard 0: 2" in second.said(), "the last member waits")
+
+        def metrics() -> str:
+            # The gateway takes a member with a host of its own for one of another machine.
+            return "".join(get(f"http://{each}/metrics")[1] for each in (gateway.served, second.metrics))
+
+        def is_stopped() -> bool:
+            members = admin(gateway.served, "shard", "replicas", "0")["members"]
+            return [(each["owns"], each["running"]) for each in members if each["host"] == "host-0"] == [
+                (False, False)
+            ]
+
+        wait.until(is_stopped, "another member owns, and the registration of the lost one expires")
+        age = re.compile(
+            r'^lightrail_replica_acknowledged_age_seconds\{member="host-0".*\} (\S+)$', re.MULTILINE
+        )
+        wait.until(
+            lambda: any(float(each) > 10 for each in age.findall(metrics())), "the owner has waited for it"
+        )
+        accepted = ledger.accepted
+
+        def check_alerts(*alerts: str) -> None:
+            check_firing(metrics(), *alerts, directory=tmp_path)
+
+        check_alerts("LightRailReplicaSilent", "LightRailReplicasBelowMinimum")
+        assert ledger.accepted == accepted
+        # What their runbooks say.
         admin(gateway.served, "shard", "replicas", "0", "--min-in-sync", "1")
         ledger.more()
         ledger.finish()
-
-        def is_stopped() -> bool:
-            found = until_in_sync(gateway.served, 1)
-            return [each["running"] for each in found["members"] if each["host"] == "host-0"] == [False]
-
-        wait.until(is_stopped, "the registration of the lost member expires")
+        until_in_sync(gateway.served, 1)
+        check_alerts("LightRailReplicasBelowTarget")
         found = admin(gateway.served, "shard", "remove-member", "0", "host-0")
         assert [each["host"] for each in found["members"]] == ["host-1"]
+        admin(gateway.served, "shard", "replicas", "0", "--replicas", "1")
+        check_alerts()

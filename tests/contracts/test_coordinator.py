@@ -382,6 +382,15 @@ def test_a_queue_is_on_a_shard_with_as_many_members_as_its_policy_demands(run: R
         assert (entry.key, json.loads(entry.value or "")["to"]) == ("moves/other", 1)
         assert await coordinator.place("q0") == placed[0]
         assert len(await coordinator.entries("moves/")) == 1
+        # A move to a shard with fewer ends, unless it is frozen.
+        frozen = Move("q1", 1, 2, placed[1].epoch, "frozen")
+        await coordinator.write(
+            [Write(each.key, each.encode()) for each in (Move("q0", 1, 2, placed[0].epoch), frozen)]
+        )
+        for name in ("q0", "q1"):
+            assert (await coordinator.place(name)).shard == 1
+        left = [each.key for each in await coordinator.entries("moves/")]
+        assert left == ["moves/other", "moves/q1"]
 
     run(check)
 

@@ -5,6 +5,8 @@ from typing import NamedTuple
 
 GROUPING = re.compile(r"\b(?:by|without|on|ignoring|group_left|group_right)\s*\(([^)]*)\)")
 RANGE = re.compile(r"\[[^\]]*\]")
+TEXT_ARGUMENT = re.compile(r',\s*"[^"]*"')
+"""An argument of label_replace."""
 SELECTOR = re.compile(r"([a-zA-Z_:][\w:]*)\s*(\{[^}]*\})?(\s*\()?")
 MATCHER = re.compile(r'(\w+)\s*(?:=~|!~|!=|=)\s*"[^"]*"')
 WORDS = frozenset({"and", "or", "unless", "bool", "offset", "inf", "nan"})
@@ -27,7 +29,7 @@ def named(expression: str) -> Named:
         for label in labels.split(",")
         if label.strip()
     }
-    rest = RANGE.sub("", GROUPING.sub("", expression))
+    rest = RANGE.sub("", GROUPING.sub("", TEXT_ARGUMENT.sub("", expression)))
     selectors = []
     for name, matchers, call in SELECTOR.findall(rest):
         if not call and name.lower() not in WORDS:

@@ -45,6 +45,11 @@ ABSENT_YET: Final = frozenset(
         # Of shards with replicas.
         "lightrail_placement_replicas",
         "lightrail_placement_replicas_in_sync",
+        "lightrail_placement_replicas_min_in_sync",
+        "lightrail_placement_member_in_sync",
+        "lightrail_placement_member_running",
+        "lightrail_replica_acknowledged_age_seconds",
+        "lightrail_replica_required",
     }
 )
 """What a broker does not show before it has been used so."""

@@ -5,6 +5,7 @@ from collections.abc import Iterator
 import pytest
 
 from tests.benchmarks.load import LoadError, bench
+from tests.benchmarks.take_overs import pause
 from tests.support.broker import Broker
 from tests.support.http_client import Http
 
@@ -59,3 +60,9 @@ def test_a_request_without_a_reply_counts_as_lost(broker: Broker) -> None:
     flags = f"--requests --count {COUNT} --warm-up 0s --drain-time 1s"
     with pytest.raises(LoadError, match="lost 1, duplicates 0, out of order 0"):
         bench(f"amqp://{broker.amqp}/unanswered", f"{flags} --property colour=3 --selector colour<>'1'")
+
+
+def test_a_pause_does_not_end_with_what_was_on_its_way() -> None:
+    answers = [9.9, 10.0, 10.01, 10.02, 10.75, 10.76, 10.8]
+    assert pause(answers, 10.005) == pytest.approx(0.745)
+    assert pause(answers, 10.75) == pytest.approx(0.05)

@@ -71,6 +71,9 @@ class Members:
             if self.chance.random() < 0.1 and getattr(record, "queue", 1) in self.writer.queues:
                 record.flags |= CONTINUED * (self.chance.random() < 0.3)
                 self.owner.append(record, self.writer.now_ms)
+        if self.chance.random() < 0.05:
+            captured = self.chance.choice(('{"capture":true}', "{}"))
+            self.writer.run([("declare", self.chance.randint(1, 2), captured)])
         self.writer.run([op])
         self.owner.append(Taken(1, 1, 1), self.writer.now_ms)  # Ends a group.
         self.owner.flush()

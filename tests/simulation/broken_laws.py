@@ -133,7 +133,7 @@ BROKEN: dict[str, tuple[list[tuple[Any, str, Any]], str]] = {
     "everybody has everything (6)": ([(Replica, "_is_whole", _is_always_whole)], "set_back_successor"),
     "delivered without leases (8)": ([(Owning, "may_deliver", _always)], "isolate"),
     "unfenced (9)": ([(Fence, "write", _unfenced)], "move alone"),
-    "replaced by an older entry (11)": ([(Owning, "_learn", _learn_what_is_older)], "set_back_etcd"),
+    "replaced by an older entry (11)": ([(Owning, "_learn", _learn_what_is_older)], "forgotten_etcd"),
     "no cut (10)": ([(following, "compare", _without_cut)], "blackout partition"),
 }
 """By what is broken, with the number of the law: what to replace, and the faults under which it shows."""

@@ -137,6 +137,7 @@ def _about_places(id: int, replicas: Mapping[str, Any]) -> Iterable[Finding]:
     for key, what, lost in (
         ("file_system", "lie on one file system of one machine", "disk"),
         ("machine", "run on one machine", "machine"),
+        ("storage", "lie on the network storage of one server", "storage"),
     ):
         places: dict[str, list[str]] = {}
         for each in replicas["members"]:

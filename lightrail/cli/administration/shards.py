@@ -1,6 +1,8 @@
 """The command `shard`: lists shards and their members, drains them, and gives up their disks."""
 
 import argparse
+import time
+from collections.abc import Sequence
 from typing import Any, Final
 
 from lightrail.cli.administration.client import Client, CommandError, path_of
@@ -35,6 +37,19 @@ examples:
 The first change of a shard without replicas restarts its process, as the only member. With a minimum of 1,
 what the last member in sync accepts alone is lost with its disk.
 """
+HANDOVER: Final = """lets another member own a shard, as before maintenance of the owner's machine
+
+The owner goes on until the other member has read its journal, then ends in order, and its supervisor starts
+it again as a member that follows. Clients stay attached and notice a short pause.
+
+examples:
+  lightrail-admin shard handover 3                      to any other member in sync
+  lightrail-admin shard handover 3 --to host-b          to the one on this host
+  lightrail-admin shard handover 3 --to 9f2c            by its id, or the beginning of it
+"""
+HANDOVER_S: Final = 60.0
+"""How long the command waits for the new owner."""
+HANDOVER_LOOK_S: Final = 0.2
 REMOVE_MEMBER: Final = """examples:
   lightrail-admin shard remove-member 3 host-b          the member whose last start was on this host
   lightrail-admin shard remove-member 3 9f2c            by its id, or the beginning of it
@@ -77,6 +92,9 @@ def register(things: Subparsers) -> None:
     command.add_argument(
         "--min-in-sync", metavar="N", type=int, help="members that must have a message before it is accepted"
     )
+    command = add(shards, "handover", _handover, "let another member own a shard", HANDOVER)
+    command.add_argument("id", metavar="ID", type=int)
+    command.add_argument("--to", metavar="MEMBER", help="its host, its id, or the beginning of its id")
     command = add(shards, "remove-member", _remove_member, "remove a member that is lost", REMOVE_MEMBER)
     command.add_argument("id", metavar="ID", type=int)
     command.add_argument("member", metavar="MEMBER", help="its host, its id, or the beginning of its id")
@@ -130,22 +148,49 @@ def _show_replicas(parsed: argparse.Namespace, shown: dict[str, Any] | None) -> 
     return 0
 
 
+def _handover(client: Client, parsed: argparse.Namespace) -> int:
+    path = path_of("!shards", str(parsed.id), "replicas")
+    before = client.get(path)["replicas"] or {"members": [], "owner": ""}
+    others = [each for each in before["members"] if each["in_sync"] and each["running"] and not each["owns"]]
+    if parsed.to is not None:
+        member = _member(before["members"], parsed.to, parsed.id)
+    elif others:
+        member = others[0]["member"]
+    else:
+        raise CommandError(
+            f"expected another member of shard {parsed.id} that runs and is in sync, found none: see "
+            f"`lightrail-admin shard replicas {parsed.id}`"
+        )
+    shown = client.request("PUT", path, json_body={"owner": member}).json()["replicas"]
+    until = time.monotonic() + HANDOVER_S
+    while shown["owner"] == before["owner"] != member:
+        if time.monotonic() > until:
+            raise CommandError(
+                f"shard {parsed.id} was not handed over within {HANDOVER_S:g} s: its owner's log has the "
+                "reason"
+            )
+        time.sleep(HANDOVER_LOOK_S)
+        shown = client.get(path)["replicas"]
+    return _show_replicas(parsed, shown)
+
+
 def _remove_member(client: Client, parsed: argparse.Namespace) -> int:
     path = path_of("!shards", str(parsed.id), "replicas")
-    members = (client.get(path)["replicas"] or {"members": []})["members"]
-    chosen = [
-        each["member"]
-        for each in members
-        if each["host"] == parsed.member or each["member"].startswith(parsed.member)
-    ]
+    member = _member((client.get(path)["replicas"] or {"members": []})["members"], parsed.member, parsed.id)
+    shown = client.request("DELETE", f"{path}/{member}").json()["replicas"]
+    return _show_replicas(parsed, shown)
+
+
+def _member(members: Sequence[dict[str, Any]], text: str, shard: int) -> str:
+    """The id of the member with this host or beginning of its id. Raises CommandError."""
+    chosen = [each["member"] for each in members if each["host"] == text or each["member"].startswith(text)]
     if len(chosen) != 1:
         known = ", ".join(f"{each['member']} on {each['host']}" for each in members) or "none"
         raise CommandError(
-            f"expected one member of shard {parsed.id} with the host or id {parsed.member!a}, found "
-            f"{len(chosen)}: its members are {known}"
+            f"expected one member of shard {shard} with the host or id {text!a}, found {len(chosen)}: its "
+            f"members are {known}"
         )
-    shown = client.request("DELETE", f"{path}/{chosen[0]}").json()["replicas"]
-    return _show_replicas(parsed, shown)
+    return str(chosen[0])
 
 
 def _drain(client: Client, parsed: argparse.Namespace) -> int:

@@ -184,10 +184,10 @@ OPERATIONS: Final[Operations] = {
     "PUT /!shards/{shard}/replicas": Operation(
         replicas.change,
         "changeReplicas",
-        "how many members a shard is to have, and how many it needs",
+        "how many members a shard is to have, how many it needs, and which of them is to own it",
         ok("its replicas", _REPLICAS),
         (),
-        content(object_of({"replicas": _MEMBERS, "min_in_sync": _MEMBERS})),
+        content(object_of({"replicas": _MEMBERS, "min_in_sync": _MEMBERS, "owner": TEXT})),
     ),
     "DELETE /!shards/{shard}/replicas/{member}": Operation(
         replicas.remove_member,
@@ -332,7 +332,7 @@ SCHEMAS: Final[Object] = {
             "required": nullable("number"),
             "members": array_of(
                 object_of(
-                    {**dict.fromkeys(("member", "host", "machine", "file_system"), TEXT)}
+                    {**dict.fromkeys(("member", "host", "machine", "file_system", "storage"), TEXT)}
                     | dict.fromkeys(("owns", "in_sync", "running"), FLAG)
                     | dict.fromkeys(replicas.FIGURES, nullable("number")),
                     ("member", "host", "owns", "in_sync", "running"),

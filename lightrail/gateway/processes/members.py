@@ -6,12 +6,13 @@ A killed shard leaves the list of processes when its lease expires. Its queues s
 An operator has to see that first: the shard's name and the number of its queues.
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final
 
 from lightrail.cluster.map import Map, MapChanges
 from lightrail.cluster.map import Member as Registered
+from lightrail.cluster.replica_sets import ReplicaSet
 from lightrail.model.endpoint import endpoint
 from lightrail.shard_client.peers.shards import ConnectionState, ShardPeer
 from lightrail.telemetry.metrics import AnyFamily, Family, Labels, counter, gauges
@@ -172,6 +173,18 @@ class Presence:
         found = {shard: getattr(each, field) for shard, each in sorted(self._map.replica_sets.items())}
         return {str(shard): len(it) if field == "in_sync" else it for shard, it in found.items()}
 
+    def of_members(self, read: Callable[[ReplicaSet, str], bool]) -> list[tuple[Labels, float]]:
+        """A figure of each member of the shards with replicas, by its shard and host."""
+        return [
+            ((str(shard), each.host or id), float(read(found, id)))
+            for shard, found in sorted(self._map.replica_sets.items())
+            for id, each in sorted(found.members.items())
+        ]
+
+    def runs(self, found: ReplicaSet, member: str) -> bool:
+        """Whether the process of a member is registered."""
+        return (found.shard, member) in self._map.followers
+
     def serves(self, shard: int) -> bool:
         """Whether a shard answers this gateway."""
         peer = self._peers.get(shard)
@@ -215,6 +228,20 @@ PRESENCE_FAMILIES: Final[tuple[AnyFamily[Presence], ...]] = (
         "Members in sync with fewer of which such a shard accepts nothing.",
         "shard",
         lambda presence: presence.of_replicas("min_in_sync"),
+    ),
+    Family(
+        "gauge",
+        "lightrail_placement_member_in_sync",
+        "1 for a member of such a shard, by its host, that has every accepted message, else 0.",
+        ("shard", "member"),
+        lambda presence: presence.of_members(lambda found, member: member in found.in_sync),
+    ),
+    Family(
+        "gauge",
+        "lightrail_placement_member_running",
+        "1 for a member of such a shard, by its host, whose process is registered, else 0.",
+        ("shard", "member"),
+        lambda presence: presence.of_members(presence.runs),
     ),
     gauges(
         "lightrail_placement_epoch",

@@ -45,9 +45,10 @@ async def _next(request: Request, *, locked: bool) -> web.StreamResponse:
 
 
 async def _receive(request: Request) -> LockedMessage | None:
-    request.directory.refresh()
-    record = request.directory.get(request.name)
-    demand(request.directory, request.caller, Right.LISTEN, record)
+    directory = request.directory
+    directory.refresh()
+    revision, record = directory.revision, directory.get(request.name)
+    demand(directory, request.caller, Right.LISTEN, record)
     if record.role is Role.NONE:
         # Otherwise a mistyped name would become a queue, and the client would wait there for ever.
         raise nothing_at(request.name)
@@ -62,8 +63,9 @@ async def _receive(request: Request) -> LockedMessage | None:
     if found is not None and wait_s:
         try:
             # Another request or process may have taken the right away while this one waited.
-            request.directory.refresh()
-            demand(request.directory, request.caller, Right.LISTEN, request.directory.get(request.name))
+            directory.refresh()
+            if (present := directory.get(request.name)) is not record or directory.revision != revision:
+                demand(directory, request.caller, Right.LISTEN, present)
         except BaseException:
             found.release()
             raise

@@ -27,13 +27,14 @@ async def show(request: Request) -> web.Response:
 
 
 async def change(request: Request) -> web.Response:
-    """PUT /!shards/ID/replicas with {"replicas", "min_in_sync"}, one of which may be missing.
+    """PUT /!shards/ID/replicas with {"replicas", "min_in_sync", "owner"}, of which some may be missing.
 
     A shard without replicas gets its entry. Its process ends when it sees the entry, and is started again by
-    its supervisor, as the only member.
+    its supervisor, as the only member. With `owner` the present one hands the shard over to that member: it
+    ends when that is ready, and is started again as a member that follows.
     """
     request.manager()
-    value = await request.json_object("replicas", "min_in_sync")
+    value = await request.json_object("replicas", "min_in_sync", "owner")
     record = record_of(request)
     found = request.services.map.replica_sets.get(record.id)
     before = _only_member(request, record) if found is None else found
@@ -44,6 +45,8 @@ async def change(request: Request) -> web.Response:
         changed = before.sized(**numbers)
     except SetRefusedError as error:
         raise ProblemError(422, str(error)) from None
+    if "owner" in value:
+        changed = _handed_over(request.services.map, changed, value["owner"])
     if changed.min_in_sync > max(before.min_in_sync, len(before.in_sync)):
         raise ProblemError(
             409,
@@ -61,6 +64,23 @@ async def change(request: Request) -> web.Response:
         _check_demands(request, changed)
     await _write(request.services, before, changed)
     return _answer(request, record.id)
+
+
+def _handed_over(map: Map, found: ReplicaSet, member: Any) -> ReplicaSet:
+    """The entry by which the owner hands the shard over to a member that runs. Raises ProblemError."""
+    if not isinstance(member, str):
+        raise ProblemError(422, f"owner is {str(member)[:40]!a}; expected the id of a member", field="owner")
+    if member == found.owner:
+        return found
+    try:
+        changed = found.handed_over(member)
+    except SetRefusedError as error:
+        raise ProblemError(409, str(error)) from None
+    if (found.shard, member) not in map.followers:
+        raise ProblemError(
+            409, f"expected a member of shard {found.shard} that runs, found {member} stopped: start it first"
+        )
+    return changed
 
 
 def _check_demands(request: Request, changed: ReplicaSet) -> None:
@@ -138,9 +158,14 @@ def shown(map: Map, shard: int) -> dict[str, Any] | None:
 
 
 def _place(running: Member | None) -> dict[str, str]:
-    """The machine on which a member runs, and the file system of its directory there; empty if not known."""
+    """The machine on which a member runs, the file system of its directory there, and the server of a network
+    file system; empty if not known."""
     boot, _, rest = (running.lock if running is not None else "").partition(":")
-    return {"machine": boot, "file_system": f"{boot}:{rest.partition(':')[0]}" if boot else ""}
+    return {
+        "machine": boot,
+        "file_system": f"{boot}:{rest.partition(':')[0]}" if boot else "",
+        "storage": running.storage if running is not None else "",
+    }
 
 
 def _waiting(map: Map, found: ReplicaSet) -> list[dict[str, str]]:

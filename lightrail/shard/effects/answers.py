@@ -132,8 +132,8 @@ class Unaccepted(NamedTuple):
     lsn: int
     """Number of the record whose acceptance they wait for."""
     round: int
-    """Number of the message whose answers they wait for, if their records are accepted already: what an owner
-    says of its state is only true if it has not been replaced meanwhile. 0 for none."""
+    """Number of the message whose answers they wait for, if that record was sent before their requests were
+    applied: what an owner says of its state is only true if it has not been replaced meanwhile. 0: none."""
     waiters: Waiters
     refusals: Refusals
 
@@ -154,6 +154,10 @@ class Answers:
     _unaccepted: deque[Unaccepted] = field(default_factory=deque)
     """Answers of ended commits, in their order; empty if the end of a commit is its acceptance."""
     is_committing: bool = False
+    _begun_at: int = NUMBER_MAX
+    """Number of the last record when the newest commit began."""
+    _sent_before: int = NUMBER_MAX
+    """Number of the last record that may have been sent to other members before this commit began."""
     failure: str | None = None
     """Why the state in memory can't be trusted, so that the process must end; None if it can."""
 
@@ -193,6 +197,7 @@ class Answers:
     def commit_begun(self) -> None:
         """Notes that a commit has begun with all records so far; their answers wait for it."""
         self.is_committing = True
+        self._sent_before, self._begun_at = self._begun_at, self._position.lsn
         self._committing, self._unsynced = self._unsynced, []
         self._refusals_committing, self._refusals = self._refusals, []
         self._memory.commit_begun()
@@ -205,7 +210,7 @@ class Answers:
         refusals, self._refusals_committing = self._refusals_committing, []
         if self._position.is_shared or self._unaccepted:
             # Also where no other member is required any longer: earlier answers leave first.
-            self._wait(committing, refusals)
+            self._wait(committing, refusals, is_new=self._position.synced_lsn > self._sent_before)
         elif committing or refusals:
             self._send(committing, refusals)
 
@@ -228,13 +233,18 @@ class Answers:
             self._unsynced = [each for each in self._unsynced if isinstance(each[0], NumberedLink)]
             self._wait(others, [])
 
-    def _wait(self, waiters: Waiters, refusals: Refusals) -> None:
+    def _wait(self, waiters: Waiters, refusals: Refusals, *, is_new: bool = False) -> None:
+        """Keeps answers until they may leave.
+
+        Args:
+            is_new: the last record on this disk was sent to other members after all requests were applied.
+        """
         if not (waiters or refusals):
             return
-        lsn = self._position.synced_lsn
-        is_ahead = lsn >= self._position.accepted.next_lsn
-        round = 0 if is_ahead or self.rounds is None else self.rounds.begin_round()
-        self._unaccepted.append(Unaccepted(lsn, round, waiters, refusals))
+        # The acceptance of such a record is as good as a round (law 7 of ADR 73). That of an earlier one is
+        # not: members may have acknowledged it, and then followed another owner, before the requests came.
+        round = 0 if is_new or self.rounds is None else self.rounds.begin_round()
+        self._unaccepted.append(Unaccepted(self._position.synced_lsn, round, waiters, refusals))
         self.accepted()
 
     def _send(self, waiters: Waiters, refusals: Refusals) -> None:

@@ -128,6 +128,17 @@ class LiveSpans:
     def remove(self, first: int, last: int) -> None:
         """Removes the messages of this range that are in the spans."""
         self.made = None
+        head = self._head
+        if head < len(self._spans):
+            # Most settlements are of the oldest messages.
+            span = self._spans[head]
+            if span.first >= first and first < last <= span.last:
+                if last == span.last:
+                    self._drop_before(head + 1)
+                elif last > span.first:
+                    span.size -= span.size * (last - span.first) // (span.last - span.first)
+                    span.first = self._starts[head] = last
+                return
         low, high = self._bounds(first, last)
         if low == high:
             return
@@ -140,13 +151,16 @@ class LiveSpans:
         if span.last > last:
             kept.append(span.cut(last, span.last))
         if low == self._head and not kept:
-            self._head = high
-            if high > limits.STALE_RANGES_MIN and high * 2 > len(spans):
-                del spans[:high], starts[:high]
-                self._head = 0
+            self._drop_before(high)
             return
         spans[low:high] = kept
         starts[low:high] = [span.first for span in kept]
+
+    def _drop_before(self, index: int) -> None:
+        self._head = index
+        if index > limits.STALE_RANGES_MIN and index * 2 > len(self._spans):
+            del self._spans[:index], self._starts[:index]
+            self._head = 0
 
     def forget_before(self, segment: int) -> None:
         """Removes the messages in lower segments."""

@@ -6,6 +6,7 @@ A group (flag CONTINUED) is applied when its last record is there. Recovery repl
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 
 from lightrail.journal import layout
 from lightrail.journal.record import (
@@ -68,6 +69,8 @@ class Replay:
     """Of the open group; None outside of groups."""
     _group: list[tuple[Segment, Found]] = field(default_factory=list)
     """The records of the open group."""
+    _sealed_in: int = 0
+    """The segment with the newest Seal."""
     _last_ms: int = 0
     """The latest time of a record of the segment that is being read."""
 
@@ -117,6 +120,8 @@ class Replay:
                         self.group_start = None
                 elif code == layout.APPEND:
                     self._append(segment, found)
+                elif code == layout.SETTLE:
+                    self._settle(found)
                 else:
                     self._apply(segment, found, scan)
             except layout.LayoutError as error:
@@ -168,6 +173,7 @@ class Replay:
         while segments and segments[0].number < number:
             del segments[0]
         self.tables.forget_before(number)
+        self.tables.sealed = self.tables.sealed and self._sealed_in >= number
         for live in self.live.values():
             live.forget_before(number)
         first_lsn = segments[0].index.first_lsn if segments else self.lsn + 1
@@ -231,6 +237,28 @@ class Replay:
                     enqueued_at_ms,
                 )
 
+    def _settle(self, found: Found) -> None:
+        """Applies a Settle record; one with a single range, as nearly all have, without making an object."""
+        view, body = found.view, found.start + layout.HEADER_SIZE
+        ranges = body + layout.SETTLE_FIXED.size
+        if found.start + found.length == ranges + layout.TARGET.size:
+            queue, count, attempts, reason_size, outcome, waits = layout.SETTLE_FIXED.unpack_from(view, body)
+            if count == 1 and not reason_size and not waits:
+                if (live := self.live.get(queue)) is not None:
+                    first, last = layout.TARGET.unpack_from(view, ranges)
+                    if outcome in RETURNING:
+                        live.set_attempts(first, last, attempts)
+                    else:
+                        live.remove(first, last)
+                return
+        record = layout.decode_small(view, found.start, found.length)
+        assert isinstance(record, Settle)
+        if (live := self.live.get(record.queue)) is not None:
+            returns = record.outcome in RETURNING
+            change = partial(live.set_attempts, attempts=record.attempts) if returns else live.remove
+            for first, last in record.ranges:
+                change(first, last)
+
     def _unknown(self, queue: int) -> QueueEntry:
         """Makes an entry for a queue without a Queue record, which is possible only if records were lost."""
         if not self.lost:
@@ -245,20 +273,14 @@ class Replay:
         if found.code == layout.APPEND:
             self._append(segment, found)
             return
+        if found.code == layout.SETTLE:
+            self._settle(found)
+            return
         if found.code in (layout.CLOSE, layout.DELIVERED):
             # Deliveries do not change where messages are.
             return
         record = layout.decode_small(found.view, found.start, found.length)
-        if isinstance(record, Settle):
-            live = self.live.get(record.queue)
-            if live is not None:
-                if record.outcome in RETURNING:
-                    for first, last in record.ranges:
-                        live.set_attempts(first, last, record.attempts)
-                else:
-                    for first, last in record.ranges:
-                        live.remove(first, last)
-        elif isinstance(record, Queue):
+        if isinstance(record, Queue):
             segment.index.queues.append(found.offset)
             try:
                 self.tables.queue(record)
@@ -296,6 +318,7 @@ class Replay:
         elif isinstance(record, Seal):
             self.tables.epoch = record.epoch
             self.tables.sealed = True
+            self._sealed_in = segment.number
         elif isinstance(record, Gap):
             self.lost.append((found.lsn, record.next_lsn))
             scan.skip_to(record.next_lsn)

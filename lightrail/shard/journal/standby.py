@@ -13,8 +13,8 @@ One thread at a time calls it. The tables need as much memory as the owner's, an
 its span (live.py).
 """
 
-import logging
 from collections.abc import Iterator
+from contextlib import closing
 from dataclasses import dataclass, field
 from itertools import islice
 from typing import Final
@@ -37,8 +37,6 @@ _BYTES: Final = 1024 * 1024
 """After so many bytes a call ends, too."""
 _CHUNK: Final = 16
 """Records after which the bytes are counted."""
-
-log = logging.getLogger("lightrail.shard.journal.standby")
 
 
 @dataclass(slots=True, eq=False, repr=False)
@@ -87,7 +85,6 @@ class Standby:
 
         Raises:
             JournalDamagedError: what is on disk are not the records; the next call begins anew.
-            NewerFormatError: the journal has a newer format; the next call begins anew.
             OSError: a call of the disk failed; the next call begins anew.
         """
         try:
@@ -96,11 +93,14 @@ class Standby:
                 count, size = self._read(min(records, _CHUNK))
                 records, budget = records - count, budget - size
         except FileNotFoundError:
-            # A segment was dropped before it was read.
+            self.clear()  # A segment was dropped before it was read.
+        except BaseException as error:
+            # Segments that were dropped, or a journal that has begun anew meanwhile, are no damage.
+            is_damaged = isinstance(error, JournalDamagedError)
+            has_changed = is_damaged and bool(self._replay.segments) and not self._is_known()
             self.clear()
-        except BaseException:
-            self.clear()
-            raise
+            if not has_changed:
+                raise
         return self._reading is not None or self._replay.lsn < to
 
     def _open(self, to: int) -> bool:
@@ -111,21 +111,28 @@ class Standby:
         there = numbers(self._files)
         if there:
             replay.forget_before(there[0])
-        if not replay.segments or replay.segments[-1].number not in there:
+        if self._is_known():
+            self._read_from(self._files.open(name_of(replay.segments[-1].number)), to)
+        else:
             self.clear()
             if there:
                 self._begin(there[0], to)
-            return self._reading is not None
-        segment = replay.segments[-1]
-        file = self._files.open(name_of(segment.number))
-        header = self._header(file)
-        if header is None or (header.first_lsn, header.epoch) != (segment.index.first_lsn, segment.epoch):
-            log.info("the journal has begun anew, and is read again from its first record on")
-            file.close()
-            self.clear()
-            return self._open(to)
-        self._read_from(file, to)
-        return True
+        return self._reading is not None
+
+    def _is_known(self) -> bool:
+        """Whether the directory has the segment that was read last."""
+        if not self._replay.segments:
+            return False
+        segment = self._replay.segments[-1]
+        try:
+            with closing(self._files.open(name_of(segment.number))) as file:
+                header = self._header(file)
+        except FileNotFoundError:
+            return False
+        return header is not None and (header.first_lsn, header.epoch) == (
+            segment.index.first_lsn,
+            segment.epoch,
+        )
 
     def _header(self, file: DiskFile) -> SegmentHeader | None:
         """The header of a segment of this journal; None if the file has none."""
@@ -174,12 +181,8 @@ class Standby:
 
     def _next(self, segment: Segment, reading: _Range) -> None:
         """Begins the segment behind this one, in which no record is left."""
-        there = numbers(self._files)
-        if there and there[0] > segment.number:
-            self.clear()  # It was dropped, with those behind it.
-            return
         what = f"{reading.scan.found}, though record {reading.to} is accepted"
-        if segment.number + 1 not in there:
+        if segment.number + 1 not in numbers(self._files):
             raise JournalDamagedError(name_of(segment.number), segment.end, what)
         self._replay.end()
         self._begin(segment.number + 1, reading.to, what)

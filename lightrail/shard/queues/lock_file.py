@@ -219,8 +219,9 @@ class FileLocks(KeptLocks):
                 for each in files:
                     each.entries.add(changes.queue, change)
         self.changed.clear()
-        if any(len(each.entries.data) > LOCK_BYTES_GATHERED_MAX for each in files):
-            self._leave()
+        for each in files:
+            if len(each.entries.data) > LOCK_BYTES_GATHERED_MAX:
+                self._leave()
         self._submit(now_ms)
 
     def begin(self, loop: asyncio.AbstractEventLoop, locks: Locks, now_ms: int) -> None:
@@ -243,7 +244,10 @@ class FileLocks(KeptLocks):
 
     @property
     def _files(self) -> list[OpenFile]:
-        return [each for each in (self._present, self._new) if each is not None]
+        present, new = self._present, self._new
+        if new is None:
+            return [] if present is None else [present]
+        return [new] if present is None else [present, new]
 
     def _make(self, state: int, now_ms: int) -> None:
         """Makes a file with all locks at once, when the process begins or ends."""
@@ -280,13 +284,13 @@ class FileLocks(KeptLocks):
             return
         if self._failed_ms is not None and 0 <= now_ms - self._failed_ms < self._pause_ms:
             return
-        if self._new is None and (self._present is None or self._present.size > self._rewrite_at):
-            self._new = OpenFile(self._locks())
-        new = self._new
+        present, new = self._present, self._new
+        if new is None and (present is None or present.size > self._rewrite_at):
+            new = self._new = OpenFile(self._locks())
+        elif new is None and present is not None and not (present.entries.data or self._left):
+            return
         whole = new if new is not None and new.gather() else None
         data = [(each, each.entries.take()) for each in self._files if each.entries.data]
-        if new is None and not data and not self._left:
-            return
         self._writing = True
         work = partial(self._perform, data, whole, _OPEN, now_ms)
         self._worker.submit(work, partial(self._written, whole, now_ms))

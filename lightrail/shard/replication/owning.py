@@ -131,19 +131,15 @@ class Owning:
         self._require()
         self._beats = loop.create_task(self._beat())
 
-    async def prepare(self, successor: str = "") -> None:
-        """Chooses a member that is to take over, and waits until it has read its journal; this owner serves
-        meanwhile. Without one that follows, nobody is chosen.
-
-        Args:
-            successor: a member in sync; "" for the first one.
-        """
+    async def prepare(self) -> None:
+        """Chooses a member that is to take over, the one that an operator wants if there is one, and waits
+        until it has read its journal. Without a member that follows, nobody is chosen."""
         states = {id: each.state for id, each in self.stream.followers.items()}
         live = sorted(id for id in self.found.in_sync if states.get(id) is FollowerState.LIVE)
-        chosen = successor if successor in live else next(iter(live), "")
-        if chosen:
-            self.successor = chosen
-            await self.stream.prepare(chosen)
+        wanted = self.found.successor
+        self.successor = wanted if wanted in live else next(iter(live), "")
+        if self.successor:
+            await self.stream.prepare(self.successor)
 
     async def close(self) -> None:
         """Ends; the leases are returned, so that a successor delivers at once."""
@@ -242,6 +238,8 @@ class Owning:
         self._demanded, self._is_unknown = frozenset(), False
         self._coordinator.fence.set(key_of(found.shard), found.revision)
         self._require()
+        if found.successor in found.in_sync - {self._member}:
+            self._on_deposed(f"member {found.successor} is to own shard {found.shard}: it is handed over")
 
     def _require(self) -> None:
         """Sets the required members from the entry and the change under way."""

@@ -25,6 +25,8 @@ LAG_RECORDS: Final[int] = 200_000
 """Records that are left to the take-over: less than a second of reading."""
 LOOK_S: Final = 1.0
 """How often the lag is looked at."""
+PAUSE_S: Final = 0.002
+"""Between two slices of a millisecond that nobody waits for."""
 AT_ONCE: Final[int] = 50_000
 """Records that are read whenever the lag is exceeded."""
 
@@ -73,8 +75,8 @@ class StandingBy:
                 await self._read(self.standby, mirror)
             except (StoreError, OSError) as error:
                 # The take-over reads everything, and finds what is wrong.
-                self._wanted.clear()
                 log.warning("the journal can't be read ahead of a take-over: %s", error)
+                return
 
     async def _read(self, standby: Standby, mirror: Mirror) -> None:
         """Reads all that is accepted if that is wanted, or what exceeds the lag."""
@@ -91,7 +93,9 @@ class StandingBy:
 
     async def _read_to(self, standby: Standby, lsn: int) -> None:
         while await self._in_thread(lambda: standby.replay(lsn)):
-            pass
+            if not self._wanted.is_set():
+                # It is not urgent: what the owner sends goes first.
+                await asyncio.sleep(PAUSE_S)
 
     async def _in_thread(self, work: Callable[[], bool]) -> bool:
         """One slice of work. It is not cancelled in the middle."""

@@ -30,11 +30,42 @@ MARK_FILE: Final = "generation.json"
 MARK_FORMAT: Final = 1
 BOOT_ID: Final = "/proc/sys/kernel/random/boot_id"
 """Random id that Linux makes at each boot; the same in all containers of a machine."""
+MOUNTS: Final = "/proc/self/mountinfo"
+NETWORK: Final = frozenset(
+    {
+        *("nfs", "nfs4", "cifs", "smb3", "ceph", "glusterfs", "lustre", "beegfs"),
+        *("fuse.glusterfs", "fuse.ceph-fuse", "fuse.sshfs"),
+    }
+)
+"""Kinds of file systems that are on other machines."""
 DRAFT: Final = "shard-new.json"
 
 Allocate = Callable[[str], Awaitable[tuple[int, bool]]]
 """Returns the number of a shard for a disk id, and whether the journal is made on this disk; otherwise it is
 another member's, and the id is that of the member."""
+
+
+def network_storage(mounts: str, path: str) -> str:
+    """The server of the network file system that has a path; empty for a path on another file system.
+
+    Args:
+        mounts: lines of MOUNTS (proc_pid_mountinfo(5)): the mount point is the fifth field, and kind and
+            source follow a field of "-".
+    """
+    longest, kind, source = "", "", ""
+    for line in mounts.splitlines():
+        first, _, last = line.partition(" - ")
+        fields, names = first.split(), last.split()
+        if len(fields) < 5 or len(names) < 2:
+            continue
+        point = fields[4].replace(r"\040", " ").rstrip("/")
+        # Of two mounts on one point the later one is seen.
+        if f"{path}/".startswith(f"{point}/") and len(point) >= len(longest):
+            longest, (kind, source) = point, names[:2]
+    if kind not in NETWORK:
+        return ""
+    server, separator, _ = source.partition(":/")
+    return server if separator else source.removeprefix("//").partition("/")[0]
 
 
 @dataclass(slots=True)
@@ -131,6 +162,16 @@ class DataDirectory:
             return ""
         found = os.fstat(self.lock)
         return f"{boot}:{found.st_dev}:{found.st_ino}"
+
+    @property
+    def storage(self) -> str:
+        """The server of the network file system that has the directory; empty for one of this machine, and
+        where the kernel does not say it."""
+        try:
+            with open(MOUNTS, encoding="utf-8", errors="replace") as file:
+                return network_storage(file.read(), os.path.realpath(self.directory))
+        except OSError:
+            return ""
 
     @property
     def mark(self) -> Mark | None:

@@ -110,6 +110,7 @@ class Start:
             self._shard,
             self._last,
             self._mark,
+            member=self._member,
             disk=disk,
             inode=data_directory.inode if disk and not self._together else 0,
             directory=data_directory.directory,
@@ -121,6 +122,7 @@ class Start:
             generations.check_extent(
                 self._shard,
                 self._last,
+                member=self._member,
                 disk=self._data_directory.disk,
                 next_lsn=found.next_lsn,
                 directory=self._data_directory.directory,
@@ -285,7 +287,7 @@ async def move_in(joining: Joining, cluster: str) -> tuple[DataDirectory, Start,
         if settings.store != "memory" and not (found is not None and disk is None):
             known = await patiently(process, lambda: shard_records(coordinator))
             check_disk(process.id, known.get(process.id), disk, data_directory.directory)
-        joining.own = replace(joining.own, disk=disk or "")
+        joining.own = replace(joining.own, disk=disk or "", storage=data_directory.storage)
         start = Start(joining, data_directory, data_directory.member() if found is not None else "")
         await start.until_alone()
     except (StoreError, MemberRefusedError, DirectoryRefusedError) as error:

@@ -21,23 +21,35 @@ START_TIME_S: Final = 90.0
 LOOK_S: Final = 0.1
 
 
+def _resource(queue: str) -> str:
+    """The name of a queue, as RabbitMQ's own functions have it."""
+    return f'rabbit_misc:r(<<"/">>, queue, <<"{queue}">>)'
+
+
 class RabbitMQ:
     """A node with ports of its own; it is gone when the block ends.
 
     Args:
         directory: for everything that it writes; it exists.
+        beside: a node whose mapper of names it uses, and whose cluster it can join.
     """
 
-    def __init__(self, directory: str | Path) -> None:
+    def __init__(self, directory: str | Path, beside: "RabbitMQ | None" = None) -> None:
         self.directory = Path(directory)
         self.port, distribution, self._mapper = free_ports(3)
+        if beside is not None:
+            self._mapper = beside._mapper
+        cookie = self.directory / ".erlang.cookie"
+        cookie.write_text("lightrail")
+        cookie.chmod(0o400)
         (self.directory / "plugins").write_text("[rabbitmq_amqp1_0].\n")
         home = str(self.directory)
+        self.node: Final = f"lightrail{self.port}@localhost"
         self._environ = {
             "PATH": os.environ.get("PATH", os.defpath),
             "HOME": home,
             "LANG": "C.UTF-8",
-            "RABBITMQ_NODENAME": f"lightrail{self.port}@localhost",
+            "RABBITMQ_NODENAME": self.node,
             "RABBITMQ_NODE_IP_ADDRESS": "127.0.0.1",
             "RABBITMQ_NODE_PORT": str(self.port),
             "RABBITMQ_DIST_PORT": str(distribution),
@@ -91,20 +103,34 @@ class RabbitMQ:
                 raise TimeoutError(f"RabbitMQ did not serve within {START_TIME_S:g} s: {printed}")
             time.sleep(LOOK_S)
 
-    def declare(self, queue: str, dead_letters: str | None = None) -> None:
+    def declare(self, queue: str, dead_letters: str | None = None, kind: str = "classic") -> None:
         """Makes a queue that survives a restart, at `/amq/queue/NAME`; those at `/queue/NAME` do not.
 
         Args:
             dead_letters: the queue, made before, for what is rejected.
+            kind: quorum: with a member on each node of the cluster.
         """
-        resource = f'rabbit_misc:r(<<"/">>, queue, <<"{queue}">>)'
-        texts = {"x-dead-letter-exchange": "", "x-dead-letter-routing-key": dead_letters}
+        texts = {"x-queue-type": kind}
+        if dead_letters:
+            texts |= {"x-dead-letter-exchange": "", "x-dead-letter-routing-key": dead_letters}
         arguments = ", ".join(f'{{<<"{name}">>, longstr, <<"{text}">>}}' for name, text in texts.items())
-        given = arguments if dead_letters else ""
-        declare = f'rabbit_amqqueue:declare({resource}, true, false, [{given}], none, <<"tests">>)'
+        declare = (
+            f'rabbit_amqqueue:declare({_resource(queue)}, true, false, [{arguments}], none, <<"tests">>)'
+        )
         # After a kill a queue was missing once: its definition shall be in its table, and not only in a log.
         answer = self._control("eval", f"Answer = {declare}, dumped = mnesia:dump_log(), Answer.")
         assert "{new," in answer, answer
+
+    def leader(self, queue: str) -> str:
+        """The node whose member leads the others of a quorum queue."""
+        queue_of = f"{{ok, Queue}} = rabbit_amqqueue:lookup({_resource(queue)})"
+        found = f"{queue_of}, {{_, Node}} = amqqueue:get_pid(Queue), Node."
+        return self._control("eval", found).strip().strip("'")
+
+    def join(self, other: "RabbitMQ") -> None:
+        """Becomes a node of the cluster of another one, without what it had."""
+        for words in (("stop_app",), ("join_cluster", other.node), ("start_app",)):
+            self._control(*words)
 
     def delete(self, queue: str) -> None:
         """Deletes a queue, with what is in it and used by whomever."""
@@ -112,7 +138,7 @@ class RabbitMQ:
 
     def _control(self, *words: str) -> str:
         """What rabbitmqctl prints; an AssertionError where it fails."""
-        command = [CONTROL, "--quiet", "--node", self._environ["RABBITMQ_NODENAME"], *words]
+        command = [CONTROL, "--quiet", "--node", self.node, *words]
         done = subprocess.run(command, env=self._environ, capture_output=True, text=True, timeout=60)
         assert done.returncode == 0, done.stdout + done.stderr
         return done.stdout + done.stderr

@@ -12,6 +12,7 @@ from lightrail.shard.journal.files import Files
 from lightrail.shard.journal.journal import Journal
 from lightrail.shard.journal.mirror import Mirror
 from lightrail.shard.journal.segment import name_of
+from lightrail.shard.journal.standby import Standby
 from lightrail.shard.replicas.lineage import Comparison, OwnedSegment, compare
 from lightrail.wire.replication import checksum_of
 from tests.support.shard.fake_files import FakeFiles
@@ -140,6 +141,18 @@ class Scene:
         owner = segments(self.owner_files, lineage)
         assert segments(self.files, lineage) == owner
         assert lineage[0].end == self.owner.current.end
+
+
+def replayed_by(standby: Standby, to: int) -> Standby:
+    """The standby, when it has read up to this record."""
+    while standby.replay(to):
+        pass
+    return standby
+
+
+def replayed(scene: Scene, to: int | None = None) -> Standby:
+    """A standby that has read what the mirror of the scene has, or up to a record."""
+    return replayed_by(Standby(scene.files, SALT), scene.mirror.synced_lsn if to is None else to)
 
 
 def image(files: FakeFiles) -> dict[str, bytes]:

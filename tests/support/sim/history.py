@@ -2,6 +2,7 @@
 
 - Each epoch has one process that accepts. What it accepts after the first segment of a later epoch is in the
   journal of that epoch's owner before this segment: only the acknowledgement was late.
+- What is accepted is on as many disks as operators have wanted at least.
 - What was accepted is in the journal of every later owner, byte for byte, and on the disk of every member
   that is in sync, as etcd has it.
 - A member counts no record as accepted that is not.
@@ -19,6 +20,10 @@ if TYPE_CHECKING:
     from tests.support.sim.disk import SimFiles
     from tests.support.sim.member import MemberLife, SimMember
     from tests.support.sim.members import SimMembers
+
+
+FAULT_S = 40.0
+"""Time after the fault of a disk in which acknowledgements from before may arrive: longer than each pause."""
 
 
 class BrokenHistoryError(AssertionError):
@@ -97,6 +102,7 @@ class History:
         for number in [number for number in self.bytes if number < self.oldest]:
             del self.bytes[number]
         self.check_set(since[0])
+        self._check_minimum(life, since[0])
         for epoch, _, member in later[-1:]:
             if not member.is_faulty and (lacks := self._lacks(member.files, durable=False)):
                 self._broken(f"{life.name} accepts what the owner of epoch {epoch} does not have: {lacks}")
@@ -125,6 +131,20 @@ class History:
                     self.doubted.discard(member)
             elif lacks := self._lacks(member.files, durable=True, since=since):
                 self._broken(f"member {member.place} is in sync: {lacks}")
+
+    def _check_minimum(self, life: "MemberLife", since: int) -> None:
+        """What is accepted now is on as many disks as operators want.
+
+        An acknowledgement from before the fault of a disk may arrive seconds later.
+        """
+        shard = self._shard
+        if shard.cluster.loop.time() < shard.disk_fault_s + FAULT_S:
+            return
+        have = [
+            each.place for each in shard.members if not self._lacks(each.files, durable=True, since=since)
+        ]
+        if len(have) < shard.minimum:
+            self._broken(f"{life.name} accepts what {have} have, expected {shard.minimum} members")
 
     def etcd_is_set_back(self) -> None:
         """What etcd says of members is that of another time."""

@@ -40,6 +40,8 @@ if TYPE_CHECKING:
     from tests.support.sim.members import SimMembers
 
 EXTENT_S = 5.0
+LAG_RECORDS = 60
+"""Records that are left to a take-over."""
 RESTART_S = (0.02, 0.2, 1.0, 5.0)
 """Times until a process that has ended is started again."""
 
@@ -171,6 +173,7 @@ class MemberLife:
         self.movers.append(mover)
         shard.note(f"{self.name} serves in epoch {self.epoch}")
         await until_stop(process, server)  # type: ignore[arg-type]
+        await owning.prepare()
         keeping.cancel()
         await mover.close()
         sources.close()
@@ -188,7 +191,7 @@ class MemberLife:
         assert self.replica is not None
         journal.judge = self.replica.judge
         try:
-            recovered = journal.recover(1 << 30, cluster.now_ms(), found.epoch)
+            recovered = journal.recover(0, cluster.now_ms(), found.epoch, self.replica.standby)
         except StoreError as error:
             raise CannotServeError(str(error)) from error
         self.epoch = found.epoch
@@ -277,10 +280,12 @@ class SimMember:
         """The next process begins with an empty directory."""
         self.files, self.drawn = SimFiles(self.shard.cluster.chance), self.shard.draw()
         self.id, self.is_faulty = self.drawn, False
+        self.shard.disk_fault_s = self.shard.cluster.loop.time()
 
     def fail(self) -> None:
         """Its disk has lost records that it had synced."""
         self.is_faulty, self.owes = True, None
+        self.shard.disk_fault_s = self.shard.cluster.loop.time()
 
     def _start_later(self) -> None:
         cluster = self.shard.cluster
@@ -346,6 +351,10 @@ def simulated(cluster: Any) -> Iterator[None]:
         "lightrail.shard.replication.replica.steady_ns": lambda: _life().now_ns(),
         "lightrail.shard.replication.owning.steady_ns": lambda: _life().now_ns(),
         "lightrail.shard.replication.owning.time": _Time(cluster.loop),
+        "lightrail.shard.replication.standing_by.Worker": _worker,
+        "lightrail.shard.replication.standing_by.RealFiles": lambda _: _life().member.files,
+        "lightrail.shard.replication.standing_by.LAG_RECORDS": LAG_RECORDS,
+        "lightrail.shard.replication.standing_by.AT_ONCE": LAG_RECORDS // 2,
         "lightrail.shard.replication.links.zmq": sockets,
         "lightrail.shard.replication.links.keys": context,
         "lightrail.shard.engine.server.Worker": _worker,

@@ -3,6 +3,7 @@
 import asyncio
 import contextlib
 import logging
+import math
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
@@ -36,6 +37,10 @@ class SimMembers:
         self.cluster = cluster
         self.id = id
         self.history = History(self)
+        self.minimum = min_in_sync
+        """The lowest minimum that an operator has set."""
+        self.disk_fault_s = -math.inf
+        """When a disk of it has lost something last."""
         self._drawn = 0
         self.members: list[SimMember] = []
         for index in range(count):
@@ -206,9 +211,11 @@ class MembersCluster(Cluster):
             return False
         found = shard.entry
         try:
-            self.etcd.commit([found.write_of(change(found))])
+            changed = change(found)
+            self.etcd.commit([found.write_of(changed)])
         except (ConflictError, SetRefusedError):
             return False
+        shard.minimum = min(shard.minimum, changed.min_in_sync)
         return True
 
     def set_etcd_back(self, saved: Snapshot) -> None:

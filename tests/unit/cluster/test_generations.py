@@ -50,6 +50,13 @@ def test_a_directory_from_before_the_last_start_is_behind() -> None:
         check(LAST, None)
 
 
+def test_an_outdated_directory_of_a_member_says_that_an_empty_one_gets_everything() -> None:
+    with pytest.raises(MemberRefusedError, match=r"generations/3/m says .* on an empty directory: it gets"):
+        check_generation(3, LAST, Mark(4, "d"), member="m", disk="d", inode=77, directory="dir")
+    with pytest.raises(MemberRefusedError, match=r"record 99 .* on an empty directory: it gets"):
+        check_extent(3, LAST, member="m", disk="d", next_lsn=99, directory="dir")
+
+
 def test_a_directory_that_went_on_elsewhere_is_of_another_line() -> None:
     with pytest.raises(MemberRefusedError, match="generation 9 of another line"):
         check(LAST, Mark(9, "x", ("y",)))

@@ -16,6 +16,7 @@ from lightrail.cluster.map import (
     Move,
     Placed,
     ShardRecord,
+    known,
 )
 from lightrail.cluster.memory import MemoryCoordinator
 
@@ -116,3 +117,11 @@ def test_a_follower_applies_only_entries_of_its_prefixes() -> None:
 def test_a_former_version_reads_registrations_of_processes_that_are_no_members() -> None:
     assert "lock" not in json.loads(Member(2, 7, "tcp://h:1").encode())
     assert json.loads(Member(2, 7, "tcp://h:1", lock="l").encode())["lock"] == "l"
+    # The storage stands in those of members alone, too, and only where there is one.
+    for member, storage in (
+        (Member(2, 7, storage="nas"), None),
+        (Member(2, 7, lock="l"), None),
+        (Member(2, 7, lock="l", storage="nas"), "nas"),
+    ):
+        assert json.loads(member.encode()).get("storage") == storage
+        assert Member(id=2, **known(Member, member.encode())).storage == (storage or "")

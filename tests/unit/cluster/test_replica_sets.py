@@ -149,3 +149,15 @@ def test_of_two_changes_from_one_revision_one_fails() -> None:
 
 def test_a_registration_of_a_follower_is_below_its_shard() -> None:
     assert replica_sets.follower_key(4, "b") == "followers/4/b"
+
+
+def test_a_hand_over_names_its_successor_until_somebody_owns() -> None:
+    found = THREE.handed_over("b")
+    assert (found.owner, found.epoch, found.in_sync) == (THREE.owner, THREE.epoch, THREE.in_sync)
+    assert ReplicaSet.decode(Entry("replicas/4", found.encode(), 3, 9)).successor == "b"
+    assert found.taken_over("b", "").successor == ""
+    # Programs that know no hand-over read what they have always read.
+    assert "successor" not in THREE.encode()
+    for member in "acd":
+        with pytest.raises(SetRefusedError, match=r"another member of shard 4 that is in sync \(b\), found"):
+            THREE.handed_over(member)

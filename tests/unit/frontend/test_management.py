@@ -143,6 +143,8 @@ def test_every_role_has_a_type(type: str, role: Role, attributes: dict[str, Any]
         (400, {}, {"operation": "CREATE", "type": "lightrail.queue", "name": "x/$dlq"}),
         (400, {}, {"operation": "CREATE", "type": "lightrail.queue", "name": "$x"}),
         (400, {"max_length": -1}, {"operation": "CREATE", "type": "lightrail.queue", "name": "n"}),
+        (400, {"replicas": 2}, {"operation": "CREATE", "type": "lightrail.queue", "name": "n"}),
+        (400, {"replicas": 2}, {"operation": "UPDATE", "type": "lightrail.queue", "name": "q"}),
         (400, {"colour": "red"}, {"operation": "CREATE", "type": "lightrail.queue", "name": "n"}),
         (400, {"revision": 1}, {"operation": "CREATE", "type": "lightrail.queue", "name": "n"}),
         (400, {"max_length": b"5"}, {"operation": "CREATE", "type": "lightrail.queue", "name": "n"}),

@@ -1,6 +1,7 @@
 """Answers leave when their records are accepted, in the order of their commits."""
 
 from dataclasses import dataclass, field
+from typing import Any, cast
 
 from lightrail.shard.effects.answers import Answers
 from lightrail.shard.effects.peers import NumberedLink, Peer
@@ -79,6 +80,77 @@ def test_an_answer_whose_commit_is_accepted_before_its_end_leaves_at_its_end() -
     assert rig.request.accepted == []
     rig.answers.commit_ended()
     assert rig.request.accepted == [1]
+
+
+@dataclass
+class Rounds:
+    """A stream to members that have heard what the test says."""
+
+    number: int = 0
+    heard: int = 0
+
+    def begin_round(self) -> int:
+        self.number += 1
+        return self.number
+
+
+def test_members_that_have_the_records_of_a_commit_before_its_end_are_not_asked_again() -> None:
+    rig = Rig()
+    rig.answers.rounds = rounds = cast("Any", Rounds())
+    rig.commit(0)
+    rig.answers.when_synced(rig.request, 1)
+    rig.place.lsn = 4
+    rig.answers.commit_begun()
+    rig.place.synced_lsn = 4
+    rig.accept(4)
+    rig.answers.commit_ended()
+    assert (rig.request.accepted, rounds.number) == ([1], 0)
+
+
+def test_members_are_asked_if_the_records_were_sent_before_the_request_was_applied() -> None:
+    rig = Rig()
+    rig.answers.rounds = rounds = cast("Any", Rounds())
+    rig.place.lsn = 4
+    # Sent to other members, and synced by nobody: settlements.
+    rig.commit(0)
+    rig.answers.when_synced(rig.request, 1)
+    rig.answers.commit_begun()
+    rig.place.synced_lsn = 4
+    rig.accept(4)
+    rig.answers.commit_ended()
+    assert (rig.request.accepted, rounds.number) == ([], 1)
+
+
+def test_members_are_asked_though_earlier_records_are_not_accepted() -> None:
+    """An owner that was paused finds their acknowledgements, and a request, and has been replaced."""
+    rig = Rig()
+    rig.answers.rounds = rounds = cast("Any", Rounds())
+    rig.place.lsn = 4
+    rig.commit(4)
+    rig.answers.when_synced(rig.request, 1)
+    rig.commit(4)
+    rig.accept(4)
+    assert (rig.request.accepted, rounds.number) == ([], 1)
+    rounds.heard = 1
+    rig.answers.accepted()
+    assert rig.request.accepted == [1]
+
+
+def test_members_are_asked_for_an_answer_whose_commit_has_no_new_records() -> None:
+    rig = Rig()
+    rig.answers.rounds = rounds = cast("Any", Rounds())
+    rig.place.lsn = rig.place.synced_lsn = 4
+    rig.accept(4)
+    for number in (1, 2):
+        rig.answers.when_synced(rig.request, number)
+        rig.commit(4)
+        assert (rig.request.accepted, rounds.number) == ([], number)
+    rounds.heard = 1
+    rig.answers.accepted()
+    assert rig.request.accepted == [1]
+    rounds.heard = 2
+    rig.answers.accepted()
+    assert rig.request.accepted == [1, 2]
 
 
 def test_a_commit_without_a_sync_waits_for_those_before_it() -> None:

@@ -11,7 +11,7 @@ from lightrail.shard.journal.files import RealFiles
 from lightrail.shard.journal.journal import Journal
 from lightrail.shard.journal.store import StoreRefusedError
 from lightrail.shard.startup import data_directory
-from lightrail.shard.startup.data_directory import DataDirectory
+from lightrail.shard.startup.data_directory import DataDirectory, network_storage
 from tests.support.now import now
 
 
@@ -142,3 +142,42 @@ def test_a_disk_file_that_nobody_can_read_is_told(tmp_path: Path) -> None:
         with pytest.raises(StoreRefusedError, match="expected the id of a disk"):
             assert found.disk
     found.leave()
+
+
+MOUNTS = """\
+22 27 0:21 / / rw,relatime shared:1 - ext4 /dev/sda1 rw
+23 22 0:22 / /data rw,relatime - nfs4 nas.example:/exports/a rw,vers=4.2
+24 23 0:23 / /data/local rw,relatime - xfs /dev/sdb rw
+25 22 0:24 / /with\\040space rw - cifs //files/share rw
+26 22 0:25 / /over rw - ext4 /dev/sdc rw
+27 22 0:26 / /over rw - ceph 10.0.0.1:6789,10.0.0.2:6789:/volumes rw
+a line that is none
+28 22 0:27 / /short
+"""
+
+
+@pytest.mark.parametrize(
+    ("path", "server"),
+    [
+        ("/var/lib/lightrail/shard-0", ""),
+        ("/data", "nas.example"),
+        ("/data/shard-0", "nas.example"),
+        ("/database/shard-0", ""),
+        ("/data/local/shard-0", ""),
+        ("/with space/shard-0", "files"),
+        ("/over/shard-0", "10.0.0.1:6789,10.0.0.2:6789"),
+    ],
+)
+def test_the_storage_of_a_directory_is_the_server_of_its_network_file_system(path: str, server: str) -> None:
+    assert network_storage(MOUNTS, path) == server
+
+
+def test_a_kernel_that_shows_no_mounts_leaves_the_storage_unknown(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    directory = DataDirectory(0, str(tmp_path), -1)
+    monkeypatch.setattr(data_directory, "MOUNTS", str(tmp_path / "none"))
+    assert directory.storage == ""
+    (tmp_path / "mounts").write_text("23 22 0:22 / / rw - nfs nas:/ rw\n")
+    monkeypatch.setattr(data_directory, "MOUNTS", str(tmp_path / "mounts"))
+    assert directory.storage == "nas"

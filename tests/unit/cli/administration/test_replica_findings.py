@@ -150,6 +150,14 @@ def test_members_on_one_machine_are_named_once_and_those_on_one_disk_before() ->
     assert "to another machine" in second.do
 
 
+def test_members_of_several_machines_on_one_network_storage_are_named() -> None:
+    (one,) = found(status(member(1), *(member(number, storage="nas") for number in (2, 3))))
+    assert one.what == (
+        "members h2, h3 of shard 4 lie on the network storage of one server, and are lost together"
+    )
+    assert "to another storage" in one.do
+
+
 def test_members_whose_machine_is_not_known_are_not_compared() -> None:
     found(status(*(member(number, machine="", file_system="") for number in (1, 2, 3))), 0)
 

@@ -181,3 +181,23 @@ def test_a_member_is_removed_by_its_host_or_the_beginning_of_its_id(
     capsys.readouterr()
     assert run(gateway, "remove-member", "3", "aa") == 1
     assert "found 2: its members are aa1 on h1" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(("flags", "member"), [((), "aa2"), (("--to", "h2"), "aa2"), (("--to", "bb"), "bb3")])
+def test_a_hand_over_ends_when_another_member_owns(
+    gateway: FakeGateway, capsys: Output, flags: tuple[str, ...], member: str
+) -> None:
+    gateway.answers["GET", "/!shards/3/replicas"] = (200, {}, {"replicas": REPLICAS})
+    gateway.answers["PUT", "/!shards/3/replicas"] = (200, {}, {"replicas": REPLICAS | {"owner": member}})
+    assert run(gateway, "handover", "3", *flags, "--json") == 0
+    assert json.loads(capsys.readouterr().out)["owner"] == member
+    assert [json.loads(body) for method, _, body, _ in gateway.asked if method == "PUT"] == [
+        {"owner": member}
+    ]
+
+
+def test_a_hand_over_without_another_member_in_sync_is_an_error(gateway: FakeGateway, capsys: Output) -> None:
+    members = [each | {"running": each["owns"]} for each in REPLICAS["members"]]  # type: ignore[attr-defined]
+    gateway.answers["GET", "/!shards/3/replicas"] = (200, {}, {"replicas": REPLICAS | {"members": members}})
+    assert run(gateway, "handover", "3") == 1
+    assert "another member of shard 3 that runs and is in sync, found none" in capsys.readouterr().err

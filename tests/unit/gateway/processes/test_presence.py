@@ -9,7 +9,7 @@ from prometheus_client import generate_latest
 from lightrail.cluster.coordinator import Write
 from lightrail.cluster.map import Map, Member, Placed, ShardRecord
 from lightrail.cluster.memory import MemoryCoordinator
-from lightrail.cluster.replica_sets import ReplicaSet, SetMember
+from lightrail.cluster.replica_sets import ReplicaSet, SetMember, follower_key
 from lightrail.gateway.processes.members import PRESENCE_FAMILIES, Presence
 from lightrail.shard_client.peers.shards import ConnectionState, ShardPeer
 from lightrail.telemetry.metrics import registry
@@ -82,6 +82,8 @@ def test_metrics_have_the_members_of_shards_with_replicas() -> None:
         members = {id: SetMember(id) for id in "abc"}
         found = ReplicaSet(2, 7, "a", frozenset("ab"), members, 3, 2)
         await coordinator.write([Write(found.key, found.encode())])
+        for member in ("a", "c"):
+            await coordinator.write([Write(follower_key(2, member), Member(2, 1).encode())])
         map = Map(coordinator)
         map.refresh()
         presence: Any = Presence(map, {})
@@ -93,5 +95,9 @@ def test_metrics_have_the_members_of_shards_with_replicas() -> None:
             ("epoch", 7),
         ):
             assert f'lightrail_placement_{name}{{shard="2"}} {value}.0' in text
+        for member, in_sync, running in (("a", 1, 1), ("b", 1, 0), ("c", 0, 1)):
+            labels = f'{{member="{member}",shard="2"}}'
+            assert f"lightrail_placement_member_in_sync{labels} {in_sync}.0" in text
+            assert f"lightrail_placement_member_running{labels} {running}.0" in text
 
     asyncio.run(story())

@@ -68,12 +68,13 @@ def test_members_on_one_machine_and_file_system_are_known_by_the_locks_of_their_
     async def check(scene: MoveScene) -> None:
         await with_replicas(scene, SET, "c")
         for name, lock in (("a", "boot:2049:17"), ("b", "boot:2049:18")):
-            await scene.put(follower_key(0, name), Member(0, 1, host="h", lock=lock).encode())
+            running = Member(0, 1, host="h", lock=lock, storage="nas" if name == "a" else "")
+            await scene.put(follower_key(0, name), running.encode())
         found = (await scene.ask(replicas.show, "/", None, "0"))["replicas"]
-        assert [(each["machine"], each["file_system"]) for each in found["members"]] == [
-            ("boot", "boot:2049"),
-            ("boot", "boot:2049"),
-            ("", ""),
+        assert [(each["machine"], each["file_system"], each["storage"]) for each in found["members"]] == [
+            ("boot", "boot:2049", "nas"),
+            ("boot", "boot:2049", ""),
+            ("", "", ""),
         ]
 
     with_scene(check, 1)
@@ -268,3 +269,23 @@ def test_a_shard_keeps_the_members_that_policies_of_its_queues_demand() -> None:
         await scene.ask(replicas.change, "/", {"replicas": 3}, "0")
 
     with_scene(check, 2)
+
+
+def test_a_shard_is_handed_over_to_a_member_that_runs_and_is_in_sync() -> None:
+    async def check(scene: MoveScene) -> None:
+        await with_replicas(scene, SET, "a")
+        for owner, status, words in (
+            (3, 422, "expected the id of a member"),
+            ("c", 409, "that is in sync (b), found c"),
+            ("x", 409, "that is in sync (b), found x"),
+            ("b", 409, "that runs, found b stopped"),
+        ):
+            problem = await scene.refused(replicas.change, "/", {"owner": owner}, "0")
+            assert (problem.status, words in problem.detail) == (status, True), problem.detail
+        await with_replicas(scene, SET, "a", "b")
+        await scene.ask(replicas.change, "/", {"owner": "b"}, "0")
+        assert scene.map.replica_sets[0] == replace(SET, successor="b")
+        await scene.ask(replicas.change, "/", {"owner": "a", "min_in_sync": 1}, "0")
+        assert scene.map.replica_sets[0] == replace(SET, successor="b", min_in_sync=1)
+
+    with_scene(check, 1)

@@ -6,26 +6,29 @@ import logging
 
 import pytest
 
-from lightrail.journal.record import CONTINUED, Outcome, Settle
+from lightrail.journal.record import (
+    CONTINUED,
+    Ids,
+    Outcome,
+    ReceiverChange,
+    ReceiverEvent,
+    Seal,
+    Settle,
+    Terminus,
+    TerminusEvent,
+    TransactionState,
+    TransactionStep,
+)
 from lightrail.shard.journal.journal import Journal
 from lightrail.shard.journal.record import Append
+from lightrail.shard.journal.repair import repair_files
 from lightrail.shard.journal.segment import name_of, numbers
-from lightrail.shard.journal.standby import MADE_QUEUES, REPLAYED_RECORDS, Standby
+from lightrail.shard.journal.standby import REPLAYED_RECORDS, Standby
 from lightrail.shard.journal.store import JournalDamagedError, StoreRefusedError
 from lightrail.shard.queue.values.runs import batch_of
 from tests.support.shard.fake_files import FakeFiles, Fault
 from tests.support.shard.journal_writer import Writer, shown
-from tests.support.shard.mirrored import SALT, Scene, opened, stream
-
-
-def replayed_by(standby: Standby, to: int) -> Standby:
-    while standby.replay(to):
-        pass
-    return standby
-
-
-def replayed(scene: Scene, to: int | None = None) -> Standby:
-    return replayed_by(Standby(scene.files, SALT), scene.mirror.synced_lsn if to is None else to)
+from tests.support.shard.mirrored import SALT, Scene, image, opened, replayed, replayed_by, stream
 
 
 def taken_over(scene: Scene, standby: Standby, epoch: int = 2) -> object:
@@ -155,6 +158,28 @@ def test_segments_that_are_dropped_behind_a_standby_are_forgotten(caplog: pytest
     assert not caplog.records
 
 
+def test_what_only_dropped_segments_had_is_forgotten() -> None:
+    scene = Scene()
+    link = bytes(16)
+    for record in (
+        Terminus(1, link, TerminusEvent.BEGUN, 2, 60_000, [b"tag"]),
+        ReceiverChange(1, link, ReceiverEvent.BEGUN, 0, b"opening"),
+        TransactionStep(link, TransactionState.PREPARED, 1, "detail", b"blob"),
+        Ids(1, 5_000, bytes(16)),
+        Seal(1),
+    ):
+        scene.owner.append(record)
+    scene.send(60, 12)
+    standby = replayed(scene)
+    # The owner has not written it again, so that a recovery finds nothing of it.
+    scene.mirror.drop(numbers(scene.files)[-1])
+    state, kept, *_ = whole = opened_whole(scene)
+    assert isinstance(state, tuple)
+    assert 0 < len(state[0][0][4]) < 5
+    assert kept == ([([], [], [])], [], False)
+    assert opened_whole(scene, standby) == whole
+
+
 def of_another_owner(files: FakeFiles, sizes: list[int]) -> object:
     """The directory gets the journal of an owner of epoch 3; returns its state."""
     other = FakeFiles()
@@ -176,6 +201,30 @@ def test_a_journal_that_begins_anew_is_read_anew() -> None:
         pass
     assert standby.lsn == to
     assert standby.take().segments[-1].epoch == 3
+
+
+def test_a_journal_that_begins_anew_within_a_replay_is_read_anew() -> None:
+    scene = Scene()
+    scene.send(60, 9)
+    standby = Standby(scene.files, SALT)
+    last = scene.mirror.synced_lsn
+    assert standby.replay(last, 1)
+    # Its first segment is longer, so that the next one begins with another record.
+    of_another_owner(scene.files, [5] * 20)
+    replayed_by(standby, last)
+    assert standby.lsn == last
+    assert standby.take().segments[-1].epoch == 3
+
+
+def test_a_journal_that_is_emptied_within_a_replay_is_no_damage() -> None:
+    scene = Scene()
+    scene.send(60, 9)
+    standby = Standby(scene.files, SALT)
+    assert standby.replay(scene.mirror.synced_lsn, 1)
+    for number in numbers(scene.files):
+        scene.files.remove(name_of(number))
+    assert standby.replay(scene.mirror.synced_lsn)
+    assert standby.lsn == 0
 
 
 @pytest.mark.parametrize("sizes", [[60] * 20, [60], [900, 900]])
@@ -221,13 +270,46 @@ def test_damage_is_reported_and_read_again() -> None:
     assert taken_over(scene, standby) == scene.writer.states[-1]
 
 
-def test_a_header_that_is_damaged_is_reported() -> None:
+@pytest.mark.parametrize("segment", [1, 3])
+def test_a_header_that_is_damaged_is_reported(segment: int) -> None:
     scene = Scene()
     scene.send(60, 9)
     standby = Standby(scene.files, SALT)
-    scene.files.inodes[name_of(3)].live[20] ^= 1
-    with pytest.raises(JournalDamagedError, match=f"{name_of(3)} is damaged at offset 0: no header"):
+    scene.files.inodes[name_of(segment)].live[20] ^= 1
+    with pytest.raises(JournalDamagedError, match=f"{name_of(segment)} is damaged at offset 0: no header"):
         replayed_by(standby, scene.mirror.synced_lsn)
+
+
+@pytest.mark.parametrize("has_segment", [True, False])
+def test_ranges_that_a_repair_gave_up_are_passed(has_segment: bool) -> None:
+    scene = Scene()
+    scene.send(60, 9)
+    last = scene.mirror.synced_lsn
+    scene.mirror.close()
+    if has_segment:
+        scene.files.inodes[name_of(2)].live[100] ^= 1
+    else:
+        scene.files.remove(name_of(2))
+    repair_files(scene.files)
+    whole = opened_whole(scene)
+    [(gap, behind)] = whole[2]
+    assert behind <= last
+    for to in [*range(1, gap), *range(behind, last + 1)]:
+        standby = replayed(scene, to)
+        assert standby.lsn == to
+        assert opened_whole(scene, standby) == whole
+
+
+def opened_whole(
+    scene: Scene, standby: Standby | None = None
+) -> tuple[object, object, list[tuple[int, int]], dict[str, bytes]]:
+    """What a recovery of a copy of the directory restores, what is lost, and what it leaves there."""
+    files = scene.files.after_crash(0, "all")
+    journal = Journal(files, "test", 0, segment_bytes=700)
+    recovered = journal.recover(0, 1, 2, standby)
+    links = [(each.ids, each.termini, each.receivers) for each in recovered.queues]
+    kept = links, recovered.transactions, recovered.sealed
+    return shown(recovered, journal), kept, recovered.lost, image(files)
 
 
 def test_records_that_are_missing_are_reported() -> None:
@@ -280,43 +362,3 @@ def test_an_older_epoch_takes_nothing_over() -> None:
     scene.mirror.close()
     with pytest.raises(StoreRefusedError, match="expected an epoch of this owner after 1"):
         Journal(scene.files, "test", 0, segment_bytes=700).recover(1 << 30, 1, 1, standby)
-
-
-def test_queues_that_were_made_are_made_anew_where_they_changed() -> None:
-    scene = Scene(segment_bytes=1 << 20)
-    for queue in range(2, 9):
-        scene.writer.run([("send", queue, 3, 20)])
-    stream(scene.owner, [scene.mirror])
-    standby = replayed(scene)
-    while standby.make():
-        pass
-    scene.writer.run(
-        [
-            ("settle", 2, 0, 1),
-            ("settle", 3, 1, 1, Outcome.MODIFIED),
-            ("send", 4, 1, 20),
-            ("declare", 5, '{"other":1}'),
-            ("delete", 6),
-            ("change", 7, 1),
-        ]
-    )
-    stream(scene.owner, [scene.mirror])
-    replay = standby._replay
-    before = {queue: live.made for queue, live in replay.live.items()}
-    scene.mirror.close()
-    journal = Journal(scene.files, "test", 0, segment_bytes=700)
-    recovered = journal.recover(0, 1, 2, standby)
-    assert {each.queue for each in recovered.queues if each is before[each.queue]} == {1, 8}
-    assert shown(recovered, journal) == scene.writer.states[-1]
-
-
-def test_a_call_makes_a_bounded_number_of_queues() -> None:
-    scene = Scene(segment_bytes=1 << 20)
-    for queue in range(2, MADE_QUEUES + 3):
-        scene.writer.run([("declare", queue)])
-    stream(scene.owner, [scene.mirror])
-    standby = replayed(scene)
-    assert standby.make()
-    assert sum(live.made is not None for live in standby._replay.live.values()) == MADE_QUEUES
-    assert not standby.make()
-    assert all(live.made is not None for live in standby._replay.live.values())

@@ -23,6 +23,15 @@ def test_a_refused_connection_shortens_the_wait_to_the_rank() -> None:
     assert Candidate("c", Reach(5, 9)).next(FOUND, RANK_NS - 1, is_refused=True) is Choice.FOLLOW
 
 
+def test_the_successor_that_an_owner_has_chosen_goes_first() -> None:
+    b, c = Candidate("b", Reach(5, 9)), Candidate("c", Reach(5, 9))
+    assert c.next(FOUND, 0, is_refused=True, successor="c") is Choice.LOOK
+    assert b.next(FOUND, RANK_NS - 1, is_refused=True, successor="c") is Choice.FOLLOW
+    # It does not come.
+    assert b.next(FOUND, RANK_NS, is_refused=True, successor="c") is Choice.LOOK
+    assert b.next(FOUND, 0, is_refused=True, successor="d") is Choice.LOOK, "one that may not take over"
+
+
 def test_a_member_that_is_not_in_sync_never_takes_over() -> None:
     assert Candidate("d", Reach(5, 9)).next(FOUND, 100 * SILENCE_NS, is_refused=True) is Choice.OUT
 

@@ -529,3 +529,29 @@ def test_an_owner_whose_other_members_all_end_in_order_goes_on_at_once() -> None
         assert [sorted(each.in_sync) for each in world.coordinator.writes] == [["a"]]
 
     run(story)
+
+
+def test_an_owner_ends_when_an_operator_wants_another_member_to_own() -> None:
+    async def story() -> None:
+        world = World("abc")
+        world.coordinator.entry = replace(world.owning.found.handed_over("c"), revision=11)
+        world.news()
+        await world.tick()
+        assert world.deposed == ["member c is to own shard 0: it is handed over"]
+        asked: list[str] = []
+
+        async def prepare(member: str) -> None:
+            asked.append(member)
+
+        world.stream.prepare = prepare
+        world.attach("b")
+        world.attach("c")
+        await world.owning.prepare()
+        # Where that one does not follow any more, another one does.
+        del world.stream.followers["c"]
+        await world.owning.prepare()
+        del world.stream.followers["b"]
+        await world.owning.prepare()
+        assert (asked, world.owning.successor) == (["c", "b"], "")
+
+    run(story)

@@ -1,6 +1,8 @@
 """Stream and following: members get the owner's bytes, and what is accepted is on every required disk."""
 
+import asyncio
 import random
+from collections.abc import Callable
 
 import pytest
 
@@ -10,7 +12,13 @@ from lightrail.shard.journal.record import Append
 from lightrail.shard.queue.values.runs import batch_of
 from lightrail.shard.replicas.candidate import Reach
 from lightrail.shard.replication.following import EXTENT_BEATS, FollowingState
-from lightrail.shard.replication.stream import AHEAD_MAX, BEHIND_AHEAD, BEHIND_BYTES, FollowerState
+from lightrail.shard.replication.stream import (
+    AHEAD_MAX,
+    BEHIND_AHEAD,
+    BEHIND_BYTES,
+    ENCODED_AT_ONCE,
+    FollowerState,
+)
 from tests.support.shard.replicated import OwnerNode, World, contents
 
 
@@ -374,3 +382,70 @@ def test_a_member_that_ends_in_order_says_so_until_it_attaches_again() -> None:
     world.settle_down()
     assert not owner.stream.left
     check_equal(world)
+
+
+def test_large_commits_are_encoded_beside_the_loop() -> None:
+    world = World("b", required="b")
+    owner = declare(world)
+    world.settle_down()
+    calls: list[Callable[[], None]] = []
+    owner.stream._run_on_loop = calls.append
+    for size, is_late in ((ENCODED_AT_ONCE // 2, False), (ENCODED_AT_ONCE, True)):
+        number = owner.stream.number
+        owner.journal.append(Append([(1, size)], 0, 0, batch_of([b"x" * size], durable=True), 0, 1), 0)
+        owner.commit = owner.journal.begin_commit()
+        work = owner.stream.begun(owner.commit)
+        assert (owner.stream.number == number) == is_late
+        work()
+        if is_late:
+            assert owner.stream.number == number
+            calls.pop()()
+        assert owner.stream.number == number + 1
+        owner.journal.end_commit(owner.commit)
+        owner.stream.end(owner.commit)
+        owner.commit = None
+        world.settle_down()
+        check_equal(world)
+
+
+def test_a_member_is_prepared_or_lost_before_an_owner_ends() -> None:
+    async def story(is_lost: bool) -> None:
+        world = World("b", required="b")
+        owner = declare(world)
+        world.settle_down()
+        asked: list[None] = []
+        member = world.members["b"].following
+        member._on_prepare = lambda: asked.append(None)
+        waiting = asyncio.ensure_future(owner.stream.prepare("b"))
+        await asyncio.sleep(0)
+        world.settle_down()
+        assert (len(asked), waiting.done()) == (1, False)
+        if is_lost:
+            owner.stream.lost(b"b")
+        else:
+            member.prepared()
+            world.settle_down()
+        await waiting
+        assert ("b" in owner.stream.prepared) != is_lost
+
+    for is_lost in (False, True):
+        asyncio.run(story(is_lost))
+
+
+def test_an_owner_that_ends_waits_for_the_acceptance_of_what_it_has_written() -> None:
+    async def story() -> None:
+        world = World("b", required="b")
+        owner = declare(world)
+        world.settle_down()
+        assert not await owner.stream.until_accepted()
+        send(owner, 0)
+        owner.begin()
+        owner.end()
+        waiting = asyncio.ensure_future(owner.stream.until_accepted())
+        await asyncio.sleep(0)
+        assert not waiting.done()
+        world.settle_down()
+        assert await waiting
+        assert not await owner.stream.until_accepted()
+
+    asyncio.run(story())

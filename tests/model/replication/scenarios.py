@@ -183,5 +183,7 @@ LONG: Final[Mapping[str, Scenario]] = {
     "promoted, below the minimum": Scenario(minimum=2, writes=1, crashes=2, marks=True, promote=True),
     "a cleaner of three": Scenario(minimum=2, epochs=2, writes=2, crashes=1, cleaner=True),
     "etcd set back, three, and a crash": replace(SCENARIOS["etcd set back, three"], crashes=1),
+    "etcd forgets, two, and crashes": replace(SCENARIOS["etcd forgets, two"], writes=4, crashes=2),
+    "etcd forgets, three, and a crash": replace(SCENARIOS["etcd forgets, three"], writes=3, crashes=1),
 }
 """Up to millions of states: `make soak` explores them, and the command."""

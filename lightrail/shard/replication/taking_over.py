@@ -115,10 +115,17 @@ class TakingOver:
         Returns the entry as it is then: an operator may have lowered the minimum meanwhile.
 
         Raises:
-            CannotServeError: another member reaches further, and is to take over.
+            CannotServeError: another member reaches further, and is to take over; or another owner had this
+                epoch, which this member followed while its claim was under way.
             StoppedError: the process has to end.
         """
         reach = self._following.reach
+        if reach.epoch >= owned.epoch:
+            raise CannotServeError(
+                f"expected a journal of an earlier epoch than {owned.epoch}, in which this member owns shard "
+                f"{owned.shard}, found one of epoch {reach.epoch}: etcd was set back, and its next owner has "
+                "a later epoch"
+            )
         while not is_whole or not owned.in_sync:
             answers = await self.look_around(owned, owned.epoch, former)
             further = [each for each in answers if each > reach or each.epoch >= owned.epoch]

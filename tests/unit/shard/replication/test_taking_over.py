@@ -139,3 +139,16 @@ def test_with_a_set_that_is_known_those_in_sync_are_asked_alone(monkeypatch: pyt
         assert len(world.asked) == 2
 
     run(story)
+
+
+def test_an_owner_whose_journal_has_its_epoch_of_another_one_does_not_begin(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    owned = ReplicaSet(0, 3, "b", frozenset("b"), MEMBERS, 3, 1, revision=10)
+
+    async def story() -> None:
+        world = World(monkeypatch, owned, {})
+        with pytest.raises(CannotServeError, match=r"an earlier epoch than 3, .* found one of epoch 3"):
+            await world.taking_over.compare(owned, "a", is_whole=False)
+
+    run(story)

@@ -204,11 +204,17 @@ async def _last_member(coordinator: KeySpace, shard: int) -> str:
     if entry is None or entry.value is None:
         return ""
     found = replica_sets.ReplicaSet.decode(entry)
-    if len(found.in_sync) > 1:
-        hosts = ", ".join(f"{member} on {found.members[member].host}" for member in sorted(found.in_sync))
+    others = found.with_everything
+    if len(others) > 1:
+        hosts = ", ".join(f"{member} on {found.members[member].host}" for member in sorted(others))
+        todo = (
+            "Start one of them, and give the others an empty directory: they get everything from it"
+            if found.in_sync
+            else "Start all of them: etcd was set back, and their journals show who has everything"
+        )
         raise MemberRefusedError(
-            f"{len(found.in_sync)} members of shard {shard} have all of its messages: {hosts}. Start one of "
-            "them, and give the others an empty directory: they get everything from it"
+            f"{len(others)} members of shard {shard} {'have' if found.in_sync else 'may have'} all of its "
+            f"messages: {hosts}. {todo}"
         )
     return found.owner
 

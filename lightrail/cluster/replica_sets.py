@@ -3,6 +3,8 @@
 The entry ``replicas/N`` (`ReplicaSet`) is changed only by transactions that are guarded by its revision:
 
     take over     a member that is in sync becomes the owner, in epoch + 1; the set stays as it is
+    reclaim       after etcd was set back: a member owns whose journal knows a later epoch than the entry, and
+                  nobody is in sync before it has compared its journal with those of others
     remove, add   the owner changes who is in sync, in its epoch
     hand over     an operator names the member that is to be the next owner
     join, leave   a member is listed, or no longer: a learner, until the owner adds it
@@ -27,6 +29,9 @@ FOLLOWERS: Final = "followers/"
 """``followers/N/MEMBER``: registrations of members that do not own."""
 PROMOTED_MAX: Final[int] = (1 << 23) - 1
 """The last epoch in which a member may be promoted: numbers of its records fit into 63 bits."""
+UNSEEN_EPOCHS: Final = 1_000
+"""More owners than may have followed each other without a trace in any journal that a claim is compared with:
+one of them may still run."""
 MEMBERS_MAX: Final[int] = 7
 """Members of one shard: every record is written by each member that is in sync."""
 
@@ -53,7 +58,7 @@ class ReplicaSet:
     owner: str
     """Id of the member that owns the shard."""
     in_sync: frozenset[str]
-    """Members that have every accepted record, the owner among them."""
+    """Members that have every accepted record, the owner among them; none while that is not known."""
     members: Mapping[str, SetMember]
     replicas: int
     """Members that there are to be."""
@@ -70,6 +75,11 @@ class ReplicaSet:
     @property
     def key(self) -> str:
         return key_of(self.shard)
+
+    @property
+    def with_everything(self) -> frozenset[str]:
+        """Members each of which may have every accepted record: all of them while that is not known."""
+        return self.in_sync or frozenset(self.members)
 
     def encode(self) -> str:
         """The value of its entry."""
@@ -141,6 +151,28 @@ class ReplicaSet:
             )
         return replace(self, successor=member)
 
+    def reclaimed(self, member: str, host: str, epoch: int) -> "ReplicaSet":
+        """`member`, whose journal knows `epoch`, owns the shard, and nobody is known to have everything.
+
+        Raises SetRefusedError: it is no member, or the entry knows this epoch and who is in sync.
+        """
+        if member not in self.members:
+            raise SetRefusedError(
+                f"expected a member of shard {self.shard} ({_named(self.members)}), found {member}: it may "
+                "lack accepted records; wait until one of these runs"
+            )
+        if self.in_sync and epoch <= self.epoch:
+            raise SetRefusedError(
+                f"expected a journal of a later epoch than {self.epoch} of shard {self.shard}, whose members "
+                f"in sync are known ({_named(self.in_sync)}), found one of epoch {epoch}: let one of these "
+                "take over"
+            )
+        next_epoch = epoch + 1 + UNSEEN_EPOCHS if epoch > self.epoch else self.epoch + 1
+        members = {**self.members, member: SetMember(host)}
+        return replace(
+            self, epoch=next_epoch, owner=member, in_sync=frozenset(), members=members, successor=""
+        )
+
     def removed(self, members: Iterable[str]) -> "ReplicaSet":
         """These members are out of sync, as they do not acknowledge.
 
@@ -160,7 +192,7 @@ class ReplicaSet:
         return replace(self, in_sync=left)
 
     def added(self, member: str) -> "ReplicaSet":
-        """A member is in sync; the owner has demanded its acknowledgements before.
+        """A member is in sync; the owner has demanded its acknowledgements before. The owner is as well.
 
         Raises SetRefusedError: it is no member.
         """
@@ -169,7 +201,7 @@ class ReplicaSet:
                 f"expected a member of shard {self.shard} ({_named(self.members)}), found {member}: it has "
                 "been removed"
             )
-        return replace(self, in_sync=self.in_sync | {member})
+        return replace(self, in_sync=self.in_sync | {member, self.owner})
 
     def joined(self, member: str, host: str, running: Collection[str] = ()) -> "ReplicaSet":
         """A directory is a member from now on, as a learner; known ones get their new host.

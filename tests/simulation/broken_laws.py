@@ -65,7 +65,7 @@ def _learn_what_is_older(owning: Any, found: ReplicaSet) -> None:
         owning._on_deposed("another entry")
 
 
-def _claim_always(_: Candidate, __: Any) -> Choice:
+def _claim_always(_: Candidate, *__: Any) -> Choice:
     return Choice.CLAIM
 
 

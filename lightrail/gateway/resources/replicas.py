@@ -241,12 +241,14 @@ def forgotten(map: Map, shard: int) -> list[Write]:
     running = [member for number, member in map.followers if number == shard]
     if running:
         raise ProblemError(409, f"member {running[0]} of shard {shard} still runs: stop it first")
-    if len(found.in_sync) > 1 and map.queues_of(shard):
-        hosts = ", ".join(f"{member} on {found.members[member].host}" for member in sorted(found.in_sync))
+    others = found.with_everything
+    if len(others) > 1 and map.queues_of(shard):
+        hosts = ", ".join(f"{member} on {found.members[member].host}" for member in sorted(others))
         raise ProblemError(
             409,
-            f"{len(found.in_sync)} members of shard {shard} have all of its messages: {hosts}. Start one of "
-            "them; it serves the shard",
+            f"{len(others)} members of shard {shard} {'have' if found.in_sync else 'may have'} all of its "
+            f"messages: {hosts}. Start {'one of them; it serves' if found.in_sync else 'them; one serves'} "
+            "the shard",
         )
     return [Write(found.key, None, found.revision)]
 

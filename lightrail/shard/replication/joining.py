@@ -157,14 +157,16 @@ async def register(joining: Joining, shard: int, member: str, bound: str, lock: 
     await patiently(joining.process, lambda: joining.coordinator.register(key, own.encode(), displaced))
 
 
-def report(process: "Process", entry: ReplicaSet, member: str, page: str, *, is_following: bool) -> None:
+def report(
+    process: "Process", entry: ReplicaSet, member: str, page: str, *, is_following: bool, waiting: str = ""
+) -> None:
     """Reports ready once a member follows, and until then what it waits for."""
     if process.ready is not None:
         return
     if is_following:
         process.report_ready(metrics=page, follows=True)
         return
-    waiting = (
+    waiting = waiting or (
         f"member {member} of shard {entry.shard} waits for the owner, {entry.owner}, or one of the others in "
         f"sync: {', '.join(sorted(entry.in_sync))}"
     )

@@ -187,8 +187,7 @@ class Owning:
                     return
                 self.stream.beat(now_ns)
                 self.follow(now_ns)
-                # Deliveries may be allowed by now.
-                self._on_accepted()
+                self._on_accepted()  # Deliveries may be allowed by now.
             except Exception:
                 log.exception("the members of shard %d could not be kept", self.found.shard)
                 self._on_deposed("an internal error, see above")
@@ -286,6 +285,8 @@ class Owning:
         found = self.found
         if self._older is not None:
             return found, self._demanded
+        if not found.in_sync and found.min_in_sync == 1:
+            return found.added(self._member), frozenset()  # It has compared its journal.
         others = found.in_sync - {self._member}
         silent = {each for each in others if self._is_lost(each)}
         if silent == others and all(each.live_ns is None for each in self._watched.values()):
@@ -305,7 +306,7 @@ class Owning:
                 self._demanded = frozenset()
                 self._require()
                 return None
-        for member in sorted(found.members.keys() - found.in_sync):
+        for member in sorted(found.members.keys() - found.in_sync - {self._member}):
             watched = self._watched[member]
             # Where a silent member can't be removed nothing is accepted: one that keeps up takes its place.
             wait_ns = 0 if silent else watched.wait_ns
@@ -319,8 +320,7 @@ class Owning:
                 self._journal.committed.next_lsn - 1, self._recovered_lsn
             ):
                 return found.added(member), frozenset({member})
-            # One at a time.
-            return None
+            return None  # One at a time.
         return None
 
     def _is_lost(self, member: str) -> bool:
@@ -341,8 +341,7 @@ class Owning:
         try:
             revision = await self._coordinator.write([(older or before).write_of(changed)])
         except ConflictError:
-            # The entry as it is now follows with the news.
-            return
+            return  # The entry as it is now follows with the news.
         except CoordinatorError as error:
             self._is_unknown = True
             log.warning("the members in sync of shard %d could not be changed: %s", before.shard, error)

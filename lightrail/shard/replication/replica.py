@@ -230,7 +230,10 @@ class Replica:
             await patiently(self._process, self._refresh)
             entry = self.entry or at_start
             is_following = self._following.state is FollowingState.FOLLOWING
-            joining.report(self._process, entry, self.member, page, is_following=is_following)
+            waiting = self._taking_over.waiting if self._taking_over.is_unknown(entry) else ""
+            joining.report(
+                self._process, entry, self.member, page, is_following=is_following, waiting=waiting
+            )
             own = entry.members.get(self.member)
             if own is None or own.host != self.joining.own.host:
                 await joining.join(self.joining, self.map, entry, self.member)
@@ -242,16 +245,14 @@ class Replica:
             if self.joining.coordinator.set_back is not None or self.map.history != history:
                 self._knows_etcd = False
             if choice is Choice.LOOK and now_ns >= yields_until_ns:
-                if self._is_whole(entry.epoch + 1):
+                if self._is_whole(entry.epoch + 1) and not self._taking_over.is_unknown(entry):
                     choice = Choice.CLAIM
                 else:
                     ended = entry.owner if self._has_ended(entry) else ""
-                    answers = await self._taking_over.look_around(entry, ended=ended)
-                    choice = Candidate(self.member, self._following.reach).judge(answers)
+                    choice = await self._taking_over.choose(entry, ended)
                 if choice is Choice.CLAIM:
                     await self._claim(entry)
                 else:
-                    log.info("shard %d: another member reaches further and goes first", self._process.id)
                     yields_until_ns = now_ns + YIELD_NS
             await self._pause()
         owned = self._owned

@@ -15,6 +15,9 @@ LEASE: Final = 2
 GRANT: Final = 3
 """Ticks from the receipt of a beat to the end of the member's grant; longer than LEASE for drift."""
 
+UNSEEN: Final = 2
+"""More epochs than may have passed without a trace in the journals that a claim is compared with."""
+
 
 def accepted_end(owner: int, synced: int, ends: Sequence[int], required: Ids) -> int:
     """How much of its journal an owner may call accepted. `ends` are acknowledged in its epoch, by id."""
@@ -157,6 +160,34 @@ def trusts_own_disk(entry_epoch: int, own_epoch: int) -> bool:
     return entry_epoch >= own_epoch
 
 
+def reclaims(entry_epoch: int, own_epoch: int, in_sync: Ids) -> bool:
+    """May a member that is not in a set which it trusts claim the shard? The entry was set back, as the
+    member's own journal shows; or nobody is known to have everything, since such a claim was the last one."""
+    return own_epoch > entry_epoch or not in_sync
+
+
+def set_reclaimed(member: int) -> Ids:
+    """The set that such a claim writes: nobody is known to have everything before journals are compared."""
+    return frozenset()
+
+
+def epoch_reclaimed(entry_epoch: int, own_epoch: int) -> int:
+    """The epoch that such a claim writes. Owners that this journal has never heard of may have had the next
+    ones, and one of them may still run."""
+    return own_epoch + 1 + UNSEEN if own_epoch > entry_epoch else entry_epoch + 1
+
+
+def may_begin_reclaimed(compared: int, members: int, minimum: int) -> bool:
+    """May an owner with such a claim write its first segment? It has compared its journal with `compared`
+    disks of all members, its own included. What was accepted is on `minimum` of them."""
+    return compared > members - minimum
+
+
+def may_accept(in_sync: Ids) -> bool:
+    """May an owner accept anything with this set?"""
+    return bool(in_sync)
+
+
 def trusts_others(won: int, heard: int) -> bool:
     """Does an owner that has won epoch `won` begin, given the newest epoch that another member has named?"""
     return won > heard
@@ -214,6 +245,11 @@ class Laws:
     shown_end: Callable[[int, int], int] = shown_end
     trusts_own_disk: Callable[[int, int], bool] = trusts_own_disk
     trusts_others: Callable[[int, int], bool] = trusts_others
+    reclaims: Callable[[int, int, Ids], bool] = reclaims
+    set_reclaimed: Callable[[int], Ids] = set_reclaimed
+    epoch_reclaimed: Callable[[int, int], int] = epoch_reclaimed
+    may_begin_reclaimed: Callable[[int, int, int], bool] = may_begin_reclaimed
+    may_accept: Callable[[Ids], bool] = may_accept
     id_after_loss: Callable[[int, int], int] = id_after_loss
     id_after_damage: Callable[[int, int], int] = id_after_damage
     may_judge: Callable[[int, int, int], bool] = may_judge

@@ -67,7 +67,7 @@ def accept(world: World, state: State) -> Iterator[Step]:
     """An owner calls records accepted: it answers their senders."""
     for machine, member in owners(state):
         end = world.laws.accepted_end(member.id, member.synced, member.ends, member.required)
-        if end <= member.mark:
+        if end <= member.mark or not world.laws.may_accept(member.known):
             continue
         prefix = member.journal[:end]
         accepted = state.accepted
@@ -91,13 +91,16 @@ def change_set(world: World, state: State) -> Iterator[Step]:
     for machine, member in enumerate(state.members):
         if not member.won or member.off or not laws.may_change_the_set(bool(member.epoch)):
             continue
+        alone = frozenset({member.id})
         wishes = [
             (f"to remove {letter(other)}", member.known - {other})
             for other in sorted(member.known - {member.id})
             if laws.may_be_removed(member.known, world.scenario.minimum)
         ]
+        if not member.known and world.scenario.minimum == 1:
+            wishes.append(("to be alone in sync", alone))
         wishes += [
-            (f"to add {letter(other.id)}", member.known | {other.id})
+            (f"to add {letter(other.id)}", member.known | alone | {other.id})
             for other in state.members
             if other.id not in member.known
             and laws.has_caught_up(member.ends[other.id], len(member.journal))

@@ -5,7 +5,7 @@ from dataclasses import replace
 from typing import Final
 
 from tests.model.replication.laws import GRANT, LEASE
-from tests.model.replication.state import Entry, Etcd, Grant, Member, Spent, State
+from tests.model.replication.state import Entry, Etcd, Grant, Journal, Member, Spent, State
 from tests.model.replication.world import Scenario, owning
 
 A: Final = frozenset({0})
@@ -77,6 +77,15 @@ def overtaken() -> State:
     return State((a, b, c), Etcd(4, entry), held_before=BC)
 
 
+def all_down(*journals: Journal, accepted: Journal) -> State:
+    """Everybody has ended; B owned epoch 2 last, and etcd is set back to an older entry before they start."""
+    entry = Entry(4, 2, 1, frozenset(range(1, len(journals))) or frozenset({1}))
+    members = tuple(Member(at, journal, len(journal)) for at, journal in enumerate(journals))
+    return State(
+        members, Etcd(4, entry), accepted=accepted, held_before=entry.in_sync, spent=Spent(records=2)
+    )
+
+
 ALONE: Final = Entry(1, 1, 0, A)
 B_ALONE: Final = Entry(4, 2, 1, frozenset({1}))
 WITH_C: Final = Entry(1, 1, 0, AC)
@@ -136,6 +145,25 @@ SCENARIOS: Final[Mapping[str, Scenario]] = {
         older=WITH_C,
         start=after_a_removal(WITH_C, B_WITH_C, (-1, 1, -2)),
     ),
+    "etcd forgets, two": Scenario(
+        members=2,
+        records=1,
+        epochs=9,
+        writes=2,
+        crashes=1,
+        restores=True,
+        older=ALONE,
+        start=all_down((-1, 1, -2), (-1, 1, -2, 2), accepted=(-1, 1, -2, 2)),
+    ),
+    "etcd forgets, three": Scenario(
+        minimum=2,
+        records=2,
+        epochs=9,
+        writes=2,
+        restores=True,
+        older=WITH_C,
+        start=all_down((-1, 1, -2), (-1, 1, -2, 2), (-1, 1, -2, 2), accepted=(-1, 1, -2, 2)),
+    ),
     "a queue": Scenario(members=2, records=0, epochs=2, writes=2, queue=True),
 }
 """Small enough for every run: each is explored wholly in a few seconds."""
@@ -155,5 +183,7 @@ LONG: Final[Mapping[str, Scenario]] = {
     "promoted, below the minimum": Scenario(minimum=2, writes=1, crashes=2, marks=True, promote=True),
     "a cleaner of three": Scenario(minimum=2, epochs=2, writes=2, crashes=1, cleaner=True),
     "etcd set back, three, and a crash": replace(SCENARIOS["etcd set back, three"], crashes=1),
+    "etcd forgets, two, and crashes": replace(SCENARIOS["etcd forgets, two"], writes=4, crashes=2),
+    "etcd forgets, three, and a crash": replace(SCENARIOS["etcd forgets, three"], writes=3, crashes=1),
 }
 """Up to millions of states: `make soak` explores them, and the command."""

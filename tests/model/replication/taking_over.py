@@ -18,17 +18,21 @@ def ask_for_the_epoch(world: World, state: State) -> Iterator[Step]:
         return
     spent = state.spent._replace(writes=state.spent.writes + 1)
     for machine, member in enumerate(state.members):
-        if member.won or member.off or not laws.may_take_over(member.id, entry.in_sync):
+        if member.won or member.off:
             continue
-        if not laws.trusts_own_disk(entry.epoch, newest_epoch(member.journal)):
+        own = newest_epoch(member.journal)
+        if laws.may_take_over(member.id, entry.in_sync) and laws.trusts_own_disk(entry.epoch, own):
+            epoch, in_sync = entry.epoch + 1, laws.set_of_a_take_over(entry.in_sync, entry.owner)
+        elif laws.reclaims(entry.epoch, own, entry.in_sync):
+            epoch, in_sync = laws.epoch_reclaimed(entry.epoch, own), laws.set_reclaimed(member.id)
+        else:
             continue
         compared = laws.compared_by_sets(entry.revision)
-        in_sync = laws.set_of_a_take_over(entry.in_sync, entry.owner)
-        write = Write("take over", machine, member.process, compared, entry.epoch + 1, member.id, in_sync)
+        write = Write("take over", machine, member.process, compared, epoch, member.id, in_sync)
         if write in state.writes:
             continue
         yield (
-            f"{letter(machine)} asks etcd for epoch {entry.epoch + 1}",
+            f"{letter(machine)} asks etcd for epoch {epoch}",
             state._replace(writes=state.writes | {write}, spent=spent),
             None,
         )
@@ -62,6 +66,12 @@ def won(world: World, member: Member, epoch: int, in_sync: Ids, revision: int) -
     )
 
 
+def reach(member: Member) -> tuple[int, int]:
+    """How far what is on this member's disk reaches."""
+    kept = member.journal[: member.synced]
+    return newest_epoch(kept), len(kept)
+
+
 def begin(world: World, state: State) -> Iterator[Step]:
     """An owner compares its journal with those of the members that answer, fetches what it lacks, and
     writes its first segment. This is one step: who has answered follows no older owner, so that nothing is
@@ -77,7 +87,12 @@ def begin(world: World, state: State) -> Iterator[Step]:
             heard = [state.members[at] for at in places]
             compared = 1 + sum(other.id in member.known for other in heard)
             is_whole = 0 < member.whole_in < member.won
-            if not laws.may_begin(compared, len(member.known), scenario.minimum, is_whole):
+            if not member.known:
+                if not laws.may_begin_reclaimed(1 + len(heard), scenario.members, scenario.minimum):
+                    continue
+                if any(reach(other) > reach(member) for other in heard):
+                    continue  # That one takes over.
+            elif not laws.may_begin(compared, len(member.known), scenario.minimum, is_whole):
                 continue
             if not all(laws.trusts_others(member.won, newest_epoch(other.journal)) for other in heard):
                 continue

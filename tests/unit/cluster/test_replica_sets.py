@@ -15,6 +15,7 @@ from lightrail.cluster.memory import MemoryCoordinator
 from lightrail.cluster.replica_sets import (
     MEMBERS_MAX,
     PROMOTED_MAX,
+    UNSEEN_EPOCHS,
     ReplicaSet,
     SetMember,
     SetRefusedError,
@@ -53,9 +54,29 @@ def test_a_take_over_changes_owner_and_epoch_and_never_the_set() -> None:
     assert found.members["b"].host == "elsewhere"
 
 
+def test_a_claim_after_etcd_was_set_back_has_nobody_in_sync_and_an_epoch_that_no_owner_had() -> None:
+    found = THREE.reclaimed("c", "elsewhere", 9)
+    assert (found.epoch, found.owner, found.in_sync) == (10 + UNSEEN_EPOCHS, "c", frozenset())
+    assert found.members["c"].host == "elsewhere"
+    assert ReplicaSet.decode(Entry(found.key, found.encode(), 1, 9)) == found
+    # The next one goes on from there, with a journal of any epoch.
+    again = found.reclaimed("a", "", 7)
+    assert (again.epoch, again.owner, again.in_sync) == (11 + UNSEEN_EPOCHS, "a", frozenset())
+    # The owner is in sync with the first member that it adds, or alone.
+    assert again.added("b").in_sync == frozenset("ab")
+    assert again.added("a").in_sync == frozenset("a")
+
+
+def test_while_nobody_is_known_to_be_in_sync_each_member_may_have_everything() -> None:
+    assert THREE.with_everything == frozenset("ab")
+    assert THREE.reclaimed("c", "", 9).with_everything == frozenset("abc")
+
+
 @pytest.mark.parametrize(
     ("change", "expected"),
     [
+        (lambda found: found.reclaimed("c", "", 7), "a later epoch than 7 .* are known .a, b., found one of"),
+        (lambda found: found.reclaimed("d", "", 9), "expected a member of shard 4 .a, b, c., found d"),
         (lambda found: found.taken_over("c", ""), "a member in sync .a, b."),
         (lambda found: found.removed("a"), "let another member take over first"),
         (lambda found: found.removed("b"), "at least 2 members of shard 4 in sync, found 1 without b"),

@@ -13,7 +13,7 @@ from lightrail.cluster.entries import Entry
 from lightrail.cluster.replica_sets import ReplicaSet, SetMember
 from lightrail.shard.journal.commit import Reached
 from lightrail.shard.replicas.leases import BEAT_NS, LEASE_NS, Grant, OwnersLeases
-from lightrail.shard.replicas.marks import Marks
+from lightrail.shard.replicas.marks import MISSING, Marks
 from lightrail.shard.replication.owning import (
     ALONE_NS,
     HANGING_S,
@@ -192,6 +192,33 @@ def test_a_member_that_keeps_up_takes_the_place_of_a_silent_one_at_the_minimum_a
         world.answering = {"c"}
         await world.tick(2 * SILENT_NS)
         assert world.coordinator.entry.in_sync == {"a", "c"}
+
+    run(story)
+
+
+def test_an_owner_with_nobody_in_sync_accepts_nothing_before_it_is_with_the_first_that_has_everything() -> (
+    None
+):
+    async def story() -> None:
+        world = World("")
+        await world.tick(2 * ALONE_NS)
+        assert not world.coordinator.writes
+        assert MISSING in world.required
+        world.attach("c")
+        await world.tick(2 * SILENT_NS)
+        assert [found.in_sync for found in world.coordinator.writes] == [{"a", "c"}]
+        assert world.required == {"c"}
+
+    run(story)
+
+
+def test_an_owner_with_nobody_in_sync_is_alone_in_sync_if_one_is_enough() -> None:
+    async def story() -> None:
+        world = World("", min_in_sync=1)
+        assert world.required == {MISSING}
+        await world.tick()
+        assert [found.in_sync for found in world.coordinator.writes] == [{"a"}]
+        assert not world.required
 
     run(story)
 

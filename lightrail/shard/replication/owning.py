@@ -275,7 +275,7 @@ class Owning:
                 watched.silent_ns = ALONE_NS
             else:
                 watched.silent_ns += passed_ns
-            if state is not FollowerState.LIVE or watched.silent_ns >= SILENT_NS:
+            if state is not FollowerState.LIVE or self._is_lost(member):
                 watched.live_ns = None
             elif watched.live_ns is None:
                 watched.live_ns = now_ns

@@ -555,3 +555,23 @@ def test_an_owner_ends_when_an_operator_wants_another_member_to_own() -> None:
         assert (asked, world.owning.successor) == (["c", "b"], "")
 
     run(story)
+
+
+def test_a_disk_that_is_slow_keeps_no_member_out_that_it_would_keep_in() -> None:
+    """Each commit takes it longer than a second, and beats are answered."""
+
+    async def story() -> None:
+        world = World("ab")
+        world.attach("b")
+        slow = world.attach("c")
+        world.answering.remove("c")
+        world.granting = {"c"}
+        await world.tick()
+        world.owning._hold_back("c")
+        for _ in range(12):
+            await world.tick(SILENT_NS + TICK_NS)
+            slow.heard = world.stream.number
+            world.marks.synced("c", world.journal.position.synced_lsn)
+        assert "c" in world.coordinator.entry.in_sync
+
+    run(story)

@@ -37,6 +37,10 @@ LATE_S: Final = 0.5
 """Age of a commit here from which on this machine is too busy to judge others."""
 HANGING_S: Final = 2.0
 """Age of a commit here, that another member has on its disk, after which the disk of the owner hangs."""
+NEW_NS: Final[int] = 2_000_000_000
+"""How long an owner is new: until members attach and its predecessor is removed, nothing is accepted."""
+NEW_S: Final = 0.05
+"""Time between two of its beats meanwhile."""
 KEPT_UP_NS: Final[int] = 10_000_000_000
 """How long a member that was removed has to keep up before it is in sync again; doubled each time."""
 KEPT_UP_NS_MAX: Final[int] = 600_000_000_000
@@ -143,10 +147,10 @@ class Owning:
 
     async def close(self) -> None:
         """Ends; the leases are returned, so that a successor delivers at once."""
-        tasks = [task for task in (self._beats, self._changing) if task is not None]
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
+        for task in (self._beats, self._changing):
+            if task is not None:
+                task.cancel()
+                await asyncio.gather(task, return_exceptions=True)
         self.stream.return_leases(self.successor)
 
     def may_deliver(self) -> bool:
@@ -176,6 +180,7 @@ class Owning:
         return {each.host or id: read(id) for id, each in others.items()}
 
     async def _beat(self) -> None:
+        new_until_ns = steady_ns() + NEW_NS
         while True:
             now_ns = steady_ns()
             try:
@@ -192,7 +197,7 @@ class Owning:
                 log.exception("the members of shard %d could not be kept", self.found.shard)
                 self._on_deposed("an internal error, see above")
                 return
-            await asyncio.sleep(BEAT_NS / 1e9 / 2)
+            await asyncio.sleep(NEW_S if now_ns < new_until_ns else BEAT_NS / 1e9 / 2)
 
     def hangs(self) -> bool:
         """Whether another member had better own the shard: its disk has a commit that is stuck here.
@@ -218,10 +223,9 @@ class Owning:
         self._watch(now_ns)
         is_idle = self._changing is None or self._changing.done()
         # An etcd that was set back takes nothing, before an operator has put the entries back.
-        if is_idle and self.may_change and self._coordinator.set_back is None:
-            change = self._wanted(now_ns)
-            if change is not None:
-                self._changing = asyncio.get_running_loop().create_task(self._change(*change))
+        may_change = is_idle and self.may_change and self._coordinator.set_back is None
+        if may_change and (change := self._wanted(now_ns)) is not None:
+            self._changing = asyncio.get_running_loop().create_task(self._change(*change))
 
     def _learn(self, found: ReplicaSet) -> None:
         if found.epoch < self.found.epoch:
@@ -282,7 +286,7 @@ class Owning:
 
     def _wanted(self, now_ns: int) -> tuple[ReplicaSet, frozenset[str]] | None:
         """The next change of the set, with the members that are required meanwhile."""
-        found = self.found
+        found, journal = self.found, self._journal
         if self._older is not None:
             return found, self._demanded
         if not found.in_sync and found.min_in_sync == 1:
@@ -316,9 +320,7 @@ class Owning:
                 # Demanded first, and added when it has everything that was accepted without it.
                 self._demanded |= {member}
                 self._require()
-            elif self._journal.marks.mark(member) >= max(
-                self._journal.committed.next_lsn - 1, self._recovered_lsn
-            ):
+            elif journal.marks.mark(member) >= max(journal.committed.next_lsn - 1, self._recovered_lsn):
                 return found.added(member), frozenset({member})
             return None  # One at a time.
         return None

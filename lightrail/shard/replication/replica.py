@@ -254,7 +254,8 @@ class Replica:
                     await self._claim(entry)
                 else:
                     yields_until_ns = now_ns + YIELD_NS
-            await self._pause()
+            if not self.epoch:
+                await self._pause()
         owned = self._owned
         assert owned is not None, "this member has claimed the shard"
         self._process.running.follows = ""

@@ -35,8 +35,11 @@ log = logging.getLogger("lightrail.shard_client.peers.shards")
 
 COUNT: Final = int(Kind.COUNT)
 PING: Final = frame(Kind.PING)
+CONNECTING_MS: Final = 5
+"""Pause before the second greeting while the shard does not listen, which takes a new connection a moment;
+doubled each time."""
 GREETING_MS: Final = 100
-"""Pause between two greetings while the shard does not listen."""
+"""The longest such pause."""
 GREETING_MS_MAX: Final = 3_200
 """Pause between two greetings that a shard does not answer; only the answer to the latest one counts."""
 
@@ -78,7 +81,7 @@ class ShardPeer:
         self._schedule_flush = schedule_flush
         self._attempt = 0
         self._connections = 0
-        self._greeting_ms = GREETING_MS
+        self._greeting_ms, self._connecting_ms = GREETING_MS, CONNECTING_MS
         self._shard_boot = 0
         self._heard_ms = now_ms()
         self._silent = False
@@ -248,11 +251,13 @@ class ShardPeer:
         if self._socket.send([frame(Kind.HELLO, body=hello.encode())]):
             self._greeting_ms = min(2 * wait_ms, GREETING_MS_MAX)
         else:
-            self._greeting_ms = wait_ms = GREETING_MS
+            self._greeting_ms = GREETING_MS
+            wait_ms = self._connecting_ms
+            self._connecting_ms = min(2 * wait_ms, GREETING_MS)
         return wait_ms
 
     def _begin_greeting(self) -> None:
-        self._greeting_ms = GREETING_MS
+        self._greeting_ms, self._connecting_ms = GREETING_MS, CONNECTING_MS
         if self._timer is not None:
             self._timer.cancel()
         self._beat()

@@ -37,7 +37,7 @@ LATE_S: Final = 0.5
 """Age of a commit here from which on this machine is too busy to judge others."""
 HANGING_S: Final = 2.0
 """Age of a commit here, that another member has on its disk, after which the disk of the owner hangs."""
-NEW_NS: Final[int] = 2_000_000_000
+NEW_NS: Final = 2_000_000_000
 """How long an owner is new: until members attach and its predecessor is removed, nothing is accepted."""
 NEW_S: Final = 0.05
 """Time between two of its beats meanwhile."""

@@ -194,10 +194,15 @@ class Answers:
         """Whether an answer waits that the commit under way will not send."""
         return bool(self._unsynced or self._refusals) and self.failure is None
 
+    def share(self, rounds: "Stream") -> None:
+        """From now on the shard has other members, which may have all records so far."""
+        self.rounds, self._begun_at = rounds, self._position.lsn
+
     def commit_begun(self) -> None:
         """Notes that a commit has begun with all records so far; their answers wait for it."""
         self.is_committing = True
-        self._sent_before, self._begun_at = self._begun_at, self._position.lsn
+        if self.rounds is not None:
+            self._sent_before, self._begun_at = self._begun_at, self._position.lsn
         self._committing, self._unsynced = self._unsynced, []
         self._refusals_committing, self._refusals = self._refusals, []
         self._memory.commit_begun()

@@ -254,8 +254,7 @@ class Engine:
         """Moves queues to the front that had no looks or deliveries left in the last turn."""
         touched = self._performer.touched
         late, self._late = self._late, {}
-        first = {queue: None for queue in late if queue in touched}
-        self._performer.touched = {**first, **touched}
+        self._performer.touched = {**{queue: None for queue in late if queue in touched}, **touched}
 
     def _keep_bounds(self, queue: Queue, now_ms: int) -> None:
         """Admits batches that waited for room, and spills messages that the policy wants on disk."""
@@ -280,8 +279,8 @@ class Engine:
 
     def shared_with(self, stream: "Stream", may_deliver: Callable[[], bool]) -> None:
         """From now on the shard has other members; `may_deliver`: whether the leases allow deliveries now."""
-        self._answers.rounds, self._held_turns.may_deliver = stream, may_deliver
-        self._dispatch_queue = self._performer.dispatch_leased
+        self._answers.share(stream)
+        self._dispatch_queue, self._held_turns.may_deliver = self._performer.dispatch_leased, may_deliver
 
     def accepted(self) -> None:
         """Other members have acknowledged, or granted leases: answers that waited leave; a step follows."""
@@ -370,8 +369,9 @@ class Engine:
     @property
     def deadline_ms(self) -> int | None:
         """Time of the next Tick of a queue, or of the end of a batch's wait; None for never."""
-        is_going_on = self._performer.leaving.departures or self._admission.unfinished or self._takeovers.due
-        if is_going_on or (self._memory.paused and self._memory.may_resume):
+        if self._performer.leaving.departures or self._admission.unfinished or self._takeovers.due:
+            return 0
+        if self._memory.paused and self._memory.may_resume:
             return 0
         due_ms = self._queues.deadlines.next_ms
         over_ms = self._routes.holding.next_ms

@@ -96,7 +96,8 @@ class Rounds:
 
 def test_members_that_have_the_records_of_a_commit_before_its_end_are_not_asked_again() -> None:
     rig = Rig()
-    rig.answers.rounds = rounds = cast("Any", Rounds())
+    rounds = cast("Any", Rounds())
+    rig.answers.share(rounds)
     rig.commit(0)
     rig.answers.when_synced(rig.request, 1)
     rig.place.lsn = 4
@@ -109,7 +110,8 @@ def test_members_that_have_the_records_of_a_commit_before_its_end_are_not_asked_
 
 def test_members_are_asked_if_the_records_were_sent_before_the_request_was_applied() -> None:
     rig = Rig()
-    rig.answers.rounds = rounds = cast("Any", Rounds())
+    rounds = cast("Any", Rounds())
+    rig.answers.share(rounds)
     rig.place.lsn = 4
     # Sent to other members, and synced by nobody: settlements.
     rig.commit(0)
@@ -124,7 +126,8 @@ def test_members_are_asked_if_the_records_were_sent_before_the_request_was_appli
 def test_members_are_asked_though_earlier_records_are_not_accepted() -> None:
     """An owner that was paused finds their acknowledgements, and a request, and has been replaced."""
     rig = Rig()
-    rig.answers.rounds = rounds = cast("Any", Rounds())
+    rounds = cast("Any", Rounds())
+    rig.answers.share(rounds)
     rig.place.lsn = 4
     rig.commit(4)
     rig.answers.when_synced(rig.request, 1)
@@ -138,9 +141,10 @@ def test_members_are_asked_though_earlier_records_are_not_accepted() -> None:
 
 def test_members_are_asked_for_an_answer_whose_commit_has_no_new_records() -> None:
     rig = Rig()
-    rig.answers.rounds = rounds = cast("Any", Rounds())
     rig.place.lsn = rig.place.synced_lsn = 4
     rig.accept(4)
+    rounds = cast("Any", Rounds())
+    rig.answers.share(rounds)
     for number in (1, 2):
         rig.answers.when_synced(rig.request, number)
         rig.commit(4)

@@ -99,6 +99,18 @@ class JournalPiece(NamedTuple):
     data: bytes
 
 
+class Reach(NamedTuple):
+    """How far the journal of a member reaches; a larger one has everything that a smaller one has."""
+
+    epoch: int
+    """Of its newest segment."""
+    next_lsn: int
+
+
+NOTHING: Final = Reach(0, 1)
+"""The reach of a member that has no journal."""
+
+
 @dataclass(slots=True)
 class JournalEnds:
     """Body of ATTACH, READY, ENDS and SEEN: whose journal it is, and how far it reaches."""

@@ -16,7 +16,9 @@ times only keep members from claiming at once.
 from collections.abc import Collection
 from dataclasses import dataclass
 from enum import Enum
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import TYPE_CHECKING, Final
+
+from lightrail.wire.replication import Reach
 
 if TYPE_CHECKING:
     from lightrail.cluster.replica_sets import ReplicaSet
@@ -32,18 +34,6 @@ ENDED_NS: Final[int] = 100_000_000
 """How long it waits for a member whose process has probably ended; a lost connection alone is there again."""
 YIELD_NS: Final[int] = 1_000_000_000
 """How long a member lets one that reaches further go first, before it looks around again."""
-
-
-class Reach(NamedTuple):
-    """How far the journal of a member reaches; a larger one has everything that a smaller one has."""
-
-    epoch: int
-    """Of its newest segment."""
-    next_lsn: int
-
-
-NOTHING: Final = Reach(0, 1)
-"""The reach of a member that has no journal."""
 
 
 class Choice(Enum):

@@ -16,7 +16,6 @@ from typing import Final, TypeVar
 
 from lightrail.shard.journal.mirror import Mirror
 from lightrail.shard.journal.store import MirrorError
-from lightrail.shard.replicas.candidate import Reach
 from lightrail.shard.replicas.leases import Grant
 from lightrail.shard.replicas.lineage import LineageError, OwnedSegment, compare
 from lightrail.wire.frames import WireError
@@ -28,6 +27,7 @@ from lightrail.wire.replication import (
     JournalEnds,
     MemberMessage,
     MessageKind,
+    Reach,
     decode,
 )
 

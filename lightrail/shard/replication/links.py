@@ -6,24 +6,19 @@ it reaches. A member that follows has a connection to the owner (`OwnerLink`).
 
 import asyncio
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
-from functools import partial
 from typing import TYPE_CHECKING, Final
 
 import zmq
 
-from lightrail.shard.replicas.candidate import ENDED_NS, LOOK_NS, Reach
-from lightrail.wire import keys
-from lightrail.wire.frames import WireError
+from lightrail.shard.replicas.candidate import ENDED_NS, LOOK_NS
+from lightrail.wire import keys, looking
 from lightrail.wire.keys import Admission, WireKey
-from lightrail.wire.replication import MemberMessage, MessageKind, decode
+from lightrail.wire.replication import Reach
 from lightrail.wire.socket import LoopSocket, bind, dealer
 
 if TYPE_CHECKING:
     from lightrail.model.settings import Settings
 
-CONNECT_S: Final = 0.02
-"""How often a member that is not connected yet is asked again."""
 LEAVE_MS: Final = 100
 """How long a member that ends tries to say so to the owner."""
 MESSAGES_AHEAD: Final[int] = 1_000
@@ -119,38 +114,20 @@ async def look_around(
     epoch: int,
     ended: str = "",
 ) -> list[Reach]:
-    """How far the members at these addresses reach, as far as they answer within LOOK_NS.
+    """How far the members at these addresses reach that answer within LOOK_NS; see wire/looking.py.
 
     Args:
-        epoch: in which this process owns the shard: who answers follows no older owner from then on. 0: the
-            answers promise nothing.
         ended: a member whose process has probably ended: it gets ENDED_NS.
     """
-    found: dict[str, Reach] = {}
-    change = asyncio.Event()
-
-    def seen(member: str, parts: list[bytes]) -> None:
-        with suppress(WireError):
-            message = decode(parts)
-            if message.kind is MessageKind.SEEN:
-                found[member] = Reach(message.epoch, message.lsn)
-        change.set()
-
-    links = {
-        member: OwnerLink(loop, address, key, partial(seen, member)) for member, address in addresses.items()
-    }
-    unasked, began = set(links), loop.time()
-    look = MemberMessage(MessageKind.LOOK, epoch).encode()
+    context = keys.context(key)
     try:
-        while missing := links.keys() - found:
-            limit_ns = ENDED_NS if missing <= {ended} else LOOK_NS
-            if loop.time() >= began + limit_ns / 1e9:
-                break
-            unasked -= {each for each in unasked if links[each].send(look)}
-            with suppress(TimeoutError):
-                await asyncio.wait_for(change.wait(), CONNECT_S)
-            change.clear()
+        found = await looking.look_around(
+            loop,
+            context,
+            addresses,
+            epoch,
+            lambda missing: (ENDED_NS if missing <= {ended} else LOOK_NS) / 1e9,
+        )
     finally:
-        for link in links.values():
-            link.close()
+        context.term()
     return [*found.values()]

@@ -29,7 +29,7 @@ from lightrail.shard.journal.journal import Journal
 from lightrail.shard.journal.mirror import Mirror
 from lightrail.shard.journal.standby import Standby
 from lightrail.shard.journal.store import StoreRefusedError
-from lightrail.shard.replicas.candidate import YIELD_NS, Candidate, Choice, Reach
+from lightrail.shard.replicas.candidate import YIELD_NS, Candidate, Choice
 from lightrail.shard.replicas.leases import Grant
 from lightrail.shard.replication import joining
 from lightrail.shard.replication.following import Following, FollowingState
@@ -46,7 +46,7 @@ from lightrail.shard.replication.taking_over import TakingOver
 from lightrail.telemetry.process import CannotServeError, StoppedError
 from lightrail.telemetry.replicas import REPLICA_FAMILIES, ReplicaCounts
 from lightrail.wire.frames import WireError
-from lightrail.wire.replication import MemberMessage, MessageKind, decode
+from lightrail.wire.replication import MemberMessage, MessageKind, Reach, decode
 
 if TYPE_CHECKING:
     from lightrail.shard.engine.server import Server

@@ -14,10 +14,11 @@ from lightrail.cluster.coordinator import ConflictError, CoordinatorError
 from lightrail.cluster.joining import Joining, patiently
 from lightrail.cluster.map import Map
 from lightrail.cluster.replica_sets import ReplicaSet
-from lightrail.shard.replicas.candidate import NOTHING, Candidate, Choice, Reach, compared_min
+from lightrail.shard.replicas.candidate import Candidate, Choice, compared_min
 from lightrail.shard.replication.following import Following
 from lightrail.shard.replication.links import look_around
 from lightrail.telemetry.process import CannotServeError
+from lightrail.wire.replication import NOTHING, Reach
 
 log = logging.getLogger("lightrail.shard.replication.taking_over")
 

@@ -5,7 +5,8 @@ from dataclasses import replace
 import pytest
 
 from lightrail.cluster.replica_sets import ReplicaSet, SetMember
-from lightrail.shard.replicas.candidate import RANK_NS, SILENCE_NS, Candidate, Choice, Reach, compared_min
+from lightrail.shard.replicas.candidate import RANK_NS, SILENCE_NS, Candidate, Choice, compared_min
+from lightrail.wire.replication import Reach
 
 FOUND = ReplicaSet(1, 5, "a", frozenset("abc"), {each: SetMember() for each in "abcd"}, 4, 2)
 

@@ -10,7 +10,6 @@ from lightrail.journal.record import SPILLED, Outcome, Queue, QueueEvent, Settle
 from lightrail.shard.journal.identity import load_extent
 from lightrail.shard.journal.record import Append
 from lightrail.shard.queue.values.runs import batch_of
-from lightrail.shard.replicas.candidate import Reach
 from lightrail.shard.replication.following import EXTENT_BEATS, FollowingState
 from lightrail.shard.replication.stream import (
     AHEAD_MAX,
@@ -19,6 +18,7 @@ from lightrail.shard.replication.stream import (
     ENCODED_AT_ONCE,
     FollowerState,
 )
+from lightrail.wire.replication import Reach
 from tests.support.shard.replicated import OwnerNode, World, contents
 
 

@@ -10,10 +10,11 @@ import pytest
 from lightrail.cluster.coordinator import Write
 from lightrail.cluster.entries import Entry
 from lightrail.cluster.replica_sets import UNSEEN_EPOCHS, ReplicaSet, SetMember
-from lightrail.shard.replicas.candidate import Choice, Reach
+from lightrail.shard.replicas.candidate import Choice
 from lightrail.shard.replication import taking_over
 from lightrail.shard.replication.taking_over import TakingOver
 from lightrail.telemetry.process import CannotServeError
+from lightrail.wire.replication import Reach
 
 MEMBERS = {each: SetMember(f"host-{each}") for each in "abc"}
 OLDER = ReplicaSet(0, 2, "a", frozenset("a"), MEMBERS, 3, 2, revision=10)

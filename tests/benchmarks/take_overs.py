@@ -72,7 +72,7 @@ def kill(members: Members, owner: Node) -> None:
 
 
 def stop(members: Members, owner: Node) -> None:
-    """The machine is gone, as others see it: nothing is refused, and nothing answered."""
+    """A machine that is switched off, as others see it: it refuses no connection, and answers nothing."""
     owner.stop()
 
 
@@ -164,7 +164,7 @@ def row(
 
 
 KILLED: Final = (Limit("accepted_p99_s", 1.5, "s"), Limit("received_p99_s", 3.5, "s"))
-GONE: Final = (Limit("accepted_p99_s", 4.0, "s"), Limit("received_p99_s", 6.0, "s"))
+SWITCHED_OFF: Final = (Limit("accepted_p99_s", 4.0, "s"), Limit("received_p99_s", 6.0, "s"))
 WAIT: Final = "until a sender's next message is accepted, and one is received"
 ROWS = (
     row(
@@ -185,10 +185,10 @@ ROWS = (
     ),
     row(
         "take-over-gone",
-        f"the machine of the owner of {FEW:,} messages is gone: {WAIT}",
+        f"the machine of the owner of {FEW:,} messages is switched off: {WAIT}",
         "kill -STOP …    (the owner, and it is killed and started again)",
         stop,
-        GONE,
+        SWITCHED_OFF,
     ),
     row(
         "owner-ends",

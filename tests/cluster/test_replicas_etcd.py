@@ -57,7 +57,7 @@ def test_etcd_is_set_back_by_two_epochs_and_put_back(tmp_path: Path) -> None:
         scene.cluster.etcd.start()
         scene.cluster.etcd.ready()
         assert scene.members.epoch() == epoch
-        # Whoever runs goes on without it; nobody takes over by a word that is older than the journals.
+        # Members that run go on without it; none takes over by an entry that is older than the journals.
         scene.warm()
         hold(6)
         scene.warm()

@@ -2,7 +2,8 @@
 
 look around   how far do the others reach? One that reaches further goes first
 claim         one guarded write of the entry `replicas/N`: this member owns, in the next epoch
-compare       does anybody reach further all the same? Who answers follows no older owner (law 6, ADR 73)
+compare       does another member reach further all the same? One that answers follows no older owner (law 6
+                  of ADR 73)
 """
 
 import asyncio

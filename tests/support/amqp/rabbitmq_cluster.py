@@ -12,7 +12,7 @@ NODES: Final = 3
 
 
 class RabbitCluster:
-    """A cluster that is gone when the block ends.
+    """A cluster whose nodes and files are removed when the block ends.
 
     Args:
         directory: for everything that the nodes write; it exists.

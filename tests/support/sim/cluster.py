@@ -49,7 +49,7 @@ class Fate:
     held: int = 0
     taken: bool = False
     settled: bool = False
-    """That it was taken was answered: it is gone for ever."""
+    """Its settlement was answered: it is never delivered again."""
 
 
 @dataclass

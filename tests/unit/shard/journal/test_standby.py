@@ -32,7 +32,7 @@ from tests.support.shard.mirrored import SALT, Scene, image, opened, replayed, r
 
 
 def taken_over(scene: Scene, standby: Standby, epoch: int = 2) -> object:
-    """The state after a take-over; the owner is gone."""
+    """The state after a take-over; the process of the former owner has ended."""
     scene.mirror.close()
     journal = Journal(scene.files, "test", 0, segment_bytes=700)
     state = shown(journal.recover(1 << 30, 1, epoch, standby), journal)

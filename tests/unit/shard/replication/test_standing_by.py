@@ -39,7 +39,7 @@ async def eventually(condition: Callable[[], object], what: str) -> None:
 
 
 def run(story: Callable[[StandingBy, Any, list[None]], Any], directory: Path) -> None:
-    """Runs a story of a standby, the member that follows, and what it has said to its owner."""
+    """Runs a story with a standby, its member, and one item for each PREPARED that this has sent."""
 
     async def check() -> None:
         found, last = written(directory)

@@ -4,7 +4,7 @@ import threading
 import time
 from array import array
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from itertools import accumulate
 from types import TracebackType
 from typing import Self
@@ -261,3 +261,16 @@ class Receiver(Worker):
             f"{self.name} gets {more} messages (losses: {dict(self.losses)})",
             deadline_s,
         )
+
+
+def until_at_work(workers: Iterable[Traffic], late: Callable[[], list[str]], deadline_s: float) -> None:
+    """Waits until nobody is late, or a worker has failed; an error has the names of those that are late."""
+    try:
+        wait.until(
+            lambda: not late() or any(worker.failure is not None for worker in workers),
+            "everybody sends and receives",
+            deadline_s,
+        )
+    except AssertionError as error:
+        error.add_note(f"these do not: {', '.join(late())}")
+        raise

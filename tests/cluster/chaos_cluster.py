@@ -28,7 +28,7 @@ from proton import Message
 from proton.utils import BlockingConnection
 
 from tests.chaos.ledger import Calm, Ledger
-from tests.chaos.traffic import Receiver, Sender, Worker
+from tests.chaos.traffic import Receiver, Sender, Worker, until_at_work
 from tests.cluster.holding_proxy import Hold, HoldingProxy
 from tests.cluster.island import Island
 from tests.cluster.letters import make
@@ -355,14 +355,7 @@ class ClusterScene:
             slow = [s.name for s, goal in zip(self.senders, sent, strict=True) if s.page.accepted < goal]
             return slow + [r.name for r, goal in zip(self.receivers, got, strict=True) if r.received < goal]
 
-        def at_work() -> bool:
-            return not late() or any(worker.failure is not None for worker in self.workers)
-
-        try:
-            wait.until(at_work, "everybody sends and receives", DEADLINE_S)
-        except AssertionError as error:
-            error.add_note(f"these do not: {', '.join(late())}")
-            raise
+        until_at_work(self.workers, late, DEADLINE_S)
 
     def verified(self) -> None:
         """Waits until every queue is served by exactly the shard where it is placed."""

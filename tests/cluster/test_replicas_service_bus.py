@@ -18,6 +18,7 @@ from azure.servicebus.exceptions import (
 
 from tests.cluster.replicated import DEADLINE_S, Members
 from tests.cluster.test_rebalance import admin
+from tests.interop.azure_scene import received
 from tests.support import wait
 from tests.support.deploy.cluster import Cluster
 
@@ -34,6 +35,8 @@ QUEUES = {
 SOON_S, LATE_S = 1.0, 8.0
 """When scheduled messages are due: during the take-over, and behind it."""
 NEVER = timedelta(hours=1)
+WAIT_S = 20.0
+"""Of one call: a take-over may be in the middle of it."""
 
 
 class Scene:
@@ -104,16 +107,6 @@ def patiently(ask: Callable[[], Value]) -> Value:
     return answers[0]
 
 
-def received(receiver: Any, count: int) -> list[Any]:
-    """So many messages, and no more."""
-    found: list[Any] = []
-    while len(found) < count:
-        more = receiver.receive_messages(count - len(found), max_wait_time=20)
-        assert more, f"expected {count} messages, found {[str(each) for each in found]}"
-        found += more
-    return found
-
-
 def texts(found: list[Any]) -> list[str]:
     return [str(each) for each in found]
 
@@ -133,13 +126,13 @@ def settled_and_locked(client: ServiceBusClient, round: int) -> Iterator[None]:
     with client.get_queue_sender("orders") as sender:
         sender.send_messages(messages(*(f"{round}-{each}" for each in ("done", "later", "dead", "locked"))))
     with client.get_queue_receiver("orders") as receiver:
-        found = {str(each): each for each in received(receiver, 4)}
+        found = {str(each): each for each in received(receiver, 4, WAIT_S)}
         receiver.complete_message(found[f"{round}-done"])
         receiver.defer_message(found[f"{round}-later"])
         receiver.dead_letter_message(found[f"{round}-dead"], reason="unreadable")
         yield
         with client.get_queue_receiver("orders") as another:
-            again = received(another, 2 if round else 1)
+            again = received(another, 2 if round else 1, WAIT_S)
             assert sorted(texts(again)) == sorted({f"{round}-locked", "0-locked"})
             # Marked once, and never counted: the second failure would make it a dead letter.
             assert [each.delivery_count for each in again] == [1] * len(again)
@@ -153,7 +146,7 @@ def settled_and_locked(client: ServiceBusClient, round: int) -> Iterator[None]:
             (kept,) = (each for each in again if str(each) == "0-locked")
             assert kept.sequence_number == 4
     with client.get_queue_receiver("orders", sub_queue=ServiceBusSubQueue.DEAD_LETTER) as receiver:
-        (dead,) = received(receiver, 1)
+        (dead,) = received(receiver, 1, WAIT_S)
         assert (str(dead), dead.dead_letter_reason) == (f"{round}-dead", "unreadable")
         receiver.complete_message(dead)
 
@@ -165,11 +158,11 @@ def in_a_session(client: ServiceBusClient, round: int) -> Iterator[None]:
         for step in range(5):
             sender.send_messages(messages(f"{round}-{step}", session_id="s"))
     with client.get_queue_receiver("steps", session_id="s") as receiver:
-        first, *rest = received(receiver, 3)
+        first, *rest = received(receiver, 3, WAIT_S)
         receiver.session.set_state(f"state {round}")
         receiver.complete_message(first)
         yield
-        again = received(receiver, 4)
+        again = received(receiver, 4, WAIT_S)
         assert texts(again) == [f"{round}-{step}" for step in range(1, 5)]
         # A new owner does not know which of them were delivered: all are marked, and none has failed.
         assert {each.delivery_count for each in again} == {1}
@@ -177,7 +170,7 @@ def in_a_session(client: ServiceBusClient, round: int) -> Iterator[None]:
         receiver.complete_message(again[0])
         assert all(is_lost(receiver.complete_message, each) for each in rest)
     with client.get_queue_receiver("steps", session_id="s") as receiver:
-        last = received(receiver, 3)
+        last = received(receiver, 3, WAIT_S)
         assert texts(last) == texts(again[1:])
         for each in last:
             receiver.complete_message(each)
@@ -191,14 +184,14 @@ def sent_again(client: ServiceBusClient, round: int) -> Iterator[None]:
     with client.get_queue_sender("once") as sender:
         sender.send_messages(messages(*some))
     with client.get_queue_receiver("once") as receiver:
-        (first,) = received(receiver, 1)
+        (first,) = received(receiver, 1, WAIT_S)
         receiver.complete_message(first)
     yield
     with client.get_queue_sender("once") as sender:
         sender.send_messages(messages(*some, f"{round}-new"))
         sender.send_messages(messages("0-received"))
     with client.get_queue_receiver("once") as receiver:
-        found = received(receiver, 2)
+        found = received(receiver, 2, WAIT_S)
         assert texts(found) == [f"{round}-waits", f"{round}-new"]
         for each in found:
             receiver.complete_message(each)
@@ -222,7 +215,7 @@ def scheduled(client: ServiceBusClient, round: int) -> Iterator[None]:
         sender.cancel_scheduled_messages(two)
     with client.get_queue_receiver("timed") as receiver:
         for name, when in due.items():
-            (found,) = received(receiver, 1)
+            (found,) = received(receiver, 1, WAIT_S)
             assert str(found) == name
             assert datetime.now(UTC) >= when
             receiver.complete_message(found)
@@ -237,10 +230,10 @@ def received_and_deleted(client: ServiceBusClient, round: int) -> Iterator[None]
         sender.send_messages(messages(*some))
     mode = ServiceBusReceiveMode.RECEIVE_AND_DELETE
     with client.get_queue_receiver("deleted", receive_mode=mode) as receiver:
-        assert texts(received(receiver, 10)) == some[:10]
+        assert texts(received(receiver, 10, WAIT_S)) == some[:10]
         yield
     with client.get_queue_receiver("deleted", receive_mode=mode) as receiver:
-        assert texts(received(receiver, 10)) == some[10:]
+        assert texts(received(receiver, 10, WAIT_S)) == some[10:]
         assert receiver.receive_messages(max_wait_time=0.1) == []
 
 

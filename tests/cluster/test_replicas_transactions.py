@@ -10,7 +10,7 @@ import pytest
 
 from tests.chaos.client_traffic import Mover, ResumingReceiver, ResumingSender
 from tests.chaos.ledger import Calm, Ledger
-from tests.chaos.traffic import Receiver, Sender, Traffic
+from tests.chaos.traffic import Receiver, Sender, Traffic, until_at_work
 from tests.cluster.letters import make
 from tests.cluster.replicated import DEADLINE_S, Members, hold
 from tests.cluster.test_lost_decisions import waiting
@@ -124,14 +124,7 @@ class Scene:
             triples = zip(self.workers, self.progress(), goals, strict=True)
             return [worker.name for worker, count, goal in triples if count < goal]
 
-        def at_work() -> bool:
-            return not late() or any(worker.failure is not None for worker in self.workers)
-
-        try:
-            wait.until(at_work, "everybody sends and receives", DEADLINE_S)
-        except AssertionError as error:
-            error.add_note(f"these do not: {', '.join(late())}")
-            raise
+        until_at_work(self.workers, late, DEADLINE_S)
 
     def finish(self) -> None:
         """Ends the senders, lets everything arrive, and applies the laws."""

@@ -38,11 +38,11 @@ def client_for(broker: Broker, key: str, **options: Any) -> ServiceBusClient:
     return ServiceBusClient.from_connection_string(connection_string(broker, key), retry_total=0, **options)
 
 
-def received(receiver: Any, count: int) -> list[Any]:
-    """So many messages, in as many calls as it takes."""
+def received(receiver: Any, count: int, wait_s: float = 10) -> list[Any]:
+    """So many messages, in as many calls as it takes, each of which waits so long at most."""
     found: list[Any] = []
     while len(found) < count:
-        more = receiver.receive_messages(count - len(found), max_wait_time=10)
-        assert more, f"expected {count} messages, found {len(found)}"
+        more = receiver.receive_messages(count - len(found), max_wait_time=wait_s)
+        assert more, f"expected {count} messages, found {[str(each) for each in found]}"
         found += more
     return found

@@ -117,6 +117,8 @@ class Stream:
         """Members that have read their journals, as they were requested to."""
         self.news = asyncio.Event()
         """Set when a member has acknowledged, prepared itself, or is lost."""
+        self.became_live = asyncio.Event()
+        """Set when a member has everything that was written before."""
         self._journal = journal
         self._own = own
         self._leases = leases
@@ -235,6 +237,7 @@ class Stream:
         while follower.state is FollowerState.BEHIND and len(follower.sent) < BEHIND_AHEAD:
             if follower.at == self._written:
                 follower.state = FollowerState.LIVE
+                self.became_live.set()
                 follower.sent.clear()
                 follower.ahead, follower.heard, follower.first = 0, 0, self.number + 1
                 last = MemberMessage(MessageKind.COMMIT, self.epoch, flags=BEHIND)

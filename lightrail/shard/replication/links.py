@@ -135,8 +135,8 @@ class OwnerLink:
     ) -> None:
         self.address: Final = address
         self._context = keys.context(key)
-        self._raw = dealer(self._context, address, send_max=0, receive_max=MESSAGES_AHEAD)
-        self._socket = LoopSocket(loop, self._raw, receive, _nothing)
+        socket = dealer(self._context, address, send_max=0, receive_max=MESSAGES_AHEAD)
+        self._socket = LoopSocket(loop, socket, receive, _nothing)
         self._was_connected = False
 
     def send(self, parts: Sequence[bytes]) -> bool:
@@ -147,7 +147,7 @@ class OwnerLink:
     def is_refused(self) -> bool:
         """Whether there was a connection, and there is none now: the process at the other end has ended, or
         the network reset the connection. A hint, and no proof."""
-        is_connected = bool(self._raw.getsockopt(zmq.EVENTS) & int(zmq.POLLOUT))  # type: ignore[operator]
+        is_connected = self._socket.is_connected
         self._was_connected |= is_connected
         return self._was_connected and not is_connected
 

@@ -33,6 +33,8 @@ LATE_S: Final = 0.5
 """Age of a commit here from which on this machine is too busy to judge others."""
 HANGING_S: Final = 2.0
 """Age of a commit here, that another member has on its disk, after which the disk of the owner hangs."""
+PREPARE_S: Final = 5.0
+"""How long an owner that is to end goes on until its successor has read its journal."""
 NEW_NS: Final = 2_000_000_000
 """How long an owner is new: until members attach and its predecessor is removed, nothing is accepted."""
 NEW_S: Final = 0.05
@@ -108,9 +110,20 @@ class Owning:
         self._beats = loop.create_task(self._beat())
 
     async def prepare(self) -> None:
-        """Chooses a member that is to take over, and waits until it has read its journal: the one that an
-        operator wants, or that which has kept up longest, as a process that has just begun waits for a lease
-        before it delivers. Without a member that follows, nobody is chosen."""
+        """Chooses a member that is to take over, and waits until it has read its journal, for PREPARE_S at
+        most. Without a member that follows, nobody is chosen."""
+        loop = asyncio.get_running_loop()
+        until = loop.time() + PREPARE_S
+        while (successor := self._best()) and loop.time() < until:
+            self.successor = successor
+            is_ready = await self.stream.prepare(successor, until)
+            if is_ready and successor in self.found.in_sync:
+                return
+        self.successor = successor
+
+    def _best(self) -> str:
+        """The member that is to take over: the one that an operator wants, or that which has kept up longest,
+        as a process that has just begun waits for a lease before it delivers."""
         states = {id: each.state for id, each in self.stream.followers.items()}
         now_ns, nothing = steady_ns(), Watched()
         live = {
@@ -119,9 +132,7 @@ class Owning:
             if states.get(id) is FollowerState.LIVE
         }
         wanted = self.found.successor
-        self.successor = wanted if wanted in live else min(live, key=lambda id: live[id], default="")
-        if self.successor:
-            await self.stream.prepare(self.successor)
+        return wanted if wanted in live else min(live, key=lambda id: live[id], default="")
 
     async def close(self) -> None:
         """Ends; the leases are returned, so that a successor delivers at once."""

@@ -43,8 +43,6 @@ BEHIND_BYTES: Final[int] = 1 << 20
 """Bytes of one message to a member that is behind."""
 ENCODED_AT_ONCE: Final[int] = 256 << 10
 """Bytes of a commit that is encoded on the loop; those of a larger one are, while the loop goes on."""
-PREPARE_S: Final = 5.0
-"""How long an owner that is to end goes on until its successor has read its journal."""
 ACCEPTED_S: Final = 1.0
 """How long an owner that ends waits for the acknowledgements of members; senders repeat the rest."""
 BEHIND_AHEAD: Final[int] = 4
@@ -312,14 +310,17 @@ class Stream:
         for follower in [*self.followers.values()]:
             self._send_to(follower, message)
 
-    async def prepare(self, member: str) -> None:
-        """Waits until a member that follows is ready to take over, for PREPARE_S at most, or is lost."""
-        self._send_to(self.followers[member], MemberMessage(MessageKind.PREPARE, self.epoch))
+    async def prepare(self, member: str, until: float) -> bool:
+        """Whether a member that follows is ready to take over; waits for that until this time of the loop, or
+        until the member is lost or attaches again, which makes it forget the request."""
+        follower = self.followers[member]
+        self._send_to(follower, MemberMessage(MessageKind.PREPARE, self.epoch))
         with suppress(TimeoutError):
-            async with asyncio.timeout(PREPARE_S):
-                while member in self.followers and member not in self.prepared:
+            async with asyncio.timeout_at(until):
+                while self.followers.get(member) is follower and member not in self.prepared:
                     self.news.clear()
                     await self.news.wait()
+        return member in self.prepared
 
     async def until_accepted(self) -> bool:
         """Waits until all that is on this disk is accepted; False if it is, or ACCEPTED_S have passed since

@@ -538,8 +538,9 @@ def test_an_owner_ends_when_an_operator_wants_another_member_to_own() -> None:
         assert world.deposed == ["member c is to own shard 0: it is handed over"]
         asked: list[str] = []
 
-        async def prepare(member: str) -> None:
+        async def prepare(member: str, until: float) -> bool:
             asked.append(member)
+            return True
 
         world.stream.prepare = prepare
         world.attach("b")
@@ -562,8 +563,9 @@ def test_an_owner_that_ends_chooses_the_member_that_has_kept_up_longest() -> Non
         world = World("abc")
         asked: list[str] = []
 
-        async def prepare(member: str) -> None:
+        async def prepare(member: str, until: float) -> bool:
             asked.append(member)
+            return True
 
         world.stream.prepare = prepare
         world.attach("c")
@@ -578,6 +580,32 @@ def test_an_owner_that_ends_chooses_the_member_that_has_kept_up_longest() -> Non
         world.attach("c")
         await world.owning.prepare()
         assert asked == ["c", "b"]
+
+    run(story)
+
+
+def test_an_owner_that_ends_chooses_another_member_if_the_first_one_attaches_again_or_is_removed() -> None:
+    async def story() -> None:
+        world = World("abc")
+        asked: list[str] = []
+
+        async def prepare(member: str, until: float) -> bool:
+            asked.append(member)
+            if len(asked) == 1:
+                world.attach(member, FollowerState.ATTACHING)
+                return False
+            if len(asked) == 2:
+                world.attach("b")
+                world.owning.found = world.owning.found.removed("c")
+            return True
+
+        world.stream.prepare = prepare
+        world.attach("b")
+        await world.tick()
+        world.attach("c")
+        await world.tick()
+        await world.owning.prepare()
+        assert (asked, world.owning.successor) == (["b", "c", "b"], "b")
 
     run(story)
 

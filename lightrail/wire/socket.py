@@ -115,7 +115,10 @@ class LoopSocket:
                 self._schedule()
 
     def close(self, linger_ms: int = 0) -> None:
-        """Removes the socket from the loop; messages that were sent have `linger_ms` to be transmitted."""
+        """Removes the socket from the loop; messages that were sent have `linger_ms` to be transmitted.
+
+        0 is for sockets whose messages are sent as one part: see HALF_SENT_MS in dealer.py.
+        """
         if not self._closed:
             self._closed = True
             self.is_open = False

@@ -89,11 +89,11 @@ class Following:
         self.successor = ""
         """The member that it has chosen to take over, if any."""
         self.whole_in = 0
-        """Epoch of the owner that this process follows, or followed last, and by whose word it has had all
-        accepted records; 0 if it has not. While this member is in sync no others are accepted without it."""
+        """Epoch of an owner by whose word this process has had all accepted records, and was not cut since;
+        0 if there is none. While this member is in sync no others are accepted without it."""
         self.whole_lsn = 0
-        """Number of the last record on this disk that ended a group of the owner that it follows: any
-        recovery finds it."""
+        """Number of the last record on this disk that ended a group of an owner that it has followed since it
+        was cut: any recovery finds it."""
         self.mirror: Mirror | None = None
         self._member = member
         self._boot = boot
@@ -218,7 +218,6 @@ class Following:
         elif kind is MessageKind.ENDS and self.state is FollowingState.ATTACHING:
             self.heard_ns, self._refused_for = self._now_ns(), ""
             self.state, self._number = FollowingState.CUTTING, message.number
-            self.whole_in = self.whole_lsn = 0
             ends = JournalEnds.decode(message.body)
             self._run(partial(self._become_like, ends), self._ready)
         elif kind is MessageKind.BEAT:
@@ -226,7 +225,7 @@ class Following:
                 self.heard_ns = self._now_ns()
                 self._send(MemberMessage(MessageKind.GRANT, message.epoch, message.number).encode())
             if self.state is FollowingState.FOLLOWING:
-                self._run(partial(self._accept, message.accepted), partial(self._became_whole, message.epoch))
+                self._run(partial(self._accept, message.accepted), self._became_whole)
         elif kind is MessageKind.RETURNED:
             self._grant.give_back(message.epoch)
             self.returned, self.successor = message.epoch, message.body.decode(errors="replace")
@@ -249,14 +248,15 @@ class Following:
             self._is_wanted = not is_behind
             self._run(partial(self._write_arrived, self._arrived), self._acknowledge)
 
-    def _became_whole(self, epoch: int, has_everything: bool) -> None:
+    def _became_whole(self, has_everything: bool) -> None:
         if has_everything:
-            self.whole_in = epoch
+            self.whole_in = self.epoch
 
-    def _acknowledge(self, written: tuple[int, int] | None) -> None:
+    def _acknowledge(self, written: tuple[int, int, bool] | None) -> None:
         if written is None:
             return
-        number, whole_lsn = written
+        number, whole_lsn, has_everything = written
+        self._became_whole(has_everything)
         assert self.mirror is not None
         lsn = self.mirror.synced_lsn
         if self.whole_lsn < whole_lsn <= lsn:
@@ -273,6 +273,8 @@ class Following:
         owner = [OwnedSegment(*each) for each in ends.lineage]
         comparison = compare(mirror.lineage, owner, mirror.accepted_lsn)
         if comparison.cut:
+            # Only then: a member that attaches again, maybe to a new owner, still has what it had.
+            self.whole_in = self.whole_lsn = 0
             mirror.cut(comparison.common)
         common = comparison.common
         body = JournalEnds(self._member, self._boot, lineage=[common]).encode()
@@ -281,13 +283,13 @@ class Following:
             return ready
         return ready._replace(flags=CHECKED, number=mirror.checksum_before(common))
 
-    def _write_arrived(self, arrived: deque[MemberMessage]) -> tuple[int, int] | None:
+    def _write_arrived(self, arrived: deque[MemberMessage]) -> tuple[int, int, bool] | None:
         """Writes what has arrived, with one sync for all of it; messages to a member that is behind one by
         one, as the owner counts their acknowledgements.
 
         Returns:
-            Numbers of the last message, and of the last record that ends a group, 0 for none; None if a
-            former job has written everything.
+            Numbers of the last message, and of the last record that ends a group, 0 for none; whether this
+            journal has everything that was accepted then. None if a former job has written everything.
         """
         mirror = self.mirror
         assert mirror is not None
@@ -311,17 +313,22 @@ class Following:
                 whole_lsn = message.lsn
         if flags & SYNC:
             mirror.sync()
-        mirror.accept(accepted)
-        return number, whole_lsn
+        return number, whole_lsn, self._has_accepted(accepted)
 
     def _accept(self, lsn: int) -> bool:
-        """Notes the accepted end; returns whether this journal has everything up to it."""
+        """Notes the accepted end of a beat; returns whether this journal has everything up to it."""
         assert self.mirror is not None
-        self.mirror.accept(lsn)
+        has_everything = self._has_accepted(lsn)
         self._beats += 1
         if self._beats % EXTENT_BEATS == 0:
             # What is accepted is not cut after a start either.
             self.mirror.write_extent()
+        return has_everything
+
+    def _has_accepted(self, lsn: int) -> bool:
+        """Notes the accepted end; returns whether this journal has everything up to it."""
+        assert self.mirror is not None
+        self.mirror.accept(lsn)
         # An owner that has accepted nothing yet does not know what former ones have.
         return 0 < lsn <= self.mirror.synced_lsn
 

@@ -6,14 +6,17 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from lightrail.journal.archive import Incarnation
+from lightrail.journal.record import Outcome, Queue, QueueEvent, Settle
 from lightrail.shard.journal.commit import JournalCommit, Reached
 from lightrail.shard.journal.journal import Journal
 from lightrail.shard.journal.mirror import Mirror
+from lightrail.shard.journal.record import Append
 from lightrail.shard.journal.segment import name_of, numbers
+from lightrail.shard.queue.values.runs import batch_of
 from lightrail.shard.replicas.leases import Grant, OwnersLeases
 from lightrail.shard.replicas.marks import Marks
 from lightrail.shard.replication.following import Following, FollowingState
-from lightrail.shard.replication.stream import Stream
+from lightrail.shard.replication.stream import FollowerState, Stream
 from lightrail.wire.replication import JournalEnds
 from tests.support.shard.fake_files import FakeFiles
 
@@ -252,3 +255,35 @@ def contents(files: FakeFiles, end: tuple[int, int]) -> dict[int, bytes]:
             data = bytes(files.open(name_of(number)).inode.live)
             found[number] = data[: end[1]] if number == end[0] else data
     return found
+
+
+def declare(world: World) -> OwnerNode:
+    owner = world.owner
+    assert owner is not None
+    owner.journal.append(Queue(QueueEvent.DECLARED, 1, "q"), 0)
+    return owner
+
+
+def send(owner: OwnerNode, sequence: int, size: int = 100, flags: int = 0) -> None:
+    body = bytes([65 + sequence % 26]) * size
+    owner.journal.append(Append([(1, sequence)], 0, 0, batch_of([body], durable=True), 0, 1, 0, flags), 0)
+
+
+def settle(owner: OwnerNode, sequence: int) -> None:
+    owner.journal.append(Settle(1, [(sequence, 1)], Outcome.ACCEPTED), 0)
+
+
+def accepted(owner: OwnerNode) -> int:
+    return owner.journal.committed.next_lsn - 1
+
+
+def check_equal(world: World) -> None:
+    owner = world.owner
+    assert owner is not None
+    ended = owner.journal.position.ended
+    for name, member in world.members.items():
+        assert member.broken is None
+        assert member.following.state is FollowingState.FOLLOWING
+        assert owner.stream.followers[name].state is FollowerState.LIVE
+        end = (ended.segment, ended.end)
+        assert contents(member.files, end) == contents(owner.files, end)

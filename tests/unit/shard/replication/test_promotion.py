@@ -10,8 +10,15 @@ from lightrail.shard.journal.journal import Journal
 from lightrail.shard.journal.standby import Standby
 from lightrail.shard.replication.following import FollowingState
 from tests.support.shard.fake_files import Crash, FakeFiles
-from tests.support.shard.replicated import SEGMENT_BYTES, OwnerNode, World
-from tests.unit.shard.replication.test_stream import accepted, check_equal, declare, send
+from tests.support.shard.replicated import (
+    SEGMENT_BYTES,
+    OwnerNode,
+    World,
+    accepted,
+    check_equal,
+    declare,
+    send,
+)
 
 
 def write(owner: OwnerNode, first: int, count: int) -> None:

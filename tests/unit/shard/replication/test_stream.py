@@ -6,52 +6,26 @@ from collections.abc import Callable
 
 import pytest
 
-from lightrail.journal.record import SPILLED, Outcome, Queue, QueueEvent, Settle
-from lightrail.shard.journal.identity import load_extent
+from lightrail.journal.record import SPILLED
 from lightrail.shard.journal.record import Append
 from lightrail.shard.queue.values.runs import batch_of
-from lightrail.shard.replication.following import EXTENT_BEATS, FollowingState
+from lightrail.shard.replication.following import FollowingState
 from lightrail.shard.replication.stream import (
     AHEAD_MAX,
     BEHIND_AHEAD,
     BEHIND_BYTES,
     ENCODED_AT_ONCE,
-    FollowerState,
 )
-from lightrail.wire.replication import Reach
-from tests.support.shard.replicated import OwnerNode, World, contents
-
-
-def declare(world: World) -> OwnerNode:
-    owner = world.owner
-    assert owner is not None
-    owner.journal.append(Queue(QueueEvent.DECLARED, 1, "q"), 0)
-    return owner
-
-
-def send(owner: OwnerNode, sequence: int, size: int = 100, flags: int = 0) -> None:
-    body = bytes([65 + sequence % 26]) * size
-    owner.journal.append(Append([(1, sequence)], 0, 0, batch_of([body], durable=True), 0, 1, 0, flags), 0)
-
-
-def settle(owner: OwnerNode, sequence: int) -> None:
-    owner.journal.append(Settle(1, [(sequence, 1)], Outcome.ACCEPTED), 0)
-
-
-def check_equal(world: World) -> None:
-    owner = world.owner
-    assert owner is not None
-    ended = owner.journal.position.ended
-    for name, member in world.members.items():
-        assert member.broken is None
-        assert member.following.state is FollowingState.FOLLOWING
-        assert owner.stream.followers[name].state is FollowerState.LIVE
-        end = (ended.segment, ended.end)
-        assert contents(member.files, end) == contents(owner.files, end)
-
-
-def accepted(owner: OwnerNode) -> int:
-    return owner.journal.committed.next_lsn - 1
+from tests.support.shard.replicated import (
+    OwnerNode,
+    World,
+    accepted,
+    check_equal,
+    contents,
+    declare,
+    send,
+    settle,
+)
 
 
 def test_a_commit_is_accepted_when_every_required_member_has_synced_it() -> None:
@@ -229,22 +203,6 @@ def test_an_owner_without_required_members_hears_at_once() -> None:
     assert world.owner.stream.heard == number
 
 
-def test_a_member_that_has_granted_a_newer_owner_refuses_the_former_one() -> None:
-    world = World("b", required="b")
-    owner = declare(world)
-    world.settle_down()
-    member = world.members["b"]
-    assert member.grant.give(2, world.now_ns)
-    number = owner.stream.begin_round()
-    world.settle_down()
-    assert owner.stream.heard < number
-    assert "epoch 2" in owner.ended
-    send(owner, 0)
-    before = accepted(owner)
-    world.settle_down()
-    assert accepted(owner) == before
-
-
 def test_a_member_that_does_not_acknowledge_attaches_again_before_it_uses_much_memory() -> None:
     world = World("b")
     owner = declare(world)
@@ -343,35 +301,6 @@ def test_a_member_whose_bytes_are_of_another_owner_of_the_same_epoch_is_refused(
     assert (accepted(owner) > before) != bool(required)
 
 
-def test_a_look_waits_for_a_cut_that_is_under_way() -> None:
-    world = World("b")
-    owner = declare(world)
-    world.settle_down()
-    member = world.members["b"]
-    reaches: list[Reach] = []
-    send(owner, 0)
-    owner.begin()
-    owner.end()
-    world.deliver(("", "b"))
-    member.following.look(reaches.append)
-    assert not reaches
-    member.thread.run()
-    member.thread.run()
-    assert reaches == [Reach(1, owner.journal.position.ended.next_lsn)]
-
-
-def test_a_member_has_the_accepted_end_on_its_disk_after_some_beats() -> None:
-    world = World("b", required="b")
-    owner = declare(world)
-    world.settle_down()
-    send(owner, 0)
-    for _ in range(EXTENT_BEATS):
-        owner.stream.beat(world.now_ns)
-        world.settle_down()
-    known = load_extent(world.members["b"].files, owner.journal.salt)
-    assert known.next_lsn == owner.journal.committed.next_lsn
-
-
 def test_a_member_that_ends_in_order_says_so_until_it_attaches_again() -> None:
     world = World("bc")
     owner = declare(world)
@@ -408,28 +337,32 @@ def test_large_commits_are_encoded_beside_the_loop() -> None:
         check_equal(world)
 
 
-def test_a_member_is_prepared_or_lost_before_an_owner_ends() -> None:
-    async def story(is_lost: bool) -> None:
+@pytest.mark.parametrize("end", ["prepared", "lost", "attached again", "late"])
+def test_a_member_is_prepared_or_lost_before_an_owner_ends(end: str) -> None:
+    async def story() -> None:
         world = World("b", required="b")
         owner = declare(world)
         world.settle_down()
         asked: list[None] = []
         member = world.members["b"].following
         member._on_prepare = lambda: asked.append(None)
-        waiting = asyncio.ensure_future(owner.stream.prepare("b"))
+        now = asyncio.get_running_loop().time()
+        until = now if end == "late" else now + 3600
+        waiting = asyncio.ensure_future(owner.stream.prepare("b", until))
         await asyncio.sleep(0)
         world.settle_down()
         assert (len(asked), waiting.done()) == (1, False)
-        if is_lost:
+        if end == "lost":
             owner.stream.lost(b"b")
-        else:
+        elif end == "attached again":
+            member.detach()
+            world.settle_down()
+        elif end == "prepared":
             member.prepared()
             world.settle_down()
-        await waiting
-        assert ("b" in owner.stream.prepared) != is_lost
+        assert await waiting == (end == "prepared")
 
-    for is_lost in (False, True):
-        asyncio.run(story(is_lost))
+    asyncio.run(story())
 
 
 def test_an_owner_that_ends_waits_for_the_acceptance_of_what_it_has_written() -> None:

@@ -26,7 +26,7 @@ log = logging.getLogger("lightrail.wire.dealer")
 RECONNECT_MS: Final = 20
 """Pause after the loss of a connection and after an attempt that failed; doubled after each attempt."""
 RECONNECT_MS_MAX: Final = 500
-HALF_SENT_MS: Final = 100
+HALF_SENT_MS: Final = 500
 """How long at least a socket that has a connection sends before it is closed.
 
 If the socket of a message that is sent in part were closed at once, and the connection broke before ZeroMQ's
@@ -95,6 +95,8 @@ class Dealer(LoopSocket):
         """Ends the connection; what was sent has `linger_ms`, or HALF_SENT_MS, to be transmitted."""
         if self._closed:
             return
+        # If the connection is lost already, nothing has to be waited for.
+        self._events._drain()
         if self._timer is not None:
             self._timer.cancel()
         self._forget_events()

@@ -11,7 +11,7 @@ import pytest
 import zmq
 
 from lightrail.wire import dealer as dealers
-from lightrail.wire.dealer import Dealer
+from lightrail.wire.dealer import HALF_SENT_MS, Dealer
 from lightrail.wire.socket import MESSAGES_PER_TURN, LoopSocket
 from tests.support import zmtp
 
@@ -188,6 +188,28 @@ def test_a_socket_that_is_closed_with_a_message_half_sent_ends_nothing() -> None
                 end.start()
                 client.dealer.close()
                 end.join()
+
+    run(test)
+
+
+def test_a_socket_whose_connection_is_lost_is_closed_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What it could not send would hold up the end of its context."""
+    lingers: list[int] = []
+    real = LoopSocket.close
+
+    def close(ends: LoopSocket, linger_ms: int = 0) -> None:
+        lingers.append(linger_ms)
+        real(ends, linger_ms)
+
+    async def test(context: Context, listener: Listener) -> None:
+        async with connected(context, listener) as (client, connection):
+            zmtp.reset(connection)
+            # The loop does nothing until ZeroMQ's thread has noticed it.
+            assert client.dealer._events._socket.poll(WAIT_S * 1_000)
+            assert client.dealer.send([b"lost"])
+            monkeypatch.setattr(LoopSocket, "close", close)
+            client.dealer.close(HALF_SENT_MS)
+            assert lingers == [0, 0]
 
     run(test)
 

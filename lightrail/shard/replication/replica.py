@@ -46,7 +46,7 @@ from lightrail.shard.replication.taking_over import TakingOver
 from lightrail.telemetry.process import CannotServeError, StoppedError
 from lightrail.telemetry.replicas import REPLICA_FAMILIES, ReplicaCounts
 from lightrail.wire.frames import WireError
-from lightrail.wire.replication import MemberMessage, MessageKind, Reach, decode
+from lightrail.wire.replication import MemberMessage, MessageKind, Reach, decode, is_look
 
 if TYPE_CHECKING:
     from lightrail.shard.engine.server import Server
@@ -155,15 +155,13 @@ class Replica:
 
     def _receive(self, identity: bytes, parts: list[bytes]) -> None:
         """A message of another member."""
-        try:
-            kind = decode(parts[:1]).kind
-        except WireError as error:
-            log.error("a message of a member can't be read: %s", error)
-            return
-        if kind is MessageKind.LOOK:
-            self._answer_look(identity, decode(parts))
-        elif self._stream is not None:
+        if self._stream is not None and not is_look(parts):
             self._stream.receive(identity, parts)
+        elif is_look(parts):
+            try:
+                self._answer_look(identity, decode(parts))
+            except WireError as error:
+                log.error("a message of a member can't be read: %s", error)
         else:
             reason = b"this member does not own the shard"
             refusal = MemberMessage(MessageKind.REFUSED, self._following.promised, body=reason)

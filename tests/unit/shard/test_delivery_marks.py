@@ -133,14 +133,14 @@ def test_the_mark_of_a_fast_queue_is_ahead_and_that_of_a_slow_one_is_exact() -> 
 def test_the_mark_of_a_fast_queue_stays_ahead_when_half_of_it_lasts_longer_than_a_pause() -> None:
     """Each mark costs a turn, and deliveries beyond the former one wait for it."""
 
-    class Counted(DeliveryMarks):
+    class CountedMarks(DeliveryMarks):
         notes = 0
 
         def note(self, queue: int, mark: int) -> None:
             self.notes += 1
             super().note(queue, mark)
 
-    scene = Scene(marks=(marks := Counted()))
+    scene = Scene(marks=(marks := CountedMarks()))
     peer = scene.peer()
     peer.produce(1, "q")
     peer.consume(2, "q", 1_000_000)

@@ -17,7 +17,7 @@ from lightrail.wire import keys, looking
 from lightrail.wire.dealer import Dealer
 from lightrail.wire.frames import WireError
 from lightrail.wire.keys import Admission, WireKey
-from lightrail.wire.replication import MemberMessage, MessageKind, Reach, decode
+from lightrail.wire.replication import MemberMessage, MessageKind, Reach, decode, is_look
 from lightrail.wire.socket import LoopSocket, bind
 
 if TYPE_CHECKING:
@@ -102,6 +102,9 @@ class Inbox:
 
     def receive(self, identity: bytes, parts: list[bytes]) -> None:
         """A message of a connection."""
+        if self.stream is not None and not is_look(parts):
+            self.stream.receive(identity, parts)
+            return
         try:
             kind = decode(parts[:1]).kind
         except WireError as error:
@@ -109,8 +112,6 @@ class Inbox:
             return
         if kind is MessageKind.LOOK:
             self._answer(identity, decode(parts))
-        elif self.stream is not None:
-            self.stream.receive(identity, parts)
         elif self.keeps_attaches and kind is MessageKind.ATTACH and len(self._attaches) < MEMBERS_MAX:
             self._attaches[identity] = parts
         else:

@@ -18,7 +18,7 @@ from lightrail.cluster.replica_sets import ReplicaSet, SetRefusedError, key_of
 from lightrail.model.clock import steady_ns
 from lightrail.shard.replicas.leases import BEAT_NS, Grant, OwnersLeases
 from lightrail.shard.replicas.marks import required
-from lightrail.shard.replicas.watched import ALONE_NS, SILENT_NS, Watched
+from lightrail.shard.replicas.member_watch import ALONE_NS, SILENT_NS, MemberWatch
 from lightrail.shard.replication.stream import FollowerState, Stream
 from lightrail.telemetry.replicas import ReplicaCounts
 from lightrail.wire.replication import JournalEnds
@@ -84,9 +84,9 @@ class Owning:
         self._commit_age_s = commit_age_s
         self._on_accepted = on_accepted
         self._on_deposed = on_deposed
-        self._watched: dict[str, Watched] = {}
+        self._watched: dict[str, MemberWatch] = {}
         if former not in ("", member):
-            self._watched[former] = Watched(SILENT_NS, SILENT_NS)
+            self._watched[former] = MemberWatch(SILENT_NS, SILENT_NS)
         self._watched_ns = steady_ns()
         """When they were looked at last."""
         self._demanded: frozenset[str] = frozenset()
@@ -125,7 +125,7 @@ class Owning:
         """The member that is to take over: the one that an operator wants, or that which has kept up longest,
         as a process that has just begun waits for a lease before it delivers."""
         states = {id: each.state for id, each in self.stream.followers.items()}
-        now_ns, nothing = steady_ns(), Watched()
+        now_ns, nothing = steady_ns(), MemberWatch()
         live = {
             id: self._watched.get(id, nothing).live_ns or now_ns
             for id in sorted(self.found.in_sync)
@@ -254,7 +254,7 @@ class Owning:
             passed_ns = 0
         synced, number = self._journal.position.synced_lsn, self.stream.number
         for member in self.found.members.keys() - {self._member}:
-            watched = self._watched.setdefault(member, Watched())
+            watched = self._watched.setdefault(member, MemberWatch())
             lease_ns = self._leases.until_ns(member)
             watched.quiet_ns = watched.quiet_ns + passed_ns if lease_ns == watched.lease_ns else 0
             watched.lease_ns = lease_ns

@@ -14,7 +14,7 @@ from lightrail.cluster.replica_sets import ReplicaSet, SetMember
 from lightrail.shard.journal.commit import Reached
 from lightrail.shard.replicas.leases import BEAT_NS, LEASE_NS, Grant, OwnersLeases
 from lightrail.shard.replicas.marks import MISSING, Marks
-from lightrail.shard.replicas.watched import (
+from lightrail.shard.replicas.member_watch import (
     ALONE_NS,
     KEPT_UP_NS,
     KEPT_UP_NS_MAX,

@@ -1,4 +1,4 @@
-"""Watched: what an owner knows of another member, and whether to count it as lost.
+"""Member watch: what an owner knows of another member, and whether to count it as lost.
 
 A member is silent while it neither acknowledges nor grants leases. Only the time in which the owner itself
 was at work counts. A member that was removed for that has to keep up for a while before it is added again.
@@ -19,7 +19,7 @@ KEPT_UP_NS_MAX: Final[int] = 600_000_000_000
 
 
 @dataclass(slots=True, eq=False, repr=False)
-class Watched:
+class MemberWatch:
     """One other member, as the owner watches it."""
 
     silent_ns: int = 0

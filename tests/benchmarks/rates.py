@@ -1,5 +1,6 @@
 """Rows that load a broker and look at CPU time per message, and at latency."""
 
+from tests.benchmarks.floors import Floor, missing
 from tests.benchmarks.load import bench
 from tests.benchmarks.row import Figures, Limit, Row, Workplace
 
@@ -31,23 +32,31 @@ def cpu_row(name: str, title: str, flags: str, limit_us: float) -> Row:
     return Row(name, title, commands, (Limit("server_cpu_us", limit_us, "µs"),), measure)
 
 
-def waiting_row() -> Row:
-    """Senders that each wait for the outcome of a message before they send the next one."""
-    flags = "--senders 40 --unsettled 1 --durable --duration 5s"
+def lone_row(
+    name: str,
+    title: str,
+    flags: str,
+    floor: Floor,
+    times: float,
+    *limits: Limit,
+    wait: str = "latency_us",
+) -> Row:
+    """Messages that come alone: the broker's CPU as a ratio to the floor's.
+
+    Args:
+        wait: the figure of the load generator that has the times.
+    """
 
     def measure(workplace: Workplace) -> Figures:
+        under = floor.measure(workplace.scratch)
         with workplace.broker() as broker:
             value = bench(f"amqp://{broker.amqp}/bench", flags, (broker.process.pid,))
         kept: Figures = {key: value[key] for key in KEPT}
-        return kept | {"p50_ms": value["accepted_after_us"]["p50"] / 1e3}
+        kept |= {"p50_ms": value[wait]["p50"] / 1e3, "p99_ms": value[wait]["p99"] / 1e3}
+        return floor.beside(kept, under)
 
-    return Row(
-        "waiting",
-        "40 senders that wait for each acceptance, durable: CPU per message, p50 of the wait",
-        (SERVE, f"lightrail bench {flags} --pids …"),
-        (Limit("server_cpu_us", 40.0, "µs"), Limit("p50_ms", 1.5, "ms")),
-        measure,
-    )
+    commands = (floor.command, SERVE, f"lightrail bench {flags} --pids …")
+    return Row(name, title, commands, (Limit("times_floor", times, "times"), *limits), measure, missing)
 
 
 def request_row() -> Row:
@@ -121,24 +130,6 @@ def large_row() -> Row:
         (Limit("received_per_s", 300.0, "/s", at_least=True), Limit("server_cpu_ms", 2.5, "ms")),
         measure,
     )
-
-
-def paced_row(name: str, title: str, flags: str, cpu_us: float, p50_ms: float, p99_ms: float) -> Row:
-    """Latency and CPU at a rate that does not strain the broker."""
-
-    def measure(workplace: Workplace) -> Figures:
-        with workplace.broker() as broker:
-            value = bench(f"amqp://{broker.amqp}/bench", flags, (broker.process.pid,))
-        times = value["latency_us"]
-        kept: Figures = {key: value[key] for key in KEPT}
-        return kept | {"p50_ms": times["p50"] / 1e3, "p99_ms": times["p99"] / 1e3}
-
-    limits = (
-        Limit("p50_ms", p50_ms, "ms"),
-        Limit("p99_ms", p99_ms, "ms"),
-        Limit("server_cpu_us", cpu_us, "µs"),
-    )
-    return Row(name, title, (SERVE, f"lightrail bench {flags} --pids …"), limits, measure)
 
 
 def full_row(name: str, title: str, flags: str, cpu_us: float) -> Row:
@@ -219,13 +210,21 @@ ROWS = (
         f"--durable --application --priorities 10 --ttl 1h --jms {PLAIN}",
         7.5,
     ),
-    cpu_row(
+    lone_row(
         "credit-1",
-        "10 receivers with credit 1, durable: CPU per message",
+        "10 receivers with credit 1, durable: CPU per message to the floor's",
         "--durable --receivers 10 --credit 1 --duration 5s --backlog 1000",
-        30.0,
+        Floor(10, 50_000),
+        5.5,
     ),
-    waiting_row(),
+    lone_row(
+        "waiting",
+        "40 senders that wait for each acceptance, durable: CPU per message to the floor's",
+        "--senders 40 --unsettled 1 --durable --duration 5s",
+        Floor(40, 20_000, durable=True),
+        4.8,
+        wait="accepted_after_us",
+    ),
     request_row(),
     full_row(
         "full-speed",
@@ -239,21 +238,22 @@ ROWS = (
         "--durable --application",
         7.5,
     ),
-    paced_row(
+    lone_row(
         "paced",
-        "5,000 messages/s, transient, end to end: p50, p99; CPU per message",
+        "5,000 messages/s, transient, end to end: CPU per message to the floor's, p50",
         "--rate 5000 --duration 10s",
-        80.0,
-        0.25,
-        2.0,
+        Floor(1, 20_000, 5_000),
+        5.2,
+        Limit("p50_ms", 0.25, "ms"),
     ),
-    paced_row(
+    lone_row(
         "latency",
-        "500 messages/s, durable, end to end: p50, p99; CPU per message",
+        "500 messages/s, durable, end to end: CPU and context switches per message to the floor's, p50",
         "--rate 500 --durable --duration 10s",
-        450.0,
-        0.3,
-        1.0,
+        Floor(1, 2_500, 500, durable=True),
+        4.5,
+        Limit("times_switches", 1.3, "times"),
+        Limit("p50_ms", 0.35, "ms"),
     ),
     fan_row("one-queue", "50 senders and 50 receivers on one queue: CPU per message to that of one pair", 1),
     fan_row("50-queues", "50 senders and 50 receivers on 50 queues: CPU per message to that of one pair", 50),

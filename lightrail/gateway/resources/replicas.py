@@ -26,7 +26,8 @@ FIGURES: Final = ("acknowledged_age_seconds", "behind_records", "ahead_bytes")
 async def show(request: Request) -> web.Response:
     """GET /!shards/ID/replicas; with ?reach=true how far the journal of each member reaches, if it is known.
 
-    A member that runs is asked. Of another one the last end is known that it has reported while it owned.
+    A member that runs is asked. Of another one is known how far it knew records to be accepted when it
+    reported last.
     """
     request.manager()
     id = record_of(request).id

@@ -220,8 +220,7 @@ class Start:
         self._superseded = True
         self._joining.process.fail(
             f"{self._key} is generation {found.number} of another process: "
-            f"shard {self._shard} was started elsewhere on a copy of this directory that an operator "
-            "has accepted"
+            f"shard {self._shard} was started elsewhere on a copy of this directory"
         )
 
     async def close(self, store: Store) -> None:

@@ -73,7 +73,7 @@ def test_a_backup_of_a_follower_is_restored_and_gets_what_it_lacks(tmp_path: Pat
                 shutil.move(backup, node.data)
                 scene.members.revive(node)
                 scene.warm()
-                assert "an outdated copy or a restored backup" in node.said()
+                assert "an outdated copy or a restored backup" in node.log.read_text()
         scene.members.until_in_sync()
         scene.finish()
 
